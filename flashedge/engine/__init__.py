@@ -1,0 +1,1 @@
+"""The engines: protocols (`base`), the real ones (`vllm/`), the simulated one (`simulated`)."""

@@ -1,0 +1,104 @@
+"""Every exception that FlashEdge raises on purpose.
+
+FlashEdgeError
+├── ConfigError            a file, flag or environment value is wrong        exit 2
+│   └── CheckpointError    a model folder is incomplete or of the wrong kind
+├── RequestError           the caller's request is wrong                     HTTP 4xx, exit 2
+│   ├── NotFound           no such run, pair, strategy                       HTTP 404
+│   ├── ContextOverflow    problem or path does not fit the model            HTTP 400
+│   ├── QueueFull          too many runs wait                                HTTP 503 + Retry-After
+│   └── Conflict           the request contradicts the state (run not over)  HTTP 409
+├── EngineError            a model engine failed                             HTTP 5xx, exit 3
+│   ├── GenerationFailed   one request failed, the engine lives: retry it
+│   └── EngineDead         the engine process is gone; it is being restarted
+├── DaemonError            the daemon can't start or be reached              exit 4
+└── StoreError             the run store can't be read or written            HTTP 507, exit 5
+
+Each message names the thing and, after a semicolon or in `mend`, what to do about it.
+"""
+
+from __future__ import annotations
+
+
+class FlashEdgeError(Exception):
+    """Base of all. `str(error)` is one line for a user; `mend` says what to do, if known."""
+
+    exit_code = 1
+    http_status = 500
+    code = "internal_error"
+
+    def __init__(self, message: str, *, mend: str | None = None, param: str | None = None) -> None:
+        super().__init__(message)
+        self.mend = mend
+        self.param = param
+
+    @property
+    def line(self) -> str:
+        """Message and mend as one line."""
+        return f"{self}; {self.mend}" if self.mend else str(self)
+
+
+class ConfigError(FlashEdgeError):
+    exit_code = 2
+    http_status = 400
+    code = "config_error"
+
+
+class CheckpointError(ConfigError):
+    code = "bad_checkpoint"
+
+
+class RequestError(FlashEdgeError):
+    exit_code = 2
+    http_status = 400
+    code = "invalid_request"
+
+
+class NotFound(RequestError):
+    http_status = 404
+    code = "not_found"
+
+
+class ContextOverflow(RequestError):
+    code = "context_length_exceeded"
+
+
+class QueueFull(RequestError):
+    http_status = 503
+    code = "queue_full"
+
+    def __init__(self, message: str, *, retry_after_s: float, mend: str | None = None) -> None:
+        super().__init__(message, mend=mend)
+        self.retry_after_s = retry_after_s
+
+
+class Conflict(RequestError):
+    http_status = 409
+    code = "conflict"
+
+
+class EngineError(FlashEdgeError):
+    exit_code = 3
+    http_status = 500
+    code = "engine_error"
+
+
+class GenerationFailed(EngineError):
+    code = "generation_failed"
+
+
+class EngineDead(EngineError):
+    http_status = 503
+    code = "engine_dead"
+
+
+class DaemonError(FlashEdgeError):
+    exit_code = 4
+    http_status = 503
+    code = "daemon_error"
+
+
+class StoreError(FlashEdgeError):
+    exit_code = 5
+    http_status = 507
+    code = "store_error"

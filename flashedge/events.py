@@ -1,0 +1,152 @@
+"""What happens in a run, as numbered facts. The dashboard, SSE and the run store are folds of these.
+
+Every event is frozen and goes through JSON and back unchanged (`to_json`, `from_json`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flashedge.types import NodeId, TokenIds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStarted:
+    """The run left the queue. `config` is the request as understood, all defaults filled in."""
+
+    config: Mapping[str, Any]
+    queue_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodesExpanded:
+    """New nodes began to generate. children: (node, child index, seed) of each."""
+
+    parent: NodeId
+    depth: int
+    children: tuple[tuple[NodeId, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Tokens so far of nodes that generate; sent at most ten times a second. Not stored."""
+
+    tokens: tuple[tuple[NodeId, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCompleted:
+    """A node's segment is whole. `finish` is a FinishReason."""
+
+    node: NodeId
+    token_ids: TokenIds
+    logprobs: tuple[float, ...]
+    text: str
+    steps: tuple[str, ...]
+    finish: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeScored:
+    """scores: one for each step of the node's segment; score: the whole path's aggregate."""
+
+    node: NodeId
+    scores: tuple[float, ...]
+    score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodesMarked:
+    """Nodes changed status (active, pruned, duplicate, complete, cancelled)."""
+
+    status: str
+    nodes: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertaintyUpdated:
+    """certainty in [0, 1]: 1 - normalized entropy of the answers so far; None: no answer yet."""
+
+    certainty: float | None
+    answers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRestarted:
+    """An engine died under the run and came back; nothing of the run was lost."""
+
+    engine: str
+    waited_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFinished:
+    """result: the object of `solve --json`."""
+
+    result: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFailed:
+    error: str
+    code: str
+    mend: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCancelled:
+    reason: str
+
+
+Event = (
+    RunStarted
+    | NodesExpanded
+    | Progress
+    | StepCompleted
+    | NodeScored
+    | NodesMarked
+    | CertaintyUpdated
+    | EngineRestarted
+    | RunFinished
+    | RunFailed
+    | RunCancelled
+)
+
+TERMINAL = (RunFinished, RunFailed, RunCancelled)
+_KINDS: Mapping[str, type] = {k.__name__: k for k in typing.get_args(Event)}
+
+
+def to_json(event: Event) -> dict[str, Any]:
+    """`{"type": name, **fields}` of plain JSON values."""
+    return {"type": type(event).__name__, **dataclasses.asdict(event)}
+
+
+def from_json(data: Mapping[str, Any]) -> Event:
+    """The inverse of `to_json`. Raises ValueError on an unknown type or wrong fields."""
+    kind = _KINDS.get(str(data.get("type")))
+    if kind is None:
+        raise ValueError(f"unknown event type {data.get('type')!r}")
+    hints = typing.get_type_hints(kind)
+    fields = {k: _as(hints.get(k), v) for k, v in data.items() if k != "type"}
+    try:
+        return typing.cast(Event, kind(**fields))
+    except TypeError as error:
+        raise ValueError(f"{kind.__name__}: {error}") from error
+
+
+def _as(hint: Any, value: Any) -> Any:
+    """JSON lists back to the tuples that `hint` asks for, at any depth."""
+    origin = typing.get_origin(hint)
+    if origin is tuple and isinstance(value, list | tuple):
+        inner = typing.get_args(hint)
+        if len(inner) == 2 and inner[1] is Ellipsis:
+            return tuple(_as(inner[0], v) for v in value)
+        return tuple(_as(h, v) for h, v in zip(inner, value, strict=True))
+    if origin in (typing.Union, types.UnionType) and value is not None:
+        return _as(next(h for h in typing.get_args(hint) if h is not type(None)), value)
+    return value

@@ -1,0 +1,1 @@
+"""Runs: what is asked (spec), who drives it (driver), who watches (broker), what stays (store)."""
