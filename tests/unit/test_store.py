@@ -1,0 +1,419 @@
+"""The run store: what is told is kept, and every way the disk can fail has its own words."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from flashedge.errors import NotFound, StoreError
+from flashedge.events import (
+    NodeScored,
+    NodesExpanded,
+    Progress,
+    RunCancelled,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    StepCompleted,
+)
+from flashedge.runtime.spec import RunSpec
+from flashedge.runtime.store import RunStore
+from flashedge.runtime.store_errors import translate
+from flashedge.types import NodeId, Problem
+
+SPEC = RunSpec(problem=Problem.from_text("1 + 1?"), pair="bundled").to_json()
+RESULT = {"answer": "2", "usage": {"tree_tokens": 7}, "timing": {"total_s": 0.5}, "text": "x"}
+EVENTS = (
+    RunStarted(config=SPEC, queue_s=0.25),
+    NodesExpanded(parent=NodeId(0), depth=1, children=((NodeId(1), 0, 2**63 - 1),)),
+    StepCompleted(
+        node=NodeId(1),
+        token_ids=(1, 2),
+        logprobs=(-0.5, -0.25),
+        text="é\n\n",
+        steps=("é\n\n",),
+        finish="boundary",
+    ),
+    NodeScored(node=NodeId(1), scores=(0.1,), score=0.1),
+    RunFinished(result=RESULT),
+)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RunStore]:
+    opened = RunStore(tmp_path / "state" / "runs.db")
+    yield opened
+    opened.close()
+
+
+def _filled(store: RunStore, run_id: str = "r1", at: float = 1.0) -> None:
+    store.create(run_id, SPEC, at)
+    for seq, event in enumerate(EVENTS, 1):
+        store.append(run_id, seq, event)
+    store.finish(run_id, "finished", RESULT, None, at + 1)
+
+
+def test_a_run_comes_back_as_it_was(store: RunStore) -> None:
+    _filled(store)
+    run = store.get("r1")
+    assert run is not None
+    assert (run.status, run.result, run.finished_at) == ("finished", RESULT, 2.0)
+    assert (run.answer, run.tree_tokens, run.total_s) == ("2", 7, 0.5)
+    assert RunSpec.from_json(run.spec) == RunSpec.from_json(SPEC)
+    # EVENTS[0] and the stored one differ only in list/tuple inside `config`, which is plain JSON
+    stored = store.events("r1")
+    assert [s for s, _ in stored] == [1, 2, 3, 4, 5]
+    assert tuple(e for _, e in stored)[1:] == EVENTS[1:]
+    assert store.events("r1", after=3) == stored[3:]
+
+
+def test_status_follows_the_run(store: RunStore) -> None:
+    store.create("r", SPEC, 1.0)
+    assert store.get("r").status == "queued"  # type: ignore[union-attr]
+    store.append("r", 1, EVENTS[0])
+    assert store.get("r").status == "running"  # type: ignore[union-attr]
+    assert store.counts() == {"running": 1}
+
+
+def test_listing_is_newest_first_and_pages(store: RunStore) -> None:
+    for i in range(5):
+        _filled(store, f"r{i}", at=float(i // 2))  # two share a time: the id breaks the tie
+    store.create("open", SPEC, 9.0)
+    everything = [r.id for r in store.list()]
+    assert everything == ["open", "r4", "r3", "r2", "r1", "r0"]
+    pages, before = [], None
+    while page := store.list(limit=2, before=before):
+        pages += [r.id for r in page]
+        before = page[-1].id
+    assert pages == everything
+    assert [r.id for r in store.list(status="queued")] == ["open"]
+    assert store.list()[1].result is None
+    assert store.list()[1].answer == "2"
+    with pytest.raises(NotFound):
+        store.list(before="nobody")
+
+
+def test_delete_and_unknown_runs(store: RunStore) -> None:
+    _filled(store)
+    store.delete("r1")
+    assert store.get("r1") is None
+    assert store.events("r1") == []
+    for call in (
+        lambda: store.delete("r1"),
+        lambda: store.export("r1"),
+        lambda: store.finish("r1", "failed", None, None, 1.0),
+    ):
+        with pytest.raises(NotFound, match="r1"):
+            call()
+
+
+def test_export_is_plain_json_with_everything(store: RunStore) -> None:
+    _filled(store)
+    exported = json.loads(json.dumps(store.export("r1")))
+    assert exported["run"]["result"] == RESULT
+    assert [e["type"] for e in exported["events"]][-1] == "RunFinished"
+    assert [e["seq"] for e in exported["events"]] == [1, 2, 3, 4, 5]
+
+
+def test_what_may_not_be_stored(store: RunStore) -> None:
+    store.create("r", SPEC, 1.0)
+    with pytest.raises(ValueError, match="not stored"):
+        store.append("r", 1, Progress(tokens=()))
+    store.append("r", 1, EVENTS[0])
+    with pytest.raises(StoreError):  # the number is taken
+        store.append("r", 1, EVENTS[1])
+    with pytest.raises(StoreError):  # no such run
+        store.append("nobody", 1, EVENTS[0])
+    assert store.events("r")[0][0] == 1
+
+
+def test_open_runs_are_ended_at_start_as_their_last_event_tells(tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "runs.db")
+    endings = {
+        "queued": None,
+        "running": EVENTS[0],
+        "done": RunFinished(result=RESULT),
+        "failed": RunFailed(error="engine died", code="engine_dead", mend="restart"),
+        "gone": RunCancelled(reason="client disconnected"),
+    }
+    for run_id, event in endings.items():
+        store.create(run_id, SPEC, 1.0)
+        if event is not None:
+            store.append(run_id, 1, event)
+    _filled(store, "old")
+    store.close()
+
+    store = RunStore(tmp_path / "runs.db")
+    assert set(store.interrupt_unfinished()) == set(endings)
+    status = {r.id: r.status for r in store.list()}
+    assert status == {
+        "queued": "interrupted",
+        "running": "interrupted",
+        "done": "finished",
+        "failed": "failed",
+        "gone": "cancelled",
+        "old": "finished",
+    }
+    assert store.get("done").result == RESULT  # type: ignore[union-attr]
+    assert store.get("failed").error["mend"] == "restart"  # type: ignore[union-attr,index]
+    assert store.interrupt_unfinished() == []
+    store.close()
+
+
+def test_the_file_is_private(store: RunStore) -> None:
+    assert store.path.stat().st_mode & 0o777 == 0o600
+    assert store.path.parent.stat().st_mode & 0o077 == 0
+
+
+# ---------------------------------------------------------------- crashes
+
+_WRITER = textwrap.dedent(
+    """
+    import sys
+    from pathlib import Path
+    from flashedge.events import NodeScored, RunStarted
+    from flashedge.runtime.store import RunStore
+    store = RunStore(Path(sys.argv[1]))
+    store.create("r", {}, 1.0)
+    store.append("r", 1, RunStarted(config={}, queue_s=0.0))
+    seq = 1
+    while True:
+        print(seq, flush=True)  # acknowledged
+        seq += 1
+        store.append("r", seq, NodeScored(node=seq, scores=(0.5,) * 50, score=0.5))
+    """
+)
+
+
+@pytest.mark.parametrize("delay_s", [0.02, 0.15, 0.4])
+def test_kill_9_loses_no_acknowledged_event(tmp_path: Path, delay_s: float) -> None:
+    path = tmp_path / "runs.db"
+    writer = subprocess.Popen(
+        [sys.executable, "-c", _WRITER, str(path)], stdout=subprocess.PIPE, text=True
+    )
+    assert writer.stdout is not None
+    assert writer.stdout.readline() == "1\n"
+    time.sleep(delay_s)
+    writer.send_signal(signal.SIGKILL)
+    rest, _ = writer.communicate()
+    whole = [line for line in rest.splitlines(keepends=True) if line.endswith("\n")]
+    acknowledged = int(whole[-1]) if whole else 1
+    store = RunStore(path)
+    numbers = [seq for seq, _ in store.events("r")]
+    assert numbers == list(range(1, len(numbers) + 1))
+    assert len(numbers) in (acknowledged, acknowledged + 1)
+    assert store.interrupt_unfinished() == ["r"]
+    store.close()
+
+
+# ---------------------------------------------------------------- bad disks and files
+
+
+def test_full_database_says_so_and_works_again_with_room(store: RunStore) -> None:
+    store.create("r", SPEC, 1.0)
+    pages = store._db.execute("PRAGMA page_count").fetchone()[0]
+    store._db.execute(f"PRAGMA max_page_count = {pages + 2}").fetchall()
+    big = StepCompleted(
+        node=NodeId(1), token_ids=(), logprobs=(), text="x" * 20_000, steps=(), finish="stop"
+    )
+    store.append("r", 1, EVENTS[0])
+    with pytest.raises(StoreError, match="full") as caught:
+        store.append("r", 2, big)
+    assert "free some space" in caught.value.line
+    assert [s for s, _ in store.events("r")] == [1]  # what was told before is still there
+    store._db.execute("PRAGMA max_page_count = 1000000").fetchall()
+    store.append("r", 2, big)
+    assert [s for s, _ in store.events("r")] == [1, 2]
+
+
+_CAPPED = textwrap.dedent(
+    """
+    import resource, signal, sys
+    from pathlib import Path
+    from flashedge.errors import StoreError
+    from flashedge.events import RunFailed
+    from flashedge.runtime.store import RunStore
+    store = RunStore(Path(sys.argv[1]))
+    store.create("r", {}, 1.0)
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, resource.RLIM_INFINITY))
+    seq = 0
+    try:
+        while True:
+            store.append("r", seq + 1, RunFailed(error="x" * 5000, code="c"))
+            seq += 1
+    except StoreError as error:
+        print(seq, error.line)
+    try:
+        store.append("r", seq + 1, RunFailed(error="x" * 5000, code="c"))
+    except StoreError:
+        pass
+    assert len(store.events("r")) == seq
+    resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    store.append("r", seq + 1, RunFailed(error="after", code="c"))
+    """
+)
+
+
+def test_a_file_system_that_takes_no_more_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    done = subprocess.run(
+        [sys.executable, "-c", _CAPPED, str(path)], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    told, _, line = done.stdout.partition(" ")
+    assert "disk is full" in line
+    assert int(told) > 10
+    store = RunStore(path)
+    assert len(store.events("r")) == int(told) + 1
+    store.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="needs root")
+def test_a_really_full_disk(tmp_path: Path) -> None:
+    """A tmpfs of 1 MiB, filled by another file."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", disk]).returncode:
+        pytest.skip("mount is not allowed here")
+    try:
+        store = RunStore(disk / "runs.db")
+        store.create("r", SPEC, 1.0)
+        store.append("r", 1, EVENTS[0])
+        with pytest.raises(OSError, match="No space"):
+            (disk / "filler").write_bytes(bytes(2 << 20))
+
+        def write_on() -> None:
+            for seq in range(2, 1000):
+                store.append("r", seq, EVENTS[3])
+
+        with pytest.raises(StoreError, match="full"):
+            write_on()
+        kept = store.events("r")
+        assert kept[0][0] == 1
+        (disk / "filler").unlink()
+        store.append("r", len(kept) + 1, EVENTS[3])
+        store.close()
+        with pytest.raises(OSError, match="No space"):
+            (disk / "filler").write_bytes(bytes(2 << 20))
+        with pytest.raises(StoreError, match=r"full|can't be"):
+            RunStore(disk / "new" / "runs.db")
+    finally:
+        subprocess.run(["umount", "-l", disk], check=True)
+
+
+_UNPRIVILEGED = textwrap.dedent(
+    """
+    import os, sys
+    from pathlib import Path
+    from flashedge.errors import StoreError
+    from flashedge.runtime.store import RunStore
+    if os.geteuid() == 0:
+        os.setgid(65534); os.setuid(65534)  # root may write anywhere
+    for path in sys.argv[1:]:
+        try:
+            RunStore(Path(path)).create("r", {}, 1.0)
+            print("opened", path)
+        except StoreError as error:
+            print(error.line)
+    """
+)
+
+
+def test_no_permission_names_the_folder(tmp_path: Path) -> None:
+    with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to others
+        folder = Path(name)
+        folder.chmod(0o755)
+        (locked := folder / "locked").mkdir()
+        RunStore(locked / "there.db").close()
+        RunStore(folder / "file.db").close()
+        (locked / "there.db").chmod(0o444)
+        (folder / "file.db").chmod(0o444)
+        (locked).chmod(0o555)
+        paths = [locked / "new.db", locked / "sub" / "new.db", locked / "there.db"]
+        done = subprocess.run(
+            [sys.executable, "-c", _UNPRIVILEGED, *map(str, paths)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        locked.chmod(0o755)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 3
+    assert all("write permission on" in line for line in lines), lines
+
+
+def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    path.write_bytes(b"not a database at all, but long enough to be looked at\n" * 100)
+    with pytest.raises(StoreError, match="not an SQLite database") as caught:
+        RunStore(path)
+    assert caught.value.mend
+
+
+def test_a_folder_in_its_place(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="can't be opened"):
+        RunStore(tmp_path)
+
+
+def test_another_programs_database_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    other = sqlite3.connect(path)
+    other.execute("CREATE TABLE bookmarks (url)")
+    other.commit()
+    other.close()
+    before = path.read_bytes()
+    with pytest.raises(StoreError, match="another program"):
+        RunStore(path)
+    assert path.read_bytes() == before
+
+
+def test_a_newer_schema_is_refused_unchanged(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    store = RunStore(path)
+    store._db.execute("PRAGMA user_version = 99")
+    store.close()
+    with pytest.raises(StoreError, match="newer FlashEdge") as caught:
+        RunStore(path)
+    assert "update" in caught.value.line
+
+
+def test_a_damaged_file(tmp_path: Path) -> None:
+    path = tmp_path / "runs.db"
+    store = RunStore(path)
+    for i in range(20):
+        _filled(store, f"r{i}")
+    store.close()
+    data = bytearray(path.read_bytes())
+    data[4096:] = os.urandom(len(data) - 4096)
+    path.write_bytes(data)
+    with pytest.raises(StoreError, match=r"damaged|not an SQLite"):
+        RunStore(path).list()
+
+
+def test_a_locked_file_is_busy_not_broken(store: RunStore) -> None:
+    other = sqlite3.connect(store.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    store._db.execute("PRAGMA busy_timeout = 50")
+    with pytest.raises(StoreError, match="locked"):
+        store.create("r", SPEC, 1.0)
+    other.execute("ROLLBACK")
+    other.close()
+    store.create("r", SPEC, 1.0)
+
+
+def test_unknown_errors_keep_sqlites_words(tmp_path: Path) -> None:
+    assert "what now" in str(translate(sqlite3.OperationalError("what now"), tmp_path))
