@@ -1,0 +1,116 @@
+"""Metrics follow events and views."""
+
+from __future__ import annotations
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from flashedge.engine.base import EngineView, Health
+from flashedge.events import (
+    Progress,
+    RunCancelled,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    StepCompleted,
+)
+from flashedge.runtime.metrics import Metrics
+from flashedge.types import NodeId
+
+USAGE = {
+    "prompt_tokens": 10,
+    "speculated_tokens": 4,
+    "verifier_tokens": 100,
+    "verifier_cached_tokens": 60,
+}
+VIEW = EngineView(
+    running=1,
+    waiting=2,
+    blocks_used=3,
+    blocks_total=40,
+    quota_blocks=20,
+    block_tokens=32,
+    block_bytes=4096,
+    preemptions=5,
+)
+
+
+def values(metrics: Metrics) -> dict[str, float]:
+    """`name{label}` -> value."""
+    return {
+        s.name + "".join(f"{{{v}}}" for v in s.labels.values()): s.value
+        for family in text_string_to_metric_families(metrics.render())
+        for s in family.samples
+    }
+
+
+def _step(tokens: int) -> StepCompleted:
+    return StepCompleted(
+        node=NodeId(1), token_ids=(7,) * tokens, logprobs=(), text="", steps=("",), finish="stop"
+    )
+
+
+def test_runs_move_through_queue_running_and_over() -> None:
+    metrics = Metrics()
+    for run in ("a", "b", "c"):
+        metrics.submitted(run)
+    assert values(metrics)["flashedge:num_runs_waiting"] == 3
+    metrics.observe("a", RunStarted(config={}, queue_s=0.1))
+    metrics.observe("b", RunStarted(config={}, queue_s=0.1))
+    metrics.observe("c", RunCancelled(reason="left the queue"))
+    seen = values(metrics)
+    assert (seen["flashedge:num_runs_waiting"], seen["flashedge:num_runs_running"]) == (0, 2)
+    metrics.observe("a", RunFinished(result={"usage": USAGE, "timing": {"total_s": 3.0}}))
+    metrics.observe("b", RunFailed(error="x", code="y"))
+    seen = values(metrics)
+    assert seen["flashedge:num_runs_running"] == 0
+    for status in ("finished", "failed", "cancelled"):
+        assert seen[f"flashedge:runs_total{{{status}}}"] == 1
+    assert seen["flashedge:run_seconds_sum"] == 3.0
+    assert seen["flashedge:queue_seconds_count"] == 2
+
+
+def test_tokens_and_first_token_time() -> None:
+    now = 10.0
+    metrics = Metrics(clock=lambda: now)
+    metrics.observe("a", RunStarted(config={}, queue_s=0.0))
+    metrics.observe("a", Progress(tokens=((NodeId(1), 0),)))
+    now = 10.5
+    metrics.observe("a", Progress(tokens=((NodeId(1), 3),)))
+    now = 99.0
+    metrics.observe("a", _step(5))
+    metrics.observe("a", _step(6))
+    metrics.observe("a", RunFinished(result={"usage": USAGE}))
+    metrics.observe_chat(
+        prompt_tokens=2, completion_tokens=9, first_token_s=0.25, total_s=1.0, finish="stop"
+    )
+    seen = values(metrics)
+    assert seen["flashedge:time_to_first_token_seconds_sum{run}"] == 0.5
+    assert seen["flashedge:time_to_first_token_seconds_sum{chat}"] == 0.25
+    assert seen["flashedge:tree_tokens_total"] == 11
+    assert seen["flashedge:chat_tokens_total"] == 9
+    assert seen["flashedge:generation_tokens_total"] == 20
+    assert seen["flashedge:prompt_tokens_total"] == 12
+    assert seen["flashedge:verifier_tokens_total"] == 100
+    assert seen["flashedge:verifier_cached_tokens_total"] == 60
+    assert seen["flashedge:speculated_tokens_total"] == 4
+
+
+def test_engines() -> None:
+    metrics = Metrics()
+    metrics.observe_view("generator", VIEW)
+    metrics.observe_view("generator", VIEW)
+    metrics.observe_health("generator", Health(state="ready", restarts=1))
+    metrics.observe_health("verifier", Health(state="dead", restarts=2))
+    seen = values(metrics)
+    assert seen["flashedge:kv_blocks_used{generator}"] == 3
+    assert seen["flashedge:kv_blocks_total{generator}"] == 40
+    assert seen["flashedge:num_preemptions_total{generator}"] == 5
+    assert seen["flashedge:engine_restarts_total{generator}"] == 1
+    assert seen["flashedge:engine_up{verifier}"] == 0
+    assert seen["flashedge:engine_restarts_total{verifier}"] == 2
+
+
+def test_two_registries_do_not_share() -> None:
+    one, other = Metrics(), Metrics()
+    one.submitted("a")
+    assert values(other)["flashedge:num_runs_waiting"] == 0
