@@ -1,0 +1,1 @@
+"""Data, training, export and evaluation of the bundled pair."""

@@ -1,0 +1,139 @@
+"""Batched sampling and scoring with a key-value cache, for training data and for evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from scripts.train_pair.batches import Encoder
+from scripts.train_pair.model import Cache, Generator, Verifier
+
+
+def pad(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Right-pad to ids (batch, longest), with counts (batch,)."""
+    counts = torch.tensor([len(row) for row in rows], device=device)
+    ids = torch.zeros(len(rows), int(counts.max()), dtype=torch.long, device=device)
+    for index, row in enumerate(rows):
+        ids[index, : len(row)] = torch.tensor(row, device=device)
+    return ids, counts
+
+
+@dataclass(slots=True)
+class Paths:
+    """Sequences under way: their cache, the logits that follow each (batch, vocab), and what was
+    written.
+    """
+
+    cache: Cache
+    logits: Tensor
+    written: list[list[int]]
+
+    def select(self, rows: Sequence[int]) -> Paths:
+        """The named paths; naming one twice forks it."""
+        index = torch.tensor(rows, dtype=torch.long, device=self.logits.device)
+        return Paths(
+            self.cache.select(index), self.logits[index], [list(self.written[row]) for row in rows]
+        )
+
+
+@torch.no_grad()
+def open_paths(model: Generator, prompts: Sequence[Sequence[int]], room: int) -> Paths:
+    """Prefill the prompts, leaving room for `room` new tokens."""
+    ids, counts = pad(prompts, model.model.embed_tokens.weight.device)
+    cache = model.model.new_cache(len(prompts), ids.shape[1] + room + 1)
+    states = model.model.extend(ids, counts, cache)
+    last = states[torch.arange(len(prompts), device=ids.device), counts - 1]
+    return Paths(cache, model.logits(last), [[] for _ in prompts])
+
+
+@torch.no_grad()
+def extend_paths(
+    model: Generator,
+    paths: Paths,
+    stops: frozenset[int],
+    limit: int,
+    temperature: float,
+    noise: torch.Generator,
+) -> list[bool]:
+    """Write up to `limit` tokens on every path, in place; True for the paths that met a stop
+    token.
+    """
+    size, device = len(paths.written), paths.logits.device
+    stopped = [False] * size
+    for _ in range(limit):
+        logits = paths.logits.float()
+        if temperature > 0:
+            uniform = torch.rand(logits.shape, generator=noise, device=device).clamp_(
+                1e-20, 1 - 1e-7
+            )
+            logits = logits / temperature - torch.log(-torch.log(uniform))
+        tokens = logits.argmax(-1)
+        active = torch.tensor([not flag for flag in stopped], device=device)
+        for row, token in enumerate(tokens.tolist()):
+            if not stopped[row]:
+                paths.written[row].append(token)
+                stopped[row] = token in stops
+        states = model.model.extend(tokens[:, None], active.long(), paths.cache)
+        paths.logits = torch.where(active[:, None], model.logits(states[:, 0]), paths.logits)
+        if all(stopped):
+            break
+    return stopped
+
+
+def sample_chains(
+    model: Generator,
+    encoder: Encoder,
+    problems: Sequence[str],
+    copies: int,
+    temperature: float,
+    seed: int,
+    limit: int = 448,
+    rows_at_once: int = 256,
+) -> list[list[str]]:
+    """`copies` solutions of every problem, as texts (unfinished ones are cut at `limit` tokens)."""
+    device = model.model.embed_tokens.weight.device
+    noise = torch.Generator(device=device).manual_seed(seed)
+    texts: list[list[str]] = []
+    width = max(1, rows_at_once // copies)
+    for first in range(0, len(problems), width):
+        prompts = [encoder.prompt(text) for text in problems[first : first + width]]
+        paths = open_paths(model, prompts, limit)
+        paths = paths.select([row for row in range(len(prompts)) for _ in range(copies)])
+        done: list[list[int] | None] = [None] * len(paths.written)
+        where = list(range(len(done)))
+        for _ in range(0, limit, 32):
+            stopped = extend_paths(model, paths, frozenset({encoder.end}), 32, temperature, noise)
+            for row, flag in enumerate(stopped):
+                if flag:
+                    done[where[row]] = paths.written[row]
+            keep = [row for row, flag in enumerate(stopped) if not flag]
+            where = [where[row] for row in keep]
+            if not keep:
+                break
+            paths = paths.select(keep)
+        for row, index in enumerate(where):
+            done[index] = paths.written[row]
+        flat = [encoder.backend.decode(ids or [], skip_special_tokens=True) for ids in done]
+        texts += [flat[start : start + copies] for start in range(0, len(flat), copies)]
+    return texts
+
+
+@torch.no_grad()
+def score_chains(
+    model: Verifier, encoder: Encoder, problem: str, chains: Sequence[Sequence[str]]
+) -> list[list[float]]:
+    """The verifier's probability at each step's end, for several chains of one problem."""
+    prompt, rows, places = encoder.prompt(problem), [], []
+    for steps in chains:
+        ids, marks = list(prompt), []
+        for encoding in encoder.backend.encode_batch(list(steps), add_special_tokens=False):
+            ids += [*encoding.ids, encoder.separator]
+            marks.append(len(ids) - 1)
+        rows.append(ids[: model.model.config.max_positions])
+        places.append([mark for mark in marks if mark < model.model.config.max_positions])
+    ids, _ = pad(rows, model.model.embed_tokens.weight.device)
+    right = model(ids).float().softmax(-1)[..., 1]
+    return [right[row, marks].tolist() for row, marks in enumerate(places)]

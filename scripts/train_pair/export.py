@@ -1,0 +1,104 @@
+"""Write both models as Hugging Face folders; prove that transformers computes the same logits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, Qwen2Model
+
+from scripts.train_pair.model import Generator, ModelConfig, Verifier
+from scripts.train_pair.tokenizer import END_OF_TEXT, IM_END
+
+
+def hf_config(
+    config: ModelConfig, architecture: str, tokenizer: PreTrainedTokenizerFast
+) -> dict[str, object]:
+    """The config.json of a folder."""
+    pad, end = tokenizer.convert_tokens_to_ids([END_OF_TEXT, IM_END])
+    row: dict[str, object] = {
+        "architectures": [architecture],
+        "model_type": "qwen2",
+        "hidden_size": config.hidden,
+        "intermediate_size": config.ffn,
+        "num_hidden_layers": config.layers,
+        "num_attention_heads": config.heads,
+        "num_key_value_heads": config.heads,
+        "max_position_embeddings": config.max_positions,
+        "max_window_layers": config.layers,
+        "vocab_size": config.vocab,
+        "rms_norm_eps": config.eps,
+        "rope_theta": config.rope_theta,
+        "hidden_act": "silu",
+        "attention_dropout": 0.0,
+        "use_sliding_window": False,
+        "tie_word_embeddings": architecture == "Qwen2ForCausalLM",
+        "torch_dtype": "float32",
+        "bos_token_id": pad,
+        "eos_token_id": end,
+        "pad_token_id": pad,
+        "initializer_range": 0.02,
+        "use_cache": True,
+    }
+    if architecture == "Qwen2ForProcessRewardModel":
+        row["num_labels"] = 2
+    return row
+
+
+def export_model(
+    model: Generator | Verifier, tokenizer: PreTrainedTokenizerFast, folder: Path
+) -> None:
+    """Write config, weights (fp32 safetensors) and tokenizer into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    is_generator = isinstance(model, Generator)
+    architecture = "Qwen2ForCausalLM" if is_generator else "Qwen2ForProcessRewardModel"
+    row = hf_config(model.model.config, architecture, tokenizer)
+    (folder / "config.json").write_text(json.dumps(row, indent=2) + "\n")
+    weights = {
+        name: tensor.detach().float().contiguous() for name, tensor in model.state_dict().items()
+    }
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    tokenizer.save_pretrained(str(folder))
+    if is_generator:
+        defaults = {
+            "eos_token_id": [row["eos_token_id"], row["bos_token_id"]],
+            "pad_token_id": row["pad_token_id"],
+            "do_sample": True,
+            "temperature": 0.8,
+        }
+        (folder / "generation_config.json").write_text(json.dumps(defaults, indent=2) + "\n")
+
+
+def load_model(folder: Path) -> Generator | Verifier:
+    """Read an exported folder back into our own modules."""
+    row = json.loads((folder / "config.json").read_text())
+    config = ModelConfig(
+        hidden=row["hidden_size"],
+        layers=row["num_hidden_layers"],
+        heads=row["num_attention_heads"],
+        ffn=row["intermediate_size"],
+        vocab=row["vocab_size"],
+        max_positions=row["max_position_embeddings"],
+    )
+    model = (Generator if row["architectures"] == ["Qwen2ForCausalLM"] else Verifier)(config)
+    model.load_state_dict(load_file(folder / "model.safetensors"))
+    return model.eval()
+
+
+@torch.no_grad()
+def logit_difference(folder: Path, length: int = 200, seed: int = 0) -> float:
+    """Largest difference between our logits and transformers' on random ids."""
+    ours = load_model(folder)
+    ids = torch.randint(4, 500, (2, length), generator=torch.Generator().manual_seed(seed))
+    if isinstance(ours, Generator):
+        theirs = Qwen2ForCausalLM.from_pretrained(str(folder), dtype=torch.float32).eval()
+        return float((ours(ids) - theirs(input_ids=ids).logits).abs().max())
+    config = Qwen2Config.from_pretrained(str(folder))
+    body = Qwen2Model(config).eval()
+    weights = load_file(folder / "model.safetensors")
+    body.load_state_dict(
+        {k.removeprefix("model."): v for k, v in weights.items() if k.startswith("model.")}
+    )
+    return float((ours(ids) - ours.score(body(input_ids=ids).last_hidden_state)).abs().max())

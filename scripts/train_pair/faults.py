@@ -1,0 +1,184 @@
+"""Synthetic wrong chains: every kind of fault that a weak generator makes, and some that it does
+not.
+
+A fault is made by writing the *right* step for a changed specification or state (another operand,
+another day, another carried value) or by changing its text; whether and where the result is wrong
+is always decided by the checker, so a fault that happens to be right is labelled right.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from scripts.train_pair.problems import (
+    GAINS,
+    LOSSES,
+    Move,
+    Spec,
+    State,
+    first_state,
+    is_complete,
+    read_step,
+    render_answer,
+    render_step,
+)
+
+KINDS = (
+    "slip",
+    "slip",
+    "slip",
+    "carried",
+    "lookup",
+    "lookup",
+    "operator",
+    "word",
+    "skip",
+    "skip",
+    "repeat",
+)
+LATE_KINDS = ("early", "digit", "digit")
+SLIPS = (1, -1, 10, -10, 1, -1, 10, -10, 2, -2, 20, -20, 3, 5, -5, 9, -9, 11, 30)
+
+
+def _near(rng: random.Random, value: int) -> int:
+    """Another two-digit number, often one digit away."""
+    if rng.random() < 0.4:
+        return rng.randint(10, 99)
+    return max(0, value + rng.choice(SLIPS))
+
+
+def _other_number(rng: random.Random, spec: Spec, value: str) -> str:
+    """A number that stands elsewhere in the problem, or one near by."""
+    pool = [t.lstrip("+-") for move in spec.moves for t in move.terms if t.lstrip("+-").isdigit()]
+    if pool and rng.random() < 0.7:
+        return rng.choice(pool)
+    return str(_near(rng, int(value)))
+
+
+def _change_move(rng: random.Random, spec: Spec, state: State, kind: str) -> Spec:
+    """The specification with the current move misread."""
+    moves = list(spec.moves)
+    if not 0 <= state.done < len(moves):
+        return spec
+    move: Move = moves[state.done]
+    terms = list(move.terms)
+    if kind == "lookup":
+        index = rng.randrange(len(terms))
+        if terms[index].isdigit():
+            terms[index] = _other_number(rng, spec, terms[index])
+        elif state.known:
+            terms[index] = rng.choice(list(state.known))
+        if len(terms) > 1 and spec.family == "story" and rng.random() < 0.4:
+            terms.pop(rng.randrange(len(terms)))
+        move = replace(move, terms=tuple(terms))
+    elif kind == "operator" and move.op:
+        move = replace(
+            move,
+            op=rng.choice([op for op in "+-*" if op != move.op][: 1 if move.op in "+-" else 2]),
+        )
+    elif kind == "word" and move.word:
+        move = replace(move, word=rng.choice((*GAINS, *LOSSES, "doubles", "triples")))
+    moves[state.done] = move
+    return replace(spec, moves=tuple(moves))
+
+
+def _change_left(rng: random.Random, state: State, kind: str) -> State:
+    """The terms that are left, miscopied (expression family)."""
+    left = list(state.left)
+    index = rng.randrange(1, len(left)) if rng.random() < 0.6 else 1
+    if kind == "lookup":
+        number = int(left[index][1:])
+        other = (
+            rng.choice(left)[-2:].lstrip("+-") if rng.random() < 0.4 else str(_near(rng, number))
+        )
+        left[index] = left[index][0] + other
+    elif kind == "operator":
+        left[index] = ("-" if left[index][0] == "+" else "+") + left[index][1:]
+    elif kind == "skip" and len(left) > 2:
+        left.pop(index)
+    elif kind == "repeat":
+        left.insert(index, left[index])
+    elif kind == "word" and len(left) > 2 and index < len(left) - 1:
+        left[index], left[index + 1] = left[index + 1], left[index]
+    return replace(state, left=tuple(left))
+
+
+def _change_state(rng: random.Random, spec: Spec, state: State, kind: str) -> State:
+    """Another day, or another carried value."""
+    if kind == "skip":
+        return replace(state, done=state.done + rng.choice((1, 1, 1, 2)))
+    if kind == "repeat":
+        return replace(state, done=max(0, state.done - rng.choice((1, 1, 2))))
+    known = dict(state.known)
+    if known:
+        name = rng.choice(list(known)[-2:])
+        known[name] = (
+            rng.choice(list(known.values())) if rng.random() < 0.4 else _near(rng, known[name])
+        )
+    value = None if state.value is None else _near(rng, state.value)
+    left = state.left
+    if left and left[0].isdigit():
+        left = (str(_near(rng, int(left[0]))), *left[1:])
+    return replace(state, value=value, known=known, left=left)
+
+
+def _change_digit(rng: random.Random, text: str) -> str:
+    """One digit of the text replaced."""
+    places = [index for index, char in enumerate(text) if char.isdigit()]
+    if not places:
+        return text
+    place = (
+        places[-rng.randint(1, min(4, len(places)))] if rng.random() < 0.5 else rng.choice(places)
+    )
+    return text[:place] + rng.choice("0123456789") + text[place + 1 :]
+
+
+def faulty_step(rng: random.Random, spec: Spec, state: State) -> str | None:
+    """A step that is most likely wrong."""
+    worked = rng.random() < 0.35
+    if is_complete(spec, state):
+        kind = rng.choice(("answer", "digit", "repeat"))
+        if kind == "answer":
+            return render_answer(spec, _change_state(rng, spec, state, "carried"))
+        if kind == "repeat" and spec.family != "expression":
+            return render_step(spec, _change_state(rng, spec, state, "repeat"), worked)
+        return _change_digit(rng, render_answer(spec, state) or "")
+    kind = rng.choice(KINDS + LATE_KINDS)
+    if kind == "slip":
+        return render_step(spec, state, worked, rng.choice(SLIPS))
+    if kind == "early":
+        return render_answer(spec, state)
+    if kind == "digit":
+        return _change_digit(rng, render_step(spec, state, worked) or "")
+    if kind == "carried":
+        return render_step(spec, _change_state(rng, spec, state, kind), worked)
+    if spec.family == "expression":
+        return (
+            render_step(spec, _change_left(rng, state, kind), worked)
+            if len(state.left) > 1
+            else None
+        )
+    if kind in ("skip", "repeat"):
+        return render_step(spec, _change_state(rng, spec, state, kind), worked)
+    return render_step(_change_move(rng, spec, state, kind), state, worked)
+
+
+def make_chain(
+    rng: random.Random, spec: Spec, fault_rate: float, worked_share: float = 0.3
+) -> list[str]:
+    """A chain in which each step is faulty with probability `fault_rate`; it goes on from what it
+    stated.
+    """
+    state, steps = first_state(spec), []
+    limit = 2 * len(spec.moves) + 4 + len(spec.moves[0].terms)
+    while len(steps) < limit:
+        text = faulty_step(rng, spec, state) if rng.random() < fault_rate else None
+        text = text or render_step(spec, state, rng.random() < worked_share)
+        if text is None:
+            break
+        steps.append(text)
+        if "\\boxed" in text:
+            break
+        state = read_step(spec, state, text)
+    return steps

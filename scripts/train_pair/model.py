@@ -1,0 +1,277 @@
+"""The Qwen2 architecture in plain PyTorch, with the parameter names of Hugging Face's and vLLM's
+modules.
+
+Our own modules because training wants one fused, compiled graph and evaluation wants a key-value
+cache whose rows are the positions of many ragged sequences; `export.py` proves that the logits
+agree with transformers' own Qwen2.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Shape of a model; `num_dense` and `num_language` layers feed the verifier's auxiliary
+    losses.
+    """
+
+    hidden: int = 128
+    layers: int = 4
+    heads: int = 4
+    ffn: int = 384
+    vocab: int = 512
+    max_positions: int = 1024
+    rope_theta: float = 10_000.0
+    eps: float = 1e-6
+
+    @property
+    def head_dim(self) -> int:
+        """Width of an attention head."""
+        return self.hidden // self.heads
+
+
+GENERATOR = ModelConfig(hidden=128, layers=4, heads=4, ffn=384)
+VERIFIER = ModelConfig(hidden=192, layers=8, heads=6, ffn=512)
+
+
+@dataclass(slots=True)
+class Cache:
+    """Keys and values of every layer, (layers, batch, heads, capacity, head_dim), and rows in use
+    (batch,).
+    """
+
+    keys: Tensor
+    values: Tensor
+    lengths: Tensor
+
+    def select(self, rows: Tensor) -> Cache:
+        """The cache of the named rows, in that order (a row may be named more than once)."""
+        return Cache(self.keys[:, rows], self.values[:, rows], self.lengths[rows])
+
+
+def rope_tables(config: ModelConfig) -> tuple[Tensor, Tensor]:
+    """Cosines and sines, each (max_positions, head_dim)."""
+    inverse = config.rope_theta ** (
+        -torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
+    )
+    angles = torch.arange(config.max_positions, dtype=torch.float32)[:, None] * inverse[None]
+    angles = torch.cat([angles, angles], dim=-1)
+    return angles.cos(), angles.sin()
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Apply rotary positions to x (batch, heads, length, head_dim); cos and sin broadcast to it."""
+    first, second = x.chunk(2, dim=-1)
+    return x * cos + torch.cat([-second, first], dim=-1) * sin
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm in fp32."""
+
+    def __init__(self, width: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (..., width)."""
+        x32 = x.float()
+        return (x32 * torch.rsqrt(x32.pow(2).mean(-1, keepdim=True) + self.eps)) * self.weight
+
+
+class Attention(nn.Module):
+    """Causal self-attention with biases on queries, keys and values."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.heads, self.head_dim = config.heads, config.head_dim
+        self.q_proj = nn.Linear(config.hidden, config.hidden)
+        self.k_proj = nn.Linear(config.hidden, config.hidden)
+        self.v_proj = nn.Linear(config.hidden, config.hidden)
+        self.o_proj = nn.Linear(config.hidden, config.hidden, bias=False)
+
+    def forward(
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        past: tuple[Tensor, Tensor, Tensor, Tensor] | None,
+    ) -> Tensor:
+        """x: (batch, length, hidden). past: keys, values, write positions (batch, length), mask."""
+        batch, length, _ = x.shape
+        q, k, v = (
+            p(x).view(batch, length, self.heads, self.head_dim).transpose(1, 2)
+            for p in (self.q_proj, self.k_proj, self.v_proj)
+        )
+        q, k = rotate(q, cos, sin).to(v.dtype), rotate(k, cos, sin).to(v.dtype)
+        if past is None:
+            out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            keys, values, where, mask = past
+            index = where[:, None, :, None].expand(-1, self.heads, -1, self.head_dim)
+            keys.scatter_(2, index, k)
+            values.scatter_(2, index, v)
+            out = F.scaled_dot_product_attention(
+                q, keys[:, :, : mask.shape[-1]], values[:, :, : mask.shape[-1]], mask
+            )
+        return self.o_proj(out.transpose(1, 2).reshape(batch, length, -1))
+
+
+class MLP(nn.Module):
+    """SwiGLU."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden, config.ffn, bias=False)
+        self.up_proj = nn.Linear(config.hidden, config.ffn, bias=False)
+        self.down_proj = nn.Linear(config.ffn, config.hidden, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x: (batch, length, hidden)."""
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+
+
+class Layer(nn.Module):
+    """One pre-norm decoder layer."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.self_attn = Attention(config)
+        self.mlp = MLP(config)
+        self.input_layernorm = RMSNorm(config.hidden, config.eps)
+        self.post_attention_layernorm = RMSNorm(config.hidden, config.eps)
+
+    def forward(
+        self,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        past: tuple[Tensor, Tensor, Tensor, Tensor] | None,
+    ) -> Tensor:
+        """x: (batch, length, hidden)."""
+        x = x + self.self_attn(self.input_layernorm(x), cos, sin, past)
+        return x + self.mlp(self.post_attention_layernorm(x))
+
+
+class Body(nn.Module):
+    """Embeddings, layers and final norm."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed_tokens = nn.Embedding(config.vocab, config.hidden)
+        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.norm = RMSNorm(config.hidden, config.eps)
+        cos, sin = rope_tables(config)
+        self.register_buffer("cos", cos, persistent=False)
+        self.register_buffer("sin", sin, persistent=False)
+        for name, parameter in self.named_parameters():
+            if parameter.dim() == 2:
+                nn.init.normal_(parameter, std=0.4 / math.sqrt(parameter.shape[1]))
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+        nn.init.normal_(self.embed_tokens.weight, std=0.05)
+
+    def new_cache(self, batch: int, capacity: int) -> Cache:
+        """An empty cache."""
+        config, weight = self.config, self.embed_tokens.weight
+        shape = (config.layers, batch, config.heads, capacity, config.head_dim)
+        zeros = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
+        return Cache(
+            zeros,
+            torch.zeros_like(zeros),
+            torch.zeros(batch, dtype=torch.long, device=weight.device),
+        )
+
+    def forward(self, ids: Tensor, taps: tuple[int, ...] = ()) -> tuple[Tensor, list[Tensor]]:
+        """ids: (batch, length). Returns the normed states and the raw states after the layers in
+        `taps`.
+        """
+        x, tapped = self.embed_tokens(ids), []
+        cos, sin = self.cos[: ids.shape[1]], self.sin[: ids.shape[1]]
+        for index, layer in enumerate(self.layers, start=1):
+            x = layer(x, cos, sin, None)
+            if index in taps:
+                tapped.append(x)
+        return self.norm(x), tapped
+
+    def extend(self, ids: Tensor, counts: Tensor, cache: Cache) -> Tensor:
+        """Append ragged rows to the cache.
+
+        ids: (batch, length), right-padded; counts: (batch,) real tokens in each row.
+        Returns the normed states (batch, length, hidden); rows past `counts` are meaningless.
+        """
+        length = ids.shape[1]
+        where = cache.lengths[:, None] + torch.arange(length, device=ids.device)[None]
+        where = where.clamp(max=cache.keys.shape[3] - 1)
+        span = int(where.max()) + 1
+        mask = torch.arange(span, device=ids.device)[None, None, None] <= where[:, None, :, None]
+        cos, sin = self.cos[where][:, None], self.sin[where][:, None]
+        x = self.embed_tokens(ids)
+        for index, layer in enumerate(self.layers):
+            x = layer(x, cos, sin, (cache.keys[index], cache.values[index], where, mask))
+        cache.lengths = cache.lengths + counts
+        return self.norm(x)
+
+
+class Generator(nn.Module):
+    """Qwen2ForCausalLM with tied embeddings."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.model = Body(config)
+
+    def logits(self, states: Tensor) -> Tensor:
+        """states: (..., hidden) to (..., vocab)."""
+        return F.linear(states, self.model.embed_tokens.weight)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """ids: (batch, length) to logits (batch, length, vocab)."""
+        return self.logits(self.model(ids)[0])
+
+
+class Verifier(nn.Module):
+    """Qwen2ForProcessRewardModel: two logits at every position, read at the step separators."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.model = Body(config)
+        self.score = nn.Sequential(
+            nn.Linear(config.hidden, config.hidden), nn.ReLU(), nn.Linear(config.hidden, 2)
+        )
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """ids: (batch, length) to logits (batch, length, 2)."""
+        return self.score(self.model(ids)[0])
+
+
+def look_back(layer: Layer, heads: int, sharpness: float = 7.0, pairs: int = 6) -> None:
+    """Make the first `heads` heads of a layer attend to the previous token.
+
+    Queries and keys become constants (their weights zero), the query turned by one position, so
+    that the rotary product peaks at distance one. The next layer can then compare what was
+    expected at the previous position with the token that came.
+    """
+    attention = layer.self_attn
+    dim, config_theta = attention.head_dim, 10_000.0
+    angles = config_theta ** (-torch.arange(0, dim, 2, dtype=torch.float32) / dim)
+    key, query = torch.zeros(dim), torch.zeros(dim)
+    half = dim // 2
+    key[:pairs] = sharpness
+    # rotate(query, p) . rotate(key, p - 1) is largest when the query itself is turned by minus one
+    query[:pairs] = sharpness * angles[:pairs].cos()
+    query[half : half + pairs] = -sharpness * angles[:pairs].sin()
+    with torch.no_grad():
+        for head in range(heads):
+            rows = slice(head * dim, (head + 1) * dim)
+            attention.q_proj.weight[rows] = 0
+            attention.k_proj.weight[rows] = 0
+            attention.q_proj.bias[rows] = query
+            attention.k_proj.bias[rows] = key

@@ -1,0 +1,77 @@
+"""Chains that the generator writes on training problems: the verifier's on-policy examples."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+from scripts.train_pair.batches import Encoder, Row
+from scripts.train_pair.checker import split_steps
+from scripts.train_pair.decode import sample_chains
+from scripts.train_pair.model import Generator
+from scripts.train_pair.problems import TRAINING, Difficulty, make_problem
+
+FIRST_SEED = 700_000_000
+TEMPERATURES = (0.7, 0.9, 1.1)
+
+
+def write_rollouts(
+    model: Generator,
+    encoder: Encoder,
+    path: Path,
+    count: int,
+    copies: int = 4,
+    seed: int = 0,
+    difficulty: Difficulty = TRAINING,
+    group: int = 64,
+) -> None:
+    """Sample `copies` chains for `count` problems, `group` problems at a time, going on where the
+    file ends.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    done = len(path.read_text().splitlines()) if path.exists() else 0
+    for first in range(done, count, group):
+        seeds = [
+            FIRST_SEED + seed * 1_000_000 + index
+            for index in range(first, min(count, first + group))
+        ]
+        problems = [make_problem(number, difficulty) for number in seeds]
+        temperature = TEMPERATURES[first // group % len(TEMPERATURES)]
+        chains = sample_chains(
+            model, encoder, [p.text for p in problems], copies, temperature, seed + first
+        )
+        with path.open("a") as file:
+            for number, texts in zip(seeds, chains, strict=True):
+                file.write(json.dumps({"seed": number, "chains": texts}) + "\n")
+        print(f"rollouts {first + len(seeds)}/{count}", flush=True)
+
+
+def rollout_chains(
+    encoder: Encoder, path: Path, difficulty: Difficulty = TRAINING
+) -> Callable[[int], Row]:
+    """Rows of the stored chains with the checker's labels, again and again in file order."""
+    stored = [json.loads(line) for line in path.read_text().splitlines()]
+    flat = [(row["seed"], text) for row in stored for text in row["chains"]]
+    random.Random(0).shuffle(flat)
+
+    def make(index: int) -> Row:
+        seed, text = flat[index % len(flat)]
+        problem = make_problem(seed, difficulty)
+        return encoder.labelled_row(problem.text, problem.spec, split_steps(text))
+
+    return make
+
+
+def mixed(
+    first: Callable[[int], Row], second: Callable[[int], Row], share: float
+) -> Callable[[int], Row]:
+    """Rows of `second` with probability `share`, else of `first`; both walk through their own
+    order.
+    """
+
+    def make(index: int) -> Row:
+        return (second if random.Random(index).random() < share else first)(index)
+
+    return make

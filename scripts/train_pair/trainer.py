@@ -1,0 +1,102 @@
+"""The training loop that both models share: schedule, checkpoints, log, time left."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from scripts.train_pair.batches import Batch, Row, batched
+from scripts.train_pair.optimizer import make_optimizers
+
+Loss = Callable[[Batch], dict[str, Tensor]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One training run; the learning rate is warm, flat, then falls linearly over the last
+    `cooldown`.
+    """
+
+    name: str
+    folder: Path
+    steps: int
+    tokens_per_step: int = 8192
+    matrix_lr: float = 0.02
+    other_lr: float = 3e-3
+    warmup: int = 40
+    cooldown: float = 0.4
+    seed: int = 0
+    first_index: int = 0
+    save_every: int = 200
+    log_every: int = 20
+    device: str = "cpu"
+
+
+def rate(run: Run, step: int) -> float:
+    """The factor on the learning rates at a step."""
+    fall = max(1, int(run.steps * run.cooldown))
+    return min(1.0, (step + 1) / run.warmup, max(0.02, (run.steps - step) / fall))
+
+
+def to_device(batch: Batch, device: str) -> Batch:
+    """The batch on the training device."""
+    return Batch(*(getattr(batch, name).to(device) for name in ("ids", "next", "right", "step")))
+
+
+def train(model: nn.Module, loss_of: Loss, make_row: Callable[[int], Row], run: Run) -> None:
+    """Train in place, resuming from the run's last checkpoint; `loss_of` names its parts, `loss`
+    their sum.
+    """
+    run.folder.mkdir(parents=True, exist_ok=True)
+    checkpoint, log = run.folder / f"{run.name}.ckpt", run.folder / f"{run.name}.jsonl"
+    optimizers = make_optimizers(model, run.matrix_lr, run.other_lr)
+    bases = [[group["lr"] for group in optimizer.param_groups] for optimizer in optimizers]
+    start = 0
+    if checkpoint.exists():
+        saved = torch.load(checkpoint, weights_only=True, map_location=run.device)
+        model.load_state_dict(saved["model"])
+        for optimizer, state in zip(optimizers, saved["optimizers"], strict=True):
+            optimizer.load_state_dict(state)
+        start = saved["step"]
+    batches: Iterator[Batch] = batched(
+        make_row, run.first_index, run.tokens_per_step, random.Random(run.seed)
+    )
+    for _ in range(start):
+        next(batches)
+    model.train()
+    began, seen, sums = time.monotonic(), 0, dict[str, float]()
+    for step in range(start, run.steps):
+        batch = to_device(next(batches), run.device)
+        with torch.autocast(run.device, torch.bfloat16):
+            parts = loss_of(batch)
+        parts["loss"].backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        for optimizer, base in zip(optimizers, bases, strict=True):
+            for group, lr in zip(optimizer.param_groups, base, strict=True):
+                group["lr"] = lr * rate(run, step)
+            optimizer.step()
+        model.zero_grad(set_to_none=True)
+        seen += batch.ids.numel()
+        for name, value in parts.items():
+            sums[name] = sums.get(name, 0.0) + float(value.detach())
+        if (step + 1) % run.log_every == 0:
+            speed = seen / (time.monotonic() - began)
+            row: dict[str, float] = {"step": step + 1, "tokens_per_s": round(speed)}
+            row |= {name: round(value / run.log_every, 4) for name, value in sums.items()}
+            row["left_min"] = round((run.steps - step - 1) * run.tokens_per_step / speed / 60, 1)
+            with log.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+            print(run.name, json.dumps(row), flush=True)
+            sums.clear()
+        if (step + 1) % run.save_every == 0 or step + 1 == run.steps:
+            states = [optimizer.state_dict() for optimizer in optimizers]
+            saved = {"model": model.state_dict(), "optimizers": states, "step": step + 1}
+            torch.save(saved, checkpoint.with_suffix(".tmp"))
+            checkpoint.with_suffix(".tmp").replace(checkpoint)

@@ -1,0 +1,174 @@
+"""Problems, checker, faults and the pair's own modules."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("tokenizers")
+
+import torch
+
+from scripts.train_pair import problems as data
+from scripts.train_pair.batches import IGNORE, Encoder
+from scripts.train_pair.checker import check_steps, is_correct, split_steps
+from scripts.train_pair.faults import make_chain
+from scripts.train_pair.metrics import auc, vote, within_problem_auc
+from scripts.train_pair.model import Generator, ModelConfig, Verifier, look_back
+from scripts.train_pair.tokenizer import STEP, chat_prompt, train_tokenizer
+
+TINY = ModelConfig(hidden=32, layers=2, heads=1, ffn=32)
+
+
+@pytest.fixture(scope="module")
+def encoder() -> Encoder:
+    """The pair's encoder."""
+    return Encoder(train_tokenizer())
+
+
+def test_seed_ranges_never_overlap() -> None:
+    ranges = sorted(
+        (data.TRAIN_SEEDS, data.CALIBRATION_SEEDS, data.HELDOUT_SEEDS, data.EASY_SEEDS),
+        key=lambda seeds: seeds.start,
+    )
+    assert all(left.stop <= right.start for left, right in pairwise(ranges))
+
+
+def test_heldout_texts_do_not_occur_in_training() -> None:
+    training = {data.make_problem(seed, data.TRAINING).text for seed in range(20_000)}
+    assert not training & {problem.text for problem in data.make_problems(data.HELDOUT_SEEDS, 500)}
+
+
+def test_a_problem_is_a_function_of_its_seed() -> None:
+    assert data.make_problem(7) == data.make_problem(7)
+
+
+@pytest.mark.parametrize("difficulty", [data.EASY, data.STANDARD, data.TRAINING])
+def test_solutions_are_right_and_values_have_two_digits(difficulty: data.Difficulty) -> None:
+    rng = random.Random(0)
+    for problem in data.make_problems(data.CALIBRATION_SEEDS, 300, difficulty):
+        steps = data.solve(problem.spec, rng)
+        assert all(check.so_far for check in check_steps(problem.spec, steps))
+        assert is_correct(problem, "\n\n".join(steps))
+        assert 10 <= int(problem.answer) <= 99
+        assert len(steps) == problem.num_steps
+
+
+def test_checker_names_the_first_wrong_character_and_goes_on_from_what_was_stated() -> None:
+    spec = data.Spec(
+        "story",
+        (data.Move("1", "finds", "+", ("12",)), data.Move("2", "sells", "-", ("10",))),
+        start=30,
+    )
+    steps = [
+        "Day 1: finds 12. 30+12=43.",
+        "Day 2: sells 10. 43-10=33.",
+        "Day 2 was the last. The answer is \\boxed{33}.",
+    ]
+    checks = check_steps(spec, steps)
+    assert [check.right for check in checks] == [False, True, True]
+    assert [check.so_far for check in checks] == [False, False, False]
+    assert checks[0].deviation == steps[0].index("43") + 1
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        ["Day 2: sells 10. 30-10=20."],
+        ["Day 0 was the last. The answer is \\boxed{30}."],
+        ["Day 1: finds 12. 30+12=4"],
+        ["Day 1: finds 10. 30+10=40."],
+        ["Day 1: sells 12. 30-12=18."],
+        ["nonsense"],
+    ],
+)
+def test_checker_refuses_skips_early_answers_cuts_and_misreadings(steps: list[str]) -> None:
+    spec = data.Spec(
+        "story",
+        (data.Move("1", "finds", "+", ("12",)), data.Move("2", "sells", "-", ("10",))),
+        start=30,
+    )
+    assert not check_steps(spec, steps)[-1].right
+
+
+def test_nothing_may_follow_the_answer() -> None:
+    problem = data.make_problem(3)
+    steps = data.solve(problem.spec)
+    assert not check_steps(problem.spec, [*steps, steps[-1]])[-1].right
+
+
+def test_a_chain_right_so_far_that_answers_has_the_right_answer() -> None:
+    rng, wrong = random.Random(1), 0
+    for problem in data.make_problems(data.CALIBRATION_SEEDS, 500):
+        steps = make_chain(rng, problem.spec, 0.15)
+        good = check_steps(problem.spec, steps)[-1].so_far and "\\boxed" in steps[-1]
+        wrong += not good
+        assert not good or is_correct(problem, "\n\n".join(steps))
+    assert wrong > 150
+
+
+def test_tokenizer_keeps_digits_and_the_blank_line_apart(encoder: Encoder) -> None:
+    tokenizer = train_tokenizer()
+    text = "37+24=61.\n\nSo 5."
+    pieces = [tokenizer.decode([index]) for index in tokenizer.encode(text)]
+    assert "".join(pieces) == text
+    assert "\n\n" in pieces
+    assert all(len(p.strip()) == 1 for p in pieces if any(c.isdigit() for c in p))
+    rendered = tokenizer.apply_chat_template(
+        [{"role": "user", "content": "x"}], tokenize=False, add_generation_prompt=True
+    )
+    assert rendered == chat_prompt("x")
+
+
+def test_labelled_rows_mark_the_tokens_from_the_fault_on(encoder: Encoder) -> None:
+    problem = data.make_problem(3)
+    steps = data.solve(problem.spec)
+    row = encoder.labelled_row(problem.text, problem.spec, [steps[0], "nonsense", *steps[1:]])
+    marks = [label for label in row.step if label != IGNORE]
+    assert marks == [1] + [0] * len(steps)
+    separator = train_tokenizer().convert_tokens_to_ids(STEP)
+    assert [row.ids[i] == separator for i, label in enumerate(row.step) if label != IGNORE] == [
+        True
+    ] * len(marks)
+    solution = encoder.solution_row(problem.text, steps)
+    assert (
+        split_steps(encoder.backend.decode(solution.ids[len(encoder.prompt(problem.text)) :]))
+        == steps
+    )
+
+
+def test_incremental_decoding_equals_a_whole_pass() -> None:
+    torch.manual_seed(0)
+    model = Generator(TINY).eval()
+    ids = torch.randint(4, 400, (2, 12))
+    cache = model.model.new_cache(2, 16)
+    counts = torch.tensor([5, 3])
+    with torch.no_grad():
+        model.model.extend(ids[:, :5], counts, cache)
+        rest = torch.stack([ids[0, 5:9], ids[1, 3:7]])
+        states = model.model.extend(rest, torch.tensor([4, 4]), cache)
+        whole = model.model(ids)[0]
+    assert torch.allclose(states[0], whole[0, 5:9], atol=1e-5)
+    assert torch.allclose(states[1], whole[1, 3:7], atol=1e-5)
+
+
+def test_look_back_attends_to_the_previous_token() -> None:
+    model = Verifier(TINY)
+    layer = model.model.layers[0]
+    look_back(layer, 1)
+    captured: list[torch.Tensor] = []
+    layer.self_attn.o_proj.register_forward_pre_hook(lambda _, args: captured.append(args[0]))
+    with torch.no_grad():
+        layer.self_attn.v_proj.weight.copy_(torch.eye(32))
+        x = torch.randn(1, 10, 32)
+        layer.self_attn(x, model.model.cos[:10], model.model.sin[:10], None)
+    assert torch.allclose(captured[0][0, 1:], x[0, :-1], atol=0.1)
+
+
+def test_metrics() -> None:
+    assert auc([3, 2], [1, 2]) == pytest.approx(0.875)
+    assert within_problem_auc([[1, 0], [1, 1]], [[True, False], [True, True]]) == [1.0]
+    assert vote(["a", "b", "a", None], [0.2, 0.5, 0.2, 9.0]) == "b"
