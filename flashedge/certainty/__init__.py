@@ -1,0 +1,1 @@
+"""How sure a run is: pure measures over its answers and scores."""

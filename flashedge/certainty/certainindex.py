@@ -1,0 +1,28 @@
+"""Certainindex: one minus the normalized entropy of the answers so far."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+
+
+def certainty_of_answers(clusters: Iterable[str | None]) -> float | None:
+    """(log n - H) / log n over answer clusters, in [0, 1]; 1 when all agree.
+
+    clusters: (num_paths,) cluster of each finished path; a path without an answer is a cluster of
+    its own. None when there is no answer at all; a single path says nothing and gives 0.
+    Ref: arXiv 2412.20993 §2.2 (normalized semantic entropy).
+    """
+    paths = list(clusters)
+    if not any(c is not None for c in paths):
+        return None
+    n = len(paths)
+    if n == 1:
+        return 0.0
+    groups = Counter(c for c in paths if c is not None)
+    counts = [*groups.values(), *([1] * (n - groups.total()))]
+    if len(counts) == 1:
+        return 1.0
+    entropy = -sum(c / n * math.log(c / n) for c in counts)
+    return max(0.0, (math.log(n) - entropy) / math.log(n))

@@ -1,0 +1,61 @@
+"""Text <-> token ids of a checkpoint, by its own tokenizer and chat template."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from transformers import AutoTokenizer, GenerationConfig
+
+from flashedge.errors import CheckpointError
+from flashedge.search.steps import BoundaryRule
+from flashedge.types import Message, TokenIds
+
+
+class HFCodec:
+    """Implements `engine.base.Codec`. Raises CheckpointError when the tokenizer can't be loaded."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            self.tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
+        except (OSError, ValueError, KeyError) as error:
+            raise CheckpointError(f"{path}: the tokenizer can't be loaded: {error}") from error
+        if self.tokenizer.chat_template is None:
+            raise CheckpointError(f"{path}: the tokenizer has no chat template")
+        self._eos = frozenset(_eos_ids(path, self.tokenizer.eos_token_id))
+
+    @property
+    def eos_ids(self) -> frozenset[int]:
+        return self._eos
+
+    @property
+    def vocab_size(self) -> int:
+        return len(self.tokenizer)
+
+    def encode_chat(self, messages: Sequence[Message]) -> TokenIds:
+        turns = [{"role": m.role, "content": m.content} for m in messages]
+        text = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        return self.encode(text)
+
+    def encode(self, text: str) -> TokenIds:
+        return tuple(self.tokenizer.encode(text, add_special_tokens=False))
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return str(
+            self.tokenizer.decode(
+                token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+            )
+        )
+
+    def boundary_rule(self) -> BoundaryRule:
+        """The ids that end a step (their text holds a blank line)."""
+        return BoundaryRule.from_decode(lambda i: self.tokenizer.decode([i]), self.vocab_size)
+
+
+def _eos_ids(path: Path, fallback: int | None) -> set[int]:
+    try:
+        ids = GenerationConfig.from_pretrained(path, local_files_only=True).eos_token_id
+    except OSError:
+        ids = None
+    found = ids if isinstance(ids, list) else [ids]
+    return {i for i in (*found, fallback) if i is not None}

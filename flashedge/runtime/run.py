@@ -1,0 +1,187 @@
+"""One run from submission to its terminal event: state, log, result."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+from flashedge.errors import FlashEdgeError, RequestError, StoreError
+from flashedge.events import Event, Progress, RunCancelled, RunFailed, RunFinished, RunStarted
+from flashedge.runtime.broker import EventLog
+from flashedge.runtime.spec import RunSpec
+from flashedge.runtime.store import RunStore
+
+log = logging.getLogger(__name__)
+
+
+class RunStatus(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    FINISHED = "finished"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    INTERRUPTED = "interrupted"  # the daemon died under it
+
+
+_NEXT: Mapping[RunStatus, frozenset[RunStatus]] = MappingProxyType(
+    {
+        RunStatus.QUEUED: frozenset({RunStatus.RUNNING, RunStatus.CANCELLED, RunStatus.FAILED}),
+        RunStatus.RUNNING: frozenset(
+            {RunStatus.FINISHED, RunStatus.FAILED, RunStatus.CANCELLED}
+        ),
+        RunStatus.FINISHED: frozenset(),
+        RunStatus.FAILED: frozenset(),
+        RunStatus.CANCELLED: frozenset(),
+        RunStatus.INTERRUPTED: frozenset(),
+    }
+)
+
+
+class Cancelled(RequestError):
+    """The run was cancelled, by its client or by the daemon's end."""
+
+    code = "cancelled"
+    http_status = 499
+
+
+class Run:
+    """A live run. Every change of state is an event, and every event is stored before it is told
+    to a follower. A store that fails loses its copy, never the run."""
+
+    def __init__(
+        self,
+        run_id: str,
+        spec: RunSpec,
+        store: RunStore,
+        position: Callable[[Run], int | None],
+        observe: Callable[[Event], None],
+    ) -> None:
+        self.id = run_id
+        self.spec = spec
+        self.created_at = time.time()
+        self.status = RunStatus.QUEUED
+        self.error: FlashEdgeError | None = None
+        self.stored = True
+        self.task: asyncio.Task[None] | None = None
+        self._queued_at = time.monotonic()
+        self._store = store
+        self._position = position
+        self._observe = observe
+        self._log = EventLog()
+        self._result: dict[str, Any] | None = None
+        self._over = asyncio.Event()
+        self._cancel_reason: str | None = None
+        self._guard(lambda: store.create(run_id, spec.to_json(), self.created_at))
+
+    # ------------------------------------------------------------ for clients
+
+    @property
+    def position(self) -> int | None:
+        """Runs that wait before this one; None when it waits no more."""
+        return self._position(self)
+
+    @property
+    def queue_s(self) -> float:
+        return time.monotonic() - self._queued_at
+
+    def events(self, after: int = 0) -> AsyncIterator[tuple[int, Event]]:
+        return self._log.follow(after)
+
+    async def result(self) -> dict[str, Any]:
+        """Wait for the end. Raises the run's error, or Cancelled."""
+        await self._over.wait()
+        if self.error is not None:
+            raise self.error
+        assert self._result is not None, "a finished run has a result"
+        return self._result
+
+    def cancel(self, reason: str) -> None:
+        """End the run now, in queue or in flight. Does nothing to one that is over."""
+        if not _NEXT[self.status]:
+            return
+        self._cancel_reason = self._cancel_reason or reason
+        if self.task is not None:
+            self.task.cancel()
+
+    def object(self) -> dict[str, Any]:
+        """The result when finished, else what is known now."""
+        if self._result is not None:
+            return {**self._result, "stored": self.stored}
+        error = self.error and {
+            "message": str(self.error),
+            "code": self.error.code,
+            "mend": self.error.mend,
+        }
+        return {
+            "id": self.id,
+            "status": str(self.status),
+            "position": self.position,
+            "pair": self.spec.pair,
+            "strategy": self.spec.strategy,
+            "n": self.spec.n,
+            "seed": self.spec.seed,
+            "error": error,
+            "stored": self.stored,
+        }
+
+    # ------------------------------------------------------------ for the service
+
+    def emit(self, event: Event) -> None:
+        number = self._log.last + 1
+        if not isinstance(event, Progress):
+            self._guard(lambda: self._store.append(self.id, number, event))
+        self._log.append(event)
+        self._observe(event)
+
+    def started(self) -> float:
+        """Leave the queue; returns the seconds spent in it."""
+        waited = self.queue_s
+        self._move(RunStatus.RUNNING)
+        self.emit(RunStarted(config=self.spec.to_json(), queue_s=waited))
+        return waited
+
+    def finished(self, result: dict[str, Any]) -> None:
+        self._result = result
+        self._move(RunStatus.FINISHED)
+        self._end(RunFinished(result=result), None)
+
+    def failed(self, error: FlashEdgeError) -> None:
+        self.error = error
+        self._move(RunStatus.FAILED)
+        self._end(RunFailed(error=str(error), code=error.code, mend=error.mend), error)
+
+    def cancelled(self) -> None:
+        reason = self._cancel_reason or "the daemon stopped"
+        self.error = Cancelled(f"the run was cancelled: {reason}")
+        self._move(RunStatus.CANCELLED)
+        self._end(RunCancelled(reason=reason), self.error)
+
+    def _end(self, event: Event, error: FlashEdgeError | None) -> None:
+        told = {"message": str(error), "code": error.code} if error else None
+        self._guard(
+            lambda: self._store.finish(
+                self.id, str(self.status), self._result, told, time.time()
+            )
+        )
+        self.emit(event)
+        self._over.set()
+
+    def _move(self, to: RunStatus) -> None:
+        if to not in _NEXT[self.status]:
+            raise ValueError(f"run {self.id}: {self.status} -> {to} is not a legal move")
+        self.status = to
+
+    def _guard(self, write: Callable[[], None]) -> None:
+        """Write to the store; on its first failure say so and go on without it."""
+        if not self.stored:
+            return
+        try:
+            write()
+        except StoreError as error:
+            self.stored = False
+            log.error("run %s is no longer stored: %s", self.id, error.line)

@@ -1,0 +1,304 @@
+"""All that the API may do: submit, watch and cancel runs, chat, look at the engines."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import secrets
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from flashedge.config import Config
+from flashedge.engine.base import EngineView, Generator, Health, Verifier
+from flashedge.errors import (
+    Conflict,
+    ContextOverflow,
+    EngineDead,
+    FlashEdgeError,
+    NotFound,
+    QueueFull,
+)
+from flashedge.grading import Grader
+from flashedge.registry import Pair
+from flashedge.runtime.archive import ArchivedRun, RunSummary, summary_of
+from flashedge.runtime.chat import ChatDelta, ChatSpec, stream_choice
+from flashedge.runtime.driver import Driver, Outcome
+from flashedge.runtime.engines import Engines
+from flashedge.runtime.merge import merged
+from flashedge.runtime.metrics import Metrics
+from flashedge.runtime.queue import RETRY_AFTER_S, RunQueue
+from flashedge.runtime.result import result_of
+from flashedge.runtime.run import Run, RunStatus
+from flashedge.runtime.spec import RunSpec
+from flashedge.runtime.store import RunStore
+from flashedge.search.catalog import make_search
+from flashedge.search.seeds import child_seed
+from flashedge.types import MAX_SEED, Message, Timing, TokenIds, Usage
+
+log = logging.getLogger(__name__)
+
+RunHandle = Run | ArchivedRun
+MAX_CHATS = 256
+
+
+class EnginePair(Protocol):
+    """The two engines of a pair and their naive twins. See `engine.vllm.pair`."""
+
+    generator: Generator
+    verifier: Verifier
+    stock_generator: Generator
+    stock_verifier: Verifier
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+    def health(self) -> tuple[Health, Health]: ...
+    async def self_test(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceHealth:
+    """state: starting, ready, degraded (an engine is being restarted) or failed."""
+
+    state: str
+    detail: str | None
+    generator: Health
+    verifier: Health
+    self_test: Mapping[str, Any] | None
+
+
+class Service:
+    """One pair, its engines, its runs."""
+
+    def __init__(
+        self, config: Config, pair: Pair, engines: EnginePair, store: RunStore, grader: Grader
+    ) -> None:
+        self.config = config
+        self.pair = pair.name
+        self.metrics = Metrics()
+        self._pair = pair
+        self._engines = engines
+        self._store = store
+        self._grader = grader
+        self._queue = RunQueue(config.max_running, config.queue_limit)
+        self._runs: dict[str, Run] = {}
+        self._chats = 0
+        self._self_test: dict[str, Any] | None = None
+        self._failure: str | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Start the engines and test them. Raises EngineError; `health` then says failed."""
+        for run_id in self._store.interrupt_unfinished():
+            log.warning("run %s was interrupted by the daemon's end", run_id)
+        try:
+            await self._engines.start()
+            self._self_test = await self._engines.self_test()
+        except FlashEdgeError as error:
+            self._failure = error.line
+            raise
+
+    async def stop(self) -> None:
+        """Cancel what runs (each run ends in RunCancelled), stop engines, close the store."""
+        for run in list(self._runs.values()):
+            run.cancel("the daemon stopped")
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=10)
+        await self._engines.stop()
+        await self._grader.close()
+        self._store.close()
+
+    def health(self) -> ServiceHealth:
+        generator, verifier = self._engines.health()
+        states = {generator.state, verifier.state}
+        if self._failure or "failed" in states:
+            state = "failed"
+        elif "dead" in states:
+            state = "degraded"
+        elif states == {"ready"} and self._self_test is not None:
+            state = "ready"
+        else:
+            state = "starting"
+        return ServiceHealth(
+            state=state,
+            detail=self._failure or generator.detail or verifier.detail,
+            generator=generator,
+            verifier=verifier,
+            self_test=self._self_test,
+        )
+
+    async def views(self) -> dict[str, EngineView]:
+        """A look at both engines. Raises EngineDead."""
+        generator, verifier = self._engines.generator, self._engines.verifier
+        return {"generator": await generator.view(), "verifier": await verifier.view()}
+
+    # ------------------------------------------------------------ runs
+
+    def submit(self, spec: RunSpec) -> Run:
+        """Queue a run. Raises NotFound, ContextOverflow, QueueFull, EngineDead."""
+        self._check_up(spec.pair)
+        prompt_ids = self._prompt_ids(spec.problem.messages)
+        room = self._engines.generator.max_model_len - len(prompt_ids)
+        spec = dataclasses.replace(spec, max_path_tokens=min(spec.max_path_tokens, room))
+        search = make_search(
+            spec.strategy,
+            n=spec.n,
+            branching=spec.branching,
+            max_step_tokens=spec.max_step_tokens,
+            max_steps=spec.max_steps,
+            aggregate=spec.aggregate,
+            selection=spec.selection,
+        )
+        run_id = f"run-{secrets.token_hex(6)}"
+        self._queue.reserve(run_id)
+        run = Run(
+            run_id, spec, self._store, lambda r: self._queue.position(r.id), self._observe(run_id)
+        )
+        self._runs[run_id] = run
+        run.task = asyncio.create_task(self._carry_out(run, search, prompt_ids), name=run_id)
+        self._tasks.add(run.task)
+        run.task.add_done_callback(self._tasks.discard)
+        return run
+
+    def run(self, run_id: str) -> RunHandle:
+        """A live or stored run. Raises NotFound."""
+        live = self._runs.get(run_id)
+        if live is not None:
+            return live
+        stored = self._store.get(run_id)
+        if stored is None:
+            raise NotFound(f"there is no run {run_id!r}", mend="`flashedge runs ls` lists them")
+        return ArchivedRun(stored, self._store)
+
+    def runs(
+        self, *, limit: int = 50, before: str | None = None, status: str | None = None
+    ) -> list[RunSummary]:
+        """Newest first; `before` is a run id to page on from."""
+        stored = self._store.list(limit=limit, before=before, status=status)
+        return [summary_of(s, self._runs.get(s.id)) for s in stored]
+
+    def delete(self, run_id: str) -> None:
+        """Remove a finished run. Raises NotFound, or Conflict while it runs."""
+        self.run(run_id)
+        if run_id in self._runs:
+            raise Conflict(f"run {run_id} is not over", mend="cancel it first")
+        self._store.delete(run_id)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {"queued": self._queue.waiting, "running": self._queue.running}
+
+    async def _carry_out(self, run: Run, search: Any, prompt_ids: TokenIds) -> None:
+        try:
+            async with self._queue.turn(run.id):
+                queue_s, began = run.started(), time.monotonic()
+                driver = Driver(search, run.spec, prompt_ids, self._engines_for(run), run.emit)
+                outcome = await driver.run()
+                timing = Timing(
+                    queue_s=queue_s,
+                    generate_s=driver.generating.seconds,
+                    verify_s=driver.verifying.seconds,
+                    total_s=time.monotonic() - began,
+                )
+                usage = _usage(driver, outcome, len(prompt_ids))
+                run.finished(result_of(run.id, run.spec, outcome, usage, timing))
+        except asyncio.CancelledError:
+            run.cancelled()
+        except FlashEdgeError as error:
+            run.failed(error)
+        except Exception as error:
+            log.exception("run %s", run.id)
+            run.failed(FlashEdgeError(f"a defect in FlashEdge: {type(error).__name__}: {error}"))
+        finally:
+            if run.stored:
+                self._runs.pop(run.id, None)
+
+    def _engines_for(self, run: Run) -> Engines:
+        pair, stock = self._engines, run.spec.baseline
+        return Engines(
+            generator=pair.stock_generator if stock else pair.generator,
+            verifier=pair.stock_verifier if stock else pair.verifier,
+            grader=self._grader,
+        )
+
+    def _observe(self, run_id: str) -> Any:
+        return lambda event: self.metrics.observe(run_id, event)
+
+    # ------------------------------------------------------------ chat
+
+    async def chat(self, spec: ChatSpec) -> AsyncGenerator[ChatDelta]:
+        """Plain generation, choices interleaved as they come. Closing it cancels them."""
+        self._check_up(self.pair)
+        prompt_ids = self._prompt_ids(spec.messages)
+        if self._chats + spec.n > MAX_CHATS:
+            raise QueueFull(f"{self._chats} completions are open", retry_after_s=RETRY_AFTER_S)
+        seed = secrets.randbelow(MAX_SEED) if spec.seed is None else spec.seed
+        generator = self._engines.generator
+        choices = [
+            stream_choice(generator, spec, prompt_ids, i, child_seed(seed, 0, i))
+            for i in range(spec.n)
+        ]
+        self._chats += spec.n
+        try:
+            async with aclosing(merged(choices)) as deltas:
+                async for delta in deltas:
+                    yield delta
+        finally:
+            self._chats -= spec.n
+
+    # ------------------------------------------------------------ checks
+
+    def _check_up(self, pair: str) -> None:
+        if pair != self.pair:
+            raise NotFound(
+                f"this daemon serves the pair {self.pair!r}, not {pair!r}",
+                mend=f"`flashedge down`, then `flashedge up --pair {pair}`",
+                param="model",
+            )
+        health = self.health()
+        if health.state == "failed":
+            raise EngineDead(f"the engines are down: {health.detail}", mend="see `flashedge logs`")
+        if health.state == "starting":
+            raise EngineDead("the engines are still loading", mend="wait for /health to say 200")
+
+    def _prompt_ids(self, messages: tuple[Message, ...]) -> TokenIds:
+        if self._pair.system_prompt and messages[0].role != "system":
+            messages = (Message(role="system", content=self._pair.system_prompt), *messages)
+        ids = self._engines.generator.codec.encode_chat(messages)
+        longest = self._engines.generator.max_model_len
+        if len(ids) >= longest:
+            raise ContextOverflow(
+                f"the problem has {len(ids)} tokens; the generator's context holds {longest}",
+                mend="shorten it",
+                param="messages",
+            )
+        return ids
+
+
+def _usage(driver: Driver, outcome: Outcome, prompt_tokens: int) -> Usage:
+    return Usage(
+        prompt_tokens=prompt_tokens,
+        completion_tokens=len(outcome.tree.path_token_ids(outcome.finish.choice)),
+        tree_tokens=outcome.tree.committed_tokens,
+        verifier_tokens=driver.verifier_tokens,
+        verifier_cached_tokens=driver.verifier_cached_tokens,
+    )
+
+
+def build(config: Config) -> Service:
+    """The daemon's service: the pair that `config` names on real vLLM engines.
+
+    Raises ConfigError, CheckpointError, StoreError. Heavy imports happen in `Service.start`.
+    """
+    from flashedge.engine.vllm.pair import VllmPair
+    from flashedge.registry import find_pair
+
+    pair = find_pair(config.pair, config)
+    store = RunStore(config.state_dir / "runs.sqlite")
+    return Service(config, pair, VllmPair(pair, config), store, Grader())
