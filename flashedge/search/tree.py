@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
 
+from flashedge.search.nodes import Nodes
 from flashedge.search.seeds import child_seed
 from flashedge.types import NodeId, Segment, TokenIds
 
@@ -41,7 +42,10 @@ _NEXT: Mapping[NodeStatus, frozenset[NodeStatus]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One segment of a path. `scores`: (num_steps,) in [0, 1], None until scored."""
+    """One segment of a path. `scores`: (num_steps,) in [0, 1], None until scored.
+
+    path_tokens: generated tokens from below the root through this segment, 0 until generated.
+    """
 
     id: NodeId
     parent: NodeId | None
@@ -52,22 +56,19 @@ class Node:
     segment: Segment | None = None
     scores: tuple[float, ...] | None = None
     answer: str | None = None
-
-
-def _no_nodes() -> Mapping[NodeId, Node]:
-    return MappingProxyType({})
+    path_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
     """All nodes of a run. Ids are handed out in the order of expansion, never of arrival."""
 
-    nodes: Mapping[NodeId, Node] = field(default_factory=_no_nodes)
+    nodes: Nodes = field(default_factory=Nodes)
 
     @classmethod
     def rooted(cls, seed: int) -> Tree:
         root = Node(id=ROOT, parent=None, depth=0, index=0, seed=seed, status=NodeStatus.ACTIVE)
-        return cls(nodes=MappingProxyType({ROOT: root}))
+        return cls(nodes=Nodes().updated((root,)))
 
     def __getitem__(self, node: NodeId) -> Node:
         return self.nodes[node]
@@ -75,7 +76,7 @@ class Tree:
     def expand(self, parent: NodeId, count: int) -> tuple[Tree, tuple[Node, ...]]:
         """Add `count` children of `parent`, in GENERATING."""
         above = self.nodes[parent]
-        first, offset = len(self.nodes), len(self.children(parent))
+        first, offset = len(self.nodes), len(self.nodes.children(parent))
         made = tuple(
             Node(
                 id=NodeId(first + i),
@@ -90,7 +91,10 @@ class Tree:
         return self._with(made), made
 
     def generated(self, node: NodeId, segment: Segment) -> Tree:
-        return self._with((self._moved(node, NodeStatus.GENERATED, segment=segment),))
+        moved = self._moved(node, NodeStatus.GENERATED)
+        above = self.nodes[moved.parent].path_tokens if moved.parent is not None else 0
+        total = above + len(segment.token_ids)
+        return self._with((replace(moved, segment=segment, path_tokens=total),))
 
     def mark(self, changes: Mapping[NodeId, NodeStatus]) -> Tree:
         """Move nodes to new statuses. Raises ValueError on an illegal move, changing nothing."""
@@ -114,7 +118,7 @@ class Tree:
         return tuple(reversed(found))
 
     def children(self, node: NodeId) -> tuple[Node, ...]:
-        return tuple(n for n in self.nodes.values() if n.parent == node)
+        return tuple(self.nodes[child] for child in self.nodes.children(node))
 
     def path_token_ids(self, node: NodeId) -> TokenIds:
         return tuple(t for n in self.path(node) if n.segment for t in n.segment.token_ids)
@@ -133,15 +137,15 @@ class Tree:
     @property
     def committed_tokens(self) -> int:
         """Generated tokens of all nodes."""
-        return sum(len(n.segment.token_ids) for n in self.nodes.values() if n.segment)
+        return self.nodes.tokens
 
     # ------------------------------------------------------------ inner
 
-    def _moved(self, node: NodeId, to: NodeStatus, segment: Segment | None = None) -> Node:
+    def _moved(self, node: NodeId, to: NodeStatus) -> Node:
         at = self.nodes[node]
         if to not in _NEXT[at.status]:
             raise ValueError(f"node {node}: {at.status} -> {to} is not a legal move")
-        return replace(at, status=to, segment=segment or at.segment)
+        return replace(at, status=to)
 
     def _with(self, changed: tuple[Node, ...]) -> Tree:
-        return Tree(nodes=MappingProxyType({**self.nodes, **{n.id: n for n in changed}}))
+        return Tree(nodes=self.nodes.updated(changed))

@@ -1,0 +1,32 @@
+"""How the scores of a path's steps become one score of the path."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+
+from flashedge.errors import RequestError
+
+_AGGREGATES: Mapping[str, Callable[[Sequence[float]], float]] = MappingProxyType(
+    {
+        "last": lambda scores: scores[-1],
+        "min": min,
+        "prod": math.prod,
+        "mean": lambda scores: math.fsum(scores) / len(scores),
+    }
+)
+AGGREGATES = tuple(_AGGREGATES)
+
+
+def aggregate(scores: Sequence[float], how: str) -> float:
+    """scores: (num_steps,) in [0, 1], in the path's order -> one number in [0, 1].
+
+    `how` is last, min, prod or mean; a path without a score counts 0. Raises RequestError.
+    Ref: search-and-learn's `aggregate_scores` (mean is ours).
+    """
+    take = _AGGREGATES.get(how)
+    if take is None:
+        known = ", ".join(AGGREGATES)
+        raise RequestError(f"no aggregate {how!r}; known: {known}", param="aggregate")
+    return take(scores) if scores else 0.0
