@@ -1,0 +1,304 @@
+#!/usr/bin/env bash
+# Makes FlashEdge's own environment in .venv; run it again at any time. See --help.
+set -euo pipefail
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+VENV=${FLASHEDGE_VENV:-$ROOT/.venv}
+TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
+MODE='' DEV=0 TORCH_INDEX='' PYTHON=${PYTHON:-} QUIET=0
+
+usage() {
+  cat <<'EOF'
+usage: bash scripts/setup.sh [options]
+
+Installs FlashEdge with exact versions into .venv: the CUDA build of vLLM where an NVIDIA card
+is found, the CPU build elsewhere. Needs Linux, Python 3.11 to 3.13, a package index, and 5 GB
+of disk (CPU) or 15 GB (CUDA). A second run that finds nothing to do takes less than a second.
+
+  --cpu, --cuda       take this build, whatever is found
+  --dev               also what the tests need
+  --torch-index URL   take torch from this index
+  --python PROGRAM    make the environment with this Python
+  --quiet             say nothing when there is nothing to do
+  --help
+EOF
+}
+
+say() { printf '%s\n' "$*" >&2; }
+die() { # message, mend…
+  say "setup: $1"
+  shift
+  for mend in "$@"; do say "  $mend"; done
+  exit 1
+}
+
+while [ $# -gt 0 ]; do
+  case $1 in
+    --cpu | --cuda) MODE=${1#--} ;;
+    --dev) DEV=1 ;;
+    --quiet) QUIET=1 ;;
+    --torch-index | --python)
+      [ $# -ge 2 ] || die "$1 needs a value"
+      if [ "$1" = --python ]; then PYTHON=$2; else TORCH_INDEX=$2; fi
+      shift
+      ;;
+    --help | -h) usage && exit 0 ;;
+    *) usage >&2 && die "unknown option $1" ;;
+  esac
+  shift
+done
+
+# ---------------------------------------------------------------- what is wanted, what is there
+
+PY=$VENV/bin/python
+STAMP=$VENV/.flashedge-setup
+LOG=$VENV/setup.log
+
+has_card() { command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | grep -q '^GPU '; }
+
+stamp_line() { [ -f "$STAMP" ] && sed -n "${1}p" "$STAMP" || true; }
+
+choose_mode() { # an explicit choice, else that of the last set-up, else by the hardware
+  [ -n "$MODE" ] || MODE=$(stamp_line 1)
+  if [ "$MODE" != cpu ] && [ "$MODE" != cuda ]; then
+    if has_card; then MODE=cuda; else MODE=cpu; fi
+  fi
+  if [ "$DEV" = 0 ] && [ "$(stamp_line 2)" = 1 ]; then DEV=1; fi
+}
+
+fingerprint() {
+  local files=("$ROOT/requirements/$MODE.txt" "$ROOT/pyproject.toml")
+  if [ "$DEV" = 1 ]; then files+=("$ROOT/requirements/dev.txt"); fi
+  { echo "$ROOT" && cat "${files[@]}"; } | sha256sum | cut -d' ' -f1
+}
+
+installed() { # version of a distribution in the environment, by its folder: no Python start
+  local found
+  for found in "$VENV"/lib/python3.*/site-packages/"$1"-*.dist-info; do
+    [ -d "$found" ] || continue
+    found=${found##*/"$1"-}
+    echo "${found%.dist-info}"
+    return
+  done
+}
+
+torch_wanted() { sed -n 's/^# setup: torch==//p' "$ROOT/requirements/$MODE.txt"; }
+
+torch_fits() { # the installed torch is the wanted one, whatever its CUDA tag
+  local is=$1 wanted
+  wanted=$(torch_wanted)
+  case $MODE in
+    cpu) [ "$is" = "$wanted" ] ;;
+    *) [ "${is%%+*}" = "$wanted" ] && [ "${is##*+}" != cpu ] ;;
+  esac
+}
+
+up_to_date() {
+  [ "$(stamp_line 3)" = "$(fingerprint)" ] && [ -x "$PY" ] && torch_fits "$(installed torch)" &&
+    [ "$(stamp_line 1)" = "$MODE" ] && "$PY" -I -c '' 2>/dev/null
+}
+
+# ---------------------------------------------------------------- checks before anything is made
+
+check_platform() {
+  [ "$(uname -s)" = Linux ] || die "FlashEdge runs on Linux; this is $(uname -s)" \
+    "on Windows use WSL 2, elsewhere a Linux container"
+  case $(uname -m) in
+    x86_64) ;;
+    aarch64) [ "$MODE" = cpu ] || die "the CUDA requirements are for x86_64 only" "use --cpu" ;;
+    *) die "there is no vLLM package for $(uname -m)" ;;
+  esac
+}
+
+python_verdict() { # "ok 3.11.7", or why not
+  "$1" -I -c '
+import sys
+version = ".".join(map(str, sys.version_info[:3]))
+if not (3, 11) <= sys.version_info[:2] <= (3, 13):
+    sys.exit(print(version))
+try:
+    import ensurepip, venv
+except ImportError:
+    sys.exit(print(version, "without the venv module"))
+print("ok", version)' 2>/dev/null || true
+}
+
+find_python() {
+  local candidate verdict seen=''
+  for candidate in ${PYTHON:-python3.11 python3.12 python3.13 python3 /usr/bin/python3}; do
+    command -v "$candidate" >/dev/null || continue
+    verdict=$(python_verdict "$candidate")
+    case $verdict in
+      "ok "*)
+        PYTHON=$(command -v "$candidate")
+        PYTHON_VERSION=${verdict#ok }
+        return
+        ;;
+      '') ;;
+      *) seen="$seen${seen:+, }$candidate is $verdict" ;;
+    esac
+  done
+  die "no Python from 3.11 to 3.13 with the venv module${PYTHON:+ at $PYTHON}${seen:+ ($seen)}" \
+    "Debian, Ubuntu: apt install python3.11 python3.11-venv; Fedora: dnf install python3.11" \
+    "or name one: bash scripts/setup.sh --python /path/to/python3.11"
+}
+
+check_space() {
+  local need=5 there free
+  if [ "$MODE" = cuda ]; then need=15; fi
+  there=$({ du -sm "$VENV" 2>/dev/null || true; } | cut -f1)
+  free=$(df -Pm "$(dirname "$VENV")" | awk 'NR == 2 { print $4 }')
+  [ "$((free + ${there:-0}))" -ge "$((need * 1000))" ] ||
+    die "not enough disk: set-up takes $need GB, $(dirname "$VENV") has $((free / 1000)) GB free" \
+      "free some, or put the environment elsewhere: FLASHEDGE_VENV=/big/disk/venv"
+}
+
+# ---------------------------------------------------------------- the environment
+
+make_venv() {
+  if [ -e "$VENV" ] && ! "$PY" -I -m pip --version >/dev/null 2>&1; then
+    if [ -n "$(ls -A "$VENV")" ] && [ ! -e "$VENV/pyvenv.cfg" ] && [ ! -e "$VENV/.flashedge-part" ]
+    then
+      die "$VENV is there and is no Python environment" "move it away, or set FLASHEDGE_VENV"
+    fi
+    say "  the environment in $VENV is broken or half-made: making it again"
+    rm -rf "$VENV"
+  fi
+  if [ ! -x "$PY" ]; then
+    find_python
+    say "  environment: $VENV, Python $PYTHON_VERSION ($PYTHON)"
+    mkdir -p "$VENV" 2>/dev/null || die "can't write $VENV" "set FLASHEDGE_VENV to another folder"
+    touch "$VENV/.flashedge-part"
+    "$PYTHON" -m venv "$VENV" >>"$LOG" 2>&1 || die "python -m venv failed: $(tail -n 1 "$LOG")"
+    rm "$VENV/.flashedge-part"
+  fi
+  [ -w "$VENV" ] || die "can't write $VENV" "set FLASHEDGE_VENV to another folder"
+}
+
+clear_halves() { # what an interrupted pip leaves: packages without a RECORD, and ~renamed ones
+  local site
+  for site in "$VENV"/lib/python3.*/site-packages; do
+    find "$site" -maxdepth 1 -name '~*' -exec rm -rf {} +
+    for dist in "$site"/*.dist-info; do
+      [ ! -d "$dist" ] || [ -s "$dist/RECORD" ] || rm -rf "$dist"
+    done
+  done
+}
+
+pip_install() { # --no-compile: Python compiles what it imports, which is a tenth of it
+  MARK=$(wc -l <"$LOG")
+  echo "## pip install $*" >>"$LOG"
+  TMPDIR=$VENV/.tmp PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONNOUSERSITE=1 "$PY" -m pip install \
+    --no-input --no-compile --retries 2 --timeout "${PIP_DEFAULT_TIMEOUT:-30}" "$@" >>"$LOG" 2>&1
+}
+
+explain() { # what pip's output means
+  local told
+  told=$(tail -n +"$((MARK + 1))" "$LOG")
+  if grep -qi 'no space left' <<<"$told"; then
+    die "the disk is full" "free some space and run this again: it goes on where it stopped"
+  elif grep -qE 'NewConnectionError|NameResolutionError|ConnectTimeout|ReadTimeout|ProxyError|SSLError|Connection refused|Network is unreachable|Read timed out|ProtocolError|connection broken' <<<"$told"; then
+    die "the package index can't be reached while installing $1" \
+      "check the network; behind a proxy set HTTPS_PROXY; for a mirror set PIP_INDEX_URL" \
+      ${KEPT:+"$KEPT"} "run this again: it goes on where it stopped (log: $LOG)"
+  elif grep -q 'No matching distribution' <<<"$told"; then
+    die "the package index has no $(sed -n 's/.*No matching distribution found for //p' <<<"$told" | head -n 1) for this Python and machine" \
+      "for torch name an index that has it: --torch-index $TORCH_CPU_INDEX" ${KEPT:+"$KEPT"} "log: $LOG"
+  fi
+  die "pip failed on $1: $(grep -E '^ERROR' <<<"$told" | head -n 1)" ${KEPT:+"$KEPT"} "log: $LOG"
+}
+
+unreachable() { tail -n +"$((MARK + 1))" "$LOG" | grep -qE 'NewConnectionError|NameResolutionError|ProxyError|SSLError|imeout'; }
+
+install_torch() {
+  local is wanted
+  is=$(installed torch)
+  wanted=$(torch_wanted)
+  if [ -n "$is" ]; then
+    if torch_fits "$is"; then return; fi
+    say "  torch $is is in $VENV, FlashEdge needs $wanted: replacing it"
+    if [ "$MODE" = cpu ] && [ "${is##*+}" != cpu ]; then
+      say "  (a CUDA build without a card; delete $VENV first to get its disk space back)"
+    fi
+    KEPT="torch $is is still in $VENV; FlashEdge can't run with it"
+  fi
+  say "  torch $wanted"
+  if [ -n "$TORCH_INDEX" ]; then
+    pip_install --no-deps --index-url "$TORCH_INDEX" "torch==$wanted" || explain torch
+  elif ! pip_install --no-deps "torch==$wanted"; then
+    if [ "$MODE" = cuda ] || unreachable; then explain torch; fi
+    say "  torch $wanted is not on the index: trying $TORCH_CPU_INDEX"
+    pip_install --no-deps --index-url "$TORCH_CPU_INDEX" "torch==$wanted" || explain torch
+  fi
+  KEPT=''
+}
+
+verify() { # every pinned version, and that no other torch is in front of it
+  "$PY" - "$MODE" "$VENV" "$ROOT/requirements/$MODE.txt" <<'EOF' || exit 1
+import importlib.metadata as metadata, importlib.util as util, pathlib, sys
+from pip._vendor.packaging.requirements import Requirement
+mode, venv, file = sys.argv[1:]
+wrong = []
+for line in pathlib.Path(file).read_text().splitlines():
+    if not line or line.startswith("#"):
+        continue
+    pin = Requirement(line)
+    if pin.marker is not None and not pin.marker.evaluate():
+        continue
+    try:
+        version = metadata.version(pin.name)
+    except metadata.PackageNotFoundError:
+        version = "missing"
+    if not pin.specifier.contains(version, prereleases=True) if version != "missing" else True:
+        wrong.append(f"{pin.name} is {version}, wanted {pin.specifier}")
+if wrong:
+    sys.exit("setup: the environment is not as asked: " + "; ".join(wrong[:5]))
+origin = util.find_spec("torch").origin
+if not pathlib.Path(origin).is_relative_to(venv):
+    sys.exit(f"setup: another torch comes before FlashEdge's: {origin}\n  unset PYTHONPATH")
+EOF
+  if ! "$PY" -c 'import torch' >>"$LOG" 2>&1; then
+    die "torch does not load: $(tail -n 1 "$LOG")" "log: $LOG"
+  fi
+}
+
+main() {
+  local start=$SECONDS requirements=()
+  if command -v flock >/dev/null; then
+    exec 9<"$ROOT"
+    flock -n 9 || { say "setup: another set-up runs here; waiting for it" && flock 9; }
+  fi
+  choose_mode
+  if up_to_date; then
+    if [ "$QUIET" = 0 ]; then say "setup: nothing to do, $VENV is up to date ($MODE)"; fi
+    return
+  fi
+  check_platform
+  check_space
+  if [ "$MODE" = cuda ]; then say "FlashEdge set-up: vLLM for CUDA (about 15 GB)"; else
+    say "FlashEdge set-up: vLLM for the CPU (about 4 GB, two to four minutes)"
+    if has_card; then say "  (there is an NVIDIA card; --cuda would use it)"; fi
+  fi
+  make_venv
+  rm -f "$STAMP"
+  mkdir -p "$VENV/.tmp"
+  clear_halves
+  trap 'say "setup: interrupted; run it again to go on"; exit 130' INT TERM
+  say "  output of pip: $LOG"
+  install_torch
+  say "  vLLM and the other packages"
+  requirements=(-r "$ROOT/requirements/$MODE.txt")
+  if [ "$MODE" = cpu ]; then requirements+=(--no-deps); fi
+  if [ "$DEV" = 1 ]; then requirements+=(-r "$ROOT/requirements/dev.txt"); fi
+  pip_install "${requirements[@]}" || explain "the requirements"
+  say "  FlashEdge itself"
+  pip_install --no-deps --no-build-isolation -e "$ROOT" || explain "FlashEdge"
+  verify
+  rm -rf "$VENV/.tmp"
+  printf '%s\n%s\n%s\n' "$MODE" "$DEV" "$(fingerprint)" >"$STAMP"
+  say "done in $((SECONDS - start)) s; FlashEdge is $VENV/bin/flashedge"
+}
+
+KEPT=''
+MARK=0
+main
