@@ -12,6 +12,7 @@ FlashEdgeError
 │   ├── GenerationFailed   one request failed, the engine lives: retry it
 │   └── EngineDead         the engine process is gone; it is being restarted
 ├── DaemonError            the daemon can't start or be reached              exit 4
+│   └── RunInterrupted     the daemon ended under the run                    HTTP 410
 └── StoreError             the run store can't be read or written            HTTP 507, exit 5
 
 Each message names the thing and, after a semicolon or in `mend`, what to do about it.
@@ -96,6 +97,11 @@ class DaemonError(FlashEdgeError):
     exit_code = 4
     http_status = 503
     code = "daemon_error"
+
+
+class RunInterrupted(DaemonError):
+    http_status = 410
+    code = "run_interrupted"
 
 
 class StoreError(FlashEdgeError):
