@@ -1,0 +1,1 @@
+"""HTTP: routes, shapes, limits. Speaks to the runtime only through `contract.ServicePort`."""

@@ -1,0 +1,96 @@
+"""The FastAPI application over a Service."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+
+import flashedge
+from flashedge.api.contract import Defaults, ServicePort
+from flashedge.api.failures import (
+    on_bad_parameter,
+    on_defect,
+    on_flashedge_error,
+    on_http_exception,
+)
+from flashedge.api.guard import Guard
+from flashedge.api.openai import openai_router
+from flashedge.api.runs import runs_router
+from flashedge.api.system import system_router
+from flashedge.config import Config
+from flashedge.errors import ConfigError, FlashEdgeError
+from flashedge.registry import Pair, find_pair
+
+log = logging.getLogger(__name__)
+
+
+def create_app(service: ServicePort, config: Config, pair: Pair | None = None) -> FastAPI:
+    """`pair`: the served one, for its defaults; looked up by `service.pair` if not given.
+
+    The server's start begins the service's, and the application answers (503 where engines are
+    needed) while they load; the server's end stops the service. Raises ConfigError when it would
+    serve other machines without a key.
+    """
+    if not config.is_loopback and not config.api_key:
+        raise ConfigError(
+            f"host {config.host} can be reached by other machines and no API key is set",
+            mend="set FLASHEDGE_API_KEY, or bind to 127.0.0.1",
+            param="api_key",
+        )
+    served = pair or find_pair(service.pair, config)
+    defaults = Defaults(
+        sampling=served.sampling,
+        max_step_tokens=served.max_step_tokens,
+        max_path_tokens=served.max_path_tokens,
+    )
+
+    @asynccontextmanager
+    async def life(_: FastAPI) -> AsyncIterator[None]:
+        starting = asyncio.create_task(_start(service))
+        try:
+            yield
+        finally:
+            starting.cancel()
+            with suppress(asyncio.CancelledError):
+                await starting
+            await service.stop()
+
+    app = FastAPI(
+        lifespan=life,
+        title="FlashEdge",
+        version=flashedge.__version__,
+        docs_url=None,  # those pages load scripts from elsewhere
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    app.add_exception_handler(FlashEdgeError, on_flashedge_error)
+    app.add_exception_handler(HTTPException, on_http_exception)
+    app.add_exception_handler(RequestValidationError, on_bad_parameter)
+    app.add_exception_handler(Exception, on_defect)
+    app.add_middleware(
+        Guard,
+        max_bytes=config.max_request_bytes,
+        api_key=config.api_key,
+        local_only=config.is_loopback,
+        host=config.host,
+    )
+    app.include_router(system_router(service))
+    app.include_router(openai_router(service, defaults))
+    app.include_router(runs_router(service, defaults))
+    return app
+
+
+async def _start(service: ServicePort) -> None:
+    """A failure is in the log and in /health; the daemon stays up to tell it."""
+    try:
+        await service.start()
+    except FlashEdgeError as error:
+        log.error("the engines did not start: %s", error.line)
+    except Exception:
+        log.exception("the engines did not start")

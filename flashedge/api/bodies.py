@@ -1,0 +1,108 @@
+"""From bytes to a checked body: JSON without NaN, then the schema, with errors a user can use."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+from typing import Any, TypeVar
+
+from fastapi import Request
+from pydantic import BaseModel, ValidationError
+
+from flashedge.api.failures import Refused
+from flashedge.errors import RequestError
+
+B = TypeVar("B", bound=BaseModel)
+
+
+async def body_of(request: Request, kind: type[B]) -> B:
+    """Raises RequestError naming the first thing that is wrong."""
+    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media != "application/json" and not media.endswith("+json"):
+        # also keeps web pages out: a page may send other types across sites unasked
+        raise Refused(
+            415,
+            "unsupported_media_type",
+            f"the content type is {media!r}",
+            mend="send JSON with `Content-Type: application/json`",
+        )
+    return parsed(await request.body(), kind)
+
+
+def parsed(body: bytes, kind: type[B]) -> B:
+    data = _load(body)
+    if not isinstance(data, dict):
+        raise Refused(400, "invalid_json", "the body must be a JSON object")
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise _readable(error, kind) from None
+
+
+def _load(body: bytes) -> Any:
+    if not body.strip():
+        raise Refused(400, "invalid_json", "the body is empty; send a JSON object")
+    try:
+        data = json.loads(body.decode("utf-8"), parse_constant=_no_constant)
+        json.dumps(data, ensure_ascii=False).encode()  # half a surrogate pair is no text
+        return data
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno} column {error.colno}"
+        raise Refused(400, "invalid_json", f"malformed JSON: {error.msg} at {where}") from None
+    except UnicodeError:
+        raise Refused(400, "invalid_json", "the body is not valid Unicode") from None
+    except RecursionError:
+        raise Refused(400, "invalid_json", "the JSON is nested too deeply") from None
+    except ValueError:
+        raise Refused(400, "invalid_json", "a number in the JSON is too long") from None
+
+
+def _no_constant(name: str) -> Any:
+    raise Refused(400, "invalid_json", f"{name} is not a JSON number; give a finite one")
+
+
+def _readable(error: ValidationError, kind: type[BaseModel]) -> RequestError:
+    first = error.errors(include_url=False)[0]
+    param = _path(first["loc"])
+    match first["type"]:
+        case "extra_forbidden":
+            known = [n for n in kind.model_fields if n != "detach"]
+            near = difflib.get_close_matches(str(first["loc"][-1]), known, n=1)
+            mend = f"did you mean {near[0]!r}?" if near and len(first["loc"]) == 1 else None
+            return RequestError(f"unknown field {param!r}", param=param, mend=mend)
+        case "missing":
+            return RequestError(f"{param} is missing", param=param)
+        case "none_required" | "too_long":
+            return RequestError(f"{param} is not supported here", param=param)
+        case "finite_number":
+            return RequestError(f"{param} must be a finite number", param=param)
+        case _:
+            message = first["msg"].removeprefix("Input should be ")
+            said = f"must be {message}" if message != first["msg"] else message
+            return RequestError(f"{param}: {said}", param=param)
+
+
+def _path(loc: tuple[int | str, ...]) -> str:
+    """("messages", 0, "role") -> messages[0].role"""
+    text = ""
+    for part in loc:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
+
+
+@functools.cache
+def openapi_of(kind: type[BaseModel]) -> dict[str, Any]:
+    """The `requestBody` of an operation whose body `body_of` reads."""
+    schema = kind.model_json_schema()
+    shared = schema.pop("$defs", {})
+    schema = _inlined(schema, shared)
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+
+def _inlined(node: Any, shared: dict[str, Any]) -> Any:
+    if isinstance(node, dict):
+        if "$ref" in node:
+            return _inlined(shared[node["$ref"].rsplit("/", 1)[-1]], shared)
+        return {k: _inlined(v, shared) for k, v in node.items()}
+    return [_inlined(v, shared) for v in node] if isinstance(node, list) else node

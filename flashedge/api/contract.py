@@ -1,0 +1,80 @@
+"""What the HTTP layer needs of the runtime. `runtime.service.Service` is the real one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from flashedge.engine.base import EngineView, Health
+from flashedge.events import Event
+from flashedge.runtime.archive import RunSummary
+from flashedge.runtime.chat import ChatDelta, ChatSpec
+from flashedge.runtime.metrics import Metrics
+from flashedge.runtime.spec import RunSpec
+from flashedge.types import Sampling
+
+
+class HealthPort(Protocol):
+    """state: starting, ready, degraded or failed."""
+
+    @property
+    def state(self) -> str: ...
+    @property
+    def detail(self) -> str | None: ...
+    @property
+    def generator(self) -> Health: ...
+    @property
+    def verifier(self) -> Health: ...
+    @property
+    def self_test(self) -> Mapping[str, Any] | None: ...
+
+
+class HandlePort(Protocol):
+    """One run, live or over. `status` is one of RunStatus; see `runtime.run.Run`."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def position(self) -> int | None: ...
+
+    def events(self, after: int = 0) -> AsyncIterator[tuple[int, Event]]: ...
+    async def result(self) -> dict[str, Any]: ...
+    def cancel(self, reason: str) -> None: ...
+    def object(self) -> dict[str, Any]: ...
+
+
+class ServicePort(Protocol):
+    """Raises FlashEdgeError's family only."""
+
+    @property
+    def pair(self) -> str: ...
+    @property
+    def metrics(self) -> Metrics: ...
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """Runs that are queued and running."""
+        ...
+
+    async def start(self) -> None: ...
+    async def stop(self) -> None: ...
+    def health(self) -> HealthPort: ...
+    async def views(self) -> Mapping[str, EngineView]: ...
+    def submit(self, spec: RunSpec) -> HandlePort: ...
+    def run(self, run_id: str) -> HandlePort: ...
+    def runs(
+        self, *, limit: int = 50, before: str | None = None, status: str | None = None
+    ) -> Sequence[RunSummary]: ...
+    def delete(self, run_id: str) -> None: ...
+    def chat(self, spec: ChatSpec) -> AsyncIterator[ChatDelta]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """What the served pair fills in where a request says nothing."""
+
+    sampling: Sampling
+    max_step_tokens: int
+    max_path_tokens: int

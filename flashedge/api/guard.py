@@ -1,0 +1,157 @@
+"""What every request passes before a route sees it: Host, Origin, key, size. Plain ASGI.
+
+On a loopback address there is no key by default; what protects the user there from a web page in
+their own browser is the check of Host (DNS rebinding) and Origin (cross-site requests).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ipaddress
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from flashedge.api.failures import Refused, error_response
+
+OPEN_PATHS = frozenset({"/health"})  # without a key: supervisors ask here
+BODY_TIMEOUT_S = 30.0
+
+
+class Guard:
+    """max_bytes: longest body; api_key: None asks for none; local_only: bound to loopback."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        max_bytes: int,
+        api_key: str | None,
+        local_only: bool,
+        host: str,
+        body_timeout_s: float = BODY_TIMEOUT_S,
+    ) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+        self._key = api_key.encode() if api_key else None
+        self._local_only = local_only
+        self._host = host.strip("[]").lower()
+        self._body_timeout_s = body_timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            headers = Headers(scope=scope)
+            if self._local_only:
+                self._check_origin(headers)
+            if scope["path"] not in OPEN_PATHS:
+                self._check_key(headers)
+            body = await self._read(headers, receive)
+        except Refused as refusal:
+            await error_response(refusal)(scope, receive, send)
+            return
+        if body is not None:
+            await self._app(scope, _replay(body, receive), send)
+
+    # ------------------------------------------------------------ checks
+
+    def _check_origin(self, headers: Headers) -> None:
+        for host in headers.getlist("host") or [""]:
+            if not self._is_local(host):
+                raise Refused(
+                    403,
+                    "bad_host",
+                    f"the Host header is {host!r}, which is not this machine",
+                    mend="address the daemon as localhost or 127.0.0.1",
+                )
+        origin = headers.get("origin")
+        if origin is None:
+            return
+        if origin == "null" or (
+            origin.startswith(("http:", "https:")) and not self._is_local(urlsplit(origin).netloc)
+        ):
+            raise Refused(403, "bad_origin", f"requests from pages of {origin} are refused")
+
+    def _is_local(self, netloc: str) -> bool:
+        try:
+            name = (urlsplit(f"//{netloc}").hostname or "").removesuffix(".")
+        except ValueError:
+            return False
+        if name in ("localhost", self._host):
+            return True
+        try:
+            return ipaddress.ip_address(name).is_loopback
+        except ValueError:
+            return False
+
+    def _check_key(self, headers: Headers) -> None:
+        if self._key is None:
+            return
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        # compared in constant time, as the bytes that came
+        if scheme.lower() != "bearer" or not hmac.compare_digest(
+            given.strip().encode("latin-1"), self._key
+        ):
+            raise Refused(
+                401,
+                "invalid_api_key",
+                "the API key is wrong" if given else "an API key is needed",
+                mend="send it as `Authorization: Bearer KEY`",
+                headers={"WWW-Authenticate": "Bearer"},
+            )
+
+    async def _read(self, headers: Headers, receive: Receive) -> bytes | None:
+        """The whole body, counted as it comes (a chunked one announces no length).
+
+        None: the client left meanwhile.
+        """
+        announced = headers.get("content-length", "")
+        if announced.isdigit() and int(announced) > self._max_bytes:
+            raise self._too_large()
+        parts, size, more = [], 0, True
+        while more:
+            try:
+                async with asyncio.timeout(self._body_timeout_s):
+                    message = await receive()
+            except TimeoutError:
+                raise Refused(
+                    408, "body_timeout", "the request's body stopped coming", headers=_CLOSE
+                ) from None
+            if message["type"] == "http.disconnect":
+                return None
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            more = message.get("more_body", False)
+            if size > self._max_bytes:
+                raise self._too_large()
+        return b"".join(parts)
+
+    def _too_large(self) -> Refused:
+        return Refused(
+            413,
+            "request_too_large",
+            f"the request is longer than {self._max_bytes} bytes",
+            mend="shorten it, or raise max_request_bytes",
+            headers=_CLOSE,  # the rest of the body is not read
+        )
+
+
+_CLOSE = {"Connection": "close"}
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """A `receive` that hands out `body` once, then what the server says (the disconnect)."""
+    told = False
+
+    async def replay() -> Message:
+        nonlocal told
+        if told:
+            return await receive()
+        told = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay

@@ -1,0 +1,192 @@
+"""Shapes of request bodies. Types are strict, unknown fields and NaN are refused.
+
+Ranges are checked where the values are used (`RunSpec`, `ChatSpec`), so that every way in gives
+the same message. An explicit null counts as not given.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic_core import PydanticCustomError
+
+from flashedge.types import Message
+
+STRATEGY_FIELDS = (
+    "strategy",
+    "n",
+    "branching",
+    "aggregate",
+    "selection",
+    "max_step_tokens",
+    "max_steps",
+    "token_budget",
+    "deadline_s",
+    "baseline",
+)
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class SearchOptions(Body):
+    """How to search; see `RunSpec`."""
+
+    strategy: str | None = None
+    n: int | None = None
+    branching: int | None = None
+    aggregate: str | None = None
+    selection: str | None = None
+    max_step_tokens: int | None = None
+    max_steps: int | None = None
+    token_budget: int | None = None
+    deadline_s: float | None = None
+    baseline: bool | None = None
+
+    def given(self) -> dict[str, Any]:
+        """The options of `STRATEGY_FIELDS` that are set."""
+        values = ((name, getattr(self, name)) for name in STRATEGY_FIELDS)
+        return {name: value for name, value in values if value is not None}
+
+
+class ChatMessage(Body):
+    """role system (or developer, the same), user or assistant; content a string or text parts.
+
+    What an assistant's message may carry besides (a client sends back what it got) must be empty,
+    apart from its reasoning, which is not part of the conversation.
+    """
+
+    role: str
+    content: Any = Field(json_schema_extra={"type": ["string", "array"]})
+    name: None = None
+    refusal: None = None
+    audio: None = None
+    function_call: None = None
+    annotations: list[Any] | None = Field(default=None, max_length=0)
+    tool_calls: list[Any] | None = Field(default=None, max_length=0)
+    reasoning_content: str | None = None
+
+    @field_validator("role")
+    @classmethod
+    def _known_role(cls, role: str) -> str:
+        return "system" if role == "developer" else role
+
+    @field_validator("content")
+    @classmethod
+    def _as_text(cls, content: Any) -> str:
+        if isinstance(content, str):
+            return content
+        if not isinstance(content, list):
+            raise PydanticCustomError("content", "must be a string or a list of text parts")
+        texts = []
+        for i, part in enumerate(content):
+            kind = part.get("type") if isinstance(part, dict) else None
+            text = part.get("text") if isinstance(part, dict) else None
+            if kind != "text" or not isinstance(text, str) or len(part) != 2:
+                raise PydanticCustomError(
+                    "content", f"part {i} is no text part ({{'type': 'text', 'text': '...'}})"
+                )
+            texts.append(text)
+        return "\n".join(texts)
+
+    @property
+    def message(self) -> Message:
+        return Message(role=self.role, content=self.content)
+
+
+class SolveBody(SearchOptions):
+    """POST /v1/solve and /v1/runs. Exactly one of problem and messages."""
+
+    problem: str | None = None
+    messages: list[ChatMessage] | None = None
+    pair: str | None = None
+    seed: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    max_tokens: int | None = None
+    stream: bool | None = None
+    detach: bool | None = None
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class ChatBody(Body):
+    """POST /v1/chat/completions: OpenAI's fields, and `top_k` and `search` of our own."""
+
+    model: str
+    messages: list[ChatMessage]
+    search: SearchOptions | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    stop: Any = Field(default=None, json_schema_extra={"type": ["string", "array", "null"]})
+    seed: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+
+    # taken and ignored: they change nothing about the answer
+    user: Any = None
+    metadata: Any = None
+    store: Any = None
+    service_tier: Any = None
+    safety_identifier: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_retention: Any = None
+    parallel_tool_calls: Any = None
+
+    # taken only with a value that asks for nothing (`refuse_unsupported`)
+    tools: Any = None
+    tool_choice: Any = None
+    functions: Any = None
+    function_call: Any = None
+    response_format: Any = None
+    logprobs: Any = None
+    top_logprobs: Any = None
+    frequency_penalty: Any = None
+    presence_penalty: Any = None
+    logit_bias: Any = None
+    modalities: Any = None
+    audio: Any = None
+    prediction: Any = None
+    reasoning_effort: Any = None
+    verbosity: Any = None
+    web_search_options: Any = None
+
+    @field_validator("stop")
+    @classmethod
+    def _as_strings(cls, stop: Any) -> tuple[str, ...]:
+        if stop is None:
+            return ()
+        stops = [stop] if isinstance(stop, str) else stop
+        if not isinstance(stops, list) or not all(isinstance(s, str) for s in stops):
+            raise PydanticCustomError("stop", "must be a string or a list of strings")
+        return tuple(stops)
+
+
+ASKS_NOTHING: dict[str, tuple[Any, ...]] = {
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "response_format": ({"type": "text"},),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "logit_bias": ({},),
+    "modalities": (["text"],),
+    "audio": (),
+    "prediction": (),
+    "reasoning_effort": (),
+    "verbosity": (),
+    "web_search_options": (),
+}

@@ -1,0 +1,181 @@
+"""Server-sent events, and clients that leave.
+
+A stream's source runs in a task of its own from its first step to its `aclose`, so it may hold
+task groups and time-outs across yields. The client's disconnect is watched all the while: it
+ends the source at once, in mid-await.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from flashedge.api.failures import RunFault, dumps, error_object, error_response
+from flashedge.errors import FlashEdgeError
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+PING = b": ping\n\n"
+OPENED = b": open\n\n"  # as a first item: the client learns at once that the stream stands
+PING_S = 10.0
+SEND_TIMEOUT_S = 60.0  # a client that reads nothing for so long is taken for gone
+
+
+def frame(data: Any, *, event: str | None = None, id: int | None = None) -> bytes:
+    """One SSE message with `data` as JSON, which never holds a line break."""
+    head = b"" if id is None else b"id: %d\n" % id
+    if event is not None:
+        head += b"event: " + event.encode() + b"\n"
+    return head + b"data: " + dumps(data) + b"\n\n"
+
+
+@asynccontextmanager
+async def owned(source: AsyncIterator[T]) -> AsyncIterator[AsyncIterator[T]]:
+    """`source`, closed at the end of the block if it can be: that cancels what feeds it."""
+    try:
+        yield source
+    finally:
+        if isinstance(source, AsyncGenerator):
+            await source.aclose()
+
+
+class ClientGone(Exception):
+    """The client closed its connection; nobody reads an answer."""
+
+
+async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`. Raises ClientGone, having cancelled it, when the client leaves."""
+    task = asyncio.create_task(work)
+    gone = asyncio.create_task(_disconnect(request.receive))
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        return task.result()
+    finally:
+        await _cancel(task, gone)
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """The source is over, with what it raised."""
+
+    error: Exception | None
+
+
+class EventStream(Response):
+    """Sends what `source` yields, each item at once, and pings while it is silent.
+
+    An error of the source before its first item becomes an ordinary HTTP error; a later one is
+    told in the stream (`event: error_event`, none for OpenAI's). `on_close` is called once at the
+    end, whatever the end was, even if the source never began.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        source: AsyncGenerator[bytes],
+        *,
+        on_close: Callable[[], None] = lambda: None,
+        error_event: str | None = None,
+        ping_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(
+            headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no", **(headers or {})}
+        )
+        del self.headers["content-length"]
+        self._source = source
+        self._on_close = on_close
+        self._error_event = error_event
+        self._ping_s = PING_S if ping_s is None else ping_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        queue: asyncio.Queue[bytes | _End] = asyncio.Queue(maxsize=1)
+        pump = asyncio.create_task(self._pump(queue))
+        gone = asyncio.create_task(_disconnect(receive))
+        writer = asyncio.create_task(self._write(queue, scope, receive, send))
+        try:
+            await asyncio.wait({writer, gone}, return_when=asyncio.FIRST_COMPLETED)
+            if writer.done():
+                writer.result()
+        finally:
+            self._on_close()
+            await _cancel(writer, gone, pump)
+
+    async def _pump(self, queue: asyncio.Queue[bytes | _End]) -> None:
+        end = _End(None)
+        try:
+            async with aclosing(self._source) as source:
+                async for item in source:
+                    await queue.put(item)
+        except Exception as error:
+            end = _End(error)
+        await queue.put(end)
+
+    async def _write(
+        self, queue: asyncio.Queue[bytes | _End], scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        started = False
+        while True:
+            try:
+                async with asyncio.timeout(self._ping_s):
+                    item = await queue.get()
+            except TimeoutError:
+                item = PING
+            if isinstance(item, _End) and not started and item.error is not None:
+                if not isinstance(item.error, FlashEdgeError):
+                    raise item.error
+                await error_response(item.error)(scope, receive, send)
+                return
+            body = b"" if isinstance(item, _End) else item
+            if isinstance(item, _End) and item.error is not None:
+                body = frame(error_object(_told(item.error)), event=self._error_event)
+            over = isinstance(item, _End)
+            try:
+                async with asyncio.timeout(SEND_TIMEOUT_S):
+                    if not started:
+                        await send(self._head())
+                        started = True
+                    await send({"type": "http.response.body", "body": body, "more_body": not over})
+            except (TimeoutError, OSError):
+                return
+            if over:
+                return
+
+    def _head(self) -> dict[str, Any]:
+        return {
+            "type": "http.response.start",
+            "status": self.status_code,
+            "headers": self.raw_headers,
+        }
+
+
+def _told(error: Exception) -> FlashEdgeError:
+    """The error as the client may see it; a defect is logged here, where it ends."""
+    if isinstance(error, FlashEdgeError):
+        return error
+    log.error("a stream failed", exc_info=error)
+    return RunFault("a defect in FlashEdge", "internal_error", "see `flashedge logs`")
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _cancel(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel and wait until they have ended; what they raise no longer matters."""
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

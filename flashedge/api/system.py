@@ -1,0 +1,86 @@
+"""The daemon about itself: /health, /metrics, /v1/status."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from fastapi import APIRouter
+from starlette.responses import Response
+
+import flashedge
+from flashedge.api.contract import ServicePort
+from flashedge.api.failures import Json
+from flashedge.engine.base import EngineView
+from flashedge.errors import FlashEdgeError
+
+VIEW_TIMEOUT_S = 2.0
+SERVING = ("ready", "degraded")
+
+
+def system_router(service: ServicePort) -> APIRouter:
+    router = APIRouter()
+    began = time.monotonic()
+
+    @router.get("/health")
+    async def health() -> Response:
+        """200 while requests are taken, 503 while the engines load or are given up."""
+        now = service.health()
+        body = {
+            "status": now.state,
+            "detail": now.detail,
+            "pair": service.pair,
+            "version": flashedge.__version__,
+        }
+        if now.state in SERVING:
+            return Json(body)
+        return Json(body, status_code=503, headers={"Retry-After": "2"})
+
+    @router.get("/metrics")
+    async def metrics() -> Response:
+        now = service.health()
+        service.metrics.observe_health("generator", now.generator)
+        service.metrics.observe_health("verifier", now.verifier)
+        for engine, view in (await _views(service)).items():
+            service.metrics.observe_view(engine, view)
+        text = service.metrics.render()
+        return Response(text, headers={"Content-Type": service.metrics.content_type})
+
+    @router.get("/v1/status")
+    async def status() -> Response:
+        now, views = service.health(), await _views(service)
+        engines: dict[str, Any] = {}
+        for name, engine in (("generator", now.generator), ("verifier", now.verifier)):
+            view = views.get(name)
+            seen = None if view is None else dataclasses.asdict(view)
+            engines[name] = {**dataclasses.asdict(engine), "view": seen}
+        return Json(
+            {
+                "version": flashedge.__version__,
+                "state": now.state,
+                "detail": now.detail,
+                "pair": service.pair,
+                "pid": os.getpid(),
+                "uptime_s": time.monotonic() - began,
+                "engines": engines,
+                "runs": dict(service.counts),
+                "self_test": now.self_test,
+            }
+        )
+
+    return router
+
+
+async def _views(service: ServicePort) -> Mapping[str, EngineView]:
+    """Empty while an engine can't be looked at: the other figures are still worth telling."""
+    if service.health().state not in SERVING:
+        return {}
+    try:
+        async with asyncio.timeout(VIEW_TIMEOUT_S):
+            return await service.views()
+    except (FlashEdgeError, TimeoutError):
+        return {}

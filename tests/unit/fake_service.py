@@ -1,0 +1,337 @@
+"""A stand-in for the runtime (not for an engine): runs and chats that follow a script.
+
+It keeps `api/contract.py`, so the HTTP layer can be tested in milliseconds and at moments that a
+real search does not hit on request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, Iterable, Mapping
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from flashedge.engine.base import EngineView, Health
+from flashedge.errors import Conflict, FlashEdgeError, NotFound, QueueFull, RequestError
+from flashedge.events import (
+    TERMINAL,
+    Event,
+    NodeScored,
+    NodesExpanded,
+    Progress,
+    RunCancelled,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    StepCompleted,
+)
+from flashedge.runtime.archive import RunSummary
+from flashedge.runtime.chat import ChatDelta, ChatSpec
+from flashedge.runtime.metrics import Metrics
+from flashedge.runtime.spec import RunSpec
+from flashedge.types import NodeId, Sampling
+
+STRATEGIES = ("beam", "best_of_n")
+VIEW = EngineView(
+    running=0,
+    waiting=0,
+    blocks_used=0,
+    blocks_total=64,
+    quota_blocks=64,
+    block_tokens=32,
+    block_bytes=4096,
+    preemptions=0,
+)
+
+
+def step(node: int, text: str) -> StepCompleted:
+    return StepCompleted(
+        node=NodeId(node),
+        token_ids=tuple(text.encode()),
+        logprobs=(-0.5,) * len(text.encode()),
+        text=text,
+        steps=(text,),
+        finish="boundary",
+    )
+
+
+def result_object(run_id: str, spec: RunSpec) -> dict[str, Any]:
+    return {
+        "id": run_id,
+        "status": "finished",
+        "pair": spec.pair,
+        "strategy": spec.strategy,
+        "n": spec.n,
+        "seed": spec.seed,
+        "deterministic": False,
+        "answer": "2",
+        "text": "1 + 1 = 2.\n\n\\boxed{2}",
+        "choice": 2,
+        "votes": [{"answer": "2", "weight": 0.9, "count": spec.n}],
+        "completions": [{"node": 2, "text": "…", "finish_reason": "stop", "score": 0.9}],
+        "tree": {"root": 0, "nodes": []},
+        "certainty": 1.0,
+        "usage": {
+            "prompt_tokens": 11,
+            "completion_tokens": 20,
+            "tree_tokens": 80,
+            "speculated_tokens": 0,
+            "verifier_tokens": 120,
+            "verifier_cached_tokens": 60,
+        },
+        "timing": {"queue_s": 0.0, "generate_s": 0.1, "verify_s": 0.1, "total_s": 0.2},
+    }
+
+
+def script(spec: RunSpec, run_id: str) -> list[Event]:
+    """A small search, from its start to its end."""
+    return [
+        RunStarted(config=spec.to_json(), queue_s=0.0),
+        NodesExpanded(parent=NodeId(0), depth=1, children=((NodeId(1), 0, 5), (NodeId(2), 1, 6))),
+        Progress(tokens=((NodeId(1), 3), (NodeId(2), 4))),
+        step(1, "1 + 1 = 3.\n\n"),
+        step(2, "1 + 1 = 2.\n\n"),
+        NodeScored(node=NodeId(1), scores=(0.125,), score=0.125),
+        NodeScored(node=NodeId(2), scores=(0.875,), score=0.875),
+        RunFinished(result=result_object(run_id, spec)),
+    ]
+
+
+class FakeHandle:
+    """A run whose events a test tells one by one, or all at once by `play`."""
+
+    def __init__(self, run_id: str, spec: RunSpec, metrics: Metrics) -> None:
+        self.id = run_id
+        self.spec = spec
+        self.status = "queued"
+        self.position: int | None = None
+        self.log: list[tuple[int, Event]] = []
+        self.cancelled: list[str] = []
+        self.followers = 0
+        self.error: FlashEdgeError | None = None
+        self._live: set[asyncio.Queue[tuple[int, Event]]] = set()
+        self._over = asyncio.Event()
+        self._metrics = metrics
+
+    def tell(self, *events: Event) -> None:
+        for event in events:
+            kept = [e for e in self.log if not isinstance(e[1], Progress)]
+            number = len(kept) + (not isinstance(event, Progress))
+            self.log.append((number, event))
+            self._metrics.observe(self.id, event)
+            for queue in self._live:
+                queue.put_nowait((number, event))
+            match event:
+                case RunStarted():
+                    self.status, self.position = "running", None
+                case RunFinished():
+                    self.status = "finished"
+                case RunFailed(error=message, mend=mend):
+                    self.status, self.error = "failed", FlashEdgeError(message, mend=mend)
+                case RunCancelled(reason=reason):
+                    self.status, self.position = "cancelled", None
+                    self.error = RequestError(f"cancelled: {reason}")
+                    self.error.code, self.error.http_status = "cancelled", 499
+            if isinstance(event, TERMINAL):
+                self._over.set()
+
+    def play(self) -> None:
+        self.tell(*script(self.spec, self.id))
+
+    async def events(self, after: int = 0) -> AsyncGenerator[tuple[int, Event]]:
+        self.followers += 1
+        queue: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
+        self._live.add(queue)
+        try:
+            for number, event in list(self.log):
+                if number > after and not isinstance(event, Progress):
+                    yield number, event
+            if self._over.is_set() and queue.empty():
+                return
+            while True:
+                number, event = await queue.get()
+                yield number, event
+                if isinstance(event, TERMINAL):
+                    return
+        finally:
+            self._live.discard(queue)
+            self.followers -= 1
+
+    async def result(self) -> dict[str, Any]:
+        await self._over.wait()
+        if self.error is not None:
+            raise self.error
+        return self.object()
+
+    def cancel(self, reason: str) -> None:
+        if not self._over.is_set():
+            self.cancelled.append(reason)
+            self.tell(RunCancelled(reason=reason))
+
+    def object(self) -> dict[str, Any]:
+        if self.status == "finished":
+            return result_object(self.id, self.spec)
+        error = self.error and {"message": str(self.error), "code": self.error.code}
+        return {
+            "id": self.id,
+            "status": self.status,
+            "position": self.position,
+            "spec": self.spec.to_json(),
+            "error": error,
+        }
+
+
+@dataclass
+class FakeHealth:
+    state: str = "ready"
+    detail: str | None = None
+    generator: Health = field(default_factory=lambda: Health(state="ready", pid=1))
+    verifier: Health = field(default_factory=lambda: Health(state="ready", pid=2))
+    self_test: Mapping[str, Any] | None = None
+
+
+@dataclass
+class FakeService:
+    """autoplay: a submitted run finishes at once (after `delay_s`); else the test tells it.
+
+    chat answers with `words`, one token each, choice by choice in turn, `token_s` apart; a run
+    or chat raises `failure` when it is set.
+    """
+
+    pair: str = "bundled"
+    autoplay: bool = True
+    delay_s: float = 0.0
+    token_s: float = 0.0
+    words: tuple[str, ...] = ("The", " answer", " is", " 2", ".")
+    failure: Exception | None = None
+    queue_limit: int = 4
+    state: FakeHealth = field(default_factory=FakeHealth)
+    metrics: Metrics = field(default_factory=Metrics)
+    handles: dict[str, FakeHandle] = field(default_factory=dict)
+    chats: list[ChatSpec] = field(default_factory=list)
+    open_chats: int = 0
+    closed_chats: int = 0
+    views_delay_s: float = 0.0
+    life: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._ids = itertools.count(1)
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        self.life.append("started")
+
+    async def stop(self) -> None:
+        self.life.append("stopped")
+
+    def health(self) -> FakeHealth:
+        return self.state
+
+    async def views(self) -> dict[str, EngineView]:
+        await asyncio.sleep(self.views_delay_s)
+        return {"generator": VIEW, "verifier": VIEW}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        statuses = [h.status for h in self.handles.values()]
+        return {s: statuses.count(s) for s in ("queued", "running")}
+
+    @property
+    def last(self) -> FakeHandle:
+        return list(self.handles.values())[-1]
+
+    def submit(self, spec: RunSpec) -> FakeHandle:
+        if self.failure is not None:
+            raise self.failure
+        if spec.pair != self.pair:
+            raise NotFound(f"no pair {spec.pair!r}", param="pair")
+        if spec.strategy not in STRATEGIES:
+            raise NotFound(f"there is no strategy {spec.strategy!r}", param="strategy")
+        if self.counts["queued"] >= self.queue_limit:
+            raise QueueFull("4 runs wait", retry_after_s=4.2)
+        handle = FakeHandle(f"run-{next(self._ids)}", spec, self.metrics)
+        self.handles[handle.id] = handle
+        if self.autoplay:
+            task = asyncio.get_running_loop().create_task(self._play(handle))
+            self._tasks.add(task)
+        else:
+            handle.position = self.counts["queued"] - 1
+        return handle
+
+    async def _play(self, handle: FakeHandle) -> None:
+        for event in script(handle.spec, handle.id):
+            await asyncio.sleep(self.delay_s)
+            if handle.status == "cancelled":
+                return
+            handle.tell(event)
+
+    def run(self, run_id: str) -> FakeHandle:
+        if run_id not in self.handles:
+            raise NotFound(f"there is no run {run_id!r}", mend="`flashedge runs ls` lists them")
+        return self.handles[run_id]
+
+    def runs(
+        self, *, limit: int = 50, before: str | None = None, status: str | None = None
+    ) -> list[RunSummary]:
+        newest: Iterable[FakeHandle] = reversed(self.handles.values())
+        if before is not None:
+            self.run(before)
+            newest = list(itertools.dropwhile(lambda h: h.id != before, newest))[1:]
+        chosen = [h for h in newest if status in (None, h.status)]
+        return [_summary(h) for h in chosen[:limit]]
+
+    def delete(self, run_id: str) -> None:
+        if self.run(run_id).status in ("queued", "running"):
+            raise Conflict(f"run {run_id} is not over", mend="cancel it first")
+        del self.handles[run_id]
+
+    async def chat(self, spec: ChatSpec) -> AsyncGenerator[ChatDelta]:
+        self.chats.append(spec)
+        self.open_chats += 1
+        try:
+            if self.failure is not None:
+                raise self.failure
+            shown = self.words if spec.max_tokens is None else self.words[: spec.max_tokens]
+            end = "stop" if len(shown) == len(self.words) else "length"
+            for i, word in enumerate(shown):
+                for index in range(spec.n):
+                    await asyncio.sleep(self.token_s)
+                    yield ChatDelta(
+                        index=index,
+                        text=word,
+                        token_ids=(i,),
+                        finish=end if i == len(shown) - 1 else None,
+                        prompt_tokens=7,
+                    )
+        finally:
+            self.open_chats -= 1
+            self.closed_chats += 1
+
+
+def _summary(handle: FakeHandle) -> RunSummary:
+    spec = handle.spec
+    done = handle.status == "finished"
+    return RunSummary(
+        id=handle.id,
+        status=handle.status,
+        created_at=1.0,
+        finished_at=2.0 if done else None,
+        strategy=spec.strategy,
+        n=spec.n,
+        pair=spec.pair,
+        problem=spec.problem.text[:200],
+        answer="2" if done else None,
+        tree_tokens=80 if done else None,
+        total_s=0.2 if done else None,
+    )
+
+
+def fake_pair() -> Any:
+    """The served pair's defaults, all that the HTTP layer reads of a Pair."""
+    return SimpleNamespace(
+        sampling=Sampling(temperature=0.7, top_p=0.95, top_k=0),
+        max_step_tokens=96,
+        max_path_tokens=512,
+    )
