@@ -31,6 +31,7 @@ from flashedge.runtime.archive import RunSummary
 from flashedge.runtime.chat import ChatDelta, ChatSpec
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.spec import RunSpec
+from flashedge.runtime.stopping import StopFilter
 from flashedge.types import NodeId, Sampling
 
 STRATEGIES = ("beam", "best_of_n")
@@ -293,16 +294,20 @@ class FakeService:
         try:
             if self.failure is not None:
                 raise self.failure
-            shown = self.words if spec.max_tokens is None else self.words[: spec.max_tokens]
-            end = "stop" if len(shown) == len(self.words) else "length"
-            for i, word in enumerate(shown):
-                for index in range(spec.n):
+            words = self.words[: spec.max_tokens]
+            stops = {index: StopFilter(spec.stop) for index in range(spec.n)}
+            for i, word in enumerate(words):
+                last = i == len(words) - 1
+                for index in [i for i, stop in stops.items() if not stop.stopped]:
                     await asyncio.sleep(self.token_s)
+                    stop = stops[index]
+                    text = stop.push(word) + (stop.flush() if last else "")
+                    end = "stop" if len(words) == len(self.words) else "length"
                     yield ChatDelta(
                         index=index,
-                        text=word,
+                        text=text,
                         token_ids=(i,),
-                        finish=end if i == len(shown) - 1 else None,
+                        finish="stop" if stop.stopped else end if last else None,
                         prompt_tokens=7,
                     )
         finally:

@@ -239,3 +239,15 @@ def test_many_clients_leave_at_any_moment(live: Live) -> None:
     wait_until(lambda: all(h.followers == 0 for h in live.service.handles.values()))
     assert all(h.cancelled == LEFT for h in live.service.handles.values())
     assert httpx.get(f"{live.base_url}/health").status_code == 200
+
+
+def test_a_client_that_reads_nothing_is_let_go(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flashedge.api.sse.SEND_TIMEOUT_S", 0.2)
+    live.service.words = ("x" * 10_000,) * 5000
+    connection = live.connect()
+    connection.sendall(post_bytes("/v1/chat/completions", {**CHAT, "stream": True}))
+    try:
+        wait_until(lambda: live.service.open_chats == 1)
+        assert wait_until(lambda: live.service.closed_chats == 1) >= 0.1
+    finally:
+        connection.close()
