@@ -1,0 +1,167 @@
+"""KV blocks of a simulated engine: paged, counted, re-used by prefix, evicted in LRU order.
+
+A block holds the keys and values of `block_tokens` consecutive tokens. It is in one of three
+places: *held* by one or more requests (`refs > 0`), *cached* (no holder, its content still found
+by hash) or *blank*. The quota bounds held + cached; the rest is memory given away.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+
+class OutOfBlocks(Exception):
+    """The quota leaves no block to hand out. The scheduler's to handle; never leaves the engine."""
+
+
+@dataclass(slots=True)
+class _Block:
+    refs: int = 0
+    key: int | None = None  # chain hash of the content, once the block is whole
+
+
+def chain(previous: int, token_ids: Sequence[int]) -> int:
+    """Key of a whole block: a hash of its tokens and of everything before them."""
+    return hash((previous, *token_ids))
+
+
+class BlockCache:
+    """The blocks of one engine. Raises OutOfBlocks, and ValueError for a caller's mistake."""
+
+    def __init__(self, total: int, block_tokens: int, *, reuse: bool = True) -> None:
+        if total < 1 or block_tokens < 1:
+            raise ValueError(f"{total} blocks of {block_tokens} tokens; both must be at least 1")
+        self.total = total
+        self.block_tokens = block_tokens
+        self.quota = total
+        self.evictions = 0
+        self._reuse = reuse
+        self._blocks = [_Block() for _ in range(total)]
+        self._blank = list(range(total - 1, -1, -1))
+        self._cached: OrderedDict[int, None] = OrderedDict()  # oldest first
+        self._by_key: dict[int, int] = {}
+
+    # ------------------------------------------------------------ counting
+
+    @property
+    def used(self) -> int:
+        """Blocks that requests hold."""
+        return self.total - len(self._blank) - len(self._cached)
+
+    @property
+    def cached(self) -> int:
+        """Blocks kept only for re-use."""
+        return len(self._cached)
+
+    @property
+    def free(self) -> int:
+        """Blocks that no request holds, blank or cached."""
+        return len(self._blank) + len(self._cached)
+
+    def blocks_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.block_tokens)
+
+    def holders(self, block: int) -> int:
+        return self._blocks[block].refs
+
+    def fits(self, found: Sequence[int], new: int) -> bool:
+        """Whether the quota allows holding the blocks `found` and `new` more."""
+        woken = sum(self._blocks[b].refs == 0 for b in found)
+        return self.used + woken + new <= self.quota
+
+    # ------------------------------------------------------------ the life of a block
+
+    def lookup(self, keys: Iterable[int]) -> tuple[int, ...]:
+        """Blocks of the longest prefix of `keys` that is there."""
+        found: list[int] = []
+        for key in keys:
+            block = self._by_key.get(key)
+            if block is None:
+                break
+            found.append(block)
+        return tuple(found)
+
+    def hold(self, blocks: Iterable[int]) -> None:
+        """Add a holder to blocks found by `lookup`."""
+        for block in blocks:
+            if self._blocks[block].refs == 0:
+                del self._cached[block]
+            self._blocks[block].refs += 1
+
+    def take(self, count: int) -> list[int]:
+        """Hand out `count` blank blocks with one holder each, evicting the oldest cached ones as
+        needed. Raises OutOfBlocks, taking none."""
+        if self.used + count > self.quota:
+            raise OutOfBlocks(f"{count} blocks wanted, {self.quota - self.used} left")
+        self._evict_to(self.quota - count)
+        taken = [self._blank.pop() for _ in range(count)]
+        for block in taken:
+            self._blocks[block].refs = 1
+        return taken
+
+    def seal(self, block: int, key: int) -> None:
+        """The block is whole: it can be found by `key`. The first block of a key stays the one."""
+        if self._blocks[block].refs == 0:
+            raise ValueError(f"block {block} is held by nobody and can't be sealed")
+        if self._reuse and self._blocks[block].key is None and key not in self._by_key:
+            self._blocks[block].key = key
+            self._by_key[key] = block
+
+    def release(self, blocks: Sequence[int]) -> None:
+        """Take a holder away. Of a path's blocks the deepest becomes the oldest: it goes first."""
+        for block in reversed(blocks):
+            if self._blocks[block].refs == 0:
+                raise ValueError(f"block {block} is held by nobody and can't be released")
+            self._blocks[block].refs -= 1
+            if self._blocks[block].refs:
+                continue
+            if self._blocks[block].key is None:
+                self._blank.append(block)
+            else:
+                self._cached[block] = None
+
+    def set_quota(self, blocks: int) -> None:
+        """Bound held + cached. Held blocks must fit (ValueError); cached ones are evicted."""
+        blocks = min(blocks, self.total)
+        if self.used > blocks:
+            raise ValueError(f"{self.used} blocks are held; a quota of {blocks} is too small")
+        self.quota = blocks
+        self._evict_to(blocks)
+
+    def clear(self) -> None:
+        """Forget every cached block (the engine died). None may be held."""
+        if self.used:
+            raise ValueError(f"{self.used} blocks are still held")
+        self._evict_to(0)
+
+    # ------------------------------------------------------------ inner
+
+    def _evict_to(self, bound: int) -> None:
+        """Evict cached blocks, oldest first, until held + cached <= bound."""
+        while self._cached and self.used + len(self._cached) > bound:
+            block, _ = self._cached.popitem(last=False)
+            key = self._blocks[block].key
+            assert key is not None
+            del self._by_key[key]
+            self._blocks[block].key = None
+            self._blank.append(block)
+            self.evictions += 1
+
+    def check(self) -> None:
+        """Raise AssertionError unless every block is in exactly one place and every key is true."""
+        blank, cached = set(self._blank), set(self._cached)
+        assert len(blank) == len(self._blank)
+        assert not blank & cached
+        for i, block in enumerate(self._blocks):
+            assert block.refs >= 0
+            assert (block.refs == 0) == (i in blank or i in cached), f"block {i} is lost"
+            if block.key is None:
+                assert i not in cached
+            else:
+                assert i not in blank
+                assert self._by_key[block.key] == i
+        assert len(self._by_key) == sum(b.key is not None for b in self._blocks)
+        assert self.used + self.free == self.total
+        assert self.used + self.cached <= self.quota

@@ -1,0 +1,239 @@
+"""The loop that a simulated Generator and Verifier share: step, wait its virtual time, deliver."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from flashedge.engine import sim_scheduler
+from flashedge.engine.base import EngineView, Health
+from flashedge.engine.sim_blocks import BlockCache
+from flashedge.engine.sim_cost import RTX_4090, Device, ModelShape, Work, step_time_s
+from flashedge.engine.sim_scheduler import SimScheduler
+from flashedge.errors import ConfigError, ContextOverflow, EngineDead, EngineError, GenerationFailed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SimConfig:
+    """One simulated engine. kv_bytes: its whole KV memory, the ceiling of `budget`.
+
+    by_priority: the waiting run in order of `priority`, not of arrival. stream_interval: tokens
+    of a chunk (a request's last chunk may hold fewer).
+    """
+
+    shape: ModelShape
+    kv_bytes: int
+    device: Device = RTX_4090
+    block_tokens: int = 16
+    max_model_len: int = 4096
+    max_num_seqs: int = 256
+    max_batched_tokens: int = 2048
+    by_priority: bool = False
+    reuse: bool = True
+    stream_interval: int = 1
+
+    @property
+    def block_bytes(self) -> int:
+        return self.block_tokens * self.shape.kv_bytes_per_token
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Faults:
+    """What goes wrong, for tests.
+
+    die_after_steps: the engine dies at the end of these steps (counted from 1 over its whole
+    life); restart_s: virtual seconds until it is back (None: it is given up); fail_requests:
+    these requests fail at their first step (counted from 0 in order of arrival).
+    """
+
+    die_after_steps: frozenset[int] = frozenset()
+    restart_s: float | None = 2.0
+    fail_requests: frozenset[int] = frozenset()
+
+
+class Job(ABC):
+    """A request under way: what to do each time all of its KV is computed."""
+
+    sequence: sim_scheduler.Sequence
+
+    @abstractmethod
+    def advance(self) -> bool:
+        """Take the step's outcome. True when the request is over."""
+
+    @abstractmethod
+    def fail(self, error: EngineError) -> None:
+        """Hand the error to whoever waits."""
+
+
+class SimEngine:
+    """Base of the simulated engines: KV blocks, batching, cost, budget, health, faults.
+
+    gate: a lock shared by the engines of one device, whose steps then take turns.
+    """
+
+    kind: Literal["simulated"] = "simulated"
+
+    def __init__(
+        self, config: SimConfig, *, faults: Faults | None = None, gate: asyncio.Lock | None = None
+    ) -> None:
+        """Raises ConfigError when the KV can't hold one request of the longest kind."""
+        self.config = config
+        self.steps = 0
+        self.busy_s = 0.0
+        self._faults = faults or Faults()
+        self._gate = gate or asyncio.Lock()
+        blocks = config.kv_bytes // config.block_bytes
+        if blocks * config.block_tokens < config.max_model_len:
+            raise ConfigError(
+                f"kv_bytes={config.kv_bytes} holds {blocks * config.block_tokens} tokens of "
+                f"{config.shape.name}, max_model_len is {config.max_model_len}",
+                mend="raise kv_bytes or lower max_model_len",
+                param="kv_bytes",
+            )
+        self._scheduler = SimScheduler(
+            BlockCache(blocks, config.block_tokens, reuse=config.reuse),
+            longest_tokens=config.max_model_len,
+            max_num_seqs=config.max_num_seqs,
+            max_batched_tokens=config.max_batched_tokens,
+            by_priority=config.by_priority,
+        )
+        self._jobs: dict[int, Job] = {}
+        self._arrivals = 0
+        self._task: asyncio.Task[None] | None = None
+        self._health = Health(state="ready")
+        self._settled = asyncio.Event()  # ready or failed, not dead
+        self._settled.set()
+
+    def __repr__(self) -> str:
+        c = self.config
+        return f"<{type(self).__name__} (simulated): {c.shape.name} on {c.device.name}>"
+
+    # ------------------------------------------------------------ of both protocols
+
+    @property
+    def max_model_len(self) -> int:
+        return self.config.max_model_len
+
+    async def view(self) -> EngineView:
+        cache = self._scheduler.cache
+        return EngineView(
+            running=len(self._scheduler.running),
+            waiting=len(self._scheduler.waiting),
+            blocks_used=cache.used,
+            blocks_total=cache.total,
+            quota_blocks=cache.quota,
+            block_tokens=cache.block_tokens,
+            block_bytes=self.config.block_bytes,
+            preemptions=self._scheduler.preemptions,
+        )
+
+    async def budget(self, kv_bytes: int) -> int:
+        """Whole blocks, at most the engine's KV, at least one request of full length. Requests
+        that the quota has no room for are preempted now and go on when there is room."""
+        blocks = self._scheduler.set_quota(max(kv_bytes, 0) // self.config.block_bytes)
+        return blocks * self.config.block_bytes
+
+    def health(self) -> Health:
+        return self._health
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._settled.wait()
+        except TimeoutError:
+            raise EngineDead(f"{self!r} was not ready within {timeout_s:g} s") from None
+        if self._health.state == "failed":
+            raise EngineDead(f"{self!r} was given up: {self._health.detail}")
+
+    # ------------------------------------------------------------ faults
+
+    def kill(self, detail: str = "killed") -> None:
+        """Die now: open requests end in EngineDead, all KV is lost; restart as `Faults` says."""
+        if self._health.state != "ready":
+            return
+        for job in tuple(self._jobs.values()):
+            self._end(job)
+            job.fail(EngineDead(f"{self!r} died: {detail}", mend="retry once it has restarted"))
+        self._scheduler.cache.clear()
+        restarts, restart_s = self._health.restarts, self._faults.restart_s
+        if restart_s is None:
+            self._health = Health(state="failed", restarts=restarts, detail=detail)
+            return
+        self._health = Health(state="dead", restarts=restarts, detail=detail)
+        self._settled.clear()
+        asyncio.get_running_loop().call_later(restart_s, self._restart)
+
+    def _restart(self) -> None:
+        old = self._health
+        self._health = Health(state="ready", restarts=old.restarts + 1, detail=old.detail)
+        self._settled.set()
+
+    # ------------------------------------------------------------ requests
+
+    def _next_id(self) -> int:
+        self._arrivals += 1
+        return self._arrivals - 1
+
+    def _check_length(self, tokens: int, what: str) -> None:
+        """Raises ContextOverflow unless one more token fits behind `tokens`."""
+        if tokens >= self.max_model_len:
+            raise ContextOverflow(
+                f"{what} has {tokens} tokens, the model's limit is {self.max_model_len} "
+                "(max_model_len)",
+                mend="shorten the problem or take a model with a longer context",
+            )
+
+    def _begin(self, job: Job) -> None:
+        """Raises EngineDead when the engine is not ready."""
+        if self._health.state != "ready":
+            raise EngineDead(f"{self!r} is {self._health.state}: {self._health.detail}")
+        self._jobs[job.sequence.id] = job
+        self._scheduler.add(job.sequence)
+        self._wake()
+
+    def _end(self, job: Job) -> None:
+        """The request is over or cancelled: its blocks are free. Ending it again does nothing."""
+        self._jobs.pop(job.sequence.id, None)
+        self._scheduler.remove(job.sequence)
+
+    def _wake(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run(), name=repr(self))
+
+    # ------------------------------------------------------------ the loop
+
+    async def _run(self) -> None:
+        """Step until no request is left; `_wake` starts it again."""
+        try:
+            while batch := self._scheduler.plan():
+                await self._compute(batch)
+                self.steps += 1
+                if self.steps in self._faults.die_after_steps:
+                    self.kill(f"fault injected after step {self.steps}")
+                self._deliver(batch)
+        except Exception as error:
+            self.kill(f"{type(error).__name__} in the simulator: {error}")
+            raise
+
+    async def _compute(self, batch: Sequence[sim_scheduler.Slice]) -> None:
+        config = self.config
+        took_s = step_time_s(
+            config.device, config.shape, (Work(work.context, work.new) for work in batch)
+        )
+        async with self._gate:
+            await asyncio.sleep(took_s)
+        self.busy_s += took_s
+
+    def _deliver(self, batch: Sequence[sim_scheduler.Slice]) -> None:
+        for work in batch:
+            if not self._scheduler.complete(work):
+                continue
+            job = self._jobs[work.sequence.id]
+            if work.sequence.id in self._faults.fail_requests:
+                self._end(job)
+                job.fail(GenerationFailed(f"request {work.sequence.id} failed: fault injected"))
+            elif job.advance():
+                self._end(job)

@@ -1,0 +1,195 @@
+"""What the engine contracts are written with: run a request, wait, squeeze, take the time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, replace
+
+from flashedge.engine.base import ExtendRequest, Generator, ScoreRequest, StepScores, Verifier
+from flashedge.types import FinishReason, Problem, Sampling, TokenIds
+
+STEP_TOKENS = 256
+PATH_TOKENS = 512
+SHORT = 40
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """All chunks of one request, joined."""
+
+    token_ids: TokenIds
+    logprobs: tuple[float, ...]
+    finish: FinishReason
+    cached_tokens: int
+
+
+async def generate(generator: Generator, request: ExtendRequest) -> Outcome:
+    """Run one request to its end, checking the shape of its stream."""
+    token_ids: list[int] = []
+    logprobs: list[float] = []
+    finish: FinishReason | None = None
+    cached = 0
+    async with aclosing(generator.extend(request)) as chunks:
+        async for chunk in chunks:
+            assert finish is None, "a chunk came after the last one"
+            assert len(chunk.token_ids) == len(chunk.logprobs)
+            assert chunk.token_ids or chunk.finish
+            cached = cached or chunk.cached_tokens
+            token_ids += chunk.token_ids
+            logprobs += chunk.logprobs
+            finish = chunk.finish
+    assert finish is not None, "the stream ended without a finish reason"
+    return Outcome(
+        token_ids=tuple(token_ids), logprobs=tuple(logprobs), finish=finish, cached_tokens=cached
+    )
+
+
+async def generate_all(generator: Generator, requests: list[ExtendRequest]) -> list[Outcome]:
+    return list(await asyncio.gather(*(generate(generator, r) for r in requests)))
+
+
+def ask(
+    generator: Generator,
+    problem: Problem,
+    *,
+    seed: int = 1,
+    after: TokenIds = (),
+    max_tokens: int = SHORT,
+    to_boundary: bool = False,
+    temperature: float = 0.8,
+) -> ExtendRequest:
+    """A request for the problem's path `after`."""
+    return ExtendRequest(
+        token_ids=(*generator.codec.encode_chat(problem.messages), *after),
+        seed=seed,
+        sampling=Sampling(temperature=temperature),
+        max_tokens=max_tokens,
+        to_boundary=to_boundary,
+    )
+
+
+async def first_chunk(generator: Generator, request: ExtendRequest, started: asyncio.Event) -> None:
+    """Take one chunk, say so, then go on to the end."""
+    async with aclosing(generator.extend(request)) as chunks:
+        async for _ in chunks:
+            started.set()
+
+
+@dataclass(slots=True)
+class Timed:
+    """How long a block took on the loop's clock."""
+
+    seconds: float = 0.0
+
+
+@contextlib.asynccontextmanager
+async def timed() -> AsyncIterator[Timed]:
+    clock = asyncio.get_running_loop().time
+    began, took = clock(), Timed()
+    yield took
+    took.seconds = clock() - began
+
+
+async def settle(engine: Generator | Verifier, timeout_s: float = 10.0) -> None:
+    """Wait until the engine holds nothing for anybody. After a cancel, let `timeout_s` be less
+    than the cancelled work would have taken."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            while True:
+                view = await engine.view()
+                if not (view.running or view.waiting or view.blocks_used):
+                    return
+                await asyncio.sleep(0.005)
+    raise AssertionError(f"the engine still holds something: {await engine.view()}")
+
+
+@contextlib.asynccontextmanager
+async def quota_watched(engine: Generator | Verifier) -> AsyncIterator[list[int]]:
+    """Look at the engine all the while. Yields the list of `blocks_used` that were seen."""
+    seen: list[int] = []
+
+    async def watch() -> None:
+        while True:
+            view = await engine.view()
+            assert 0 <= view.blocks_used <= view.quota_blocks <= view.blocks_total
+            seen.append(view.blocks_used)
+            await asyncio.sleep(0.003)
+
+    async with asyncio.TaskGroup() as group:
+        watching = group.create_task(watch())
+        yield seen
+        watching.cancel()
+    assert seen
+
+
+@contextlib.asynccontextmanager
+async def squeezed(engine: Generator | Verifier) -> AsyncIterator[None]:
+    """The budget lowered to what one request of full length needs, and raised again."""
+    view = await engine.view()
+    small = min(engine.max_model_len // view.block_tokens + 2, view.quota_blocks)
+    assert await engine.budget(small * view.block_bytes) == small * view.block_bytes
+    assert (await engine.view()).quota_blocks == small
+    try:
+        yield
+    finally:
+        whole_bytes = view.quota_blocks * view.block_bytes
+        assert await engine.budget(whole_bytes) == whole_bytes
+        assert (await engine.view()).quota_blocks == view.quota_blocks
+
+
+async def long_requests(generator: Generator, problem: Problem) -> list[ExtendRequest]:
+    """Eight requests that share little, each a third as long as the context allows."""
+    heads = await generate_all(
+        generator, [ask(generator, problem, seed=s, max_tokens=12) for s in range(8)]
+    )
+    prompt = len(ask(generator, problem).token_ids)
+    filler = max(generator.max_model_len // 3 - prompt - SHORT, 1)
+    return [
+        ask(generator, problem, seed=s, after=(head.token_ids * filler)[:filler])
+        for s, head in enumerate(heads)
+    ]
+
+
+# ---------------------------------------------------------------- verifier
+
+
+def some_steps(block_tokens: int, name: str = "She", times: int = 1) -> tuple[str, ...]:
+    """Four steps, the first longer than a block, or `times` as long."""
+    counted = " ".join(f"{name} has {i}." for i in range((block_tokens // 4 + 2) * times))
+    return (
+        f"{counted}\n\n",
+        f"{name} gets 7 more: 12 + 7 = 19.\n\n",
+        f"Then {name} gives 4 away: 19 - 4 = 15.\n\n",
+        r"The answer is \boxed{15}.",
+    )
+
+
+async def score_by_steps(
+    verifier: Verifier, problem: Problem, steps: tuple[str, ...]
+) -> list[StepScores]:
+    """Score one path as a search does: each step once it is there."""
+    return [
+        await verifier.score(ScoreRequest(problem=problem, steps=steps[: i + 1], num_scored=i))
+        for i in range(len(steps))
+    ]
+
+
+async def score_whole(verifier: Verifier, request: ScoreRequest) -> StepScores:
+    """Score without anything kept from before, where the engine has a way to ask for it."""
+    score = getattr(verifier, "score_whole", verifier.score)
+    return await score(request)
+
+
+async def long_paths(verifier: Verifier, problem: Problem, name: str) -> list[ScoreRequest]:
+    """Eight paths that share little, each up to a third as long as the context allows."""
+    size = (await verifier.view()).block_tokens
+    short = ScoreRequest(problem=problem, steps=some_steps(size, name))
+    times = max(1, verifier.max_model_len // (3 * (await verifier.score(short)).tokens))
+    return [replace(short, steps=some_steps(size, f"{name}{i}", times)) for i in range(8)]
+
+
+def joined(parts: list[StepScores]) -> tuple[float, ...]:
+    return tuple(score for part in parts for score in part.scores)

@@ -1,0 +1,79 @@
+"""The simulated model: its codec, its step lengths, its noise, its cost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flashedge.engine.sim_cost import QWEN25_7B, RTX_4090, Work, step_time_s
+from flashedge.engine.sim_text import NEXT, SimCodec, SimModel, Trace
+
+TRACE = Trace.read(Path(__file__).parent.parent / "data" / "step_lengths_small.jsonl")
+MODEL = SimModel(TRACE)
+
+
+def test_codec_round_trip() -> None:
+    codec = SimCodec()
+    text = "Next w5 w1023\n\nTherefore w0 \\boxed{42}"
+    ids = codec.encode(text)
+    assert codec.decode(ids).split() == text.split()
+    assert codec.encode(codec.decode(ids)) == ids
+    assert len(codec.encode_chat(TRACE.problem(0).messages)) == TRACE.rows[0].prompt_tokens
+
+
+@pytest.mark.parametrize("row", [0, 4, 7])
+def test_step_lengths_are_those_of_one_row(row: int) -> None:
+    samples = TRACE.rows[row].step_tokens
+    codec = SimCodec()
+    seen = set()
+    for seed in range(40):
+        ids = list(codec.encode_chat(TRACE.problem(row).messages))
+        reader = MODEL.reader(ids)
+        start, step = 0, 0
+        for length in range(1, 4000):
+            token, _ = reader.draw(seed)
+            reader.read(token)
+            if token in (0, 1):
+                known = {s[step] for s in samples if len(s) > step}
+                assert length - start in {max(n, 3) for n in known} | known
+                start, step = length, step + 1
+            if token == 0:
+                break
+        seen.add(step)
+        assert step in {len(s) for s in samples}
+    assert seen == {len(s) for s in samples}
+
+
+def test_the_reader_takes_up_anywhere() -> None:
+    ids = list(SimCodec().encode_chat(TRACE.problem(3).messages))
+    reader = MODEL.reader(ids)
+    for _ in range(120):
+        assert MODEL.reader(ids).draw(9) == reader.draw(9)
+        token, _ = reader.draw(9)
+        reader.read(token)
+        ids.append(token)
+
+
+def test_tokens_depend_on_seed_position_and_context() -> None:
+    """Each alone changes the words, whatever the others are."""
+    prompt = list(SimCodec().encode_chat(TRACE.problem(0).messages))
+    paths = {
+        "plain": ([NEXT, 300, 301], 1),
+        "seed": ([NEXT, 300, 301], 2),
+        "position": ([NEXT, 300, 301, 301], 1),
+        "context": ([NEXT, 301, 300], 1),
+    }
+    drawn = {
+        name: MODEL.reader(prompt + path).draw(seed)[0] for name, (path, seed) in paths.items()
+    }
+    assert len(set(drawn.values())) == 4
+
+
+def test_roofline() -> None:
+    """Decode is bound by the weights' bytes, prefill by FLOPs."""
+    decode_s = step_time_s(RTX_4090, QWEN25_7B, [Work(500, 1)])
+    assert decode_s == pytest.approx(0.002 + 2 * 7_615_616_512 / 1008e9, rel=0.01)
+    prefill_s = step_time_s(RTX_4090, QWEN25_7B, [Work(0, 4096)])
+    attention = 4 * 28 * 28 * 128 * 4096 * 4097 / 2
+    assert prefill_s == pytest.approx(0.002 + (2 * 7_615_616_512 * 4096 + attention) / 165e12)
