@@ -16,7 +16,7 @@ from flashedge.types import Vote
 
 __all__ = ["decide_equal", "extract_answer", "normalize", "plain_number", "votes"]
 
-_BOXED = re.compile(r"\\f?boxed\s*\{")
+_BOXED = re.compile(r"\\(?:boxed|fbox)\s*\{")
 _INTEGER = re.compile(r"-?\d+")
 _DECIMAL = re.compile(r"-?\d+\.\d+")
 _FRACTION = re.compile(r"(-?\d+)/(\d+)")

@@ -1,0 +1,155 @@
+"""A made-up world for searches: what a node generates and scores is a pure function of its seed.
+
+Texts come from a small alphabet, so that duplicates happen, and scores have one decimal, so that
+ties do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from flashedge.search.answers import extract_answer, normalize
+from flashedge.search.base import (
+    Cluster,
+    Clustered,
+    Command,
+    Expand,
+    Finish,
+    Generated,
+    Result,
+    Score,
+    Scored,
+    Search,
+)
+from flashedge.search.seeds import mix64
+from flashedge.search.tree import Tree
+from flashedge.types import FinishReason, Granularity, Limits, NodeId, Problem, Segment
+
+PROBLEM = Problem.from_text("How many?")
+LIMITS = Limits(max_path_tokens=40)
+
+
+@dataclass(frozen=True)
+class World:
+    seed: int = 0
+
+    def segment(self, tree: Tree, node: NodeId, bound: Granularity) -> Segment:
+        at = tree[node]
+        random = Random(mix64(self.seed, at.seed, at.depth))
+        length = random.randint(1, min(bound.max_tokens, 9))
+        kind = random.random()
+        if bound.to_end:
+            finish = FinishReason.STOP if kind < 0.8 else FinishReason.STEP_LIMIT
+        elif kind < 0.6:
+            finish = FinishReason.BOUNDARY
+        elif kind < 0.8:
+            finish = FinishReason.STOP
+        else:
+            finish = FinishReason.LENGTH if kind < 0.83 else FinishReason.STEP_LIMIT
+        if finish is FinishReason.STEP_LIMIT:
+            length = bound.max_tokens
+        count = random.randint(1, 3) if bound.to_end else 1
+        steps = [f"{random.choice('ab')}\n\n" for _ in range(count)]
+        if finish is FinishReason.STOP and random.random() < 0.8:
+            steps[-1] = f"\\boxed{{{random.choice(['7', '07', '8', 'x+1'])}}}"
+        return Segment(
+            token_ids=tuple(random.randrange(100) for _ in range(length)),
+            logprobs=(-0.5,) * length,
+            text="".join(steps),
+            steps=tuple(steps),
+            finish=finish,
+        )
+
+    def scores(self, tree: Tree, node: NodeId) -> tuple[float, ...]:
+        at = tree[node]
+        assert at.segment is not None
+        random = Random(mix64(self.seed, at.seed, at.depth, 7))
+        return tuple(round(random.random(), 1) for _ in at.segment.steps)
+
+    def clusters(self, tree: Tree, nodes: tuple[NodeId, ...]) -> dict[NodeId, str | None]:
+        first: dict[str, str] = {}
+        found: dict[NodeId, str | None] = {}
+        for node in nodes:
+            answer = extract_answer(tree.path_text(node))
+            found[node] = first.setdefault(normalize(answer), answer) if answer else None
+        return found
+
+    def results(self, tree: Tree, commands: tuple[Command, ...]) -> list[Result]:
+        """What the engines would answer to `commands`."""
+        made: list[Result] = []
+        for command in commands:
+            match command:
+                case Expand(children=children, granularity=bound):
+                    for child in children:
+                        segment = self.segment(tree, child.node, bound)
+                        made.append(Generated(node=child.node, segment=segment))
+                case Score(nodes=nodes):
+                    made += [Scored(node=n, scores=self.scores(tree, n)) for n in nodes]
+                case Cluster(nodes=nodes):
+                    made.append(Clustered(answers=self.clusters(tree, nodes)))
+                case Finish():
+                    pass
+        return made
+
+
+@dataclass
+class Run:
+    """A driven search: every state it went through, every command, the results in their order."""
+
+    states: list[Any] = field(default_factory=list)
+    commands: list[Command] = field(default_factory=list)
+    results: list[Result] = field(default_factory=list)
+    finish: Finish | None = None
+    left: list[Result] = field(default_factory=list)
+
+    @property
+    def tree(self) -> Tree:
+        tree = self.states[-1].tree
+        assert isinstance(tree, Tree)
+        return tree
+
+    @property
+    def end(self) -> Finish:
+        assert self.finish is not None
+        return self.finish
+
+
+def drive(
+    search: Search[Any],
+    *,
+    limits: Limits = LIMITS,
+    seed: int = 5,
+    world: World | None = None,
+    order: Random | None = None,
+    stop_after: int | None = None,
+    watch: Callable[[Any], None] = lambda state: None,
+) -> Run:
+    """Drive to the Finish, telling pending results in a random order; conclude after
+    `stop_after` results. The results that were still out then are in `left`."""
+    world, order = world or World(), order or Random(0)
+    run = Run()
+    state, commands = search.start(PROBLEM, seed, limits)
+    pending: list[Result] = []
+    concluded = False
+    while True:
+        run.states.append(state)
+        run.commands += commands
+        watch(state)
+        finishes = [c for c in commands if isinstance(c, Finish)]
+        if finishes:
+            (run.finish,) = finishes
+            run.left += pending
+            return run
+        pending += world.results(state.tree, commands)
+        if not concluded and stop_after is not None and len(run.results) >= stop_after:
+            concluded = True
+            run.left, pending = pending, []
+            state, commands = search.conclude(state)
+            continue
+        assert pending, "the search waits for nothing"
+        result = pending.pop(order.randrange(len(pending)))
+        run.results.append(result)
+        state, commands = search.tell(state, result)

@@ -1,0 +1,225 @@
+"""What every search algorithm owes its driver. See `flashedge.search.base`."""
+
+from __future__ import annotations
+
+import copy
+from random import Random
+from typing import Any
+
+import pytest
+from search_rig import LIMITS, PROBLEM, Run, World, drive
+
+from flashedge.search.base import (
+    Cluster,
+    Clustered,
+    Expand,
+    Finish,
+    Generated,
+    Lookahead,
+    Score,
+    Scored,
+    Search,
+)
+from flashedge.search.beam import Beam
+from flashedge.search.best_of_n import BestOfN
+from flashedge.search.seeds import child_seed
+from flashedge.search.tree import ROOT, NodeStatus, Tree
+from flashedge.types import FinishReason, Limits, NodeId, Segment
+
+SEARCHES: dict[str, Search[Any]] = {
+    "best_of_n": BestOfN(n=5),
+    "best_of_1": BestOfN(n=1, selection="best", aggregate="min"),
+    "beam": Beam(n=8, branching=3, max_step_tokens=5, max_steps=4),
+    "beam_of_1": Beam(n=1, branching=1, max_step_tokens=4, max_steps=3),
+    "beam_one_step": Beam(n=4, max_steps=1, selection="majority"),
+    "beam_wide": Beam(n=6, branching=8, max_step_tokens=30, max_steps=9, aggregate="prod"),
+}
+WORLDS = [World(seed) for seed in range(6)]
+ENDED = {NodeStatus.COMPLETE, NodeStatus.PRUNED, NodeStatus.DUPLICATE}
+SEGMENT = Segment(
+    token_ids=(1,), logprobs=(0.0,), text="a", steps=("a",), finish=FinishReason.BOUNDARY
+)
+
+every_search = pytest.mark.parametrize("search", SEARCHES.values(), ids=SEARCHES.keys())
+
+
+def complete(tree: Tree) -> list[NodeId]:
+    return [n.id for n in tree.nodes.values() if n.status is NodeStatus.COMPLETE]
+
+
+@every_search
+def test_is_a_search(search: Search[Any]) -> None:
+    assert isinstance(search, Search)
+    assert search.name in ("best_of_n", "beam")
+
+
+@every_search
+def test_completes_exactly_n_paths(search: Search[Any]) -> None:
+    for world in WORLDS:
+        run = drive(search, world=world)
+        assert len(complete(run.tree)) == search.n
+        assert run.end.choice in complete(run.tree)
+        assert sum(v.count for v in run.end.votes) <= search.n
+
+
+@every_search
+def test_every_node_ends_in_a_sensible_status(search: Search[Any]) -> None:
+    """Leaves ended, pruned or duplicate; inner nodes active."""
+    for world in WORLDS:
+        tree = drive(search, world=world).tree
+        for node in tree.nodes.values():
+            inner = bool(tree.children(node.id))
+            assert (node.status is NodeStatus.ACTIVE) if inner else (node.status in ENDED)
+            assert node.id == ROOT or node.scores is not None
+
+
+@every_search
+def test_seeds_are_those_of_the_path(search: Search[Any]) -> None:
+    run = drive(search, seed=11)
+    assert run.tree[ROOT].seed == 11
+    for node in run.tree.nodes.values():
+        if node.parent is not None:
+            above = run.tree[node.parent]
+            assert node.seed == child_seed(above.seed, above.depth, node.index)
+    asked = {c.node: c.seed for e in run.commands if isinstance(e, Expand) for c in e.children}
+    assert asked == {n.id: n.seed for n in run.tree.nodes.values() if n.id != ROOT}
+
+
+@every_search
+def test_order_of_arrival_never_matters(search: Search[Any]) -> None:
+    for world in WORLDS:
+        runs = [drive(search, world=world, order=Random(i)) for i in range(4)]
+        assert all(run.tree == runs[0].tree for run in runs)
+        assert all(run.commands == runs[0].commands for run in runs)
+
+
+@every_search
+def test_telling_again_changes_nothing(search: Search[Any]) -> None:
+    for world in WORLDS:
+        state, commands = search.start(PROBLEM, 5, LIMITS)
+        told = []
+        while not any(isinstance(c, Finish) for c in commands):
+            results = world.results(state.tree, commands)
+            for result in results:
+                state, commands = search.tell(state, result)
+                told.append(result)
+                for old in told[-20:]:
+                    assert search.tell(state, old) == (state, ())
+
+
+@every_search
+def test_results_that_nobody_asked_for_change_nothing(search: Search[Any]) -> None:
+    def watch(state: Any) -> None:
+        known = [n for n in state.tree.nodes.values() if n.id != ROOT]
+        strange = [
+            Generated(node=NodeId(10_000), segment=SEGMENT),
+            Generated(node=NodeId(-1), segment=SEGMENT),
+            Generated(node=ROOT, segment=SEGMENT),
+            Scored(node=ROOT, scores=(0.5,)),
+            Scored(node=NodeId(10_000), scores=(0.5,)),
+            Clustered(answers={}),
+            Clustered(answers={NodeId(10_000): "1"}),
+            *(Generated(node=n.id, segment=SEGMENT) for n in known if n.segment),
+            *(Scored(node=n.id, scores=(0.5,)) for n in known if n.scores or not n.segment),
+        ]
+        for result in strange:
+            assert search.tell(state, result) == (state, ())
+
+    drive(search, watch=watch)
+
+
+@every_search
+def test_scores_that_do_not_fit_are_refused(search: Search[Any]) -> None:
+    state, commands = search.start(PROBLEM, 5, LIMITS)
+    for result in World().results(state.tree, commands):
+        state, commands = search.tell(state, result)
+    assert isinstance(commands[0], Score)
+    node = commands[0].nodes[0]
+    segment = state.tree[node].segment
+    before = copy.deepcopy(state)
+    for scores in ((), (0.5,) * (len(segment.steps) + 1), (float("nan"),) * len(segment.steps)):
+        with pytest.raises(ValueError, match="steps"):
+            search.tell(state, Scored(node=node, scores=scores))
+    assert state == before
+
+
+@every_search
+def test_states_are_never_mutated(search: Search[Any]) -> None:
+    kept: list[Any] = []
+    run = drive(search, watch=lambda state: kept.append(copy.deepcopy(state)))
+    assert run.states == kept
+
+
+@every_search
+def test_paths_fit_their_limits(search: Search[Any]) -> None:
+    for world in WORLDS:
+        run = drive(search, world=world, limits=Limits(max_path_tokens=11))
+        for command in run.commands:
+            if isinstance(command, Expand):
+                used = len(run.tree.path_token_ids(command.parent))
+                assert 0 < command.granularity.max_tokens <= 11 - used
+        assert len(complete(run.tree)) == search.n
+
+
+@every_search
+def test_lookahead_is_what_happens_to_a_kept_node(search: Search[Any]) -> None:
+    for world in WORLDS:
+        early: dict[NodeId, Lookahead] = {}
+        late: dict[NodeId, Lookahead] = {}
+
+        def watch(
+            state: Any, early: dict[NodeId, Lookahead] = early, late: dict[NodeId, Lookahead] = late
+        ) -> None:
+            for node in state.tree.nodes.values():
+                if node.status is NodeStatus.GENERATING:
+                    early.setdefault(node.id, search.lookahead(state, node.id))
+                elif node.status is NodeStatus.GENERATED:
+                    late.setdefault(node.id, search.lookahead(state, node.id))
+
+        run = drive(search, world=world, watch=watch)
+        expanded = {c.parent: c for c in run.commands if isinstance(c, Expand)}
+        for node, ahead in late.items():
+            assert ahead.terminal == (run.tree[node].status is NodeStatus.COMPLETE)
+            assert ahead.terminal == (not ahead.seeds)
+            if node in expanded:
+                then = expanded[node]
+                seeds = tuple(c.seed for c in then.children)
+                both = min(len(seeds), len(ahead.seeds))
+                assert ahead.granularity == then.granularity
+                assert ahead.seeds[:both] == seeds[:both]
+                assert early[node].seeds[:both] == seeds[:both]
+                assert early[node].granularity.max_tokens >= then.granularity.max_tokens
+                assert early[node].granularity.to_end == then.granularity.to_end
+        first = search.lookahead(run.states[0], ROOT)
+        assert first.granularity == expanded[ROOT].granularity
+        assert first.seeds == tuple(c.seed for c in expanded[ROOT].children)
+        with pytest.raises(KeyError):
+            search.lookahead(run.states[-1], NodeId(10_000))
+
+
+@every_search
+def test_conclude_at_any_moment_ends_the_search(search: Search[Any]) -> None:
+    for world in WORLDS[:3]:
+        whole = len(drive(search, world=world).results)
+        for moment in range(whole):
+            run = drive(search, world=world, stop_after=moment)
+            check_concluded(search, run)
+
+
+def check_concluded(search: Search[Any], run: Run) -> None:
+    tree, finish = run.tree, run.end
+    moving = {NodeStatus.GENERATING, NodeStatus.GENERATED}
+    assert not [n for n in tree.nodes.values() if n.status in moving]
+    made = [n for n in tree.nodes.values() if n.segment is not None]
+    if not made:
+        assert finish == Finish(choice=ROOT, answer=None, votes=())
+    else:
+        assert tree[finish.choice].segment is not None
+        done = complete(tree)
+        assert not done or finish.choice in done
+        asked = [c for c in run.commands if isinstance(c, Cluster)]
+        assert asked[-1].nodes == (tuple(done) or (finish.choice,))
+    last = run.states[-1]
+    assert search.conclude(last) == (last, ())
+    for result in run.left:
+        assert search.tell(last, result) == (last, ())

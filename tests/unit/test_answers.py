@@ -1,0 +1,151 @@
+r"""Finding, spelling and counting answers."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from flashedge.errors import NotFound
+from flashedge.search.answers import decide_equal, extract_answer, normalize, plain_number, votes
+from flashedge.search.beam import Beam
+from flashedge.search.best_of_n import BestOfN
+from flashedge.search.catalog import make_search, parse_strategy
+from flashedge.types import Vote
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"So \boxed{5}.", "5"),
+        (r"\boxed{1} then \boxed{2}", "2"),
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed {7}", "7"),
+        (r"\fbox{7}", "7"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed{\left\{x\right.}", r"\left\{x\right."),
+        (r"\boxed{\boxed{3}}", "3"),
+        (r"\boxed{4} and \boxed{5", "4"),
+        (r"\boxed{5", None),
+        (r"\boxed{}", None),
+        (r"\boxed{ }", None),
+        ("5", None),
+        ("", None),
+    ],
+)
+def test_extract_answer(text: str, answer: str | None) -> None:
+    assert extract_answer(text) == answer
+
+
+@pytest.mark.parametrize(
+    ("form", "spellings"),
+    [
+        (
+            "5",
+            "5|$5$| 5 .|5.0|05|+5|{5}|\\(5\\)|$$5$$|x = 5|5\\text{ cm}|5 cm^2|5\\ \\text{apples}",
+        ),
+        ("5", "5 apples|5^\\circ|5^{\\circ}|5\\%|\\$5|$5|5.|005.00|\\text{5}|5\\,\\text{m}^{2}"),
+        (
+            "1/2",
+            "1/2|\\frac12|\\frac{1}{2}|\\dfrac{1}{2}|\\tfrac1{2}|\\frac 1 2|\\left(1/2\\right)",
+        ),
+        ("-1/2", "-1/2|-\\frac12|\\frac{-1}{2}|-\\dfrac{1}{2}|\\frac{-1}2"),
+        ("0.5", ".5|0.5|0.50|00.5"),
+        ("1234567", "1,234,567|1{,}234{,}567|1,\\!234,\\!567|1, 234, 567|1,234,567.00"),
+        ("12000", "12,000 dollars|\\$12,000|12000"),
+        ("0", "0|-0|0.0|00"),
+        ("(1,2)", "(1,2)|\\left( 1, 2 \\right)|( 1 , 2 )|(1,\\ 2)"),
+        ("(3,1000)", "(3,1000)"),
+        ("(1,234)", "(1,234)"),
+        ("\\sqrt{2}", "\\sqrt2|\\sqrt{2}|\\sqrt 2"),
+        ("x^2+2x+1", "x^2 + 2x + 1|x^2+2 x+1|y = x^2+2x+1"),
+        ("-\\frac{3}{4}x", "-\\frac34x|-\\frac{3}{4}x"),
+        ("2\\frac{1}{2}", "2\\frac12|2\\frac{1}{2}"),
+        ("monday", "Monday|\\text{Monday}|\\textbf{monday}|MONDAY."),
+        ("A", "A|\\text{A}"),
+        ("6 million", "6 million"),
+        ("2 or 3", "2\\text{ or }3|2 or 3"),
+        (
+            "\\begin{pmatrix}1\\\\2\\end{pmatrix}",
+            "\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}|\\begin{pmatrix}1\\\\2\\end{pmatrix}",
+        ),
+    ],
+)
+def test_normalize(form: str, spellings: str) -> None:
+    given = {s: normalize(s) for s in spellings.split("|")}
+    given.pop("\\left(1/2\\right)", None)
+    assert given == dict.fromkeys(given, form)
+
+
+@pytest.mark.parametrize(
+    "text", ["{" * 900, "\\text{" * 150, "$" * 999, "1," * 400, "\\frac1" * 160]
+)
+def test_normalize_is_quick_on_nonsense(text: str) -> None:
+    since = time.perf_counter()
+    normalize(text)
+    assert time.perf_counter() - since < 1.0
+
+
+def test_normalize_leaves_overlong_answers_alone() -> None:
+    assert normalize(" " + "1,000" * 1000) == "1,000" * 1000
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "equal"),
+    [
+        ("1/2", "0.5", True),
+        ("2/4", "1/2", True),
+        ("5", "5.0", True),
+        ("5", "6", False),
+        ("0.1", "0.10001", False),
+        ("1/3", "0.333", None),
+        ("1/0", "1", None),
+        ("yes", "no way", None),
+        ("monday", "sunday", False),
+        ("x+1", "1+x", None),
+        ("5", "\\sqrt{25}", None),
+        ("", "", True),
+    ],
+)
+def test_decide_equal(a: str, b: str, equal: bool | None) -> None:
+    assert decide_equal(a, b) is equal
+    assert decide_equal(b, a) is equal
+
+
+def test_plain_number_never_meets_pythons_digit_limit() -> None:
+    assert plain_number("9" * 5000) is None
+    assert decide_equal("9" * 5000, "8" * 5000) is None
+
+
+def test_votes() -> None:
+    ballots = [("7", 0.2), (None, 0.9), ("8", 0.5), ("7", 0.2)]
+    seven, eight = Vote(answer="7", weight=0.4, count=2), Vote(answer="8", weight=0.5, count=1)
+    assert votes(ballots) == (eight, seven)
+    assert votes(ballots, "majority") == (seven, eight)
+    assert votes([]) == votes([(None, 1.0)]) == ()
+
+
+def test_votes_settle_ties_by_the_other_measure_then_by_order() -> None:
+    assert [v.answer for v in votes([("a", 0.6), ("b", 0.3), ("b", 0.3)])] == ["b", "a"]
+    assert [v.answer for v in votes([("a", 0.3), ("b", 0.6)], "majority")] == ["b", "a"]
+    assert [v.answer for v in votes([("b", 0.3), ("a", 0.3)])] == ["b", "a"]
+
+
+def test_strategies_by_name() -> None:
+    assert parse_strategy("beam-16") == ("beam", 16)
+    assert parse_strategy("beam") == ("beam", None)
+    assert parse_strategy("best_of_n-4") == parse_strategy("best-of-n-4") == ("best_of_n", 4)
+    options = {"branching": 2, "max_step_tokens": 9, "max_steps": 3}
+    made = {
+        name: make_search(name, n=3, aggregate="min", selection="best", **options)
+        for name in ("beam", "best_of_n")
+    }
+    assert made["beam"] == Beam(n=3, aggregate="min", selection="best", **options)
+    assert made["best_of_n"] == BestOfN(n=3, aggregate="min", selection="best")
+
+
+@pytest.mark.parametrize("name", ["bem", "beam-", "beam-x", "beam--4", "", "-4", "beam-1234567890"])
+def test_unknown_strategy_names_the_known(name: str) -> None:
+    with pytest.raises(NotFound, match="beam, best_of_n") as error:
+        parse_strategy(name)
+    assert error.value.param == "strategy"

@@ -1,0 +1,156 @@
+"""Answer equivalence in a worker process: right, ordered, and alive whatever the worker does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+
+import pytest
+
+from flashedge import grading
+from flashedge.grading import Grader
+from flashedge.types import NodeId
+
+READY = "import sys; print('{\"ready\": true}', flush=True); "
+
+
+@pytest.fixture(scope="module")
+async def grader() -> AsyncIterator[Grader]:
+    made = Grader(limit_s=1.0)
+    yield made
+    await made.close()
+
+
+def nodes(*answers: str | None) -> dict[NodeId, str | None]:
+    return {NodeId(i): a for i, a in enumerate(answers, start=1)}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize(
+    ("a", "b", "equal"),
+    [
+        (r"\frac{\sqrt{2}}{2}", r"\frac{1}{\sqrt2}", True),
+        ("x^2+2x+1", "(x+1)^2", True),
+        ("x^2", "x^3", False),
+        ("1/3", "0.333333", True),
+        (r"\{1,2\}", r"\{2,1\}", True),
+        ("(1,2)", "(2,1)", False),
+        (r"\pi", "3", False),
+        ("{{{", "}}", False),
+    ],
+)
+async def test_equal(grader: Grader, a: str, b: str, equal: bool) -> None:
+    assert await grader.equal(a, b) is equal
+    assert await grader.equal(b, a) is equal
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_clusters_are_named_by_their_lowest_node(grader: Grader) -> None:
+    answers = nodes("(x+1)^2", None, "7", "x^2+2x+1", "07.0", "8")
+    expected = nodes("(x+1)^2", None, "7", "(x+1)^2", "7", "8")
+    assert await grader.cluster(answers) == expected
+    assert await grader.cluster(dict(reversed(answers.items()))) == expected
+    assert await grader.cluster({}) == {}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_hopeless_comparison_is_cut_and_the_worker_goes_on(grader: Grader) -> None:
+    since = time.perf_counter()
+    assert not await grader.equal("9^{9^{9^{9}}}", r"\sqrt{3}")
+    assert time.perf_counter() - since < 1.0 + grading.GRACE_S + grading.START_LIMIT_S
+    assert await grader.equal(r"\sqrt{4}", "2")
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_a_killed_worker_is_replaced(grader: Grader) -> None:
+    assert await grader.equal(r"\sqrt{9}", "3")
+    assert grader.pid is not None
+    os.kill(grader.pid, signal.SIGKILL)
+    await grader.equal(r"\sqrt{16}", "4")  # may count as different: the worker died over it
+    assert await grader.equal(r"\sqrt{25}", "5")
+
+
+async def test_spelling_needs_no_worker() -> None:
+    grader = Grader(command=("/nonexistent",))
+    assert await grader.equal(r"\frac12", "0.5")
+    assert not await grader.equal("5", "6")
+    assert await grader.cluster(nodes("5", "5.0", "Monday", "6")) == nodes("5", "5", "Monday", "6")
+    assert grader.pid is None
+
+
+async def test_a_worker_that_can_not_start_leaves_spelling() -> None:
+    for command in [("/nonexistent",), (sys.executable, "-c", "print('hello')")]:
+        grader = Grader(command=command)
+        answers = nodes(*(f"x+{i}" for i in range(5)), "x + 1")
+        assert await grader.cluster(answers) == answers | {NodeId(6): "x+1"}
+        assert grader.pid is None
+
+
+async def test_a_worker_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grading, "GRACE_S", 0.1)
+    hang = (sys.executable, "-c", READY + "import time; time.sleep(60)")
+    grader = Grader(limit_s=0.1, command=hang)
+    assert not await grader.equal("x", "y")
+    assert grader.pid is None
+    for other in "abcdef":  # after three strikes the answer is not asked about again
+        assert not await grader.equal("x", other)
+    assert len(grader._known) == grading.MAX_STRIKES
+
+
+async def test_a_worker_that_dies_counts_as_different() -> None:
+    die = (sys.executable, "-c", READY + "sys.stdin.readline()")
+    grader = Grader(command=die)
+    assert await grader.cluster(nodes("x", "y")) == nodes("x", "y")
+    assert grader.pid is None
+
+
+async def test_a_cancelled_question_does_not_answer_the_next() -> None:
+    slow = """import time
+for _ in sys.stdin: time.sleep(0.4); print('{"equal": true}', flush=True)"""
+    grader = Grader(command=(sys.executable, "-c", READY + slow))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.3):
+            await grader.equal("x", "y")
+    assert await grader.equal("a", "b")
+    await grader.close()
+    assert grader.pid is None
+
+
+async def test_questions_to_the_worker_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    async def verified(self: Grader, a: str, b: str) -> bool:
+        asked.append((a, b))
+        return False
+
+    monkeypatch.setattr(Grader, "_verified", verified)
+    monkeypatch.setattr(grading, "MAX_COMPARISONS", 10)
+    answers = nodes(*(f"x+{i}" for i in range(30)))
+    assert await Grader().cluster(answers) == answers
+    assert len(asked) == 10
+
+
+def test_the_daemon_does_not_import_math_verify() -> None:
+    code = (
+        "import flashedge.grading, sys; "
+        "assert not {'math_verify', 'sympy', 'torch', 'vllm'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=grading._package_parent())
+
+
+def test_the_worker_ends_with_its_parent() -> None:
+    """Its stdin closes when the daemon is gone, however it went."""
+    done = subprocess.run(
+        [sys.executable, "-m", "flashedge.grading"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=60,
+        check=True,
+        cwd=grading._package_parent(),
+    )
+    assert done.stdout == b'{"ready": true}\n'
