@@ -54,12 +54,12 @@ def serve(config: Config, make: Callable[[Config], App] = make_app) -> None:
     lock = Lock(config)
     listening: socket.socket | None = None
     try:
+        _log_to(config)
         reap_orphans(config)
         listening = bind(config.host, config.port)
         port = listening.getsockname()[1]
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _exit)
-        _log_to(config)
         record = Record(
             pid=os.getpid(),
             host=config.host,
@@ -132,16 +132,21 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def reap_orphans(config: Config) -> None:
-    """Kill what a daemon that was itself killed left running. Only called with the lock held."""
+    """Kill engines that outlived a killed daemon. Only called with the lock held.
+
+    They are in the dead daemon's session and name vLLM or the daemon in their command line; a
+    session whose leader lives is somebody else's.
+    """
     import psutil
 
     before = read_record(config)
-    if before is None or before.pid == os.getpid():
+    if before is None or psutil.pid_exists(before.pid):
         return
-    for process in psutil.process_iter(["create_time"]):
+    for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error, ProcessLookupError):
-            of_daemon = os.getsid(process.pid) == before.pid
-            if of_daemon and process.info["create_time"] >= before.started_at - 60:
+            command = " ".join(process.cmdline()).lower()
+            ours = "vllm" in command or "flashedge" in command
+            if ours and os.getsid(process.pid) == before.pid:
                 log.warning("killing process %d, left by daemon %d", process.pid, before.pid)
                 process.kill()
 

@@ -15,7 +15,14 @@ from typing import Any
 from flashedge.client import Client, from_body
 from flashedge.config import Config
 from flashedge.daemon import ERROR_MARK
-from flashedge.daemon_files import Record, find, holder, output_path, prepare_state_dir
+from flashedge.daemon_files import (
+    Record,
+    already_runs,
+    find,
+    holder,
+    output_path,
+    prepare_state_dir,
+)
 from flashedge.errors import DaemonError, EngineError, FlashEdgeError
 
 READY_TIMEOUT_S = 600.0  # large models load for minutes
@@ -39,10 +46,12 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """Start a daemon in a session of its own; `values` are settings given explicitly.
 
-    Raises ConfigError when the state folder can't be written. Says nothing about whether the
-    daemon comes up: see `wait_ready`.
+    Raises ConfigError when the state folder can't be written, DaemonError when one runs. Says
+    nothing about whether the daemon comes up: see `wait_ready`.
     """
     prepare_state_dir(config)
+    if (pid := holder(config)) is not None:
+        raise already_runs(config, pid)
     folders = {k: getattr(config, k) for k in ("state_dir", "cache_dir", "config_dir")}
     given = {**folders, **{k: v for k, v in (values or {}).items() if v is not None}}
     options = [part for k, v in given.items() for part in ("--set", f"{k}={v}")]
@@ -75,6 +84,8 @@ def wait_ready(
         if process is not None and process.poll() is not None:
             raise told_error(config, process.returncode)
         record = find(config)
+        if record is not None and process is not None and record.pid != process.pid:
+            record = None  # another's: ours is about to find that out and end
         health = _health(config, record)
         state = str(health.get("status"))
         if record is not None and state in ("ready", "degraded"):
@@ -97,14 +108,13 @@ def ensure(
     """A ready daemon: the one that runs, else a new one. Raises like `wait_ready`."""
     if holder(config) is not None:
         return wait_ready(config, on_state=on_state)
-    process = start(
-        config, {"pair": config.pair, "port": config.port, "host": config.host}, command
-    )
+    process: subprocess.Popen[bytes] | None = None
     try:
+        given = {"pair": config.pair, "port": config.port, "host": config.host}
+        process = start(config, given, command)
         return wait_ready(config, process, on_state=on_state)
     except DaemonError:
-        other = holder(config)
-        if other is None or other == process.pid:
+        if holder(config) in (None, process.pid if process else None):
             raise
         return wait_ready(config, on_state=on_state)  # somebody else's was quicker
     except (EngineError, KeyboardInterrupt):

@@ -78,6 +78,13 @@ def state_error(config: Config, error: OSError) -> ConfigError:
     )
 
 
+def already_runs(config: Config, pid: int | None) -> DaemonError:
+    return DaemonError(
+        f"a daemon already runs (process {pid}) with state folder {config.state_dir}",
+        mend="flashedge down stops it",
+    )
+
+
 class Lock:
     """Held by the one daemon of a state folder for as long as its process lives."""
 
@@ -90,11 +97,7 @@ class Lock:
             self._file.close()
             if error.errno not in (errno.EACCES, errno.EAGAIN):
                 raise state_error(config, error) from error
-            pid = holder(config)
-            raise DaemonError(
-                f"a daemon already runs (process {pid}) with state folder {config.state_dir}",
-                mend="flashedge down stops it",
-            ) from error
+            raise already_runs(config, holder(config)) from error
 
     def release(self) -> None:
         self._file.close()

@@ -1,0 +1,49 @@
+"""A daemon whose application is a stub: the product's process life without engines.
+
+Run as a program with the daemon's own arguments. STUB_* variables say how it misbehaves.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from typing import Any
+
+from flashedge import daemon
+from flashedge.config import Config
+from flashedge.errors import CheckpointError
+
+
+def make_stub(config: Config) -> Any:
+    behaviour = os.environ.get("STUB_BEHAVIOUR", "")
+    if behaviour == "bad checkpoint":
+        raise CheckpointError("model.safetensors is missing", mend="pull it")
+    if behaviour == "crash":
+        raise RuntimeError("boom")
+    if behaviour == "child":
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    ready_at = time.monotonic() + float(os.environ.get("STUB_LOADS_S", "0"))
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "lifespan":
+            while True:
+                message = await receive()
+                await send({"type": message["type"] + ".complete"})
+                if message["type"] == "lifespan.shutdown":
+                    return
+        state = "ready" if time.monotonic() >= ready_at else "starting"
+        if behaviour == "failed":
+            state = "failed"
+        body = f'{{"status": "{state}", "detail": "as told"}}'.encode()
+        headers = [(b"content-type", b"application/json")]
+        code = 200 if state == "ready" else 503
+        await send({"type": "http.response.start", "status": code, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    return app
+
+
+if __name__ == "__main__":
+    sys.exit(daemon.main(make=make_stub))

@@ -1,0 +1,122 @@
+"""Where a setting comes from, and what is said about one that is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from flashedge.config import Config, load_config
+from flashedge.errors import ConfigError
+
+
+def load(
+    home: Path, file: str = "", env: Mapping[str, str] | None = None, **overrides: object
+) -> Config:
+    if file:
+        (home / "config").mkdir(exist_ok=True)
+        (home / "config" / "config.toml").write_text(file)
+    return load_config(overrides, {"FLASHEDGE_HOME": str(home), **(env or {})})
+
+
+def test_defaults(tmp_path: Path) -> None:
+    config = load(tmp_path)
+    assert (config.host, config.port, config.pair) == ("127.0.0.1", 8642, "bundled")
+    assert config.state_dir == tmp_path / "state"
+    assert config.cache_dir == tmp_path / "cache"
+    assert config.config_file == tmp_path / "config" / "config.toml"
+    assert config.is_loopback
+
+
+def test_folders_without_home_follow_the_platform() -> None:
+    config = load_config({}, {})
+    assert config.state_dir.name == "flashedge"
+    assert len({config.state_dir, config.cache_dir, config.config_dir}) == 3
+
+
+def test_order_is_command_environment_file_default(tmp_path: Path) -> None:
+    file = 'port = 1\npair = "file"\nmax_running = 7\nqueue_limit = 3\n'
+    env = {"FLASHEDGE_PORT": "2", "FLASHEDGE_PAIR": "env"}
+    config = load(tmp_path, file, env, port=3, pair=None)
+    assert (config.port, config.pair, config.max_running) == (3, "env", 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("512MiB", 512 << 20), ("2 GiB", 2 << 30), ("1048576", 1 << 20), (1 << 21, 1 << 21)],
+)
+def test_sizes(tmp_path: Path, text: object, count: int) -> None:
+    assert load(tmp_path, generator_kv_bytes=text).generator_kv_bytes == count
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("port", "many", "must be an integer"),
+        ("port", "80MiB", "must be an integer"),
+        ("port", 70000, "at most 65535"),
+        ("port", -1, "at least 0"),
+        ("port", True, "must be an integer"),
+        ("port", 1.5, "must be an integer"),
+        ("max_running", "0", "at least 1"),
+        ("idle_timeout_s", "nan", "must be a number"),
+        ("idle_timeout_s", "inf", "must be a number"),
+        ("idle_timeout_s", "0", "at least 1"),
+        ("log_level", "loud", "must be one of debug"),
+        ("host", 5, "must be a string"),
+        ("state_dir", "", "must be a folder"),
+        ("generator_kv_bytes", "12XiB", "must be an integer"),
+    ],
+)
+def test_wrong_values(tmp_path: Path, key: str, value: object, said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as e:
+        load(tmp_path, **{key: value})
+    assert key in str(e.value)
+    assert e.value.param == key
+
+
+def test_unknown_key_in_the_file_names_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="unknown key 'max_runing'") as e:
+        load(tmp_path, "max_runing = 3")
+    assert "config.toml" in str(e.value)
+    assert e.value.mend == "did you mean 'max_running'?"
+
+
+def test_unknown_key_near_nothing_lists_all(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as e:
+        load(tmp_path, "zzz = 3")
+    assert "threads_per_engine" in (e.value.mend or "")
+
+
+def test_misspelt_variable_is_refused_and_a_stranger_left_alone(tmp_path: Path) -> None:
+    load(tmp_path, env={"FLASHEDGE_VENV": "/x", "FLASHEDGE_FAST": "1"})
+    with pytest.raises(ConfigError, match="FLASHEDGE_PROT") as e:
+        load(tmp_path, env={"FLASHEDGE_PROT": "1"})
+    assert "FLASHEDGE_PORT" in (e.value.mend or "")
+
+
+def test_empty_variable_counts_as_unset(tmp_path: Path) -> None:
+    assert load(tmp_path, env={"FLASHEDGE_PORT": ""}).port == 8642
+
+
+def test_file_that_is_no_toml(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        load(tmp_path, "port = = 3")
+
+
+def test_config_dir_cannot_move_itself(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="unknown key 'config_dir'"):
+        load(tmp_path, 'config_dir = "/elsewhere"')
+
+
+def test_the_key_is_not_printed(tmp_path: Path) -> None:
+    assert "sesame" not in repr(load(tmp_path, api_key="sesame"))
+
+
+@pytest.mark.parametrize(
+    ("host", "loopback"),
+    [("127.0.0.1", True), ("localhost", True), ("::1", True), ("0.0.0.0", False), ("box", False)],
+)
+def test_loopback(tmp_path: Path, host: str, loopback: bool) -> None:
+    assert load(tmp_path, host=host).is_loopback is loopback

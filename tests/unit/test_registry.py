@@ -1,0 +1,238 @@
+"""models.toml as shipped and as a user writes it; memory plans; where a model's folder is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tiny_models import write_hub_model, write_model
+
+from flashedge.config import Config, load_config
+from flashedge.errors import CheckpointError, ConfigError, NotFound
+from flashedge.registry import (
+    ENGINE_OVERHEAD_BYTES,
+    RESERVED_BYTES,
+    Pair,
+    find_pair,
+    hub_folder,
+    load_pairs,
+    locate,
+    resolve_model,
+)
+
+CARD_BYTES = 24_564 << 20
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    return load_config({}, {"FLASHEDGE_HOME": str(tmp_path / "home")})
+
+
+def users_file(config: Config, text: str) -> None:
+    config.config_dir.mkdir(parents=True, exist_ok=True)
+    (config.config_dir / "models.toml").write_text(text)
+
+
+# ---------------------------------------------------------------- as shipped
+
+
+def qwen2(hidden: int, layers: int, kv: int, ffn: int, vocab: int, tied: bool) -> int:
+    """Parameters of a Qwen2 model: biases on q, k, v; two norms a layer; head_dim 128."""
+    width = kv * 128
+    attention = 2 * hidden * hidden + hidden + 2 * (hidden * width + width)
+    layer = attention + 3 * hidden * ffn + 2 * hidden
+    return layers * layer + hidden + vocab * hidden * (1 if tied else 2)
+
+
+def mistral(hidden: int, layers: int, kv: int, ffn: int, vocab: int) -> int:
+    attention = 2 * hidden * hidden + 2 * hidden * kv * 128
+    layer = attention + 3 * hidden * ffn + 2 * hidden
+    return layers * layer + hidden + 2 * vocab * hidden
+
+
+SMALL = qwen2(1536, 28, 2, 8960, 151936, tied=True)
+LARGE = qwen2(3584, 28, 4, 18944, 152064, tied=False)
+PARAMETERS = {
+    "Qwen/Qwen2.5-Math-1.5B-Instruct": SMALL,
+    "Qwen/Qwen2.5-1.5B-Instruct": SMALL,
+    "Qwen/Qwen2.5-Math-7B-Instruct": LARGE,
+    "Qwen/Qwen2.5-7B-Instruct": LARGE,
+    "Skywork/Skywork-o1-Open-PRM-Qwen-2.5-1.5B": SMALL + 1536 + 1,  # + value head
+    "peiyi9979/math-shepherd-mistral-7b-prm": mistral(4096, 32, 8, 14336, 32000),
+    # no lm_head; a score head of two layers instead
+    "Qwen/Qwen2.5-Math-PRM-7B": LARGE - 152064 * 3584 + (3584 + 1) * 3584 + (3584 + 1) * 2,
+}
+KV_BYTES_A_TOKEN = {"1.5B": 2 * 28 * 2 * 128 * 2, "7B": 2 * 28 * 4 * 128 * 2}
+
+
+def papers_pairs(config: Config) -> list[Pair]:
+    return [p for p in load_pairs(config).values() if p.name != "bundled"]
+
+
+def test_known_counts() -> None:
+    """The formulas give the counts that the models' cards state."""
+    assert SMALL == 1_543_714_304
+    assert LARGE == 7_615_616_512
+    assert PARAMETERS["peiyi9979/math-shepherd-mistral-7b-prm"] == 7_241_732_096
+
+
+def test_shipped_models_and_weights(config: Config) -> None:
+    specs = {s.source: s for p in papers_pairs(config) for s in (p.generator, p.verifier)}
+    assert specs.keys() == PARAMETERS.keys()
+    for source, spec in specs.items():
+        assert spec.dtype == "bfloat16"
+        assert spec.weights_bytes == 2 * PARAMETERS[source], source
+        assert spec.revision
+
+
+def test_each_plan_fits_24_gb_or_says_that_it_does_not(config: Config) -> None:
+    for pair in papers_pairs(config):
+        memory = pair.memory
+        assert memory.total_bytes == CARD_BYTES
+        needed = pair.needed_bytes
+        assert needed is not None
+        assert memory.fits is (needed <= CARD_BYTES), pair.name
+        weights = (pair.generator.weights_bytes or 0) + (pair.verifier.weights_bytes or 0)
+        kv = memory.generator_kv_bytes + memory.verifier_kv_bytes
+        assert needed == weights + kv + 2 * ENGINE_OVERHEAD_BYTES + RESERVED_BYTES
+    assert {p.name for p in papers_pairs(config) if not p.memory.fits} == {
+        f"{g}-7b+{v}" for g in ("math", "qwen") for v in ("shepherd-7b", "prm-7b")
+    }
+
+
+def test_each_plan_holds_a_whole_path(config: Config) -> None:
+    for pair in papers_pairs(config):
+        size = "7B" if "7B" in pair.generator.source else "1.5B"
+        path_bytes = pair.generator.max_model_len * KV_BYTES_A_TOKEN[size]
+        assert pair.memory.generator_kv_bytes > path_bytes, pair.name
+
+
+def test_bundled_pair(config: Config) -> None:
+    pair = find_pair("bundled", config)
+    assert pair.generator.source.endswith("flashedge/bundled/generator")
+    assert pair.verifier.family == "qwen_prm"
+    assert pair.verifier.options == {"step_token": "<extra_0>"}
+    assert pair.max_path_tokens < pair.generator.max_model_len
+
+
+def test_unknown_pair_names_the_nearest(config: Config) -> None:
+    with pytest.raises(NotFound) as e:
+        find_pair("bundeld", config)
+    assert e.value.mend == "did you mean 'bundled'?"
+
+
+# ---------------------------------------------------------------- the user's file
+
+MINE = """
+[generators.mine]
+source = "/models/g"
+dtype = "bfloat16"
+max_model_len = 2048
+[verifiers.mine]
+source = "/models/v"
+dtype = "bfloat16"
+max_model_len = 2048
+family = "step_tag"
+step_token = "ки"
+good_token = "+"
+bad_token = "-"
+[pairs.mine]
+description = "mine"
+generator = "mine"
+verifier = "mine"
+memory = { generator_kv_bytes = "1GiB", verifier_kv_bytes = "512MiB", total_bytes = 8000000000 }
+sampling = { temperature = 1 }
+max_step_tokens = 100
+max_path_tokens = 1000
+"""
+
+
+def test_users_pair(config: Config) -> None:
+    users_file(config, MINE)
+    pair = find_pair("mine", config)
+    assert pair.memory.generator_kv_bytes == 1 << 30
+    assert pair.sampling.temperature == 1.0
+    assert pair.verifier.tokens == ("ки", "+", "-")
+    assert pair.needed_bytes is None
+    assert "bundled" in load_pairs(config)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said", "mend"),
+    [
+        (
+            "max_model_len = 2048",
+            "max_model_lne = 2048",
+            "unknown key 'max_model_lne'",
+            "max_model_len",
+        ),
+        ("[pairs.mine]", "[pears.mine]", "unknown key 'pears'", "pairs"),
+        ("temperature = 1", "temperatur = 1", "unknown key 'temperatur'", "temperature"),
+        ('generator = "mine"', 'generator = "mien"', "unknown key 'mien'", "mine"),
+        ('dtype = "bfloat16"', 'dtype = "fp8"', "dtype is 'fp8'", None),
+        ('family = "step_tag"', 'family = "step"', "family is 'step'", None),
+        ('family = "step_tag"\n', "", "family is missing", None),
+        ("max_step_tokens = 100\n", "", "max_step_tokens is missing", None),
+        ("max_step_tokens = 100", "max_step_tokens = 0", "must be positive", None),
+        ("max_step_tokens = 100", "max_step_tokens = true", "is no integer", None),
+        ('"1GiB"', '"1GB"', "is no integer", None),
+        ("[pairs.mine]", '[pairs."mi:ne"]', "can't hold ':'", None),
+        ('description = "mine"', "description = 3", "is no string", None),
+        ("sampling = {", "sampling = 3 #", "must be a table", None),
+    ],
+)
+def test_mistakes_are_named(
+    config: Config, old: str, new: str, said: str, mend: str | None
+) -> None:
+    assert old in MINE
+    users_file(config, MINE.replace(old, new, 1))
+    with pytest.raises(ConfigError, match=said) as e:
+        load_pairs(config)
+    assert "models.toml" in str(e.value)
+    if mend:
+        assert mend in (e.value.mend or "")
+
+
+# ---------------------------------------------------------------- folders
+
+
+def test_model_that_is_not_here(config: Config) -> None:
+    spec = find_pair("qwen-1.5b+skywork-1.5b", config).generator
+    with pytest.raises(CheckpointError, match="not on this machine") as e:
+        resolve_model(spec, config)
+    assert e.value.mend == "flashedge models pull Qwen/Qwen2.5-1.5B-Instruct"
+
+
+@pytest.mark.parametrize("place", ["own", "users"])
+def test_model_in_a_hub_cache(config: Config, tmp_path: Path, place: str) -> None:
+    spec = find_pair("qwen-1.5b+skywork-1.5b", config).generator
+    hub = hub_folder(config) if place == "own" else tmp_path / "hf" / "hub"
+    assert spec.revision is not None
+    made = write_hub_model(hub, spec.source, spec.revision, "Qwen2ForCausalLM")
+    assert resolve_model(spec, config) == made
+
+
+def test_another_revision_does_not_count(config: Config) -> None:
+    spec = find_pair("qwen-1.5b+skywork-1.5b", config).generator
+    write_hub_model(hub_folder(config), spec.source, "0" * 40, "Qwen2ForCausalLM")
+    assert locate(spec, config) is None
+
+
+def test_main_is_whatever_the_cache_says(config: Config) -> None:
+    spec = find_pair("qwen-1.5b+skywork-1.5b", config).verifier
+    assert spec.revision == "main"
+    made = write_hub_model(hub_folder(config), spec.source, "1" * 40, "Qwen2ForPrmModel")
+    assert resolve_model(spec, config) == made
+
+
+def test_model_in_a_folder(config: Config, tmp_path: Path) -> None:
+    users_file(config, MINE.replace("/models", str(tmp_path)))
+    pair = find_pair("mine", config)
+    with pytest.raises(CheckpointError, match="no model folder"):
+        resolve_model(pair.generator, config)
+    write_model(tmp_path / "g")
+    write_model(tmp_path / "v", "MistralForCausalLM")
+    assert resolve_model(pair.generator, config) == tmp_path / "g"
+    assert resolve_model(pair.verifier, config) == tmp_path / "v"
