@@ -215,7 +215,6 @@ class LevelSearch(ABC):
             state.phase is not Phase.SCORE
             or at is None
             or at.segment is None
-            or at.status is not NodeStatus.GENERATED
             or at.scores is not None
         ):
             return state, ()

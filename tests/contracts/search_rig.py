@@ -52,7 +52,7 @@ class World:
         if finish is FinishReason.STEP_LIMIT:
             length = bound.max_tokens
         count = random.randint(1, 3) if bound.to_end else 1
-        steps = [f"{random.choice('ab')}\n\n" for _ in range(count)]
+        steps = [f"{random.choice('ab')}{random.choice(('', ' '))}\n\n" for _ in range(count)]
         if finish is FinishReason.STOP and random.random() < 0.8:
             steps[-1] = f"\\boxed{{{random.choice(['7', '07', '8', 'x+1'])}}}"
         return Segment(

@@ -122,6 +122,10 @@ def test_results_that_nobody_asked_for_change_nothing(search: Search[Any]) -> No
             *(Generated(node=n.id, segment=SEGMENT) for n in known if n.segment),
             *(Scored(node=n.id, scores=(0.5,)) for n in known if n.scores or not n.segment),
         ]
+        if any(n.status is NodeStatus.GENERATING for n in known):  # no score is asked for yet
+            strange += [
+                Scored(node=n.id, scores=(0.5,) * len(n.segment.steps)) for n in known if n.segment
+            ]
         for result in strange:
             assert search.tell(state, result) == (state, ())
 
@@ -174,7 +178,7 @@ def test_lookahead_is_what_happens_to_a_kept_node(search: Search[Any]) -> None:
                 if node.status is NodeStatus.GENERATING:
                     early.setdefault(node.id, search.lookahead(state, node.id))
                 elif node.status is NodeStatus.GENERATED:
-                    late.setdefault(node.id, search.lookahead(state, node.id))
+                    late[node.id] = search.lookahead(state, node.id)
 
         run = drive(search, world=world, watch=watch)
         expanded = {c.parent: c for c in run.commands if isinstance(c, Expand)}
@@ -185,6 +189,8 @@ def test_lookahead_is_what_happens_to_a_kept_node(search: Search[Any]) -> None:
                 then = expanded[node]
                 seeds = tuple(c.seed for c in then.children)
                 both = min(len(seeds), len(ahead.seeds))
+                level = [n for n in run.tree.nodes.values() if n.depth == run.tree[node].depth + 1]
+                assert len(ahead.seeds) <= len(level)  # what the search could give at most
                 assert ahead.granularity == then.granularity
                 assert ahead.seeds[:both] == seeds[:both]
                 assert early[node].seeds[:both] == seeds[:both]

@@ -76,6 +76,15 @@ def test_beam_keeps_its_rules(search: Beam, limits: Limits, world: World, order:
     check_choice(search, run)
 
 
+def test_the_budget_is_reached_exactly() -> None:
+    search = Beam(n=6, branching=2, max_step_tokens=5)
+    first = next(c.nodes for c in drive(search).commands if isinstance(c, Score))
+    for budget, levels in ((tokens(drive(search).tree, first), 1), (1, 1), (10_000, None)):
+        run = drive(search, limits=Limits(max_path_tokens=40, token_budget=budget))
+        scored = [c for c in run.commands if isinstance(c, Score)]
+        assert len(scored) == levels or (levels is None and len(scored) > 1)
+
+
 def tokens(tree: Tree, nodes: tuple[NodeId, ...]) -> int:
     return sum(len(s.token_ids) for n in nodes if (s := tree[n].segment))
 
@@ -129,6 +138,9 @@ def check_choice(search: Beam, run: Run) -> None:
         assert score[finish.choice] == max(score[n] for n in done if tree[n].answer is not None)
     else:
         assert finish.votes[0].answer == finish.answer
+        measure = "count" if search.selection == "majority" else "weight"
+        most = max(getattr(v, measure) for v in finish.votes)
+        assert getattr(finish.votes[0], measure) == most
 
 
 @given(st.text(alphabet="ab \n", max_size=40))

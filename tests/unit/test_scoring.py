@@ -6,7 +6,11 @@ import pytest
 
 from flashedge.errors import RequestError
 from flashedge.runtime import spec
+from flashedge.search.base import Finish
 from flashedge.search.scoring import AGGREGATES, aggregate
+from flashedge.search.selection import choose
+from flashedge.search.tree import ROOT, Tree
+from flashedge.types import NodeId
 
 
 @pytest.mark.parametrize(
@@ -26,3 +30,28 @@ def test_unknown_aggregate_names_the_known() -> None:
 
 def test_a_run_may_ask_for_each() -> None:
     assert set(spec.AGGREGATES) == set(AGGREGATES)
+
+
+def finished(*paths: tuple[str | None, float]) -> tuple[Tree, tuple[NodeId, ...]]:
+    tree, made = Tree.rooted(1).expand(ROOT, len(paths))
+    for node, (answer, score) in zip(made, paths, strict=True):
+        tree = tree.scored(node.id, (score,)).answered({node.id: answer})
+    return tree, tuple(n.id for n in made)
+
+
+@pytest.mark.parametrize(
+    ("by", "answer", "choice"), [("weighted", "8", 3), ("majority", "7", 2), ("best", "9", 5)]
+)
+def test_choose(by: str, answer: str, choice: int) -> None:
+    paths = [("7", 0.1), ("7", 0.2), ("8", 0.6), ("8", 0.6), ("9", 0.7), ("7", 0.2), (None, 1.0)]
+    tree, nodes = finished(*paths)
+    finish = choose(tree, nodes, how="last", by=by)
+    assert (finish.answer, finish.choice) == (answer, choice)
+    assert len(finish.votes) == 3
+
+
+def test_choose_without_an_answer_shows_the_best_path() -> None:
+    tree, nodes = finished((None, 0.1), (None, 0.4), (None, 0.4))
+    assert choose(tree, nodes, how="last", by="weighted") == Finish(
+        choice=NodeId(2), answer=None, votes=()
+    )
