@@ -102,14 +102,15 @@ class _Tally:
             self.first_token_s = time.monotonic() - self.began
 
     def tell(self, error: BaseException | None) -> None:
-        whole = len(self.finishes) == self.n
-        ended = "error" if isinstance(error, Exception) else "cancelled"
+        finish = "error" if isinstance(error, Exception) else "cancelled"
+        if len(self.finishes) == self.n:
+            finish = "length" if "length" in self.finishes.values() else "stop"
         self.metrics.observe_chat(
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,
             first_token_s=self.first_token_s,
             total_s=time.monotonic() - self.began,
-            finish="length" if "length" in self.finishes.values() else "stop" if whole else ended,
+            finish=finish,
         )
 
     @property

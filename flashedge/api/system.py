@@ -45,6 +45,8 @@ def system_router(service: ServicePort) -> APIRouter:
         now = service.health()
         service.metrics.observe_health("generator", now.generator)
         service.metrics.observe_health("verifier", now.verifier)
+        counts = service.counts
+        service.metrics.observe_queue(waiting=counts["queued"], running=counts["running"])
         for engine, view in (await _views(service)).items():
             service.metrics.observe_view(engine, view)
         text = service.metrics.render()

@@ -39,8 +39,6 @@ class Metrics:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._queued: set[str] = set()
-        self._running: set[str] = set()
         self._no_token_yet: dict[str, float] = {}  # run id -> when it left the queue
         self._last: dict[tuple[str, str], int] = {}  # what each engine last counted
         self.registry = registry = CollectorRegistry()
@@ -58,7 +56,7 @@ class Metrics:
         for status in ("finished", "failed", "cancelled"):
             self._runs.labels(status)
         self._num_running = gauge("num_runs_running", "Runs that are being driven.")
-        self._num_queued = gauge("num_runs_waiting", "Runs that wait in the queue.")
+        self._num_waiting = gauge("num_runs_waiting", "Runs that wait in the queue.")
         self._chats = counter("chats", "Plain chat requests that ended.", "finished_reason")
         self._tree = counter("tree_tokens", "Committed tokens of search trees.")
         self._speculated = counter("speculated_tokens", "Tokens speculated and not kept.")
@@ -87,17 +85,10 @@ class Metrics:
         self._restarts = counter("engine_restarts", "Times the engine came back.", "engine")
         self._up = gauge("engine_up", "1 while the engine serves.", "engine")
 
-    def submitted(self, run_id: str) -> None:
-        """A run entered the queue."""
-        self._queued.add(run_id)
-        self._count_runs()
-
     def observe(self, run_id: str, event: Event) -> None:
         """Take one event of a run in, in order; each event once."""
         match event:
             case RunStarted(queue_s=queue_s):
-                self._queued.discard(run_id)
-                self._running.add(run_id)
                 self._no_token_yet[run_id] = self._clock()
                 self._queue_seconds.observe(queue_s)
             case Progress(tokens=tokens):
@@ -121,8 +112,12 @@ class Metrics:
             case RunCancelled():
                 self._over(run_id, "cancelled")
             case _:
-                return
-        self._count_runs()
+                pass
+
+    def observe_queue(self, *, waiting: int, running: int) -> None:
+        """Runs that wait and runs that are driven now."""
+        self._num_waiting.set(waiting)
+        self._num_running.set(running)
 
     def observe_chat(
         self,
@@ -159,8 +154,6 @@ class Metrics:
     # ------------------------------------------------------------ inner
 
     def _over(self, run_id: str, status: str) -> None:
-        self._queued.discard(run_id)
-        self._running.discard(run_id)
         self._no_token_yet.pop(run_id, None)
         self._runs.labels(status).inc()
 
@@ -168,10 +161,6 @@ class Metrics:
         started = self._no_token_yet.pop(run_id, None)
         if started is not None:
             self._first_token.labels("run").observe(self._clock() - started)
-
-    def _count_runs(self) -> None:
-        self._num_queued.set(len(self._queued))
-        self._num_running.set(len(self._running))
 
     def _advance(self, metric: Counter, engine: str, what: str, count: int) -> None:
         """Follow a count kept elsewhere, which starts again at 0 when its process does."""

@@ -56,7 +56,7 @@ class Live:
 
     base_url: str
     port: int
-    service: FakeService
+    service: Any
     loop: asyncio.AbstractEventLoop
 
     def call(self, work: Callable[[], T]) -> T:
@@ -73,9 +73,15 @@ class Live:
 
 @contextmanager
 def live_server(service: FakeService, **settings: object) -> Iterator[Live]:
+    with serving(make_app(service, **settings), service) as live:
+        yield live
+
+
+@contextmanager
+def serving(app: FastAPI, service: Any) -> Iterator[Live]:
+    """`app` behind uvicorn until the end of the block."""
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
-    app = make_app(service, **settings)
     options = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
     server = uvicorn.Server(options)
     loops: list[asyncio.AbstractEventLoop] = []

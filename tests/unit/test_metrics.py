@@ -49,20 +49,17 @@ def _step(tokens: int) -> StepCompleted:
     )
 
 
-def test_runs_move_through_queue_running_and_over() -> None:
+def test_runs_by_how_they_ended_and_the_queue() -> None:
     metrics = Metrics()
-    for run in ("a", "b", "c"):
-        metrics.submitted(run)
-    assert values(metrics)["flashedge:num_runs_waiting"] == 3
+    metrics.observe_queue(waiting=3, running=2)
+    seen = values(metrics)
+    assert (seen["flashedge:num_runs_waiting"], seen["flashedge:num_runs_running"]) == (3, 2)
     metrics.observe("a", RunStarted(config={}, queue_s=0.1))
     metrics.observe("b", RunStarted(config={}, queue_s=0.1))
     metrics.observe("c", RunCancelled(reason="left the queue"))
-    seen = values(metrics)
-    assert (seen["flashedge:num_runs_waiting"], seen["flashedge:num_runs_running"]) == (0, 2)
     metrics.observe("a", RunFinished(result={"usage": USAGE, "timing": {"total_s": 3.0}}))
     metrics.observe("b", RunFailed(error="x", code="y"))
     seen = values(metrics)
-    assert seen["flashedge:num_runs_running"] == 0
     for status in ("finished", "failed", "cancelled"):
         assert seen[f"flashedge:runs_total{{{status}}}"] == 1
     assert seen["flashedge:run_seconds_sum"] == 3.0
@@ -112,5 +109,5 @@ def test_engines() -> None:
 
 def test_two_registries_do_not_share() -> None:
     one, other = Metrics(), Metrics()
-    one.submitted("a")
+    one.observe_queue(waiting=1, running=0)
     assert values(other)["flashedge:num_runs_waiting"] == 0
