@@ -147,7 +147,8 @@ check_space() {
   local need=5 there free
   if [ "$MODE" = cuda ]; then need=15; fi
   there=$({ du -sm "$VENV" 2>/dev/null || true; } | cut -f1)
-  free=$(df -Pm "$(dirname "$VENV")" | awk 'NR == 2 { print $4 }')
+  free=$({ df -Pm "$(dirname "$VENV")" 2>/dev/null || true; } | awk 'NR == 2 { print $4 }')
+  if [ -z "$free" ]; then return; fi # a file system that df can't tell about
   [ "$((free + ${there:-0}))" -ge "$((need * 1000))" ] ||
     die "not enough disk: set-up takes $need GB, $(dirname "$VENV") has $((free / 1000)) GB free" \
       "free some, or put the environment elsewhere: FLASHEDGE_VENV=/big/disk/venv"

@@ -38,16 +38,15 @@ def status_line(view: TreeView) -> Text:
         before = f", {view.position} before it" if view.position else ""
         return Text(f"waiting for its turn{before}", style="yellow")
     parts = [
+        view.note,
         f"{view.complete} complete",
         f"{view.alive} growing" if view.state == "running" else None,
         f"{view.tokens:,} tokens",
         None if view.certainty is None else f"certainty {view.certainty:.2f}",
-        view.note,
     ]
     style = {"running": "bold cyan", "finished": "bold green"}.get(view.state, "bold red")
-    return Text(f"{view.state}  ", style=style).append(
-        " · ".join(p for p in parts if p), style="default"
-    )
+    line = Text(f"{view.state}  ", style=style, no_wrap=True, overflow="ellipsis")
+    return line.append(" · ".join(p for p in parts if p), style="default")
 
 
 def _lines(view: TreeView, width: int) -> Iterator[Text]:

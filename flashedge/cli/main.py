@@ -57,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
 
     def called() -> None:
         nonlocal code
-        code = app(argv, standalone_mode=False) or 0
+        code = app(argv, prog_name="flashedge", standalone_mode=False) or 0
 
     try:
         return output.guarded(called) or code

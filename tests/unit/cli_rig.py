@@ -1,0 +1,66 @@
+"""Runs commands in this process, with the daemon replaced by `FakeDaemon`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_daemon import FakeDaemon
+
+from flashedge import daemon_control
+from flashedge.cli.main import main
+from flashedge.client import Client
+from flashedge.daemon_files import Record
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def last(self) -> str:
+        return self.out.rstrip("\n").rpartition("\n")[2]
+
+
+class Cli:
+    """`cli("solve", "2 + 2")` -> Done."""
+
+    def __init__(self, capfd: pytest.CaptureFixture[str]) -> None:
+        self._capfd = capfd
+
+    def __call__(self, *arguments: str) -> Done:
+        self._capfd.readouterr()
+        code = main(list(arguments))
+        out, err = self._capfd.readouterr()
+        assert "Traceback" not in err
+        return Done(code, out, err)
+
+
+def cli_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Cli:
+    """Commands with folders of their own and a terminal 100 wide."""
+    monkeypatch.setenv("FLASHEDGE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.delenv("FORCE_COLOR", raising=False)
+    return Cli(capfd)
+
+
+def with_daemon(monkeypatch: pytest.MonkeyPatch, daemon: FakeDaemon) -> FakeDaemon:
+    """Make the commands find `daemon` running."""
+    record = Record(
+        pid=4242, host="127.0.0.1", port=8642, pair="bundled", started_at=1.7e9, version="0"
+    )
+
+    def connect(config: Any) -> Client:
+        return Client(record.url, api_key=config.api_key, transport=daemon)
+
+    monkeypatch.setattr(daemon_control, "find", lambda config: record)
+    monkeypatch.setattr(daemon_control, "ensure", lambda config, **kwargs: record)
+    monkeypatch.setattr(daemon_control, "connect", connect)
+    return daemon

@@ -1,0 +1,229 @@
+"""The client against a transport that answers like the daemon, well or badly."""
+
+from __future__ import annotations
+
+import sys
+from subprocess import run
+from typing import Any
+
+import httpx
+import pytest
+from fake_daemon import RESULT, STORY, FakeDaemon
+
+from flashedge import errors, events
+from flashedge.client import Client, Queued, from_event
+from flashedge.errors import DaemonError, FlashEdgeError, QueueFull, RequestError, RunInterrupted
+from flashedge.sse import Frame, frames
+from flashedge.types import Message
+
+
+@pytest.fixture(autouse=True)
+def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flashedge.client.RECONNECT_DELAY_S", 0.0)
+
+
+def client(daemon: httpx.BaseTransport) -> Client:
+    return Client("http://daemon", api_key="sesame", transport=daemon)
+
+
+def told(code: str, status: int, **fields: Any) -> httpx.Response:
+    headers = {"Retry-After": "7"} if code == "queue_full" else {}
+    error = {"message": "as told", "type": "x", "param": None, "code": code, **fields}
+    return httpx.Response(status, json={"error": error}, headers=headers)
+
+
+# ---------------------------------------------------------------- following a run
+
+
+def test_solve_yields_queued_then_every_event() -> None:
+    daemon = FakeDaemon()
+    with client(daemon) as c:
+        got = list(c.solve({"problem": "p"}))
+    assert got == [(0, Queued(id="run-1", position=0)), *enumerate(STORY, start=1)]
+    assert daemon.bodies("/v1/solve") == [{"problem": "p", "stream": True}]
+    assert daemon.requests[0].headers["authorization"] == "Bearer sesame"
+
+
+@pytest.mark.parametrize("cut", range(len(STORY)))
+def test_a_lost_connection_is_taken_up_after_the_last_event(cut: int) -> None:
+    daemon = FakeDaemon(cut_after=cut)
+    with client(daemon) as c:
+        got = [number for number, _ in c.solve({"problem": "p"})]
+    assert got == list(range(len(STORY) + 1))
+    assert daemon.requests[-1].headers["last-event-id"] == str(cut)
+
+
+def test_run_that_the_daemons_end_interrupted() -> None:
+    daemon = FakeDaemon(STORY[:5], cut_after=5, status="interrupted")
+    with client(daemon) as c, pytest.raises(RunInterrupted, match="run-1 was interrupted") as e:
+        list(c.solve({"problem": "p"}))
+    assert "flashedge runs show run-1" in (e.value.mend or "")
+
+
+def test_daemon_gone_for_good() -> None:
+    class Gone(FakeDaemon):
+        def answer(self, request: httpx.Request) -> httpx.Response:
+            if request.method == "POST":
+                return super().answer(request)
+            raise httpx.ConnectError("refused")
+
+    with client(Gone(cut_after=2)) as c, pytest.raises(DaemonError, match="went away during run"):
+        list(c.solve({"problem": "p"}))
+
+
+def test_closing_the_stream_closes_the_connection() -> None:
+    closed = []
+
+    class Watched(httpx.SyncByteStream):
+        def __iter__(self) -> Any:
+            yield b'event: queued\ndata: {"id": "run-1", "position": 3}\n\n'
+            yield b": ping\n\n"
+
+        def close(self) -> None:
+            closed.append(True)
+
+    answer = httpx.MockTransport(lambda request: httpx.Response(200, stream=Watched()))
+    with client(answer) as c:
+        stream = c.solve({"problem": "p"})
+        assert next(stream) == (0, Queued(id="run-1", position=3))
+        stream.close()  # type: ignore[attr-defined]
+        assert closed
+
+
+@pytest.mark.parametrize("data", ["{", "[]", '{"type": "NoSuchEvent"}', '{"type": "RunFinished"}'])
+def test_what_cannot_be_read_is_one_clear_error(data: str) -> None:
+    body = f'event: queued\ndata: {{"id": "r", "position": 0}}\n\ndata: {data}\n\n'.encode()
+    answer = httpx.MockTransport(lambda request: httpx.Response(200, content=body))
+    with client(answer) as c, pytest.raises(DaemonError):
+        list(c.solve({"problem": "p"}))
+
+
+# ---------------------------------------------------------------- errors
+
+
+def every_error(kind: type[FlashEdgeError] = FlashEdgeError) -> list[type[FlashEdgeError]]:
+    return [kind, *(e for k in kind.__subclasses__() for e in every_error(k))]
+
+
+@pytest.mark.parametrize("kind", every_error(), ids=lambda k: k.__name__)
+def test_each_error_comes_back_as_itself(kind: type[FlashEdgeError]) -> None:
+    reply = told(kind.code, kind.http_status, param="n", mend="do this")
+    daemon = FakeDaemon(errors={"POST /v1/solve": reply})
+    with client(daemon) as c, pytest.raises(FlashEdgeError, match="as told") as e:
+        list(c.solve({"problem": "p"}))
+    assert type(e.value) is kind
+    assert e.value.mend == "do this"
+    if isinstance(e.value, QueueFull):
+        assert e.value.retry_after_s == 7.0
+    else:
+        assert e.value.param == "n"
+    failed = events.RunFailed(error="as told", code=kind.code, mend="do this")
+    assert type(from_event(failed)) is kind
+
+
+def test_the_codes_of_errors_are_distinct() -> None:
+    codes = [kind.code for kind in every_error(errors.FlashEdgeError)]
+    assert len(codes) == len(set(codes))
+
+
+@pytest.mark.parametrize(
+    ("response", "kind", "said"),
+    [
+        (httpx.Response(500, text="Internal Server Error"), DaemonError, "HTTP 500"),
+        (httpx.Response(418, json={"error": "a string"}), RequestError, "HTTP 418"),
+        (httpx.Response(422, json=["x"]), RequestError, "HTTP 422"),
+        (told("invalid_api_key", 401), RequestError, "as told"),
+        (httpx.Response(200, text="<html>"), DaemonError, "no JSON object"),
+    ],
+)
+def test_answers_out_of_the_ordinary(
+    response: httpx.Response, kind: type[FlashEdgeError], said: str
+) -> None:
+    daemon = FakeDaemon(errors={"GET /v1/runs/run-1": response})
+    with client(daemon) as c, pytest.raises(kind, match=said) as e:
+        c.run("run-1")
+    if response.status_code == 401:
+        assert "FLASHEDGE_API_KEY" in (e.value.mend or "")
+
+
+@pytest.mark.parametrize(
+    "error", [e for e in vars(httpx).values() if isinstance(e, type) and issubclass(e, Exception)]
+)
+def test_every_exception_of_the_transport_is_translated(error: type[Exception]) -> None:
+    """Also of a later httpx: one that brings a new kind of transport error fails here."""
+    if not issubclass(error, httpx.TransportError):
+        return
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        raise error("x")
+
+    with client(httpx.MockTransport(answer)) as c:
+        with pytest.raises(DaemonError):
+            c.run("run-1")
+        with pytest.raises(DaemonError):
+            list(c.solve({"problem": "p"}))
+
+
+def test_nobody_listens() -> None:
+    with Client("http://127.0.0.1:9") as c, pytest.raises(DaemonError, match="no daemon answers"):
+        c.health()
+
+
+@pytest.mark.parametrize("body", ["<html>hello</html>", "[]", '{"ok": true}'])
+def test_somebody_else_on_the_port(body: str) -> None:
+    answer = httpx.MockTransport(lambda request: httpx.Response(200, text=body))
+    with client(answer) as c, pytest.raises(DaemonError, match="other than FlashEdge"):
+        c.health()
+
+
+def test_health_while_starting_is_no_error() -> None:
+    with client(FakeDaemon(health="starting")) as c:
+        assert c.health()["status"] == "starting"
+
+
+# ---------------------------------------------------------------- the rest
+
+
+def test_runs() -> None:
+    daemon = FakeDaemon()
+    with client(daemon) as c:
+        assert c.run("run-1")["answer"] == RESULT["answer"]
+        assert c.runs(limit=3, status="finished")["data"][0]["id"] == "run-1"
+        c.cancel("run-1")
+        c.delete("run-1")
+        assert c.status()["pair"] == "bundled"
+    assert daemon.requests[1].url.params == httpx.QueryParams({"limit": 3, "status": "finished"})
+    assert daemon.cancelled == ["run-1"]
+
+
+def test_chat() -> None:
+    daemon = FakeDaemon()
+    with client(daemon) as c:
+        pieces = list(c.chat([Message(role="user", content="hi")], model="bundled", seed=None))
+    assert "".join(p.text for p in pieces) == "Hello\u2028 there"
+    assert [p.finish for p in pieces if p.finish] == ["stop"]
+    assert pieces[-1].usage == {"total_tokens": 5}
+    assert "seed" not in daemon.bodies("/v1/chat/completions")[0]
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_sse_frames_however_they_are_cut(size: int, end: str) -> None:
+    text = (
+        ": ping\n\nid: 4\nevent: a\ndata: {\ndata:  é\u2028}\n\ndata:x\n\nid: 9\n\ndata: unfinished"
+    )
+    raw = text.replace("\n", end).encode()
+    got = list(frames(raw[i : i + size] for i in range(0, len(raw), size)))
+    assert got == [
+        Frame(event="a", data="{\n é\u2028}", id="4"),
+        Frame(event="message", data="x", id=None),
+    ]
+
+
+def test_the_client_brings_nothing_of_the_daemons() -> None:
+    code = (
+        "import sys, flashedge.client; bad = ('vllm', 'torch', 'fastapi', 'transformers',"
+        " 'flashedge.api', 'flashedge.runtime', 'flashedge.search');"
+        " print([m for m in bad if m in sys.modules])"
+    )
+    assert run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "[]\n"
