@@ -14,6 +14,7 @@ from scripts.train_pair.problems import (
     first_state,
     is_complete,
     read_step,
+    render_move,
     render_step,
 )
 
@@ -48,8 +49,10 @@ def shared_length(left: str, right: str) -> int:
 def check_step(spec: Spec, state: State, text: str) -> int | None:
     """The first deviating character of `text`, or None where it is a right next step."""
     deviation = 0
-    for worked in (False, True):
-        allowed = render_step(spec, state, worked)
+    options = [render_step(spec, state, worked) for worked in (False, True)]
+    if spec.family == "variables" and is_complete(spec, state):
+        options += [render_move(spec, state, worked) for worked in (False, True)]  # more, but right
+    for allowed in options:
         if allowed is None:
             continue
         if text == allowed:
@@ -65,7 +68,7 @@ def check_steps(spec: Spec, steps: Sequence[str]) -> list[StepCheck]:
         deviation = 0 if answered else check_step(spec, state, text)
         so_far = so_far and deviation is None
         checks.append(StepCheck(deviation is None, so_far, deviation))
-        answered = answered or "\\boxed" in text or (deviation is None and is_complete(spec, state))
+        answered = answered or "\\boxed" in text
         state = read_step(spec, state, text)
     return checks
 

@@ -60,6 +60,7 @@ def export_model(
         name: tensor.detach().float().contiguous() for name, tensor in model.state_dict().items()
     }
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "model.safetensors").chmod(0o644)
     tokenizer.save_pretrained(str(folder))
     if is_generator:
         defaults = {

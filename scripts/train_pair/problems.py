@@ -67,7 +67,7 @@ class Difficulty:
     appears.
     """
 
-    min_steps: int = 5
+    min_steps: int = 6
     max_steps: int = 10
     distractor: float = 0.3
     families: tuple[str, ...] = FAMILIES
@@ -204,6 +204,11 @@ def render_step(spec: Spec, state: State, worked: bool = False, slip: int = 0) -
     """The next step given `state` (without the blank line), or None where no right step exists."""
     if is_complete(spec, state):
         return render_answer(spec, state)
+    return render_move(spec, state, worked, slip)
+
+
+def render_move(spec: Spec, state: State, worked: bool = False, slip: int = 0) -> str | None:
+    """The step that works out the next move, or None where there is none."""
     if spec.family == "expression":
         return _render_expression(state, worked, slip)
     if not 0 <= state.done < len(spec.moves):
