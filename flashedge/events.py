@@ -1,4 +1,4 @@
-"""What happens in a run, as numbered facts. The dashboard, SSE and the run store are folds of these.
+"""What happens in a run, as numbered facts: the dashboard, SSE and the run store are their folds.
 
 Every event is frozen and goes through JSON and back unchanged (`to_json`, `from_json`).
 """

@@ -96,5 +96,3 @@ class ArchivedRun:
             "error": dict(self._stored.error) if self._stored.error else None,
             "stored": True,
         }
-
-

@@ -101,13 +101,13 @@ class Driver:
                         self._drop_work()
                         state, commands = search.conclude(state)
                     else:
-                        state, commands = search.tell(state, result)
-                        self._told(result, state.tree)
+                        told, commands = search.tell(state, result)
+                        if told is not state:  # else it came too late to count
+                            state = told
+                            self._tell_followers(result, state.tree)
                 self._drop_work()
                 ticker.cancel()
-        return Outcome(
-            tree=state.tree, finish=finish, certainty=self._certainty, deadline=late
-        )
+        return Outcome(tree=state.tree, finish=finish, certainty=self._certainty, deadline=late)
 
     # ------------------------------------------------------------ commands
 
@@ -219,7 +219,7 @@ class Driver:
 
     # ------------------------------------------------------------ events
 
-    def _told(self, result: Result, tree: Tree) -> None:
+    def _tell_followers(self, result: Result, tree: Tree) -> None:
         match result:
             case Generated(node=node, segment=segment):
                 self._emit(

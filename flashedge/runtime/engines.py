@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -45,9 +45,10 @@ async def retried(
         try:
             return await work()
         except EngineDead:
-            since = time.monotonic()
+            clock = asyncio.get_running_loop().time
+            since = clock()
             await engine.wait_ready(RESTART_TIMEOUT_S)
-            on_restart(time.monotonic() - since)
+            on_restart(clock() - since)
         except GenerationFailed:
             if attempt == RETRIES - 1:
                 raise

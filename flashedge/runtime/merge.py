@@ -37,9 +37,9 @@ async def merged(streams: Sequence[AsyncGenerator[T]]) -> AsyncGenerator[T]:
         with first_error():
             open_streams = len(tasks)
             while open_streams:
-                item = await queue.get()
-                if item is not None:
-                    yield item
+                got = await queue.get()
+                if got is not None:
+                    yield got
                     continue
                 open_streams -= 1
                 for task in tasks:

@@ -53,9 +53,13 @@ class RunQueue:
                 await turn
             yield
         finally:
-            self._running.discard(run_id)
-            self._waiting = deque((w, f) for w, f in self._waiting if w != run_id)
-            self._admit()
+            self.leave(run_id)
+
+    def leave(self, run_id: str) -> None:
+        """Give up the ticket or the place in line; the next one is admitted."""
+        self._running.discard(run_id)
+        self._waiting = deque((w, f) for w, f in self._waiting if w != run_id)
+        self._admit()
 
     def _admit(self) -> None:
         while self._waiting and len(self._running) < self._max_running:

@@ -31,9 +31,7 @@ class RunStatus(StrEnum):
 _NEXT: Mapping[RunStatus, frozenset[RunStatus]] = MappingProxyType(
     {
         RunStatus.QUEUED: frozenset({RunStatus.RUNNING, RunStatus.CANCELLED, RunStatus.FAILED}),
-        RunStatus.RUNNING: frozenset(
-            {RunStatus.FINISHED, RunStatus.FAILED, RunStatus.CANCELLED}
-        ),
+        RunStatus.RUNNING: frozenset({RunStatus.FINISHED, RunStatus.FAILED, RunStatus.CANCELLED}),
         RunStatus.FINISHED: frozenset(),
         RunStatus.FAILED: frozenset(),
         RunStatus.CANCELLED: frozenset(),
@@ -108,6 +106,10 @@ class Run:
         if self.task is not None:
             self.task.cancel()
 
+    @property
+    def cancel_wanted(self) -> bool:
+        return self._cancel_reason is not None
+
     def object(self) -> dict[str, Any]:
         """The result when finished, else what is known now."""
         if self._result is not None:
@@ -162,13 +164,11 @@ class Run:
         self._end(RunCancelled(reason=reason), self.error)
 
     def _end(self, event: Event, error: FlashEdgeError | None) -> None:
+        self.emit(event)
         told = {"message": str(error), "code": error.code} if error else None
         self._guard(
-            lambda: self._store.finish(
-                self.id, str(self.status), self._result, told, time.time()
-            )
+            lambda: self._store.finish(self.id, str(self.status), self._result, told, time.time())
         )
-        self.emit(event)
         self._over.set()
 
     def _move(self, to: RunStatus) -> None:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -49,10 +48,14 @@ MAX_CHATS = 256
 class EnginePair(Protocol):
     """The two engines of a pair and their naive twins. See `engine.vllm.pair`."""
 
-    generator: Generator
-    verifier: Verifier
-    stock_generator: Generator
-    stock_verifier: Verifier
+    @property
+    def generator(self) -> Generator: ...
+    @property
+    def verifier(self) -> Verifier: ...
+    @property
+    def stock_generator(self) -> Generator: ...
+    @property
+    def stock_verifier(self) -> Verifier: ...
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
@@ -102,6 +105,9 @@ class Service:
             self._self_test = await self._engines.self_test()
         except FlashEdgeError as error:
             self._failure = error.line
+            raise
+        except Exception as error:
+            self._failure = f"{type(error).__name__}: {error}"
             raise
 
     async def stop(self) -> None:
@@ -163,7 +169,7 @@ class Service:
         self._runs[run_id] = run
         run.task = asyncio.create_task(self._carry_out(run, search, prompt_ids), name=run_id)
         self._tasks.add(run.task)
-        run.task.add_done_callback(self._tasks.discard)
+        run.task.add_done_callback(lambda task: self._ended(run, task))
         return run
 
     def run(self, run_id: str) -> RunHandle:
@@ -185,10 +191,11 @@ class Service:
 
     def delete(self, run_id: str) -> None:
         """Remove a finished run. Raises NotFound, or Conflict while it runs."""
-        self.run(run_id)
-        if run_id in self._runs:
+        if self.run(run_id).status in (RunStatus.QUEUED, RunStatus.RUNNING):
             raise Conflict(f"run {run_id} is not over", mend="cancel it first")
-        self._store.delete(run_id)
+        live = self._runs.pop(run_id, None)
+        if live is None or live.stored:
+            self._store.delete(run_id)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -215,9 +222,14 @@ class Service:
         except Exception as error:
             log.exception("run %s", run.id)
             run.failed(FlashEdgeError(f"a defect in FlashEdge: {type(error).__name__}: {error}"))
-        finally:
-            if run.stored:
-                self._runs.pop(run.id, None)
+
+    def _ended(self, run: Run, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if run.status is RunStatus.QUEUED:  # cancelled before its task took a step
+            self._queue.leave(run.id)
+            run.cancelled()
+        if run.stored:
+            self._runs.pop(run.id, None)
 
     def _engines_for(self, run: Run) -> Engines:
         pair, stock = self._engines, run.spec.baseline

@@ -71,7 +71,9 @@ class RunSpec:
     def from_json(cls, data: Mapping[str, Any]) -> RunSpec:
         """The inverse of `to_json`. Raises RequestError."""
         fields = dict(data)
-        fields["problem"] = Problem(messages=tuple(Message(**m) for m in data["problem"]["messages"]))
+        fields["problem"] = Problem(
+            messages=tuple(Message(**m) for m in data["problem"]["messages"])
+        )
         fields["sampling"] = Sampling(**data["sampling"])
         return cls(**fields)
 
@@ -95,14 +97,25 @@ def check_sampling(sampling: Sampling) -> None:
 
 def check_int(name: str, value: int, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise RequestError(f"{name} is {value!r}; it must be an integer in [{low}, {high}]", param=name)
+        raise RequestError(
+            f"{name} is {value!r}; it must be an integer in [{low}, {high}]", param=name
+        )
 
 
-def check_float(name: str, value: float, low: float, high: float, *, open_low: bool = False) -> None:
+def check_float(
+    name: str, value: float, low: float, high: float, *, open_low: bool = False
+) -> None:
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not number or not math.isfinite(value) or not low <= value <= high or (open_low and value <= low):
+    if (
+        not number
+        or not math.isfinite(value)
+        or not low <= value <= high
+        or (open_low and value <= low)
+    ):
         bracket = "(" if open_low else "["
-        raise RequestError(f"{name} is {value!r}; it must be a number in {bracket}{low:g}, {high:g}]", param=name)
+        raise RequestError(
+            f"{name} is {value!r}; it must be a number in {bracket}{low:g}, {high:g}]", param=name
+        )
 
 
 def _choice(name: str, value: str, known: tuple[str, ...]) -> None:

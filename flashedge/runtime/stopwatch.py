@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -17,17 +17,22 @@ class Stopwatch:
 
     @property
     def seconds(self) -> float:
-        running = time.monotonic() - self._since if self._open else 0.0
+        running = _now() - self._since if self._open else 0.0
         return self._total_s + running
 
     @contextmanager
     def open(self) -> Iterator[None]:
         if self._open == 0:
-            self._since = time.monotonic()
+            self._since = _now()
         self._open += 1
         try:
             yield
         finally:
             self._open -= 1
             if self._open == 0:
-                self._total_s += time.monotonic() - self._since
+                self._total_s += _now() - self._since
+
+
+def _now() -> float:
+    """The running loop's clock: real seconds, or virtual ones on the simulated engine."""
+    return asyncio.get_running_loop().time()

@@ -35,7 +35,7 @@ class HFCodec:
     def encode_chat(self, messages: Sequence[Message]) -> TokenIds:
         turns = [{"role": m.role, "content": m.content} for m in messages]
         text = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-        return self.encode(text)
+        return self.encode(str(text))
 
     def encode(self, text: str) -> TokenIds:
         return tuple(self.tokenizer.encode(text, add_special_tokens=False))
@@ -43,13 +43,13 @@ class HFCodec:
     def decode(self, token_ids: Sequence[int]) -> str:
         return str(
             self.tokenizer.decode(
-                token_ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+                list(token_ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
             )
         )
 
     def boundary_rule(self) -> BoundaryRule:
         """The ids that end a step (their text holds a blank line)."""
-        return BoundaryRule.from_decode(lambda i: self.tokenizer.decode([i]), self.vocab_size)
+        return BoundaryRule.from_decode(lambda i: str(self.tokenizer.decode([i])), self.vocab_size)
 
 
 def _eos_ids(path: Path, fallback: int | None) -> set[int]:

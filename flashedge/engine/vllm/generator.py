@@ -62,9 +62,7 @@ class VllmGenerator:
         with translated("generator"):
             prompt = {"prompt_token_ids": list(request.token_ids)}
             name = f"gen-{next(_ids)}"
-            outputs = self._process.llm().generate(
-                prompt, params, name, priority=request.priority
-            )
+            outputs = self._process.llm().generate(prompt, params, name, priority=request.priority)
             async with aclosing(outputs) as stream:
                 async for output in stream:
                     yield _chunk(output, request, self.max_model_len)

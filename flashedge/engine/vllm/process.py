@@ -72,9 +72,7 @@ class EngineProcess:
         return self._llm
 
     def health(self) -> Health:
-        return Health(
-            state=self._state, pid=self.pid, restarts=self._restarts, detail=self._detail
-        )
+        return Health(state=self._state, pid=self.pid, restarts=self._restarts, detail=self._detail)
 
     @property
     def pid(self) -> int | None:
@@ -105,7 +103,7 @@ class EngineProcess:
     async def start(self) -> None:
         """Start the process and load the model. Raises EngineError when that fails."""
         try:
-            self._llm = await asyncio.to_thread(self._build)
+            llm = await asyncio.to_thread(self._build)
         except Exception as error:
             self._state, self._detail = "failed", f"{type(error).__name__}: {error}"
             self._ready.set()
@@ -113,12 +111,11 @@ class EngineProcess:
                 f"the {self.options.name} engine did not start: {_root_line(error)}",
                 mend="see `flashedge logs`; `flashedge doctor` checks memory and checkpoints",
             ) from error
-        self._started_at = time.monotonic()
-        self._watch(self._llm)
-        cache = self._llm.vllm_config.cache_config
-        view = await self._llm.engine_core.call_utility_async("flashedge_view")
+        self._llm, self._started_at = llm, time.monotonic()
+        self._watch(llm)
+        view = await llm.engine_core.call_utility_async("flashedge_view")
         self.block_bytes = self.options.kv_bytes // max(view["blocks_total"] + 1, 1)
-        log.info("%s ready, %s, block %s", self.options.name, view, cache.block_size)
+        log.info("%s ready: pid %s, %s", self.options.name, self.pid, view)
         self._state = "ready"
         self._ready.set()
 

@@ -1,0 +1,53 @@
+"""The bundled pair on real vLLM engines, started once for the whole session.
+
+Engines belong to one event loop: test modules that use them run on the session's loop
+(`pytestmark = pytest.mark.asyncio(loop_scope="session")`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from flashedge.config import load_config
+from flashedge.engine.vllm.generator import VllmGenerator
+from flashedge.engine.vllm.pair import VllmPair
+from flashedge.engine.vllm.verifier import VllmVerifier
+from flashedge.registry import find_pair
+from flashedge.types import Problem
+
+PROBLEM = "Tom has 12 apples. He buys 7 more apples. Then he gives away 4 apples. How many now?"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.engine)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def pair(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[VllmPair]:
+    config = load_config(environ={"FLASHEDGE_HOME": str(tmp_path_factory.mktemp("home"))})
+    engines = VllmPair(find_pair("bundled", config), config)
+    await engines.start()
+    yield engines
+    await engines.stop()
+
+
+@pytest.fixture
+def generator(pair: VllmPair) -> VllmGenerator:
+    return pair.generator
+
+
+@pytest.fixture
+def verifier(pair: VllmPair) -> VllmVerifier:
+    return pair.verifier
+
+
+@pytest.fixture
+def problem() -> Problem:
+    return Problem.from_text(PROBLEM)
