@@ -34,7 +34,7 @@ from flashedge.daemon_files import (
 from flashedge.errors import ConfigError, DaemonError, FlashEdgeError
 
 log = logging.getLogger("flashedge.daemon")
-GRACE_S = 10.0
+GRACE_S = 5  # for open connections, once their runs are over
 ERROR_MARK = "flashedge-daemon-error "
 App = Any
 
@@ -70,17 +70,7 @@ def serve(config: Config, make: Callable[[Config], App] = make_app) -> None:
         )
         write_record(config, record)
         log.info("daemon %s starts, pair %s, %s", __version__, config.pair, record.url)
-        import uvicorn
-
-        settings = uvicorn.Config(
-            make(config),
-            log_config=None,
-            log_level=config.log_level,
-            access_log=config.log_level == "debug",
-            timeout_graceful_shutdown=int(GRACE_S),
-            lifespan="on",
-        )
-        server = uvicorn.Server(settings)
+        server = _server(make(config), config)
         server.run(sockets=[listening])
         if not server.started:
             raise DaemonError("the daemon did not start", mend="flashedge logs")
@@ -163,6 +153,32 @@ def kill_children(grace_s: float = 3.0) -> None:
     for child in alive:
         with contextlib.suppress(psutil.Error):
             child.kill()
+
+
+def _server(app: App, config: Config) -> Any:
+    """A uvicorn server that ends the application before it waits for open connections.
+
+    uvicorn itself waits first, and a stream ends only when its run does.
+    """
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+            for server in self.servers:
+                server.close()
+            await self.lifespan.shutdown()
+            await super().shutdown(sockets)
+
+    return Server(
+        uvicorn.Config(
+            app,
+            log_config=None,
+            log_level=config.log_level,
+            access_log=config.log_level == "debug",
+            timeout_graceful_shutdown=GRACE_S,
+            lifespan="on",
+        )
+    )
 
 
 def _exit(number: int, _frame: object) -> NoReturn:

@@ -105,7 +105,7 @@ def test_no_space(checkout: Path, mode: str, needs: str) -> None:
     fake(
         checkout.parent / "bin",
         "df",
-        "echo Filesystem 1M-blocks Used Available Capacity Mounted\necho /dev/x 9999 6999 3000 70% /",
+        "echo Filesystem 1M Used Available Capacity On\necho /dev/x 9999 6999 3000 70% /",
     )
     done = setup(checkout, mode)
     assert done.returncode == 1

@@ -1,0 +1,173 @@
+"""The command line as users run it, against a daemon process whose engines are simulated."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from flashedge import daemon_control as control
+from flashedge.config import Config, load_config
+from flashedge.daemon_files import find
+
+SIMULATED = (sys.executable, str(Path(__file__).with_name("sim_daemon.py")))
+CLI = (sys.executable, "-c", "from flashedge.cli.main import run; run()")
+LONG = ("-n", "512", "--branching=2", "--max-steps=200")
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Config]:
+    monkeypatch.setenv("FLASHEDGE_HOME", str(tmp_path))
+    monkeypatch.setenv("FLASHEDGE_PORT", "0")
+    made = load_config()
+    yield made
+    control.stop(made, timeout_s=10)
+
+
+@pytest.fixture
+def daemon(config: Config) -> subprocess.Popen[bytes]:
+    process = control.start(config, {"port": 0}, SIMULATED)
+    control.wait_ready(config, process, timeout_s=60)
+    return process
+
+
+def cli(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*CLI, *arguments], capture_output=True, text=True, timeout=60)
+
+
+def started(*arguments: str) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    return subprocess.Popen([*CLI, *arguments], stdout=pipe, stderr=pipe, text=True)
+
+
+def runs(status: str) -> list[dict[str, Any]]:
+    return list(json.loads(cli("runs", "ls", "--json", "--status", status).stdout))
+
+
+def wait_for(condition: Any, timeout_s: float = 20.0) -> Any:
+    until = time.monotonic() + timeout_s
+    while time.monotonic() < until:
+        if found := condition():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it did not happen")
+
+
+def test_solve_twice_then_look_at_the_runs(daemon: subprocess.Popen[bytes]) -> None:
+    first = cli("solve", "How many?", "--json", "-n", "4", "--seed", "7")
+    assert first.returncode == 0, first.stderr
+    result = json.loads(first.stdout)
+    assert (result["status"], result["n"], result["seed"]) == ("finished", 4, 7)
+    assert len(result["completions"]) == 4
+    again = json.loads(cli("solve", "How many?", "--json", "-n", "4", "--seed", "7").stdout)
+    assert again["tree"] == result["tree"]
+    plain = cli("solve", "How many?", "-n", "4", "--seed", "7")
+    assert plain.returncode == 0
+    assert "4 complete" in plain.stderr
+    listed = runs("finished")
+    assert [r["id"] for r in listed][1:] == [again["id"], result["id"]]
+    shown = json.loads(cli("runs", "show", result["id"], "--json").stdout)
+    assert shown["tree"] == result["tree"]
+    exported = cli("runs", "export", result["id"]).stdout.splitlines()
+    assert json.loads(exported[-1])["event"]["type"] == "RunFinished"
+    assert cli("runs", "rm", result["id"]).returncode == 0
+    assert cli("runs", "show", result["id"]).returncode == 2
+
+
+def test_what_the_daemon_refuses(daemon: subprocess.Popen[bytes]) -> None:
+    for arguments in (["-n", "0"], ["--strategy", "bem"], ["--seed", "-1"], ["--pair", "nope"]):
+        done = cli("solve", "p", *arguments)
+        assert (done.returncode, done.stdout) == (2, ""), arguments
+        assert done.stderr.startswith("error: ")
+        assert len(done.stderr.splitlines()) <= 2
+
+
+def test_ctrl_c_cancels(daemon: subprocess.Popen[bytes]) -> None:
+    process = started("solve", "p", *LONG)
+    (run,) = wait_for(lambda: runs("running"))
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (130, "")
+    assert f"cancelled run {run['id']}" in err
+    assert wait_for(lambda: runs("cancelled"))[0]["id"] == run["id"]
+
+
+def test_killed_client_cancels(daemon: subprocess.Popen[bytes]) -> None:
+    process = started("solve", "p", *LONG)
+    wait_for(lambda: runs("running"))
+    process.kill()
+    process.wait(10)
+    assert wait_for(lambda: runs("cancelled"))
+
+
+def test_killed_daemon(config: Config, daemon: subprocess.Popen[bytes]) -> None:
+    process = started("solve", "p", *LONG)
+    (run,) = wait_for(lambda: runs("running"))
+    time.sleep(0.3)
+    daemon.kill()
+    daemon.wait(10)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (4, "")
+    assert f"the daemon went away during run {run['id']}" in err
+    assert f"flashedge runs show {run['id']}" in err
+    second = control.start(config, {"port": 0}, SIMULATED)
+    control.wait_ready(config, second, timeout_s=60)
+    shown = cli("runs", "show", run["id"])
+    assert shown.stdout.startswith("interrupted")
+    assert len(cli("runs", "export", run["id"]).stdout.splitlines()) > 2
+    assert cli("solve", "p", "-n", "2").returncode == 0
+
+
+def test_daemon_stopped_in_mid_run(config: Config, daemon: subprocess.Popen[bytes]) -> None:
+    process = started("solve", "p", *LONG)
+    wait_for(lambda: runs("running"))
+    assert control.stop(config) == daemon.pid
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (2, "")
+    assert "was cancelled: the daemon stopped" in err
+    assert daemon.wait(5) == 0
+
+
+def test_three_who_start_it_at_once_get_one_daemon(config: Config) -> None:
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda _: control.ensure(config, command=SIMULATED), range(3)))
+    assert len({record.pid for record in found}) == 1
+    mine = psutil.Process(os.getpid()).children()
+    assert sum("sim_daemon" in " ".join(_command(p)) for p in mine) == 1
+
+
+def _command(process: psutil.Process) -> list[str]:
+    try:
+        return list(process.cmdline())
+    except psutil.Error:
+        return []
+
+
+def test_chat_over_a_pipe(daemon: subprocess.Popen[bytes]) -> None:
+    text = "hello\n/search beam-2\nhow many?\n/tree\n"
+    done = subprocess.run(
+        [*CLI, "chat", "--max-tokens", "32"], input=text, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "error" not in done.stderr
+    assert "2 complete" in done.stdout
+
+
+def test_ps_and_doctor(daemon: subprocess.Popen[bytes], config: Config) -> None:
+    record = find(config)
+    assert record is not None
+    told = json.loads(cli("ps", "--json").stdout)
+    assert told["engines"]["generator"]["state"] == "ready"
+    assert told["status"] == "ready"
+    checks = {c["name"]: c for c in json.loads(cli("doctor", "--json").stdout)}
+    assert checks["daemon"]["detail"] == f"ready at {record.url}"
