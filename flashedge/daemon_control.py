@@ -25,6 +25,8 @@ from flashedge.daemon_files import (
 )
 from flashedge.errors import DaemonError, EngineError, FlashEdgeError
 
+__all__ = ["connect", "ensure", "find", "start", "stop", "wait_ready"]
+
 READY_TIMEOUT_S = 600.0  # large models load for minutes
 STOP_TIMEOUT_S = 20.0
 PRODUCT = (sys.executable, "-m", "flashedge.daemon")

@@ -258,8 +258,12 @@ origin = util.find_spec("torch").origin
 if not pathlib.Path(origin).is_relative_to(venv):
     sys.exit(f"setup: another torch comes before FlashEdge's: {origin}\n  unset PYTHONPATH")
 EOF
-  if ! "$PY" -c 'import torch' >>"$LOG" 2>&1; then
-    die "torch does not load: $(tail -n 1 "$LOG")" "log: $LOG"
+  say "  first import (Python compiles what FlashEdge uses; about 20 s)"
+  local modules="torch, uvicorn, fastapi, rich.live, psutil, math_verify"
+  modules="$modules, flashedge.cli.main, flashedge.daemon_control"
+  if [ "$MODE" = cpu ]; then modules="$modules, vllm.v1.engine.async_llm"; fi
+  if ! env -u PYTHONDONTWRITEBYTECODE "$PY" -c "import $modules" >>"$LOG" 2>&1; then
+    die "what was installed does not load: $(tail -n 1 "$LOG")" "log: $LOG"
   fi
 }
 

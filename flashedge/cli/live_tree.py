@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 
 from rich.console import Group, RenderableType
@@ -59,7 +59,8 @@ def _lines(view: TreeView, width: int) -> Iterator[Text]:
 
     def push(parent: NodeId, indent: str) -> Iterator[Text]:
         """Queue the children worth a line; one line for all that ended without children."""
-        shown, ended = [], []
+        shown: list[SeenNode] = []
+        ended: list[SeenNode] = []
         for child in children[parent]:
             dead = child.status in ("pruned", "duplicate", "cancelled") and not children[child.id]
             (ended if dead else shown).append(child)
@@ -89,9 +90,7 @@ def _node_line(node: SeenNode, lead: str, width: int, chosen: bool) -> Text:
 
 def _ended_line(nodes: list[SeenNode], indent: str, last: bool) -> Text:
     scores = sorted(n.score for n in nodes if n.score is not None)
-    counts = defaultdict(int)
-    for node in nodes:
-        counts[node.status] += 1
+    counts = Counter(node.status for node in nodes)
     said = ", ".join(f"{count} {status}" for status, count in counts.items())
     if scores:
         said += f" ({scores[0]:.2f}" + (f" to {scores[-1]:.2f})" if len(scores) > 1 else ")")

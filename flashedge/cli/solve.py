@@ -71,7 +71,7 @@ def solve(
         "deadline_s": finite("deadline", deadline),
         "baseline": baseline or None,
     }
-    body = {"problem": read_problem(problem, file)}
+    body: dict[str, Any] = {"problem": read_problem(problem, file)}
     body |= {k: v for k, v in given.items() if v is not None}
     config = load_config({"pair": pair})
     with ready_client(config) as client:
@@ -128,7 +128,12 @@ def drawing(show: bool, live: bool) -> Any:
         if not show or (not live and not console.is_terminal):
             yield lambda view, final: None
         elif not console.is_terminal:
-            yield lambda view, final: final and console.print(render(view, width=console.width))
+
+            def print_last(view: TreeView, final: bool) -> None:
+                if final:
+                    console.print(render(view, width=console.width))
+
+            yield print_last
         else:
             from rich.live import Live
 
