@@ -54,9 +54,12 @@ class EventLog:
                 return
             while True:
                 number, event = await queue.get()
-                if isinstance(event, Progress) and not queue.empty():
+                if isinstance(event, Progress):
+                    if queue.empty():
+                        yield number, event
                     continue
-                yield number, event
+                if number > after:
+                    yield number, event
                 if isinstance(event, TERMINAL):
                     return
         finally:

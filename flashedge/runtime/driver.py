@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 from flashedge.certainty.certainindex import certainty_of_answers
-from flashedge.engine.base import Chunk, ExtendRequest, ScoreRequest
+from flashedge.engine.base import Chunk, ExtendRequest, Generator, ScoreRequest, Verifier
 from flashedge.events import (
     CertaintyUpdated,
     EngineRestarted,
@@ -82,6 +82,7 @@ class Driver:
         self._tokens: dict[NodeId, int] = {}
         self._tree = Tree()
         self._certainty: float | None = None
+        self._restarts = {e: e.health().restarts for e in (engines.generator, engines.verifier)}
         self.generating = Stopwatch()
         self.verifying = Stopwatch()
         self.verifier_tokens = 0
@@ -167,7 +168,7 @@ class Driver:
             return chunks
 
         with self.generating.open():
-            chunks = await retried(generator, work, self._note_restart("generator"))
+            chunks = await retried(generator, work, self._note_restart(generator, "generator"))
         self._tokens.pop(child.node, None)
         segment = segment_of(chunks, generator.codec)
         self._inbox.put_nowait(Generated(node=child.node, segment=segment))
@@ -182,7 +183,7 @@ class Driver:
         )
         with self.verifying.open():
             scored = await retried(
-                verifier, lambda: verifier.score(request), self._note_restart("verifier")
+                verifier, lambda: verifier.score(request), self._note_restart(verifier, "verifier")
             )
         self.verifier_tokens += scored.tokens
         self.verifier_cached_tokens += scored.cached_tokens
@@ -261,5 +262,13 @@ class Driver:
             self._emit(NodesMarked(status=status, nodes=tuple(nodes)))
         self._tree = tree
 
-    def _note_restart(self, engine: str) -> Callable[[float], None]:
-        return lambda waited_s: self._emit(EngineRestarted(engine=engine, waited_s=waited_s))
+    def _note_restart(self, engine: Generator | Verifier, name: str) -> Callable[[float], None]:
+        """Tells each restart once, however many requests waited for it."""
+
+        def note(waited_s: float) -> None:
+            restarts = engine.health().restarts
+            if restarts != self._restarts[engine]:
+                self._restarts[engine] = restarts
+                self._emit(EngineRestarted(engine=name, waited_s=waited_s))
+
+        return note

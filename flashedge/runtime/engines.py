@@ -40,16 +40,26 @@ async def retried(
 
     What a request yields is a pure function of its path and seed, so doing it again loses
     nothing. Raises EngineDead when the engine stays away, GenerationFailed when it keeps failing.
+    A cancel that the engine answers with an error is a cancel.
     """
     for attempt in range(RETRIES):
         try:
             return await work()
         except EngineDead:
+            _give_way()
             clock = asyncio.get_running_loop().time
             since = clock()
             await engine.wait_ready(RESTART_TIMEOUT_S)
             on_restart(clock() - since)
         except GenerationFailed:
+            _give_way()
             if attempt == RETRIES - 1:
                 raise
     return await work()
+
+
+def _give_way() -> None:
+    """Raise the cancellation whose place an engine's error took."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError

@@ -1,0 +1,161 @@
+"""The event log: numbers, followers that come late, slow ones, and the end."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashedge.engine.sim_clock import VirtualTimePolicy, run_virtual
+from flashedge.events import TERMINAL, Event, NodesMarked, Progress, RunCancelled, RunFinished
+from flashedge.runtime.broker import EventLog
+from flashedge.types import NodeId
+
+END = RunFinished(result={})
+
+
+@pytest.fixture
+def event_loop_policy() -> VirtualTimePolicy:
+    return VirtualTimePolicy()
+
+
+def mark(number: int) -> NodesMarked:
+    return NodesMarked(status="active", nodes=(NodeId(number),))
+
+
+def progress(tokens: int) -> Progress:
+    return Progress(tokens=((NodeId(1), tokens),))
+
+
+async def collect(log: EventLog, after: int = 0, pause_s: float = 0.0) -> list[tuple[int, Event]]:
+    found = []
+    async with aclosing(log.follow(after)) as events:  # type: ignore[type-var]
+        async for item in events:
+            found.append(item)
+            await asyncio.sleep(pause_s)
+    return found
+
+
+async def test_numbers_start_at_one_and_progress_has_none() -> None:
+    log = EventLog()
+    assert log.last == 0
+    told = [progress(1), mark(1), progress(2), progress(3), mark(2), END]
+    assert [log.append(event) for event in told] == [0, 1, 1, 1, 2, 3]
+    assert log.kept() == [(1, mark(1)), (2, mark(2)), (3, END)]
+    assert log.kept(2) == [(3, END)]
+    assert log.kept(3) == log.kept(99) == []
+    assert log.closed
+
+
+async def test_nothing_follows_the_end() -> None:
+    for end in (END, RunCancelled(reason="r")):
+        log = EventLog()
+        log.append(end)
+        for event in (mark(1), progress(1), END):
+            with pytest.raises(RuntimeError, match="after the run's terminal event"):
+                log.append(event)
+        assert log.kept() == [(1, end)]
+
+
+async def test_a_late_follower_gets_the_whole() -> None:
+    log = EventLog()
+    log.append(mark(1))
+    log.append(progress(5))
+    early = asyncio.create_task(collect(log))
+    await asyncio.sleep(1)
+    log.append(progress(6))
+    await asyncio.sleep(1)
+    log.append(mark(2))
+    late = asyncio.create_task(collect(log, after=1))
+    await asyncio.sleep(1)
+    log.append(END)
+    assert await early == [(1, mark(1)), (1, progress(6)), (2, mark(2)), (3, END)]
+    assert await late == [(2, mark(2)), (3, END)]
+    assert await collect(log) == log.kept()
+    assert await collect(log, after=3) == []
+
+
+async def test_a_follower_that_knows_more_than_there_is() -> None:
+    """It resumes after an event of another life of the run: only what is above comes."""
+    log = EventLog()
+    log.append(mark(1))
+    ahead = asyncio.create_task(collect(log, after=2))
+    await asyncio.sleep(1)
+    log.append(mark(2))
+    log.append(progress(1))
+    log.append(mark(3))
+    log.append(END)
+    assert [number for number, event in await ahead if not isinstance(event, Progress)] == [3, 4]
+    over = asyncio.create_task(collect(log, after=50))
+    assert await over == []
+
+
+async def test_a_slow_follower_loses_old_progress_only() -> None:
+    log = EventLog()
+    slow = asyncio.create_task(collect(log, pause_s=1.0))
+    await asyncio.sleep(0.1)
+    for number in range(1, 6):
+        for tokens in range(10):
+            log.append(progress(tokens))
+            await asyncio.sleep(0.01)
+        log.append(mark(number))
+    await asyncio.sleep(30)
+    log.append(progress(77))
+    await asyncio.sleep(30)
+    log.append(END)
+    found = await slow
+    assert [item for item in found if not isinstance(item[1], Progress)] == log.kept()
+    assert found[0] == (0, progress(0))
+    assert found[-2:] == [(5, progress(77)), (6, END)]
+    assert len(found) <= 6 + 3
+
+
+async def test_a_follower_that_leaves_is_forgotten() -> None:
+    log = EventLog()
+    log.append(mark(1))
+    events = log.follow()
+    assert await anext(events) == (1, mark(1))  # type: ignore[arg-type]
+    await events.aclose()  # type: ignore[attr-defined]
+    waiting = asyncio.create_task(collect(log))
+    await asyncio.sleep(1)
+    waiting.cancel()
+    await asyncio.wait({waiting})
+    assert not log._followers
+
+
+@given(
+    st.lists(st.sampled_from(["mark", "progress", "pause"]), max_size=30),
+    st.lists(st.tuples(st.integers(0, 40), st.integers(0, 30), st.booleans()), max_size=4),
+)
+def test_every_follower_sees_every_event_above_its_number(
+    script: list[str], followers: list[tuple[int, int, bool]]
+) -> None:
+    """followers: (time of joining, number to resume after, slow)."""
+
+    async def main() -> None:
+        log = EventLog()
+
+        async def follow(at_s: int, after: int, slow: bool) -> None:
+            await asyncio.sleep(at_s)
+            found = await collect(log, after, pause_s=1.7 if slow else 0.0)
+            kept = [item for item in found if not isinstance(item[1], Progress)]
+            assert kept == [item for item in log.kept() if item[0] > after]
+            numbers = [number for number, _ in found]
+            assert all(a <= b for a, b in pairwise(numbers))
+            assert all(not isinstance(event, TERMINAL) for _, event in found[:-1])
+
+        async with asyncio.TaskGroup() as group:
+            for follower in followers:
+                group.create_task(follow(*follower))
+            for number, what in enumerate(script):
+                await asyncio.sleep(what == "pause")
+                if what != "pause":
+                    log.append(mark(number) if what == "mark" else progress(number))
+            await asyncio.sleep(5)
+            log.append(END)
+
+    run_virtual(main())

@@ -1,0 +1,136 @@
+"""Who runs and who waits: first come, first served, and nobody lost."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from flashedge.engine.sim_clock import VirtualTimePolicy
+from flashedge.errors import QueueFull
+from flashedge.runtime.queue import RunQueue
+
+
+@pytest.fixture
+def event_loop_policy() -> VirtualTimePolicy:
+    return VirtualTimePolicy()
+
+
+def positions(queue: RunQueue, names: str) -> list[int | None]:
+    return [queue.position(name) for name in names]
+
+
+async def hold(queue: RunQueue, name: str, done: asyncio.Event, began: list[str]) -> None:
+    async with queue.turn(name):
+        began.append(name)
+        await done.wait()
+
+
+async def test_the_first_go_the_others_wait_in_order() -> None:
+    queue = RunQueue(2, 3)
+    for name in "abcde":
+        queue.reserve(name)
+    assert (queue.running, queue.waiting) == (2, 3)
+    assert positions(queue, "abcde") == [None, None, 0, 1, 2]
+    queue.leave("a")
+    assert positions(queue, "abcde") == [None, None, None, 0, 1]
+    queue.leave("d")
+    assert positions(queue, "bce") == [None, None, 0]
+    assert queue.position("never heard of") is None
+
+
+async def test_full() -> None:
+    queue = RunQueue(1, 2)
+    for name in "abc":
+        queue.reserve(name)
+    with pytest.raises(QueueFull, match="1 runs are under way and 2 wait") as e:
+        queue.reserve("d")
+    assert e.value.retry_after_s > 0
+    assert (queue.running, queue.waiting) == (1, 2)
+    queue.leave("b")
+    queue.reserve("d")
+    assert positions(queue, "cd") == [0, 1]
+
+
+async def test_without_places_to_wait_a_free_ticket_is_still_given() -> None:
+    queue = RunQueue(1, 0)
+    queue.reserve("a")
+    with pytest.raises(QueueFull):
+        queue.reserve("b")
+    queue.leave("a")
+    queue.reserve("b")
+    assert queue.running == 1
+
+
+async def test_turns_come_in_order_of_reserve() -> None:
+    queue, done, began = RunQueue(1, 9), asyncio.Event(), list[str]()
+    for name in "abc":
+        queue.reserve(name)
+    async with asyncio.TaskGroup() as group:
+        for name in "cba":  # whoever asks first
+            group.create_task(hold(queue, name, done, began))
+        await asyncio.sleep(1)
+        assert began == ["a"]
+        done.set()
+    assert began == ["a", "b", "c"]
+    assert (queue.running, queue.waiting) == (0, 0)
+
+
+async def test_the_ticket_is_given_back_on_an_error() -> None:
+    queue = RunQueue(1, 1)
+    queue.reserve("a")
+    with pytest.raises(ZeroDivisionError):
+        async with queue.turn("a"):
+            raise ZeroDivisionError
+    assert queue.running == 0
+
+
+async def test_cancel_in_the_tick_of_the_admission() -> None:
+    """b's turn has come, but it never gets to know: its ticket goes on to c."""
+    queue, done, began = RunQueue(1, 9), asyncio.Event(), list[str]()
+    for name in "abc":
+        queue.reserve(name)
+    tasks = {name: asyncio.create_task(hold(queue, name, done, began)) for name in "bc"}
+    await asyncio.sleep(1)
+    queue.leave("a")
+    assert positions(queue, "bc") == [None, 0]
+    tasks["b"].cancel()
+    await asyncio.sleep(1)
+    assert began == ["c"]
+    assert tasks["b"].cancelled()
+    done.set()
+    await tasks["c"]
+    assert (queue.running, queue.waiting) == (0, 0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+async def test_any_mixture_of_ends_and_cancels(seed: int) -> None:
+    """Never more than max_running at once, in order, every ticket given back."""
+    draw = random.Random(seed)
+    queue, began, at_once = RunQueue(3, 100), list[int](), 0
+
+    async def one(number: int) -> None:
+        nonlocal at_once
+        async with queue.turn(str(number)):
+            began.append(number)
+            at_once += 1
+            assert at_once <= 3
+            try:
+                await asyncio.sleep(draw.random())
+            finally:
+                at_once -= 1
+
+    tasks = []
+    for number in range(60):
+        queue.reserve(str(number))
+        tasks.append(asyncio.create_task(one(number)))
+        await asyncio.sleep(draw.random() * 0.2)
+        if draw.random() < 0.5:
+            task = draw.choice(tasks)
+            if task is not tasks[-1]:  # a task without a step yet never enters its turn
+                task.cancel()
+    await asyncio.wait(tasks)
+    assert began == sorted(began)
+    assert len(began) >= 30
+    assert (queue.running, queue.waiting, at_once) == (0, 0, 0)

@@ -1,0 +1,110 @@
+"""Waiting out an engine's failures: how often, what comes out, and that a cancel wins."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from flashedge.engine.sim_clock import VirtualTimePolicy
+from flashedge.errors import ContextOverflow, EngineDead, GenerationFailed
+from flashedge.runtime.engines import retried
+
+DEAD = EngineDead("it died")
+FAILED = GenerationFailed("it failed")
+
+
+@pytest.fixture
+def event_loop_policy() -> VirtualTimePolicy:
+    return VirtualTimePolicy()
+
+
+class Engine:
+    """Comes back after `away_s`; `given_up` says that it does not."""
+
+    def __init__(self, away_s: float = 1.0, *, given_up: bool = False) -> None:
+        self.away_s, self.given_up, self.waits = away_s, given_up, 0
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        self.waits += 1
+        await asyncio.sleep(self.away_s)
+        if self.given_up:
+            raise EngineDead("given up")
+
+
+def failing(*errors: Exception) -> Callable[[], Any]:
+    """Work that raises these in turn, then returns how often it was done."""
+    left = list(errors)
+
+    async def work() -> int:
+        if left:
+            raise left.pop(0)
+        return len(errors) + 1
+
+    return work
+
+
+async def outcome(engine: Any, *errors: Exception) -> tuple[int, list[float]]:
+    waited: list[float] = []
+    return await retried(engine, failing(*errors), waited.append), waited
+
+
+async def test_restarts_are_waited_out() -> None:
+    assert await outcome(Engine()) == (1, [])
+    assert await outcome(Engine(2.5), DEAD) == (2, [2.5])
+    assert await outcome(Engine(), DEAD, DEAD, DEAD) == (4, [1.0] * 3)
+
+
+async def test_failures_are_tried_again() -> None:
+    engine = Engine()
+    assert await outcome(engine, FAILED, FAILED) == (3, [])
+    assert await outcome(engine, FAILED, DEAD) == (3, [1.0])
+    assert engine.waits == 1
+
+
+@pytest.mark.parametrize("errors", [(FAILED,) * 3, (DEAD, DEAD, FAILED), (DEAD, FAILED, FAILED)])
+async def test_the_third_failure_comes_out(errors: tuple[Exception, ...]) -> None:
+    with pytest.raises(GenerationFailed):
+        await outcome(Engine(), *errors)
+
+
+async def test_an_engine_that_dies_each_time_comes_out() -> None:
+    engine = Engine()
+    with pytest.raises(EngineDead, match="it died"):
+        await outcome(engine, *[DEAD] * 4)
+    assert engine.waits == 3
+
+
+async def test_an_engine_given_up_comes_out_at_once() -> None:
+    engine = Engine(given_up=True)
+    with pytest.raises(EngineDead, match="given up"):
+        await outcome(engine, DEAD)
+    assert engine.waits == 1
+
+
+async def test_a_wrong_request_is_not_tried_again() -> None:
+    with pytest.raises(ContextOverflow):
+        await outcome(Engine(), ContextOverflow("too long"))
+
+
+@pytest.mark.parametrize("error", [DEAD, FAILED])
+async def test_cancel_wins_over_the_engines_error(error: Exception) -> None:
+    """An engine may answer a cancel with an error of its own: nothing is done again then."""
+    engine, begun = Engine(), 0
+
+    async def work() -> None:
+        nonlocal begun
+        begun += 1
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            raise error from None
+
+    task = asyncio.create_task(retried(engine, work, lambda waited_s: None))  # type: ignore[arg-type]
+    await asyncio.sleep(1)
+    task.cancel()
+    await asyncio.wait({task})
+    assert task.cancelled()
+    assert (begun, engine.waits) == (1, 0)
