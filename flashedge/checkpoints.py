@@ -20,6 +20,7 @@ VERIFIER_FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "qwen_prm": ("Qwen2ForProcessRewardModel",),
         "skywork": ("Qwen2ForPrmModel", "Qwen2ForCausalLM", "Qwen2ForRewardModel"),
         "step_tag": ("MistralForCausalLM", "LlamaForCausalLM", "Qwen2ForCausalLM"),
+        "rlhflow": ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"),
     }
 )
 _EMBEDDINGS = ("model.embed_tokens.weight", "pretrained_model.model.embed_tokens.weight")
