@@ -1,4 +1,4 @@
-"""The driver cut short: by the clock, by its budget, by a cancel. Nothing is left in the engines."""
+"""The driver cut short by the clock, a budget or a cancel: nothing is left in the engines."""
 
 from __future__ import annotations
 
