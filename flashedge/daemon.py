@@ -158,11 +158,19 @@ def kill_children(grace_s: float = 3.0) -> None:
 def _server(app: App, config: Config) -> Any:
     """A uvicorn server that ends the application before it waits for open connections.
 
-    uvicorn itself waits first, and a stream ends only when its run does.
+    uvicorn itself waits first, and a stream ends only when its run does. With `idle_timeout_s` it
+    ends by itself once nobody has asked anything for that long.
     """
     import uvicorn
 
     class Server(uvicorn.Server):
+        async def on_tick(self, counter: int) -> bool:
+            limit = config.idle_timeout_s
+            if limit is not None and app.state.service.idle_s > limit:
+                log.info("idle for %g s: stopping", limit)
+                self.should_exit = True
+            return bool(await super().on_tick(counter))
+
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             for server in self.servers:
                 server.close()

@@ -69,6 +69,7 @@ def create_app(service: ServicePort, config: Config, pair: Pair | None = None) -
         redoc_url=None,
         redirect_slashes=False,
     )
+    app.state.service = service
     app.add_exception_handler(FlashEdgeError, on_flashedge_error)
     app.add_exception_handler(HTTPException, on_http_exception)
     app.add_exception_handler(RequestValidationError, on_bad_parameter)

@@ -93,6 +93,7 @@ class Service:
         self._self_test: dict[str, Any] | None = None
         self._failure: str | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._busy_at = time.monotonic()
 
     # ------------------------------------------------------------ life
 
@@ -138,6 +139,13 @@ class Service:
             verifier=verifier,
             self_test=self._self_test,
         )
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since there was a run or a chat."""
+        if self._tasks or self._chats:
+            self._busy_at = time.monotonic()
+        return time.monotonic() - self._busy_at
 
     async def views(self) -> dict[str, EngineView]:
         """A look at both engines. Raises EngineDead."""
@@ -225,6 +233,7 @@ class Service:
 
     def _ended(self, run: Run, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._busy_at = time.monotonic()
         if run.status is RunStatus.QUEUED:  # cancelled before its task took a step
             self._queue.leave(run.id)
             run.cancelled()
@@ -263,6 +272,7 @@ class Service:
                     yield delta
         finally:
             self._chats -= spec.n
+            self._busy_at = time.monotonic()
 
     # ------------------------------------------------------------ checks
 

@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 
 BACKOFF_S = (0.1, 1.0, 3.0, 10.0)  # waits before the 1st, 2nd, … restart in a row
 CALM_S = 120.0  # a life longer than this resets the count
+STOP_S = 1.0  # what an engine gets to end by itself; it has nothing to save
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +128,7 @@ class EngineProcess:
                 await self._restarting
         self._unwatch()
         if self._llm is not None:
-            await asyncio.to_thread(self._llm.shutdown)
+            await asyncio.to_thread(self._llm.shutdown, STOP_S)
             self._llm = None
 
     def _build(self) -> AsyncLLM:
