@@ -9,6 +9,7 @@ import vllm.v1.engine.core
 import vllm.v1.worker.cpu_worker  # noqa: F401
 
 import flashedge.engine.vllm.noise
+import flashedge.engine.vllm.prm.skywork_model
 import flashedge.engine.vllm.scheduler  # noqa: F401
 
 torch.set_num_threads(1)

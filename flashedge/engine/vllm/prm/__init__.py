@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from flashedge.engine.vllm.prm.base import PrmFamily, PrmFormat
 from flashedge.engine.vllm.prm.qwen import QwenPrm
+from flashedge.engine.vllm.prm.rlhflow import RlhflowPrm
+from flashedge.engine.vllm.prm.skywork import SkyworkPrm
+from flashedge.engine.vllm.prm.step_tag import StepTagPrm
 from flashedge.errors import ConfigError
 
-FAMILIES: dict[str, PrmFamily] = {"qwen_prm": QwenPrm}
+FAMILIES: dict[str, PrmFamily] = {
+    "qwen_prm": QwenPrm,
+    "skywork": SkyworkPrm,
+    "step_tag": StepTagPrm,
+    "rlhflow": RlhflowPrm,
+}
 
 
 def family(name: str) -> PrmFamily:

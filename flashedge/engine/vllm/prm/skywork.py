@@ -1,0 +1,56 @@
+"""Skywork-o1-Open-PRM: plain text, a score at the newline after each line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flashedge.engine.vllm.plugin import SKYWORK
+from flashedge.engine.vllm.prm.text import PrmTokenizer, logits_of_tokens, plain_text, sigmoid
+from flashedge.types import Problem, TokenIds
+
+
+class SkyworkPrm:
+    r"""`Qwen2ForPrmModel`: bos problem \n, then line \n line \n …; score = sigmoid(value at \n).
+
+    Skywork's own `prepare_input` splits an answer at every newline, encodes each line by itself
+    and puts the newline's id after it. A step of ours can hold several lines: they are written in
+    that same way (the ids that Skywork's code gives for the answer, and so what the model was
+    trained on), and the step's score is the one at its last line. Blank lines are left out: they
+    separate our steps, and Skywork's code would score the empty line as a step of its own.
+    Ref: SkyworkAI/skywork-o1-prm-inference, model_utils/io_utils.py.
+    """
+
+    def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
+        self._tokenizer = PrmTokenizer(path)
+        # Qwen's tokenizers name no BOS; Skywork's does, this one.
+        self._bos: str = self._tokenizer.hf.bos_token or "<|endoftext|>"
+        self._tokenizer.one(self._tokenizer.bare(self._bos), self._bos)
+        self._newline = self._tokenizer.one(self._tokenizer.bare("\n"), "\n")
+
+    @property
+    def engine_extra(self) -> Mapping[str, Any]:
+        import flashedge.engine.vllm.prm.skywork_model  # noqa: F401 (registers itself)
+
+        return {
+            "runner": "pooling",
+            "hf_overrides": {"architectures": [SKYWORK]},
+            "pooler_config": logits_of_tokens(),
+        }
+
+    def prefix(self, problem: Problem) -> TokenIds:
+        return self._tokenizer.bare(f"{self._bos}{plain_text(problem)}\n")
+
+    def step(self, text: str, index: int) -> tuple[TokenIds, int]:
+        lines = [line for line in text.strip().split("\n") if line.strip()] or [""]
+        ids: list[int] = []
+        for line in lines:
+            ids += self._tokenizer.bare(line)
+            ids.append(self._newline)
+        return tuple(ids), len(ids)
+
+    def score(self, row: torch.Tensor) -> float:
+        return sigmoid(float(row[0]))
