@@ -1,0 +1,257 @@
+"""Tiny random checkpoints of each architecture, with real tokenizers, in Hugging Face format.
+
+Seeded, two layers, hidden 64 with heads of 32, some 100 KB each. Weights are drawn wide enough
+that scores and next tokens depend visibly on the text. Not models of anything: a test bed.
+"""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    MistralConfig,
+    PreTrainedConfig,
+    PreTrainedTokenizerFast,
+    Qwen2Config,
+)
+
+POSITIONS = 512
+SHAPE: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": POSITIONS,
+    "initializer_range": 0.25,
+    "dtype": "float32",
+}
+CORPUS = [
+    "Janet's ducks lay 16 eggs per day. She eats three for breakfast every morning.",
+    "Step 1: Janet's ducks lay 16 eggs per day. ки\nStep 2: She eats 3, so 16 - 3 = 13. ки\n",
+    "To find the sum, we add the numbers.\n\nSo 12 + 30 = 42.\n\nThe answer is: \\boxed{42}",
+    "First, compute 3 * 4 = 12.\nThen 12 / 2 = 6.\n\nTherefore, the answer is 6. + -",
+    "system\nYou are a helpful assistant. user\n How many apples are left? assistant\n + - + -",
+] * 8
+_WORDS = {  # how Qwen2 and Llama 3 cut text into words
+    "qwen": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+    "llama": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+}
+CHATML = (
+    "{%- for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}"
+    "{%- endfor %}{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{%- endif %}"
+)
+LLAMA_CHAT = (
+    "{{- bos_token }}{%- for m in messages %}{{- '<|start_header_id|>' + m.role "
+    "+ '<|end_header_id|>\n\n' + m.content | trim + '<|eot_id|>' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}"
+    "{{- '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{%- endif %}"
+)
+MISTRAL_CHAT = (
+    "{{- bos_token }}{%- for m in messages %}{%- if m.role == 'assistant' %}"
+    "{{- ' ' + m.content + eos_token }}{%- else %}"
+    "{{- '[INST] ' + m.content + ' [/INST]' }}{%- endif %}{%- endfor %}"
+)
+
+
+# ---------------------------------------------------------------- tokenizers
+
+
+def _byte_level(words: str, specials: list[str], **names: Any) -> PreTrainedTokenizerFast:
+    """Byte-level BPE, as of Qwen2 and Llama 3. names: bos_token, eos_token, chat_template …"""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(_WORDS[words]), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=480,
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(CORPUS, trainer)
+    tokenizer.add_special_tokens([AddedToken(s, special=True) for s in specials])
+    if words == "llama":  # encode() begins with BOS
+        _begin_with(tokenizer, names["bos_token"])
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+
+
+def _sentencepiece(**names: Any) -> PreTrainedTokenizerFast:
+    """SentencePiece BPE as converted from Llama's and Mistral's: a space before any text, spaces
+    written as ▁, bytes for what the vocabulary has not (a newline is <0x0A>)."""
+    base = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
+    learner = Tokenizer(models.BPE(unk_token="<unk>"))
+    learner.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    trainer = trainers.BpeTrainer(
+        vocab_size=560, special_tokens=base, show_progress=False, initial_alphabet=list("+-ки")
+    )
+    lines = [line for text in CORPUS for line in text.split("\n")]
+    learner.train_from_iterator(lines, trainer)
+    learned = json.loads(learner.to_str())["model"]
+    tokenizer = Tokenizer(
+        models.BPE(
+            vocab=learned["vocab"],
+            merges=[tuple(m) for m in learned["merges"]],
+            unk_token="<unk>",
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    tokenizer.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    tokenizer.add_special_tokens([AddedToken(s, special=True) for s in base[:3]])
+    _begin_with(tokenizer, "<s>")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", unk_token="<unk>", **names
+    )
+
+
+def _begin_with(tokenizer: Tokenizer, bos: str) -> None:
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{bos} $A", special_tokens=[(bos, tokenizer.token_to_id(bos))]
+    )
+
+
+def _qwen_tokenizer(*more: str, **names: Any) -> PreTrainedTokenizerFast:
+    specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *more]
+    names = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", **names}
+    return _byte_level("qwen", specials, chat_template=CHATML, **names)
+
+
+def _llama_tokenizer() -> PreTrainedTokenizerFast:
+    bos, eot = "<|begin_of_text|>", "<|eot_id|>"
+    specials = [bos, "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", eot]
+    return _byte_level("llama", specials, bos_token=bos, eos_token=eot, chat_template=LLAMA_CHAT)
+
+
+# ---------------------------------------------------------------- models
+
+State = dict[str, torch.Tensor]
+
+
+def _as_it_is(state: State) -> State:
+    return state
+
+
+def _value_head(state: State) -> State:
+    """Skywork: the causal model's own weights and a value head beside them."""
+    width = SHAPE["hidden_size"]
+    state["v_head.summary.weight"] = torch.randn(1, width) / width**0.5
+    state["v_head.summary.bias"] = torch.randn(1) / 4
+    return state
+
+
+def _two_classes(state: State) -> State:
+    """Qwen2.5-Math-PRM: no lm_head, a two-layer head of two classes."""
+    width = SHAPE["hidden_size"]
+    state = {name: value for name, value in state.items() if not name.startswith("lm_head.")}
+    for layer, rows in ((0, width), (2, 2)):
+        state[f"score.{layer}.weight"] = torch.randn(rows, width) * (2 / width) ** 0.5
+        state[f"score.{layer}.bias"] = torch.randn(rows) / 4
+    return state
+
+
+@dataclass(frozen=True)
+class Kind:
+    """tokenizer: makes it; config: of the body; architecture: as config.json names it; head: from
+    the causal model's weights to the checkpoint's; tied: no lm_head of its own."""
+
+    tokenizer: Callable[[], PreTrainedTokenizerFast]
+    config: Callable[..., PreTrainedConfig]
+    architecture: str
+    head: Callable[[State], State] = _as_it_is
+    tied: bool = False
+
+
+KINDS = {
+    "qwen_prm": Kind(
+        lambda: _qwen_tokenizer("<extra_0>"),
+        Qwen2Config,
+        "Qwen2ForProcessRewardModel",
+        _two_classes,
+    ),
+    "skywork": Kind(
+        lambda: _qwen_tokenizer(bos_token="<|endoftext|>"),
+        Qwen2Config,
+        "Qwen2ForPrmModel",
+        _value_head,
+        tied=True,
+    ),
+    "step_tag": Kind(_sentencepiece, MistralConfig, "MistralForCausalLM"),
+    "rlhflow": Kind(_llama_tokenizer, LlamaConfig, "LlamaForCausalLM"),
+    "qwen_generator": Kind(_qwen_tokenizer, Qwen2Config, "Qwen2ForCausalLM", tied=True),
+    "llama_generator": Kind(_llama_tokenizer, LlamaConfig, "LlamaForCausalLM"),
+    "mistral_generator": Kind(
+        lambda: _sentencepiece(chat_template=MISTRAL_CHAT), MistralConfig, "MistralForCausalLM"
+    ),
+}
+
+
+def make_checkpoint(kind: str, folder: Path, seed: int = 0) -> Path:
+    """Write the checkpoint of `KINDS[kind]` into `folder` (made if missing); returns it.
+
+    The same kind and seed give the same files.
+    """
+    spec = KINDS[kind]
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer = spec.tokenizer()
+    tokenizer.save_pretrained(folder)
+    config = spec.config(
+        **SHAPE,
+        vocab_size=-(-len(tokenizer) // 32) * 32,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        tie_word_embeddings=spec.tied,
+        architectures=[spec.architecture],
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(zlib.crc32(f"{kind} {seed}".encode()))
+        model = AutoModelForCausalLM.from_config(config)
+        state = {
+            name: torch.nn.init.uniform_(value.clone(), 0.8, 1.2) if "norm" in name else value
+            for name, value in model.state_dict().items()
+            if not (spec.tied and name.startswith("lm_head."))
+        }
+        state = spec.head(state)
+    config.architectures = [spec.architecture]  # from_config names its own
+    config.save_pretrained(folder)
+    if spec.architecture.endswith("ForCausalLM"):
+        model.generation_config.save_pretrained(folder)
+    weights = {name: value.detach().clone().contiguous() for name, value in state.items()}
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return folder
