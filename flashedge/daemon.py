@@ -141,7 +141,7 @@ def reap_orphans(config: Config) -> None:
                 process.kill()
 
 
-def kill_children(grace_s: float = 3.0) -> None:
+def kill_children(grace_s: float = 0.5) -> None:
     """End every process that this one started: asked first, then forced."""
     import psutil
 

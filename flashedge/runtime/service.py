@@ -142,8 +142,8 @@ class Service:
 
     @property
     def idle_s(self) -> float:
-        """Seconds since there was a run or a chat."""
-        if self._tasks or self._chats:
+        """Seconds since there was a run or a chat, or since the start was over."""
+        if self._tasks or self._chats or self.health().state == "starting":
             self._busy_at = time.monotonic()
         return time.monotonic() - self._busy_at
 
@@ -198,12 +198,16 @@ class Service:
         return [summary_of(s, self._runs.get(s.id)) for s in stored]
 
     def delete(self, run_id: str) -> None:
-        """Remove a finished run. Raises NotFound, or Conflict while it runs."""
+        """Remove a finished run. Raises NotFound, StoreError, or Conflict while it runs."""
         if self.run(run_id).status in (RunStatus.QUEUED, RunStatus.RUNNING):
             raise Conflict(f"run {run_id} is not over", mend="cancel it first")
-        live = self._runs.pop(run_id, None)
-        if live is None or live.stored:
+        live = self._runs.get(run_id)
+        try:
             self._store.delete(run_id)
+        except NotFound:
+            if live is None or live.stored:
+                raise
+        self._runs.pop(run_id, None)
 
     @property
     def counts(self) -> dict[str, int]:
