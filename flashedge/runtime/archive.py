@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
-from flashedge.errors import FlashEdgeError
+from flashedge.errors import FlashEdgeError, RunInterrupted
 from flashedge.events import Event
 from flashedge.runtime.broker import EventLog
 from flashedge.runtime.run import Cancelled, Run
@@ -14,6 +15,9 @@ from flashedge.runtime.spec import RunSpec
 from flashedge.runtime.store import RunStore, StoredRun
 
 SUMMARY_CHARS = 200
+_ENDS: Mapping[str, type[FlashEdgeError]] = MappingProxyType(
+    {"cancelled": Cancelled, "interrupted": RunInterrupted}
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +78,13 @@ class ArchivedRun:
         """Raises what the run ended with if it did not finish."""
         if self._stored.result is not None:
             return dict(self._stored.result)
-        error = self._stored.error or {}
-        message = error.get("message", f"run {self.id} was {self.status}")
-        raise Cancelled(message) if self.status == "cancelled" else FlashEdgeError(message)
+        told = self._stored.error or {}
+        kind = _ENDS.get(self.status, FlashEdgeError)
+        message = told.get("message", f"run {self.id} was {self.status}")
+        error = kind(message, mend=told.get("mend"))
+        if kind is FlashEdgeError:
+            error.code = told.get("code", kind.code)
+        raise error
 
     def cancel(self, reason: str) -> None:
         """It is over: nothing to do."""

@@ -114,11 +114,6 @@ class Run:
         """The result when finished, else what is known now."""
         if self._result is not None:
             return {**self._result, "stored": self.stored}
-        error = self.error and {
-            "message": str(self.error),
-            "code": self.error.code,
-            "mend": self.error.mend,
-        }
         return {
             "id": self.id,
             "status": str(self.status),
@@ -127,7 +122,7 @@ class Run:
             "strategy": self.spec.strategy,
             "n": self.spec.n,
             "seed": self.spec.seed,
-            "error": error,
+            "error": self._error_object(),
             "stored": self.stored,
         }
 
@@ -148,28 +143,33 @@ class Run:
         return waited
 
     def finished(self, result: dict[str, Any]) -> None:
-        self._result = result
         self._move(RunStatus.FINISHED)
-        self._end(RunFinished(result=result), None)
+        self._result = result
+        self._end(RunFinished(result=result))
 
     def failed(self, error: FlashEdgeError) -> None:
-        self.error = error
         self._move(RunStatus.FAILED)
-        self._end(RunFailed(error=str(error), code=error.code, mend=error.mend), error)
+        self.error = error
+        self._end(RunFailed(error=str(error), code=error.code, mend=error.mend))
 
     def cancelled(self) -> None:
+        self._move(RunStatus.CANCELLED)
         reason = self._cancel_reason or "the daemon stopped"
         self.error = Cancelled(f"the run was cancelled: {reason}")
-        self._move(RunStatus.CANCELLED)
-        self._end(RunCancelled(reason=reason), self.error)
+        self._end(RunCancelled(reason=reason))
 
-    def _end(self, event: Event, error: FlashEdgeError | None) -> None:
-        self.emit(event)
-        told = {"message": str(error), "code": error.code} if error else None
-        self._guard(
-            lambda: self._store.finish(self.id, str(self.status), self._result, told, time.time())
-        )
-        self._over.set()
+    def _end(self, event: Event) -> None:
+        try:
+            self.emit(event)
+            status, error, now = str(self.status), self._error_object(), time.time()
+            self._guard(lambda: self._store.finish(self.id, status, self._result, error, now))
+        finally:
+            self._over.set()
+
+    def _error_object(self) -> dict[str, Any] | None:
+        if self.error is None:
+            return None
+        return {"message": str(self.error), "code": self.error.code, "mend": self.error.mend}
 
     def _move(self, to: RunStatus) -> None:
         if to not in _NEXT[self.status]:

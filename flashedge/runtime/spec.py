@@ -65,7 +65,10 @@ class RunSpec:
         return Limits(max_path_tokens=self.max_path_tokens, token_budget=self.token_budget)
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        """Plain JSON values: lists, no tuples."""
+        fields = dataclasses.asdict(self)
+        fields["problem"]["messages"] = list(fields["problem"]["messages"])
+        return fields
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> RunSpec:
