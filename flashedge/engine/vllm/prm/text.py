@@ -34,7 +34,7 @@ class PrmTokenizer:
         return tuple(self.hf.encode(text, add_special_tokens=False))
 
     def whole(self, text: str) -> TokenIds:
-        """With BOS, where the tokenizer adds one; without EOS, if it would add that: more follows."""
+        """With BOS, where the tokenizer adds one; without an EOS that it adds: more follows."""
         ids = tuple(self.hf.encode(text))
         return ids[:-1] if ids and ids[-1] == self.hf.eos_token_id else ids
 
