@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from flashedge.errors import EngineDead, FlashEdgeError, GenerationFailed, RequestError
+from flashedge.errors import EngineDead, FlashEdgeError, GenerationFailed, QueueFull, RequestError
 
 
 @contextmanager
 def translated(engine: str) -> Iterator[None]:
-    """Turn what vLLM raises inside the block into EngineDead, RequestError or GenerationFailed.
+    """Turn what vLLM raises inside the block into EngineDead, QueueFull, RequestError or
+    GenerationFailed.
 
     Cancellation passes; so do our own errors. A test lists vLLM's exception classes and fails
     when one of them is not mapped.
@@ -24,13 +25,16 @@ def translated(engine: str) -> Iterator[None]:
 
 
 def translate(error: Exception, engine: str) -> FlashEdgeError:
-    from vllm.exceptions import VLLMValidationError
+    """What a vLLM exception means to us. Anything unknown is a failure of this one request."""
+    from vllm.exceptions import GracefulHTTPError, VLLMClientError
     from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
     if isinstance(error, EngineDeadError):
         return EngineDead(f"the {engine} engine died", mend="it is being restarted; try again")
     if isinstance(error, EngineGenerateError):
         return GenerationFailed(f"the {engine} engine failed on this request: {error.__cause__}")
-    if isinstance(error, VLLMValidationError | ValueError):
+    if isinstance(error, GracefulHTTPError):
+        return QueueFull(f"the {engine} engine takes no more: {error}", retry_after_s=5.0)
+    if isinstance(error, VLLMClientError | ValueError):
         return RequestError(f"the {engine} engine refuses the request: {error}")
     return GenerationFailed(f"the {engine} engine: {type(error).__name__}: {error}")
