@@ -1,0 +1,154 @@
+"""Whole runs on the real engines: the same tree every time, through kills, and nothing left of
+cancelled ones."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from flashedge.engine.vllm.pair import VllmPair
+from flashedge.events import EngineRestarted, Event, NodesExpanded, StepCompleted
+from flashedge.grading import Grader
+from flashedge.runtime.engines import Engines
+from flashedge.runtime.spec import RunSpec
+from flashedge.search.tree import NodeStatus
+from flashedge.types import Problem
+from tests.contracts.engine_rig import settle
+from tests.unit.runtime_rig import drive, driver_of, folded, nodes_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+DATA = Path(__file__).parent.parent / "data"
+
+
+def problems(name: str, count: int) -> list[Problem]:
+    lines = (DATA / name).read_text().splitlines()[:count]
+    return [Problem.from_text(json.loads(line)["problem"]) for line in lines]
+
+
+EASY, HARD = problems("heldout_easy.jsonl", 8), problems("heldout.jsonl", 8)
+BEAM = RunSpec(problem=HARD[0], pair="bundled", n=8, seed=11)
+BEST = replace(BEAM, strategy="best_of_n")
+SPECS = pytest.mark.parametrize("spec", [BEAM, BEST], ids=lambda spec: spec.strategy)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def engines(pair: VllmPair) -> AsyncIterator[Engines]:
+    grader = Grader()
+    yield Engines(generator=pair.generator, verifier=pair.verifier, grader=grader)
+    await grader.close()
+
+
+async def assert_idle(engines: Engines) -> None:
+    for engine in (engines.generator, engines.verifier):
+        await settle(engine, 2.0)
+        view = await engine.view()
+        assert (view.running, view.waiting, view.blocks_used) == (0, 0, 0)
+
+
+# ---------------------------------------------------------------- the same tree
+
+
+@SPECS
+async def test_twice_and_beside_others(engines: Engines, spec: RunSpec) -> None:
+    first = await drive(engines, spec)
+    tree = first.outcome.tree
+    assert folded(first.events) == nodes_of(tree, spec)
+    done = [n for n in tree.nodes.values() if n.status is NodeStatus.COMPLETE]
+    assert len(done) == spec.n
+    again = await drive(engines, spec)
+    assert again.outcome == first.outcome
+    others = [
+        replace(BEAM if i % 2 else BEST, problem=problem, n=4, seed=i)
+        for i, problem in enumerate((*HARD[1:5], *EASY[:4]))
+    ]
+    story, *_ = await asyncio.gather(*(drive(engines, s) for s in (spec, *others)))
+    assert story.outcome == first.outcome
+    await assert_idle(engines)
+
+
+async def test_the_stock_twin_finds_the_same_tree(pair: VllmPair, engines: Engines) -> None:
+    stock = replace(engines, generator=pair.stock_generator, verifier=pair.stock_verifier)
+    for spec in (BEAM, replace(BEST, problem=HARD[1]), replace(BEAM, problem=EASY[0])):
+        ours = await drive(engines, spec)
+        assert (await drive(stock, spec)).outcome == ours.outcome
+    await assert_idle(engines)
+
+
+# ---------------------------------------------------------------- kill -9
+
+
+@pytest.mark.parametrize("which", ["generator", "verifier"])
+async def test_an_engine_killed_in_mid_run(pair: VllmPair, engines: Engines, which: str) -> None:
+    """When the second level's first node is generated, or its last: then the scoring begins.
+
+    The tree to compare with is made by the stock verifier, which keeps no score from before.
+    """
+    spec = replace(BEAM, seed=100 if which == "generator" else 101)
+    engine = getattr(engines, which)
+    before = engine.health()
+    events: list[Event] = []
+    level: set[int] = set()
+
+    def emit(event: Event) -> None:
+        events.append(event)
+        if isinstance(event, NodesExpanded) and event.depth == 2:
+            level.update(node for node, _, _ in event.children)
+        if isinstance(event, StepCompleted) and event.node in level:
+            if which == "generator" or len(level) == 1:
+                os.kill(before.pid, signal.SIGKILL)
+                level.clear()
+            level.discard(event.node)
+
+    driver = driver_of(engines, spec, [])
+    driver._emit = emit
+    outcome = await driver.run()
+    expected = await drive(replace(engines, verifier=pair.stock_verifier), spec)
+    assert outcome == expected.outcome
+    assert folded(events) == nodes_of(expected.outcome.tree, spec)
+    told = [event.engine for event in events if isinstance(event, EngineRestarted)]
+    assert told == [which]
+    after = engine.health()
+    assert (after.state, after.restarts) == ("ready", before.restarts + 1)
+    assert after.pid != before.pid
+    await assert_idle(engines)
+
+
+# ---------------------------------------------------------------- cancel
+
+
+async def test_sixty_cancels_leave_nothing(engines: Engines) -> None:
+    """At random moments of decoding and, every other time, of scoring. Each run has a seed of its
+    own: what the verifier scored before, it does not score again."""
+    spec = replace(BEAM, problem=EASY[3])
+    loop, draw = asyncio.get_running_loop(), random.Random(4)
+    began = loop.time()
+    expected = await drive(engines, replace(spec, seed=1000))
+    whole_s = loop.time() - began
+    decoding = scoring = 0
+    for seed in range(60):
+        driver = driver_of(engines, replace(spec, seed=seed), [])
+        wanted = driver.verifying if seed % 2 else driver.generating
+        task = asyncio.create_task(driver.run())
+        await asyncio.sleep(draw.random() * whole_s * 0.6)
+        while not wanted._open and not task.done():  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        decoding += bool(driver.generating._open)
+        scoring += bool(driver.verifying._open)
+        task.cancel()
+        await asyncio.wait({task})
+        assert task.cancelled() or task.result().finish.choice
+        if seed % 10 == 9:
+            await assert_idle(engines)
+    assert decoding >= 15
+    assert scoring >= 15
+    await assert_idle(engines)
+    assert (await drive(engines, replace(spec, seed=1000))).outcome == expected.outcome
