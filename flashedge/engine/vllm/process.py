@@ -128,6 +128,8 @@ class EngineProcess:
                 await self._restarting
         self._unwatch()
         if self._llm is not None:
+            if self._llm.output_handler is not None:
+                self._llm.output_handler.cancel()  # else it logs the end as the engine's death
             await asyncio.to_thread(self._llm.shutdown, STOP_S)
             self._llm = None
 

@@ -9,10 +9,11 @@ Checked with vLLM 0.32.0.
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
 import os
 import signal
+import threading
+from multiprocessing import connection
 from typing import Any
 
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -23,7 +24,6 @@ from flashedge.engine.vllm.noise import ARGS_KEY
 from flashedge.search.steps import BoundaryRule
 
 BOUNDARY = "boundary"
-_PR_SET_PDEATHSIG = 1
 
 
 class EdgeScheduler(Scheduler):
@@ -31,7 +31,7 @@ class EdgeScheduler(Scheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        _die_with_parent()
+        _die_with_daemon()
         config = self.vllm_config.additional_config.get(ARGS_KEY, {})
         rule = config.get("boundary")
         self._rule = BoundaryRule.from_json(rule) if rule else None
@@ -125,13 +125,21 @@ def _args(request: Request) -> dict[str, Any] | None:
     return (params.extra_args or {}).get(ARGS_KEY) if params else None
 
 
-def _die_with_parent() -> None:
-    """Have Linux kill this engine process when its parent is killed, so that none is orphaned."""
-    if multiprocessing.parent_process() is None:
+def _die_with_daemon() -> None:
+    """Have this engine process end when the daemon is killed, so that none is orphaned.
+
+    Linux's PR_SET_PDEATHSIG would watch the fork server, which itself lives as long as its
+    children do; multiprocessing hands every child a pipe that only the daemon holds open.
+    """
+    daemon = multiprocessing.parent_process()
+    if daemon is None:
         return  # in the daemon's own process (tests)
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() == 1:
+
+    def watch() -> None:
+        connection.wait([daemon.sentinel])
         os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="die-with-daemon", daemon=True).start()
 
 
 # Reached through `AsyncLLM.engine_core.call_utility_async("flashedge_…")`, between engine steps.

@@ -1,7 +1,9 @@
 """200 random cancels and disconnects: are all KV blocks free afterwards?
 
 Half by `POST /v1/runs/{id}/cancel`, half by a client that goes away. Each is made when `/v1/status`
-shows the engine in question at work: at least 100 in mid-decode, 50 in mid-score.
+shows the engine in question at work: at least 100 in mid-decode, 50 in mid-score. A suffix score is
+done in one engine step, too short to be caught: those runs score whole paths (`baseline`), 128 of
+them a level, which takes several steps.
 """
 
 from __future__ import annotations
@@ -51,6 +53,8 @@ async def one(
 ) -> str:
     """Start a run, wait until `target` works on it, end it; returns which engine was at work."""
     body = {"problem": problem, "n": 64, "seed": seed, "stream": True}
+    if target == "verifier":
+        body |= {"n": 128, "baseline": True}
     async with client.stream("POST", "/v1/solve", json=body) as stream:
         run_id = stream.headers["x-flashedge-run"]
         where = await at_work(client, target, rng.random() * 0.1)
@@ -64,7 +68,8 @@ async def at_work(client: httpx.AsyncClient, target: str, delay_s: float) -> str
     await asyncio.sleep(delay_s)
     for _ in range(400):
         engines = (await client.get("/v1/status")).json()["engines"]
-        if engines[target]["view"]["running"] > 0:
+        view = engines[target].get("view")
+        if view and view["running"] + view["waiting"] > 0:
             return target
     return "between"
 
