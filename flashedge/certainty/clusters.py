@@ -1,0 +1,71 @@
+"""Which answers are the same: by a test of equality, or for open-ended text by likeness of words.
+
+Short answers are grouped by spelling, then by mathematics (`flashedge.grading`, which asks
+`same`-like questions of a worker). Text that is no formula is grouped by `likeness`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+_WORD = re.compile(r"[^\W_]+|[^\w\s]")
+LIKE = 0.6
+
+
+def group(
+    answers: Sequence[str | None], same: Callable[[str, str], bool]
+) -> tuple[str | None, ...]:
+    """answers: (n,) -> (n,) the representative of each one's cluster, None for no answer.
+
+    An answer joins the first cluster whose representative (its first member) it equals, in order,
+    so the result is a function of the order given and of nothing else.
+    """
+    found: list[str] = []
+    labels: list[str | None] = []
+    for answer in answers:
+        if answer is None:
+            labels.append(None)
+            continue
+        home = next((r for r in found if r == answer or same(r, answer)), None)
+        if home is None:
+            found.append(answer)
+        labels.append(answer if home is None else home)
+    return tuple(labels)
+
+
+def likeness(a: str, b: str) -> float:
+    """Cosine of the counts of words and of character trigrams, averaged, in [0, 1].
+
+    What stands in for the paper's embedding model where none is installed: it sees shared wording
+    (order and inflection blurred), not meaning; "yes" and "no" differ, so do a text and its
+    paraphrase. Ref: arXiv 2412.20993 §3.1 (a small embedding model); the measure is ours.
+    """
+    left, right = " ".join(a.casefold().split()), " ".join(b.casefold().split())
+    if left == right:
+        return 1.0
+    words = _cosine(Counter(_WORD.findall(left)), Counter(_WORD.findall(right)))
+    return (words + _cosine(_trigrams(left), _trigrams(right))) / 2
+
+
+def alike(a: str, b: str, least: float = LIKE) -> bool:
+    """Whether two open-ended texts count as one answer: likeness at least `least`, and the same
+    numbers in both (texts that differ only in a figure are alike in every other way)."""
+    return _numbers(a) == _numbers(b) and likeness(a, b) >= least
+
+
+def _trigrams(text: str) -> Counter[str]:
+    padded = f"  {text} "
+    return Counter(padded[i : i + 3] for i in range(len(padded) - 2))
+
+
+def _numbers(text: str) -> Counter[str]:
+    return Counter(re.findall(r"\d+(?:\.\d+)?", text))
+
+
+def _cosine(a: Counter[str], b: Counter[str]) -> float:
+    over = sum(count * b[key] for key, count in a.items())
+    under = math.sqrt(sum(c * c for c in a.values()) * sum(c * c for c in b.values()))
+    return min(1.0, over / under) if under else 0.0

@@ -1,0 +1,71 @@
+"""The stopping rule with a proof: answer distributions of k probes that stop moving.
+
+Honest word: at useful accuracies it asks for hundreds to thousands of probes (`probes_needed`), so
+on chains of ordinary length it never fires (`can_fire`). It is here as an option and a yardstick.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+
+
+def failure_bound(k: int, *, epsilon: float, num_groups: int) -> float:
+    """Upper bound of the chance that one of the 2k estimates is off by more than epsilon/3.
+
+    2k * 2^(M+1) * exp(-k' e'^2 / 2) with e' = epsilon/3 and k' = k - 1, the smaller of the two
+    window lengths. Ref: arXiv 2412.20993 App. E, Lemma 1.
+    """
+    exponent = (num_groups + 1) * math.log(2) - (k - 1) * (epsilon / 3) ** 2 / 2
+    return math.exp(min(700.0, math.log(2 * k) + exponent))
+
+
+def probes_needed(*, epsilon: float, delta: float, num_groups: int) -> int:
+    """The least k for which `failure_bound` stays at or below delta.
+
+    The paper gives k up to logarithms; this solves its last inequality exactly. num_groups: M,
+    distinct answers. Raises ValueError outside 0 < epsilon, delta < 1 and M >= 1.
+    """
+    if not (0 < epsilon < 1 and 0 < delta < 1 and num_groups >= 1):
+        raise ValueError(f"epsilon {epsilon}, delta {delta}, num_groups {num_groups}")
+    # The bound rises up to k = 2/e'^2 and falls from there on: search the falling side.
+    low = max(2, math.ceil(2 / (epsilon / 3) ** 2))
+    high = low
+    while failure_bound(high, epsilon=epsilon, num_groups=num_groups) > delta:
+        low, high = high, 2 * high
+    while low < high:
+        middle = (low + high) // 2
+        if failure_bound(middle, epsilon=epsilon, num_groups=num_groups) > delta:
+            low = middle + 1
+        else:
+            high = middle
+    return high
+
+
+def can_fire(num_probes: int, *, epsilon: float, delta: float, num_groups: int) -> bool:
+    """Whether a chain of so many probes could ever stop by the rule: it needs 2k of them."""
+    return num_probes >= 2 * probes_needed(epsilon=epsilon, delta=delta, num_groups=num_groups)
+
+
+def total_variation(p: Sequence[str | None], q: Sequence[str | None]) -> float:
+    """TV distance of two empirical distributions, half the L1 distance, in [0, 1]."""
+    left, right = Counter(p), Counter(q)
+    return 0.5 * sum(abs(left[a] / len(p) - right[a] / len(q)) for a in left | right)
+
+
+def distributions_settled(answers: Sequence[str | None], k: int, *, epsilon: float) -> bool:
+    """The rule on the last 2k probes: windows of k, and of k - 1, moved by up to k (k - 1) probes
+    differ from the first one by at most epsilon/3.
+
+    answers: (num_probes,), None is an answer like any other. False with fewer than 2k probes.
+    Ref: arXiv 2412.20993 App. E, Definition 2 and the test below it.
+    """
+    if k < 2 or len(answers) < 2 * k:
+        return False
+    last = answers[-2 * k :]
+    return all(
+        total_variation(last[:size], last[j : j + size]) <= epsilon / 3
+        for size in (k, k - 1)
+        for j in range(1, size + 1)
+    )
