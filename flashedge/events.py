@@ -9,7 +9,7 @@ import dataclasses
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from flashedge.types import NodeId, TokenIds
@@ -70,10 +70,37 @@ class NodesMarked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CertaintyUpdated:
-    """certainty in [0, 1]: 1 - normalized entropy of the answers so far; None: no answer yet."""
+    """How sure the run is at a fixed point. certainty in [0, 1]: 1 - normalized entropy of the
+    answers so far (a probed chain: the consistency of its probes); None: it can't be told yet.
+
+    measures: every measure taken, by name (see `certainty.history`); knob: finished paths,
+    rollouts or probes so far; tokens: committed tokens so far.
+    """
 
     certainty: float | None
     answers: int
+    measures: Mapping[str, float] = field(default_factory=dict)
+    knob: int = 0
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    """A probe of a chain was answered. text: what the model said after the probe's suffix;
+    tokens: what that cost (they are no part of the tree)."""
+
+    node: NodeId
+    text: str
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EarlyExit:
+    """The search stopped before its own end. reason: certainty, non_convergence, budget, or
+    deadline."""
+
+    reason: str
+    tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +138,8 @@ Event = (
     | NodeScored
     | NodesMarked
     | CertaintyUpdated
+    | Probed
+    | EarlyExit
     | EngineRestarted
     | RunFinished
     | RunFailed

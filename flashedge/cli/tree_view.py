@@ -105,6 +105,10 @@ def fold(view: TreeView, event: Event | Queued) -> TreeView:
             return _with(view, {n: replace(view.nodes[n], status=event.status) for n in found})
         case events.CertaintyUpdated():
             return replace(view, certainty=event.certainty, answers=event.answers)
+        case events.Probed():
+            return view
+        case events.EarlyExit():
+            return replace(view, note=f"stopped early: {event.reason}")
         case events.EngineRestarted():
             said = f"the {event.engine} engine died and is back after {event.waited_s:.1f} s"
             return replace(view, note=said)

@@ -106,6 +106,10 @@ class Codec(Protocol):
         """Ids of the conversation with the assistant's turn opened."""
         ...
 
+    def encode(self, text: str) -> TokenIds:
+        """Ids of a piece of text, no special tokens around it."""
+        ...
+
     def decode(self, token_ids: Sequence[int]) -> str:
         """Text of generated ids, special tokens left out, decoded as one piece."""
         ...

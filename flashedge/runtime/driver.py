@@ -12,10 +12,12 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any, assert_never
 
-from flashedge.certainty.certainindex import certainty_of_answers
+from flashedge import events
+from flashedge.certainty.history import History
 from flashedge.engine.base import Chunk, ExtendRequest, Generator, ScoreRequest, Verifier
 from flashedge.events import (
     CertaintyUpdated,
+    EarlyExit,
     EngineRestarted,
     Event,
     NodeScored,
@@ -26,7 +28,7 @@ from flashedge.events import (
 )
 from flashedge.runtime.engines import Engines, retried
 from flashedge.runtime.groups import first_error
-from flashedge.runtime.segments import segment_of
+from flashedge.runtime.segments import probe_answer, segment_of
 from flashedge.runtime.spec import RunSpec
 from flashedge.runtime.stopwatch import Stopwatch
 from flashedge.search.answers import extract_answer
@@ -38,6 +40,8 @@ from flashedge.search.base import (
     Expand,
     Finish,
     Generated,
+    Probe,
+    Probed,
     Result,
     Score,
     Scored,
@@ -48,17 +52,29 @@ from flashedge.search.tree import NodeStatus, Tree
 from flashedge.types import Granularity, NodeId, TokenIds
 
 PROGRESS_S = 0.1
+DEADLINE = "deadline"
 SHOWN = frozenset(NodeStatus) - {NodeStatus.GENERATING, NodeStatus.GENERATED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a finished search leaves. `deadline`: it was cut by the wall clock."""
+    """What a finished search leaves. cut_by: what ended it before its own end (certainty,
+    non_convergence, budget, deadline), None if nothing did."""
 
     tree: Tree
     finish: Finish
-    certainty: float | None
-    deadline: bool
+    history: History
+    cut_by: str | None
+
+    @property
+    def certainty(self) -> float | None:
+        """At the last fixed point."""
+        return self.history[-1].certainty if self.history else None
+
+    @property
+    def deadline(self) -> bool:
+        """Whether the wall clock cut it."""
+        return self.cut_by == DEADLINE
 
 
 class Driver:
@@ -81,12 +97,13 @@ class Driver:
         self._work: set[asyncio.Task[None]] = set()
         self._tokens: dict[NodeId, int] = {}
         self._tree = Tree()
-        self._certainty: float | None = None
+        self._readings = 0
         self._restarts = {e: e.health().restarts for e in (engines.generator, engines.verifier)}
         self.generating = Stopwatch()
         self.verifying = Stopwatch()
         self.verifier_tokens = 0
         self.verifier_cached_tokens = 0
+        self.probe_tokens = 0
 
     async def run(self) -> Outcome:
         """Raises what the engines raise after their retries; CancelledError when cancelled."""
@@ -106,9 +123,13 @@ class Driver:
                         if told is not state:  # else it came too late to count
                             state = told
                             self._tell_followers(result, state.tree)
+                            self._tell_certainty(state.history)
                 self._drop_work()
                 ticker.cancel()
-        return Outcome(tree=state.tree, finish=finish, certainty=self._certainty, deadline=late)
+        cut_by = DEADLINE if late else finish.cut_by
+        if cut_by is not None:
+            self._emit(EarlyExit(reason=cut_by, tokens=state.tree.committed_tokens))
+        return Outcome(tree=state.tree, finish=finish, history=state.history, cut_by=cut_by)
 
     # ------------------------------------------------------------ commands
 
@@ -131,6 +152,8 @@ class Driver:
                         self._start(group, self._score(node, tree))
                 case Cluster(nodes=nodes):
                     self._start(group, self._cluster(nodes, tree))
+                case Probe():
+                    self._start(group, self._probe(command, tree))
                 case Finish():
                     finish = command
                 case _:
@@ -192,10 +215,41 @@ class Driver:
     async def _cluster(self, nodes: tuple[NodeId, ...], tree: Tree) -> None:
         answers = {node: extract_answer(tree.path_text(node)) for node in nodes}
         clusters = await self._engines.grader.cluster(answers)
-        self._certainty = certainty_of_answers(clusters.values())
-        found = sum(c is not None for c in clusters.values())
-        self._emit(CertaintyUpdated(certainty=self._certainty, answers=found))
         self._inbox.put_nowait(Clustered(answers=clusters))
+
+    async def _probe(self, probe: Probe, tree: Tree) -> None:
+        """Where no token fits behind the suffix the model says nothing."""
+        generator, codec = self._engines.generator, self._engines.generator.codec
+        path = tree.path_token_ids(probe.node)
+        ids = (*self._prompt_ids, *path, *codec.encode(probe.suffix))
+        room = generator.max_model_len - len(ids)
+        request = ExtendRequest(
+            token_ids=ids,
+            seed=probe.seed,
+            sampling=self._spec.sampling,
+            max_tokens=min(probe.max_tokens, room),
+            to_boundary=False,
+        )
+
+        async def work() -> tuple[TokenIds, str]:
+            said: TokenIds = ()
+            async with aclosing(generator.extend(request)) as stream:
+                async for chunk in stream:
+                    said = (*said, *chunk.token_ids)
+                    kept, text, whole = probe_answer(said, probe.suffix, codec)
+                    if whole:
+                        return kept, text
+            return said, codec.decode(said)
+
+        kept: TokenIds = ()
+        text = ""
+        if room > 0:
+            with self.generating.open():
+                note = self._note_restart(generator, "generator")
+                kept, text = await retried(generator, work, note)
+        self.probe_tokens += len(kept)
+        self._emit(events.Probed(node=probe.node, text=text, tokens=len(kept)))
+        self._inbox.put_nowait(Probed(node=probe.node, text=text))
 
     # ------------------------------------------------------------ time
 
@@ -236,10 +290,24 @@ class Driver:
             case Scored(node=node, scores=scores):
                 score = aggregate(tree.path_scores(node), self._spec.aggregate)
                 self._emit(NodeScored(node=node, scores=scores, score=score))
-            case Clustered():
+            case Clustered() | Probed():
                 pass
             case _:
                 assert_never(result)
+
+    def _tell_certainty(self, history: History) -> None:
+        """Tell the readings that are new."""
+        for reading in history[self._readings :]:
+            self._emit(
+                CertaintyUpdated(
+                    certainty=reading.certainty,
+                    answers=reading.answers,
+                    measures=dict(reading.measures),
+                    knob=reading.knob,
+                    tokens=reading.tokens,
+                )
+            )
+        self._readings = len(history)
 
     def _note_expansion(self, tree: Tree, command: Expand) -> None:
         made = [tree[c.node] for c in command.children]

@@ -33,7 +33,7 @@ def result_of(
         "completions": [_completion(tree, node, spec) for node in complete],
         "tree": {"root": ROOT, "nodes": [_node(tree, n, spec) for n in tree.nodes.values()]},
         "certainty": outcome.certainty,
-        "cut_by": "deadline" if outcome.deadline else None,
+        "cut_by": outcome.cut_by,
         "usage": {
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,
@@ -41,6 +41,7 @@ def result_of(
             "speculated_tokens": usage.speculated_tokens,
             "verifier_tokens": usage.verifier_tokens,
             "verifier_cached_tokens": usage.verifier_cached_tokens,
+            "probe_tokens": usage.probe_tokens,
         },
         "timing": {
             "queue_s": timing.queue_s,

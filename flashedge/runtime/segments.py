@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flashedge.engine.base import Chunk, Codec
+from flashedge.search.answers import extract_answer
 from flashedge.search.steps import split_steps
-from flashedge.types import Segment
+from flashedge.types import Segment, TokenIds
 
 
 def segment_of(chunks: Sequence[Chunk], codec: Codec) -> Segment:
@@ -25,3 +26,16 @@ def segment_of(chunks: Sequence[Chunk], codec: Codec) -> Segment:
         steps=split_steps(text),
         finish=finish,
     )
+
+
+def probe_answer(said: TokenIds, suffix: str, codec: Codec) -> tuple[TokenIds, str, bool]:
+    """The shortest beginning of `said` that, behind `suffix`, holds a whole boxed answer: its
+    tokens, its text, True; all of it and False where none does.
+
+    A function of the tokens alone, however the stream was cut into chunks.
+    """
+    for size in range(1, len(said) + 1):
+        text = codec.decode(said[:size])
+        if extract_answer(suffix + text) is not None:
+            return said[:size], text, True
+    return said, codec.decode(said), False

@@ -314,6 +314,7 @@ def _usage(driver: Driver, outcome: Outcome, prompt_tokens: int) -> Usage:
         tree_tokens=outcome.tree.committed_tokens,
         verifier_tokens=driver.verifier_tokens,
         verifier_cached_tokens=driver.verifier_cached_tokens,
+        probe_tokens=driver.probe_tokens,
     )
 
 

@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
+from flashedge.certainty.history import History
 from flashedge.search.tree import Tree
 from flashedge.types import Granularity, Limits, NodeId, Problem, Segment, Vote
 
@@ -54,15 +55,34 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Probe:
+    """Ask the path of `node` for its answer now: continue path + suffix, keep the text, discard
+    the tokens. The path itself is not touched. Answered by one `Probed`.
+
+    seed: of the probe's own noise; max_tokens: at most; it ends where a box that `suffix` opened
+    is closed. Ref: arXiv 2412.20993 §2.1 (probe-in-the-middle).
+    """
+
+    node: NodeId
+    seed: int
+    suffix: str
+    max_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """The search is over. `choice` is the path to show; `answer` is None if none was found."""
+    """The search is over. `choice` is the path to show; `answer` is None if none was found.
+
+    cut_by: what ended it before its own end: certainty, non_convergence or budget; else None.
+    """
 
     choice: NodeId
     answer: str | None
     votes: tuple[Vote, ...]
+    cut_by: str | None = None
 
 
-Command = Expand | Score | Cluster | Finish
+Command = Expand | Score | Cluster | Probe | Finish
 
 # ---------------------------------------------------------------- results
 
@@ -88,7 +108,15 @@ class Clustered:
     answers: Mapping[NodeId, str | None]
 
 
-Result = Generated | Scored | Clustered
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Probed:
+    """text: what the model said after the probe's suffix."""
+
+    node: NodeId
+    text: str
+
+
+Result = Generated | Scored | Clustered | Probed
 
 # ---------------------------------------------------------------- the contract
 
@@ -111,6 +139,11 @@ class SearchState(Protocol):
 
     @property
     def tree(self) -> Tree: ...
+
+    @property
+    def history(self) -> History:
+        """How sure the run was at each fixed point so far, oldest first."""
+        ...
 
 
 S = TypeVar("S")

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from flashedge.search.level import NOTHING, LevelSearch, LevelState, Move
+from flashedge.search.level import LevelSearch
+from flashedge.search.level_state import BUDGET, NOTHING, LevelState, Move
 from flashedge.search.tree import ROOT, NodeStatus
 from flashedge.types import Granularity, NodeId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BestOfN(LevelSearch):
-    """One level of whole paths. Ref: search-and-learn's `best_of_n`; arXiv 2509.00195 §3.1.
+    """One level of whole paths; under a policy in groups, as large as it allots them.
 
-    The vote is weighted by default, like the other searches'; `selection="best"` is the plain form.
+    Ref: search-and-learn's `best_of_n`; arXiv 2509.00195 §3.1. The vote is weighted by default,
+    like the other searches'; `selection="best"` is the plain form.
     """
 
     @property
@@ -29,6 +31,18 @@ class BestOfN(LevelSearch):
     def share(self, state: LevelState) -> int:
         return 0
 
+    def first(self, state: LevelState) -> int:
+        return min(self.n, state.ask_at)
+
     def decide(self, state: LevelState) -> Move:
         tree = state.tree.mark(dict.fromkeys(state.level, NodeStatus.COMPLETE))
-        return self.vote(replace(state, tree=tree, complete=state.level))
+        state = replace(state, tree=tree, complete=(*state.complete, *state.level))
+        if len(state.complete) == self.n:
+            return self.vote(state)
+        if state.over_budget:
+            return self.vote(state, cut_by=BUDGET)
+        return self.proceed(state)
+
+    def resume(self, state: LevelState) -> Move:
+        """The next group."""
+        return self._expand(state, ((ROOT, min(self.n, state.ask_at) - len(state.complete)),))

@@ -1,20 +1,26 @@
 """What the level-wise searches share: generate a whole level, score it, decide, and at last vote.
 
-    GENERATE --all generated--> SCORE --all scored--> decide: the next level, or CLUSTER
-    CLUSTER --clustered--> DONE;    conclude: GENERATE | SCORE -> CLUSTER | DONE
+    GENERATE --all generated--> SCORE --all scored--> decide: proceed, or vote
+    proceed --the policy is due--> CHECK --clustered, go on--> resume: the next level
+    vote --> CLUSTER --clustered--> DONE;    CHECK --clustered, stop--> DONE
+    conclude: GENERATE | SCORE | CHECK -> CLUSTER | DONE
 
-A decision is made only when a level is whole, so it can't depend on the order of arrival.
+A decision is made only when a level is whole, so it can't depend on the order of arrival; the
+policy, too, is asked between two levels, about finished paths.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
-from typing import assert_never
+from typing import ClassVar, assert_never
 
+from flashedge.certainty.certainindex import certainty_of_answers
+from flashedge.certainty.history import ENTROPY, REWARD, Reading
+from flashedge.certainty.policies import Policy
+from flashedge.certainty.rewards import max_reward
 from flashedge.search.base import (
     Child,
     Cluster,
@@ -24,49 +30,17 @@ from flashedge.search.base import (
     Finish,
     Generated,
     Lookahead,
+    Probed,
     Result,
     Score,
     Scored,
 )
+from flashedge.search.level_state import NOTHING, LevelState, Move, Phase, Shares
 from flashedge.search.scoring import aggregate
 from flashedge.search.seeds import child_seed
 from flashedge.search.selection import choose
 from flashedge.search.tree import ROOT, Node, NodeStatus, Tree
 from flashedge.types import Granularity, Limits, NodeId, Problem, Segment
-
-NOTHING = Granularity(max_tokens=0)
-
-
-class Phase(StrEnum):
-    GENERATE = "generate"
-    SCORE = "score"
-    CLUSTER = "cluster"
-    DONE = "done"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LevelState:
-    """level: the nodes under way, ascending ids; missing: results of this phase still out;
-    ended: nodes of the level whose path is known to end; complete: nodes that ended a path, then
-    what is put to the vote, ascending ids."""
-
-    tree: Tree
-    limits: Limits
-    phase: Phase = Phase.GENERATE
-    level: tuple[NodeId, ...] = ()
-    missing: int = 0
-    ended: int = 0
-    complete: tuple[NodeId, ...] = ()
-
-    def room(self, node: NodeId) -> int:
-        """Tokens that the path of `node` may still hold."""
-        at = self.tree[node]
-        if at.segment is None and at.parent is not None:
-            at = self.tree[at.parent]
-        return max(0, self.limits.max_path_tokens - at.path_tokens)
-
-
-Move = tuple[LevelState, tuple[Command, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +48,16 @@ class LevelSearch(ABC):
     """A search that works in levels. Subclasses decide what follows a level.
 
     n: paths to complete; aggregate: last, min, prod or mean of a path's step scores; selection:
-    weighted, majority or best (see `selection.choose`).
+    weighted, majority or best (see `selection.choose`); policy: when to stop early, None: never;
+    verifies: whether nodes are scored.
     """
+
+    verifies: ClassVar[bool] = True
 
     n: int
     aggregate: str = "last"
     selection: str = "weighted"
+    policy: Policy | None = None
 
     @property
     @abstractmethod
@@ -101,12 +79,41 @@ class LevelSearch(ABC):
     def share(self, state: LevelState) -> int:
         """Children that a kept node of the level under way may expect."""
 
+    def first(self, state: LevelState) -> int:
+        """Children of the root in the first level."""
+        return self.n
+
+    def resume(self, state: LevelState) -> Move:
+        """Begin what was planned, after the policy was asked if it was due."""
+        return self._expand(state, state.planned)
+
+    def knob(self, state: LevelState) -> int:
+        """How much of `n` is used up."""
+        return sum(state.tree[n].status is NodeStatus.COMPLETE for n in state.complete)
+
+    def counted(self, state: LevelState) -> Sequence[NodeId]:
+        """The paths that certainty is taken of; their answers are known."""
+        return state.complete
+
+    def reward(self, rewards: Iterable[float]) -> float | None:
+        """Certainty by the scores of `counted` paths."""
+        return max_reward(rewards)
+
+    def measures(self, state: LevelState) -> dict[str, float]:
+        """Certainty of a state whose finished paths are clustered, by measure."""
+        tree, paths = state.tree, self.counted(state)
+        taken = {ENTROPY: certainty_of_answers(tree[n].answer for n in paths)}
+        if self.verifies:
+            taken[REWARD] = self.reward(self.score_of(state, n) for n in paths)
+        return {name: value for name, value in taken.items() if value is not None}
+
     # ------------------------------------------------------------ ask and tell
 
     def start(self, problem: Problem, seed: int, limits: Limits) -> Move:
-        """The root and its `n` children to generate."""
-        state = LevelState(tree=Tree.rooted(seed), limits=limits)
-        return self._expand(state, ((ROOT, self.n),))
+        """The root and its first children to generate."""
+        ask_at = self.n if self.policy is None else self.policy.allot((), self.n).more
+        state = LevelState(tree=Tree.rooted(seed), limits=limits, ask_at=max(1, ask_at))
+        return self._expand(state, ((ROOT, self.first(state)),))
 
     def tell(self, state: LevelState, result: Result) -> Move:
         """Raises ValueError, changing nothing, for scores that don't fit the node's steps."""
@@ -117,6 +124,8 @@ class LevelSearch(ABC):
                 return self._scored(state, node, scores)
             case Clustered():
                 return self._clustered(state, result)
+            case Probed():
+                return state, ()
             case _:
                 assert_never(result)
 
@@ -159,25 +168,44 @@ class LevelSearch(ABC):
 
     # ------------------------------------------------------------ for subclasses
 
-    def expand(self, state: LevelState, shares: Sequence[tuple[NodeId, int]]) -> Move:
-        """Begin a level: `(parent, number of children)` in the order of expansion."""
-        return self._expand(state, shares)
+    def proceed(self, state: LevelState, shares: Shares = ()) -> Move:
+        """Plan a level and begin it; where the policy is due, ask it first."""
+        state = replace(state, planned=shares)
+        if self.asks(state):
+            return self._grouped(replace(state, phase=Phase.CHECK))
+        return self.resume(state)
 
-    def vote(self, state: LevelState) -> Move:
+    def asks(self, state: LevelState) -> bool:
+        """Whether this fixed point is one at which the policy is asked."""
+        due = self.policy is not None and self.knob(state) >= state.ask_at
+        return due and bool(state.complete)
+
+    def vote(self, state: LevelState, cut_by: str | None = None) -> Move:
         """End the search: group the answers of `complete`, or of the best path if none ended."""
+        state = replace(state, cut_by=cut_by)
         nodes = state.complete or self._best_unfinished(state)
         if not nodes:
             done = replace(state, phase=Phase.DONE)
-            return done, (Finish(choice=ROOT, answer=None, votes=()),)
-        asked = replace(state, phase=Phase.CLUSTER, complete=nodes)
-        return asked, (Cluster(nodes=nodes),)
+            return done, (Finish(choice=ROOT, answer=None, votes=(), cut_by=cut_by),)
+        return self._grouped(replace(state, phase=Phase.CLUSTER, complete=nodes))
+
+    def consult(self, state: LevelState) -> tuple[LevelState, bool]:
+        """Take a reading of clustered answers and ask the policy; whether the search goes on."""
+        assert self.policy is not None, "without a policy nothing is checked"
+        state = self._read(state)
+        given = self.policy.allot(state.history, self.n)
+        if given.more <= 0:
+            return replace(state, cut_by=str(given.reason)), False
+        return replace(state, ask_at=state.history[-1].knob + given.more), True
+
+    def finish(self, state: LevelState) -> Move:
+        finish = choose(state.tree, state.complete, how=self.aggregate, by=self.selection)
+        return replace(state, phase=Phase.DONE), (replace(finish, cut_by=state.cut_by),)
 
     def score_of(self, state: LevelState, node: NodeId) -> float:
         return aggregate(state.tree.path_scores(node), self.aggregate)
 
-    # ------------------------------------------------------------ inner
-
-    def _expand(self, state: LevelState, shares: Sequence[tuple[NodeId, int]]) -> Move:
+    def _expand(self, state: LevelState, shares: Shares) -> Move:
         tree = state.tree
         commands: list[Command] = []
         level: list[NodeId] = []
@@ -194,8 +222,11 @@ class LevelSearch(ABC):
             level=tuple(level),
             missing=len(level),
             ended=0,
+            planned=(),
         )
         return state, tuple(commands)
+
+    # ------------------------------------------------------------ inner
 
     def _generated(self, state: LevelState, node: NodeId, segment: Segment) -> Move:
         at = state.tree.nodes.get(node)
@@ -206,6 +237,8 @@ class LevelSearch(ABC):
             state = replace(state, ended=state.ended + 1)
         if state.missing:
             return state, ()
+        if not self.verifies:
+            return self.decide(state)
         scoring = replace(state, phase=Phase.SCORE, missing=len(state.level))
         return scoring, (Score(nodes=state.level),)
 
@@ -224,11 +257,29 @@ class LevelSearch(ABC):
         return (state, ()) if state.missing else self.decide(state)
 
     def _clustered(self, state: LevelState, result: Clustered) -> Move:
-        if state.phase is not Phase.CLUSTER or result.answers.keys() != set(state.complete):
+        asked = state.phase in (Phase.CHECK, Phase.CLUSTER)
+        if not asked or result.answers.keys() != set(state.complete):
             return state, ()
         tree = state.tree.answered(result.answers)
-        finish = choose(tree, state.complete, how=self.aggregate, by=self.selection)
-        return replace(state, tree=tree, phase=Phase.DONE), (finish,)
+        return self._grouped(replace(state, tree=tree, clustered=state.complete))
+
+    def _grouped(self, state: LevelState) -> Move:
+        """Group the answers of `complete` unless that is done; then go on with the phase."""
+        if state.clustered != state.complete:
+            return state, (Cluster(nodes=state.complete),)
+        if state.phase is Phase.CLUSTER:
+            return self.finish(self._read(state))
+        state, goes_on = self.consult(state)
+        return self.resume(state) if goes_on else self.finish(state)
+
+    def _read(self, state: LevelState) -> LevelState:
+        reading = Reading(
+            knob=self.knob(state),
+            tokens=state.tree.committed_tokens,
+            answers=sum(state.tree[n].answer is not None for n in self.counted(state)),
+            measures=self.measures(state),
+        )
+        return replace(state, history=(*state.history, reading))
 
     def _best_unfinished(self, state: LevelState) -> tuple[NodeId, ...]:
         """The best-scored path under way: a node of the level, or a parent none of whose children
@@ -245,8 +296,7 @@ class LevelSearch(ABC):
     def _may_continue(self, state: LevelState, node: Node) -> bool:
         if state.phase not in (Phase.GENERATE, Phase.SCORE):
             return False
-        budget = state.limits.token_budget
-        if budget is not None and state.tree.committed_tokens >= budget:
+        if state.over_budget:
             return False
         if node.status is NodeStatus.GENERATING:
             return self.granularity(state, node.id) != NOTHING

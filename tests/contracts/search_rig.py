@@ -19,6 +19,8 @@ from flashedge.search.base import (
     Expand,
     Finish,
     Generated,
+    Probe,
+    Probed,
     Result,
     Score,
     Scored,
@@ -77,6 +79,10 @@ class World:
             found[node] = first.setdefault(normalize(answer), answer) if answer else None
         return found
 
+    def said(self, seed: int) -> str:
+        """What a probe that opened a box hears."""
+        return Random(mix64(self.seed, seed)).choice(["7}", "07}", "8} wait", "7} done", "8", "}"])
+
     def results(self, tree: Tree, commands: tuple[Command, ...]) -> list[Result]:
         """What the engines would answer to `commands`."""
         made: list[Result] = []
@@ -90,6 +96,8 @@ class World:
                     made += [Scored(node=n, scores=self.scores(tree, n)) for n in nodes]
                 case Cluster(nodes=nodes):
                     made.append(Clustered(answers=self.clusters(tree, nodes)))
+                case Probe(node=node, seed=seed):
+                    made.append(Probed(node=node, text=self.said(seed)))
                 case Finish():
                     pass
         return made

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 
 import pytest
 from search_rig import LIMITS, PROBLEM, Run, World, drive
 
+from flashedge.certainty.combine import Thresholds
+from flashedge.certainty.policies import Even, Policy, Threshold
 from flashedge.search.base import (
     Cluster,
     Clustered,
@@ -16,15 +19,43 @@ from flashedge.search.base import (
     Finish,
     Generated,
     Lookahead,
+    Probed,
     Score,
     Scored,
     Search,
 )
 from flashedge.search.beam import Beam
 from flashedge.search.best_of_n import BestOfN
+from flashedge.search.catalog import STRATEGIES
+from flashedge.search.dvts import Dvts
+from flashedge.search.dynamic_branching import DynamicBranching
+from flashedge.search.mcts import Mcts
+from flashedge.search.probed_cot import ProbedCot
+from flashedge.search.program import ProgramSearch
+from flashedge.search.rebase import Rebase
 from flashedge.search.seeds import child_seed
+from flashedge.search.self_consistency import SelfConsistency
 from flashedge.search.tree import ROOT, NodeStatus, Tree
+from flashedge.search.varying_granularity import VaryingGranularity
 from flashedge.types import FinishReason, Limits, NodeId, Segment
+
+
+class Halves:
+    """A user's program: the better half of the paths goes on, the best takes what is over."""
+
+    def execute(self, tree: Tree, paths: Sequence[NodeId], width: int) -> Mapping[NodeId, int]:
+        kept = paths[: -(-len(paths) // 2)]
+        each = width // len(kept)
+        return dict.fromkeys(kept, each) | {kept[0]: width - each * (len(kept) - 1)}
+
+    def update_certainindex(self, tree: Tree, finished: Sequence[NodeId]) -> float | None:
+        return 0.25
+
+
+def watching(every: int = 1) -> Policy:
+    """A policy that is asked all the time and never stops a run."""
+    return Threshold(detect=1, every=every, thresholds=Thresholds(least=(("entropy", 2.0),)))
+
 
 SEARCHES: dict[str, Search[Any]] = {
     "best_of_n": BestOfN(n=5),
@@ -33,7 +64,34 @@ SEARCHES: dict[str, Search[Any]] = {
     "beam_of_1": Beam(n=1, branching=1, max_step_tokens=4, max_steps=3),
     "beam_one_step": Beam(n=4, max_steps=1, selection="majority"),
     "beam_wide": Beam(n=6, branching=8, max_step_tokens=30, max_steps=9, aggregate="prod"),
+    "beam_watched": Beam(n=8, branching=3, max_step_tokens=5, max_steps=4, policy=watching()),
+    "best_of_n_in_groups": BestOfN(n=5, policy=watching(2)),
+    "self_consistency": SelfConsistency(n=6),
+    "self_consistency_one_by_one": SelfConsistency(n=6, policy=watching()),
+    "dvts": Dvts(n=8, branching=3, max_step_tokens=5, max_steps=4),
+    "dvts_of_1": Dvts(n=4, branching=1, max_step_tokens=5, max_steps=4, policy=watching()),
+    "dynamic_branching": DynamicBranching(n=9, branching=3, max_step_tokens=5, max_steps=4),
+    "varying_granularity": VaryingGranularity(
+        n=6, branching=2, short_steps=2, short_step_tokens=3, long_step_tokens=20, max_steps=5
+    ),
+    "rebase": Rebase(n=9, max_step_tokens=5, max_steps=4, policy=Even()),
+    "rebase_greedy": Rebase(n=5, max_step_tokens=5, max_steps=5, temperature=0.01),
+    "mcts": Mcts(n=5, branching=3, max_step_tokens=5, max_steps=4, aggregate="prod"),
+    "mcts_watched": Mcts(
+        n=6, branching=2, max_step_tokens=5, max_steps=5, prior="uniform", policy=watching()
+    ),
+    "mcts_watched_now_and_then": Mcts(
+        n=7, branching=3, max_step_tokens=5, max_steps=3, policy=watching(3)
+    ),
+    "probed_cot": ProbedCot(probe_tokens=6),
+    "probed_cot_waiting": ProbedCot(probe_tokens=6, beside=False, tv_epsilon=0.5),
+    "probed_cot_unprobed": ProbedCot(probe_tokens=0),
+    "program": ProgramSearch(
+        program=Halves(), label="halves", n=6, max_step_tokens=5, max_steps=4, policy=watching()
+    ),
 }
+SILENT = {"self_consistency", "probed_cot"}
+"""Searches that do without the verifier."""
 WORLDS = [World(seed) for seed in range(6)]
 ENDED = {NodeStatus.COMPLETE, NodeStatus.PRUNED, NodeStatus.DUPLICATE}
 SEGMENT = Segment(
@@ -50,16 +108,29 @@ def complete(tree: Tree) -> list[NodeId]:
 @every_search
 def test_is_a_search(search: Search[Any]) -> None:
     assert isinstance(search, Search)
-    assert search.name in ("best_of_n", "beam")
+    assert search.name in {*STRATEGIES, "halves"}
+
+
+def check_complete(search: Search[Any], run: Run) -> None:
+    """Exactly n paths; with MCTS n rollouts, or all that the tree had room for."""
+    done = complete(run.tree)
+    if isinstance(search, Mcts):
+        state = run.states[-1]
+        assert set(state.rollouts) <= set(done)
+        assert len(set(state.rollouts)) == len(state.rollouts)
+        assert len(state.rollouts) == search.n or search.select(state) is None
+    else:
+        assert len(done) == search.n
 
 
 @every_search
 def test_completes_exactly_n_paths(search: Search[Any]) -> None:
     for world in WORLDS:
         run = drive(search, world=world)
-        assert len(complete(run.tree)) == search.n
+        check_complete(search, run)
         assert run.end.choice in complete(run.tree)
-        assert sum(v.count for v in run.end.votes) <= search.n
+        assert sum(v.count for v in run.end.votes) <= len(complete(run.tree))
+        assert run.end.cut_by is None
 
 
 @every_search
@@ -70,7 +141,7 @@ def test_every_node_ends_in_a_sensible_status(search: Search[Any]) -> None:
         for node in tree.nodes.values():
             inner = bool(tree.children(node.id))
             assert (node.status is NodeStatus.ACTIVE) if inner else (node.status in ENDED)
-            assert node.id == ROOT or node.scores is not None
+            assert node.id == ROOT or (node.scores is None) == (search.name in SILENT)
 
 
 @every_search
@@ -118,6 +189,8 @@ def test_results_that_nobody_asked_for_change_nothing(search: Search[Any]) -> No
             Scored(node=ROOT, scores=(0.5,)),
             Scored(node=NodeId(10_000), scores=(0.5,)),
             Clustered(answers={}),
+            Probed(node=ROOT, text="7}"),
+            Probed(node=NodeId(10_000), text="7}"),
             Clustered(answers={NodeId(10_000): "1"}),
             *(Generated(node=n.id, segment=SEGMENT) for n in known if n.segment),
             *(Scored(node=n.id, scores=(0.5,)) for n in known if n.scores or not n.segment),
@@ -137,6 +210,8 @@ def test_scores_that_do_not_fit_are_refused(search: Search[Any]) -> None:
     state, commands = search.start(PROBLEM, 5, LIMITS)
     for result in World().results(state.tree, commands):
         state, commands = search.tell(state, result)
+    if search.name in SILENT:
+        pytest.skip("asks for no scores")
     assert isinstance(commands[0], Score)
     node = commands[0].nodes[0]
     segment = state.tree[node].segment
@@ -162,7 +237,7 @@ def test_paths_fit_their_limits(search: Search[Any]) -> None:
             if isinstance(command, Expand):
                 used = len(run.tree.path_token_ids(command.parent))
                 assert 0 < command.granularity.max_tokens <= 11 - used
-        assert len(complete(run.tree)) == search.n
+        check_complete(search, run)
 
 
 @every_search
@@ -181,7 +256,8 @@ def test_lookahead_is_what_happens_to_a_kept_node(search: Search[Any]) -> None:
                     late[node.id] = search.lookahead(state, node.id)
 
         run = drive(search, world=world, watch=watch)
-        expanded = {c.parent: c for c in run.commands if isinstance(c, Expand)}
+        expands = [c for c in run.commands if isinstance(c, Expand)]
+        expanded = {c.parent: c for c in reversed(expands)}  # the first of each
         for node, ahead in late.items():
             assert ahead.terminal == (run.tree[node].status is NodeStatus.COMPLETE)
             assert ahead.terminal == (not ahead.seeds)

@@ -17,11 +17,13 @@ from flashedge.engine.sim_text import SimModel, Trace, TraceRow
 from flashedge.engine.simulated import Faults, SimConfig, SimulatedGenerator, SimulatedVerifier
 from flashedge.events import (
     CertaintyUpdated,
+    EarlyExit,
     EngineRestarted,
     Event,
     NodeScored,
     NodesExpanded,
     NodesMarked,
+    Probed,
     Progress,
     StepCompleted,
 )
@@ -166,6 +168,11 @@ class Fold:
                     nodes[node].status = status
             case CertaintyUpdated(certainty=certainty):
                 self.certainty = certainty
+            case Probed(node=node, tokens=tokens):
+                assert nodes[node].status == "active"
+                assert tokens >= 0
+            case EarlyExit(reason=reason):
+                assert reason in {"certainty", "non_convergence", "budget", "deadline"}
             case EngineRestarted(waited_s=waited_s):
                 assert waited_s >= 0
             case _:

@@ -1,0 +1,32 @@
+"""Whole numbers in proportion to weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def apportion(weights: Sequence[float], total: int, *, least: int = 0) -> tuple[int, ...]:
+    """weights: (k,) finite, >= 0 -> (k,) integers >= least with sum `total`.
+
+    After `least` for each, the rest goes in proportion, by largest remainder; ties to the earlier.
+    All weights 0: evenly. Raises ValueError when k * least exceeds total, or nobody is there.
+    """
+    rest = total - least * len(weights)
+    if rest < 0 or not weights:
+        raise ValueError(f"{total} can't be split {len(weights)} ways with at least {least} each")
+    whole = math.fsum(weights)
+    exact = [rest * w / whole if whole > 0 else rest / len(weights) for w in weights]
+    shares = [math.floor(e) for e in exact]
+    order = sorted(range(len(weights)), key=lambda i: (shares[i] - exact[i], i))
+    for i in order[: rest - sum(shares)]:
+        shares[i] += 1
+    return tuple(least + s for s in shares)
+
+
+def softmax(values: Sequence[float], temperature: float) -> tuple[float, ...]:
+    """exp(v / T) over their sum; sums to 1. temperature > 0."""
+    top = max(values)
+    powers = [math.exp((v - top) / temperature) for v in values]
+    whole = math.fsum(powers)
+    return tuple(p / whole for p in powers)

@@ -1,0 +1,32 @@
+"""The rule by which MCTS goes down its tree, on plain numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from flashedge.search.apportion import softmax
+from flashedge.types import Segment
+
+
+def puct(q: float, prior: float, *, visits: int, parent_visits: int, c: float) -> float:
+    """Q + c * P * sqrt(N(s)) / (1 + N(s, a)). q, prior in [0, 1].
+
+    Ref: arXiv 2604.00510 §4.2 without in-flight rollouts, App. A, eq. (1).
+    """
+    return q + c * prior * math.sqrt(parent_visits) / (1 + visits)
+
+
+def logprob_priors(segments: Sequence[Segment]) -> tuple[float, ...]:
+    """segments: (k,) of the children -> (k,) priors with sum 1: softmax of the mean
+    log-probability of a segment's tokens.
+
+    Ref: arXiv 2604.00510 App. A ("the network's prior policy"). Departure: the mean and not the
+    sum, which would favour short steps above all.
+    """
+    means = [math.fsum(s.logprobs) / max(1, len(s.logprobs)) for s in segments]
+    return softmax(means, 1.0)
+
+
+def uniform_priors(count: int) -> tuple[float, ...]:
+    return (1.0 / count,) * count
