@@ -59,6 +59,7 @@ class EngineProcess:
         self._restarts = 0
         self._in_a_row = 0
         self._ready = asyncio.Event()
+        self._gone: asyncio.Future[None] | None = None  # done when the process has ended
         self._started_at = 0.0
         self._watched: int | None = None
         self._restarting: asyncio.Task[None] | None = None
@@ -113,6 +114,7 @@ class EngineProcess:
                 mend="see `flashedge logs`; `flashedge doctor` checks memory and checkpoints",
             ) from error
         self._llm, self._started_at = llm, time.monotonic()
+        self._gone = asyncio.get_running_loop().create_future()
         self._watch(llm)
         view = await llm.engine_core.call_utility_async("flashedge_view")
         self.block_bytes = self.options.kv_bytes // max(view["blocks_total"] + 1, 1)
@@ -187,6 +189,8 @@ class EngineProcess:
         self._state = "dead"
         self._ready.clear()
         dead, self._llm = self._llm, None
+        if self._gone is not None:
+            self._gone.set_result(None)
         dead.output_processor.propagate_error(EngineDeadError())
         self._restarting = asyncio.create_task(self._restart(dead), name="engine-restart")
 
@@ -218,8 +222,17 @@ class EngineProcess:
 
     async def call(self, method: str, *args: Any) -> Any:
         """Run a utility method of the scheduler between two engine steps."""
+        call = self.llm().engine_core.call_utility_async(f"flashedge_{method}", *args)
         with translated(self.options.name):
-            return await self.llm().engine_core.call_utility_async(f"flashedge_{method}", *args)
+            answer = asyncio.ensure_future(call)
+            try:
+                ends = {answer, self._gone} if self._gone else {answer}
+                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+                if not answer.done():
+                    self.llm()  # raises: vLLM leaves such calls waiting when the process dies
+                return await answer
+            finally:
+                answer.cancel()
 
     async def view(self) -> EngineView:
         view = await self.call("view")
