@@ -113,11 +113,11 @@ class Client:
         try:
             for frame in self._stream("POST", "/v1/solve", json={**body, "stream": True}):
                 if frame.event == "queued":
-                    data = _object(frame)
+                    data = json_object(frame)
                     run = str(data["id"])
                     yield 0, Queued(id=run, position=data.get("position"))
                     continue
-                last, event = _numbered(frame, last)
+                last, event = numbered(frame, last)
                 yield last, event
                 if isinstance(event, events.TERMINAL):
                     return
@@ -135,7 +135,7 @@ class Client:
             try:
                 headers = {"Last-Event-ID": str(last)}
                 for frame in self._stream("GET", f"/v1/runs/{run}/events", headers=headers):
-                    last, event = _numbered(frame, last)
+                    last, event = numbered(frame, last)
                     yield last, event
                     if isinstance(event, events.TERMINAL):
                         return
@@ -190,7 +190,7 @@ class Client:
         for frame in self._stream("POST", "/v1/chat/completions", json=body):
             if frame.data == "[DONE]":
                 return
-            data = _object(frame)
+            data = json_object(frame)
             if "error" in data:
                 raise from_body(data, 500)
             usage = data.get("usage")
@@ -210,7 +210,7 @@ class Client:
         try:
             response = self._http.request(method, path, **kwargs)
         except httpx.HTTPError as error:
-            raise self._translated(error) from error
+            raise translated(error, self.base_url) from error
         if check and response.is_error:
             raise from_response(response)
         return response
@@ -233,17 +233,16 @@ class Client:
                     raise from_response(response)
                 yield from frames(response.iter_bytes())
         except httpx.HTTPError as error:
-            raise self._translated(error) from error
+            raise translated(error, self.base_url) from error
 
-    def _translated(self, error: httpx.HTTPError) -> DaemonError:
-        """The only place where httpx's exceptions become ours."""
-        if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-            return DaemonError(f"no daemon answers at {self.base_url}", mend="flashedge up")
-        if isinstance(error, httpx.TimeoutException):
-            return DaemonError(
-                f"the daemon at {self.base_url} does not answer", mend="flashedge ps"
-            )
-        return DaemonError(f"lost the daemon at {self.base_url} ({type(error).__name__})")
+
+def translated(error: httpx.HTTPError, base_url: str) -> DaemonError:
+    """The only place where httpx's exceptions become ours."""
+    if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
+        return DaemonError(f"no daemon answers at {base_url}", mend="flashedge up")
+    if isinstance(error, httpx.TimeoutException):
+        return DaemonError(f"the daemon at {base_url} does not answer", mend="flashedge ps")
+    return DaemonError(f"lost the daemon at {base_url} ({type(error).__name__})")
 
 
 def from_response(response: httpx.Response) -> FlashEdgeError:
@@ -293,7 +292,8 @@ def _codes(kind: type[FlashEdgeError]) -> Iterator[tuple[str, type[FlashEdgeErro
 _BY_CODE = dict(_codes(errors.FlashEdgeError))
 
 
-def _object(frame: Frame) -> dict[str, Any]:
+def json_object(frame: Frame) -> dict[str, Any]:
+    """The frame's data. Raises DaemonError."""
     try:
         data = json.loads(frame.data)
     except ValueError:
@@ -303,8 +303,9 @@ def _object(frame: Frame) -> dict[str, Any]:
     return data
 
 
-def _numbered(frame: Frame, last: int) -> tuple[int, Event]:
-    data = _object(frame)
+def numbered(frame: Frame, last: int) -> tuple[int, Event]:
+    """The frame's event. Raises the error that it tells, or DaemonError."""
+    data = json_object(frame)
     if frame.event == "error" or ("error" in data and "type" not in data):
         raise from_body(data, 500)
     number = int(frame.id) if frame.id and frame.id.isdigit() else last
