@@ -24,6 +24,8 @@ STRATEGY_FIELDS = (
     "token_budget",
     "deadline_s",
     "baseline",
+    "early_exit",
+    "options",
 )
 
 
@@ -32,7 +34,8 @@ class Body(BaseModel):
 
 
 class SearchOptions(Body):
-    """How to search; see `RunSpec`."""
+    """How to search; see `RunSpec`. early_exit: true for the strategy's own rule, false for none,
+    or the fields of `ExitOptions`."""
 
     strategy: str | None = None
     n: int | None = None
@@ -44,6 +47,8 @@ class SearchOptions(Body):
     token_budget: int | None = None
     deadline_s: float | None = None
     baseline: bool | None = None
+    early_exit: bool | dict[str, Any] | None = None
+    options: dict[str, Any] | None = None
 
     def given(self) -> dict[str, Any]:
         """The options of `STRATEGY_FIELDS` that are set."""

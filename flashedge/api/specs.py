@@ -11,7 +11,10 @@ from flashedge.api.contract import Defaults
 from flashedge.api.schemas import ASKS_NOTHING, ChatBody, SolveBody
 from flashedge.errors import NotFound, RequestError
 from flashedge.runtime.chat import ChatSpec
-from flashedge.runtime.spec import RunSpec, check_int
+from flashedge.runtime.checks import check_int
+from flashedge.runtime.exit_options import ExitOptions
+from flashedge.runtime.spec import RunSpec
+from flashedge.runtime.strategies import defaults_of
 from flashedge.types import MAX_SEED, Problem, Sampling
 
 _SUFFIX = re.compile(r"(?P<strategy>[a-z]+(?:[_-][a-z]+)*)(?:-(?P<n>[0-9]{1,6}))?")
@@ -113,7 +116,10 @@ def _run_spec(
 ) -> RunSpec:
     if max_tokens is not None:
         check_int("max_tokens", max_tokens, 1, 1 << 20)
-    filled = {"max_step_tokens": defaults.max_step_tokens, **search}
+    usual = defaults_of(search.get("strategy", "beam"))
+    filled = {"max_step_tokens": defaults.max_step_tokens, **usual, **search}
+    if isinstance(exits := search.get("early_exit"), bool | dict):
+        filled["early_exit"] = _exit_options(exits)
     return RunSpec(
         problem=problem,
         pair=pair,
@@ -122,6 +128,12 @@ def _run_spec(
         max_path_tokens=defaults.max_path_tokens if max_tokens is None else max_tokens,
         **filled,
     )
+
+
+def _exit_options(given: bool | dict[str, Any]) -> ExitOptions | None:
+    if isinstance(given, dict):
+        return ExitOptions.from_json(given)
+    return ExitOptions() if given else None
 
 
 def _sampling(body: SolveBody | ChatBody, defaults: Defaults) -> Sampling:

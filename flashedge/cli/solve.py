@@ -14,11 +14,12 @@ import typer
 
 from flashedge.cli import output
 from flashedge.cli.daemon_cmds import ready_client
+from flashedge.cli.strategy_flags import exit_body, named_values
 from flashedge.config import load_config
 from flashedge.errors import ConfigError, FlashEdgeError, RequestError
 
 FRAMES_PER_S = 10.0
-_STRATEGY = re.compile(r"^([a-z_]+)(?:-(\d+))?$")
+_STRATEGY = re.compile(r"^([a-z_]+(?:-[a-z_]+)*)(?:-(\d+))?$")
 
 
 def solve(
@@ -27,7 +28,10 @@ def solve(
     ] = None,
     file: Annotated[Path | None, typer.Option(help="Read the problem from a file.")] = None,
     strategy: Annotated[
-        str | None, typer.Option(help="beam, best_of_n; beam-16 is beam with n 16.")
+        str | None,
+        typer.Option(
+            help="beam, rebase, mcts, …; beam-16 is beam with n 16. See docs/strategies.md."
+        ),
     ] = None,
     n: Annotated[int | None, typer.Option("-n", help="Paths to complete.")] = None,
     branching: Annotated[int | None, typer.Option(help="Children of each kept path.")] = None,
@@ -47,6 +51,23 @@ def solve(
     token_budget: Annotated[int | None, typer.Option(help="Tokens of the whole tree.")] = None,
     deadline: Annotated[float | None, typer.Option(help="Seconds, then answer.")] = None,
     pair: Annotated[str | None, typer.Option(help="Pair to solve with.")] = None,
+    early_exit: Annotated[
+        bool | None,
+        typer.Option("--early-exit/--no-early-exit", help="Stop when the answer is settled."),
+    ] = None,
+    exit_policy: Annotated[
+        str | None,
+        typer.Option(help="static, every_5, every_step, length, initial_curve, dynamic_curve."),
+    ] = None,
+    threshold: Annotated[
+        list[str] | None, typer.Option(help="Least certainty to stop at: entropy=0.8, reward=0.9.")
+    ] = None,
+    detect: Annotated[
+        int | None, typer.Option(help="Paths, rollouts or probes before the first look.")
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("--set", help="A strategy's own option: c=0.5, window=4.")
+    ] = None,
     baseline: Annotated[bool, typer.Option("--baseline", help="The stock loop.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the run's object.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No tree, only the answer.")] = False,
@@ -70,6 +91,8 @@ def solve(
         "token_budget": token_budget,
         "deadline_s": finite("deadline", deadline),
         "baseline": baseline or None,
+        "early_exit": exit_body(early_exit, exit_policy, threshold, detect),
+        "options": named_values("--set", option) or None,
     }
     body: dict[str, Any] = {"problem": read_problem(problem, file)}
     body |= {k: v for k, v in given.items() if v is not None}
@@ -205,10 +228,10 @@ def split_strategy(strategy: str | None, n: int | None) -> tuple[str | None, int
     """("beam", 16) of "beam-16". Raises RequestError when it says another n than -n."""
     if strategy is None:
         return None, n
-    match = _STRATEGY.match(strategy.replace("best-of-n", "best_of_n"))
+    match = _STRATEGY.match(strategy)
     if match is None:
         raise RequestError(f"strategy {strategy!r} is not a name or name-n", param="strategy")
-    name, count = match[1], match[2]
+    name, count = match[1].replace("-", "_"), match[2]
     if count is not None and n is not None and int(count) != n:
         raise RequestError(f"--strategy {strategy} and -n {n} contradict each other", param="n")
     return name, int(count) if count is not None else n

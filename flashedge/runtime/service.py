@@ -35,7 +35,7 @@ from flashedge.runtime.result import result_of
 from flashedge.runtime.run import Run, RunStatus
 from flashedge.runtime.spec import RunSpec
 from flashedge.runtime.store import RunStore
-from flashedge.search.catalog import make_search
+from flashedge.runtime.strategies import search_of
 from flashedge.search.seeds import child_seed
 from flashedge.types import MAX_SEED, Message, Timing, TokenIds, Usage
 
@@ -160,15 +160,7 @@ class Service:
         prompt_ids = self._prompt_ids(spec.problem.messages)
         room = self._engines.generator.max_model_len - len(prompt_ids)
         spec = dataclasses.replace(spec, max_path_tokens=min(spec.max_path_tokens, room))
-        search = make_search(
-            spec.strategy,
-            n=spec.n,
-            branching=spec.branching,
-            max_step_tokens=spec.max_step_tokens,
-            max_steps=spec.max_steps,
-            aggregate=spec.aggregate,
-            selection=spec.selection,
-        )
+        search = search_of(spec)
         run_id = f"run-{secrets.token_hex(6)}"
         self._queue.reserve(run_id)
         run = Run(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from flashedge.errors import RequestError
+from flashedge.runtime.checks import check_choice, check_float, check_int
+from flashedge.runtime.exit_options import ExitOptions
 from flashedge.types import MAX_SEED, Limits, Message, Problem, Sampling
 
 AGGREGATES = ("last", "min", "prod", "mean")
@@ -24,7 +25,9 @@ class RunSpec:
     path's score; selection: how the answer is chosen among the completed paths; max_step_tokens:
     longest step; max_steps: depth at which the last step runs to the end; max_path_tokens: longest
     path; token_budget: generated tokens of the whole tree; deadline_s: wall clock from the start
-    of the run; baseline: the stock loop (boundary by stop string, whole-path scoring).
+    of the run; baseline: the stock loop (boundary by stop string, whole-path scoring);
+    early_exit: when the run may stop before its end, None: never; options: of that strategy alone
+    (`search.options`, or what a user's program takes), plain JSON values.
     """
 
     problem: Problem
@@ -42,12 +45,14 @@ class RunSpec:
     token_budget: int | None = None
     deadline_s: float | None = None
     baseline: bool = False
+    early_exit: ExitOptions | None = None
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Raises RequestError naming the first field that is wrong (`param`)."""
         check_messages(self.problem.messages)
-        _choice("aggregate", self.aggregate, AGGREGATES)
-        _choice("selection", self.selection, SELECTIONS)
+        check_choice("aggregate", self.aggregate, AGGREGATES)
+        check_choice("selection", self.selection, SELECTIONS)
         check_int("n", self.n, 1, 1024)
         check_int("branching", self.branching, 1, 1024)
         check_int("seed", self.seed, 0, MAX_SEED)
@@ -68,6 +73,8 @@ class RunSpec:
         """Plain JSON values: lists, no tuples."""
         fields = dataclasses.asdict(self)
         fields["problem"]["messages"] = list(fields["problem"]["messages"])
+        if self.early_exit is not None:
+            fields["early_exit"]["curve"] = [list(point) for point in self.early_exit.curve]
         return fields
 
     @classmethod
@@ -78,6 +85,8 @@ class RunSpec:
             messages=tuple(Message(**m) for m in data["problem"]["messages"])
         )
         fields["sampling"] = Sampling(**data["sampling"])
+        if data.get("early_exit") is not None:
+            fields["early_exit"] = ExitOptions.from_json(data["early_exit"])
         return cls(**fields)
 
 
@@ -85,7 +94,7 @@ def check_messages(messages: tuple[Message, ...]) -> None:
     if not messages:
         raise RequestError("messages is empty; give at least one user message", param="messages")
     for i, message in enumerate(messages):
-        _choice(f"messages[{i}].role", message.role, ROLES)
+        check_choice(f"messages[{i}].role", message.role, ROLES)
     if messages[-1].role != "user":
         raise RequestError("the last message must be the user's", param="messages")
     if not messages[-1].content.strip():
@@ -96,31 +105,3 @@ def check_sampling(sampling: Sampling) -> None:
     check_float("temperature", sampling.temperature, 0.0, 2.0)
     check_float("top_p", sampling.top_p, 0.0, 1.0, open_low=True)
     check_int("top_k", sampling.top_k, 0, 1 << 20)
-
-
-def check_int(name: str, value: int, low: int, high: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise RequestError(
-            f"{name} is {value!r}; it must be an integer in [{low}, {high}]", param=name
-        )
-
-
-def check_float(
-    name: str, value: float, low: float, high: float, *, open_low: bool = False
-) -> None:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    if (
-        not number
-        or not math.isfinite(value)
-        or not low <= value <= high
-        or (open_low and value <= low)
-    ):
-        bracket = "(" if open_low else "["
-        raise RequestError(
-            f"{name} is {value!r}; it must be a number in {bracket}{low:g}, {high:g}]", param=name
-        )
-
-
-def _choice(name: str, value: str, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise RequestError(f"{name} is {value!r}; it must be one of {', '.join(known)}", param=name)

@@ -31,7 +31,7 @@ from flashedge.grading import Grader
 from flashedge.runtime.driver import Driver, Outcome
 from flashedge.runtime.engines import Engines
 from flashedge.runtime.spec import RunSpec
-from flashedge.search.catalog import make_search
+from flashedge.runtime.strategies import search_of
 from flashedge.search.scoring import aggregate
 from flashedge.search.tree import ROOT, Tree
 from flashedge.types import NodeId, Problem, TokenIds
@@ -74,16 +74,7 @@ def prompt_of(engines: Engines, spec: RunSpec) -> TokenIds:
 
 
 def driver_of(engines: Engines, spec: RunSpec, events: list[Event]) -> Driver:
-    search = make_search(
-        spec.strategy,
-        n=spec.n,
-        branching=spec.branching,
-        aggregate=spec.aggregate,
-        selection=spec.selection,
-        max_step_tokens=spec.max_step_tokens,
-        max_steps=spec.max_steps,
-    )
-    return Driver(search, spec, prompt_of(engines, spec), engines, events.append)
+    return Driver(search_of(spec), spec, prompt_of(engines, spec), engines, events.append)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

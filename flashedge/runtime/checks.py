@@ -1,0 +1,35 @@
+"""Checks of single values that a request gives. All raise RequestError naming the field."""
+
+from __future__ import annotations
+
+import math
+
+from flashedge.errors import RequestError
+
+
+def check_int(name: str, value: int, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise RequestError(
+            f"{name} is {value!r}; it must be an integer in [{low}, {high}]", param=name
+        )
+
+
+def check_float(
+    name: str, value: float, low: float, high: float, *, open_low: bool = False
+) -> None:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    if (
+        not number
+        or not math.isfinite(value)
+        or not low <= value <= high
+        or (open_low and value <= low)
+    ):
+        bracket = "(" if open_low else "["
+        raise RequestError(
+            f"{name} is {value!r}; it must be a number in {bracket}{low:g}, {high:g}]", param=name
+        )
+
+
+def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise RequestError(f"{name} is {value!r}; it must be one of {', '.join(known)}", param=name)
