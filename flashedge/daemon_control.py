@@ -29,7 +29,7 @@ __all__ = ["connect", "ensure", "find", "start", "stop", "wait_ready"]
 
 READY_TIMEOUT_S = 600.0  # large models load for minutes
 STOP_TIMEOUT_S = 20.0
-PRODUCT = (sys.executable, "-m", "flashedge.daemon")
+PRODUCT = (sys.executable, "-P", "-m", "flashedge.daemon")
 _POLL_S = 0.1
 
 
