@@ -1,0 +1,202 @@
+"""Measures of certainty against values worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from flashedge.certainty.certainindex import certainty_of_answers
+from flashedge.certainty.clusters import alike, group, likeness
+from flashedge.certainty.combine import Thresholds
+from flashedge.certainty.consistency import consistency, hesitates, settled_answer, unsettled
+from flashedge.certainty.rewards import max_reward, mean_reward
+from flashedge.certainty.skyline import Skyline
+from flashedge.certainty.tv_stopping import (
+    can_fire,
+    distributions_settled,
+    failure_bound,
+    probes_needed,
+    total_variation,
+)
+from flashedge.search.answers import decide_equal
+
+LN2, LN4, LN5 = math.log(2), math.log(4), math.log(5)
+
+
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        (["7", "7", "7", "7"], 1.0),
+        (["1", "2", "3", "4"], 0.0),
+        (["7", "7", "8", "8"], 0.5),  # H = ln 2, log n = 2 ln 2
+        (["7", "7", "7", "8"], 1 - (0.75 * math.log(4 / 3) + 0.25 * LN4) / LN4),
+        (["7", "7", "7", None], 1 - (0.75 * math.log(4 / 3) + 0.25 * LN4) / LN4),
+        (["7", "7", None, None], 0.25),  # clusters of 2, 1, 1: H = 1.5 ln 2 of 2 ln 2
+        (["7", "7", "7", "7", "8"], 1 - (0.8 * math.log(1.25) + 0.2 * LN5) / LN5),
+        (["7"], 0.0),
+        ([None, None], None),
+        ([], None),
+    ],
+)
+def test_certainindex(answers: list[str | None], expected: float | None) -> None:
+    assert certainty_of_answers(answers) == pytest.approx(expected)
+
+
+def test_four_of_five_is_above_half_and_below_the_papers_threshold() -> None:
+    """0.5004 nats of 1.6094: 0.689, just short of SC's 0.7 at step 5."""
+    found = certainty_of_answers(["7", "7", "7", "7", "8"])
+    assert found == pytest.approx(0.689, abs=5e-4)
+
+
+def test_rewards() -> None:
+    assert mean_reward([0.2, 0.4, 0.9]) == pytest.approx(0.5)
+    assert max_reward([0.2, 0.4, 0.9]) == 0.9
+    assert mean_reward([]) is None
+    assert max_reward([]) is None
+
+
+def test_all_thresholds_must_be_met() -> None:
+    both = Thresholds(least=(("entropy", 0.99), ("reward", 0.4)))
+    assert both.met({"entropy": 0.99, "reward": 0.4, "other": 0.0})
+    assert not both.met({"entropy": 0.98, "reward": 1.0})
+    assert not both.met({"entropy": 1.0, "reward": 0.39})
+    assert not both.met({"entropy": 1.0})
+    assert not Thresholds(least=()).met({"entropy": 1.0})
+
+
+# ---------------------------------------------------------------- probes
+
+
+@pytest.mark.parametrize(
+    ("answers", "window", "expected"),
+    [
+        ("a", 1, 1.0),
+        ("ab", 3, None),
+        ("aba", 3, 2 / 3),
+        ("abb", 3, 2 / 3),
+        ("abc", 3, 1 / 3),
+        ("bbbaaa", 3, 1.0),
+        ("bbaaaa", 5, 4 / 5),
+        ("aa-", 3, 0.0),  # the newest probe has no answer
+        ("a-a", 3, 2 / 3),  # one in doubt does not count
+        ("---", 3, 0.0),
+    ],
+)
+def test_consistency(answers: str, window: int, expected: float | None) -> None:
+    assert consistency([None if a == "-" else a for a in answers], window) == expected
+
+
+def test_a_window_is_at_least_one_probe() -> None:
+    with pytest.raises(ValueError, match="window"):
+        consistency(["a"], 0)
+
+
+@pytest.mark.parametrize("text", ["42} Wait, no", "hmm 3}", "Hold on", "7}. Actually it is 8"])
+def test_hesitation(text: str) -> None:
+    assert hesitates(text)
+
+
+@pytest.mark.parametrize("text", ["42}", "awaiting}", "await", "the weight is 3}"])
+def test_no_hesitation(text: str) -> None:
+    assert not hesitates(text)
+
+
+def test_unsettled() -> None:
+    assert not unsettled(list("abcd"), after=5, below=0.5)
+    assert unsettled(list("abcd"), after=4, below=0.5)
+    assert not unsettled(list("aabc"), after=4, below=0.5)
+    assert unsettled(["a", "a", "a", "a", None, None, None], after=3, below=0.5)
+
+
+def test_settled_answer() -> None:
+    assert settled_answer(list("bbbaa"), 3) == "a"
+    assert settled_answer(["b", None, "a", None], 4) == "a"  # a tie: the newest
+    assert settled_answer(["b", "b", None, None], 2) == "b"  # none in the window: of all
+    assert settled_answer([None], 1) is None
+
+
+# ---------------------------------------------------------------- App. E
+
+
+def test_total_variation() -> None:
+    assert total_variation("aabb", "aabb") == 0.0
+    assert total_variation("aaaa", "bbbb") == 1.0
+    assert total_variation("aaab", "aabb") == pytest.approx(0.25)
+    assert total_variation(["a", None], ["a", "b"]) == pytest.approx(0.5)
+
+
+def test_the_bound_is_the_papers() -> None:
+    """2k * 2^(M+1) * exp(-(k-1) (eps/3)^2 / 2) at k = 1001, eps = 0.3, M = 2."""
+    expected = 2002 * 8 * math.exp(-1000 * 0.01 / 2)
+    assert failure_bound(1001, epsilon=0.3, num_groups=2) == pytest.approx(expected)
+
+
+def test_probes_needed() -> None:
+    """The least k: the bound holds there and not one below. By hand, at eps = 0.3, delta = 0.05,
+    M = 2: 16 k exp(-0.005 (k - 1)) <= 0.05, so ln(320 k) <= 0.005 (k - 1); at k = 2,737 13.6829
+    is above 13.6800, at 2,738 13.6833 is below 13.6850."""
+    k = probes_needed(epsilon=0.3, delta=0.05, num_groups=2)
+    assert k == 2738
+    for epsilon in (0.9, 0.5, 0.1):
+        for delta in (0.5, 0.01):
+            for groups in (1, 5):
+                k = probes_needed(epsilon=epsilon, delta=delta, num_groups=groups)
+                assert failure_bound(k, epsilon=epsilon, num_groups=groups) <= delta
+                assert failure_bound(k - 1, epsilon=epsilon, num_groups=groups) > delta
+    with pytest.raises(ValueError, match="epsilon"):
+        probes_needed(epsilon=0.0, delta=0.1, num_groups=2)
+
+
+def test_on_ordinary_chains_the_rule_never_fires() -> None:
+    """A chain of 16,384 tokens, a probe every 32: 512 probes."""
+    assert not can_fire(512, epsilon=0.5, delta=0.05, num_groups=2)
+    k = probes_needed(epsilon=0.9, delta=0.2, num_groups=1)
+    assert can_fire(2 * k, epsilon=0.9, delta=0.2, num_groups=1)
+    assert not can_fire(2 * k - 1, epsilon=0.9, delta=0.2, num_groups=1)
+
+
+def test_the_rule_itself() -> None:
+    assert distributions_settled("a" * 8, 4, epsilon=0.3)
+    assert distributions_settled("b" * 50 + "a" * 8, 4, epsilon=0.3)  # only the last 2k count
+    assert not distributions_settled("a" * 7, 4, epsilon=0.3)
+    assert not distributions_settled("aaaabbbb", 4, epsilon=0.9)
+    assert not distributions_settled("abababab", 4, epsilon=0.3)  # windows of 3 move by 1/3
+    assert distributions_settled("ab" * 40, 40, epsilon=0.3)  # they move by 1/39
+
+
+# ---------------------------------------------------------------- clusters
+
+
+def test_groups_go_by_the_first_member() -> None:
+    def same(a: str, b: str) -> bool:
+        return decide_equal(a, b) is True
+
+    assert group(["7", None, "07", "8", "$7$"], same) == ("7", None, "7", "8", "7")
+    assert group([], same) == ()
+
+
+def test_likeness_of_open_ended_text() -> None:
+    a = "Sort the list, then scan it once for equal neighbours."
+    b = "First sort the list and then scan it once for equal neighbours"
+    other = "Use a hash set and return as soon as an element is seen twice."
+    assert likeness(a, a.upper()) == 1.0
+    assert likeness(a, b) == likeness(b, a) > 0.6 > likeness(a, other)
+    assert alike(a, b)
+    assert not alike(a, other)
+    assert not alike("It takes 3 days to get there.", "It takes 4 days to get there.")
+    assert likeness("", "x") == 0.0
+
+
+# ---------------------------------------------------------------- skyline
+
+
+def test_the_skyline_keeps_who_is_surer_and_needs_more() -> None:
+    runs = [(0.2, 20), (0.5, 12), (0.4, 9), (0.8, 5), (0.8, 3), (0.9, 5), (1.0, 1)]
+    skyline = Skyline.fitted(runs)
+    assert skyline.steps == ((0.2, 20), (0.5, 12), (0.9, 5), (1.0, 1))
+    assert [skyline.needed(c, 30) for c in (0.1, 0.2, 0.3, 0.5, 0.6, 0.9, 0.95)] == [
+        *(20, 20, 12, 12, 5, 5, 1),
+    ]
+    assert Skyline.fitted(runs[:2]).needed(0.9, 30) == 12  # surer than all: as the surest
+    assert Skyline(steps=()).needed(0.9, 30) == 30
