@@ -12,6 +12,7 @@ from flashedge.errors import EngineDead, GenerationFailed
 from flashedge.types import NodeId
 
 RETRIES = 3
+PAUSES_S = (0.05, 0.5, 2.0)  # before each wait: an engine may learn of its death after we do
 RESTART_TIMEOUT_S = 120.0
 T = TypeVar("T")
 
@@ -49,6 +50,7 @@ async def retried(
             _give_way()
             clock = asyncio.get_running_loop().time
             since = clock()
+            await asyncio.sleep(PAUSES_S[attempt])
             await engine.wait_ready(RESTART_TIMEOUT_S)
             on_restart(clock() - since)
         except GenerationFailed:

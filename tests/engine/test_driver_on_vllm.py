@@ -8,6 +8,7 @@ import json
 import os
 import random
 import signal
+import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,10 +16,11 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from flashedge.engine.base import ScoreRequest
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import EngineRestarted, Event, NodesExpanded, StepCompleted
 from flashedge.grading import Grader
-from flashedge.runtime.engines import Engines
+from flashedge.runtime.engines import Engines, retried
 from flashedge.runtime.spec import RunSpec
 from flashedge.search.tree import NodeStatus
 from flashedge.types import Problem
@@ -122,33 +124,47 @@ async def test_an_engine_killed_in_mid_run(pair: VllmPair, engines: Engines, whi
     await assert_idle(engines)
 
 
+async def test_a_death_that_the_loop_sees_late(engines: Engines, problem: Problem) -> None:
+    """vLLM's own watch, a thread, may know of it first: requests are refused then, though the
+    engine still says ready. The run waits for the restart all the same."""
+    verifier, waited = engines.verifier, list[float]()
+    request = ScoreRequest(problem=problem, steps=("Tom has 12.\n\n",))
+    before = verifier.health()
+    os.kill(before.pid, signal.SIGKILL)
+    time.sleep(0.3)  # noqa: ASYNC251
+    again = await retried(verifier, lambda: verifier.score(request), waited.append)
+    assert again.scores == (await verifier.score_whole(request)).scores
+    assert verifier.health().restarts == before.restarts + 1
+
+
 # ---------------------------------------------------------------- cancel
 
 
 async def test_sixty_cancels_leave_nothing(engines: Engines) -> None:
-    """At random moments of decoding and, every other time, of scoring. Each run has a seed of its
-    own: what the verifier scored before, it does not score again."""
+    """30 in mid-decode and 30 in mid-score, at random levels. Each run has a seed of its own: what
+    the verifier scored before, it does not score again."""
     spec = replace(BEAM, problem=EASY[3])
     loop, draw = asyncio.get_running_loop(), random.Random(4)
     began = loop.time()
     expected = await drive(engines, replace(spec, seed=1000))
     whole_s = loop.time() - began
-    decoding = scoring = 0
-    for seed in range(60):
+    decoding = scoring = seed = 0
+    while min(decoding, scoring) < 30:
+        seed += 1
+        assert seed < 200
         driver = driver_of(engines, replace(spec, seed=seed), [])
-        wanted = driver.verifying if seed % 2 else driver.generating
+        wanted = driver.generating if decoding < 30 and seed % 2 else driver.verifying
         task = asyncio.create_task(driver.run())
-        await asyncio.sleep(draw.random() * whole_s * 0.6)
+        await asyncio.sleep(draw.random() * whole_s * 0.3)
         while not wanted._open and not task.done():  # noqa: ASYNC110
-            await asyncio.sleep(0.001)
+            await asyncio.sleep(0.0005)
+        await asyncio.sleep(draw.random() * 0.003)
         decoding += bool(driver.generating._open)
         scoring += bool(driver.verifying._open)
         task.cancel()
         await asyncio.wait({task})
         assert task.cancelled() or task.result().finish.choice
-        if seed % 10 == 9:
+        if seed % 10 == 0:
             await assert_idle(engines)
-    assert decoding >= 15
-    assert scoring >= 15
     await assert_idle(engines)
     assert (await drive(engines, replace(spec, seed=1000))).outcome == expected.outcome

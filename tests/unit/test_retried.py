@@ -22,7 +22,7 @@ def event_loop_policy() -> VirtualTimePolicy:
 
 
 class Engine:
-    """Comes back after `away_s`; `given_up` says that it does not."""
+    """Comes back `away_s` after it is waited for; `given_up` says that it does not."""
 
     def __init__(self, away_s: float = 1.0, *, given_up: bool = False) -> None:
         self.away_s, self.given_up, self.waits = away_s, given_up, 0
@@ -47,21 +47,41 @@ def failing(*errors: Exception) -> Callable[[], Any]:
 
 
 async def outcome(engine: Any, *errors: Exception) -> tuple[int, list[float]]:
+    """Times of work, and the seconds of each wait."""
     waited: list[float] = []
-    return await retried(engine, failing(*errors), waited.append), waited
+    done = await retried(engine, failing(*errors), waited.append)
+    return done, [round(seconds, 9) for seconds in waited]
 
 
 async def test_restarts_are_waited_out() -> None:
     assert await outcome(Engine()) == (1, [])
-    assert await outcome(Engine(2.5), DEAD) == (2, [2.5])
-    assert await outcome(Engine(), DEAD, DEAD, DEAD) == (4, [1.0] * 3)
+    assert await outcome(Engine(2.5), DEAD) == (2, [2.55])
+    assert await outcome(Engine(), DEAD, DEAD, DEAD) == (4, [1.05, 1.5, 3.0])
 
 
 async def test_failures_are_tried_again() -> None:
     engine = Engine()
     assert await outcome(engine, FAILED, FAILED) == (3, [])
-    assert await outcome(engine, FAILED, DEAD) == (3, [1.0])
+    assert await outcome(engine, FAILED, DEAD) == (3, [1.5])
     assert engine.waits == 1
+
+
+async def test_an_engine_that_does_not_know_yet_that_it_is_dead() -> None:
+    """It says ready at once, and refuses, until its watch tells it; then it is waited for."""
+    engine, told_s, back_s = Engine(0.0), 0.02, 1.0
+    clock = asyncio.get_running_loop().time
+
+    async def wait_ready(timeout_s: float) -> None:
+        if clock() >= told_s:
+            await asyncio.sleep(back_s)
+
+    async def work() -> float:
+        if clock() < back_s:
+            raise DEAD
+        return clock()
+
+    engine.wait_ready = wait_ready  # type: ignore[method-assign]
+    assert await retried(engine, work, lambda waited_s: None) == pytest.approx(1.05)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("errors", [(FAILED,) * 3, (DEAD, DEAD, FAILED), (DEAD, FAILED, FAILED)])
