@@ -24,5 +24,5 @@ def certainty_of_answers(clusters: Iterable[str | None]) -> float | None:
     counts = [*groups.values(), *([1] * (n - groups.total()))]
     if len(counts) == 1:
         return 1.0
-    entropy = -sum(c / n * math.log(c / n) for c in counts)
+    entropy = -math.fsum(c / n * math.log(c / n) for c in counts)
     return max(0.0, (math.log(n) - entropy) / math.log(n))

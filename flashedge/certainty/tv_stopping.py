@@ -51,7 +51,7 @@ def can_fire(num_probes: int, *, epsilon: float, delta: float, num_groups: int) 
 def total_variation(p: Sequence[str | None], q: Sequence[str | None]) -> float:
     """TV distance of two empirical distributions, half the L1 distance, in [0, 1]."""
     left, right = Counter(p), Counter(q)
-    return 0.5 * sum(abs(left[a] / len(p) - right[a] / len(q)) for a in left | right)
+    return 0.5 * math.fsum(abs(left[a] / len(p) - right[a] / len(q)) for a in left | right)
 
 
 def distributions_settled(answers: Sequence[str | None], k: int, *, epsilon: float) -> bool:

@@ -1,0 +1,303 @@
+"""Every strategy and policy under random inputs: widths, subtrees, visits, monotone policies."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from flashedge.certainty.certainindex import certainty_of_answers
+from flashedge.certainty.clusters import group, likeness
+from flashedge.certainty.combine import Thresholds
+from flashedge.certainty.consistency import consistency
+from flashedge.certainty.history import History, Reading
+from flashedge.certainty.policies import Curve, Even, GiveUp, Length, Policy, Threshold
+from flashedge.certainty.skyline import Skyline
+from flashedge.certainty.tv_stopping import failure_bound, probes_needed, total_variation
+from flashedge.search.apportion import apportion, softmax
+from flashedge.search.base import Expand, Probe
+from flashedge.search.dvts import Dvts
+from flashedge.search.dynamic_branching import DynamicBranching
+from flashedge.search.mcts import Mcts
+from flashedge.search.probed_cot import ProbedCot
+from flashedge.search.rebase import Rebase
+from flashedge.search.scoring import AGGREGATES
+from flashedge.search.self_consistency import SelfConsistency
+from flashedge.search.tree import ROOT, NodeStatus
+from flashedge.types import Limits
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "contracts"))
+from search_rig import World, drive
+
+unit = st.floats(0, 1).map(lambda x: round(x, 2))
+worlds = st.integers(0, 1000).map(World)
+orders = st.integers(0, 1000).map(Random)
+budgets = st.builds(
+    Limits, max_path_tokens=st.integers(1, 40), token_budget=st.none() | st.integers(1, 200)
+)
+stepping = {
+    "n": st.integers(1, 12),
+    "branching": st.integers(1, 5),
+    "max_step_tokens": st.integers(1, 10),
+    "max_steps": st.integers(1, 6),
+    "aggregate": st.sampled_from(AGGREGATES),
+}
+thresholds = st.builds(Thresholds, least=st.tuples(st.tuples(st.just("entropy"), unit)))
+skylines = st.lists(st.tuples(unit, st.integers(0, 30)), max_size=8).map(Skyline.fitted)
+plain: st.SearchStrategy[Policy] = st.one_of(
+    st.builds(Even),
+    st.builds(Length, detect=st.integers(1, 9), max_tokens=st.integers(0, 100)),
+    st.builds(Threshold, detect=st.integers(1, 9), thresholds=thresholds, every=st.integers(0, 6)),
+    st.builds(
+        Curve,
+        detect=st.integers(1, 9),
+        measure=st.just("entropy"),
+        skyline=skylines,
+        every=st.integers(0, 3),
+    ),
+)
+policies = plain | st.builds(
+    GiveUp, policy=plain, after=st.integers(1, 9), below=unit, measure=st.just("entropy")
+)
+
+
+# ---------------------------------------------------------------- searches
+
+
+@given(
+    search=st.builds(Rebase, temperature=st.floats(0.01, 5), **stepping)
+    | st.builds(DynamicBranching, **stepping),
+    world=worlds,
+    order=orders,
+)
+@settings(max_examples=60, deadline=None)
+def test_the_width_is_met_exactly(
+    search: Rebase | DynamicBranching, world: World, order: Random
+) -> None:
+    run = drive(search, world=world, order=order)
+    expands = [c for c in run.commands if isinstance(c, Expand)]
+    by_depth: Counter[int] = Counter()
+    for command in expands:
+        by_depth[run.tree[command.parent].depth] += len(command.children)
+    done = Counter(n.depth for n in run.tree.nodes.values() if n.status is NodeStatus.COMPLETE)
+    for depth, width in by_depth.items():
+        assert width == search.n - sum(done[d] for d in range(depth + 1))
+    for command in expands:  # a better path never gets fewer children than a worse one
+        state = run.states[-1]
+        for other in expands:
+            if command.parent != ROOT and run.tree[command.parent].depth == (
+                run.tree[other.parent].depth
+            ):
+                mine, its = (search.score_of(state, c.parent) for c in (command, other))
+                assert mine <= its or len(command.children) >= len(other.children)
+
+
+@given(search=st.builds(Dvts, **stepping), world=worlds, order=orders)
+@settings(max_examples=60, deadline=None)
+def test_subtrees_stay_apart(search: Dvts, world: World, order: Random) -> None:
+    """Each subtree completes its own share, whatever happens in the others."""
+    run = drive(search, world=world, order=order)
+    state = run.states[-1]
+    done: Counter[int] = Counter()
+    for node in run.tree.nodes.values():
+        if node.status is NodeStatus.COMPLETE:
+            done[search.subtree(state, node.id)] += 1
+    full, rest = divmod(search.n, search.branching)
+    assert [done[t] for t in sorted(done)] == [search.branching] * full + [rest] * (rest > 0)
+    levels: Counter[tuple[int, int]] = Counter()
+    for command in (c for c in run.commands if isinstance(c, Expand) and c.parent != ROOT):
+        levels[search.subtree(state, command.parent), run.tree[command.parent].depth] += 1
+    assert all(count == 1 for count in levels.values())  # one path of each goes on
+
+
+@given(
+    search=st.builds(
+        Mcts, c=st.floats(0, 5), prior=st.sampled_from(["logprob", "uniform"]), **stepping
+    ),
+    policy=st.none() | policies,
+    limits=budgets,
+    world=worlds,
+    order=orders,
+)
+@settings(max_examples=100, deadline=None)
+def test_visits_are_rollouts(
+    search: Mcts, policy: Policy | None, limits: Limits, world: World, order: Random
+) -> None:
+    search = replace(search, policy=policy)
+    run = drive(search, world=world, order=order, limits=limits)
+    state = run.states[-1]
+    visits, values = search.visits(state), search.values(state)
+    assert visits[ROOT] == len(state.rollouts) <= search.n
+    for node in run.tree.nodes.values():
+        children = run.tree.children(node.id)
+        if children:
+            assert visits.get(node.id, 0) == sum(visits.get(c.id, 0) for c in children)
+        assert visits.get(node.id, 0) <= max(1, len(children) and search.n)
+        if node.id in values:
+            assert 0 <= values[node.id] <= visits[node.id] + 1e-9
+    assert all(run.tree[end].status is NodeStatus.COMPLETE for end in state.rollouts)
+    if run.end.cut_by is None:
+        assert len(state.rollouts) == search.n or search.select(state) is None
+
+
+@given(n=st.integers(1, 12), policy=policies, limits=budgets, world=worlds, order=orders)
+@settings(max_examples=100, deadline=None)
+def test_groups_are_what_the_policy_allots(
+    n: int, policy: Policy, limits: Limits, world: World, order: Random
+) -> None:
+    run = drive(SelfConsistency(n=n, policy=policy), world=world, order=order, limits=limits)
+    sizes = [len(c.children) for c in run.commands if isinstance(c, Expand)]
+    history: History = run.states[-1].history
+    asked = [policy.allot(history[:i], n).more for i in range(len(sizes))]
+    assert sizes == [max(1, more) if i == 0 else more for i, more in enumerate(asked)]
+    assert sum(sizes) <= n
+    assert [r.knob for r in history] == [sum(sizes[: i + 1]) for i in range(len(sizes))]
+    if run.end.cut_by is None:
+        assert sum(sizes) == n
+    elif run.end.cut_by != "budget":
+        assert policy.allot(history, n).more == 0
+
+
+@given(
+    probe_tokens=st.integers(0, 12),
+    window=st.integers(1, 4),
+    beside=st.booleans(),
+    policy=st.none() | policies,
+    limits=budgets,
+    world=worlds,
+    order=orders,
+)
+@settings(max_examples=100, deadline=None)
+def test_a_chain_is_a_chain(
+    probe_tokens: int,
+    window: int,
+    beside: bool,
+    policy: Policy | None,
+    limits: Limits,
+    world: World,
+    order: Random,
+) -> None:
+    search = ProbedCot(probe_tokens=probe_tokens, window=window, beside=beside, policy=policy)
+    run = drive(search, world=world, order=order, limits=limits)
+    again = drive(search, world=world, order=Random(1), limits=limits)
+    assert (run.tree, run.end) == (again.tree, again.end)
+    nodes = list(run.tree.nodes.values())
+    assert [n.parent for n in nodes] == [None, *range(len(nodes) - 1)]
+    assert {n.seed for n in nodes} == {nodes[0].seed}
+    probes = [c for c in run.commands if isinstance(c, Probe)]
+    assert len({p.seed for p in probes}) == len(probes)
+    assert all(p.seed != nodes[0].seed for p in probes)
+    if probe_tokens == 0:
+        assert not probes
+
+
+# ---------------------------------------------------------------- policies
+
+
+def history_of(entropies: list[float], knobs: list[int]) -> History:
+    return tuple(
+        Reading(knob=knob, tokens=10 * knob, answers=knob, measures={"entropy": entropy})
+        for knob, entropy in zip(sorted(knobs), entropies, strict=False)
+    )
+
+
+@given(
+    policy=policies,
+    entropies=st.lists(unit, max_size=6),
+    knobs=st.lists(st.integers(1, 20), max_size=6, unique=True),
+    cap=st.integers(20, 40),
+)
+def test_no_policy_goes_beyond_the_cap(
+    policy: Policy, entropies: list[float], knobs: list[int], cap: int
+) -> None:
+    history = history_of(entropies, knobs)
+    given_ = policy.allot(history, cap)
+    spent = history[-1].knob if history else 0
+    assert 0 <= given_.more <= cap - spent
+    assert history or given_.more > 0
+    assert policy.allot(history, cap) == given_
+
+
+@given(policy=plain, knob=st.integers(1, 20), one=unit, other=unit)
+def test_a_surer_run_never_gets_more(policy: Policy, knob: int, one: float, other: float) -> None:
+    assume(one <= other)
+    less, more = (policy.allot(history_of([e], [knob]), 30).more for e in (one, other))
+    assert more <= less
+
+
+@given(runs=st.lists(st.tuples(unit, st.integers(1, 30)), min_size=1, max_size=20), at=unit)
+def test_the_skyline_covers_every_run(runs: list[tuple[float, int]], at: float) -> None:
+    skyline = Skyline.fitted(runs)
+    assert all(skyline.needed(certainty, 99) >= needed for certainty, needed in runs)
+    assert set(skyline.steps) <= set(runs)
+    surer = skyline.needed(min(1.0, at + 0.1), 99)
+    assert surer <= skyline.needed(at, 99)
+
+
+# ---------------------------------------------------------------- measures
+
+
+@given(st.lists(st.sampled_from(["a", "b", "c", None]), min_size=2, max_size=12))
+def test_certainindex_is_in_the_unit_interval(answers: list[str | None]) -> None:
+    found = certainty_of_answers(answers)
+    if found is None:
+        assert set(answers) == {None}
+        return
+    assert 0 <= found <= 1
+    assert (found == 1) == (len(set(answers)) == 1)
+    assert certainty_of_answers(reversed(answers)) == found
+    k = consistency(answers, len(answers))
+    assert k is not None
+    assert 0 <= k <= 1
+
+
+@given(
+    weights=st.lists(st.floats(0, 10), min_size=1, max_size=9),
+    total=st.integers(0, 50),
+    least=st.integers(0, 2),
+)
+def test_apportion_is_exact_and_fair(weights: list[float], total: int, least: int) -> None:
+    assume(total >= least * len(weights))
+    shares = apportion(weights, total, least=least)
+    assert sum(shares) == total
+    assert min(shares) >= least
+    whole = math.fsum(weights)
+    if whole > 1e-6:
+        rest = total - least * len(weights)
+        for share, weight in zip(shares, weights, strict=True):
+            assert abs(share - least - rest * weight / whole) < 1 + 1e-6
+
+
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=9), st.floats(0.01, 10))
+def test_softmax_sums_to_one(values: list[float], temperature: float) -> None:
+    powers = softmax(values, temperature)
+    assert math.isclose(math.fsum(powers), 1.0)
+    assert powers[values.index(max(values))] == max(powers)
+
+
+@given(st.floats(0.1, 0.9), st.floats(0.01, 0.9), st.integers(1, 20))
+def test_the_k_of_app_e_is_the_least(epsilon: float, delta: float, groups: int) -> None:
+    k = probes_needed(epsilon=epsilon, delta=delta, num_groups=groups)
+    assert failure_bound(k, epsilon=epsilon, num_groups=groups) <= delta
+    assert k == 2 or failure_bound(k - 1, epsilon=epsilon, num_groups=groups) > delta
+
+
+@given(st.text("ab", min_size=1, max_size=9), st.text("abc", min_size=1, max_size=9))
+def test_total_variation_is_a_distance(p: str, q: str) -> None:
+    assert 0 <= total_variation(p, q) <= 1
+    assert total_variation(p, q) == total_variation(q, p)
+    assert total_variation(p, p) == 0
+
+
+@given(st.lists(st.none() | st.text("abc ", max_size=6), max_size=10))
+def test_groups_have_a_first_member(answers: list[str | None]) -> None:
+    labels = group(answers, lambda a, b: likeness(a, b) > 0.6)
+    for answer, label in zip(answers, labels, strict=True):
+        assert (answer is None) == (label is None)
+        assert label is None or labels[answers.index(label)] == label
