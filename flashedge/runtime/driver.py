@@ -16,21 +16,17 @@ from flashedge import events
 from flashedge.certainty.history import History
 from flashedge.engine.base import Chunk, ExtendRequest, Generator, ScoreRequest, Verifier
 from flashedge.events import (
-    CertaintyUpdated,
     EarlyExit,
     EngineRestarted,
     Event,
-    NodeScored,
-    NodesExpanded,
-    NodesMarked,
     Progress,
-    StepCompleted,
 )
 from flashedge.runtime.engines import Engines, retried
 from flashedge.runtime.groups import first_error
 from flashedge.runtime.segments import probe_answer, segment_of
 from flashedge.runtime.spec import RunSpec
 from flashedge.runtime.stopwatch import Stopwatch
+from flashedge.runtime.teller import Teller
 from flashedge.search.answers import extract_answer
 from flashedge.search.base import (
     Child,
@@ -47,13 +43,11 @@ from flashedge.search.base import (
     Scored,
     Search,
 )
-from flashedge.search.scoring import aggregate
-from flashedge.search.tree import NodeStatus, Tree
+from flashedge.search.tree import Tree
 from flashedge.types import Granularity, NodeId, TokenIds
 
 PROGRESS_S = 0.1
 DEADLINE = "deadline"
-SHOWN = frozenset(NodeStatus) - {NodeStatus.GENERATING, NodeStatus.GENERATED}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,8 +90,7 @@ class Driver:
         self._inbox: asyncio.Queue[Result] = asyncio.Queue()
         self._work: set[asyncio.Task[None]] = set()
         self._tokens: dict[NodeId, int] = {}
-        self._tree = Tree()
-        self._readings = 0
+        self._teller = Teller(emit, spec.aggregate)
         self._restarts = {e: e.health().restarts for e in (engines.generator, engines.verifier)}
         self.generating = Stopwatch()
         self.verifying = Stopwatch()
@@ -122,8 +115,8 @@ class Driver:
                         told, commands = search.tell(state, result)
                         if told is not state:  # else it came too late to count
                             state = told
-                            self._tell_followers(result, state.tree)
-                            self._tell_certainty(state.history)
+                            self._teller.result(result, state.tree)
+                            self._teller.certainty(state.history)
                 self._drop_work()
                 ticker.cancel()
         cut_by = DEADLINE if late else finish.cut_by
@@ -138,12 +131,12 @@ class Driver:
     ) -> Finish | None:
         """Start the work that `commands` ask for; the Finish among them, if any."""
         if commands:
-            self._mark_changes(tree)
+            self._teller.marks(tree)
         finish = None
         for command in commands:
             match command:
                 case Expand(parent=parent, children=children, granularity=granularity):
-                    self._note_expansion(tree, command)
+                    self._teller.expansion(tree, command)
                     ids = (*self._prompt_ids, *tree.path_token_ids(parent))
                     for child in children:
                         self._start(group, self._extend(child, ids, granularity))
@@ -271,64 +264,6 @@ class Driver:
             await asyncio.sleep(PROGRESS_S)
             if self._tokens:
                 self._emit(Progress(tokens=tuple(self._tokens.items())))
-
-    # ------------------------------------------------------------ events
-
-    def _tell_followers(self, result: Result, tree: Tree) -> None:
-        match result:
-            case Generated(node=node, segment=segment):
-                self._emit(
-                    StepCompleted(
-                        node=node,
-                        token_ids=segment.token_ids,
-                        logprobs=segment.logprobs,
-                        text=segment.text,
-                        steps=segment.steps,
-                        finish=segment.finish,
-                    )
-                )
-            case Scored(node=node, scores=scores):
-                score = aggregate(tree.path_scores(node), self._spec.aggregate)
-                self._emit(NodeScored(node=node, scores=scores, score=score))
-            case Clustered() | Probed():
-                pass
-            case _:
-                assert_never(result)
-
-    def _tell_certainty(self, history: History) -> None:
-        """Tell the readings that are new."""
-        for reading in history[self._readings :]:
-            self._emit(
-                CertaintyUpdated(
-                    certainty=reading.certainty,
-                    answers=reading.answers,
-                    measures=dict(reading.measures),
-                    knob=reading.knob,
-                    tokens=reading.tokens,
-                )
-            )
-        self._readings = len(history)
-
-    def _note_expansion(self, tree: Tree, command: Expand) -> None:
-        made = [tree[c.node] for c in command.children]
-        self._emit(
-            NodesExpanded(
-                parent=command.parent,
-                depth=made[0].depth,
-                children=tuple((n.id, n.index, n.seed) for n in made),
-            )
-        )
-
-    def _mark_changes(self, tree: Tree) -> None:
-        """Emit the statuses that a decision of the search changed (levels end with one)."""
-        changed: dict[NodeStatus, list[NodeId]] = {}
-        for node in tree.nodes.values():
-            before = self._tree.nodes.get(node.id)
-            if node.status in SHOWN and (before is None or before.status != node.status):
-                changed.setdefault(node.status, []).append(node.id)
-        for status, nodes in changed.items():
-            self._emit(NodesMarked(status=status, nodes=tuple(nodes)))
-        self._tree = tree
 
     def _note_restart(self, engine: Generator | Verifier, name: str) -> Callable[[float], None]:
         """Tells each restart once, however many requests waited for it."""
