@@ -32,9 +32,10 @@ from flashedge.runtime.chat import ChatDelta, ChatSpec
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.spec import RunSpec
 from flashedge.runtime.stopping import StopFilter
+from flashedge.search import catalog
 from flashedge.types import NodeId, Sampling
 
-STRATEGIES = ("beam", "best_of_n")
+STRATEGIES = tuple(catalog.STRATEGIES)
 VIEW = EngineView(
     running=0,
     waiting=0,
