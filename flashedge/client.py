@@ -283,13 +283,7 @@ def from_event(failed: events.RunFailed) -> FlashEdgeError:
     return kind(failed.error, mend=failed.mend)
 
 
-def _codes(kind: type[FlashEdgeError]) -> Iterator[tuple[str, type[FlashEdgeError]]]:
-    yield kind.code, kind
-    for below in kind.__subclasses__():
-        yield from _codes(below)
-
-
-_BY_CODE = dict(_codes(errors.FlashEdgeError))
+_BY_CODE = {kind.code: kind for kind in errors.of_this_module()}
 
 
 def json_object(frame: Frame) -> dict[str, Any]:

@@ -108,3 +108,9 @@ class StoreError(FlashEdgeError):
     exit_code = 5
     http_status = 507
     code = "store_error"
+
+
+def of_this_module() -> tuple[type[FlashEdgeError], ...]:
+    """The classes above, and none that other modules derive from them: what a client can meet."""
+    kinds = (k for k in globals().values() if isinstance(k, type))
+    return tuple(k for k in kinds if issubclass(k, FlashEdgeError))

@@ -101,11 +101,7 @@ def test_what_cannot_be_read_is_one_clear_error(data: str) -> None:
 # ---------------------------------------------------------------- errors
 
 
-def every_error(kind: type[FlashEdgeError] = FlashEdgeError) -> list[type[FlashEdgeError]]:
-    return [kind, *(e for k in kind.__subclasses__() for e in every_error(k))]
-
-
-@pytest.mark.parametrize("kind", every_error(), ids=lambda k: k.__name__)
+@pytest.mark.parametrize("kind", errors.of_this_module(), ids=lambda k: k.__name__)
 def test_each_error_comes_back_as_itself(kind: type[FlashEdgeError]) -> None:
     reply = told(kind.code, kind.http_status, param="n", mend="do this")
     daemon = FakeDaemon(errors={"POST /v1/solve": reply})
@@ -122,7 +118,7 @@ def test_each_error_comes_back_as_itself(kind: type[FlashEdgeError]) -> None:
 
 
 def test_the_codes_of_errors_are_distinct() -> None:
-    codes = [kind.code for kind in every_error(errors.FlashEdgeError)]
+    codes = [kind.code for kind in errors.of_this_module()]
     assert len(codes) == len(set(codes))
 
 

@@ -85,6 +85,9 @@ class EngineProcess:
         try:
             async with asyncio.timeout(timeout_s):
                 await self._ready.wait()
+                while self._state == "ready" and self.llm().errored:
+                    self._died()  # vLLM's own watcher saw it first
+                    await self._ready.wait()
         except TimeoutError:
             raise EngineDead(
                 f"the {self.options.name} engine did not come back in {timeout_s:g} s",
@@ -212,6 +215,7 @@ class EngineProcess:
                 await self.start()
             except EngineError as error:
                 self._state = "dead"
+                self._ready.clear()
                 log.error("%s: restart failed: %s", self.options.name, error)
                 continue
             self._restarts += 1
