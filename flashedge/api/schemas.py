@@ -26,6 +26,7 @@ STRATEGY_FIELDS = (
     "baseline",
     "early_exit",
     "options",
+    "answers",
 )
 
 
@@ -49,6 +50,7 @@ class SearchOptions(Body):
     baseline: bool | None = None
     early_exit: bool | dict[str, Any] | None = None
     options: dict[str, Any] | None = None
+    answers: str | None = None
 
     def given(self) -> dict[str, Any]:
         """The options of `STRATEGY_FIELDS` that are set."""

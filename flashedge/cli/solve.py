@@ -68,6 +68,9 @@ def solve(
     option: Annotated[
         list[str] | None, typer.Option("--set", help="A strategy's own option: c=0.5, window=4.")
     ] = None,
+    answers: Annotated[
+        str | None, typer.Option(help="boxed, or text: open-ended, grouped by their wording.")
+    ] = None,
     baseline: Annotated[bool, typer.Option("--baseline", help="The stock loop.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the run's object.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No tree, only the answer.")] = False,
@@ -91,6 +94,7 @@ def solve(
         "token_budget": token_budget,
         "deadline_s": finite("deadline", deadline),
         "baseline": baseline or None,
+        "answers": answers,
         "early_exit": exit_body(early_exit, exit_policy, threshold, detect),
         "options": named_values("--set", option) or None,
     }

@@ -21,13 +21,13 @@ from flashedge.events import (
     Event,
     Progress,
 )
+from flashedge.runtime.answer_groups import grouped
 from flashedge.runtime.engines import Engines, retried
 from flashedge.runtime.groups import first_error
 from flashedge.runtime.segments import probe_answer, segment_of
 from flashedge.runtime.spec import RunSpec
 from flashedge.runtime.stopwatch import Stopwatch
 from flashedge.runtime.teller import Teller
-from flashedge.search.answers import extract_answer
 from flashedge.search.base import (
     Child,
     Cluster,
@@ -206,9 +206,8 @@ class Driver:
         self._inbox.put_nowait(Scored(node=node, scores=scored.scores))
 
     async def _cluster(self, nodes: tuple[NodeId, ...], tree: Tree) -> None:
-        answers = {node: extract_answer(tree.path_text(node)) for node in nodes}
-        clusters = await self._engines.grader.cluster(answers)
-        self._inbox.put_nowait(Clustered(answers=clusters))
+        found = await grouped(nodes, tree, self._spec.answers, self._engines.grader)
+        self._inbox.put_nowait(Clustered(answers=found))
 
     async def _probe(self, probe: Probe, tree: Tree) -> None:
         """Where no token fits behind the suffix the model says nothing."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flashedge.errors import RequestError
+from flashedge.runtime.answer_groups import ANSWERS
 from flashedge.runtime.checks import check_choice, check_float, check_int
 from flashedge.runtime.exit_options import ExitOptions
 from flashedge.types import MAX_SEED, Limits, Message, Problem, Sampling
@@ -27,7 +28,8 @@ class RunSpec:
     path; token_budget: generated tokens of the whole tree; deadline_s: wall clock from the start
     of the run; baseline: the stock loop (boundary by stop string, whole-path scoring);
     early_exit: when the run may stop before its end, None: never; options: of that strategy alone
-    (`search.options`, or what a user's program takes), plain JSON values.
+    (`search.options`, or what a user's program takes), plain JSON values; answers: boxed, or text
+    for open-ended problems (`runtime.answer_groups`).
     """
 
     problem: Problem
@@ -47,12 +49,14 @@ class RunSpec:
     baseline: bool = False
     early_exit: ExitOptions | None = None
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    answers: str = "boxed"
 
     def __post_init__(self) -> None:
         """Raises RequestError naming the first field that is wrong (`param`)."""
         check_messages(self.problem.messages)
         check_choice("aggregate", self.aggregate, AGGREGATES)
         check_choice("selection", self.selection, SELECTIONS)
+        check_choice("answers", self.answers, ANSWERS)
         check_int("n", self.n, 1, 1024)
         check_int("branching", self.branching, 1, 1024)
         check_int("seed", self.seed, 0, MAX_SEED)

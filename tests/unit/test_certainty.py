@@ -11,6 +11,7 @@ from flashedge.certainty.clusters import alike, group, likeness
 from flashedge.certainty.combine import Thresholds
 from flashedge.certainty.consistency import consistency, hesitates, settled_answer, unsettled
 from flashedge.certainty.rewards import max_reward, mean_reward
+from flashedge.certainty.shared_budget import Claim, share_budget
 from flashedge.certainty.skyline import Skyline
 from flashedge.certainty.tv_stopping import (
     can_fire,
@@ -188,7 +189,19 @@ def test_likeness_of_open_ended_text() -> None:
     assert likeness("", "x") == 0.0
 
 
-# ---------------------------------------------------------------- skyline
+# ---------------------------------------------------------------- budgets and skyline
+
+
+def test_a_shared_budget_goes_to_the_unsure() -> None:
+    unsure = Claim(wanted_tokens=1000, certainty=0.25)
+    sure = Claim(wanted_tokens=1000, certainty=0.75)
+    assert share_budget(800, [unsure, sure]) == (600, 200)
+    assert share_budget(800, [unsure, Claim(wanted_tokens=0, certainty=0.0)]) == (800, 0)
+    small = Claim(wanted_tokens=100, certainty=None)
+    assert share_budget(800, [small, unsure, sure]) == (100, 525, 175)
+    assert share_budget(10_000, [unsure, sure]) == (1000, 1000)
+    assert share_budget(0, [unsure]) == (0,)
+    assert share_budget(5, []) == ()
 
 
 def test_the_skyline_keeps_who_is_surer_and_needs_more() -> None:

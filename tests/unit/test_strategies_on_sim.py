@@ -135,6 +135,17 @@ async def test_a_run_that_never_settles_is_given_up(strategy: str) -> None:
     assert any(outcome.cut_by == "non_convergence" for outcome in outcomes)
 
 
+async def test_open_ended_answers_are_grouped_by_wording() -> None:
+    """Boxes still decide where there are some; the last step is the answer elsewhere."""
+    boxed = await drive(sim_engines(), spec_of("self_consistency"))
+    text = await drive(sim_engines(), spec_of("self_consistency", answers="text"))
+    assert text.outcome.finish.answer == boxed.outcome.finish.answer
+    cut = spec_of("self_consistency", answers="text", max_path_tokens=4)
+    story = await drive(sim_engines(), cut)
+    assert story.outcome.finish.answer is not None
+    assert story.outcome.finish.answer in story.outcome.tree.path_text(story.outcome.finish.choice)
+
+
 # ---------------------------------------------------------------- probes
 
 
