@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import time
@@ -137,6 +138,7 @@ class EngineProcess:
                 self._llm.output_handler.cancel()  # else it logs the end as the engine's death
             await asyncio.to_thread(self._llm.shutdown, STOP_S)
             self._llm = None
+            gc.collect()  # its destructor fails, with a traceback, in a dying interpreter
 
     def _build(self) -> AsyncLLM:
         compat.patch_process_start()
