@@ -1,4 +1,4 @@
-"""Commands: `python -m scripts.train_pair {problems,generator,rollouts,prm,export,evaluate,all}`.
+"""Commands: `python -m scripts.train_pair COMMAND`.
 
 Every command continues what an earlier, interrupted call began. `all` runs them in order.
 """
@@ -13,14 +13,17 @@ from pathlib import Path
 import torch
 
 from scripts.train_pair import problems as data
-from scripts.train_pair.batches import Encoder, fault_chains
+from scripts.train_pair.batches import Encoder, Row, fault_chains
 from scripts.train_pair.evaluate import evaluate
 from scripts.train_pair.export import export_model, logit_difference
 from scripts.train_pair.generator import new_generator, train_generator
-from scripts.train_pair.model import Generator, Verifier
-from scripts.train_pair.prm import VerifierTraining, new_verifier, train_verifier
+from scripts.train_pair.model import VERIFIER, Generator, Verifier
+from scripts.train_pair.prm import build_verifier
 from scripts.train_pair.rollouts import mixed, rollout_chains, write_rollouts
-from scripts.train_pair.tokenizer import train_tokenizer
+from scripts.train_pair.tokenizer import IM_END, train_tokenizer
+from scripts.train_pair.trunk import TRUNK, train_trunk
+
+MakeRow = Callable[[int], Row]
 
 
 def stored_generator(options: argparse.Namespace) -> Generator:
@@ -31,15 +34,6 @@ def stored_generator(options: argparse.Namespace) -> Generator:
     )
     model.load_state_dict(saved["model"])
     return model.eval()
-
-
-def stored_verifier(options: argparse.Namespace, name: str) -> Verifier:
-    """The trained verifier of the work folder."""
-    model = VerifierTraining(new_verifier(options.seed))
-    model.load_state_dict(
-        torch.load(options.work / f"{name}.ckpt", weights_only=True, map_location="cpu")["model"]
-    )
-    return model.verifier.eval()
 
 
 def run_problems(options: argparse.Namespace) -> None:
@@ -68,40 +62,41 @@ def run_rollouts(options: argparse.Namespace) -> None:
     write_rollouts(stored_generator(options), encoder, path, options.rollouts, seed=options.seed)
 
 
-def run_prm(options: argparse.Namespace) -> None:
-    """Train the verifier: synthetic faults first, then a mix with the generator's own chains."""
-    tokenizer = train_tokenizer(options.seed)
-    encoder = Encoder(tokenizer)
+def mixed_rows(options: argparse.Namespace, share: float) -> tuple[MakeRow, MakeRow]:
+    """Synthetic chains alone, and mixed with a share of the generator's own."""
+    encoder = Encoder(train_tokenizer(options.seed))
     faults = fault_chains(encoder, options.seed, data.TRAINING)
-    train_verifier(
-        faults,
-        tokenizer,
-        options.work,
-        options.prm_steps,
-        seed=options.seed,
-        device=options.device,
-        cooldown=0.1,
-    )
-    own = rollout_chains(encoder, options.work / "rollouts.jsonl")
-    train_verifier(
-        mixed(faults, own, 0.4),
-        tokenizer,
-        options.work,
-        options.prm_final_steps,
-        name="prm_final",
-        seed=options.seed,
-        device=options.device,
-        first_index=400_000_000,
-        start=options.work / "prm.ckpt",
-        cooldown=0.6,
-    )
+    return faults, mixed(faults, rollout_chains(encoder, options.work / "rollouts.jsonl"), share)
+
+
+def run_trunk(options: argparse.Namespace) -> None:
+    """Train the verifier's trunk on from the generator."""
+    _, rows = mixed_rows(options, 0.25)
+    generator = stored_generator(options).cpu()
+    train_trunk(generator, rows, options.work, options.trunk_steps, options.seed, options.device)
+
+
+def run_prm(options: argparse.Namespace) -> None:
+    """Build the verifier on the trunk, fitted on faults and the generator's own chains."""
+    tokenizer = train_tokenizer(options.seed)
+    faults, rows = mixed_rows(options, 1.0)
+    trunk = Generator(TRUNK)
+    saved = torch.load(options.work / "trunk.ckpt", weights_only=True, map_location="cpu")
+    trunk.load_state_dict(saved["model"])
+    sample = [faults(297_000_000 + index) for index in range(options.fit_rows // 4)]
+    sample += [rows(index) for index in range(options.fit_rows - len(sample))]
+    end = tokenizer.convert_tokens_to_ids(IM_END)
+    verifier = build_verifier(trunk.eval(), sample, end, options.seed)
+    torch.save(verifier.state_dict(), options.work / "prm.pt")
 
 
 def run_export(options: argparse.Namespace) -> None:
     """Write both Hugging Face folders and compare transformers' logits with ours."""
     tokenizer = train_tokenizer(options.seed)
     export_model(stored_generator(options).cpu(), tokenizer, options.out / "generator")
-    export_model(stored_verifier(options, options.verifier), tokenizer, options.out / "prm")
+    verifier = Verifier(VERIFIER)
+    verifier.load_state_dict(torch.load(options.work / "prm.pt", weights_only=True))
+    export_model(verifier, tokenizer, options.out / "prm")
     for name in ("generator", "prm"):
         difference = logit_difference(options.out / name)
         print(f"{name}: largest logit difference to transformers {difference:.2e}")
@@ -127,6 +122,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "problems": run_problems,
     "generator": run_generator,
     "rollouts": run_rollouts,
+    "trunk": run_trunk,
     "prm": run_prm,
     "export": run_export,
     "evaluate": run_evaluate,
@@ -146,13 +142,12 @@ def main() -> None:
     )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--generator-steps", type=int, default=560)
-    parser.add_argument("--prm-steps", type=int, default=1000)
-    parser.add_argument("--prm-final-steps", type=int, default=2000)
+    parser.add_argument("--generator-steps", type=int, default=860)
+    parser.add_argument("--trunk-steps", type=int, default=480)
+    parser.add_argument("--fit-rows", type=int, default=512)
     parser.add_argument(
-        "--rollouts", type=int, default=1500, help="problems that the generator solves four times"
+        "--rollouts", type=int, default=1024, help="problems that the generator solves four times"
     )
-    parser.add_argument("--verifier", default="prm_final", help="checkpoint to export")
     parser.add_argument("--problems", type=int, default=200)
     parser.add_argument("--split", choices=("heldout", "calibration"), default="heldout")
     parser.add_argument("--n", type=int, default=16)

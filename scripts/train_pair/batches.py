@@ -23,9 +23,8 @@ IGNORE = -100
 class Row:
     """One sequence. All lists have one entry a token.
 
-    `target`: whether a language-model loss may ask for this token. `right`: 1 or 0 for "this step
-    is right up to here", IGNORE on the prompt. `step`: 1 or 0 at a separator for "no step so far
-    is wrong".
+    `target`: whether a language-model loss may ask for this token. `right`: 1 or 0 for "nothing up
+    to here is wrong", IGNORE on the prompt. `step`: the same at the separators alone.
     """
 
     ids: list[int]
@@ -71,12 +70,14 @@ class Encoder:
         """A chain as the verifier reads it, with the checker's labels."""
         ids = self.prompt(text)
         target, right, step = [False] * len(ids), [IGNORE] * len(ids), [IGNORE] * len(ids)
+        so_far = 1
         encodings = self.backend.encode_batch(list(steps), add_special_tokens=False)
         for encoding, check in zip(encodings, check_steps(spec, steps), strict=True):
             limit = check.deviation
             flags = [int(limit is None or end <= limit) for _, end in encoding.offsets]
             ids += [*encoding.ids, self.separator]
-            right += [*flags, int(check.right)]
+            right += [flag * so_far for flag in (*flags, int(check.right))]
+            so_far = int(check.so_far)
             target += [*map(bool, flags), check.right]
             step += [IGNORE] * len(flags) + [int(check.so_far)]
         return Row(ids, target, right, step)

@@ -66,10 +66,9 @@ def extend_paths(
     for _ in range(limit):
         logits = paths.logits.float()
         if temperature > 0:
-            uniform = torch.rand(logits.shape, generator=noise, device=device).clamp_(
-                1e-20, 1 - 1e-7
-            )
-            logits = logits / temperature - torch.log(-torch.log(uniform))
+            # argmax(logits + Gumbel noise) samples; -log(exponential) is such noise
+            waiting = torch.empty_like(logits).exponential_(generator=noise)
+            logits = logits / temperature - waiting.log()
         tokens = logits.argmax(-1)
         active = torch.tensor([not flag for flag in stopped], device=device)
         for row, token in enumerate(tokens.tolist()):

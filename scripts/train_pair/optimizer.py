@@ -57,9 +57,14 @@ class Muon(torch.optim.Optimizer):
 def make_optimizers(
     model: nn.Module, matrix_lr: float, other_lr: float
 ) -> list[torch.optim.Optimizer]:
-    """Muon on the 2-D weights inside layers, AdamW on embeddings, biases, norms and heads."""
+    """Muon on the 2-D weights inside layers, AdamW on embeddings, biases, norms and heads.
+
+    Frozen parameters are left out.
+    """
     matrices, others = [], []
     for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
         is_matrix = parameter.dim() == 2 and ".layers." in name
         (matrices if is_matrix else others).append(parameter)
     return [

@@ -1,110 +1,80 @@
-"""Train the verifier: a language model below, a comparison above it, and a score at every step's
-end.
+"""The verifier: the frozen trunk, and above it three layers that are put in place and fitted.
 
-Three losses on one body. The lower layers learn to *write* right steps (language-model loss, so
-that they know what should come). The first layer above them starts as a look at the previous
-token, so the layers above compare what was expected with what came: a dense loss asks at every
-token whether the step is right up to here. The score head asks at the separator whether any step
-so far was wrong.
+The comparing layer gives a few numbers a token (assemble.py); least squares makes of them the
+trunk's surprise, its negative log-probability of the token that came. Two layers carry the
+greatest surprise of the answer so far onwards, and a logistic regression on the checker's labels
+makes a probability of it: that nothing up to this step is wrong. Nothing but the trunk is trained
+by gradient.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
-from transformers import PreTrainedTokenizerFast
 
-from scripts.train_pair.batches import IGNORE, Batch, Row
-from scripts.train_pair.generator import language_loss
-from scripts.train_pair.model import VERIFIER, RMSNorm, Verifier, look_back
-from scripts.train_pair.trainer import Run, train
-
-LANGUAGE_LAYERS, DENSE_LAYERS = 4, 6
-
-
-class VerifierTraining(nn.Module):
-    """The verifier with its two auxiliary heads, which are not exported."""
-
-    def __init__(self, verifier: Verifier) -> None:
-        super().__init__()
-        config = verifier.model.config
-        self.verifier = verifier
-        self.language_norm = RMSNorm(config.hidden, config.eps)
-        self.dense_norm = RMSNorm(config.hidden, config.eps)
-        self.dense = nn.Linear(config.hidden, 2)
-
-    def forward(self, batch: Batch) -> dict[str, Tensor]:
-        """The losses of a batch of labelled rows."""
-        return self.losses(batch.ids, batch.next, batch.right, batch.step)
-
-    def losses(
-        self, ids: Tensor, following: Tensor, right: Tensor, step: Tensor
-    ) -> dict[str, Tensor]:
-        """All arguments: (batch, width)."""
-        body = self.verifier.model
-        states, (low, middle) = body(ids, taps=(LANGUAGE_LAYERS, DENSE_LAYERS))
-        language = language_loss(
-            F.linear(self.language_norm(low), body.embed_tokens.weight), following
-        )
-        dense_logits = self.dense(self.dense_norm(middle)).flatten(0, 1).float()
-        dense = F.cross_entropy(dense_logits, right.flatten(), ignore_index=IGNORE)
-        score_logits = self.verifier.score(states).flatten(0, 1).float()
-        score = F.cross_entropy(score_logits, step.flatten(), ignore_index=IGNORE)
-        return {
-            "loss": language + 2.0 * dense + score,
-            "language": language,
-            "dense": dense,
-            "score": score,
-        }
+from scripts.train_pair.assemble import (
+    ANSWERING,
+    HIGHEST,
+    KNOWN,
+    LOGIT,
+    NUM_RESULTS,
+    assemble,
+    fit,
+    fit_logistic,
+    set_memory,
+    set_score,
+)
+from scripts.train_pair.batches import IGNORE, Batch, Row, collate
+from scripts.train_pair.model import VERIFIER, Generator, Verifier
+from scripts.train_pair.trunk import TRUNK
 
 
-def new_verifier(seed: int) -> Verifier:
-    """An untrained verifier, its look-back heads in place."""
-    torch.manual_seed(seed + 1)
-    model = Verifier(VERIFIER)
-    look_back(model.model.layers[0], VERIFIER.heads // 2)
-    look_back(model.model.layers[LANGUAGE_LAYERS], VERIFIER.heads - 2)
-    return model
+def surprise_of(trunk: Generator, batch: Batch) -> Tensor:
+    """The trunk's negative log-probability of each answer token, (batch, width), elsewhere 0."""
+    logits = trunk(batch.ids)[:, :-1].float()
+    came = logits.gather(-1, batch.ids[:, 1:, None])[..., 0]
+    due = torch.zeros(batch.ids.shape)
+    due[:, 1:] = logits.logsumexp(-1) - came
+    return due * (batch.right != IGNORE)
 
 
-def train_verifier(
-    make_row: Callable[[int], Row],
-    tokenizer: PreTrainedTokenizerFast,
-    folder: Path,
-    steps: int,
-    name: str = "prm",
-    seed: int = 0,
-    device: str = "cpu",
-    first_index: int = 150_000_000,
-    start: Path | None = None,
-    matrix_lr: float = 0.02,
-    cooldown: float = 0.4,
-) -> Verifier:
-    """Train (or resume) and return the verifier; `start` is an earlier run's checkpoint to go on
-    from.
-    """
-    model = VerifierTraining(new_verifier(seed)).to(device)
-    if start is not None:
-        model.load_state_dict(torch.load(start, weights_only=True, map_location=device)["model"])
-    losses = torch.compile(model.losses, dynamic=False)
+def after_problem(batch: Batch, end: int) -> Tensor:
+    """Positions from the end of the problem to the end of the answer, (batch, width)."""
+    places = torch.arange(batch.ids.shape[1])
+    last = ((batch.right != IGNORE) * places).amax(1, keepdim=True)
+    return ((batch.ids == end).cumsum(1) > 0) & (places <= last)
 
-    def loss_of(batch: Batch) -> dict[str, Tensor]:
-        return losses(batch.ids, batch.next, batch.right, batch.step)
 
-    run = Run(
-        name=name,
-        folder=folder,
-        steps=steps,
-        seed=seed,
-        first_index=first_index + seed * 10_000_000,
-        matrix_lr=matrix_lr,
-        other_lr=matrix_lr * 0.15,
-        cooldown=cooldown,
-        device=device,
-    )
-    train(model, loss_of, make_row, run)
-    return model.verifier
+@torch.no_grad()
+def build_verifier(trunk: Generator, rows: Sequence[Row], end: int, seed: int) -> Verifier:
+    """Assemble and fit the verifier on labelled rows; `end` is the token that ends the problem."""
+    groups = [rows[start : start + 32] for start in range(0, len(rows), 32)]
+    batches = [collate(group, max(len(row.ids) for row in group)) for group in groups]
+    written = torch.cat([batch.next[batch.next != IGNORE] for batch in batches])
+    counts = torch.bincount(written, minlength=trunk.model.config.vocab).float()
+    low = trunk.model.run(trunk.model.embed_tokens(batches[0].ids), 0, TRUNK.layers)
+    scale = float(low[batches[0].right != IGNORE].pow(2).mean().sqrt())
+    verifier = assemble(trunk, VERIFIER, counts, scale, end, seed)
+    body, depth = verifier.model, len(verifier.model.layers)
+    first = VERIFIER.hidden - NUM_RESULTS
+    places = [first + LOGIT, first + KNOWN, first + HIGHEST, first + ANSWERING]
+    features, wanted = [], []
+    for batch in batches:
+        x = body.run(body.embed_tokens(batch.ids), 0, TRUNK.layers + 1)
+        x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + VERIFIER.eps)
+        asked = after_problem(batch, end)
+        features.append(x[asked][:, places])
+        wanted.append(surprise_of(trunk, batch)[asked])
+    surprise = nn.Linear(VERIFIER.hidden, 1)
+    surprise.weight.zero_()
+    surprise.weight[0, places], surprise.bias[0] = fit(torch.cat(features), torch.cat(wanted), 0.0)
+    set_memory(verifier, TRUNK.layers + 1, surprise, scale)
+    carried, labels = [], []
+    for batch in batches:
+        x = body.norm(body.run(body.embed_tokens(batch.ids), 0, depth))
+        carried.append(x[..., first - 1][batch.step != IGNORE])
+        labels.append(batch.step[batch.step != IGNORE])
+    set_score(verifier, *fit_logistic(torch.cat(carried), torch.cat(labels).float()))
+    return verifier

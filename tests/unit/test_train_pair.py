@@ -13,12 +13,15 @@ pytest.importorskip("tokenizers")
 import torch
 
 from scripts.train_pair import problems as data
+from scripts.train_pair.assemble import fit_logistic
 from scripts.train_pair.batches import IGNORE, Encoder
 from scripts.train_pair.checker import check_steps, is_correct, split_steps
 from scripts.train_pair.faults import make_chain
 from scripts.train_pair.metrics import auc, vote, within_problem_auc
 from scripts.train_pair.model import Generator, ModelConfig, Verifier, look_back
+from scripts.train_pair.prm import build_verifier
 from scripts.train_pair.tokenizer import STEP, chat_prompt, train_tokenizer
+from scripts.train_pair.trunk import TRUNK
 
 TINY = ModelConfig(hidden=32, layers=2, heads=1, ffn=32)
 
@@ -150,7 +153,7 @@ def test_incremental_decoding_equals_a_whole_pass() -> None:
         model.model.extend(ids[:, :5], counts, cache)
         rest = torch.stack([ids[0, 5:9], ids[1, 3:7]])
         states = model.model.extend(rest, torch.tensor([4, 4]), cache)
-        whole = model.model(ids)[0]
+        whole = model.model(ids)
     assert torch.allclose(states[0], whole[0, 5:9], atol=1e-5)
     assert torch.allclose(states[1], whole[1, 3:7], atol=1e-5)
 
@@ -172,3 +175,31 @@ def test_metrics() -> None:
     assert auc([3, 2], [1, 2]) == pytest.approx(0.875)
     assert within_problem_auc([[1, 0], [1, 1]], [[True, False], [True, True]]) == [1.0]
     assert vote(["a", "b", "a", None], [0.2, 0.5, 0.2, 9.0]) == "b"
+
+
+def test_the_assembled_verifier_keeps_the_trunk_and_remembers_surprise(encoder: Encoder) -> None:
+    torch.manual_seed(0)
+    trunk = Generator(TRUNK).eval()
+    rows = []
+    for seed in range(8):
+        problem = data.make_problem(seed, data.EASY)
+        chain = make_chain(random.Random(seed), problem.spec, 0.3)
+        rows.append(encoder.labelled_row(problem.text, problem.spec, chain))
+    verifier = build_verifier(trunk, rows, encoder.end, seed=0).eval()
+    ids = torch.tensor([rows[0].ids])
+    with torch.no_grad():
+        narrow = trunk.model.run(trunk.model.embed_tokens(ids), 0, TRUNK.layers)
+        wide = verifier.model.run(verifier.model.embed_tokens(ids), 0, TRUNK.layers)
+        scores = verifier(ids).softmax(-1)
+    assert torch.allclose(wide[..., : TRUNK.hidden], narrow, atol=0.05, rtol=0.05)
+    assert torch.isfinite(scores).all()
+
+
+def test_logistic_fit_finds_the_slope() -> None:
+    x = torch.linspace(-4, 4, 4000)
+    label = (
+        torch.rand(4000, generator=torch.Generator().manual_seed(0)) < (2 * x - 1).sigmoid()
+    ).float()
+    slope, bias = fit_logistic(x, label)
+    assert slope == pytest.approx(2, abs=0.3)
+    assert bias == pytest.approx(-1, abs=0.3)
