@@ -23,9 +23,15 @@ GLYPHS: Mapping[str, tuple[str, str]] = {
 _MIN_TREE_LINES = 4
 
 
-def render(view: TreeView, *, width: int = 100, height: int | None = None) -> RenderableType:
-    """The status line and below it the tree. height: lines at most (None: no bound)."""
-    lines = list(_lines(view, width))
+def render(
+    view: TreeView, *, width: int = 100, height: int | None = None, whole: bool = False
+) -> RenderableType:
+    """The status line and below it the tree.
+
+    height: lines at most (None: no bound); whole: a line for each node that was pruned, where
+    else one line counts those of a parent.
+    """
+    lines = list(_lines(view, width, whole))
     if height is not None and len(lines) > max(height - 1, _MIN_TREE_LINES):
         kept = max(height - 2, _MIN_TREE_LINES)
         left_off = len(lines) - kept
@@ -49,7 +55,7 @@ def status_line(view: TreeView) -> Text:
     return line.append(" · ".join(p for p in parts if p), style="default")
 
 
-def _lines(view: TreeView, width: int) -> Iterator[Text]:
+def _lines(view: TreeView, width: int, whole: bool) -> Iterator[Text]:
     children: dict[NodeId, list[SeenNode]] = defaultdict(list)
     for node in view.nodes.values():
         if node.parent is not None:
@@ -63,7 +69,7 @@ def _lines(view: TreeView, width: int) -> Iterator[Text]:
         ended: list[SeenNode] = []
         for child in children[parent]:
             dead = child.status in ("pruned", "duplicate", "cancelled") and not children[child.id]
-            (ended if dead else shown).append(child)
+            (ended if dead and not whole else shown).append(child)
         if ended:
             yield _ended_line(ended, indent, last=not shown)
         for place, child in enumerate(reversed(shown)):

@@ -12,7 +12,7 @@ import typer
 
 from flashedge.cli import output
 from flashedge.config import load_config
-from flashedge.errors import ConfigError, RunInterrupted
+from flashedge.errors import ConfigError, Conflict, RunInterrupted
 
 app = typer.Typer(help="Runs that the daemon keeps.", no_args_is_help=True)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -45,7 +45,13 @@ def ls(
 
 
 @app.command(name="show")
-def show(run: RunId, as_json: Json = False) -> None:
+def show(
+    run: RunId,
+    as_json: Json = False,
+    tree: Annotated[
+        bool, typer.Option("--tree", help="Print the stored tree alone, every node of it.")
+    ] = False,
+) -> None:
     """Show one run: its tree, its chosen path, its answer."""
     from flashedge.cli.live_tree import render
     from flashedge.cli.solve import print_result
@@ -62,6 +68,10 @@ def show(run: RunId, as_json: Json = False) -> None:
         view = TreeView(run=run)
         for _, event in stored_events(client, run):
             view = fold(view, event)
+    if tree:
+        console = output.stdout()
+        console.print(render(view, width=console.width, whole=True))
+        return
     console = output.stderr()
     console.print(render(view, width=console.width))
     if found.get("status") == "finished":
@@ -76,25 +86,23 @@ def show(run: RunId, as_json: Json = False) -> None:
 def export(
     run: RunId,
     to: Annotated[Path | None, typer.Option("--output", "-o", help="A file, not stdout.")] = None,
+    html: Annotated[
+        bool, typer.Option("--html", help="One page for a browser, with the tree.")
+    ] = False,
 ) -> None:
     """Write a run as JSON lines: its object, then its numbered events."""
     from flashedge.events import to_json
 
     with _client() as client:
         found = client.run(run)
+        if html:
+            _write(_page(client, run, found), to)
+            return
         lines = [json.dumps({"run": found}, ensure_ascii=False)]
         if found.get("status") not in ("queued", "running"):
             for number, event in stored_events(client, run):
                 lines.append(json.dumps({"seq": number, "event": to_json(event)}))
-    text = "\n".join(lines)
-    if to is None:
-        print(text)
-        return
-    try:
-        to.write_text(text + "\n", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"can't write {to}: {error.strerror}") from error
-    output.note(f"wrote {to}")
+    _write("\n".join(lines) + "\n", to)
 
 
 @app.command(name="rm")
@@ -104,6 +112,34 @@ def rm(runs: Annotated[list[str], typer.Argument(help="Ids of finished runs.")])
         for run in runs:
             client.delete(run)
             output.note(f"removed {run}")
+
+
+def _page(client: Any, run: str, found: dict[str, Any]) -> str:
+    from flashedge import events
+    from flashedge.cli.html_page import page
+    from flashedge.cli.tree_view import TreeView, fold
+
+    if found.get("status") in ("queued", "running"):
+        raise Conflict(f"run {run} is {found['status']}", mend="export it when it is over")
+    view, problem = TreeView(run=run), ""
+    for _, event in stored_events(client, run):
+        view = fold(view, event)
+        if isinstance(event, events.RunStarted):
+            messages = (event.config.get("problem") or {}).get("messages") or [{}]
+            problem = str(messages[-1].get("content", ""))
+    return page(view, {"id": run, **found}, problem)
+
+
+def _write(text: str, to: Path | None) -> None:
+    """To the file, or to stdout. Raises ConfigError."""
+    if to is None:
+        print(text, end="")
+        return
+    try:
+        to.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"can't write {to}: {error.strerror}") from error
+    output.note(f"wrote {to}")
 
 
 def stored_events(client: Any, run: str) -> Iterator[tuple[int, Any]]:

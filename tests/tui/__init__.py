@@ -1,0 +1,1 @@
+"""The dashboard on scripted daemons."""

@@ -1,0 +1,153 @@
+"""A recorded run and a scripted daemon for the dashboard's tests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+from typing import Any
+
+from flashedge.errors import DaemonError, NotFound
+from flashedge.events import TERMINAL, Event, Progress, from_json
+from tui.app import DashboardApp
+from tui.device import DeviceSample
+from tui.run_state import Numbered
+
+RECORDED = Path(__file__).parents[1] / "data" / "recorded_run.json"
+DEVICE = DeviceSample(
+    name="NVIDIA H200",
+    utilization=0.87,
+    memory_used_bytes=61 << 30,
+    memory_total_bytes=141 << 30,
+    power_w=512.0,
+    power_limit_w=700.0,
+    temperature_c=61.0,
+)
+
+
+def recorded() -> tuple[dict[str, Any], list[tuple[int, float, Event]]]:
+    """The summary, and (number, seconds, event) as a live client saw them."""
+    data = json.loads(RECORDED.read_text(encoding="utf-8"))
+    return data["summary"], [(n, s, from_json(e)) for n, s, e in data["events"]]
+
+
+def live_items() -> list[Numbered]:
+    return [(n, e) for n, _, e in recorded()[1]]
+
+
+def stored_items() -> list[Numbered]:
+    """What the store keeps of it: no Progress."""
+    return [(n, e) for n, e in live_items() if not isinstance(e, Progress)]
+
+
+def engine(used: int, quota: int, state: str = "ready") -> dict[str, Any]:
+    view = {"running": 3, "waiting": 0, "blocks_used": used, "blocks_total": quota}
+    view |= {"quota_blocks": quota, "block_tokens": 32, "block_bytes": 131072, "preemptions": 0}
+    return {"state": state, "pid": 1, "restarts": 0, "detail": None, "view": view}
+
+
+def summary(run: str, status: str, **more: Any) -> dict[str, Any]:
+    base = recorded()[0]
+    ended = {} if status == "finished" else {"answer": None, "tree_tokens": None, "total_s": None}
+    return {**base, "id": run, "status": status, "created_at": 0.0, **ended, **more}
+
+
+class FakeDaemon:
+    """Serves what its lists say. down: answers nothing; `feed` sends events to who follows."""
+
+    base_url = "http://127.0.0.1:8642"
+
+    def __init__(self, *runs: dict[str, Any]) -> None:
+        self.listing = list(runs)
+        self.logs: dict[str, list[Numbered]] = {r["id"]: [] for r in runs}
+        self.positions: dict[str, int] = {}
+        self.down = False
+        self.submitted: list[dict[str, Any]] = []
+        self.cancelled: list[str] = []
+        self.asked_after: list[int] = []
+        self._changed = asyncio.Event()
+
+    def send(self, run: str, items: list[Numbered]) -> None:
+        self.logs[run].extend(items)
+        self._wake()
+
+    def go(self, *, down: bool) -> None:
+        self.down = down
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _check(self) -> None:
+        if self.down:
+            raise DaemonError("no daemon answers at 127.0.0.1:8642", mend="flashedge up")
+
+    async def status(self) -> dict[str, Any]:
+        self._check()
+        counts = {s: sum(r["status"] == s for r in self.listing) for s in ("running", "queued")}
+        return {
+            "version": "0.1.0",
+            "state": "ready",
+            "pair": "bundled",
+            "engines": {"generator": engine(900, 2047), "verifier": engine(120, 1023)},
+            "runs": counts,
+        }
+
+    async def runs(self, *, limit: int = 20) -> list[dict[str, Any]]:
+        self._check()
+        return [dict(r) for r in self.listing[:limit]]
+
+    async def run(self, run: str) -> dict[str, Any]:
+        self._check()
+        return {"id": run, "position": self.positions.get(run)}
+
+    async def submit(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        self._check()
+        self.submitted.append(dict(body))
+        run = f"run-new{len(self.submitted)}"
+        self.listing.insert(0, summary(run, "running", problem=body["problem"], answer=None))
+        self.logs[run] = []
+        return {"id": run, "status": "running", "position": None}
+
+    async def cancel(self, run: str) -> dict[str, Any]:
+        self._check()
+        self.cancelled.append(run)
+        for row in self.listing:
+            if row["id"] == run:
+                row["status"] = "cancelled"
+        return {"id": run, "status": "cancelled"}
+
+    async def events(self, run: str, after: int = 0) -> AsyncGenerator[tuple[Numbered, ...], None]:
+        self._check()
+        if run not in self.logs:
+            raise NotFound(f"no run {run}")
+        self.asked_after.append(after)
+        sent = next((i for i, (n, _) in enumerate(self.logs[run]) if n > after), None)
+        at = len(self.logs[run]) if sent is None else sent
+        while True:
+            news = tuple(self.logs[run][at:])
+            at += len(news)
+            if news:
+                yield news
+                if isinstance(news[-1][1], TERMINAL):
+                    return
+            await self._changed.wait()
+            if self.down:
+                raise DaemonError("lost the daemon")
+
+
+class Clock:
+    """Seconds that only pass when told."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def dashboard(daemon: FakeDaemon, clock: Clock | None = None) -> DashboardApp:
+    """With a fixed device and a still clock, so that it draws the same every time."""
+    return DashboardApp(daemon, device=lambda: DEVICE, clock=clock or Clock(), poll_s=0.05)

@@ -1,0 +1,260 @@
+"""Every key, by a pilot, on a scripted daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from tests.tui.rig import Clock, FakeDaemon, dashboard, live_items, stored_items, summary
+from tui.app import DashboardApp
+from tui.widgets.beam_tree import BeamTree
+from tui.widgets.dialogs import Help, Submit
+from tui.widgets.event_log import EventLogPanel
+from tui.widgets.key_bar import KEYS
+from tui.widgets.runs import RunList
+from tui.widgets.step import StepPanel
+
+OVER, OTHER = "run-over", "run-other"
+
+
+async def until(pilot: Pilot[None], true: Callable[[], object]) -> None:
+    """Wait for what messages bring about."""
+    async with asyncio.timeout(10):
+        while not true():
+            await pilot.pause(0.02)
+
+
+@asynccontextmanager
+async def opened(
+    status: str = "finished", size: tuple[int, int] = (120, 40)
+) -> AsyncIterator[tuple[Pilot[None], DashboardApp, FakeDaemon, Clock]]:
+    """With two runs; the first is chosen and its events are all there."""
+    daemon = FakeDaemon(summary(OVER, status), summary(OTHER, "finished", problem="Other one."))
+    daemon.send(OVER, stored_items() if status == "finished" else live_items()[:200])
+    daemon.send(OTHER, stored_items())
+    clock = Clock()
+    app = dashboard(daemon, clock)
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: app.state.shown is not None and app.state.shown.seq > 100)
+        await until(pilot, lambda: app.query_one(BeamTree).count)
+        yield pilot, app, daemon, clock
+
+
+async def test_help() -> None:
+    async with opened() as (pilot, app, _, _):
+        await pilot.press("question_mark")
+        assert isinstance(app.screen, Help)
+        await pilot.press("escape")
+        assert not isinstance(app.screen, Help)
+
+
+async def test_the_last_line_names_every_key() -> None:
+    async with opened() as (_, app, _, _):
+        said = str(app.query_one("#keys").render())
+        assert said == "  ".join(f"{key} {word}" for key, word, _ in KEYS)
+        assert {action for _, _, action in KEYS} <= {b.action for b in app.BINDINGS}
+
+
+async def test_filter_of_runs() -> None:
+    async with opened() as (pilot, app, _, _):
+        runs = app.query_one(RunList)
+        await pilot.press("slash", *"other")
+        assert (runs.count, runs.filter) == (1, "other")
+        await pilot.press("enter")
+        assert app.focused is runs
+        assert runs.count == 1
+        await pilot.press("escape")
+        assert (runs.count, runs.filter) == (2, "")
+
+
+async def test_filter_of_the_tree() -> None:
+    async with opened() as (pilot, app, _, _):
+        tree = app.query_one(BeamTree)
+        tree.focus()
+        before = tree.count
+        await pilot.press("slash", *"boxed{22}", "enter")
+        assert 0 < tree.count < before
+        assert app.focused is tree
+        await pilot.press("slash")
+        assert app.query_one("#filter", Input).value == "boxed{22}"
+        await pilot.press("escape")
+        assert tree.count == before
+
+
+async def test_cancel_asks_first() -> None:
+    async with opened("running") as (pilot, _, daemon, _):
+        await pilot.press("c", "n")
+        assert daemon.cancelled == []
+        await pilot.press("c", "y")
+        await until(pilot, lambda: daemon.cancelled == [OVER])
+
+
+async def test_a_run_that_is_over_is_not_cancelled() -> None:
+    async with opened() as (pilot, app, daemon, _):
+        await pilot.press("c", "y")
+        assert daemon.cancelled == []
+        assert len(app.screen_stack) == 1
+
+
+async def test_submit() -> None:
+    async with opened() as (pilot, app, daemon, _):
+        await pilot.press("s")
+        assert isinstance(app.screen, Submit)
+        await pilot.press("ctrl+s")
+        assert isinstance(app.screen, Submit), "an empty problem is not sent"
+        await pilot.press(*"2+2?", "tab", "backspace", "backspace", "4", "enter")
+        await until(pilot, lambda: daemon.submitted)
+        assert daemon.submitted == [{"problem": "2+2?", "strategy": "beam", "n": 4}]
+        await until(pilot, lambda: app.state.chosen == "run-new1")
+        await pilot.press("s", "escape")
+        assert len(daemon.submitted) == 1
+
+
+async def test_submit_refuses_what_is_no_search() -> None:
+    async with opened() as (pilot, app, daemon, _):
+        await pilot.press("s", *"2+2?", "tab", "x", "ctrl+s")
+        assert isinstance(app.screen, Submit)
+        assert daemon.submitted == []
+
+
+async def test_a_replay_at_every_speed() -> None:
+    async with opened() as (pilot, app, _, clock):
+        await pilot.press("r")
+        await until(pilot, lambda: app.state.replay is not None)
+        assert app.state.shown is not None
+        speeds = []
+        for _ in range(4):
+            assert app.state.replay is not None
+            speeds.append(app.state.replay.speed)
+            await pilot.press("r")
+        assert speeds == [1, 4, 16, 1]
+        clock.now += 0.25
+        await until(pilot, lambda: app.state.shown and 0 < app.state.shown.seq < 267)
+        clock.now += 60
+        await until(pilot, lambda: app.state.replay is not None and app.state.replay.over)
+        assert app.state.shown == app.state.trees[OVER].__class__(**_fields(app, OVER))
+        await pilot.press("escape")
+        assert app.state.replay is None
+
+
+def _fields(app: DashboardApp, run: str) -> dict[str, object]:
+    tree = app.state.trees[run]
+    return {name: getattr(tree, name) for name in tree.__dataclass_fields__}
+
+
+async def test_a_run_that_goes_on_is_not_replayed() -> None:
+    async with opened("running") as (pilot, app, _, _):
+        await pilot.press("r")
+        await pilot.pause(0.1)
+        assert app.state.replay is None
+
+
+async def test_export(tmp_path: Path) -> None:
+    async with opened() as (pilot, app, _, _):
+        for name in ("tree.svg", "tree.json"):
+            await pilot.press("e")
+            app.screen.query_one("#value", Input).value = str(tmp_path / name)
+            await pilot.press("enter")
+            await until(pilot, (tmp_path / name).exists)
+        assert json.loads((tmp_path / "tree.json").read_text())["answer"] == "46"
+        assert (tmp_path / "tree.svg").read_text().startswith("<svg")
+        await pilot.press("e")
+        app.screen.query_one("#value", Input).value = str(tmp_path / "no folder" / "x.svg")
+        await pilot.press("enter", "e", "escape")
+        assert app.is_running
+
+
+async def test_follow_goes_with_the_newest_node() -> None:
+    async with opened("running") as (pilot, app, daemon, _):
+        tree = app.query_one(BeamTree)
+        tree.focus()
+        assert tree.following
+        daemon.send(OVER, live_items()[200:230])
+        await until(pilot, lambda: tree.selected == app.state.trees[OVER].latest)
+        await pilot.press("up")
+        assert not tree.following
+        here = tree.selected
+        daemon.send(OVER, live_items()[230:])
+        await until(pilot, lambda: app.state.trees[OVER].over)
+        await pilot.pause(0.2)
+        assert tree.selected == here, "the cursor stays on its node"
+        await pilot.press("f")
+        assert tree.selected == app.state.trees[OVER].best
+
+
+async def test_pruned_nodes_can_be_hidden() -> None:
+    async with opened() as (pilot, app, _, _):
+        tree = app.query_one(BeamTree)
+        before = tree.count
+        await pilot.press("p")
+        assert tree.count < before
+        await pilot.press("p")
+        assert tree.count == before
+
+
+async def test_moving_and_collapsing() -> None:
+    async with opened() as (pilot, app, _, _):
+        tree = app.query_one(BeamTree)
+        tree.focus()
+        before = tree.count
+        await pilot.press("home", "space")
+        assert tree.count < before
+        await pilot.press("right")
+        assert tree.count == before
+        await pilot.press("down", "left", "end")
+        assert tree.cursor == tree.count - 1
+        await pilot.press("pageup", "pagedown", "k", "j", "b")
+        assert tree.selected == app.state.trees[OVER].best
+
+
+async def test_the_selected_step_is_told_whole() -> None:
+    async with opened() as (pilot, app, _, _):
+        app.query_one(BeamTree).focus()
+        await pilot.press("b")
+        await pilot.pause(0.2)
+        step = app.query_one(StepPanel)
+        assert "node 109" in str(step.border_title)
+        assert "\\boxed{46}" in str(step.query_one("#step-text").render())
+
+
+async def test_choosing_a_run_follows_it() -> None:
+    async with opened() as (pilot, app, _, _):
+        await pilot.press("down")
+        assert app.state.chosen == OTHER
+        await until(pilot, lambda: app.state.shown is not None and app.state.shown.id == OTHER)
+
+
+async def test_the_log_takes_the_steps_place_in_a_small_terminal() -> None:
+    async with opened(size=(80, 24)) as (pilot, app, _, _):
+        log, step = app.query_one(EventLogPanel), app.query_one(StepPanel)
+        assert (log.display, step.display) == (False, True)
+        await pilot.press("l")
+        await pilot.pause(0.2)
+        assert (log.display, step.display) == (True, False)
+        assert log.count == len(stored_items())
+
+
+async def test_panels_by_tab_and_quit() -> None:
+    async with opened() as (pilot, app, _, _):
+        seen = []
+        for _ in range(4):
+            assert app.focused is not None
+            seen.append(app.focused.id)
+            await pilot.press("tab")
+        assert seen == ["runs", "tree", "step", "log"]
+        await pilot.press("q")
+        await pilot.pause(0.1)
+        assert not app.is_running
+
+
+async def test_a_click_moves_the_cursor() -> None:
+    async with opened() as (pilot, app, _, _):
+        await pilot.click(RunList, offset=(5, 2))
+        await pilot.pause()
+        assert app.state.chosen == OTHER

@@ -1,0 +1,78 @@
+"""A daemon that goes away and comes back."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tui.rig import Clock, FakeDaemon, dashboard, live_items, summary
+from tests.tui.test_keys import until
+from tui import feed
+from tui.widgets.status_bar import StatusBar
+
+RUN = "run-a"
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "FIRST_RETRY_S", 0.05)
+    monkeypatch.setattr(feed, "LONGEST_RETRY_S", 0.2)
+
+
+async def test_a_lost_daemon_shows_and_the_run_is_taken_up_again() -> None:
+    items = live_items()
+    daemon = FakeDaemon(summary(RUN, "running"))
+    daemon.send(RUN, items[:100])
+    app = dashboard(daemon, Clock())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: app.state.trees.get(RUN) and app.state.trees[RUN].seq > 50)
+        bar, before = app.query_one(StatusBar), app.state.trees[RUN]
+        daemon.go(down=True)
+        await until(pilot, lambda: app.state.link.state == "lost")
+        await until(pilot, lambda: "daemon lost" in str(bar.render()))
+        assert "flashedge up" in str(bar.render()) or "no daemon" in str(bar.render())
+        assert app.state.trees[RUN] == before, "what was seen stays"
+        daemon.logs[RUN].extend(items[100:])  # it went on meanwhile
+        daemon.listing[0]["status"] = "finished"
+        daemon.go(down=False)
+        await until(pilot, lambda: app.state.link.state == "up")
+        await until(pilot, lambda: app.state.trees[RUN].over)
+        assert app.state.trees[RUN].tokens == 2572
+        assert daemon.asked_after[-1] == before.seq
+
+
+async def test_no_daemon_at_all() -> None:
+    daemon = FakeDaemon()
+    daemon.go(down=True)
+    app = dashboard(daemon, Clock())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: app.state.link.state == "lost")
+        await pilot.press("c", "r", "e", "f", "p", "down", "b")
+        daemon.go(down=False)
+        await until(pilot, lambda: app.state.link.state == "up")
+
+
+async def test_an_interrupted_run_shows_what_there_is() -> None:
+    items = live_items()[:100]
+
+    class Broken(FakeDaemon):
+        async def events(self, run, after=0):  # type: ignore[no-untyped-def]
+            yield tuple(items)
+            raise feed.RunInterrupted("it has no end")
+
+    daemon = Broken(summary(RUN, "interrupted"))
+    app = dashboard(daemon, Clock())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: app.state.trees.get(RUN) and app.state.trees[RUN].over)
+        assert app.state.trees[RUN].state == "interrupted"
+        await pilot.press("r")
+        await until(pilot, lambda: app.state.replay is not None)
+
+
+async def test_a_run_that_is_gone_is_told_once() -> None:
+    daemon = FakeDaemon(summary(RUN, "finished"))
+    del daemon.logs[RUN]
+    app = dashboard(daemon, Clock())
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: app.state.trees.get(RUN))
+        await pilot.pause(0.3)
+        assert len(app._notifications) == 1

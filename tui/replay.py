@@ -1,0 +1,72 @@
+"""A stored run played again, at a multiple of its own speed. Pure: time comes as an argument.
+
+The store keeps no times. A replay spreads the run's own duration over its events, by the tokens of
+each step; so levels with long steps take long, as they did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+
+from flashedge.events import Event, RunFinished, StepCompleted
+from tui.run_state import Numbered
+
+SPEEDS = (1, 4, 16)
+_EVENT_S = 0.02  # where a run's duration is not known
+_OTHER_WEIGHT = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replay:
+    """offsets_s: when each item is due, from the start; due: index of the next one."""
+
+    run: str
+    items: tuple[Numbered, ...]
+    offsets_s: tuple[float, ...]
+    speed: int = SPEEDS[0]
+    at_s: float = 0.0
+    due: int = 0
+
+    @property
+    def over(self) -> bool:
+        return self.due >= len(self.items)
+
+    @property
+    def total_s(self) -> float:
+        return self.offsets_s[-1] if self.offsets_s else 0.0
+
+
+def replay_of(run: str, items: Sequence[Numbered]) -> Replay:
+    """At the beginning, at the first speed."""
+    weights = [_weight(event) for _, event in items]
+    total = sum(weights) or 1.0
+    length_s = _duration_s(items)
+    offsets = tuple(length_s * done / total for done in accumulate(weights))
+    return Replay(run=run, items=tuple(items), offsets_s=offsets)
+
+
+def advance(replay: Replay, elapsed_s: float) -> tuple[Replay, tuple[Numbered, ...]]:
+    """The replay `elapsed_s` of the watcher's time later, and the events due by then."""
+    at_s = min(replay.at_s + elapsed_s * replay.speed, replay.total_s)
+    due = replay.due
+    while due < len(replay.items) and replay.offsets_s[due] <= at_s:
+        due += 1
+    return replace(replay, at_s=at_s, due=due), replay.items[replay.due : due]
+
+
+def faster(replay: Replay) -> Replay:
+    """At the next speed; after the last the first again."""
+    return replace(replay, speed=SPEEDS[(SPEEDS.index(replay.speed) + 1) % len(SPEEDS)])
+
+
+def _weight(event: Event) -> float:
+    return float(len(event.token_ids)) if isinstance(event, StepCompleted) else _OTHER_WEIGHT
+
+
+def _duration_s(items: Sequence[Numbered]) -> float:
+    last = items[-1][1] if items else None
+    timing = last.result.get("timing") or {} if isinstance(last, RunFinished) else {}
+    took = float(timing.get("total_s") or 0.0) - float(timing.get("queue_s") or 0.0)
+    return took if took > 0 else _EVENT_S * len(items)

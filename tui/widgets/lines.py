@@ -1,0 +1,123 @@
+"""A list of lines with a cursor. Only lines that are seen are made."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from rich.text import Text
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from tui.scores import DIM
+
+CURSOR = "▸"
+
+
+class LineList(ScrollView, can_focus=True):
+    """Subclasses say how many lines there are (`count`) and make one (`line`)."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", "Up", show=False),
+        Binding("down,j", "move(1)", "Down", show=False),
+        Binding("pageup", "page(-1)", "Page up", show=False),
+        Binding("pagedown", "page(1)", "Page down", show=False),
+        Binding("home", "edge(0)", "First", show=False),
+        Binding("end", "edge(1)", "Last", show=False),
+    ]
+    DEFAULT_CSS = """
+    LineList { scrollbar-size: 1 1; overflow-x: hidden; }
+    """
+
+    class Moved(Message):
+        """The user moved the cursor to line `index`."""
+
+        def __init__(self, source: LineList, index: int) -> None:
+            self.source = source
+            self.index = index
+            super().__init__()
+
+        @property
+        def control(self) -> LineList:
+            return self.source
+
+    empty = "nothing yet"
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(id=id)
+        self.cursor = 0
+
+    @property
+    def count(self) -> int:
+        raise NotImplementedError
+
+    def line(self, index: int, width: int) -> Text:
+        raise NotImplementedError
+
+    # ------------------------------------------------------------ drawing
+
+    def update_lines(self) -> None:
+        """Draw again; call when lines changed."""
+        self.cursor = min(self.cursor, max(self.count - 1, 0))
+        size = Size(self.scrollable_content_region.width, self.count)
+        if size != self.virtual_size:
+            self.virtual_size = size
+        self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        index = y + self.scroll_offset.y
+        width = self.scrollable_content_region.width
+        if index >= self.count:
+            said = f"  {self.empty}" if index == 0 else ""
+            text = Text(said, style=DIM)
+        else:
+            text = Text(CURSOR if index == self.cursor else " ", no_wrap=True)
+            text.append_text(self.line(index, width - 1))
+        strip = Strip(text.render(self.app.console, "")).simplify()
+        strip = strip.adjust_cell_length(width, None)
+        if index == self.cursor and index < self.count and self.has_focus:
+            return strip.apply_style(self.get_component_rich_style("lines--cursor"))
+        return strip.apply_style(self.rich_style)
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"lines--cursor"}
+
+    # ------------------------------------------------------------ the cursor
+
+    def put_cursor(self, index: int) -> None:
+        """Move there without telling anybody, and keep it in sight."""
+        self.cursor = min(max(index, 0), max(self.count - 1, 0))
+        region = Region(0, self.cursor, 1, 1)
+        self.scroll_to_region(region, animate=False, force=True)
+        self.refresh()
+
+    def _go(self, index: int) -> None:
+        if self.count:
+            self.put_cursor(index)
+            self.post_message(self.Moved(self, self.cursor))
+
+    def action_move(self, by: int) -> None:
+        self._go(self.cursor + by)
+
+    def action_page(self, by: int) -> None:
+        self._go(self.cursor + by * max(self.scrollable_content_region.height - 1, 1))
+
+    def action_edge(self, which: int) -> None:
+        self._go(which * (self.count - 1))
+
+    def on_click(self, event: events.Click) -> None:
+        index = event.y - self.gutter.top + self.scroll_offset.y
+        if 0 <= index < self.count:
+            self._go(index)
+
+    def on_focus(self) -> None:
+        self.refresh()
+
+    def on_blur(self) -> None:
+        self.refresh()
+
+    def on_resize(self) -> None:
+        self.update_lines()
+        self.put_cursor(self.cursor)
