@@ -1,0 +1,59 @@
+"""Pictures of the dashboard for docs/: `python -m scripts.screenshots` writes SVG and PNG.
+
+They are those of the snapshot tests (tests/tui/__snapshots__), drawn from a recorded run. PNG needs
+rsvg-convert, which places whole runs of text badly: for it each character gets its own place.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from html import escape, unescape
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+SHOTS = ROOT / "tests" / "tui" / "__snapshots__" / "test_snapshots"
+DOCS = ROOT / "docs" / "screenshots"
+NAMES = {"a_beam_run": "beam", "a_replay": "replay", "a_finished_run": "finished"}
+SIZES = {"size0": "80x24", "size1": "120x40", "size2": "200x60"}
+_TEXT = re.compile(
+    r'<text ([^>]*?)x="([\d.]+)" ([^>]*?)textLength="([\d.]+)"([^>]*)>([^<]*)</text>'
+)
+
+
+def per_character(svg: str) -> str:
+    """The picture with one <text> a character, in a font that every machine has."""
+
+    def split(match: re.Match[str]) -> str:
+        head, x, middle, length, tail, content = match.groups()
+        text = unescape(content)
+        width = float(length) / max(len(text), 1)
+        parts = (
+            f'<text {head}x="{float(x) + i * width:.2f}" {middle}{tail}>{escape(c)}</text>'
+            for i, c in enumerate(text)
+            if not c.isspace()
+        )
+        return "".join(parts)
+
+    return _TEXT.sub(split, re.sub("Fira Code", "DejaVu Sans Mono", svg))
+
+
+def main() -> None:
+    DOCS.mkdir(parents=True, exist_ok=True)
+    convert = shutil.which("rsvg-convert")
+    for shot in sorted(SHOTS.glob("*.svg")):
+        match = re.fullmatch(r"test_(\w+)\[(\w+)\]", shot.stem)
+        if match is None:
+            continue
+        target = DOCS / f"{NAMES[match[1]]}-{SIZES[match[2]]}.svg"
+        shutil.copyfile(shot, target)
+        if convert is not None:
+            picture = per_character(shot.read_text(encoding="utf-8"))
+            command = [convert, "--width", "1400", "-o", str(target.with_suffix(".png"))]
+            subprocess.run(command, input=picture.encode(), check=True)
+        print(target.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()
