@@ -200,6 +200,8 @@ def print_result(result: dict[str, Any], *, quiet: bool) -> None:
             f"run {result.get('id')}: {usage.get('tree_tokens', 0):,} tokens in"
             f" {timing.get('total_s', 0.0):.2f} s"
         )
+        if result.get("cut_by"):
+            output.note(f"stopped early: {result['cut_by']}")
         if answer is None:
             output.note("no path holds a boxed answer; this is the best path")
     print(answer if answer is not None else str(result.get("text", "")).strip(), flush=True)

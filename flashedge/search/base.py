@@ -158,7 +158,7 @@ class Search(Protocol[S]):
 
     @property
     def n(self) -> int:
-        """Paths that the search completes."""
+        """Paths that the search completes (MCTS: rollouts), unless something cuts it."""
         ...
 
     def start(self, problem: Problem, seed: int, limits: Limits) -> tuple[S, tuple[Command, ...]]:

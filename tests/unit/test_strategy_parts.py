@@ -171,6 +171,15 @@ async def test_a_program_is_found_by_name_and_driven() -> None:
 
 
 @pytest.mark.usefixtures("installed")
+async def test_a_program_may_end_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Wide, "execute", lambda *_: {})
+    story = await drive(sim_engines(), spec("wide", n=4))
+    assert {n.depth for n in story.outcome.tree.nodes.values()} == {0, 1}
+    assert story.outcome.finish.choice != 0
+    assert story.outcome.cut_by is None
+
+
+@pytest.mark.usefixtures("installed")
 async def test_a_program_that_asks_for_too_much_is_refused() -> None:
     with pytest.raises(RequestError, match="asked for"):
         await drive(sim_engines(), spec("wide", n=4, options={"greed": 2}))

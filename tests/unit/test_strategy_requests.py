@@ -15,6 +15,7 @@ from fake_service import FakeService
 from flashedge import events
 from flashedge.events import Event, from_json, to_json
 from flashedge.runtime.exit_options import ExitOptions
+from flashedge.runtime.metrics import Metrics
 from flashedge.types import NodeId
 
 
@@ -123,6 +124,16 @@ async def test_wrong_options_are_refused() -> None:
 
 
 # ---------------------------------------------------------------- events
+
+
+def test_metrics_count_exits_and_probes() -> None:
+    metrics = Metrics()
+    metrics.observe("run-1", events.Probed(node=NodeId(1), text="7}", tokens=5))
+    metrics.observe("run-1", events.EarlyExit(reason="certainty", tokens=9))
+    seen = metrics.registry.get_sample_value
+    assert seen("flashedge:probe_tokens_total") == 5
+    assert seen("flashedge:early_exits_total", {"reason": "certainty"}) == 1
+    assert seen("flashedge:early_exits_total", {"reason": "deadline"}) == 0
 
 
 @pytest.mark.parametrize(
