@@ -84,8 +84,34 @@ def test_solve_twice_then_look_at_the_runs(daemon: subprocess.Popen[bytes]) -> N
     assert cli("runs", "show", result["id"]).returncode == 2
 
 
+def test_strategies_and_early_exit(daemon: subprocess.Popen[bytes]) -> None:
+    exits = ("--threshold", "entropy=0", "--detect", "2", "--exit-policy", "every_step")
+    for flags, cut_by, completions in (
+        (("--strategy", "self-consistency-6"), None, 6),
+        (("--strategy", "self-consistency-6", *exits), "certainty", 2),
+        (("--strategy", "mcts-2", "--set", "c=0.5"), None, 2),
+        (("--strategy", "probed_cot", "--no-early-exit", "--set", "probe_tokens=16"), None, 1),
+    ):
+        done = cli("solve", "How many?", "--json", "--seed", "7", *flags)
+        assert done.returncode == 0, done.stderr
+        result = json.loads(done.stdout)
+        assert result["cut_by"] == cut_by, flags
+        assert len(result["completions"]) >= completions
+        if flags[1] == "probed_cot":
+            assert result["usage"]["probe_tokens"] > 0
+    stored = cli("runs", "export", result["id"]).stdout.splitlines()
+    told = {json.loads(line).get("event", {}).get("type") for line in stored}
+    assert {"Probed", "CertaintyUpdated"} <= told
+
+
 def test_what_the_daemon_refuses(daemon: subprocess.Popen[bytes]) -> None:
-    for arguments in (["-n", "0"], ["--strategy", "bem"], ["--seed", "-1"], ["--pair", "nope"]):
+    for arguments in (
+        ["-n", "0"],
+        ["--strategy", "bem"],
+        ["--seed", "-1"],
+        ["--pair", "nope"],
+        ["--set", "c=1"],
+    ):
         done = cli("solve", "p", *arguments)
         assert (done.returncode, done.stdout) == (2, ""), arguments
         assert done.stderr.startswith("error: ")
