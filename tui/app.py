@@ -168,6 +168,7 @@ class DashboardApp(App[None]):
             self._log_panel.show(shown)
             for panel in self._panels:
                 panel.show(self.state)
+        self._tree.follow()
         self._step.show(shown, self._tree.selected)
 
     # ------------------------------------------------------------ what the user does

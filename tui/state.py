@@ -80,8 +80,7 @@ def saw_interruption(state: Dashboard, run: str) -> Dashboard:
 def saw_daemon(state: Dashboard, look: DaemonLook, runs: Sequence[RunSummary]) -> Dashboard:
     """A snapshot; the first run that goes on is chosen while none is."""
     runs = sorted(runs, key=lambda r: (not r.live, r.status != "running"))
-    known = {r.id for r in runs}
-    chosen = state.chosen if state.chosen in known else None
+    chosen = state.chosen  # it may be newer than this look, or older than the listing goes back
     if chosen is None and runs:
         chosen = runs[0].id
     return replace(state, link=Link(state="up"), look=look, runs=tuple(runs), chosen=chosen)

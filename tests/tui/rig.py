@@ -16,7 +16,7 @@ from tui.run_state import Numbered
 
 RECORDED = Path(__file__).parents[1] / "data" / "recorded_run.json"
 DEVICE = DeviceSample(
-    name="NVIDIA H200",
+    name="scripted GPU",
     utilization=0.87,
     memory_used_bytes=61 << 30,
     memory_total_bytes=141 << 30,

@@ -12,7 +12,9 @@ from textual.pilot import Pilot
 
 from tests.tui.rig import Clock, FakeDaemon, dashboard, live_items, stored_items, summary
 from tests.tui.test_keys import until
+from tui.app import FRAMES_PER_S
 from tui.run_state import RunState, fold
+from tui.widgets.beam_tree import FOLLOW_FRAMES
 
 SIZES = [(80, 24), (120, 40)]
 RUN, QUEUED, PAST = "run-2dcea5c48dce", "run-ccc1e546379c", "run-260cd89ddfe7"
@@ -26,6 +28,12 @@ def scene(status: str) -> tuple[FakeDaemon, Clock]:
     )
     daemon.positions[QUEUED] = 0
     return daemon, Clock()
+
+
+async def settled(pilot: Pilot[None]) -> None:
+    """Until following has come to where it leads."""
+    for _ in range(2 * FOLLOW_FRAMES):
+        await pilot.pause(1 / FRAMES_PER_S)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -44,7 +52,7 @@ def test_a_beam_run(snap_compare: Any, size: tuple[int, int]) -> None:
             seen = len(app.state.samples)
             clock.now += 1.0
             await until(pilot, lambda seen=seen: len(app.state.samples) > seen)
-        await pilot.pause(0.3)
+        await settled(pilot)
 
     assert snap_compare(app, terminal_size=size, run_before=play)
 
@@ -65,7 +73,7 @@ def test_a_replay(snap_compare: Any, size: tuple[int, int]) -> None:
             seen = len(app.state.samples)
             clock.now += 0.7
             await until(pilot, lambda seen=seen: len(app.state.samples) > seen)
-        await pilot.pause(0.3)
+        await settled(pilot)
 
     assert snap_compare(app, terminal_size=size, run_before=play)
 
@@ -81,6 +89,6 @@ def test_a_finished_run(snap_compare: Any, size: tuple[int, int]) -> None:
         await until(pilot, lambda: app.state.trees.get(RUN) and app.state.trees[RUN].over)
         await until(pilot, lambda: app.state.device is not None)
         await pilot.press("tab")
-        await pilot.pause(0.3)
+        await settled(pilot)
 
     assert snap_compare(app, terminal_size=size, run_before=play)

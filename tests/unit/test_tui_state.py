@@ -189,6 +189,14 @@ def test_live_runs_come_first_and_one_is_chosen() -> None:
     assert state.to_follow(now) == ("go", "wait")
 
 
+def test_a_run_that_the_listing_does_not_know_yet_stays_chosen() -> None:
+    now = state.choose(seen(("old", "finished")), "new")
+    assert now.look is not None
+    now = state.saw_daemon(now, now.look, now.runs)
+    assert now.chosen == "new"
+    assert state.to_follow(now) == ("new",)
+
+
 def test_a_lost_daemon_keeps_what_was_seen() -> None:
     before = state.saw_events(seen(("go", "running")), "go", live_items()[:50])
     now = state.lost(before, "gone", 2.0)

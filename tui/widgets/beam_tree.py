@@ -15,6 +15,7 @@ from tui.tree_lines import TreeLine, tree_lines
 from tui.widgets.lines import LineList
 
 BEST = "★"
+FOLLOW_FRAMES = 4
 
 
 class BeamTree(LineList):
@@ -40,6 +41,7 @@ class BeamTree(LineList):
         self._collapsed: frozenset[NodeId] = frozenset()
         self._best: frozenset[NodeId] = frozenset()
         self._shape: tuple[object, ...] = ()
+        self._frames = FOLLOW_FRAMES
 
     @property
     def count(self) -> int:
@@ -77,12 +79,27 @@ class BeamTree(LineList):
                 run, collapsed=self._collapsed, dropped=self.dropped, wanted=self.filter
             )
             self._places = {line.node: i for i, line in enumerate(self._lines)}
-        target = self._target(run) if self.following else selected
         self.update_lines()
-        place = self._places.get(target) if target is not None else None
+        place = self._places.get(selected) if selected is not None else None
         if place is not None and place != self.cursor:
-            self.put_cursor(place)
+            self.cursor = place  # the same node, wherever its line is now
+            if not self.following:
+                self.put_cursor(place)
         self._title()
+
+    def follow(self) -> None:
+        """Go to where following leads; called every frame, it moves in every FOLLOW_FRAMES-th.
+
+        Each move draws the whole panel anew: more often is no easier to read, and slow over ssh.
+        """
+        self._frames += 1
+        if not self.following or self._run is None or self._frames < FOLLOW_FRAMES:
+            return
+        target = self._target(self._run)
+        if target is not None and (target != self.selected or not self.in_sight):
+            self._frames = 0
+            self.put_cursor(self._places[target], centre=True)
+            self._title()
 
     def _target(self, run: RunState) -> NodeId | None:
         """Where following leads: the newest node, at the end the best path."""
@@ -142,7 +159,9 @@ class BeamTree(LineList):
 
     def toggle_follow(self) -> None:
         self.following = not self.following
-        self.draw()
+        self._frames = FOLLOW_FRAMES
+        self.follow()
+        self._title()
 
     def toggle_dropped(self) -> None:
         self.dropped = not self.dropped

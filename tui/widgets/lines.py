@@ -86,12 +86,24 @@ class LineList(ScrollView, can_focus=True):
 
     # ------------------------------------------------------------ the cursor
 
-    def put_cursor(self, index: int) -> None:
+    @property
+    def in_sight(self) -> bool:
+        """Whether the cursor's line is on the screen."""
+        above = self.scroll_offset.y
+        return above <= self.cursor < above + self.scrollable_content_region.height
+
+    def put_cursor(self, index: int, *, centre: bool = False) -> None:
         """Move there without telling anybody, and keep it in sight."""
         self.cursor = min(max(index, 0), max(self.count - 1, 0))
         region = Region(0, self.cursor, 1, 1)
-        self.scroll_to_region(region, animate=False, force=True)
+        self.scroll_to_region(region, animate=False, force=True, center=centre)
+        self.call_after_refresh(self._place_bar)
         self.refresh()
+
+    def _place_bar(self) -> None:
+        """A bar that appears with the lines does not know yet how far they are scrolled."""
+        if self.show_vertical_scrollbar:
+            self.vertical_scrollbar.position = self.scroll_y
 
     def _go(self, index: int) -> None:
         if self.count:
