@@ -50,7 +50,7 @@ def main() -> None:
         shutil.copyfile(shot, target)
         if convert is not None:
             picture = per_character(shot.read_text(encoding="utf-8"))
-            command = [convert, "--width", "1400", "-o", str(target.with_suffix(".png"))]
+            command = [convert, "--width", "1100", "-o", str(target.with_suffix(".png"))]
             subprocess.run(command, input=picture.encode(), check=True)
         print(target.relative_to(ROOT))
 
