@@ -1,0 +1,56 @@
+"""The dashboard with a stopwatch: when each event was folded, and when the screen showed it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from textual import on
+
+from flashedge.async_client import AsyncClient
+from flashedge.events import Progress
+from tui import messages
+from tui.app import DashboardApp
+from tui.run_state import Numbered
+
+
+class Watcher(DashboardApp):
+    """times: (run, number, folded, painted) of each event, monotonic seconds."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(AsyncClient(url))
+        self.times: list[tuple[str, int, float, float]] = []
+        self.frames = 0
+        self._folded: list[tuple[str, int, float]] = []
+
+    def note_fold(self, run: str, items: tuple[Numbered, ...]) -> None:
+        now = time.monotonic()
+        self._folded += [(run, seq, now) for seq, e in items if not isinstance(e, Progress)]
+
+    @on(messages.EventsSeen)
+    def _events_seen(self, message: messages.EventsSeen) -> None:
+        super()._events_seen(message)
+        self.note_fold(message.run, message.items)
+
+    def paint(self) -> None:
+        super().paint()
+        self.frames += 1
+        shown, self._folded = self._folded, []
+        if shown:
+            self.call_after_refresh(self._note_paint, shown)
+
+    def _note_paint(self, shown: list[tuple[str, int, float]]) -> None:
+        now = time.monotonic()
+        self.times += [(run, seq, folded, now) for run, seq, folded in shown]
+
+
+def main(url: str, out: str) -> None:
+    app = Watcher(url)
+    app.run()
+    Path(out).write_text(json.dumps({"times": app.times, "frames": app.frames}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])
