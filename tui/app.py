@@ -18,6 +18,7 @@ from textual.widgets import Input
 
 from tui import export, feed, messages, state, style
 from tui.device import DeviceSample, read_device
+from tui.run_state import Numbered
 from tui.state import Dashboard
 from tui.widgets.beam_tree import BeamTree
 from tui.widgets.certainty import CertaintyPanel
@@ -69,6 +70,7 @@ class DashboardApp(App[None]):
         self._clock = clock
         self._poll_s = poll_s
         self._followed: set[str] = set()
+        self._inbox: dict[str, list[Numbered]] = {}
         self._runs, self._tree, self._step = RunList(), BeamTree(), StepPanel()
         self._log_panel = EventLogPanel()
         self._panels: tuple[Panel, ...] = (
@@ -105,10 +107,19 @@ class DashboardApp(App[None]):
 
     @on(messages.EventsSeen)
     def _events_seen(self, message: messages.EventsSeen) -> None:
-        self.state = state.saw_events(self.state, message.run, message.items)
+        if not self._inbox:
+            self.call_later(self.fold_inbox)  # after what is in the queue by now: one fold for all
+        self._inbox.setdefault(message.run, []).extend(message.items)
+
+    def fold_inbox(self) -> None:
+        """Fold what came since the last fold: one event on a quiet day, many in a rush."""
+        inbox, self._inbox = self._inbox, {}
+        for run, items in inbox.items():
+            self.state = state.saw_events(self.state, run, items)
 
     @on(messages.FollowEnded)
     def _follow_ended(self, message: messages.FollowEnded) -> None:
+        self.fold_inbox()
         self._followed.discard(message.run)
         if message.interrupted:
             self.state = state.saw_interruption(self.state, message.run)

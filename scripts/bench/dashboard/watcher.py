@@ -7,13 +7,9 @@ import sys
 import time
 from pathlib import Path
 
-from textual import on
-
 from flashedge.async_client import AsyncClient
 from flashedge.events import Progress
-from tui import messages
 from tui.app import DashboardApp
-from tui.run_state import Numbered
 
 
 class Watcher(DashboardApp):
@@ -25,14 +21,12 @@ class Watcher(DashboardApp):
         self.frames = 0
         self._folded: list[tuple[str, int, float]] = []
 
-    def note_fold(self, run: str, items: tuple[Numbered, ...]) -> None:
+    def fold_inbox(self) -> None:
+        inbox = self._inbox
+        super().fold_inbox()
         now = time.monotonic()
-        self._folded += [(run, seq, now) for seq, e in items if not isinstance(e, Progress)]
-
-    @on(messages.EventsSeen)
-    def _events_seen(self, message: messages.EventsSeen) -> None:
-        super()._events_seen(message)
-        self.note_fold(message.run, message.items)
+        for run, items in inbox.items():
+            self._folded += [(run, seq, now) for seq, e in items if not isinstance(e, Progress)]
 
     def paint(self) -> None:
         super().paint()
