@@ -110,9 +110,7 @@ async def test_an_engine_killed_in_mid_run(pair: VllmPair, engines: Engines, whi
                 level.clear()
             level.discard(event.node)
 
-    driver = driver_of(engines, spec, [])
-    driver._emit = emit
-    outcome = await driver.run()
+    outcome = await driver_of(engines, spec, emit).run()
     expected = await drive(replace(engines, verifier=pair.stock_verifier), spec)
     assert outcome == expected.outcome
     assert folded(events) == nodes_of(expected.outcome.tree, spec)
@@ -152,7 +150,7 @@ async def test_sixty_cancels_leave_nothing(engines: Engines) -> None:
     while min(decoding, scoring) < 30:
         seed += 1
         assert seed < 200
-        driver = driver_of(engines, replace(spec, seed=seed), [])
+        driver = driver_of(engines, replace(spec, seed=seed), lambda _: None)
         wanted = driver.generating if decoding < 30 and seed % 2 else driver.verifying
         task = asyncio.create_task(driver.run())
         await asyncio.sleep(draw.random() * whole_s * 0.3)

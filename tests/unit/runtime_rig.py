@@ -7,7 +7,7 @@ runs on virtual time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -73,8 +73,8 @@ def prompt_of(engines: Engines, spec: RunSpec) -> TokenIds:
     return engines.generator.codec.encode_chat(spec.problem.messages)
 
 
-def driver_of(engines: Engines, spec: RunSpec, events: list[Event]) -> Driver:
-    return Driver(search_of(spec), spec, prompt_of(engines, spec), engines, events.append)
+def driver_of(engines: Engines, spec: RunSpec, emit: Callable[[Event], None]) -> Driver:
+    return Driver(search_of(spec), spec, prompt_of(engines, spec), engines, emit)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ class Story:
 
 async def drive(engines: Engines, spec: RunSpec) -> Story:
     events: list[Event] = []
-    outcome = await driver_of(engines, spec, events).run()
+    outcome = await driver_of(engines, spec, events.append).run()
     return Story(outcome=outcome, events=events)
 
 

@@ -126,7 +126,7 @@ async def test_two_at_once_as_one_after_the_other() -> None:
 async def test_clocks_and_counts() -> None:
     engines = sim_engines()
     events: list[Event] = []
-    driver = driver_of(engines, BEAM, events)
+    driver = driver_of(engines, BEAM, events.append)
     began = asyncio.get_running_loop().time()
     await driver.run()
     took_s = asyncio.get_running_loop().time() - began

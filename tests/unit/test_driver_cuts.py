@@ -150,7 +150,7 @@ async def test_a_cancelled_run_does_not_touch_its_neighbour() -> None:
 
 async def test_a_follower_is_told_what_happened_before_the_cancel() -> None:
     events: list[Event] = []
-    task = asyncio.create_task(driver_of(sim_engines(), BEAM, events).run())
+    task = asyncio.create_task(driver_of(sim_engines(), BEAM, events.append).run())
     while not any(isinstance(event, NodeScored) for event in events):  # noqa: ASYNC110
         await asyncio.sleep(0.001)
     task.cancel()
