@@ -23,7 +23,7 @@ from flashedge.errors import (
     QueueFull,
 )
 from flashedge.grading import Grader
-from flashedge.registry import Pair
+from flashedge.registry import Pair, find_pair
 from flashedge.runtime.archive import ArchivedRun, RunSummary, summary_of
 from flashedge.runtime.chat import ChatDelta, ChatSpec, stream_choice
 from flashedge.runtime.driver import Driver, Outcome
@@ -274,6 +274,7 @@ class Service:
 
     def _check_up(self, pair: str) -> None:
         if pair != self.pair:
+            find_pair(pair, self.config)  # raises NotFound for one that no models.toml has
             raise NotFound(
                 f"this daemon serves the pair {self.pair!r}, not {pair!r}",
                 mend=f"`flashedge down`, then `flashedge up --pair {pair}`",
@@ -316,7 +317,6 @@ def build(config: Config) -> Service:
     Raises ConfigError, CheckpointError, StoreError. Heavy imports happen in `Service.start`.
     """
     from flashedge.engine.vllm.pair import VllmPair
-    from flashedge.registry import find_pair
 
     pair = find_pair(config.pair, config)
     store = RunStore(config.state_dir / "runs.sqlite")
