@@ -109,7 +109,7 @@ class EngineProcess:
     async def start(self) -> None:
         """Start the process and load the model. Raises EngineError when that fails."""
         try:
-            llm = await asyncio.to_thread(self._build)
+            await asyncio.to_thread(self._build)
         except Exception as error:
             self._state, self._detail = "failed", f"{type(error).__name__}: {error}"
             self._ready.set()
@@ -117,7 +117,8 @@ class EngineProcess:
                 f"the {self.options.name} engine did not start: {_root_line(error)}",
                 mend="see `flashedge logs`; `flashedge doctor` checks memory and checkpoints",
             ) from error
-        self._llm, self._started_at = llm, time.monotonic()
+        llm, self._started_at = self._llm, time.monotonic()
+        assert llm is not None, "_build made it"
         self._gone = asyncio.get_running_loop().create_future()
         self._watch(llm)
         view = await llm.engine_core.call_utility_async("flashedge_view")
@@ -138,9 +139,11 @@ class EngineProcess:
                 self._llm.output_handler.cancel()  # else it logs the end as the engine's death
             await asyncio.to_thread(self._llm.shutdown, STOP_S)
             self._llm = None
-            gc.collect()  # its destructor fails, with a traceback, in a dying interpreter
+            gc.collect()  # see _build
 
-    def _build(self) -> AsyncLLM:
+    def _build(self) -> None:
+        """Sets `_llm`. Not by return value: the thread pool would keep it alive past its end, and
+        its destructor fails, with a traceback, in a dying interpreter."""
         compat.patch_process_start()
         from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
@@ -165,7 +168,7 @@ class EngineProcess:
             enable_log_requests=False,
             **options.extra,
         )
-        return AsyncLLM.from_vllm_config(
+        self._llm = AsyncLLM.from_vllm_config(
             args.create_engine_config(), disable_log_stats=True, enable_log_requests=False
         )
 
