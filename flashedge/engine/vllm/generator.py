@@ -8,9 +8,10 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from flashedge.engine.base import Chunk, EngineView, ExtendRequest, Health
+from flashedge.engine.base import Chunk, ExtendRequest
 from flashedge.engine.vllm.codec import HFCodec
-from flashedge.engine.vllm.process import EngineOptions, EngineProcess
+from flashedge.engine.vllm.front import EngineFront
+from flashedge.engine.vllm.process import EngineOptions
 from flashedge.engine.vllm.translate import translated
 from flashedge.errors import ContextOverflow, GenerationFailed
 from flashedge.types import FinishReason
@@ -24,7 +25,7 @@ STEP_STOP = "\n\n"  # stop string of stock.py
 _ids = itertools.count()
 
 
-class VllmGenerator:
+class VllmGenerator(EngineFront):
     """Implements `engine.base.Generator` on one AsyncLLM."""
 
     def __init__(self, options: EngineOptions, codec: HFCodec) -> None:
@@ -34,18 +35,12 @@ class VllmGenerator:
             "additional_config": {ARGS_KEY: {"boundary": rule.to_json()}},
             **options.extra,
         }
-        self._options = replace(options, extra=extra)
-        self._process = EngineProcess(self._options, self._restore_budget)
+        super().__init__(replace(options, extra=extra))
         self._codec = codec
-        self._budget_bytes: int | None = None
 
     @property
     def codec(self) -> HFCodec:
         return self._codec
-
-    @property
-    def max_model_len(self) -> int:
-        return self._options.max_model_len
 
     def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
         return self.stream(request, edge_params(request, self._codec, self.max_model_len))
@@ -66,31 +61,6 @@ class VllmGenerator:
             async with aclosing(outputs) as stream:
                 async for output in stream:
                     yield _chunk(output, request, self.max_model_len)
-
-    # ------------------------------------------------------------ life and memory
-
-    async def start(self) -> None:
-        await self._process.start()
-
-    async def stop(self) -> None:
-        await self._process.stop()
-
-    async def view(self) -> EngineView:
-        return await self._process.view()
-
-    async def budget(self, kv_bytes: int) -> int:
-        self._budget_bytes = kv_bytes
-        return await self._process.budget(kv_bytes)
-
-    async def _restore_budget(self) -> None:
-        if self._budget_bytes is not None:
-            await self._process.budget(self._budget_bytes)
-
-    def health(self) -> Health:
-        return self._process.health()
-
-    async def wait_ready(self, timeout_s: float) -> None:
-        await self._process.wait_ready(timeout_s)
 
 
 def edge_params(

@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 
-from flashedge.engine.base import EngineView, Health, ScoreRequest, StepScores
+from flashedge.engine.base import ScoreRequest, StepScores
+from flashedge.engine.vllm.front import EngineFront
 from flashedge.engine.vllm.prm.base import PrmFormat
-from flashedge.engine.vllm.process import EngineOptions, EngineProcess
+from flashedge.engine.vllm.process import EngineOptions
 from flashedge.engine.vllm.translate import translated
 from flashedge.errors import ContextOverflow, GenerationFailed
 
@@ -37,19 +38,13 @@ class _Path:
     keys: list[bytes]
 
 
-class VllmVerifier:
+class VllmVerifier(EngineFront):
     """Implements `engine.base.Verifier` on one AsyncLLM in pooling mode."""
 
     def __init__(self, options: EngineOptions, prm: PrmFormat) -> None:
-        self._options = replace(options, extra={**prm.engine_extra, **options.extra})
-        self._process = EngineProcess(self._options, self._restore_budget)
+        super().__init__(replace(options, extra={**prm.engine_extra, **options.extra}))
         self._prm = prm
         self._memo: OrderedDict[bytes, float] = OrderedDict()
-        self._budget_bytes: int | None = None
-
-    @property
-    def max_model_len(self) -> int:
-        return self._options.max_model_len
 
     async def score(self, request: ScoreRequest) -> StepScores:
         path = self._path(request)
@@ -131,31 +126,6 @@ class VllmVerifier:
         self._memo[key] = score
         if len(self._memo) > MEMO_ENTRIES:
             self._memo.popitem(last=False)
-
-    # ------------------------------------------------------------ life and memory
-
-    async def start(self) -> None:
-        await self._process.start()
-
-    async def stop(self) -> None:
-        await self._process.stop()
-
-    async def view(self) -> EngineView:
-        return await self._process.view()
-
-    async def budget(self, kv_bytes: int) -> int:
-        self._budget_bytes = kv_bytes
-        return await self._process.budget(kv_bytes)
-
-    async def _restore_budget(self) -> None:
-        if self._budget_bytes is not None:
-            await self._process.budget(self._budget_bytes)
-
-    def health(self) -> Health:
-        return self._process.health()
-
-    async def wait_ready(self, timeout_s: float) -> None:
-        await self._process.wait_ready(timeout_s)
 
 
 def _bytes(ids: Sequence[int]) -> bytes:

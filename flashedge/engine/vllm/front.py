@@ -1,0 +1,44 @@
+"""What generator and verifier share: the life of their process, its health, its KV budget."""
+
+from __future__ import annotations
+
+from flashedge.engine.base import EngineView, Health
+from flashedge.engine.vllm.process import EngineOptions, EngineProcess
+
+
+class EngineFront:
+    """One engine process behind an engine of `engine.base`. A budget outlives a restart."""
+
+    def __init__(self, options: EngineOptions) -> None:
+        self._options = options
+        self._process = EngineProcess(options, self._restore_budget)
+        self._budget_bytes: int | None = None
+
+    @property
+    def max_model_len(self) -> int:
+        return self._options.max_model_len
+
+    async def start(self) -> None:
+        """Raises EngineError when the process does not come up."""
+        await self._process.start()
+
+    async def stop(self) -> None:
+        await self._process.stop()
+
+    async def view(self) -> EngineView:
+        return await self._process.view()
+
+    async def budget(self, kv_bytes: int) -> int:
+        """See `engine.base`; never less than one request of full length."""
+        self._budget_bytes = kv_bytes
+        return await self._process.budget(kv_bytes)
+
+    async def _restore_budget(self) -> None:
+        if self._budget_bytes is not None:
+            await self._process.budget(self._budget_bytes)
+
+    def health(self) -> Health:
+        return self._process.health()
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        await self._process.wait_ready(timeout_s)
