@@ -104,11 +104,12 @@ class Service:
         try:
             await self._engines.start()
             self._self_test = await self._engines.self_test()
-        except FlashEdgeError as error:
-            self._failure = error.line
-            raise
         except Exception as error:
-            self._failure = f"{type(error).__name__}: {error}"
+            self._failure = (
+                error.line
+                if isinstance(error, FlashEdgeError)
+                else f"{type(error).__name__}: {error}"
+            )
             raise
 
     async def stop(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flashedge.config import Config
@@ -79,17 +80,16 @@ class VllmPair:
 
         memory, config = self._pair.memory, self._config
         kv_bytes = config.generator_kv_bytes or memory.generator_kv_bytes
-        options = self._options("generator", self._pair.generator, kv_bytes)
+        options = self._options("generator", self._pair.generator, self._generator_path, kv_bytes)
         self.generator = VllmGenerator(options, HFCodec(self._generator_path))
         prm = family(self._pair.verifier.family)
         kv_bytes = config.verifier_kv_bytes or memory.verifier_kv_bytes
-        options = self._options("verifier", self._pair.verifier, kv_bytes)
+        options = self._options("verifier", self._pair.verifier, self._verifier_path, kv_bytes)
         self.verifier = VllmVerifier(options, prm(self._verifier_path, self._pair.verifier.options))
         self.stock_generator = StockGenerator(self.generator)
         self.stock_verifier = StockVerifier(self.verifier)
 
-    def _options(self, name: str, spec: ModelSpec, kv_bytes: int) -> EngineOptions:
-        path = self._generator_path if name == "generator" else self._verifier_path
+    def _options(self, name: str, spec: ModelSpec, path: Path, kv_bytes: int) -> EngineOptions:
         return EngineOptions(
             name=name,
             model=path,

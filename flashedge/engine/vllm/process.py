@@ -244,9 +244,7 @@ class EngineProcess:
                 answer.cancel()
 
     async def view(self) -> EngineView:
-        view = await self.call("view")
-        view.pop("requests")
-        return EngineView(**view, block_bytes=self.block_bytes)
+        return EngineView(**await self.call("view"), block_bytes=self.block_bytes)
 
     async def budget(self, kv_bytes: int) -> int:
         """Bound the KV in use to whole blocks within `kv_bytes`; returns the bytes granted."""

@@ -116,7 +116,6 @@ class EdgeScheduler(Scheduler):
             "quota_blocks": self._quota,
             "block_tokens": self.cache_config.block_size,
             "preemptions": self._preempted,
-            "requests": len(self.requests),
         }
 
 

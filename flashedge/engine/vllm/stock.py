@@ -8,74 +8,62 @@ are: those are stock vLLM's own good sides.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Generic, TypeVar
 
 from flashedge.engine.base import Chunk, EngineView, ExtendRequest, Health, ScoreRequest, StepScores
 from flashedge.engine.vllm.codec import HFCodec
+from flashedge.engine.vllm.front import EngineFront
 from flashedge.engine.vllm.generator import STEP_STOP, VllmGenerator, edge_params
 from flashedge.engine.vllm.verifier import VllmVerifier
 
+E = TypeVar("E", bound=EngineFront)
 
-@dataclass(frozen=True, slots=True)
-class StockGenerator:
-    """`generator` with stop strings instead of boundaries found in its scheduler."""
 
-    generator: VllmGenerator
+class _Stock(Generic[E]):
+    """An engine of ours used the stock way: one process, one budget, one health for both."""
 
-    @property
-    def codec(self) -> HFCodec:
-        return self.generator.codec
+    def __init__(self, engine: E) -> None:
+        self._engine = engine
 
     @property
     def max_model_len(self) -> int:
-        return self.generator.max_model_len
+        return self._engine.max_model_len
+
+    async def view(self) -> EngineView:
+        return await self._engine.view()
+
+    async def budget(self, kv_bytes: int) -> int:
+        return await self._engine.budget(kv_bytes)
+
+    def health(self) -> Health:
+        return self._engine.health()
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        await self._engine.wait_ready(timeout_s)
+
+
+class StockGenerator(_Stock[VllmGenerator]):
+    """The generator with stop strings instead of boundaries found in its scheduler."""
+
+    @property
+    def codec(self) -> HFCodec:
+        return self._engine.codec
 
     def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
-        stop = [STEP_STOP] if request.to_boundary else None
         params = edge_params(
             replace(request, to_boundary=False),
             self.codec,
             self.max_model_len,
-            stop=stop,
+            stop=[STEP_STOP] if request.to_boundary else None,
             include_stop_str_in_output=True,
             detokenize=True,
         )
-        return self.generator.stream(request, params)
-
-    async def view(self) -> EngineView:
-        return await self.generator.view()
-
-    async def budget(self, kv_bytes: int) -> int:
-        return await self.generator.budget(kv_bytes)
-
-    def health(self) -> Health:
-        return self.generator.health()
-
-    async def wait_ready(self, timeout_s: float) -> None:
-        await self.generator.wait_ready(timeout_s)
+        return self._engine.stream(request, params)
 
 
-@dataclass(frozen=True, slots=True)
-class StockVerifier:
-    """`verifier` with a whole pass over the path for every score."""
-
-    verifier: VllmVerifier
-
-    @property
-    def max_model_len(self) -> int:
-        return self.verifier.max_model_len
+class StockVerifier(_Stock[VllmVerifier]):
+    """The verifier with a whole pass over the path for every score."""
 
     async def score(self, request: ScoreRequest) -> StepScores:
-        return await self.verifier.score_whole(request)
-
-    async def view(self) -> EngineView:
-        return await self.verifier.view()
-
-    async def budget(self, kv_bytes: int) -> int:
-        return await self.verifier.budget(kv_bytes)
-
-    def health(self) -> Health:
-        return self.verifier.health()
-
-    async def wait_ready(self, timeout_s: float) -> None:
-        await self.verifier.wait_ready(timeout_s)
+        return await self._engine.score_whole(request)
