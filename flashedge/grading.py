@@ -15,17 +15,14 @@ import os
 import signal
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
+from flashedge.line_worker import LineWorker
 from flashedge.search.answers import decide_equal, normalize
 from flashedge.types import NodeId
 
 LIMIT_S = 3.0
 GRACE_S = 2.0
-START_LIMIT_S = 60.0
-MAX_STARTS_FAILED = 3
 MAX_STRIKES = 3
 MAX_LENGTH = 500
 MAX_COMPARISONS = 1000
@@ -41,18 +38,19 @@ class Grader:
 
     def __init__(self, *, limit_s: float = LIMIT_S, command: Sequence[str] | None = None) -> None:
         self._limit_s = limit_s
-        self._command = tuple(command or (sys.executable, "-P", "-m", "flashedge.grading"))
-        self._worker: asyncio.subprocess.Process | None = None
+        self._worker = LineWorker(
+            "grading",
+            command or (sys.executable, "-P", "-m", "flashedge.grading"),
+            without="answers are compared by spelling",
+        )
         self._lock = asyncio.Lock()
-        self._starts_failed = 0
         self._known: dict[tuple[str, str], bool] = {}
         self._strikes: dict[str, int] = {}
 
     @property
     def pid(self) -> int | None:
         """Of the worker, if one runs."""
-        worker = self._worker
-        return worker.pid if worker is not None and worker.returncode is None else None
+        return self._worker.pid
 
     async def cluster(self, answers: Mapping[NodeId, str | None]) -> Mapping[NodeId, str | None]:
         """Map each node to its cluster's representative: the answer of its lowest node.
@@ -93,7 +91,7 @@ class Grader:
     async def close(self) -> None:
         """End the worker. The next question would start another."""
         async with self._lock:
-            await self._stop()
+            await self._worker.stop()
 
     # ------------------------------------------------------------ worker
 
@@ -107,9 +105,12 @@ class Grader:
                 return self._known[pair]
             if any(self._strikes.get(form, 0) >= MAX_STRIKES for form in pair):
                 return False
-            if not await self._started():
+            if not await self._worker.start():
                 return False
-            reply = await self._ask(pair)
+            question = {"pair": pair, "limit_s": self._limit_s}
+            reply = await self._worker.ask(question, self._limit_s + GRACE_S)
+            if reply is None:
+                log.warning("the grading worker hung or died over %r and %r", *pair)
             if reply is None or reply.get("late"):
                 for form in pair:
                     self._strikes[form] = self._strikes.get(form, 0) + 1
@@ -118,81 +119,6 @@ class Grader:
             same = reply is not None and reply.get("equal") is True
             self._known[pair] = same
             return same
-
-    async def _ask(self, pair: tuple[str, str]) -> dict[str, Any] | None:
-        """The worker's reply; None when it died or hung, which ends it."""
-        worker, reply = self._worker, None
-        assert worker is not None
-        assert worker.stdin is not None
-        question = {"pair": pair, "limit_s": self._limit_s}
-        try:
-            worker.stdin.write(json.dumps(question).encode() + b"\n")
-            async with asyncio.timeout(self._limit_s + GRACE_S):
-                await worker.stdin.drain()
-                reply = await self._read(worker)
-        except (TimeoutError, OSError):
-            pass
-        finally:
-            if reply is None:  # also when cancelled: the next question must not read this reply
-                await self._stop()
-        if reply is None:
-            log.warning("the grading worker hung or died over %r and %r", *pair)
-        return reply
-
-    async def _started(self) -> bool:
-        """Whether a worker runs, starting one if need be."""
-        if self.pid is not None:
-            return True
-        if self._starts_failed >= MAX_STARTS_FAILED:
-            return False
-        path = os.pathsep.join(filter(None, (_package_parent(), os.environ.get("PYTHONPATH"))))
-        reply = None
-        try:
-            self._worker = await asyncio.create_subprocess_exec(
-                *self._command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"},
-                start_new_session=True,
-            )
-            async with asyncio.timeout(START_LIMIT_S):
-                reply = await self._read(self._worker)
-        except (TimeoutError, OSError) as error:
-            reply = {"failed": str(error)}
-        finally:
-            if reply is None or not reply.get("ready"):
-                await self._stop()
-        if reply is not None and reply.get("ready"):
-            self._starts_failed = 0
-            return True
-        self._starts_failed += 1
-        why = (reply or {}).get("failed") or "it ended at once"
-        log.warning("the grading worker did not start (%s); answers are compared by spelling", why)
-        return False
-
-    @staticmethod
-    async def _read(worker: asyncio.subprocess.Process) -> dict[str, Any] | None:
-        """One line of the worker's; None at its end, or when it isn't the protocol."""
-        assert worker.stdout is not None
-        try:
-            reply = json.loads(await worker.stdout.readline())
-        except ValueError:
-            return None
-        return reply if isinstance(reply, dict) else None
-
-    async def _stop(self) -> None:
-        worker, self._worker = self._worker, None
-        if worker is None:
-            return
-        if worker.returncode is None:
-            with suppress(ProcessLookupError):
-                worker.kill()
-        await worker.wait()
-
-
-def _package_parent() -> str:
-    return str(Path(__file__).resolve().parent.parent)
 
 
 # ---------------------------------------------------------------- in the worker
