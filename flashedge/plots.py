@@ -1,0 +1,101 @@
+"""Line plots: as a picture (matplotlib) or as text for a terminal (plotext).
+
+Both libraries are imported when a plot is made, so that no other command waits for them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flashedge.errors import ConfigError
+
+Series = Mapping[str, Sequence[tuple[float, float]]]
+
+SUFFIXES = (".svg", ".png")
+_MARKERS = ("hd", "*", "+", "o", "x", "#")  # told apart without colour
+
+
+def line_plot(
+    path: Path,
+    series: Series,
+    *,
+    title: str,
+    x: str,
+    y: str,
+    steps: bool = False,
+    diagonal: bool = False,
+    points: bool = False,
+) -> None:
+    """Write a picture of the named lines, each a sequence of (x, y), as `path`'s suffix says.
+
+    `steps` holds each value until the next x, `diagonal` adds the line y = x, `points` marks
+    every point. A nan leaves a gap. Raises ConfigError for another suffix or an unwritable path.
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        raise ConfigError(
+            f"can't draw {path}: its ending is {path.suffix or 'missing'}",
+            mend=f"end it with {' or '.join(SUFFIXES)}",
+        )
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    with matplotlib.rc_context({"svg.hashsalt": "flashedge", "axes.prop_cycle": _cycle()}):
+        figure = Figure(figsize=(7, 4.5), layout="constrained")
+        FigureCanvasAgg(figure)
+        axes = figure.add_subplot()
+        for name, line in series.items():
+            axes.plot(
+                [at for at, _ in line],
+                [value for _, value in line],
+                label=name,
+                marker="o" if points else "",
+                drawstyle="steps-post" if steps else "default",
+            )
+        if diagonal:
+            axes.axline((0, 0), slope=1, color="grey", linewidth=1, linestyle=":")
+        axes.set(title=title, xlabel=x, ylabel=y)
+        axes.grid(alpha=0.3)
+        if series:
+            axes.legend()
+        metadata = {"Date": None} if path.suffix.lower() == ".svg" else {}
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            figure.savefig(path, dpi=150, metadata=metadata)
+        except OSError as error:
+            raise ConfigError(
+                f"can't write {path}: {error.strerror or error}", mend="choose another path"
+            ) from error
+
+
+def terminal_plot(series: Series, *, title: str, x: str, y: str, width: int, height: int) -> str:
+    """The named lines as plain text, `width` columns and `height` rows; nan points are left out."""
+    import plotext
+
+    plotext.terminal.limit(False, False)  # the size asked for, on any terminal
+    figure = plotext.figure
+    figure.clear()  # the library has one figure
+    for index, (name, line) in enumerate(series.items()):
+        kept = [(at, value) for at, value in line if math.isfinite(at) and math.isfinite(value)]
+        signal = figure.signal(
+            [at for at, _ in kept],
+            [value for _, value in kept],
+            marker=_MARKERS[index % len(_MARKERS)],
+        )
+        figure.draw(signal.lines().label(name))
+    figure.plot_size(width, height)
+    figure.title(title)
+    figure.label(x, "x")
+    figure.label(y, "y")
+    return str(figure.build().string(colorless=True))
+
+
+def _cycle() -> Any:
+    """Colours that colour-blind people tell apart (Okabe and Ito), with line styles beside."""
+    from cycler import cycler
+
+    colours = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]
+    return cycler(color=colours) + cycler(linestyle=["-", "--", "-.", ":", "-", "--", "-."])

@@ -1,0 +1,82 @@
+"""Plots as pictures and as text."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from flashedge.errors import ConfigError
+from flashedge.plots import line_plot, terminal_plot
+
+SERIES = {"first": [(0.0, 1.0), (1.0, 3.0)], "second": [(0.0, 2.0), (0.5, math.nan), (1.0, 0.0)]}
+
+
+def draw(path: Path, **options: bool) -> None:
+    line_plot(path, SERIES, title="A title", x="time", y="value", **options)
+
+
+def test_an_svg_is_whole_and_the_same_each_time(tmp_path: Path) -> None:
+    draw(tmp_path / "a.svg")
+    draw(tmp_path / "b.svg")
+    assert ElementTree.parse(tmp_path / "a.svg").getroot().tag.endswith("svg")
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+@pytest.mark.parametrize("option", ["steps", "diagonal", "points"])
+def test_each_option_changes_the_picture(tmp_path: Path, option: str) -> None:
+    draw(tmp_path / "plain.svg")
+    draw(tmp_path / "other.svg", **{option: True})
+    assert (tmp_path / "plain.svg").read_bytes() != (tmp_path / "other.svg").read_bytes()
+
+
+def test_a_png_by_its_suffix_into_a_new_folder(tmp_path: Path) -> None:
+    draw(tmp_path / "new" / "plot.PNG")
+    assert (tmp_path / "new" / "plot.PNG").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("name", ["plot.gif", "plot"])
+def test_another_suffix_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        draw(tmp_path / name)
+    assert ".svg or .png" in caught.value.line
+    assert name in caught.value.line
+
+
+def test_an_unwritable_path_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match=r"file/plot\.svg"):
+        draw(tmp_path / "file" / "plot.svg")
+    (tmp_path / "folder.svg").mkdir()
+    with pytest.raises(ConfigError, match=r"folder\.svg"):
+        draw(tmp_path / "folder.svg")
+
+
+def test_a_terminal_plot_has_its_size_and_its_words() -> None:
+    for width, height in ((60, 15), (120, 30)):
+        text = terminal_plot(
+            SERIES, title="A title", x="time", y="value", width=width, height=height
+        )
+        lines = text.splitlines()
+        assert len(lines) == height
+        assert max(len(line) for line in lines) == width
+        for word in ("A title", "time", "value", "first", "second"):
+            assert word in text
+        assert "\x1b" not in text
+
+
+def test_one_terminal_plot_leaves_nothing_in_the_next() -> None:
+    terminal_plot(SERIES, title="old", x="old", y="old", width=60, height=15)
+    text = terminal_plot({"new": [(0, 0), (1, 1)]}, title="t", x="x", y="y", width=60, height=15)
+    assert "old" not in text
+    assert "first" not in text
+
+
+def test_the_libraries_are_imported_only_to_draw() -> None:
+    code = "import sys, flashedge.plots; print({'matplotlib', 'plotext'} & sys.modules.keys())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
