@@ -28,11 +28,15 @@ QUEUE_POLL_S = 0.1
 def runs_router(service: ServicePort, defaults: Defaults) -> APIRouter:
     router = APIRouter(prefix="/v1")
 
+    def submitted(body: SolveBody) -> HandlePort:
+        spec = solve_spec(body, service.pair, defaults)
+        return service.submit(spec, run_id=body.id, continues=body.continues)
+
     @router.post("/solve", openapi_extra=openapi_of(SolveBody))
     async def solve(request: Request) -> Response:
         """Run a search. The client's leaving cancels it, unless `detach`."""
         body = await body_of(request, SolveBody)
-        handle = service.submit(solve_spec(body, service.pair, defaults))
+        handle = submitted(body)
         headers = {"X-FlashEdge-Run": handle.id}
 
         def leave() -> None:
@@ -58,7 +62,7 @@ def runs_router(service: ServicePort, defaults: Defaults) -> APIRouter:
             raise RequestError(
                 "a queued run is not streamed", mend="follow /v1/runs/{id}/events", param="stream"
             )
-        handle = service.submit(solve_spec(body, service.pair, defaults))
+        handle = submitted(body)
         return Json(
             {"id": handle.id, "status": handle.status, "position": handle.position},
             status_code=202,

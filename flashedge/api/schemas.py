@@ -104,8 +104,14 @@ class ChatMessage(Body):
 
 
 class SolveBody(SearchOptions):
-    """POST /v1/solve and /v1/runs. Exactly one of problem and messages."""
+    """POST /v1/solve and /v1/runs. Exactly one of problem and messages.
 
+    id: the client's own name for the run: asked for again, it stands for the same run; continues:
+    a finished run to take up with a larger token_budget.
+    """
+
+    id: str | None = None
+    continues: str | None = None
     problem: str | None = None
     messages: list[ChatMessage] | None = None
     pair: str | None = None

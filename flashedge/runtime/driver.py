@@ -24,6 +24,7 @@ from flashedge.events import (
 from flashedge.runtime.answer_groups import grouped
 from flashedge.runtime.engines import Engines, retried
 from flashedge.runtime.groups import first_error
+from flashedge.runtime.recall import NOTHING, Recall
 from flashedge.runtime.segments import probe_answer, segment_of
 from flashedge.runtime.spec import RunSpec
 from flashedge.runtime.stopwatch import Stopwatch
@@ -72,7 +73,7 @@ class Outcome:
 
 
 class Driver:
-    """Drives one search. `emit` takes its events in order."""
+    """Drives one search. `emit` takes its events in order; `recall` answers for the engines."""
 
     def __init__(
         self,
@@ -81,12 +82,14 @@ class Driver:
         prompt_ids: TokenIds,
         engines: Engines,
         emit: Callable[[Event], None],
+        recall: Recall = NOTHING,
     ) -> None:
         self._search = search
         self._spec = spec
         self._prompt_ids = prompt_ids
         self._engines = engines
         self._emit = emit
+        self._recall = recall
         self._inbox: asyncio.Queue[Result] = asyncio.Queue()
         self._work: set[asyncio.Task[None]] = set()
         self._tokens: dict[NodeId, int] = {}
@@ -139,13 +142,23 @@ class Driver:
                     self._teller.expansion(tree, command)
                     ids = (*self._prompt_ids, *tree.path_token_ids(parent))
                     for child in children:
+                        known = self._recall.segments.get(child.node)
+                        if known is not None:
+                            self._inbox.put_nowait(Generated(node=child.node, segment=known))
+                            continue
                         self._start(group, self._extend(child, ids, granularity))
                 case Score(nodes=nodes):
                     for node in nodes:
+                        if (scores := self._recall.scores.get(node)) is not None:
+                            self._inbox.put_nowait(Scored(node=node, scores=scores))
+                            continue
                         self._start(group, self._score(node, tree))
                 case Cluster(nodes=nodes):
                     self._start(group, self._cluster(nodes, tree))
                 case Probe():
+                    if (told := self._recall.probes.get(command.node)) is not None:
+                        self._answer_probe(told)
+                        continue
                     self._start(group, self._probe(command, tree))
                 case Finish():
                     finish = command
@@ -239,9 +252,12 @@ class Driver:
             with self.generating.open():
                 note = self._note_restart(generator, "generator")
                 kept, text = await retried(generator, work, note)
-        self.probe_tokens += len(kept)
-        self._emit(events.Probed(node=probe.node, text=text, tokens=len(kept)))
-        self._inbox.put_nowait(Probed(node=probe.node, text=text))
+        self._answer_probe(events.Probed(node=probe.node, text=text, tokens=len(kept)))
+
+    def _answer_probe(self, told: events.Probed) -> None:
+        self.probe_tokens += told.tokens
+        self._emit(told)
+        self._inbox.put_nowait(Probed(node=told.node, text=told.text))
 
     # ------------------------------------------------------------ time
 

@@ -31,8 +31,10 @@ from flashedge.runtime.engines import Engines
 from flashedge.runtime.merge import merged
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.queue import RETRY_AFTER_S, RunQueue
+from flashedge.runtime.recall import NOTHING, Recall, check_continues
 from flashedge.runtime.result import result_of
 from flashedge.runtime.run import Run, RunStatus
+from flashedge.runtime.run_id import check_run_id, new_run_id
 from flashedge.runtime.spec import RunSpec
 from flashedge.runtime.store import RunStore
 from flashedge.runtime.strategies import search_of
@@ -155,20 +157,32 @@ class Service:
 
     # ------------------------------------------------------------ runs
 
-    def submit(self, spec: RunSpec) -> Run:
-        """Queue a run. Raises NotFound, ContextOverflow, QueueFull, EngineDead."""
+    def submit(
+        self, spec: RunSpec, *, run_id: str | None = None, continues: str | None = None
+    ) -> RunHandle:
+        """Queue a run. run_id: a name that the client chose; asked for again, it stands for the
+        run that has it. continues: a finished run whose tree is taken up where it ended.
+
+        Raises NotFound, ContextOverflow, QueueFull, EngineDead, RequestError for the name,
+        Conflict when the named run or the continued one asked for something else.
+        """
         self._check_up(spec.pair)
         prompt_ids = self._prompt_ids(spec.problem.messages)
         room = self._engines.generator.max_model_len - len(prompt_ids)
         spec = dataclasses.replace(spec, max_path_tokens=min(spec.max_path_tokens, room))
         search = search_of(spec)
-        run_id = f"run-{secrets.token_hex(6)}"
+        if run_id is not None and (known := self._named(run_id, spec)) is not None:
+            return known
+        recall = NOTHING if continues is None else self._recalled(continues, spec)
+        run_id = run_id or new_run_id()
         self._queue.reserve(run_id)
         run = Run(
             run_id, spec, self._store, lambda r: self._queue.position(r.id), self._observe(run_id)
         )
         self._runs[run_id] = run
-        run.task = asyncio.create_task(self._carry_out(run, search, prompt_ids), name=run_id)
+        run.task = asyncio.create_task(
+            self._carry_out(run, search, prompt_ids, recall), name=run_id
+        )
         self._tasks.add(run.task)
         run.task.add_done_callback(lambda task: self._ended(run, task))
         return run
@@ -206,11 +220,29 @@ class Service:
     def counts(self) -> dict[str, int]:
         return {"queued": self._queue.waiting, "running": self._queue.running}
 
-    async def _carry_out(self, run: Run, search: Any, prompt_ids: TokenIds) -> None:
+    def _named(self, run_id: str, spec: RunSpec) -> RunHandle | None:
+        check_run_id(run_id)
+        try:
+            known = self.run(run_id)
+        except NotFound:
+            return None
+        if known.spec.to_json() != spec.to_json():
+            raise Conflict(f"run {run_id} asked for something else", param="id")
+        return known
+
+    def _recalled(self, run_id: str, spec: RunSpec) -> Recall:
+        earlier, live = self.run(run_id), self._runs.get(run_id)
+        if earlier.status != RunStatus.FINISHED or (live is not None and not live.stored):
+            raise Conflict(f"run {run_id} is not finished and stored", param="continues")
+        check_continues(earlier.spec, spec, run_id)
+        return Recall.of(event for _, event in self._store.events(run_id))
+
+    async def _carry_out(self, run: Run, search: Any, prompt_ids: TokenIds, recall: Recall) -> None:
         try:
             async with self._queue.turn(run.id):
                 queue_s, began = run.started(), time.monotonic()
-                driver = Driver(search, run.spec, prompt_ids, self._engines_for(run), run.emit)
+                engines = self._engines_for(run)
+                driver = Driver(search, run.spec, prompt_ids, engines, run.emit, recall)
                 outcome = await driver.run()
                 timing = Timing(
                     queue_s=queue_s,

@@ -215,6 +215,7 @@ class FakeService:
     chats: list[ChatSpec] = field(default_factory=list)
     open_chats: int = 0
     closed_chats: int = 0
+    continued: list[str] = field(default_factory=list)
     views_delay_s: float = 0.0
     life: list[str] = field(default_factory=list)
 
@@ -244,7 +245,13 @@ class FakeService:
     def last(self) -> FakeHandle:
         return list(self.handles.values())[-1]
 
-    def submit(self, spec: RunSpec) -> FakeHandle:
+    def submit(
+        self, spec: RunSpec, *, run_id: str | None = None, continues: str | None = None
+    ) -> FakeHandle:
+        if run_id in self.handles:
+            return self.handles[run_id]
+        if continues is not None:
+            self.continued.append(continues)
         if self.failure is not None:
             raise self.failure
         if spec.pair != self.pair:
@@ -253,7 +260,7 @@ class FakeService:
             raise NotFound(f"there is no strategy {spec.strategy!r}", param="strategy")
         if self.counts["queued"] >= self.queue_limit:
             raise QueueFull("4 runs wait", retry_after_s=4.2)
-        handle = FakeHandle(f"run-{next(self._ids)}", spec, self.metrics)
+        handle = FakeHandle(run_id or f"run-{next(self._ids)}", spec, self.metrics)
         self.handles[handle.id] = handle
         if self.autoplay:
             task = asyncio.get_running_loop().create_task(self._play(handle))

@@ -30,6 +30,7 @@ from flashedge.events import (
 from flashedge.grading import Grader
 from flashedge.runtime.driver import Driver, Outcome
 from flashedge.runtime.engines import Engines
+from flashedge.runtime.recall import NOTHING, Recall
 from flashedge.runtime.spec import RunSpec
 from flashedge.runtime.strategies import search_of
 from flashedge.search.scoring import aggregate
@@ -73,8 +74,10 @@ def prompt_of(engines: Engines, spec: RunSpec) -> TokenIds:
     return engines.generator.codec.encode_chat(spec.problem.messages)
 
 
-def driver_of(engines: Engines, spec: RunSpec, emit: Callable[[Event], None]) -> Driver:
-    return Driver(search_of(spec), spec, prompt_of(engines, spec), engines, emit)
+def driver_of(
+    engines: Engines, spec: RunSpec, emit: Callable[[Event], None], recall: Recall = NOTHING
+) -> Driver:
+    return Driver(search_of(spec), spec, prompt_of(engines, spec), engines, emit, recall)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

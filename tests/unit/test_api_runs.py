@@ -162,6 +162,17 @@ async def test_queue_of_runs_list_and_delete() -> None:
         assert streamed.json()["error"]["param"] == "stream"
 
 
+async def test_a_run_that_the_client_named_is_made_once() -> None:
+    service = FakeService(autoplay=False)
+    async with client_of(service) as client:
+        for _ in range(2):
+            response = await client.post("/v1/runs", json={**ASK, "id": "run-of-my-choice"})
+            assert (response.status_code, response.json()["id"]) == (202, "run-of-my-choice")
+        response = await client.post("/v1/runs", json={**ASK, "continues": "run-of-my-choice"})
+        assert service.continued == ["run-of-my-choice"]
+    assert list(service.handles) == ["run-of-my-choice", "run-1"]
+
+
 async def test_queue_positions_are_told_as_they_change() -> None:
     service = FakeService(autoplay=False)
     async with client_of(service) as client:
