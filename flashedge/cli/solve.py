@@ -48,7 +48,7 @@ def solve(
     max_step_tokens: Annotated[int | None, typer.Option(help="Longest step.")] = None,
     max_steps: Annotated[int | None, typer.Option(help="Depth of the tree at most.")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Longest path.")] = None,
-    token_budget: Annotated[int | None, typer.Option(help="Tokens of the whole tree.")] = None,
+    budget_tokens: Annotated[int | None, typer.Option(help="Tokens of the whole tree.")] = None,
     deadline: Annotated[float | None, typer.Option(help="Seconds, then answer.")] = None,
     pair: Annotated[str | None, typer.Option(help="Pair to solve with.")] = None,
     early_exit: Annotated[
@@ -91,7 +91,7 @@ def solve(
         "max_step_tokens": max_step_tokens,
         "max_steps": max_steps,
         "max_tokens": max_tokens,
-        "token_budget": token_budget,
+        "token_budget": budget_tokens,
         "deadline_s": finite("deadline", deadline),
         "baseline": baseline or None,
         "answers": answers,

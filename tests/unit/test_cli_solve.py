@@ -50,7 +50,7 @@ def test_all_options_reach_the_daemon(cli: Cli, daemon: FakeDaemon) -> None:
     options = (
         "--strategy beam-16 --branching 2 --aggregate min --selection best --seed 5"
         " --temperature 0.5 --top-p 0.9 --top-k 40 --max-step-tokens 64 --max-steps 9"
-        " --max-tokens 400 --token-budget 5000 --deadline 7.5 --pair bundled --baseline"
+        " --max-tokens 400 --budget-tokens 5000 --deadline 7.5 --pair bundled --baseline"
     )
     assert cli("solve", "p", *options.split()).code == 0
     assert daemon.bodies("/v1/solve") == [
