@@ -23,6 +23,7 @@ VERIFIER_FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "rlhflow": ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"),
     }
 )
+_EMBEDDER_MODULES = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
 _EMBEDDINGS = ("model.embed_tokens.weight", "pretrained_model.model.embed_tokens.weight")
 _POINTER = b"version https://git-lfs"
 
@@ -59,6 +60,46 @@ def check_checkpoint(
             mend="the files are of different models; pull it again",
         )
     _check_tokenizer(path, vocab_size, tokens)
+
+
+def check_embedder(path: Path) -> Path:
+    """The folder of the encoder in `path`, a sentence-transformers folder with mean pooling.
+
+    Raises CheckpointError at the first thing that is wrong.
+    """
+    if not path.is_dir():
+        raise CheckpointError(f"there is no model folder {path}")
+    listed = path / "modules.json"
+    if not listed.is_file():
+        raise CheckpointError(
+            f"{path} is no sentence-embedding model: modules.json is missing",
+            mend="give a folder in the format of sentence-transformers, such as all-MiniLM-L6-v2's",
+        )
+    try:
+        modules = json.loads(listed.read_text(encoding="utf-8"))
+        kinds = [str(m["type"]).rpartition(".")[2] for m in modules]
+        folders = [path / str(m["path"]) for m in modules]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(f"{listed} is damaged", mend="pull the model again") from error
+    if kinds not in _EMBEDDER_MODULES:
+        raise CheckpointError(
+            f"{path} is made of {', '.join(kinds) or 'nothing'}; FlashEdge runs Transformer,"
+            " Pooling and Normalize only",
+            mend="choose another model, such as sentence-transformers/all-MiniLM-L6-v2",
+        )
+    pooling = _json(folders[1] / "config.json")
+    modes = [k for k, v in pooling.items() if k.startswith("pooling_mode_") and v is True]
+    if modes != ["pooling_mode_mean_tokens"] and pooling.get("pooling_mode") != "mean":
+        raise CheckpointError(
+            f"{path} does not pool by the mean of its tokens",
+            mend="choose another model, such as sentence-transformers/all-MiniLM-L6-v2",
+        )
+    vocab_size = _json(folders[0] / "config.json").get("vocab_size")
+    if not isinstance(vocab_size, int):
+        raise CheckpointError(f"{folders[0]}/config.json: vocab_size is missing")
+    _check_weights(folders[0])
+    _check_tokenizer(folders[0], vocab_size, ())
+    return folders[0]
 
 
 def _check_architecture(

@@ -1,7 +1,8 @@
 """One frozen configuration: explicit values, then FLASHEDGE_* variables, then the user's file.
 
-The file is `config.toml` in the configuration folder. Its keys are the fields of `Config`;
-variables are FLASHEDGE_ and a field's name in capitals. FLASHEDGE_HOME moves the state, cache and
+The file is `config.toml` in the configuration folder. Its keys are the fields of `Config`; a field
+`clusters_model` may also stand as `model` in a table `[clusters]`. Variables are FLASHEDGE_ and a
+field's name in capitals. FLASHEDGE_HOME moves the state, cache and
 configuration folders under one folder.
 """
 
@@ -35,7 +36,9 @@ class Config:
 
     max_running: searches at once; queue_limit: runs that may wait; idle_timeout_s: the daemon
     stops after so long without work (None: never); *_kv_bytes: instead of the pair's memory plan
-    (a file may say "512MiB"); max_num_seqs: sequences in one engine step.
+    (a file may say "512MiB"); max_num_seqs: sequences in one engine step; clusters_model: what
+    groups open-ended answers, a folder or a hub name (None: likeness of words), clusters_threshold:
+    least cosine of its vectors for two answers to be one.
     """
 
     host: str = "127.0.0.1"
@@ -51,6 +54,8 @@ class Config:
     generator_kv_bytes: int | None = None
     verifier_kv_bytes: int | None = None
     max_num_seqs: int = 256
+    clusters_model: str | None = None
+    clusters_threshold: float = 0.55
     state_dir: Path
     cache_dir: Path
     config_dir: Path
@@ -82,8 +87,11 @@ _MINIMUM: Mapping[str, float] = types.MappingProxyType(
         "generator_kv_bytes": 1 << 20,
         "verifier_kv_bytes": 1 << 20,
         "max_num_seqs": 1,
+        "clusters_threshold": 0,
     }
 )
+_MAXIMUM: Mapping[str, float] = types.MappingProxyType({"port": 65535, "clusters_threshold": 1})
+_TABLES = ("clusters",)
 
 
 def load_config(
@@ -110,7 +118,7 @@ def load_config(
     config_dir = explicit.get("config_dir", named.get("config_dir", folders["config_dir"]))
     file = _parse("config_dir", config_dir, "the command") / "config.toml"
     for source, found in (
-        (str(file), _read(file)),
+        (str(file), _flat(_read(file))),
         ("the environment", {k: v for k, v in named.items() if k in _TYPES and v != ""}),
         ("the command", explicit),
     ):
@@ -148,6 +156,17 @@ def _read(file: Path) -> dict[str, Any]:
     return read_toml(file) if file.exists() else {}
 
 
+def _flat(file: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of `file`, those of a known table behind the table's name."""
+    found: dict[str, Any] = {}
+    for key, value in file.items():
+        if key in _TABLES and isinstance(value, dict):
+            found.update({f"{key}_{name}": inner for name, inner in value.items()})
+        else:
+            found[key] = value
+    return found
+
+
 def _folders(home: str | None) -> dict[str, Path]:
     if home:
         base = Path(home).expanduser().absolute()
@@ -180,8 +199,10 @@ def _parse(key: str, value: object, source: str) -> Any:
         raise ConfigError(
             f"{key} is {value!r} in {source}; it must be at least {_MINIMUM[key]:g}", param=key
         )
-    if key == "port" and parsed > 65535:
-        raise ConfigError(f"port is {value!r} in {source}; it must be at most 65535", param=key)
+    if key in _MAXIMUM and not parsed <= _MAXIMUM[key]:
+        raise ConfigError(
+            f"{key} is {value!r} in {source}; it must be at most {_MAXIMUM[key]:g}", param=key
+        )
     if key == "log_level" and parsed not in LOG_LEVELS:
         raise ConfigError(
             f"log_level is {value!r} in {source}; it must be one of {', '.join(LOG_LEVELS)}",

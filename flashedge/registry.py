@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flashedge.checkpoints import VERIFIER_FAMILIES, check_checkpoint
+from flashedge.checkpoints import VERIFIER_FAMILIES, check_checkpoint, check_embedder
 from flashedge.config import Config, nearest, read_toml, unknown_key
 from flashedge.errors import CheckpointError, ConfigError, NotFound
 from flashedge.types import Sampling
@@ -60,6 +60,11 @@ class VerifierSpec(ModelSpec):
         """Tokens that the verifier's vocabulary must hold."""
         found = (self.step_token, self.good_token, self.bad_token)
         return tuple(t for t in found if t is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmbedderSpec(ModelSpec):
+    """A sentence-embedding model, which groups open-ended answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +133,12 @@ def find_pair(name: str, config: Config) -> Pair:
     raise NotFound(f"there is no pair {name!r}", mend=mend, param="pair")
 
 
+def find_embedder(config: Config) -> EmbedderSpec | None:
+    """The model that `[clusters] model` names, if it names one. Its length is its own affair."""
+    source = config.clusters_model
+    return EmbedderSpec(source=source, dtype="float32", max_model_len=0) if source else None
+
+
 def hub_folder(config: Config) -> Path:
     """Where `models pull` puts models, in the hub's own layout."""
     return config.cache_dir / "hub"
@@ -166,9 +177,10 @@ def resolve_model(spec: ModelSpec, config: Config) -> Path:
     if folder is None:
         if is_folder(spec.source):
             raise CheckpointError(f"there is no model folder {spec.source}")
-        raise CheckpointError(
-            f"{spec.source} is not on this machine", mend=f"flashedge models pull {spec.source}"
-        )
+        mend = f"flashedge models pull {spec.source}"
+        if Path(spec.source).is_dir():
+            mend = f"for the folder of that name write ./{spec.source}"
+        raise CheckpointError(f"{spec.source} is not on this machine", mend=mend)
     check_model(folder, spec)
     return folder
 
@@ -176,7 +188,9 @@ def resolve_model(spec: ModelSpec, config: Config) -> Path:
 def check_model(folder: Path, spec: ModelSpec) -> None:
     """Raises CheckpointError unless `folder` holds what `spec` describes."""
     limit = spec.max_model_len
-    if isinstance(spec, VerifierSpec):
+    if isinstance(spec, EmbedderSpec):
+        check_embedder(folder)
+    elif isinstance(spec, VerifierSpec):
         check_checkpoint(
             folder, "verifier", family=spec.family, tokens=spec.tokens, max_model_len=limit
         )

@@ -1,7 +1,8 @@
 """Which answers are the same: by a test of equality, or for open-ended text by likeness of words.
 
 Short answers are grouped by spelling, then by mathematics (`flashedge.grading`, which asks
-`same`-like questions of a worker). Text that is no formula is grouped by `likeness`.
+`same`-like questions of a worker). Text that is no formula is grouped by `likeness`, or where an
+embedding model is set up (`flashedge.learned`) by `complete_links` over its cosines.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+
+from flashedge.certainty.numbers import numbers, numbers_conflict
 
 _WORD = re.compile(r"[^\W_]+|[^\w\s]")
 LIKE = 0.6
@@ -36,6 +39,32 @@ def group(
     return tuple(labels)
 
 
+def complete_links(count: int, alike: Iterable[tuple[float, int, int]]) -> tuple[int, ...]:
+    """Group `count` things of which the pairs `alike` = (similarity, i, j) count as the same.
+
+    -> (count,) lowest member of each one's group. Pairs are taken from the most similar on, ties
+    by i and j, and join two groups only if every pair across them is in `alike`: so any two
+    members of a group are alike, and no chain of small steps makes one group of two ends. The
+    result is a function of the pairs, not of the order they come in. O(pairs) joins of bit sets.
+    """
+    links = [1 << i for i in range(count)]  # whom each one is alike to, itself among them
+    ranked = sorted((-similarity, min(i, j), max(i, j)) for similarity, i, j in alike)
+    for _, i, j in ranked:
+        links[i] |= 1 << j
+        links[j] |= 1 << i
+    home = list(range(count))
+    members = [1 << i for i in range(count)]
+    for _, i, j in ranked:
+        a, b = sorted((home[i], home[j]))
+        if a != b and members[b] & links[a] == members[b]:
+            for k in range(b, count):
+                if home[k] == b:
+                    home[k] = a
+            members[a] |= members[b]
+            links[a] &= links[b]
+    return tuple(home)
+
+
 def likeness(a: str, b: str) -> float:
     """Cosine of the counts of words and of character trigrams, averaged, in [0, 1].
 
@@ -51,18 +80,14 @@ def likeness(a: str, b: str) -> float:
 
 
 def alike(a: str, b: str, least: float = LIKE) -> bool:
-    """Whether two open-ended texts count as one answer: likeness at least `least`, and the same
-    numbers in both (texts that differ only in a figure are alike in every other way)."""
-    return _numbers(a) == _numbers(b) and likeness(a, b) >= least
+    """Whether two open-ended texts count as one answer: likeness at least `least`, and no number
+    in each that the other lacks."""
+    return likeness(a, b) >= least and not numbers_conflict(numbers(a), numbers(b))
 
 
 def _trigrams(text: str) -> Counter[str]:
     padded = f"  {text} "
     return Counter(padded[i : i + 3] for i in range(len(padded) - 2))
-
-
-def _numbers(text: str) -> Counter[str]:
-    return Counter(re.findall(r"\d+(?:\.\d+)?", text))
 
 
 def _cosine(a: Counter[str], b: Counter[str]) -> float:

@@ -11,7 +11,15 @@ import typer
 from flashedge.cli import output
 from flashedge.config import Config, load_config, nearest
 from flashedge.errors import NotFound
-from flashedge.registry import ModelSpec, Pair, find_pair, is_folder, load_pairs, locate
+from flashedge.registry import (
+    ModelSpec,
+    Pair,
+    find_embedder,
+    find_pair,
+    is_folder,
+    load_pairs,
+    locate,
+)
 
 app = typer.Typer(help="Pairs of a generator and a verifier.", no_args_is_help=True)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -99,11 +107,14 @@ def rm(name: Name) -> None:
 
 
 def _models(name: str, config: Config) -> tuple[ModelSpec, ...]:
-    """Both models of the pair `name`, or the model whose source it is. Raises NotFound."""
+    """Both models of the pair `name`, or the model whose source it is: a pair's, or the one that
+    `[clusters] model` names. Raises NotFound."""
     pairs = load_pairs(config)
     if name in pairs:
         return pairs[name].generator, pairs[name].verifier
     models = {s.source: s for p in pairs.values() for s in (p.generator, p.verifier)}
+    if embedder := find_embedder(config):
+        models[embedder.source] = embedder
     if name in models:
         return (models[name],)
     known = [*pairs, *models]

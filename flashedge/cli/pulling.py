@@ -12,6 +12,7 @@ from flashedge.errors import CheckpointError, ConfigError, DaemonError
 from flashedge.registry import ModelSpec, check_model, hub_folder, snapshot
 
 _PATTERNS = ["*.json", "*.safetensors", "*.bin", "*.txt", "*.model", "*.jinja"]
+_OTHER_FORMATS = ["onnx/*", "openvino/*"]
 _SPARE_BYTES = 1 << 28
 
 
@@ -25,7 +26,11 @@ def pull_from_hub(spec: ModelSpec, config: Config) -> Path:
     try:
         folder = Path(
             snapshot_download(
-                spec.source, revision=spec.revision, cache_dir=hub, allow_patterns=_PATTERNS
+                spec.source,
+                revision=spec.revision,
+                cache_dir=hub,
+                allow_patterns=_PATTERNS,
+                ignore_patterns=_OTHER_FORMATS,
             )
         )
     except hub_errors.GatedRepoError as error:

@@ -1,11 +1,10 @@
-"""Which finished paths say the same: boxed answers by mathematics, open-ended ones by wording."""
+"""Which finished paths say the same: boxed answers by mathematics, open-ended ones by likeness."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from flashedge.certainty.clusters import alike, group
-from flashedge.runtime.engines import Grader
+from flashedge.runtime.engines import Engines
 from flashedge.search.answers import extract_answer
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId
@@ -14,17 +13,17 @@ ANSWERS = ("boxed", "text")
 
 
 async def grouped(
-    nodes: Sequence[NodeId], tree: Tree, answers: str, grader: Grader
+    nodes: Sequence[NodeId], tree: Tree, answers: str, engines: Engines
 ) -> Mapping[NodeId, str | None]:
     """Each node's cluster, as the answer of its first member in the order of node ids.
 
     answers: boxed, the last box of a path, equal by spelling or mathematics; text, the last step
-    of a path (its box if it has one), equal by `certainty.clusters.alike`.
+    of a path (its box if it has one), grouped by words or by an embedding model.
     """
     if answers == "boxed":
-        return await grader.cluster({n: extract_answer(tree.path_text(n)) for n in nodes})
+        return await engines.grader.cluster({n: extract_answer(tree.path_text(n)) for n in nodes})
     ordered = sorted(nodes)
-    labels = group([_closing(tree, node) for node in ordered], alike)
+    labels = await engines.texts.group([_closing(tree, node) for node in ordered])
     return dict(zip(ordered, labels, strict=True))
 
 

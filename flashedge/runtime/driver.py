@@ -219,7 +219,7 @@ class Driver:
         self._inbox.put_nowait(Scored(node=node, scores=scored.scores))
 
     async def _cluster(self, nodes: tuple[NodeId, ...], tree: Tree) -> None:
-        found = await grouped(nodes, tree, self._spec.answers, self._engines.grader)
+        found = await grouped(nodes, tree, self._spec.answers, self._engines)
         self._inbox.put_nowait(Clustered(answers=found))
 
     async def _probe(self, probe: Probe, tree: Tree) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
+from flashedge.certainty.clusters import alike, group
 from flashedge.engine.base import Generator, Verifier
 from flashedge.errors import EngineDead, GenerationFailed
 from flashedge.types import NodeId
@@ -25,11 +26,32 @@ class Grader(Protocol):
     ) -> Mapping[NodeId, str | None]: ...
 
 
+class TextGroups(Protocol):
+    """Groups open-ended answers. See `flashedge.learned`."""
+
+    async def group(self, answers: Sequence[str | None]) -> Sequence[str | None]:
+        """answers: (n,) -> (n,) the first member of each one's group, None for no answer."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class WordGroups:
+    """By likeness of words: what needs no model."""
+
+    async def group(self, answers: Sequence[str | None]) -> Sequence[str | None]:
+        return group(answers, alike)
+
+    async def close(self) -> None:
+        pass
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engines:
     generator: Generator
     verifier: Verifier
     grader: Grader
+    texts: TextGroups = field(default_factory=WordGroups)
 
 
 async def retried(

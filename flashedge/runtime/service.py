@@ -23,11 +23,12 @@ from flashedge.errors import (
     QueueFull,
 )
 from flashedge.grading import Grader
+from flashedge.learned.embedding_groups import embedding_groups
 from flashedge.registry import Pair, find_pair
 from flashedge.runtime.archive import ArchivedRun, RunSummary, summary_of
 from flashedge.runtime.chat import ChatDelta, ChatSpec, stream_choice
 from flashedge.runtime.driver import Driver, Outcome
-from flashedge.runtime.engines import Engines
+from flashedge.runtime.engines import Engines, TextGroups, WordGroups
 from flashedge.runtime.merge import merged
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.queue import RETRY_AFTER_S, RunQueue
@@ -80,8 +81,15 @@ class Service:
     """One pair, its engines, its runs."""
 
     def __init__(
-        self, config: Config, pair: Pair, engines: EnginePair, store: RunStore, grader: Grader
+        self,
+        config: Config,
+        pair: Pair,
+        engines: EnginePair,
+        store: RunStore,
+        grader: Grader,
+        texts: TextGroups | None = None,
     ) -> None:
+        """texts: what groups open-ended answers; None: likeness of words."""
         self.config = config
         self.pair = pair.name
         self.metrics = Metrics()
@@ -89,6 +97,7 @@ class Service:
         self._engines = engines
         self._store = store
         self._grader = grader
+        self._texts = texts or WordGroups()
         self._queue = RunQueue(config.max_running, config.queue_limit)
         self._runs: dict[str, Run] = {}
         self._chats = 0
@@ -122,6 +131,7 @@ class Service:
             await asyncio.wait(self._tasks, timeout=10)
         await self._engines.stop()
         await self._grader.close()
+        await self._texts.close()
         self._store.close()
 
     def health(self) -> ServiceHealth:
@@ -275,6 +285,7 @@ class Service:
             generator=pair.stock_generator if stock else pair.generator,
             verifier=pair.stock_verifier if stock else pair.verifier,
             grader=self._grader,
+            texts=self._texts,
         )
 
     def _observe(self, run_id: str) -> Any:
@@ -352,5 +363,6 @@ def build(config: Config) -> Service:
     from flashedge.engine.vllm.pair import VllmPair
 
     pair = find_pair(config.pair, config)
+    texts = embedding_groups(config)
     store = RunStore(config.state_dir / "runs.sqlite")
-    return Service(config, pair, VllmPair(pair, config), store, Grader())
+    return Service(config, pair, VllmPair(pair, config), store, Grader(), texts)
