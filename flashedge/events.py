@@ -74,7 +74,8 @@ class CertaintyUpdated:
     answers so far (a probed chain: the consistency of its probes); None: it can't be told yet.
 
     measures: every measure taken, by name (see `certainty.history`); knob: finished paths,
-    rollouts or probes so far; tokens: committed tokens so far.
+    rollouts or probes so far; tokens: committed tokens so far; answer: what the run would say if
+    it ended here. A run that no policy may stop tells its past fixed points at its end.
     """
 
     certainty: float | None
@@ -82,6 +83,7 @@ class CertaintyUpdated:
     measures: Mapping[str, float] = field(default_factory=dict)
     knob: int = 0
     tokens: int = 0
+    answer: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

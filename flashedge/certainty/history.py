@@ -17,7 +17,8 @@ class Reading:
 
     knob: what the algorithm is scaled by, so far: finished paths, rollouts (MCTS) or probes (CoT);
     tokens: committed tokens; answers: paths (or probes) with an answer; measures: name -> value in
-    [0, 1], those that could be taken. Never mutated.
+    [0, 1], those that could be taken; answer: what the run would say if it ended here. Never
+    mutated.
     Ref: arXiv 2412.20993 App. D.1 (certainindex and knob of a reasoning program).
     """
 
@@ -25,6 +26,7 @@ class Reading:
     tokens: int
     answers: int
     measures: Mapping[str, float]
+    answer: str | None = None
 
     @property
     def certainty(self) -> float | None:

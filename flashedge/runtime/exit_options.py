@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from flashedge.certainty.combine import Thresholds
 from flashedge.certainty.history import CONSISTENCY, ENTROPY, MEASURES, REWARD
-from flashedge.certainty.policies import Curve, GiveUp, Length, Policy, Threshold
-from flashedge.certainty.skyline import Skyline
+from flashedge.certainty.policies import GiveUp, Policy
+from flashedge.certainty.rules import POLICIES, Rule
 from flashedge.errors import RequestError
 from flashedge.runtime.checks import check_choice, check_float, check_int
-
-POLICIES = ("length", "static", "every_5", "every_step", "initial_curve", "dynamic_curve")
-_EVERY = MappingProxyType({"static": 0, "every_5": 5, "every_step": 1})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +62,22 @@ class ExitOptions:
                 )
 
     @classmethod
+    def of(cls, rule: Rule) -> ExitOptions:
+        return cls(
+            policy=rule.policy,
+            detect=rule.detect,
+            thresholds=dict(rule.thresholds),
+            max_tokens=rule.max_tokens or None,
+            curve=rule.curve,
+        )
+
+    @property
+    def says_how(self) -> bool:
+        """Whether anything is said of the policy, so that no calibration may decide it."""
+        said = (self.policy, self.detect, self.max_tokens)
+        return bool(self.thresholds or self.curve or any(v is not None for v in said))
+
+    @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ExitOptions:
         """The inverse of `dataclasses.asdict`, lists for tuples. Raises RequestError."""
         unknown = set(data) - set(cls.__dataclass_fields__)
@@ -103,36 +115,32 @@ _USUAL: Mapping[str, _Usual] = MappingProxyType(
 )
 
 
-def policy_of(options: ExitOptions | None, strategy: str) -> Policy | None:
-    """The policy of a run; None: it goes to its end (the even policy).
+def rule_of(options: ExitOptions, strategy: str) -> Rule:
+    """What `options` say, the rest as the strategy does.
 
     Thresholds unless given: Table 3 of arXiv 2412.20993 for GSM8K; strategies that it does not
     name do as REBASE does. They are the paper's models' and want calibration for any other.
     """
+    usual = _USUAL.get(strategy, _TREE)
+    return Rule(
+        policy=options.policy or usual.policy,
+        detect=usual.detect if options.detect is None else options.detect,
+        thresholds=tuple((options.thresholds or usual.thresholds).items()),
+        max_tokens=options.max_tokens or 0,
+        curve=options.curve,
+    )
+
+
+def policy_of(options: ExitOptions | None, strategy: str) -> Policy | None:
+    """The policy of a run; None: it goes to its end (the even policy)."""
     if options is None:
         return None
-    usual = _USUAL.get(strategy, _TREE)
-    thresholds = options.thresholds or usual.thresholds
-    detect = usual.detect if options.detect is None else options.detect
-    measure = next(iter(thresholds))
-    policy = _made(options.policy or usual.policy, options, detect, thresholds)
+    rule = rule_of(options, strategy)
     if not options.give_up_after:
-        return policy
-    after, below = options.give_up_after, options.give_up_below
-    return GiveUp(policy=policy, after=after, below=below, measure=measure)
-
-
-def _made(name: str, options: ExitOptions, detect: int, thresholds: Mapping[str, float]) -> Policy:
-    if name in _EVERY:
-        least = Thresholds(least=tuple(thresholds.items()))
-        return Threshold(detect=detect, thresholds=least, every=_EVERY[name])
-    if name == "length":
-        assert options.max_tokens is not None, "checked when the options were made"
-        return Length(detect=detect, max_tokens=options.max_tokens)
-    curve: Callable[..., Curve] = Curve
-    return curve(
-        detect=detect,
-        measure=next(iter(thresholds)),
-        skyline=Skyline.fitted(options.curve),
-        every=1 if name == "dynamic_curve" else 0,
+        return rule.made()
+    return GiveUp(
+        policy=rule.made(),
+        after=options.give_up_after,
+        below=options.give_up_below,
+        measure=rule.thresholds[0][0],
     )

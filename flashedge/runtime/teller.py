@@ -62,6 +62,7 @@ class Teller:
                     measures=dict(reading.measures),
                     knob=reading.knob,
                     tokens=reading.tokens,
+                    answer=reading.answer,
                 )
             )
         self._readings = len(history)

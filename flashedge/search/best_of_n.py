@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import accumulate
 
-from flashedge.search.level import LevelSearch
-from flashedge.search.level_state import BUDGET, NOTHING, LevelState, Move
+from flashedge.search.level import MAX_NOTED, LevelSearch
+from flashedge.search.level_state import BUDGET, NOTHING, FixedPoint, LevelState, Move
 from flashedge.search.tree import ROOT, NodeStatus
 from flashedge.types import Granularity, NodeId
 
@@ -38,10 +39,19 @@ class BestOfN(LevelSearch):
         tree = state.tree.mark(dict.fromkeys(state.level, NodeStatus.COMPLETE))
         state = replace(state, tree=tree, complete=(*state.complete, *state.level))
         if len(state.complete) == self.n:
-            return self.vote(state)
+            return self.vote(self.note(state))
         if state.over_budget:
             return self.vote(state, cut_by=BUDGET)
         return self.proceed(state)
+
+    def note(self, state: LevelState) -> LevelState:
+        """A policy could have been asked after each path of the level."""
+        if self.policy is not None:
+            return state
+        tree = state.tree
+        tokens = accumulate(tree[node].path_tokens for node in state.complete[:MAX_NOTED])
+        passed = (FixedPoint(complete=i, rollouts=0, tokens=t) for i, t in enumerate(tokens, 1))
+        return replace(state, passed=tuple(passed)[: self.n - 1])
 
     def resume(self, state: LevelState) -> Move:
         """The next group."""

@@ -35,12 +35,14 @@ from flashedge.search.base import (
     Score,
     Scored,
 )
-from flashedge.search.level_state import NOTHING, LevelState, Move, Phase, Shares
+from flashedge.search.level_state import NOTHING, FixedPoint, LevelState, Move, Phase, Shares
 from flashedge.search.scoring import aggregate
 from flashedge.search.seeds import child_seed
 from flashedge.search.selection import choose
 from flashedge.search.tree import ROOT, Node, NodeStatus, Tree
 from flashedge.types import Granularity, Limits, NodeId, Problem, Segment
+
+MAX_NOTED = 256  # fixed points that a run without a policy reads at its end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,12 +175,23 @@ class LevelSearch(ABC):
         state = replace(state, planned=shares)
         if self.asks(state):
             return self._grouped(replace(state, phase=Phase.CHECK))
-        return self.resume(state)
+        return self.resume(self.note(state))
 
     def asks(self, state: LevelState) -> bool:
         """Whether this fixed point is one at which the policy is asked."""
         due = self.policy is not None and self.knob(state) >= state.ask_at
         return due and bool(state.complete)
+
+    def note(self, state: LevelState) -> LevelState:
+        """Without a policy: remember this fixed point, whose answers are grouped at the end."""
+        if self.policy is not None or not state.complete or len(state.passed) >= MAX_NOTED:
+            return state
+        here = FixedPoint(
+            complete=len(state.complete),
+            rollouts=len(state.rollouts),
+            tokens=state.tree.committed_tokens,
+        )
+        return replace(state, passed=(*state.passed, here))
 
     def vote(self, state: LevelState, cut_by: str | None = None) -> Move:
         """End the search: group the answers of `complete`, or of the best path if none ended."""
@@ -268,18 +281,38 @@ class LevelSearch(ABC):
         if state.clustered != state.complete:
             return state, (Cluster(nodes=state.complete),)
         if state.phase is Phase.CLUSTER:
-            return self.finish(self._read(state))
+            return self.finish(self._read(self._reread(state)))
         state, goes_on = self.consult(state)
         return self.resume(state) if goes_on else self.finish(state)
 
     def _read(self, state: LevelState) -> LevelState:
-        reading = Reading(
-            knob=self.knob(state),
-            tokens=state.tree.committed_tokens,
-            answers=sum(state.tree[n].answer is not None for n in self.counted(state)),
-            measures=self.measures(state),
-        )
+        reading = self._reading(state, state.tree.committed_tokens)
         return replace(state, history=(*state.history, reading))
+
+    def _reread(self, state: LevelState) -> LevelState:
+        """Take the readings of the fixed points that were passed: the first at each knob, as a
+        policy could have been told. Answers of a prefix of the paths group as those of all do."""
+        readings: list[Reading] = []
+        for at in state.passed:
+            then = replace(
+                state,
+                complete=state.complete[: at.complete],
+                rollouts=state.rollouts[: at.rollouts],
+            )
+            if not readings or self.knob(then) > readings[-1].knob:
+                readings.append(self._reading(then, at.tokens))
+        return replace(state, history=(*state.history, *readings), passed=())
+
+    def _reading(self, state: LevelState, tokens: int) -> Reading:
+        tree = state.tree
+        chosen = choose(tree, state.complete, how=self.aggregate, by=self.selection)
+        return Reading(
+            knob=self.knob(state),
+            tokens=tokens,
+            answers=sum(tree[n].answer is not None for n in self.counted(state)),
+            measures=self.measures(state),
+            answer=chosen.answer,
+        )
 
     def _best_unfinished(self, state: LevelState) -> tuple[NodeId, ...]:
         """The best-scored path under way: a node of the level, or a parent none of whose children

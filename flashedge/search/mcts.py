@@ -76,7 +76,10 @@ class Mcts(Stepwise):
             if state.tree[leaf].status is NodeStatus.ACTIVE:
                 return self._expand(state, ((leaf, self.branching),))
             state = replace(state, rollouts=(*state.rollouts, leaf))
-            if len(state.rollouts) < self.n and self.asks(state):
+            if len(state.rollouts) == self.n:
+                break
+            state = self.note(state)
+            if self.asks(state):
                 if state.clustered != state.complete:
                     return self.proceed(state)
                 state, goes_on = self.consult(state)

@@ -106,7 +106,7 @@ class ProbedCot:
     # ------------------------------------------------------------ ask and tell
 
     def start(self, problem: Problem, seed: int, limits: Limits) -> Move:
-        ask_at = 1 if self.policy is None else self.policy.allot((), self._cap(limits)).more
+        ask_at = 1 if self.policy is None else self.policy.allot((), self.cap(limits)).more
         return self._expand(ProbedState(tree=Tree.rooted(seed), limits=limits, ask_at=ask_at))
 
     def tell(self, state: ProbedState, result: Result) -> Move:
@@ -237,7 +237,7 @@ class ProbedCot:
         segment = state.tree[state.leaf].segment
         return state.room == 0 or (segment is not None and segment.finish.ends_path)
 
-    def _cap(self, limits: Limits) -> int:
+    def cap(self, limits: Limits) -> int:
         """Most probes that a chain can come to."""
         return max(1, limits.max_path_tokens // max(1, self.probe_tokens))
 
@@ -249,7 +249,7 @@ class ProbedCot:
             return state
         if reading.knob >= state.ask_at:
             asked = (*state.asked, reading)
-            given = self.policy.allot(asked, self._cap(state.limits))
+            given = self.policy.allot(asked, self.cap(state.limits))
             if given.more <= 0:
                 return replace(state, asked=asked, cut_by=str(given.reason))
             state = replace(state, asked=asked, ask_at=reading.knob + given.more)
@@ -274,4 +274,13 @@ class ProbedCot:
             tokens=state.tree.committed_tokens,
             answers=sum(a is not None for a in answers),
             measures=measures,
+            answer=self._answer_at(state),
         )
+
+    def _answer_at(self, state: ProbedState) -> str | None:
+        """What the chain would say if this reading ended it; one that has ended speaks first."""
+        leaf = state.tree[state.leaf]
+        own = extract_answer(state.tree.path_text(state.leaf))
+        probed = settled_answer(state.answers, self.window)
+        ended = leaf.status is NodeStatus.GENERATED and self._ends(state)
+        return (own or probed) if ended else (probed or own)

@@ -69,6 +69,10 @@ class ProgramSearch(Stepwise):
     def share(self, state: LevelState) -> int:
         return self.n - len(state.complete) - state.ended
 
+    def note(self, state: LevelState) -> LevelState:
+        """The program is never asked about the past: it would be told the whole tree."""
+        return state
+
     def measures(self, state: LevelState) -> dict[str, float]:
         # dataclass(slots=True) makes a new class, which zero-argument super() does not know.
         taken = Stepwise.measures(self, state)

@@ -1,0 +1,167 @@
+"""Replay of policies on whole runs: what a real early exit of the same seed does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from flashedge import events
+from flashedge.certainty.history import CONSISTENCY, ENTROPY, REWARD, History, Reading
+from flashedge.certainty.policies import Allotment, Even
+from flashedge.certainty.replay import Spent, Trace, replayed, stopped_at
+from flashedge.certainty.rules import Rule
+from flashedge.engine.sim_clock import VirtualTimePolicy
+from flashedge.runtime.exit_options import ExitOptions
+from flashedge.runtime.recordings import Recording, recording_of
+from flashedge.runtime.result import result_of
+from flashedge.runtime.spec import RunSpec
+from flashedge.runtime.strategies import defaults_of
+from flashedge.types import Timing, Usage
+from tests.unit.runtime_rig import BEAM, Story, drive, sim_engines
+
+PROBES = {"probe_tokens": 3, "suffix": "\n\nTherefore", "max_probe_tokens": 20, "window": 2}
+CURVE = ((0.0, 7), (0.4, 5), (0.8, 2))
+SEEDS = 2
+
+
+@pytest.fixture
+def event_loop_policy() -> VirtualTimePolicy:
+    return VirtualTimePolicy()
+
+
+def spec_of(strategy: str, **fields: Any) -> RunSpec:
+    told: dict[str, Any] = {**defaults_of(strategy), "strategy": strategy, "early_exit": None}
+    if strategy == "probed_cot":
+        told["options"] = PROBES
+    return replace(BEAM, **{**told, **fields})
+
+
+def log_of(story: Story, spec: RunSpec) -> list[events.Event]:
+    """The events as the run store has them."""
+    usage = Usage(tree_tokens=story.outcome.tree.committed_tokens)
+    result = result_of("run-1", spec, story.outcome, usage, Timing())
+    return [
+        events.RunStarted(config=spec.to_json(), queue_s=0.0),
+        *story.events,
+        events.RunFinished(result=result),
+    ]
+
+
+async def recorded(spec: RunSpec) -> Recording:
+    story = await drive(sim_engines(), spec)
+    stored = [events.from_json(events.to_json(event)) for event in log_of(story, spec)]
+    found = recording_of("run-1", stored)
+    assert found is not None
+    assert Recording.from_json(found.to_json()) == found
+    return found
+
+
+def rules(strategy: str) -> list[Rule]:
+    if strategy == "probed_cot":
+        sure: list[tuple[tuple[str, float], ...]] = [((CONSISTENCY, 1.0),), ((CONSISTENCY, 0.0),)]
+    else:
+        sure = [((ENTROPY, least),) for least in (0.0, 0.3, 0.6, 1.0)]
+        if strategy != "self_consistency":
+            sure.append(((ENTROPY, 0.3), (REWARD, 0.5)))
+    found = [
+        Rule(policy=policy, detect=detect, thresholds=least)
+        for policy in ("static", "every_5", "every_step")
+        for detect in (1, 3, 5)
+        for least in sure
+    ]
+    found += [
+        Rule(policy=policy, detect=detect, thresholds=sure[0], curve=CURVE)
+        for policy in ("initial_curve", "dynamic_curve")
+        for detect in (1, 3)
+    ]
+    return [*found, Rule(policy="length", detect=2, thresholds=sure[0], max_tokens=90)]
+
+
+STRATEGIES = ("self_consistency", "best_of_n", "mcts", "rebase", "beam", "dvts", "probed_cot")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_replay_is_what_an_early_exit_does(strategy: str) -> None:
+    stopped = 0
+    for seed in range(SEEDS):
+        spec = spec_of(strategy, seed=seed)
+        whole = await recorded(spec)
+        for rule in rules(strategy):
+            real = await drive(sim_engines(), replace(spec, early_exit=ExitOptions.of(rule)))
+            at = stopped_at(whole.readings, rule.made(), whole.cap)
+            answer = whole.answer if at is None else whole.readings[at].answer
+            assert answer == real.outcome.finish.answer, (seed, rule)
+            spent = replayed(whole.trace(frozenset()), rule.made())
+            assert spent.tokens == real.outcome.tree.committed_tokens, (seed, rule)
+            assert spent.overhead == sum(e.tokens for e in real.told(events.Probed))
+            stopped += real.outcome.cut_by == "certainty"
+            if at is not None and real.outcome.cut_by == "certainty":
+                assert dict(whole.readings[at].measures) == real.outcome.history[-1].measures
+                assert whole.readings[at].knob == real.outcome.history[-1].knob
+    assert stopped >= SEEDS
+
+
+@pytest.mark.parametrize("beside", [True, False])
+async def test_probes_beside_and_before(beside: bool) -> None:
+    spec = spec_of("probed_cot", options={**PROBES, "beside": beside})
+    rule = Rule(policy="every_step", detect=1, thresholds=((CONSISTENCY, 1.0),))
+    for seed in range(20):
+        whole = await recorded(replace(spec, seed=seed))
+        real = await drive(sim_engines(), replace(spec, seed=seed, early_exit=ExitOptions.of(rule)))
+        spent = replayed(whole.trace(whole.answers), rule.made())
+        assert spent.tokens == real.outcome.tree.committed_tokens
+        assert spent.overhead == sum(e.tokens for e in real.told(events.Probed))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_the_even_policy_is_the_whole_run(strategy: str) -> None:
+    spec = spec_of(strategy)
+    whole = await recorded(spec)
+    right = frozenset({whole.answer} - {None})
+    spent = replayed(whole.trace(right), Even())
+    assert (spent.right, spent.tokens) == (True, whole.tokens)
+    knobs = [reading.knob for reading in whole.readings]
+    assert knobs == sorted(knobs)
+    tokens = [reading.tokens for reading in whole.readings]
+    assert tokens == sorted(tokens)
+    if strategy in ("self_consistency", "best_of_n"):
+        assert knobs == list(range(1, spec.n + 1))
+
+
+async def test_only_whole_runs_are_recorded() -> None:
+    spec = spec_of("self_consistency")
+    story = await drive(sim_engines(), spec)
+    log = log_of(story, spec)
+    assert recording_of("r", log) is not None
+    assert recording_of("r", log[1:]) is None  # not started
+    assert recording_of("r", log[:-1]) is None  # not finished
+    watched = replace(spec, early_exit=ExitOptions(thresholds={ENTROPY: 1.0}))
+    assert recording_of("r", log_of(await drive(sim_engines(), watched), watched)) is None
+    late = replace(spec, deadline_s=0.01)
+    assert recording_of("r", log_of(await drive(sim_engines(), late), late)) is None
+    old = [replace(e, answer=None) if isinstance(e, events.CertaintyUpdated) else e for e in log]
+    assert recording_of("r", old) is None
+
+
+def test_a_policy_is_told_only_what_it_would_have_seen() -> None:
+    """A jump over the knob asked for is read where it lands; what lies between is not seen."""
+    seen: list[list[int]] = []
+
+    class Spy:
+        def allot(self, history: History, cap: int) -> Allotment:
+            seen.append([reading.knob for reading in history])
+            return Allotment(more=3 if len(history) < 2 else 0)
+
+    knobs = (1, 2, 5, 6, 9, 10)
+    readings = tuple(Reading(knob=k, tokens=k, answers=k, measures={}) for k in knobs)
+    assert stopped_at(readings, Spy(), 12) == 4
+    assert seen == [[], [5], [5, 9]]
+    assert stopped_at(readings[:4], Spy(), 12) is None
+
+
+def test_a_trace_has_a_stop_for_each_reading() -> None:
+    reading = Reading(knob=1, tokens=1, answers=1, measures={})
+    with pytest.raises(ValueError, match="1 readings, 0 stops"):
+        Trace(problem="p", cap=1, readings=(reading,), stops=(), whole=Spent(right=True, tokens=1))
