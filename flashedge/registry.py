@@ -79,7 +79,10 @@ class MemoryPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A generator and a verifier that serve together, with defaults for a run."""
+    """A generator and a verifier that serve together, with defaults for a run.
+
+    options: by strategy, its own options (`--set`) that a request leaves out.
+    """
 
     name: str
     description: str
@@ -90,6 +93,7 @@ class Pair:
     max_step_tokens: int
     max_path_tokens: int
     system_prompt: str | None = None
+    options: Mapping[str, Mapping[str, Any]] = dataclasses.field(default_factory=dict)
 
     @property
     def needed_bytes(self) -> int | None:
@@ -233,7 +237,11 @@ def _pair(
 ) -> Pair:
     if ":" in name:
         raise ConfigError(f"{where}: a pair's name can't hold ':' (it separates a strategy)")
-    filled: dict[str, Any] = {"sampling": {}, **entry, "name": name}
+    options = _table(entry.get("options", {}), f"{where}, options")
+    for strategy, values in options.items():
+        _table(values, f"{where}, options.{strategy}")
+    own = {key: value for key, value in entry.items() if key != "options"}
+    filled: dict[str, Any] = {"sampling": {}, **own, "name": name}
     for role, kind in (("generator", "generators"), ("verifier", "verifiers")):
         used = entry.get(role)
         if role in entry and used not in models[kind]:
@@ -243,7 +251,7 @@ def _pair(
     for key, spec in (("memory", MemoryPlan), ("sampling", Sampling)):
         if key in filled:
             filled[key] = _make(spec, _table(filled[key], f"{where}, {key}"), f"{where}, {key}")
-    return _make(Pair, filled, where)
+    return dataclasses.replace(_make(Pair, filled, where), options=options)
 
 
 def _make(kind: type[T], entry: Mapping[str, Any], where: str) -> T:
@@ -253,7 +261,8 @@ def _make(kind: type[T], entry: Mapping[str, Any], where: str) -> T:
     for key in entry:
         if key not in fields:
             raise unknown_key(key, where, fields)
-    missing = [n for n, f in fields.items() if n not in entry and f.default is dataclasses.MISSING]
+    needed = (n for n, f in fields.items() if f.default is f.default_factory is dataclasses.MISSING)
+    missing = [name for name in needed if name not in entry]
     if missing:
         raise ConfigError(f"{where}: {missing[0]} is missing", param=missing[0])
     return kind(**{k: _value(k, hints[k], v, where) for k, v in entry.items()})

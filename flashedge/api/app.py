@@ -48,6 +48,7 @@ def create_app(service: ServicePort, config: Config, pair: Pair | None = None) -
         sampling=served.sampling,
         max_step_tokens=served.max_step_tokens,
         max_path_tokens=served.max_path_tokens,
+        options=served.options,
     )
 
     @asynccontextmanager

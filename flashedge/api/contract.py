@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from flashedge.engine.base import EngineView, Health
@@ -80,3 +80,4 @@ class Defaults:
     sampling: Sampling
     max_step_tokens: int
     max_path_tokens: int
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by strategy

@@ -116,8 +116,11 @@ def _run_spec(
 ) -> RunSpec:
     if max_tokens is not None:
         check_int("max_tokens", max_tokens, 1, 1 << 20)
-    usual = defaults_of(search.get("strategy", "beam"))
+    strategy = search.get("strategy", "beam")
+    usual = defaults_of(strategy)
     filled = {"max_step_tokens": defaults.max_step_tokens, **usual, **search}
+    if isinstance(strategy, str) and (own := defaults.options.get(strategy)):
+        filled["options"] = {**own, **filled.get("options", {})}
     if isinstance(exits := search.get("early_exit"), bool | dict):
         filled["early_exit"] = _exit_options(exits)
     return RunSpec(

@@ -115,6 +115,7 @@ def test_bundled_pair(config: Config) -> None:
     assert pair.verifier.family == "qwen_prm"
     assert pair.verifier.options == {"step_token": "<extra_0>"}
     assert pair.max_path_tokens < pair.generator.max_model_len
+    assert str(pair.options["probed_cot"]["suffix"]).endswith("boxed{")
 
 
 def test_unknown_pair_names_the_nearest(config: Config) -> None:
@@ -146,6 +147,7 @@ memory = { generator_kv_bytes = "1GiB", verifier_kv_bytes = "512MiB", total_byte
 sampling = { temperature = 1 }
 max_step_tokens = 100
 max_path_tokens = 1000
+options.mcts = { c = 0.5 }
 """
 
 
@@ -156,6 +158,7 @@ def test_users_pair(config: Config) -> None:
     assert pair.sampling.temperature == 1.0
     assert pair.verifier.tokens == ("ки", "+", "-")
     assert pair.needed_bytes is None
+    assert pair.options == {"mcts": {"c": 0.5}}
     assert "bundled" in load_pairs(config)
 
 
@@ -181,6 +184,7 @@ def test_users_pair(config: Config) -> None:
         ("[pairs.mine]", '[pairs."mi:ne"]', "can't hold ':'", None),
         ('description = "mine"', "description = 3", "is no string", None),
         ("sampling = {", "sampling = 3 #", "must be a table", None),
+        ("options.mcts = {", "options.mcts = 3 #", "options.mcts must be a table", None),
     ],
 )
 def test_mistakes_are_named(
