@@ -347,4 +347,5 @@ def fake_pair() -> Any:
         sampling=Sampling(temperature=0.7, top_p=0.95, top_k=0),
         max_step_tokens=96,
         max_path_tokens=512,
+        options={"probed_cot": {"suffix": "\n\nFinal answer: \\boxed{"}},
     )

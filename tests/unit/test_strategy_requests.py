@@ -106,7 +106,7 @@ async def test_strategies_bring_their_defaults(chat: bool) -> None:
     assert (chain.n, chain.early_exit) == (1, ExitOptions())
     off = await spec_of({"strategy": "probed_cot", "early_exit": False}, chat=chat)
     assert off.early_exit is None
-    assert "Final answer" in chain.options["suffix"]  # the pair's own, from models.toml
+    assert "Final answer" in chain.options["suffix"]  # the pair's own
     other = {"strategy": "probed_cot", "options": {"suffix": "So: "}}
     assert (await spec_of(other, chat=chat)).options["suffix"] == "So: "
     assert (await spec_of({}, chat=chat)).selection == "weighted"
