@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from flashedge.async_client import AsyncClient
 from flashedge.client import Client, from_body
 from flashedge.config import Config
 from flashedge.daemon import ERROR_MARK
@@ -25,7 +26,7 @@ from flashedge.daemon_files import (
 )
 from flashedge.errors import DaemonError, EngineError, FlashEdgeError
 
-__all__ = ["connect", "ensure", "find", "start", "stop", "wait_ready"]
+__all__ = ["connect", "connect_async", "ensure", "find", "start", "stop", "wait_ready"]
 
 READY_TIMEOUT_S = 600.0  # large models load for minutes
 STOP_TIMEOUT_S = 20.0
@@ -35,10 +36,19 @@ _POLL_S = 0.1
 
 def connect(config: Config) -> Client:
     """A client of the running daemon. Raises DaemonError when there is none."""
+    return Client(_running(config).url, api_key=config.api_key)
+
+
+def connect_async(config: Config) -> AsyncClient:
+    """The same for an event loop."""
+    return AsyncClient(_running(config).url, api_key=config.api_key)
+
+
+def _running(config: Config) -> Record:
     record = find(config)
     if record is None:
         raise DaemonError("no daemon runs", mend="flashedge up")
-    return Client(record.url, api_key=config.api_key)
+    return record
 
 
 def start(

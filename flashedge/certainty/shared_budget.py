@@ -40,3 +40,19 @@ def share_budget(left_tokens: int, claims: Sequence[Claim]) -> tuple[int, ...]:
         if not eaten:
             break
     return tuple(given)
+
+
+def top_up(left_tokens: int, claims: Sequence[Claim], least_tokens: int) -> tuple[int, ...]:
+    """claims: (k,) -> (k,) more tokens for each: as `share_budget`, but a share is no smaller than
+    `least_tokens` (or all that is wanted). Where it would be, the surest claim gets nothing.
+    """
+    asking = [i for i, claim in enumerate(claims) if claim.wanted_tokens > 0]
+    asking.sort(key=lambda i: claims[i].certainty or 0.0)
+    while asking:
+        shares = share_budget(left_tokens, [claims[i] for i in asking])
+        enough = (min(least_tokens, claims[i].wanted_tokens) for i in asking)
+        if all(share >= least for share, least in zip(shares, enough, strict=True)):
+            given = dict(zip(asking, shares, strict=True))
+            return tuple(given.get(i, 0) for i in range(len(claims)))
+        asking.pop()
+    return (0,) * len(claims)

@@ -1,4 +1,7 @@
-"""`solve`: one problem by search, the tree growing on stderr, the answer last on stdout."""
+"""`solve`: one problem by search, the tree growing on stderr, the answer last on stdout.
+
+With `--input` a file of them: see `cli.batch`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flashedge.cli import output
+from flashedge.cli import batch, output
 from flashedge.cli.daemon_cmds import ready_client
 from flashedge.cli.strategy_flags import exit_body, named_values
 from flashedge.config import load_config
@@ -27,6 +30,19 @@ def solve(
         str | None, typer.Argument(help="The problem; '-' reads it from standard input.")
     ] = None,
     file: Annotated[Path | None, typer.Option(help="Read the problem from a file.")] = None,
+    source: Annotated[
+        Path | None, typer.Option("--input", help="Problems, a JSON object a line.")
+    ] = None,
+    target: Annotated[
+        Path | None, typer.Option("--output", help="Results of --input, a line each.")
+    ] = None,
+    jobs: Annotated[int | None, typer.Option(help="Runs of --input in flight.")] = None,
+    budget_tokens_total: Annotated[
+        int | None, typer.Option(help="Tokens of all trees of --input together.")
+    ] = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="Try failed problems of --output again.")
+    ] = False,
     strategy: Annotated[
         str | None,
         typer.Option(
@@ -98,9 +114,20 @@ def solve(
         "early_exit": exit_body(early_exit, exit_policy, threshold, detect),
         "options": named_values("--set", option) or None,
     }
-    body: dict[str, Any] = {"problem": read_problem(problem, file)}
-    body |= {k: v for k, v in given.items() if v is not None}
+    settings = {k: v for k, v in given.items() if v is not None}
     config = load_config({"pair": pair})
+    several = {
+        "jobs": jobs,
+        "budget_tokens_total": budget_tokens_total,
+        "retry_failed": retry_failed,
+    }
+    if source is not None:
+        if problem is not None or file is not None:
+            raise RequestError("give either --input or one problem", param="input")
+        batch.solve_batch(settings, source, target, config, **several, as_json=as_json, quiet=quiet)
+        return
+    batch.check_alone(output=target, **several)
+    body: dict[str, Any] = {"problem": read_problem(problem, file), **settings}
     with ready_client(config) as client:
         result = follow(client, body, show=not quiet, live=not as_json)
     if as_json:

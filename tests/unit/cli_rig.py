@@ -10,6 +10,7 @@ import pytest
 from fake_daemon import FakeDaemon
 
 from flashedge import daemon_control
+from flashedge.async_client import AsyncClient
 from flashedge.cli.main import main
 from flashedge.client import Client
 from flashedge.daemon_files import Record
@@ -62,5 +63,10 @@ def with_daemon(monkeypatch: pytest.MonkeyPatch, daemon: FakeDaemon) -> FakeDaem
 
     monkeypatch.setattr(daemon_control, "find", lambda config: record)
     monkeypatch.setattr(daemon_control, "ensure", lambda config, **kwargs: record)
+
+    def connect_async(config: Any) -> AsyncClient:
+        return AsyncClient(record.url, api_key=config.api_key, transport=daemon)
+
     monkeypatch.setattr(daemon_control, "connect", connect)
+    monkeypatch.setattr(daemon_control, "connect_async", connect_async)
     return daemon

@@ -11,7 +11,7 @@ from flashedge.certainty.clusters import alike, group, likeness
 from flashedge.certainty.combine import Thresholds
 from flashedge.certainty.consistency import consistency, hesitates, settled_answer, unsettled
 from flashedge.certainty.rewards import max_reward, mean_reward
-from flashedge.certainty.shared_budget import Claim, share_budget
+from flashedge.certainty.shared_budget import Claim, share_budget, top_up
 from flashedge.certainty.skyline import Skyline
 from flashedge.certainty.tv_stopping import (
     can_fire,
@@ -202,6 +202,18 @@ def test_a_shared_budget_goes_to_the_unsure() -> None:
     assert share_budget(10_000, [unsure, sure]) == (1000, 1000)
     assert share_budget(0, [unsure]) == (0,)
     assert share_budget(5, []) == ()
+
+
+def test_a_top_up_too_small_to_matter_goes_to_the_unsure() -> None:
+    claims = [Claim(wanted_tokens=1000, certainty=c) for c in (0.5, 0.0, 0.75)]
+    assert top_up(700, claims, 64) == (200, 400, 100)
+    assert top_up(210, claims, 64) == (70, 140, 0)
+    assert top_up(90, claims, 64) == (0, 90, 0)
+    assert top_up(63, claims, 64) == (0, 0, 0)
+    nearly = Claim(wanted_tokens=10, certainty=0.0)
+    over = Claim(wanted_tokens=0, certainty=0.0)
+    assert top_up(100, [over, nearly], 64) == (0, 10)
+    assert top_up(-5, claims, 64) == (0, 0, 0)
 
 
 def test_the_skyline_keeps_who_is_surer_and_needs_more() -> None:
