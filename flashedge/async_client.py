@@ -69,6 +69,9 @@ class AsyncClient:
     async def cancel(self, run: str) -> dict[str, Any]:
         return await self._json("POST", f"/v1/runs/{run}/cancel")
 
+    async def delete(self, run: str) -> None:
+        await self._json("DELETE", f"/v1/runs/{run}")
+
     async def events(
         self, run: str, after: int = 0
     ) -> AsyncGenerator[tuple[tuple[int, Event], ...]]:

@@ -1,4 +1,4 @@
-"""`models ls|show|pull|rm`: which pairs there are, and their files on this machine."""
+"""`models ls|show|pull|rm` (and `eval`): which pairs there are, and their files on this machine."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from flashedge.cli import output
+from flashedge.cli.evaluate import evaluate
 from flashedge.config import Config, load_config, nearest
 from flashedge.errors import NotFound
 from flashedge.registry import (
@@ -22,6 +23,7 @@ from flashedge.registry import (
 )
 
 app = typer.Typer(help="Pairs of a generator and a verifier.", no_args_is_help=True)
+app.command(name="eval")(evaluate)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Name = Annotated[str, typer.Argument(help="A pair, or a model of one (as `models show` names it).")]
 

@@ -1,0 +1,238 @@
+"""`models eval`: a pair on problems with known answers, figures on stdout, files in a folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flashedge.cli import output
+from flashedge.config import Config, load_config
+from flashedge.errors import FlashEdgeError, RequestError, StoreError
+from flashedge.registry import find_pair, resolve_model
+
+if TYPE_CHECKING:
+    from flashedge.evaluation.measure import Watcher
+    from flashedge.evaluation.records import ProblemRecord, RecordFile, Settings
+    from flashedge.problem_file import LabelledProblem
+
+MAX_N = 1024
+RECORDS, REPORT, PLOT = "problems.jsonl", "report.json", "reliability.svg"
+
+
+def evaluate(
+    problems: Annotated[Path, typer.Option(help="JSON lines of problem and answer.")],
+    pair: Annotated[str | None, typer.Argument(help="Pair to measure.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
+    n: Annotated[str, typer.Option("--n", "-n", help="Chains and paths, with commas.")] = "4,16",
+    temperature: Annotated[float, typer.Option(min=0.0, max=2.0)] = 0.8,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same chains.")] = 0,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--output", help="Folder of what is done and of the report."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Measure a pair: sampling, votes, search and the verifier, with 95 % intervals."""
+    from flashedge.evaluation.figures import report_of
+    from flashedge.evaluation.model_files import step_counter, weights_digest
+    from flashedge.evaluation.records import RecordFile, Settings
+    from flashedge.problem_file import read_problems
+
+    sizes = sizes_of(n)
+    config = load_config({"pair": pair})
+    chosen = find_pair(config.pair, config)
+    asked = read_problems(problems, limit)
+    models = [resolve_model(spec, config) for spec in (chosen.generator, chosen.verifier)]
+    settings = Settings(
+        pair=chosen.name,
+        models=weights_digest(models),
+        problems=hashlib.sha256(problems.read_bytes()).hexdigest()[:16],
+        n=sizes,
+        temperature=temperature,
+        seed=seed,
+    )
+    folder = folder or config.state_dir / "evaluations" / f"{chosen.name}-{problems.stem}"
+    failed: dict[str, str] = {}
+    with RecordFile(folder / RECORDS, settings) as kept:
+        left = [problem for problem in asked if problem.index not in kept.records]
+        if left:
+            _measure(config, settings, left, kept, step_counter(models[0]), failed)
+        records = [kept.records[p.index] for p in asked if p.index in kept.records]
+    report = {
+        "settings": {**_described(settings), "file": str(problems)},
+        **report_of(records, sizes),
+        "failed": failed,
+    }
+    _write(folder, report)
+    if as_json:
+        output.print_json(report)
+    else:
+        _print(report)
+    for name, why in failed.items():
+        output.note(f"left out: problem {name}: {why}")
+    output.note(f"{len(records)} problems, in {folder}: {RECORDS}, {REPORT}, {PLOT}")
+
+
+def sizes_of(text: str) -> tuple[int, ...]:
+    """(4, 16) of "16,4". Raises RequestError."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(p.isascii() and p.isdigit() and 1 <= int(p[:9]) <= MAX_N for p in parts):
+        raise RequestError(
+            f"--n is {text!r}; it must be integers in [1, {MAX_N}]",
+            mend="with commas between: --n 4,16",
+            param="n",
+        )
+    return tuple(sorted({int(part) for part in parts}))
+
+
+# ---------------------------------------------------------------- measuring
+
+
+def _measure(
+    config: Config,
+    settings: Settings,
+    problems: Sequence[LabelledProblem],
+    kept: RecordFile,
+    count_steps: Any,
+    failed: dict[str, str],
+) -> None:
+    """Measure what is left, with a bar on stderr. Interrupted: says what is kept."""
+    import asyncio
+
+    from flashedge.async_client import AsyncClient
+    from flashedge.cli.daemon_cmds import ready_client
+    from flashedge.evaluation.measure import Measurer, runs_per_problem
+    from flashedge.grading import Grader
+
+    with ready_client(config) as found:
+        url = found.base_url
+    total = (len(problems) + len(kept.records)) * runs_per_problem(settings)
+    done = len(kept.records) * runs_per_problem(settings)
+
+    async def work() -> None:
+        grader = Grader()
+        try:
+            async with AsyncClient(url, api_key=config.api_key) as client:
+                with _bar(kept, failed, done, total) as watcher:
+                    await Measurer(
+                        client=client,
+                        grader=grader,
+                        settings=settings,
+                        count_steps=count_steps,
+                        watcher=watcher,
+                        in_flight=config.max_running + 1,  # one waits, so that none idles
+                    ).measure(problems)
+        finally:
+            await grader.close()
+
+    try:
+        asyncio.run(work())
+    except (KeyboardInterrupt, FlashEdgeError):
+        output.note(
+            f"{len(kept.records)} problems are kept in {kept.path}; the same command goes on"
+        )
+        raise
+
+
+@contextmanager
+def _bar(kept: RecordFile, failed: dict[str, str], done: int, total: int) -> Iterator[Watcher]:
+    """A watcher that keeps each record and moves a bar, in runs, with the time left."""
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("runs,"),
+        TimeElapsedColumn(),
+        TextColumn("gone,"),
+        TimeRemainingColumn(),
+        TextColumn("left"),
+    )
+    console = output.stderr()
+    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
+        task = progress.add_task("measuring", total=total, completed=done)
+
+        class Keeper:
+            def run_done(self) -> None:
+                progress.advance(task)
+
+            def problem_done(self, record: ProblemRecord) -> None:
+                kept.append(record)
+
+            def problem_failed(self, problem: LabelledProblem, error: FlashEdgeError) -> None:
+                failed[problem.id] = error.line
+
+        yield Keeper()
+
+
+# ---------------------------------------------------------------- telling
+
+
+def _write(folder: Path, report: Mapping[str, Any]) -> None:
+    """report.json and the reliability plot. Raises StoreError or ConfigError."""
+    from flashedge.plots import line_plot
+
+    try:
+        (folder / REPORT).write_text(
+            json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
+        )
+    except OSError as error:
+        raise StoreError(f"can't write {folder / REPORT}: {error.strerror}") from error
+    points = [(row["said"], row["true"]) for row in report["reliability"]]
+    line_plot(
+        folder / PLOT,
+        {str(report["settings"]["pair"]): points},
+        title="Reliability of the verifier",
+        x="score of a step",
+        y="share of its chains that are right",
+        diagonal=True,
+        points=True,
+    )
+
+
+def _print(report: Mapping[str, Any]) -> None:
+    columns = ("", "value", "95 % interval", "problems")
+    rows: list[tuple[object, ...]] = []
+    for section in ("accuracy", "paired", "verifier", "step_tokens"):
+        rows += [_row(name, figure) for name, figure in report[section].items()]
+        rows.append(("", "", "", ""))
+    for section, word in (("by_family", "family"), ("by_steps", "steps")):
+        for group, figures in report[section].items():
+            rows += [_row(f"{word} {group}: {name}", f) for name, f in figures.items()]
+    output.print_table(columns, rows, "nothing was measured")
+    table = [(r["said"], r["true"], r["count"]) for r in report["reliability"]]
+    output.print_table(("the verifier said", "it was so", "steps"), table, "no steps were scored")
+
+
+def _row(name: str, figure: Mapping[str, Any]) -> tuple[object, ...]:
+    low, high = figure["low"], figure["high"]
+    return (
+        name,
+        _told(figure["value"]),
+        None if low is None else f"{_told(low)} … {_told(high)}",
+        figure["count"],
+    )
+
+
+def _told(value: float | None) -> str | None:
+    return None if value is None else f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
+
+
+def _described(settings: Settings) -> dict[str, Any]:
+    import dataclasses
+
+    return dataclasses.asdict(settings)

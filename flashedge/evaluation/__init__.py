@@ -1,0 +1,1 @@
+"""Measuring a pair on problems with known answers, through the daemon."""

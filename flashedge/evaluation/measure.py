@@ -1,0 +1,120 @@
+"""One problem after the other through the daemon, several at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from flashedge.async_client import AsyncClient
+from flashedge.errors import ContextOverflow, FlashEdgeError, GenerationFailed
+from flashedge.evaluation.model_files import StepCounter
+from flashedge.evaluation.records import Chain, ProblemRecord, Settings
+from flashedge.evaluation.runs import result_of
+from flashedge.grading import Grader
+from flashedge.problem_file import LabelledProblem
+from flashedge.runtime.groups import first_error
+from flashedge.search.seeds import mix64
+from flashedge.types import NodeId
+
+
+class Watcher(Protocol):
+    """Is told what happens, from the event loop."""
+
+    def run_done(self) -> None: ...
+    def problem_done(self, record: ProblemRecord) -> None: ...
+    def problem_failed(self, problem: LabelledProblem, error: FlashEdgeError) -> None: ...
+
+
+def runs_per_problem(settings: Settings) -> int:
+    """Greedy, the samples, and a beam for each n."""
+    return 2 + len(settings.n)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurer:
+    """in_flight: problems at a time."""
+
+    client: AsyncClient
+    grader: Grader
+    settings: Settings
+    count_steps: StepCounter
+    watcher: Watcher
+    in_flight: int
+
+    async def measure(self, problems: Iterable[LabelledProblem]) -> None:
+        """Measure all of them, telling the watcher of each.
+
+        A problem that does not fit the model, or on which a request failed, is told as failed and
+        passed over; any other error ends the work: the first one is raised, the open runs are
+        cancelled, as they are when this is cancelled.
+        """
+        left = iter(problems)
+
+        async def work() -> None:
+            for problem in left:
+                try:
+                    record = await self._record(problem)
+                except (ContextOverflow, GenerationFailed) as error:
+                    self.watcher.problem_failed(problem, error)
+                else:
+                    self.watcher.problem_done(record)
+
+        with first_error():
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self.in_flight):
+                    group.create_task(work())
+
+    async def _record(self, problem: LabelledProblem) -> ProblemRecord:
+        settings = self.settings
+        sampled = {"temperature": settings.temperature}
+        greedy = await self._run(problem, {"strategy": "best_of_n", "n": 1, "temperature": 0.0})
+        many = {"strategy": "best_of_n", "n": settings.n[-1], **sampled}
+        samples = await self._run(problem, many)
+        beams = {
+            n: await self._run(problem, {"strategy": "beam", "n": n, **sampled}) for n in settings.n
+        }
+        answers = [c["answer"] for c in samples["completions"]]
+        spelt = await self.grader.cluster({NodeId(i): a for i, a in enumerate(answers)})
+        right = {a: await self._is_right(a, problem) for a in set(spelt.values())}
+        return ProblemRecord(
+            index=problem.index,
+            id=problem.id,
+            family=problem.family,
+            steps=problem.steps,
+            greedy=await self._chosen(greedy, problem),
+            chains=tuple(
+                self._chain(completion, spelt[NodeId(i)], right[spelt[NodeId(i)]])
+                for i, completion in enumerate(samples["completions"])
+            ),
+            beams={n: await self._chosen(result, problem) for n, result in beams.items()},
+        )
+
+    async def _run(self, problem: LabelledProblem, search: Mapping[str, Any]) -> dict[str, Any]:
+        """The object of one run. Its seed depends on the problem, so that no two share noise."""
+        settings = self.settings
+        seed = mix64(settings.seed, problem.index)
+        asked = {"pair": settings.pair, "problem": problem.text, "seed": seed, "early_exit": False}
+        result = await result_of(self.client, {**asked, **search})
+        self.watcher.run_done()
+        return result
+
+    async def _is_right(self, answer: str | None, problem: LabelledProblem) -> bool:
+        return answer is not None and await self.grader.equal(answer, problem.answer)
+
+    async def _chosen(self, result: Mapping[str, Any], problem: LabelledProblem) -> Chain:
+        answer = result["answer"]
+        right = await self._is_right(answer, problem)
+        return Chain(text=result["text"], answer=answer, right=right)
+
+    def _chain(self, completion: Mapping[str, Any], answer: str | None, right: bool) -> Chain:
+        scores = tuple(completion["step_scores"])
+        lengths = self.count_steps(completion["token_ids"], len(scores))
+        return Chain(
+            text=completion["text"],
+            answer=answer,
+            right=right,
+            scores=scores,
+            step_tokens=lengths,
+        )

@@ -1,0 +1,91 @@
+"""Figures with their 95 % bootstrap intervals; the problem is always the unit that is resampled."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def mean(values: Sequence[float]) -> float:
+    """The mean, nan where there is nothing."""
+    return sum(values) / len(values) if values else math.nan
+
+
+def interval(values: Sequence[float], seed: int = 0, draws: int = 1000) -> tuple[float, float]:
+    """Bootstrap 95 % interval of the mean of one value a problem."""
+    return resampled(values, mean, seed=seed, draws=draws)
+
+
+def resampled(
+    problems: Sequence[T],
+    statistic: Callable[[Sequence[T]], float],
+    seed: int = 0,
+    draws: int = 200,
+) -> tuple[float, float]:
+    """Bootstrap 95 % interval of what `statistic` makes of the problems; nan without problems.
+
+    Draws for which the statistic is nan are left out.
+    """
+    if not problems:
+        return math.nan, math.nan
+    rng = random.Random(seed)
+    found = (statistic(rng.choices(problems, k=len(problems))) for _ in range(draws))
+    kept = sorted(value for value in found if not math.isnan(value))
+    if not kept:
+        return math.nan, math.nan
+    return kept[int(0.025 * len(kept))], kept[max(0, int(0.975 * len(kept)) - 1)]
+
+
+def auc(right: Sequence[float], wrong: Sequence[float]) -> float:
+    """Probability that a right one scores above a wrong one, ties counting half. O(n log n)."""
+    if not right or not wrong:
+        return math.nan
+    ranked = sorted([(score, 1) for score in right] + [(score, 0) for score in wrong])
+    wins, below, index = 0.0, 0, 0
+    while index < len(ranked):
+        end = index
+        while end < len(ranked) and ranked[end][0] == ranked[index][0]:
+            end += 1
+        rights = sum(flag for _, flag in ranked[index:end])
+        wrongs = end - index - rights
+        wins += rights * (below + wrongs / 2)
+        below, index = below + wrongs, end
+    return wins / (len(right) * len(wrong))
+
+
+def within_problem_auc(
+    scores: Sequence[Sequence[float]], labels: Sequence[Sequence[bool]]
+) -> list[float]:
+    """One AUC for every problem that has right and wrong chains."""
+    values = []
+    for row, flags in zip(scores, labels, strict=True):
+        right = [score for score, flag in zip(row, flags, strict=True) if flag]
+        wrong = [score for score, flag in zip(row, flags, strict=True) if not flag]
+        if right and wrong:
+            values.append(auc(right, wrong))
+    return values
+
+
+def calibration(
+    scores: Sequence[float], labels: Sequence[bool], bins: int = 10
+) -> tuple[float, list[dict[str, float]]]:
+    """Expected calibration error (nan without scores), and the reliability table behind it."""
+    if not scores:
+        return math.nan, []
+    groups: dict[int, list[tuple[float, bool]]] = defaultdict(list)
+    for score, label in zip(scores, labels, strict=True):
+        groups[min(bins - 1, int(score * bins))].append((score, label))
+    rows, error = [], 0.0
+    for index in sorted(groups):
+        said, true = (
+            mean([s for s, _ in groups[index]]),
+            mean([float(flag) for _, flag in groups[index]]),
+        )
+        error += abs(said - true) * len(groups[index]) / len(scores)
+        rows.append({"said": round(said, 3), "true": round(true, 3), "count": len(groups[index])})
+    return error, rows

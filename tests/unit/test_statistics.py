@@ -1,0 +1,53 @@
+"""Figures and their intervals."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from flashedge.statistics import auc, calibration, interval, mean, resampled, within_problem_auc
+
+
+def test_auc_counts_ties_half() -> None:
+    assert auc([0.9, 0.8], [0.1, 0.2]) == 1.0
+    assert auc([0.1], [0.9]) == 0.0
+    assert auc([0.5, 0.5], [0.5]) == 0.5
+    assert auc([0.5, 0.9], [0.5]) == 0.75
+    assert math.isnan(auc([], [0.5]))
+
+
+def test_only_mixed_problems_have_an_auc() -> None:
+    scores = [[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]]
+    labels = [[True, False], [True, True], [True, False]]
+    assert within_problem_auc(scores, labels) == [1.0, 0.0]
+
+
+def test_calibration_error_is_the_gap_weighted_by_count() -> None:
+    error, rows = calibration([0.9, 0.9, 0.9, 0.1], [True, True, False, False])
+    assert error == pytest.approx(0.75 * (0.9 - 2 / 3) + 0.25 * 0.1)
+    assert [row["count"] for row in rows] == [1, 3]
+    assert calibration([1.0], [True])[0] == 0.0
+    assert math.isnan(calibration([], [])[0])
+
+
+def test_intervals_hold_the_mean_and_shrink_with_the_count() -> None:
+    few, many = [0.0, 1.0] * 10, [0.0, 1.0] * 250
+    for values in (few, many):
+        low, high = interval(values)
+        assert low < mean(values) < high
+    assert interval(many)[1] - interval(many)[0] < interval(few)[1] - interval(few)[0]
+    assert interval(many) == interval(many)
+    assert interval([1.0] * 5) == (1.0, 1.0)
+
+
+def test_a_resampled_statistic_leaves_out_what_is_not_there() -> None:
+    problems = [[0.5], [], []]
+
+    def last(some: object) -> float:
+        flat = [x for problem in some for x in problem]  # type: ignore[attr-defined]
+        return flat[-1] if flat else math.nan
+
+    assert resampled(problems, last) == (0.5, 0.5)
+    assert all(map(math.isnan, resampled([[]], last)))
+    assert all(map(math.isnan, resampled([], last)))
