@@ -34,6 +34,8 @@ def result_of(
         "tree": {"root": ROOT, "nodes": [_node(tree, n, spec) for n in tree.nodes.values()]},
         "certainty": outcome.certainty,
         "cut_by": outcome.cut_by,
+        "early_exit_source": spec.early_exit_source,
+        "early_exit_note": spec.early_exit_note,
         "usage": {
             "prompt_tokens": usage.prompt_tokens,
             "completion_tokens": usage.completion_tokens,

@@ -22,10 +22,12 @@ from flashedge.errors import (
     NotFound,
     QueueFull,
 )
+from flashedge.fingerprint import pair_fingerprint
 from flashedge.grading import Grader
 from flashedge.learned.embedding_groups import embedding_groups
 from flashedge.registry import Pair, find_pair
 from flashedge.runtime.archive import ArchivedRun, RunSummary, summary_of
+from flashedge.runtime.calibrations import as_asked, with_early_exit
 from flashedge.runtime.chat import ChatDelta, ChatSpec, stream_choice
 from flashedge.runtime.driver import Driver, Outcome
 from flashedge.runtime.engines import Engines, TextGroups, WordGroups
@@ -103,6 +105,7 @@ class Service:
         self._chats = 0
         self._self_test: dict[str, Any] | None = None
         self._failure: str | None = None
+        self._fingerprint: str | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._busy_at = time.monotonic()
 
@@ -180,6 +183,9 @@ class Service:
         prompt_ids = self._prompt_ids(spec.problem.messages)
         room = self._engines.generator.max_model_len - len(prompt_ids)
         spec = dataclasses.replace(spec, max_path_tokens=min(spec.max_path_tokens, room))
+        spec = with_early_exit(spec, self.config, self._fingerprinted)
+        if spec.early_exit_note is not None:
+            log.warning("%s", spec.early_exit_note)
         search = search_of(spec)
         if run_id is not None and (known := self._named(run_id, spec)) is not None:
             return known
@@ -236,7 +242,7 @@ class Service:
             known = self.run(run_id)
         except NotFound:
             return None
-        if known.spec.to_json() != spec.to_json():
+        if as_asked(known.spec).to_json() != as_asked(spec).to_json():
             raise Conflict(f"run {run_id} asked for something else", param="id")
         return known
 
@@ -316,6 +322,12 @@ class Service:
 
     # ------------------------------------------------------------ checks
 
+    def _fingerprinted(self) -> str:
+        """Of the models that the engines loaded: taken once."""
+        if self._fingerprint is None:
+            self._fingerprint = pair_fingerprint(self._pair, self.config)
+        return self._fingerprint
+
     def _check_up(self, pair: str) -> None:
         if pair != self.pair:
             find_pair(pair, self.config)  # raises NotFound for one that no models.toml has
@@ -360,9 +372,9 @@ def build(config: Config) -> Service:
 
     Raises ConfigError, CheckpointError, StoreError. Heavy imports happen in `Service.start`.
     """
+    texts = embedding_groups(config)
     from flashedge.engine.vllm.pair import VllmPair
 
     pair = find_pair(config.pair, config)
-    texts = embedding_groups(config)
     store = RunStore(config.state_dir / "runs.sqlite")
     return Service(config, pair, VllmPair(pair, config), store, Grader(), texts)

@@ -29,7 +29,8 @@ class RunSpec:
     of the run; baseline: the stock loop (boundary by stop string, whole-path scoring);
     early_exit: when the run may stop before its end, None: never; options: of that strategy alone
     (`search.options`, or what a user's program takes), plain JSON values; answers: boxed, or text
-    for open-ended problems (`runtime.answer_groups`).
+    for open-ended problems (`runtime.answer_groups`); early_exit_source, early_exit_note: who
+    settled the early exit (`runtime.calibrations`), which no request says.
     """
 
     problem: Problem
@@ -50,6 +51,8 @@ class RunSpec:
     early_exit: ExitOptions | None = None
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     answers: str = "boxed"
+    early_exit_source: str | None = None
+    early_exit_note: str | None = None
 
     def __post_init__(self) -> None:
         """Raises RequestError naming the first field that is wrong (`param`)."""
