@@ -109,11 +109,11 @@ def test_a_killed_daemon(
     assert len({r["id"] for r in found}) == len(found) == NUM
 
 
-def test_a_shared_budget_is_kept_to_over_kills(
+def test_a_shared_budget_over_kills(
     daemon: subprocess.Popen[bytes], command: tuple[str, ...]
 ) -> None:
     """Each problem's last run holds its whole tree; what a continued run holds is its beginning."""
-    total = 20_000
+    total = 60_000
     command = (*command, "--strategy", "beam", "--budget-tokens-total", str(total))
     kill_in_the_middle(command, 3)
     done = cli(*command, "--json")
