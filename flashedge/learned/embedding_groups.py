@@ -11,13 +11,17 @@ from pathlib import Path
 
 from flashedge.certainty.clusters import alike, group
 from flashedge.config import Config
-from flashedge.errors import ConfigError
+from flashedge.errors import CheckpointError, ConfigError
 from flashedge.line_worker import LineWorker
 from flashedge.registry import find_embedder, resolve_model
 
 LIMIT_S = 30.0
 LIMIT_A_TEXT_S = 0.5
 TRIES = 2
+MEND = (
+    "set it (or FLASHEDGE_CLUSTERS_MODEL) to the folder of a sentence-embedding model, or leave it"
+    " out to group by words"
+)
 INSTEAD = "open-ended answers are grouped by their words"
 
 log = logging.getLogger(__name__)
@@ -99,4 +103,10 @@ def embedding_groups(config: Config) -> EmbeddingGroups | None:
                 mend="pip install 'flashedge[embeddings]'",
                 param="clusters_model",
             )
-    return EmbeddingGroups(resolve_model(spec, config), config.clusters_threshold)
+    try:
+        folder = resolve_model(spec, config)
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"[clusters] model: {error}", mend=error.mend or MEND, param="clusters_model"
+        ) from error
+    return EmbeddingGroups(folder, config.clusters_threshold)

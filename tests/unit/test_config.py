@@ -67,6 +67,8 @@ def test_sizes(tmp_path: Path, text: object, count: int) -> None:
         ("host", 5, "must be a string"),
         ("state_dir", "", "must be a folder"),
         ("generator_kv_bytes", "12XiB", "must be an integer"),
+        ("clusters_threshold", 1.5, "at most 1"),
+        ("clusters_threshold", -0.1, "at least 0"),
     ],
 )
 def test_wrong_values(tmp_path: Path, key: str, value: object, said: str) -> None:
@@ -74,6 +76,15 @@ def test_wrong_values(tmp_path: Path, key: str, value: object, said: str) -> Non
         load(tmp_path, **{key: value})
     assert key in str(e.value)
     assert e.value.param == key
+
+
+def test_clusters_have_a_table_of_their_own(tmp_path: Path) -> None:
+    file = 'port = 1\n[clusters]\nmodel = "./minilm"\nthreshold = 0.7\n'
+    config = load(tmp_path, file, {"FLASHEDGE_CLUSTERS_THRESHOLD": "0.8"})
+    assert (config.port, config.clusters_model, config.clusters_threshold) == (1, "./minilm", 0.8)
+    with pytest.raises(ConfigError, match="unknown key 'clusters_modle'") as e:
+        load(tmp_path, '[clusters]\nmodle = "x"\n')
+    assert e.value.mend == "did you mean 'clusters_model'?"
 
 
 def test_unknown_key_in_the_file_names_the_nearest(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ Bounds and cancellation are in test_driver_cuts.py.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -69,6 +70,30 @@ async def test_the_events_tell_the_tree(spec: RunSpec, aggregate: str) -> None:
     assert certainty.certainty == story.outcome.certainty
     assert certainty.answers == sum(n.answer is not None for n in done)
     await assert_nothing_left(engines)
+
+
+async def test_open_ended_answers_are_grouped_as_texts() -> None:
+    class First:
+        """All that is said is one answer."""
+
+        def __init__(self) -> None:
+            self.asked: list[Sequence[str | None]] = []
+
+        async def group(self, answers: Sequence[str | None]) -> Sequence[str | None]:
+            self.asked.append(answers)
+            return ["the same"] * len(answers)
+
+        async def close(self) -> None: ...
+
+    texts = First()
+    story = await drive(replace(sim_engines(), texts=texts), replace(BEST, answers="text"))
+    assert [len(asked) for asked in texts.asked] == [BEST.n]
+    assert all(texts.asked[0])
+    (vote,) = story.outcome.finish.votes
+    assert (vote.answer, vote.count) == ("the same", BEST.n)
+    boxed = await drive(replace(sim_engines(), texts=texts), BEST)
+    assert len(texts.asked) == 1
+    assert len(boxed.outcome.finish.votes) > 1
 
 
 async def test_a_best_of_n_is_one_level() -> None:
