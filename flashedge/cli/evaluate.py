@@ -105,20 +105,19 @@ def _measure(
     """Measure what is left, with a bar on stderr. Interrupted: says what is kept."""
     import asyncio
 
-    from flashedge.async_client import AsyncClient
+    from flashedge import daemon_control
     from flashedge.cli.daemon_cmds import ready_client
     from flashedge.evaluation.measure import Measurer, runs_per_problem
     from flashedge.grading import Grader
 
-    with ready_client(config) as found:
-        url = found.base_url
+    ready_client(config).close()
     total = (len(problems) + len(kept.records)) * runs_per_problem(settings)
     done = len(kept.records) * runs_per_problem(settings)
 
     async def work() -> None:
         grader = Grader()
         try:
-            async with AsyncClient(url, api_key=config.api_key) as client:
+            async with daemon_control.connect_async(config) as client:
                 with _bar(kept, failed, done, total) as watcher:
                     await Measurer(
                         client=client,

@@ -22,7 +22,7 @@ async def result_of(client: AsyncClient, body: Mapping[str, Any]) -> dict[str, A
     The run is then removed from the daemon's store: whoever asks keeps what it needs. Raises the
     run's error, DaemonError when the daemon is lost, RequestError when somebody cancelled the run.
     """
-    run = f"eval-{uuid.uuid4().hex}"
+    run = f"run-eval-{uuid.uuid4().hex}"
     try:
         await _submit(client, {**body, "id": run})
         result = await _finished(client, run)

@@ -10,6 +10,7 @@ import httpx
 
 from flashedge import events
 from flashedge.events import Event, to_json
+from flashedge.runtime.run_id import check_run_id
 
 
 def completion(answer: str | None, *scores: float) -> dict[str, Any]:
@@ -77,6 +78,7 @@ class EvalDaemon(httpx.MockTransport):
             self.full -= 1
             error = {"message": "full", "code": "queue_full"}
             return httpx.Response(503, json={"error": error}, headers={"retry-after": "0"})
+        check_run_id(body["id"])
         assert body["id"] not in self.bodies
         self.bodies[body["id"]] = body
         return httpx.Response(202, json={"id": body["id"], "status": "queued", "position": 0})

@@ -11,8 +11,9 @@ from cli_rig import Cli, cli_for, with_daemon
 from eval_daemon import EvalDaemon, completion
 from fake_daemon import FakeDaemon
 
-from flashedge import async_client
+from flashedge import daemon_control
 from flashedge.async_client import AsyncClient
+from flashedge.config import Config
 
 SAMPLES = [completion("4", 0.9, 0.9), completion("5", 0.3), completion("4", 0.8)]
 
@@ -36,10 +37,10 @@ def problems(tmp_path: Path) -> Path:
 def serve(monkeypatch: pytest.MonkeyPatch, **options: Any) -> EvalDaemon:
     daemon = EvalDaemon(SAMPLES, "4", {2: "4", 3: "5"}, **options)
 
-    def connect(url: str, *, api_key: str | None = None) -> AsyncClient:
-        return AsyncClient(url, api_key=api_key, transport=daemon)
+    def connect(config: Config) -> AsyncClient:
+        return AsyncClient("http://daemon", api_key=config.api_key, transport=daemon)
 
-    monkeypatch.setattr(async_client, "AsyncClient", connect)
+    monkeypatch.setattr(daemon_control, "connect_async", connect)
     return daemon
 
 
