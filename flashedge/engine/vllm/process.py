@@ -110,22 +110,42 @@ class EngineProcess:
         """Start the process and load the model. Raises EngineError when that fails."""
         try:
             await asyncio.to_thread(self._build)
+            view = await self._first_answer()
         except Exception as error:
             self._state, self._detail = "failed", f"{type(error).__name__}: {error}"
             self._ready.set()
+            await self._shut_down()
             raise EngineError(
                 f"the {self.options.name} engine did not start: {_root_line(error)}",
                 mend="see `flashedge logs`; `flashedge doctor` checks memory and checkpoints",
             ) from error
-        llm, self._started_at = self._llm, time.monotonic()
-        assert llm is not None, "_build made it"
-        self._gone = asyncio.get_running_loop().create_future()
-        self._watch(llm)
-        view = await llm.engine_core.call_utility_async("flashedge_view")
+        self._started_at = time.monotonic()
         self.block_bytes = self.options.kv_bytes // max(view["blocks_total"] + 1, 1)
         log.info("%s ready: pid %s, %s", self.options.name, self.pid, view)
         self._state = "ready"
         self._ready.set()
+
+    async def _first_answer(self) -> Any:
+        """What the scheduler says of itself. Raises EngineError when the process ends instead."""
+        llm = self._llm
+        assert llm is not None, "_build made it"
+        self._gone = asyncio.get_running_loop().create_future()
+        self._watch(llm)
+        view = await self._unless_gone(llm.engine_core.call_utility_async("flashedge_view"))
+        if view is None:
+            code = _process_of(llm).exitcode
+            raise EngineError(f"the process ended while it started (exit code {code})")
+        return view
+
+    async def _unless_gone(self, call: Awaitable[Any]) -> Any:
+        """The call's answer, None if the process ends first: vLLM would let it wait for ever."""
+        assert self._gone is not None, "there is a process"
+        answer = asyncio.ensure_future(call)
+        try:
+            await asyncio.wait({answer, self._gone}, return_when=asyncio.FIRST_COMPLETED)
+            return answer.result() if answer.done() else None
+        finally:
+            answer.cancel()
 
     async def stop(self) -> None:
         self._state = "stopped"
@@ -133,6 +153,9 @@ class EngineProcess:
             self._restarting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._restarting
+        await self._shut_down()
+
+    async def _shut_down(self) -> None:
         self._unwatch()
         if self._llm is not None:
             if self._llm.output_handler is not None:
@@ -187,8 +210,10 @@ class EngineProcess:
 
     def _died(self) -> None:
         self._unwatch()
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
         if self._state != "ready" or self._llm is None:
-            return
+            return  # still starting, or stopped: who waits for it is told
         from vllm.v1.engine.exceptions import EngineDeadError
 
         code = _process_of(self._llm).exitcode
@@ -197,8 +222,6 @@ class EngineProcess:
         self._state = "dead"
         self._ready.clear()
         dead, self._llm = self._llm, None
-        if self._gone is not None:
-            self._gone.set_result(None)
         dead.output_processor.propagate_error(EngineDeadError())
         self._restarting = asyncio.create_task(self._restart(dead), name="engine-restart")
 
@@ -233,15 +256,10 @@ class EngineProcess:
         """Run a utility method of the scheduler between two engine steps."""
         call = self.llm().engine_core.call_utility_async(f"flashedge_{method}", *args)
         with translated(self.options.name):
-            answer = asyncio.ensure_future(call)
-            try:
-                ends = {answer, self._gone} if self._gone else {answer}
-                await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-                if not answer.done():
-                    self.llm()  # raises: vLLM leaves such calls waiting when the process dies
-                return await answer
-            finally:
-                answer.cancel()
+            answer = await self._unless_gone(call)
+            if answer is None:
+                self.llm()  # raises: it died
+            return answer
 
     async def view(self) -> EngineView:
         return EngineView(**await self.call("view"), block_bytes=self.block_bytes)
