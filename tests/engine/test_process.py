@@ -8,6 +8,7 @@ import signal
 from pathlib import Path
 
 import pytest
+
 from flashedge.engine.vllm.process import EngineOptions, EngineProcess
 from flashedge.errors import EngineError
 from flashedge.registry import BUNDLED
