@@ -26,6 +26,18 @@ def pair_fingerprint(pair: Pair, config: Config) -> str:
     return digest.hexdigest()[:16]
 
 
+def changed_at(pair: Pair, config: Config) -> float:
+    """When the pair's files were last written, unix seconds; 0 for models that are not here."""
+    folders = [locate(spec, config) for spec in (pair.generator, pair.verifier)]
+    files = [file for folder in folders if folder is not None for file in _files(folder)]
+    return max((file.stat().st_mtime for file in files), default=0.0)
+
+
+def _files(folder: Path) -> list[Path]:
+    weights = sorted(file for pattern in _WEIGHTS for file in folder.glob(pattern))
+    return [*(folder / name for name in _WHOLE if (folder / name).is_file()), *weights]
+
+
 def _model(spec: ModelSpec, folder: Path | None) -> bytes:
     """Of a model that is not on this machine its name must do."""
     said = {k: v for k, v in asdict(spec).items() if k not in ("source", "weights_bytes")}
@@ -33,19 +45,19 @@ def _model(spec: ModelSpec, folder: Path | None) -> bytes:
         said["source"] = spec.source
     digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode())
     if folder is not None:
-        for name in _WHOLE:
-            if (folder / name).is_file():
-                digest.update(name.encode() + (folder / name).read_bytes())
-        for file in sorted(f for pattern in _WEIGHTS for f in folder.glob(pattern)):
-            digest.update(_weights(file))
+        for file in _files(folder):
+            digest.update(_content(file))
     return digest.digest()
 
 
-def _weights(file: Path) -> bytes:
-    size = file.stat().st_size
-    digest = hashlib.sha256(f"{file.name} {size}".encode())
+def _content(file: Path) -> bytes:
+    """Of weights the two ends are read, of anything else all."""
+    digest = hashlib.sha256(f"{file.name} {file.stat().st_size}".encode())
     with file.open("rb") as data:
-        digest.update(data.read(_SAMPLE_BYTES))
-        data.seek(max(0, size - _SAMPLE_BYTES))
-        digest.update(data.read(_SAMPLE_BYTES))
+        if file.name in _WHOLE:
+            digest.update(data.read())
+        else:
+            digest.update(data.read(_SAMPLE_BYTES))
+            data.seek(max(0, file.stat().st_size - _SAMPLE_BYTES))
+            digest.update(data.read(_SAMPLE_BYTES))
     return digest.digest()

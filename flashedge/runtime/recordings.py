@@ -5,7 +5,6 @@ Made of a run's events and nothing else, so that a stored run is as good as one 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
@@ -14,6 +13,7 @@ from typing import Any
 from flashedge.certainty.history import History, Reading
 from flashedge.certainty.replay import Spent, Trace
 from flashedge.events import CertaintyUpdated, Event, Probed, RunFinished, RunStarted
+from flashedge.runtime.calibrations import settings_of
 from flashedge.runtime.spec import RunSpec
 from flashedge.runtime.strategies import search_of
 from flashedge.search.probed_cot import ProbedCot
@@ -21,11 +21,13 @@ from flashedge.search.probed_cot import ProbedCot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """One run. problem: its text; cap: the knob's end; probe_tokens: (num_probes,) what each probe
-    had cost when it was answered, all before it included; answer, tokens: of the run's own end."""
+    """One run. problem: its text; settings: see `calibrations.settings_of`; cap: the knob's end;
+    probe_tokens: (num_probes,) what each probe had cost when it was answered, all before it
+    included; answer, tokens: of the run's own end."""
 
     run: str
     problem: str
+    settings: Mapping[str, Any]
     cap: int
     readings: History
     probe_tokens: tuple[int, ...]
@@ -53,16 +55,6 @@ class Recording:
             stops=tuple(spent(r.answer, r.tokens, min(r.knob, probed)) for r in self.readings),
             whole=spent(self.answer, self.tokens, probed),
         )
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON values."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Recording:
-        """The inverse of `to_json`. Raises KeyError, TypeError."""
-        readings = tuple(Reading(**reading) for reading in data["readings"])
-        return cls(**{**data, "readings": readings, "probe_tokens": tuple(data["probe_tokens"])})
 
 
 def recording_of(run: str, told: Iterable[Event]) -> Recording | None:
@@ -104,6 +96,7 @@ def recording_of(run: str, told: Iterable[Event]) -> Recording | None:
     return Recording(
         run=run,
         problem=spec.problem.messages[-1].content,
+        settings=settings_of(spec),
         cap=search.cap(spec.limits) if isinstance(search, ProbedCot) else search.n,
         readings=tuple(readings),
         probe_tokens=tuple(accumulate(probes)),

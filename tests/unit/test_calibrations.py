@@ -155,7 +155,7 @@ async def test_a_named_run_stays_the_same_run_when_calibrated_since(tmp_path: Pa
     await first.result()
     fits = pair_fingerprint(find_pair("bundled", rig.config), rig.config)
     save_calibration(calibration(fingerprint=fits), rig.config)
-    assert rig.service.submit(SC, run_id="run-mine-0123456789").id == "run-mine"
+    assert rig.service.submit(SC, run_id="run-mine-0123456789").id == first.id
     with pytest.raises(Conflict):
         rig.service.submit(replace(SC, early_exit=None), run_id="run-mine-0123456789")
     await rig.service.stop()
