@@ -40,18 +40,19 @@ def evaluate(
 ) -> None:
     """Measure a pair: sampling, votes, search and the verifier, with 95 % intervals."""
     from flashedge.evaluation.figures import report_of
-    from flashedge.evaluation.model_files import step_counter, weights_digest
     from flashedge.evaluation.records import RecordFile, Settings
+    from flashedge.evaluation.step_tokens import step_counter
+    from flashedge.fingerprint import pair_fingerprint
     from flashedge.problem_file import read_problems
 
     sizes = sizes_of(n)
     config = load_config({"pair": pair})
     chosen = find_pair(config.pair, config)
     asked = read_problems(problems, limit)
-    models = [resolve_model(spec, config) for spec in (chosen.generator, chosen.verifier)]
+    generator, _ = (resolve_model(spec, config) for spec in (chosen.generator, chosen.verifier))
     settings = Settings(
         pair=chosen.name,
-        models=weights_digest(models),
+        models=pair_fingerprint(chosen, config),
         problems=hashlib.sha256(problems.read_bytes()).hexdigest()[:16],
         n=sizes,
         temperature=temperature,
@@ -62,7 +63,7 @@ def evaluate(
     with RecordFile(folder / RECORDS, settings) as kept:
         left = [problem for problem in asked if problem.index not in kept.records]
         if left:
-            _measure(config, settings, left, kept, step_counter(models[0]), failed)
+            _measure(config, settings, left, kept, step_counter(generator), failed)
         records = [kept.records[p.index] for p in asked if p.index in kept.records]
     report = {
         "settings": {**_described(settings), "file": str(problems)},
@@ -207,7 +208,8 @@ def _print(report: Mapping[str, Any]) -> None:
     columns = ("", "value", "95 % interval", "problems")
     rows: list[tuple[object, ...]] = []
     for section in ("accuracy", "paired", "verifier", "step_tokens"):
-        rows += [_row(name, figure) for name, figure in report[section].items()]
+        word = "step tokens: " if section == "step_tokens" else ""
+        rows += [_row(word + name, figure) for name, figure in report[section].items()]
         rows.append(("", "", "", ""))
     for section, word in (("by_family", "family"), ("by_steps", "steps")):
         for group, figures in report[section].items():

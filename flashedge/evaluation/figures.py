@@ -95,7 +95,7 @@ def step_tokens(records: Sequence[ProblemRecord]) -> dict[str, Figure]:
     return {
         "mean": _over_problems(lengths, lambda some: mean(_joined(some))),
         "max": _figure(longest, (math.nan, math.nan), len(problems)),
-        "spread, max/mean of one problem's step": figure_of(spreads),
+        "spread (max/mean of a problem's step)": figure_of(spreads),
     }
 
 

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 
 from flashedge.async_client import AsyncClient
 from flashedge.errors import ContextOverflow, FlashEdgeError, GenerationFailed
-from flashedge.evaluation.model_files import StepCounter
 from flashedge.evaluation.records import Chain, ProblemRecord, Settings
 from flashedge.evaluation.runs import result_of
+from flashedge.evaluation.step_tokens import StepCounter
 from flashedge.grading import Grader
 from flashedge.problem_file import LabelledProblem
 from flashedge.runtime.groups import first_error

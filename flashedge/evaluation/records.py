@@ -18,7 +18,7 @@ from flashedge.errors import Conflict, StoreError
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What makes two measurements the same: both must agree before one goes on with the other's
-    file. models, problems: digests of the weights and of the problem file; n: sizes, ascending."""
+    file. models, problems: digests of the pair and of the problem file; n: sizes, ascending."""
 
     pair: str
     models: str

@@ -97,7 +97,7 @@ def test_step_tokens_and_their_spread() -> None:
     told = step_tokens(BOTH)
     assert told["mean"].value == round((80 + 16 + 8) / 9, 4)
     assert told["max"].value == 30
-    assert told["spread, max/mean of one problem's step"].value == (30 / 20 + 1) / 2
+    assert told["spread (max/mean of a problem's step)"].value == (30 / 20 + 1) / 2
     assert told["mean"].count == 1  # the other problem's steps were not counted
 
 

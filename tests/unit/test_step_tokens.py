@@ -1,13 +1,12 @@
-"""The bundled pair's own files: its weights' name, its steps' tokens."""
+"""Tokens of each step, by the bundled generator's tokenizer."""
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import tokenizers
 
-from flashedge.evaluation.model_files import step_counter, weights_digest
+from flashedge.evaluation.step_tokens import step_counter
 from flashedge.search.steps import split_steps
 
 GENERATOR = Path(__file__).parents[2] / "flashedge" / "bundled" / "generator"
@@ -34,13 +33,3 @@ def test_an_end_token_behind_a_blank_line_is_no_step() -> None:
     ids = tokenizer.encode(TEXT + "\n\n", add_special_tokens=False).ids
     end = tokenizer.token_to_id("<|im_end|>")
     assert sum(step_counter(GENERATOR)([*ids, end], 3)) == len(ids) + 1
-
-
-def test_other_weights_have_another_name(tmp_path: Path) -> None:
-    shutil.copytree(GENERATOR, tmp_path / "copy")
-    assert weights_digest([tmp_path / "copy"]) == weights_digest([GENERATOR])
-    weights = tmp_path / "copy" / "model.safetensors"
-    data = bytearray(weights.read_bytes())
-    data[-1] ^= 1
-    weights.write_bytes(data)
-    assert weights_digest([tmp_path / "copy"]) != weights_digest([GENERATOR])

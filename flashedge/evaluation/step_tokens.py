@@ -1,30 +1,13 @@
-"""What an evaluation needs of a pair's own files: which weights they are, where a step ends."""
+"""How many tokens the steps of a chain have, by the generator's own tokenizer."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from flashedge.search.steps import BoundaryRule
 
-_SAMPLE_BYTES = 1 << 20
-
 StepCounter = Callable[[Sequence[int], int], tuple[int, ...]]
-
-
-def weights_digest(folders: Iterable[Path]) -> str:
-    """Names the weights: sizes, first and last MiB of each file, so that 15 GB take no minute."""
-    digest = hashlib.sha256()
-    for folder in folders:
-        for file in sorted((*folder.glob("*.safetensors"), *folder.glob("*.bin"))):
-            size = file.stat().st_size
-            digest.update(f"{file.name} {size}\n".encode())
-            with file.open("rb") as data:
-                digest.update(data.read(_SAMPLE_BYTES))
-                data.seek(max(0, size - _SAMPLE_BYTES))
-                digest.update(data.read(_SAMPLE_BYTES))
-    return digest.hexdigest()[:16]
 
 
 def step_counter(generator: Path) -> StepCounter:
