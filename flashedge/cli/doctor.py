@@ -63,7 +63,7 @@ def examine() -> Iterator[Check]:
     there = "" if config.config_file.exists() else " (not there: defaults)"
     yield Check(name="configuration", verdict=GOOD, detail=f"{config.config_file}{there}")
     yield _memory()
-    for check in (_disk, _state, _models, _daemon):
+    for check in (_disk, _state, _models, _calibrations, _daemon):
         yield _safely(check, config)
 
 
@@ -164,6 +164,24 @@ def _models(config: Config) -> Check:
     folders: list[Path] = [resolve_model(s, config) for s in (pair.generator, pair.verifier)]
     detail = f"pair {pair.name}: {folders[0]}, {folders[1]}"
     return Check(name="models", verdict=GOOD, detail=detail)
+
+
+def _calibrations(config: Config) -> Check:
+    from flashedge.fingerprint import pair_fingerprint
+    from flashedge.registry import load_pairs
+    from flashedge.runtime.calibrations import load_calibrations
+
+    pairs = load_pairs(config)
+    said, stale = [], False
+    for found in load_calibrations(config):
+        pair = pairs.get(found.pair)
+        fits = pair is not None and pair_fingerprint(pair, config) == found.fingerprint
+        stale = stale or not fits
+        changed = "" if fits else ", not used: the pair changed since"
+        said.append(f"{found.strategy} on {found.pair} ({found.date[:10]}{changed})")
+    detail = ", ".join(said) or "none: early exits are the papers'"
+    mend = "flashedge calibrate problems.jsonl --strategy NAME" if stale else None
+    return Check(name="calibrations", verdict=WARNING if stale else GOOD, detail=detail, mend=mend)
 
 
 def _daemon(config: Config) -> Check:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from flashedge import __version__
-from flashedge.cli import chat, daemon_cmds, doctor, models, output, runs, solve, tui
+from flashedge.cli import calibrate, chat, daemon_cmds, doctor, models, output, runs, solve, tui
 
 app = typer.Typer(
     name="flashedge",
@@ -23,6 +23,7 @@ app = typer.Typer(
 app.command(name="solve", rich_help_panel="Ask")(solve.solve)
 app.command(name="chat", rich_help_panel="Ask")(chat.chat)
 app.add_typer(runs.app, name="runs", rich_help_panel="Ask")
+app.command(name="calibrate", rich_help_panel="Ask")(calibrate.calibrate)
 app.command(name="tui", rich_help_panel="Ask")(tui.tui)
 app.command(name="up", rich_help_panel="Daemon")(daemon_cmds.up)
 app.command(name="down", rich_help_panel="Daemon")(daemon_cmds.down)

@@ -229,6 +229,8 @@ def print_result(result: dict[str, Any], *, quiet: bool) -> None:
         )
         if result.get("cut_by"):
             output.note(f"stopped early: {result['cut_by']}")
+        if result.get("early_exit_note"):
+            output.note(result["early_exit_note"])
         if answer is None:
             output.note("no path holds a boxed answer; this is the best path")
     print(answer if answer is not None else str(result.get("text", "")).strip(), flush=True)
