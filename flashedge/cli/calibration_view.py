@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -53,7 +54,7 @@ def spelled(rule: Rule | None) -> str:
     if rule.policy == "length":
         return f"length: at {rule.detect} stop runs of at most {rule.max_tokens:,} tokens"
     if rule.policy.endswith("_curve"):
-        steps = ", ".join(f"{need} from {at:.2f}" for at, need in rule.curve)
+        steps = ", ".join(f"{need} up to {at:.2f}" for at, need in rule.curve)
         return f"{rule.policy} from {rule.detect} on, {rule.thresholds[0][0]}: {steps}"
     least = " and ".join(f"{name} at least {value:g}" for name, value in rule.thresholds)
     return f"{rule.policy} from {rule.detect} on: {least}"
@@ -76,9 +77,12 @@ def skyline(rule: Rule, traces: Sequence[Trace], measure: str) -> Series:
     from flashedge.certainty.candidates import needs
     from flashedge.certainty.skyline import Skyline
 
-    found = sorted(needs(traces, rule.detect, measure))
-    steps = Skyline.fitted(found).steps
-    return {"needed": found, "skyline": [(at, float(need)) for at, need in steps]}
+    found = sorted(set(needs(traces, rule.detect, measure)))
+    apart = [point for at, need in found for point in ((at, float(need)), (math.nan, math.nan))]
+    stairs: list[tuple[float, float]] = []
+    for at, need in Skyline.fitted(found).steps:
+        stairs += [(stairs[-1][0] if stairs else 0.0, need), (at, need)]
+    return {"needed": apart, "skyline": stairs}
 
 
 def draw(path: Path, choice: Choice, traces: Sequence[Trace], measure: str) -> list[Path]:
