@@ -11,9 +11,9 @@ from typing import Literal
 from flashedge.engine import sim_scheduler
 from flashedge.engine.base import EngineView, Health
 from flashedge.engine.sim_blocks import BlockCache
-from flashedge.engine.sim_cost import RTX_4090, Device, ModelShape, Work, step_time_s
 from flashedge.engine.sim_scheduler import SimScheduler
 from flashedge.errors import ConfigError, ContextOverflow, EngineDead, EngineError, GenerationFailed
+from flashedge.scheduling.roofline import RTX_4090, Device, ModelShape, Work, step_time_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

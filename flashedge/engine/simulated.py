@@ -1,11 +1,12 @@
 """A simulated Generator and Verifier on virtual time (see `sim_clock.run_virtual`).
 
     sim_text.py       codec, trace, what the model says
-    sim_cost.py       what a step costs: roofline of a device and a model shape
     sim_blocks.py     KV blocks: re-use by prefix, LRU eviction, quota
     sim_scheduler.py  which requests run in a step; preemption
     sim_engine.py     the loop, budget, health, faults
     simulated.py      the two protocols of engine.base over it
+
+What a step costs is `scheduling/roofline.py`'s to say.
 
 Ref: arXiv 2509.00195 §4.3 for the cost model. Tokens and scores are made up, but are pure
 functions of what a real model's would be functions of, so exactness can be tested here.
@@ -20,10 +21,10 @@ from statistics import NormalDist
 
 from flashedge.engine import sim_scheduler
 from flashedge.engine.base import Chunk, ExtendRequest, ScoreRequest, StepScores
-from flashedge.engine.sim_cost import RTX_4090, Device, ModelShape
 from flashedge.engine.sim_engine import Faults, Job, SimConfig, SimEngine
 from flashedge.engine.sim_text import BLANK_LINE, EOS, SEPARATOR, SimCodec, SimModel, digest
 from flashedge.errors import EngineError, RequestError
+from flashedge.scheduling.roofline import RTX_4090, Device, ModelShape
 from flashedge.types import FinishReason
 
 __all__ = ["Faults", "SimConfig", "SimulatedGenerator", "SimulatedVerifier", "simulated_pair"]

@@ -11,7 +11,6 @@ import pytest
 
 from flashedge.engine.base import ExtendRequest, ScoreRequest
 from flashedge.engine.sim_clock import VirtualTimePolicy
-from flashedge.engine.sim_cost import QWEN25_1_5B, RTX_4090, Work, step_time_s
 from flashedge.engine.sim_text import SimModel, Trace
 from flashedge.engine.simulated import (
     Faults,
@@ -21,6 +20,7 @@ from flashedge.engine.simulated import (
     simulated_pair,
 )
 from flashedge.errors import ConfigError, EngineDead, GenerationFailed, RequestError
+from flashedge.scheduling.roofline import QWEN25_1_5B, RTX_4090, Work, step_time_s
 from flashedge.types import FinishReason, Problem
 from tests.contracts.engine_contract import GeneratorContract, VerifierContract
 from tests.contracts.engine_rig import (

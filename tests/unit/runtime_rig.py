@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flashedge.engine.sim_cost import ModelShape
 from flashedge.engine.sim_engine import SimEngine
 from flashedge.engine.sim_text import SimModel, Trace, TraceRow
 from flashedge.engine.simulated import Faults, SimConfig, SimulatedGenerator, SimulatedVerifier
@@ -33,6 +32,7 @@ from flashedge.runtime.engines import Engines
 from flashedge.runtime.recall import NOTHING, Recall
 from flashedge.runtime.spec import RunSpec
 from flashedge.runtime.strategies import search_of
+from flashedge.scheduling.roofline import ModelShape
 from flashedge.search.scoring import aggregate
 from flashedge.search.tree import ROOT, Tree
 from flashedge.types import NodeId, Problem, TokenIds

@@ -12,7 +12,6 @@ from dataclasses import replace
 import pytest
 
 from flashedge.engine.sim_clock import VirtualTimePolicy
-from flashedge.engine.sim_cost import RTX_4090
 from flashedge.engine.simulated import Faults
 from flashedge.errors import EngineDead, GenerationFailed
 from flashedge.events import (
@@ -22,6 +21,7 @@ from flashedge.events import (
     Progress,
 )
 from flashedge.runtime.spec import RunSpec
+from flashedge.scheduling.roofline import RTX_4090
 from flashedge.search.tree import NodeStatus
 from tests.unit.runtime_rig import (
     BEAM,

@@ -67,25 +67,28 @@ class Work:
     new: int
 
 
-def step_flops(shape: ModelShape, batch: Iterable[Work]) -> float:
+def work_flops(shape: ModelShape, context: float, new: float) -> float:
     """2 per weight and token, and 4 per head dimension, layer and attended token."""
-    total = 0.0
-    attention = 4 * shape.layers * shape.heads * shape.head_dim
-    for work in batch:
-        attended = work.new * (work.context + (work.new + 1) / 2)
-        total += 2 * shape.params * work.new + attention * attended
-    return total
-
-
-def step_bytes(shape: ModelShape, batch: Iterable[Work]) -> float:
-    """The weights once, the KV of each context, and the new KV."""
-    tokens = sum(work.context + work.new for work in batch)
-    return shape.weights_bytes + shape.kv_bytes_per_token * tokens
+    attended = new * (context + (new + 1) / 2)
+    return 2 * shape.params * new + 4 * shape.layers * shape.heads * shape.head_dim * attended
 
 
 def step_time_s(device: Device, shape: ModelShape, batch: Iterable[Work]) -> float:
     """Seconds of one engine step. Ref: arXiv 2509.00195 §4.3."""
-    works = tuple(batch)
-    compute_s = step_flops(shape, works) / device.flops
-    memory_s = step_bytes(shape, works) / device.bandwidth
-    return device.overhead_s + max(compute_s, memory_s)
+    flops = tokens = 0.0
+    for work in batch:
+        flops += work_flops(shape, work.context, work.new)
+        tokens += work.context + work.new
+    return _bound_s(device, shape, flops, tokens)
+
+
+def even_step_s(device: Device, shape: ModelShape, count: int, context: float, new: float) -> float:
+    """Seconds of a step of `count` equal requests: `step_time_s` without the sum."""
+    flops = count * work_flops(shape, context, new)
+    return _bound_s(device, shape, flops, count * (context + new))
+
+
+def _bound_s(device: Device, shape: ModelShape, flops: float, tokens: float) -> float:
+    """Read are the weights once, and the KV of `tokens`: each context's and the new."""
+    moved = shape.weights_bytes + shape.kv_bytes_per_token * tokens
+    return device.overhead_s + max(flops / device.flops, moved / device.bandwidth)
