@@ -7,7 +7,7 @@ prefill and decode; here one batch may hold both).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 
@@ -79,16 +79,15 @@ def step_time_s(device: Device, shape: ModelShape, batch: Iterable[Work]) -> flo
     for work in batch:
         flops += work_flops(shape, work.context, work.new)
         tokens += work.context + work.new
-    return _bound_s(device, shape, flops, tokens)
-
-
-def even_step_s(device: Device, shape: ModelShape, count: int, context: float, new: float) -> float:
-    """Seconds of a step of `count` equal requests: `step_time_s` without the sum."""
-    flops = count * work_flops(shape, context, new)
-    return _bound_s(device, shape, flops, count * (context + new))
-
-
-def _bound_s(device: Device, shape: ModelShape, flops: float, tokens: float) -> float:
-    """Read are the weights once, and the KV of `tokens`: each context's and the new."""
-    moved = shape.weights_bytes + shape.kv_bytes_per_token * tokens
+    moved = shape.weights_bytes + shape.kv_bytes_per_token * tokens  # weights once, KV
     return device.overhead_s + max(flops / device.flops, moved / device.bandwidth)
+
+
+def even_step(
+    device: Device, shape: ModelShape, context: float, new: float
+) -> Callable[[int], float]:
+    """Seconds of a step of so many equal requests: `step_time_s` as a function of their number."""
+    flops_s = work_flops(shape, context, new) / device.flops
+    kv_s = shape.kv_bytes_per_token * (context + new) / device.bandwidth
+    weights_s, overhead_s = shape.weights_bytes / device.bandwidth, device.overhead_s
+    return lambda count: overhead_s + max(count * flops_s, weights_s + count * kv_s)

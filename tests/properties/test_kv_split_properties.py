@@ -1,0 +1,119 @@
+"""The split against a sweep over every pair of batches, and what more memory may do."""
+
+from __future__ import annotations
+
+from math import inf
+
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from flashedge.errors import ConfigError
+from flashedge.scheduling.kv_split import HostLink, best_split
+from flashedge.scheduling.kv_stages import EngineCost, Stage, Workload
+from tests.unit.split_rig import Whole
+
+ENGINES = st.builds(
+    EngineCost,
+    curve=st.builds(Whole, fixed=st.integers(0, 9), each=st.integers(0, 3)),
+    kv_bytes_per_token=st.integers(1, 5),
+    block_tokens=st.sampled_from([1, 4]),
+    max_batch=st.sampled_from([3, 1 << 30]),
+    least_bytes=st.sampled_from([0, 0, 60]),
+)
+LINKS = st.none() | st.builds(
+    HostLink,
+    bytes_per_s=st.sampled_from([1.0, 16.0, 1e9]),
+    capacity_bytes=st.sampled_from([0, 200, 10**6]),
+    switch_s=st.sampled_from([0.0, 4.0]),
+)
+
+
+@st.composite
+def loads(draw: st.DrawFn) -> Workload:
+    paths, context = draw(st.integers(1, 24)), draw(st.integers(0, 12))
+    live = draw(st.integers(context, paths * context))
+    step = draw(st.integers(1, 8))
+    return Workload(paths=paths, context_tokens=context, live_tokens=live, step_tokens=step)
+
+
+def sweep(stage: Stage, kv_bytes: int, link: HostLink | None = None) -> float:
+    """The fastest of all batches that fit; with `link` the KV has to be moved to be kept."""
+    best, whole = inf, stage.bytes_for(stage.paths)
+    for batch in range(1, stage.max_batch + 1):
+        if stage.bytes_for(batch) <= kv_bytes:
+            best = min(best, stage.seconds(batch, kept=False))
+    if whole <= kv_bytes and (link is None or whole <= link.capacity_bytes):
+        moved_s = 0.0 if link is None else 2 * whole / link.bytes_per_s
+        best = min(best, stage.seconds(stage.max_batch, kept=True) + moved_s)
+    return best
+
+
+@settings(max_examples=150, deadline=None)
+@given(loads(), ENGINES, ENGINES, st.integers(1, 2000), LINKS)
+def test_no_division_is_faster(
+    load: Workload,
+    generator: EngineCost,
+    verifier: EngineCost,
+    kv_bytes: int,
+    link: HostLink | None,
+) -> None:
+    decode, prefill = Stage(generator, load, decodes=True), Stage(verifier, load, decodes=False)
+    shares = range(0, kv_bytes + 1)
+    least = [(sweep(decode, kv_bytes - b) + sweep(prefill, b), -b) for b in shares]
+    shared_s = min(total for total, _ in least)
+    turns_s = inf
+    if link is not None:
+        turns_s = sum(sweep(stage, kv_bytes, link) for stage in (decode, prefill))
+        turns_s += 2 * link.switch_s
+    try:
+        split = best_split(
+            load, generator=generator, verifier=verifier, kv_bytes=kv_bytes, link=link
+        )
+    except ConfigError:
+        assert min(shared_s, turns_s) == inf
+        return
+    assert abs(split.seconds - min(shared_s, turns_s)) < 1e-6
+    assert split.offload == (turns_s < shared_s)
+    if split.offload:
+        assert split.generator_bytes == split.verifier_bytes == kv_bytes
+    else:
+        assert split.generator_bytes + split.verifier_bytes == kv_bytes
+        ties = [-b for total, b in least if total <= shared_s]
+        assert split.decode_batch == max(decode.largest_batch(kv_bytes - b) for b in ties)
+    assert decode.bytes_for(split.decode_batch) <= split.generator_bytes
+    assert prefill.bytes_for(split.prefill_batch) <= split.verifier_bytes
+    assert 1 <= split.decode_batch <= min(load.paths, generator.max_batch)
+    assert 1 <= split.prefill_batch <= min(load.paths, verifier.max_batch)
+
+
+@settings(max_examples=150, deadline=None)
+@given(loads(), ENGINES, ENGINES, st.integers(1, 2000), st.integers(0, 400), LINKS)
+def test_more_memory_is_never_slower(
+    load: Workload,
+    generator: EngineCost,
+    verifier: EngineCost,
+    kv_bytes: int,
+    more: int,
+    link: HostLink | None,
+) -> None:
+    def seconds(kv_bytes: int) -> float:
+        try:
+            return best_split(
+                load, generator=generator, verifier=verifier, kv_bytes=kv_bytes, link=link
+            ).seconds
+        except ConfigError:
+            return inf
+
+    few = seconds(kv_bytes)
+    assume(few < inf)
+    assert seconds(kv_bytes + more) <= few
+
+
+@settings(max_examples=100, deadline=None)
+@given(loads(), ENGINES, st.integers(0, 3000))
+def test_the_largest_batch_is_the_last_that_fits(
+    load: Workload, engine: EngineCost, kv_bytes: int
+) -> None:
+    stage = Stage(engine, load, decodes=True)
+    fitting = [b for b in range(1, stage.max_batch + 1) if stage.bytes_for(b) <= kv_bytes]
+    assert stage.largest_batch(kv_bytes) == max(fitting, default=0)

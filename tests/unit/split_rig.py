@@ -1,0 +1,59 @@
+"""What the tests of the KV split are written with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from flashedge.scheduling.cost_curves import BatchTime, RooflineCurve
+from flashedge.scheduling.kv_split import KvSplit, best_split
+from flashedge.scheduling.kv_stages import EngineCost, Workload
+from flashedge.scheduling.roofline import (
+    MISTRAL_7B,
+    QWEN25_1_5B,
+    QWEN25_7B,
+    RTX_4090,
+    ModelShape,
+)
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Whole:
+    """Whole seconds, so that ties are exact: fixed + each of a batch, whatever the context."""
+
+    fixed: int
+    each: int
+
+    def decode_at(self, context: float) -> BatchTime:
+        return lambda batch: self.fixed + self.each * batch
+
+    def prefill_at(self, context: float, new: float) -> BatchTime:
+        return lambda batch: self.fixed + self.each * batch * int(new)
+
+
+def of_shape(shape: ModelShape) -> EngineCost:
+    return EngineCost(
+        curve=RooflineCurve(device=RTX_4090, shape=shape),
+        kv_bytes_per_token=shape.kv_bytes_per_token,
+        block_tokens=16,
+    )
+
+
+SMALL, LARGE, VERIFIER_7B = of_shape(QWEN25_1_5B), of_shape(QWEN25_7B), of_shape(MISTRAL_7B)
+LEVEL = Workload(paths=64, context_tokens=400, live_tokens=4900, step_tokens=52)
+
+
+def half(split: KvSplit) -> KvSplit:
+    """The same memory, divided as the artifact does."""
+    middle = (split.generator_bytes + split.verifier_bytes) // 2
+    return replace(split, generator_bytes=middle, verifier_bytes=middle)
+
+
+def split_of(
+    kv_bytes: int,
+    load: Workload = LEVEL,
+    generator: EngineCost = SMALL,
+    verifier: EngineCost = VERIFIER_7B,
+) -> KvSplit:
+    return best_split(load, generator=generator, verifier=verifier, kv_bytes=kv_bytes)

@@ -1,0 +1,198 @@
+"""The KV split: what it says of known settings, ties, offload, hysteresis, too little memory.
+
+Against a brute-force sweep: tests/properties/test_kv_split_properties.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flashedge.errors import ConfigError
+from flashedge.scheduling.kv_split import HostLink, best_split, predicted, settled
+from flashedge.scheduling.kv_stages import EngineCost, Stage, Workload
+from tests.unit.split_rig import LARGE, LEVEL, MIB, SMALL, VERIFIER_7B, Whole, half, split_of
+
+LINK = HostLink(bytes_per_s=25e9, capacity_bytes=1 << 35, switch_s=0.005)
+FLAT = EngineCost(curve=Whole(fixed=1, each=0), kv_bytes_per_token=1)
+ALONE = Workload(paths=8, context_tokens=0, live_tokens=0, step_tokens=10)
+
+
+# ---------------------------------------------------------------- what is chosen
+
+
+def test_the_split_follows_pair_and_load() -> None:
+    """The artifact's split is fixed; each pair, and each level, here gets its own."""
+    heavy_verifier = split_of(3000 * MIB)
+    heavy_generator = split_of(3000 * MIB, generator=LARGE, verifier=SMALL)
+    assert heavy_verifier.verifier_bytes > 2 * heavy_generator.verifier_bytes
+    early = replace(LEVEL, context_tokens=100, live_tokens=1000)
+    assert split_of(3000 * MIB, early).verifier_bytes < heavy_verifier.verifier_bytes
+
+
+def test_a_fixed_half_is_slower() -> None:
+    found = split_of(2000 * MIB)
+    fixed_s = predicted(half(found), LEVEL, generator=SMALL, verifier=VERIFIER_7B)
+    assert fixed_s is not None
+    assert fixed_s > 1.5 * found.seconds
+
+
+def test_the_live_tree_stays_with_the_verifier_if_it_fits() -> None:
+    """One byte less and all of it is computed again at each level: the cliff."""
+    stage = Stage(VERIFIER_7B, LEVEL, decodes=False)
+    whole = stage.bytes_for(LEVEL.paths)
+    kept, lost = stage.options(whole)[-1], stage.options(whole - 1)[-1]
+    assert (kept.kept, lost.kept) == (True, False)
+    again = (LEVEL.live_tokens / LEVEL.paths + LEVEL.step_tokens) / LEVEL.step_tokens
+    assert lost.seconds / kept.seconds > 0.8 * again
+    found = split_of(2000 * MIB)
+    assert found.verifier_bytes == whole
+    assert found.prefill_batch == LEVEL.paths
+
+
+def test_what_eq_1_chooses_loses_the_verifier_its_tree() -> None:
+    """Eq. (1) as printed knows no kept KV: its verifier needs no more than a batch of paths that
+    keeps it busy, so the KV that suffix scoring lives on goes to the generator."""
+    kv_bytes = 2000 * MIB
+    path = LEVEL.context_tokens + LEVEL.step_tokens
+    unkept = Workload(paths=LEVEL.paths, context_tokens=0, live_tokens=0, step_tokens=path)
+    eq_1 = split_of(kv_bytes, unkept)
+    eq_1_s = predicted(eq_1, LEVEL, generator=SMALL, verifier=VERIFIER_7B)
+    found = split_of(kv_bytes)
+    assert eq_1_s is not None
+    assert eq_1.verifier_bytes < found.verifier_bytes
+    assert eq_1_s > 1.2 * found.seconds
+
+
+def test_ties_go_to_the_larger_decode_batch() -> None:
+    """Every batch takes a second, and the verifier is done in one round with all paths only."""
+    split = best_split(ALONE, generator=FLAT, verifier=FLAT, kv_bytes=120)
+    # verifier (8, 4, 3, 2, 1) with generator (4, 8, …): 80 s + 1 s, or 10 s + rounds
+    assert (split.decode_batch, split.prefill_batch) == (8, 4)
+    slow_decode = replace(FLAT, curve=Whole(fixed=0, each=1))  # any batch: 80 s in all
+    split = best_split(ALONE, generator=slow_decode, verifier=slow_decode, kv_bytes=90)
+    assert split.decode_batch == 8
+    assert split.prefill_batch == 1
+
+
+def test_all_memory_is_given() -> None:
+    split = split_of(9000 * MIB)
+    assert split.generator_bytes + split.verifier_bytes == 9000 * MIB
+    assert split.decode_batch == split.prefill_batch == LEVEL.paths
+
+
+def test_batches_are_bounded_by_paths_and_engine() -> None:
+    narrow = replace(SMALL, max_batch=16)
+    split = split_of(9000 * MIB, generator=narrow)
+    assert split.decode_batch == 16
+    assert split.generate_s > split_of(9000 * MIB).generate_s
+
+
+def test_an_engine_never_gets_less_than_it_can_do_with() -> None:
+    large = replace(VERIFIER_7B, least_bytes=1900 * MIB)
+    assert split_of(2000 * MIB, verifier=large).verifier_bytes >= 1900 * MIB
+    with pytest.raises(ConfigError, match="do not hold one path"):
+        split_of(1900 * MIB, verifier=large)
+
+
+# ---------------------------------------------------------------- offload
+
+
+def test_offload_where_memory_is_tight_and_the_way_is_short() -> None:
+    kv_bytes = 1400 * MIB  # the verifier's tree fits alone, not beside the generator
+    split = best_split(LEVEL, generator=SMALL, verifier=VERIFIER_7B, kv_bytes=kv_bytes, link=LINK)
+    assert split.offload
+    assert split.generator_bytes == split.verifier_bytes == kv_bytes
+    assert split.seconds < split_of(kv_bytes).seconds
+    moved = sum(
+        Stage(engine, LEVEL, decodes=engine is SMALL).bytes_for(LEVEL.paths)
+        for engine in (SMALL, VERIFIER_7B)
+    )
+    assert split.transfer_s == pytest.approx(2 * moved / 25e9 + 2 * 0.005)
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        replace(LINK, bytes_per_s=1e8),
+        replace(LINK, switch_s=1.0),
+        replace(LINK, capacity_bytes=MIB),
+    ],
+    ids=["slow", "slow to switch", "no room"],
+)
+def test_no_offload_that_costs_more(link: HostLink) -> None:
+    args = {"generator": SMALL, "verifier": VERIFIER_7B, "kv_bytes": 1500 * MIB}
+    split = best_split(LEVEL, **args, link=link)  # type: ignore[arg-type]
+    assert split.seconds <= split_of(1500 * MIB).seconds
+    if split.offload:  # KV that can't be moved is dropped
+        assert split.transfer_s == 2 * link.switch_s
+
+
+def test_no_offload_where_there_is_memory() -> None:
+    split = best_split(LEVEL, generator=SMALL, verifier=VERIFIER_7B, kv_bytes=9000 * MIB, link=LINK)
+    assert split == split_of(9000 * MIB)
+
+
+# ---------------------------------------------------------------- too little
+
+
+def test_too_little_for_one_path_names_the_bytes() -> None:
+    one = LEVEL.context_tokens + LEVEL.step_tokens
+    with pytest.raises(ConfigError, match=f"one path of {one} tokens") as e:
+        split_of(1000)
+    needed = int(str(e.value.mend).split()[3])
+    assert split_of(needed).decode_batch == 1
+    with pytest.raises(ConfigError):
+        split_of(needed - 1)
+
+
+def test_offload_needs_room_for_the_larger_only() -> None:
+    args = {"generator": SMALL, "verifier": VERIFIER_7B, "link": LINK}
+    with pytest.raises(ConfigError) as e:
+        best_split(LEVEL, **args, kv_bytes=1000)  # type: ignore[arg-type]
+    needed = int(str(e.value.mend).split()[3])
+    assert best_split(LEVEL, **args, kv_bytes=needed).offload  # type: ignore[arg-type]
+    with pytest.raises(ConfigError):
+        best_split(LEVEL, **args, kv_bytes=needed - 1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"paths": 0},
+        {"step_tokens": 0},
+        {"context_tokens": -1},
+        {"live_tokens": 399},
+        {"live_tokens": 64 * 400 + 1},
+    ],
+)
+def test_loads_that_can_not_be(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="Workload"):
+        replace(LEVEL, **wrong)
+
+
+# ---------------------------------------------------------------- hysteresis
+
+
+def test_a_split_stands_until_it_pays_to_move() -> None:
+    last = split_of(2000 * MIB)
+    new = split_of(3000 * MIB)
+    assert settled(None, new, last_s=None) is new
+    assert settled(last, new, last_s=None) is new  # it no longer fits
+    assert settled(last, new, last_s=new.seconds * 1.05) is last
+    assert settled(last, new, last_s=new.seconds * 1.11) is new
+    assert settled(last, new, last_s=new.seconds * 1.05, least_gain=0.05) is new
+    assert settled(last, new, last_s=new.seconds * 0.9) is last
+
+
+def test_a_standing_split_is_predicted_as_it_was_chosen() -> None:
+    args = {"generator": SMALL, "verifier": VERIFIER_7B}
+    for kv_bytes in (300 * MIB, 1500 * MIB, 9000 * MIB):
+        for link in (None, LINK):
+            split = best_split(LEVEL, **args, kv_bytes=kv_bytes, link=link)
+            assert predicted(split, LEVEL, **args, link=link) == pytest.approx(split.seconds)
+    longer = replace(LEVEL, context_tokens=10**6, live_tokens=10**6)
+    assert predicted(split_of(300 * MIB), longer, **args) is None
+    away = best_split(LEVEL, **args, kv_bytes=1400 * MIB, link=LINK)
+    assert predicted(away, LEVEL, **args) is None
