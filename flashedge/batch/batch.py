@@ -14,10 +14,10 @@ from dataclasses import dataclass
 
 from flashedge.batch.attempts import BUDGET, Attempt, Attempts
 from flashedge.batch.ledger import Ledger
-from flashedge.batch.problems import BatchProblem, ProblemId
 from flashedge.batch.record import Record
 from flashedge.certainty.shared_budget import Claim, share_budget, top_up
 from flashedge.errors import RequestError
+from flashedge.problem_file import FileProblem, ProblemId
 from flashedge.runtime.groups import first_error
 
 LEAST_GRANT_TOKENS = 64
@@ -68,7 +68,7 @@ class Batch:
 
     def __init__(
         self,
-        problems: Sequence[BatchProblem],
+        problems: Sequence[FileProblem],
         attempts: Attempts,
         ledger: Ledger,
         grade: Grade,

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flashedge.batch.problems import ProblemId
 from flashedge.batch.record import Record
 from flashedge.errors import ConfigError, Conflict, StoreError
+from flashedge.problem_file import ProblemId
 
 _OTHER = "give the same input and options to go on, or another --output"
 

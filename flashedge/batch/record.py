@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flashedge.batch.problems import ProblemId
+from flashedge.problem_file import ProblemId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

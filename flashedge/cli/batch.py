@@ -18,7 +18,7 @@ from flashedge.errors import ConfigError, RequestError
 if TYPE_CHECKING:
     from flashedge.batch.batch import Batch, Budget
     from flashedge.batch.ledger import Ledger
-    from flashedge.batch.problems import BatchProblem
+    from flashedge.problem_file import FileProblem
 
 MAX_JOBS = 64
 
@@ -50,7 +50,7 @@ def solve_batch(
     """
     from flashedge.batch.batch import failed
     from flashedge.batch.ledger import Ledger
-    from flashedge.batch.problems import digest, read_problems
+    from flashedge.batch.problems import batch_problems, digest
     from flashedge.batch.record import tally
 
     if target is None:
@@ -58,7 +58,7 @@ def solve_batch(
     jobs = 2 * config.max_running if jobs is None else jobs
     if not 1 <= jobs <= MAX_JOBS:
         raise RequestError(f"--jobs is {jobs}; it must be in [1, {MAX_JOBS}]", param="jobs")
-    problems = read_problems(source)
+    problems = batch_problems(source)
     if target.exists() and target.samefile(source):
         raise ConfigError(f"{target} is the input; give another --output", param="output")
     budget = _budget(budget_tokens_total, settings, len(problems))
@@ -92,7 +92,7 @@ def _budget(total: int | None, settings: Mapping[str, Any], num_problems: int) -
 
 
 async def _solve(
-    problems: tuple[BatchProblem, ...],
+    problems: tuple[FileProblem, ...],
     ledger: Ledger,
     settings: Mapping[str, Any],
     config: Config,

@@ -54,7 +54,7 @@ def calibrate(
     from flashedge.cli.calibration_runs import right_answers, run_problems, stored_runs
     from flashedge.cli.calibration_view import draw, print_choice
     from flashedge.fingerprint import changed_at, pair_fingerprint
-    from flashedge.problem_file import read_problems
+    from flashedge.problem_file import read_labelled
     from flashedge.registry import find_pair
     from flashedge.runtime.calibrations import Calibration, save_calibration
     from flashedge.runtime.exit_options import ExitOptions, rule_of
@@ -64,7 +64,7 @@ def calibrate(
     _check(accuracy_floor, policy, plot)
     if problems is None and not from_runs:
         raise RequestError("name a file of problems", mend="or --from-runs", param="problems")
-    asked = () if problems is None else read_problems(problems, None if from_runs else limit)
+    asked = () if problems is None else read_labelled(problems, None if from_runs else limit)
     config = load_config({"pair": pair})
     with ready_client(config) as client:
         served = find_pair(client.status()["pair"], config)

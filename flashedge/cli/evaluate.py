@@ -43,12 +43,12 @@ def evaluate(
     from flashedge.evaluation.records import RecordFile, Settings
     from flashedge.evaluation.step_tokens import step_counter
     from flashedge.fingerprint import pair_fingerprint
-    from flashedge.problem_file import read_problems
+    from flashedge.problem_file import read_labelled
 
     sizes = sizes_of(n)
     config = load_config({"pair": pair})
     chosen = find_pair(config.pair, config)
-    asked = read_problems(problems, limit)
+    asked = read_labelled(problems, limit)
     generator, _ = (resolve_model(spec, config) for spec in (chosen.generator, chosen.verifier))
     settings = Settings(
         pair=chosen.name,
@@ -174,7 +174,7 @@ def _bar(kept: RecordFile, failed: dict[str, str], done: int, total: int) -> Ite
                 kept.append(record)
 
             def problem_failed(self, problem: LabelledProblem, error: FlashEdgeError) -> None:
-                failed[problem.id] = error.line
+                failed[str(problem.id)] = error.line
 
         yield Keeper()
 

@@ -111,10 +111,11 @@ def _tree(view: TreeView) -> Iterator[str]:
             children.setdefault(node.parent, []).append(node)
     stack: list[SeenNode | str] = list(reversed(children.get(ROOT, [])))
     while stack:
-        node = stack.pop()
-        if isinstance(node, str):
-            yield node
+        item = stack.pop()
+        if isinstance(item, str):
+            yield item
             continue
+        node = item
         below = children.get(node.id, [])
         kinds = ["best"] if node.id in chosen else []
         kinds += ["dropped"] if node.status in _DROPPED else []

@@ -116,17 +116,22 @@ def solve(
     }
     settings = {k: v for k, v in given.items() if v is not None}
     config = load_config({"pair": pair})
-    several = {
-        "jobs": jobs,
-        "budget_tokens_total": budget_tokens_total,
-        "retry_failed": retry_failed,
-    }
+    several = {"jobs": jobs, "budget_tokens_total": budget_tokens_total}
     if source is not None:
         if problem is not None or file is not None:
             raise RequestError("give either --input or one problem", param="input")
-        batch.solve_batch(settings, source, target, config, **several, as_json=as_json, quiet=quiet)
+        batch.solve_batch(
+            settings,
+            source,
+            target,
+            config,
+            **several,
+            retry_failed=retry_failed,
+            as_json=as_json,
+            quiet=quiet,
+        )
         return
-    batch.check_alone(output=target, **several)
+    batch.check_alone(output=target, **several, retry_failed=retry_failed)
     body: dict[str, Any] = {"problem": read_problem(problem, file), **settings}
     with ready_client(config) as client:
         result = follow(client, body, show=not quiet, live=not as_json)

@@ -80,7 +80,7 @@ class Measurer:
         right = {a: await self._is_right(a, problem) for a in set(spelt.values())}
         return ProblemRecord(
             index=problem.index,
-            id=problem.id,
+            id=str(problem.id),
             family=problem.family,
             steps=problem.steps,
             greedy=await self._chosen(greedy, problem),

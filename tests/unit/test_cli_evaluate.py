@@ -112,9 +112,9 @@ def test_problems_left_out_are_named(
     serve(monkeypatch, errors={"1 + 2?": "context_length_exceeded"})
     done = cli("models", "eval", "--problems", str(problems), "--n", "2,3", "--json")
     assert done.code == 0
-    assert json.loads(done.out)["failed"] == {"0": "it failed"}
+    assert json.loads(done.out)["failed"] == {"1": "it failed"}
     assert json.loads(done.out)["problems"] == 3
-    assert "left out: problem 0" in done.err
+    assert "left out: problem 1" in done.err
 
 
 @pytest.mark.parametrize(

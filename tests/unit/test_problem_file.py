@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flashedge.errors import ConfigError
-from flashedge.problem_file import LabelledProblem, read_problems
+from flashedge.problem_file import FileProblem, LabelledProblem, read_labelled, read_problems
 
 
 def write(path: Path, *lines: Any) -> Path:
@@ -19,10 +19,10 @@ def write(path: Path, *lines: Any) -> Path:
 
 def test_every_field_and_blank_lines(tmp_path: Path) -> None:
     own = {"id": "a-1", "problem": " 2 + 2? ", "answer": "4", "family": "sum", "steps": 3}
-    found = read_problems(write(tmp_path / "p", own, "", {"problem": "x", "answer": 5}))
+    found = read_labelled(write(tmp_path / "p", own, "", {"problem": "x", "answer": 5}))
     assert found == (
         LabelledProblem(index=0, id="a-1", text="2 + 2?", answer="4", family="sum", steps=3),
-        LabelledProblem(index=1, id="1", text="x", answer="5"),
+        LabelledProblem(index=1, id=3, text="x", answer="5"),
     )
 
 
@@ -31,12 +31,12 @@ def test_every_field_and_blank_lines(tmp_path: Path) -> None:
     [
         (
             {"question": "q", "answer": "2 * 3 = <<2*3=6>>6.\n#### 1,600", "idx": 0},
-            "0",
+            0,
             "1600",
             None,
         ),
-        ({"question": "q", "problem": "q", "answer": 27.0, "id": 0}, "0", "27", None),
-        ({"problem": "q", "answer": 0.5, "id": 7}, "7", "0.5", None),
+        ({"question": "q", "problem": "q", "answer": 27.0, "id": 0}, 0, "27", None),
+        ({"problem": "q", "answer": 0.5, "id": 7}, 7, "0.5", None),
         (
             {"problem": "q", "answer": "\\frac{1}{2}", "unique_id": "t/1", "subject": "Algebra"},
             "t/1",
@@ -46,9 +46,9 @@ def test_every_field_and_blank_lines(tmp_path: Path) -> None:
     ],
 )
 def test_fields_of_the_data_sets(
-    tmp_path: Path, line: dict[str, Any], id: str, answer: str, family: str | None
+    tmp_path: Path, line: dict[str, Any], id: str | int, answer: str, family: str | None
 ) -> None:
-    (found,) = read_problems(write(tmp_path / "p", line))
+    (found,) = read_labelled(write(tmp_path / "p", line))
     assert (found.id, found.answer, found.family) == (id, answer, family)
 
 
@@ -67,11 +67,17 @@ def test_a_limit_reads_no_further(tmp_path: Path) -> None:
         ({"problem": "x"}, "line 2: answer"),
         ({"problem": "x", "answer": True}, "line 2: answer"),
         ({"problem": "x", "answer": " "}, "line 2: answer"),
+        ({"problem": "x", "answer": "1", "id": []}, "line 2: id"),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path: Path, line: Any, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        read_problems(write(tmp_path / "p", {"problem": "x", "answer": "1"}, line))
+        read_labelled(write(tmp_path / "p", {"problem": "x", "answer": "1"}, line))
+
+
+def test_answers_may_be_missing_where_nobody_needs_them(tmp_path: Path) -> None:
+    path = write(tmp_path / "p", {"problem": "x", "answer": "1"}, {"problem": "y"})
+    assert read_problems(path)[1] == FileProblem(index=1, id=2, text="y")
 
 
 def test_no_file_and_no_problem(tmp_path: Path) -> None:
