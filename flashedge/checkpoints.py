@@ -102,6 +102,24 @@ def check_embedder(path: Path) -> Path:
     return folders[0]
 
 
+def read_config(path: Path) -> dict[str, Any]:
+    """The model's config.json. Raises CheckpointError."""
+    return _json(path / "config.json")
+
+
+def tensor_shapes(path: Path) -> list[list[int]]:
+    """The shape of every tensor in the folder's safetensors files; empty when there are none.
+
+    Raises CheckpointError for a damaged file.
+    """
+    return [
+        tensor["shape"]
+        for file in sorted(path.glob("*.safetensors"))
+        for name, tensor in _header(file).items()
+        if name != "__metadata__"
+    ]
+
+
 def _check_architecture(
     path: Path, config: Mapping[str, Any], kind: str, family: str | None
 ) -> None:

@@ -6,7 +6,7 @@ Both libraries are imported when a plot is made, so that no other command waits 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,8 @@ from flashedge.errors import ConfigError
 Series = Mapping[str, Sequence[tuple[float, float]]]
 
 SUFFIXES = (".svg", ".png")
-_MARKERS = ("hd", "*", "+", "o", "x", "#")  # told apart without colour
+_MARKERS = ("hd", "*", "+", "o", "x", "#", "@", "%")  # told apart without colour
+_SHAPES = "osD^vP"
 
 
 def line_plot(
@@ -28,17 +29,16 @@ def line_plot(
     steps: bool = False,
     diagonal: bool = False,
     points: bool = False,
+    marks: Collection[str] = (),
+    log: bool = False,
 ) -> None:
     """Write a picture of the named lines, each a sequence of (x, y), as `path`'s suffix says.
 
     `steps` holds each value until the next x, `diagonal` adds the line y = x, `points` marks
-    every point. A nan leaves a gap. Raises ConfigError for another suffix or an unwritable path.
+    every point; series in `marks` are points without a line; `log` makes both axes logarithmic. A
+    nan leaves a gap. Raises ConfigError for another suffix or an unwritable path.
     """
-    if path.suffix.lower() not in SUFFIXES:
-        raise ConfigError(
-            f"can't draw {path}: its ending is {path.suffix or 'missing'}",
-            mend=f"end it with {' or '.join(SUFFIXES)}",
-        )
+    check_suffix(path)
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -47,17 +47,21 @@ def line_plot(
         figure = Figure(figsize=(7, 4.5), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
-        for name, line in series.items():
+        for index, (name, line) in enumerate(series.items()):
+            shape = _SHAPES[index % len(_SHAPES)] if name in marks else "o" if points else ""
             axes.plot(
                 [at for at, _ in line],
                 [value for _, value in line],
                 label=name,
-                marker="o" if points else "",
+                marker=shape,
+                linestyle="none" if name in marks else None,
                 drawstyle="steps-post" if steps else "default",
             )
         if diagonal:
             axes.axline((0, 0), slope=1, color="grey", linewidth=1, linestyle=":")
         axes.set(title=title, xlabel=x, ylabel=y)
+        if log:
+            axes.set(xscale="log", yscale="log")
         axes.grid(alpha=0.3)
         if series:
             axes.legend()
@@ -71,8 +75,29 @@ def line_plot(
             ) from error
 
 
-def terminal_plot(series: Series, *, title: str, x: str, y: str, width: int, height: int) -> str:
-    """The named lines as plain text, `width` columns and `height` rows; nan points are left out."""
+def check_suffix(path: Path) -> None:
+    """Raises ConfigError unless `line_plot` can draw into a file of this name."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise ConfigError(
+            f"can't draw {path}: its ending is {path.suffix or 'missing'}",
+            mend=f"end it with {' or '.join(SUFFIXES)}",
+        )
+
+
+def terminal_plot(
+    series: Series,
+    *,
+    title: str,
+    x: str,
+    y: str,
+    width: int,
+    height: int,
+    marks: Collection[str] = (),
+) -> str:
+    """The named lines as plain text, `width` columns and `height` rows; nan points are left out.
+
+    Series in `marks` are points without a line.
+    """
     import plotext
 
     plotext.terminal.limit(False, False)  # the size asked for, on any terminal
@@ -85,7 +110,7 @@ def terminal_plot(series: Series, *, title: str, x: str, y: str, width: int, hei
             [value for _, value in kept],
             marker=_MARKERS[index % len(_MARKERS)],
         )
-        figure.draw(signal.lines().label(name))
+        figure.draw((signal if name in marks else signal.lines()).label(name))
     figure.plot_size(width, height)
     figure.title(title)
     figure.label(x, "x")

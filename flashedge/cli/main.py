@@ -8,7 +8,18 @@ from typing import Annotated
 import typer
 
 from flashedge import __version__
-from flashedge.cli import calibrate, chat, daemon_cmds, doctor, models, output, runs, solve, tui
+from flashedge.cli import (
+    calibrate,
+    chat,
+    daemon_cmds,
+    doctor,
+    models,
+    output,
+    profile,
+    runs,
+    solve,
+    tui,
+)
 
 app = typer.Typer(
     name="flashedge",
@@ -29,6 +40,7 @@ app.command(name="up", rich_help_panel="Daemon")(daemon_cmds.up)
 app.command(name="down", rich_help_panel="Daemon")(daemon_cmds.down)
 app.command(name="ps", rich_help_panel="Daemon")(daemon_cmds.ps)
 app.command(name="logs", rich_help_panel="Daemon")(daemon_cmds.logs)
+app.command(name="profile", rich_help_panel="Daemon")(profile.profile)
 app.command(name="doctor", rich_help_panel="Daemon")(doctor.doctor)
 app.add_typer(models.app, name="models", rich_help_panel="Models")
 

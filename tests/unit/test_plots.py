@@ -27,11 +27,31 @@ def test_an_svg_is_whole_and_the_same_each_time(tmp_path: Path) -> None:
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
-@pytest.mark.parametrize("option", ["steps", "diagonal", "points"])
+@pytest.mark.parametrize("option", ["steps", "diagonal", "points", "log"])
 def test_each_option_changes_the_picture(tmp_path: Path, option: str) -> None:
     draw(tmp_path / "plain.svg")
     draw(tmp_path / "other.svg", **{option: True})
     assert (tmp_path / "plain.svg").read_bytes() != (tmp_path / "other.svg").read_bytes()
+
+
+def test_marks_are_points_without_a_line(tmp_path: Path) -> None:
+    for marks in ((), ("first",)):
+        line_plot(
+            tmp_path / f"{len(marks)}.svg",
+            SERIES,
+            title="t",
+            x="x",
+            y="y",
+            marks=marks,
+            points=True,
+        )
+    assert (tmp_path / "0.svg").read_bytes() != (tmp_path / "1.svg").read_bytes()
+    line = [(0.0, 0.0), (1.0, 1.0)]
+    drawn = [
+        terminal_plot({"a": line}, title="t", x="x", y="y", width=40, height=15, marks=marks)
+        for marks in ((), ("a",))
+    ]
+    assert len(drawn[0].replace(" ", "")) > len(drawn[1].replace(" ", ""))
 
 
 def test_a_png_by_its_suffix_into_a_new_folder(tmp_path: Path) -> None:

@@ -15,6 +15,10 @@ class EngineFront:
         self._budget_bytes: int | None = None
 
     @property
+    def options(self) -> EngineOptions:
+        return self._options
+
+    @property
     def max_model_len(self) -> int:
         return self._options.max_model_len
 

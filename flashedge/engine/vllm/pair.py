@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flashedge.config import Config
-from flashedge.engine.base import Generator, Health, Verifier
+from flashedge.engine.base import Chunk, ExtendRequest, Generator, Health, Verifier
+from flashedge.engine.model_shape import model_shape
+from flashedge.engine.probe import GeneratorProbe, VerifierProbe
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.process import EngineOptions
 from flashedge.registry import ModelSpec, Pair, resolve_model
@@ -69,6 +72,29 @@ class VllmPair:
         from flashedge.engine.vllm.self_test import batch_invariance
 
         return await batch_invariance(self.generator)
+
+    def probes(self) -> tuple[GeneratorProbe, VerifierProbe]:
+        """What `profiler` measures the started engines by. Raises CheckpointError."""
+        from flashedge.engine.vllm.generator import edge_params
+
+        generator, verifier = self.generator, self.verifier
+
+        def on_and_on(request: ExtendRequest) -> AsyncGenerator[Chunk]:
+            """Past the end of the answer, to the request's last token."""
+            changes = {"stop_token_ids": [], "ignore_eos": True}
+            params = edge_params(request, generator.codec, generator.max_model_len, **changes)
+            return generator.stream(request, params)
+
+        limit = self._config.max_num_seqs
+        spec, path = self._pair.generator, self._generator_path
+        kv_bytes = generator.options.kv_bytes
+        shape = model_shape(path, spec.dtype, spec.weights_bytes)
+        generation = GeneratorProbe(
+            generator, shape, max_sequences=limit, kv_bytes=kv_bytes, open_stream=on_and_on
+        )
+        spec, path, kv_bytes = self._pair.verifier, self._verifier_path, verifier.options.kv_bytes
+        shape = model_shape(path, spec.dtype, spec.weights_bytes)
+        return generation, VerifierProbe(verifier, shape, max_sequences=limit, kv_bytes=kv_bytes)
 
     def _build(self) -> None:
         """Imports what is heavy; in a thread, so that the daemon answers meanwhile."""

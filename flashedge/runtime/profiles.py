@@ -1,0 +1,45 @@
+"""Where a pair's profile is kept, and what it must have been measured on to count here."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+
+from flashedge.config import Config
+from flashedge.engine.vllm import compat
+from flashedge.errors import EngineError
+from flashedge.fingerprint import pair_fingerprint
+from flashedge.registry import Pair
+from profiler.device import describe_device
+from profiler.errors import ProfileError
+from profiler.profile import Found, load_profile
+
+
+def device_kind() -> str:
+    """cpu or cuda: what the engines run on. Raises ConfigError without vLLM."""
+    return "cpu" if compat.on_cpu() else "cuda"
+
+
+def profile_path(pair: Pair, config: Config) -> Path:
+    return config.state_dir / "profiles" / f"{pair.name.replace('/', '_')}.json"
+
+
+def profile_fingerprint(pair: Pair, config: Config) -> dict[str, str]:
+    """What a profile of the pair hangs on here. Raises ConfigError, EngineError without a card."""
+    name, version = compat.installed()
+    try:
+        device = describe_device(device_kind())
+    except ProfileError as error:
+        raise EngineError(str(error), mend=error.mend) from error
+    return {
+        **device,
+        "vllm": f"{name} {version}",
+        "torch": importlib.metadata.version("torch"),
+        "pair": f"{pair.name} {pair_fingerprint(pair, config)}",
+        "threads": str(config.threads_per_engine),
+    }
+
+
+def find_profile(pair: Pair, config: Config) -> Found:
+    """The pair's profile, if it was measured on what is here now. Raises as the fingerprint."""
+    return load_profile(profile_path(pair, config), profile_fingerprint(pair, config))

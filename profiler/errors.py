@@ -1,0 +1,11 @@
+"""The one exception of this package."""
+
+from __future__ import annotations
+
+
+class ProfileError(Exception):
+    """Something could not be measured or kept. `mend` says what to do, if known."""
+
+    def __init__(self, message: str, *, mend: str | None = None) -> None:
+        super().__init__(message)
+        self.mend = mend

@@ -1,0 +1,124 @@
+"""The state of the NVIDIA cards, by NVML, and what of it is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from profiler.errors import ProfileError
+
+# nvmlClocksEventReason* of nvml.h; those that are no slowdown (idle, set by the user) are left out
+THROTTLES = {
+    0x04: "the power limit",
+    0x08: "a hardware slowdown (heat or power)",
+    0x20: "heat (software slowdown)",
+    0x40: "heat (hardware slowdown)",
+    0x80: "the power supply's brake",
+}
+HOT_WITHIN_C = 5
+LOW_POWER = 0.9  # of the card's default limit
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """One card. None: the card does not tell."""
+
+    name: str
+    driver: str
+    memory_bytes: int
+    free_bytes: int
+    throttled_by: tuple[str, ...] = ()
+    display: bool | None = None
+    temperature_c: int | None = None
+    slowdown_c: int | None = None
+    power_limit_w: float | None = None
+    default_power_limit_w: float | None = None
+    clock_mhz: int | None = None
+    max_clock_mhz: int | None = None
+
+
+def read_cards(nvml: Any = None) -> tuple[Card, ...]:
+    """All cards, as the driver numbers them. nvml: the module `pynvml`, or one like it.
+
+    Raises ProfileError saying why there is none.
+    """
+    if nvml is None:
+        nvml = _pynvml()
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as error:
+        raise ProfileError(f"no NVIDIA card ({error})") from error
+    try:
+        driver = str(nvml.nvmlSystemGetDriverVersion())
+        handles = [
+            nvml.nvmlDeviceGetHandleByIndex(i) for i in range(int(nvml.nvmlDeviceGetCount()))
+        ]
+        cards = tuple(_card(nvml, handle, driver) for handle in handles)
+    except nvml.NVMLError as error:
+        raise ProfileError(f"the NVIDIA driver does not answer ({error})") from error
+    finally:
+        nvml.nvmlShutdown()
+    if not cards:
+        raise ProfileError("no NVIDIA card")
+    return cards
+
+
+def _pynvml() -> Any:
+    try:
+        import pynvml
+    except ImportError as error:
+        raise ProfileError("nvidia-ml-py is not installed", mend="scripts/setup.sh") from error
+    return pynvml
+
+
+def warnings_of(cards: Sequence[Card], ram_bytes: int) -> Iterator[str]:
+    """What slows the cards or may fail on them, a line each. ram_bytes: of the host, in all."""
+    for card in cards:
+        for reason in card.throttled_by:
+            at = f" ({card.clock_mhz} of {card.max_clock_mhz} MHz)" if card.clock_mhz else ""
+            yield f"{card.name} is slowed by {reason}{at}"
+        hot = card.temperature_c is not None and card.slowdown_c is not None
+        if hot and (card.temperature_c or 0) >= (card.slowdown_c or 0) - HOT_WITHIN_C:
+            yield f"{card.name} is at {card.temperature_c} °C; it slows down at {card.slowdown_c}"
+        usual = card.default_power_limit_w
+        if usual and card.power_limit_w and card.power_limit_w < LOW_POWER * usual:
+            yield f"{card.name} is limited to {card.power_limit_w:.0f} W of {usual:.0f}"
+        if card.display:
+            yield f"a display runs on {card.name}: it takes memory, and long steps make it stutter"
+        if ram_bytes < card.memory_bytes:
+            yield (
+                f"the machine has {ram_bytes / 2**30:.0f} GiB of RAM, {card.name} "
+                f"{card.memory_bytes / 2**30:.0f}: models load slowly, little KV can be offloaded"
+            )
+
+
+def _card(nvml: Any, handle: Any, driver: str) -> Card:
+    def asked(name: str, *arguments: object) -> Any:
+        """None where this card or this NVML does not know the question."""
+        call = getattr(nvml, name, None)
+        try:
+            return None if call is None else call(handle, *arguments)
+        except nvml.NVMLError:
+            return None
+
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    reasons = asked("nvmlDeviceGetCurrentClocksEventReasons")
+    if reasons is None:  # its name before driver 535
+        reasons = asked("nvmlDeviceGetCurrentClocksThrottleReasons")
+    display, limit = asked("nvmlDeviceGetDisplayActive"), asked("nvmlDeviceGetPowerManagementLimit")
+    usual = asked("nvmlDeviceGetPowerManagementDefaultLimit")
+    return Card(
+        name=str(nvml.nvmlDeviceGetName(handle)),
+        driver=driver,
+        memory_bytes=int(memory.total),
+        free_bytes=int(memory.free),
+        throttled_by=tuple(why for bit, why in THROTTLES.items() if (reasons or 0) & bit),
+        display=None if display is None else bool(display),
+        temperature_c=asked("nvmlDeviceGetTemperature", 0),  # NVML_TEMPERATURE_GPU
+        slowdown_c=asked("nvmlDeviceGetTemperatureThreshold", 1),  # …THRESHOLD_SLOWDOWN
+        power_limit_w=None if limit is None else limit / 1000,
+        default_power_limit_w=None if usual is None else usual / 1000,
+        clock_mhz=asked("nvmlDeviceGetClockInfo", 1),  # NVML_CLOCK_SM
+        max_clock_mhz=asked("nvmlDeviceGetMaxClockInfo", 1),
+    )

@@ -1,0 +1,98 @@
+"""A whole profile: the device first, then each model, each fitted."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from profiler.bench import measure_device
+from profiler.errors import ProfileError
+from profiler.gpu import read_cards, warnings_of
+from profiler.probes import ModelProbe, Progress, measure_steps
+from profiler.profile import Model, Profile
+from profiler.roofline import Sample, fit
+
+QUICK_S, FULL_S = 24.0, 150.0
+DEVICE_SHARE, MODEL_WEIGHTS = 0.2, {True: 2, False: 1}  # of the time; by whether it decodes
+
+
+async def profile_device(
+    kind: str, threads: int, *, quick: bool, on_progress: Progress
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """(figures of `bench`, warnings of the state right after). Raises ProfileError.
+
+    To be called before the engines start: they would take the device's time and memory.
+    """
+    limit_s = DEVICE_SHARE * (QUICK_S if quick else FULL_S)
+    figures = await asyncio.to_thread(measure_device, kind, threads, limit_s, on_progress)
+    return figures, await asyncio.to_thread(device_warnings, kind)
+
+
+def device_warnings(kind: str, nvml: Any = None) -> tuple[str, ...]:
+    """What slows the device just now. Raises ProfileError when no card answers."""
+    if kind == "cpu":
+        busy = os.getloadavg()[0] / (os.cpu_count() or 1)
+        if busy <= 1:
+            return ()
+        return (
+            f"the machine was busy: {os.getloadavg()[0]:.1f} programs on {os.cpu_count()} cores",
+        )
+    import psutil
+
+    return tuple(warnings_of(read_cards(nvml), psutil.virtual_memory().total))
+
+
+async def profile_models(
+    probes: Sequence[ModelProbe], *, quick: bool, on_progress: Progress
+) -> tuple[Model, ...]:
+    """Measure and fit every model. Raises ProfileError."""
+    total_s = (1 - DEVICE_SHARE) * (QUICK_S if quick else FULL_S)
+    weights = [MODEL_WEIGHTS[probe.decodes] for probe in probes]
+    models, done = [], 0.0
+    for probe, weight in zip(probes, weights, strict=True):
+        share = weight / sum(weights)
+
+        def tell(part: float, what: str, done: float = done, share: float = share) -> None:
+            on_progress(done + min(part, 1.0) * share, what)
+
+        samples = await measure_steps(probe, quick=quick, limit_s=total_s * share, on_progress=tell)
+        models.append(fitted(probe.name, samples))
+        done += share
+    return tuple(models)
+
+
+def fitted(name: str, samples: Sequence[Sample]) -> Model:
+    """A fit for each phase that was measured. Raises ProfileError."""
+    phases = dict.fromkeys(s.phase for s in samples)
+    fits = {phase: fit([s for s in samples if s.phase == phase]) for phase in phases}
+    return Model(name=name, samples=tuple(samples), fits=fits)
+
+
+def profile_of(
+    fingerprint: Mapping[str, str],
+    kind: str,
+    device: Mapping[str, Any],
+    models: Sequence[Model],
+    *,
+    quick: bool,
+    began: float,
+    warnings: Sequence[str],
+) -> Profile:
+    """Everything put together. began: `time.monotonic()` at the start."""
+    if not models:
+        raise ProfileError("no model was measured")
+    return Profile(
+        made_at=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        quick=quick,
+        wall_s=round(time.monotonic() - began, 1),
+        load=round(os.getloadavg()[0], 2),
+        fingerprint=dict(fingerprint),
+        kind=kind,
+        device=dict(device),
+        models=tuple(models),
+        warnings=tuple(warnings),
+    )

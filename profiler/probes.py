@@ -1,0 +1,125 @@
+"""Which engine steps of a model are measured, and how: rounds over a grid, in a time limit."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from profiler.errors import ProfileError
+from profiler.roofline import MIN_SAMPLES, Sample
+
+PREFILL, DECODE = "prefill", "decode"
+DECODE_STEPS = 12
+Progress = Callable[[float, str], None]
+
+
+class ModelProbe(Protocol):
+    """One model in its engine. Both measurements must compute every token anew: no prompt may be
+    in the KV cache from an earlier one. Their samples carry what was really computed.
+
+    max_context: tokens of one sequence; max_sequences and max_step_tokens: of one engine step;
+    kv_tokens: that the KV cache holds; decodes: False for a model that only scores.
+    """
+
+    name: str
+    max_context: int
+    max_sequences: int
+    max_step_tokens: int
+    kv_tokens: int
+    decodes: bool
+
+    def now_s(self) -> float:
+        """The clock that samples are taken by."""
+        ...
+
+    async def prefill(self, sequences: int, tokens: int) -> Sample:
+        """One step that computes about `tokens` tokens of each of so many new sequences."""
+        ...
+
+    async def decode(self, sequences: int, context: int, steps: int) -> Sample | None:
+        """The mean of `steps` steps, one token of each sequence behind about `context` tokens;
+        None when they never were all under way at once."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One measurement to make. tokens: prefilled, or the context that is decoded behind."""
+
+    phase: str
+    sequences: int
+    tokens: int
+
+    @property
+    def told(self) -> str:
+        return f"{self.phase} {self.sequences} x {self.tokens}"
+
+
+def grid(probe: ModelProbe, quick: bool) -> tuple[Point, ...]:
+    """The points that fit the engine, the cheap ones first."""
+    lengths = (16, 64, 256, 768, 3072) if quick else (16, 32, 64, 128, 256, 512, 768, 1536, 3072)
+    prefill_batches = (1, 8, 32) if quick else (1, 4, 16, 64)
+    decode_batches = (1, 8, 32, 64) if quick else (1, 2, 4, 8, 16, 32, 64, 128, 256)
+    contexts = (32, 256, 768) if quick else (32, 128, 384, 768, 2048, 8192)
+    points = [
+        Point(phase=PREFILL, sequences=batch, tokens=length)
+        for batch in prefill_batches
+        for length in lengths
+        if batch * length <= min(probe.max_step_tokens, probe.kv_tokens // 2)
+    ]
+    if probe.decodes:
+        points += [
+            Point(phase=DECODE, sequences=batch, tokens=context)
+            for batch in decode_batches
+            for context in contexts
+            if batch * (context + 4 * DECODE_STEPS) <= probe.kv_tokens // 2
+        ]
+    fitting = (
+        p
+        for p in points
+        if p.tokens + 4 * DECODE_STEPS <= probe.max_context and p.sequences <= probe.max_sequences
+    )
+    return tuple(sorted(fitting, key=lambda p: p.sequences * p.tokens))
+
+
+async def measure_steps(
+    probe: ModelProbe, *, quick: bool, limit_s: float, on_progress: Progress
+) -> tuple[Sample, ...]:
+    """The sample of median time of every point of the grid, over as many rounds as `limit_s`
+    allows (3 when quick, else 7). What takes too long is left out, the dearest first.
+
+    Raises ProfileError when less than a fit needs was measured of either phase.
+    """
+    points, rounds = grid(probe, quick), 3 if quick else 7
+    began = probe.now_s()
+    await probe.prefill(1, 16)  # what an engine does only at its first request
+    found: dict[Point, list[Sample]] = defaultdict(list)
+    for turn in range(rounds):
+        for index, point in enumerate(points):
+            spent = probe.now_s() - began
+            if spent > limit_s:
+                break
+            share = (turn * len(points) + index) / (rounds * len(points))
+            on_progress(max(share, spent / limit_s), f"{probe.name}: {point.told}")
+            sample = await _measure(probe, point)
+            if sample is not None:
+                found[point].append(sample)
+    samples = tuple(
+        sorted(several, key=lambda s: s.seconds)[len(several) // 2] for several in found.values()
+    )
+    for phase in (PREFILL, DECODE) if probe.decodes else (PREFILL,):
+        count = sum(s.phase == phase for s in samples)
+        if count < MIN_SAMPLES:
+            raise ProfileError(
+                f"{probe.name}: only {count} {phase} steps could be measured in {limit_s:.0f} s",
+                mend="end other programs, or give it longer: flashedge profile without --quick",
+            )
+    return samples
+
+
+async def _measure(probe: ModelProbe, point: Point) -> Sample | None:
+    if point.phase == PREFILL:
+        return await probe.prefill(point.sequences, point.tokens)
+    return await probe.decode(point.sequences, point.tokens, DECODE_STEPS)

@@ -1,0 +1,155 @@
+"""Engine steps as a roofline with overhead, fitted robustly.
+
+seconds = overhead_s + sequences * sequence_s + max(flops / flops_per_s, bytes / bytes_per_s)
+
+Ref: arXiv 2509.00195 §4.3 (Eq. 1 has the two bounds); overhead and the share of each sequence are
+ours: on small models they are most of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from profiler.errors import ProfileError
+
+Array = NDArray[np.float64]
+
+MIN_SAMPLES = 4
+KNEE = 0.02  # relative errors beyond it count linearly, not squared (Huber)
+ROUNDS = 12  # of reweighting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One measured step. sequences: in the batch; context: tokens of KV before it, and new:
+    tokens computed in it, both a sequence; flops and bytes: what the whole step needs."""
+
+    phase: str
+    sequences: int
+    context: float
+    new: float
+    seconds: float
+    flops: float
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """See the module. None: that bound was never met, so nothing is known of it.
+
+    median_error and p90_error: of |predicted / measured - 1| over the samples of the fit.
+    """
+
+    overhead_s: float
+    sequence_s: float
+    flops_per_s: float | None
+    bytes_per_s: float | None
+    median_error: float
+    p90_error: float
+    samples: int
+
+    def seconds(self, *, sequences: float, flops: float, bytes: float) -> float:
+        """The predicted time of a step."""
+        compute_s = flops / self.flops_per_s if self.flops_per_s else 0.0
+        memory_s = bytes / self.bytes_per_s if self.bytes_per_s else 0.0
+        return self.overhead_s + sequences * self.sequence_s + max(compute_s, memory_s)
+
+
+def fit(samples: Sequence[Sample]) -> Fit:
+    """The roofline that fits best: least Huber loss of relative errors, all terms >= 0.
+
+    Which bound holds for a sample depends only on its intensity, flops / bytes: compute from some
+    intensity on, memory below. So every split of the samples by intensity is tried, each a linear
+    problem. Raises ProfileError for fewer than 4 samples or a time that is not positive.
+    """
+    if len(samples) < MIN_SAMPLES:
+        raise ProfileError(f"{len(samples)} steps were measured; a fit needs {MIN_SAMPLES}")
+    if any(not 0 < s.seconds < float("inf") for s in samples):
+        raise ProfileError("a measured step took no time, or for ever")
+    ordered = sorted(samples, key=lambda s: s.flops / max(s.bytes, 1.0))
+    seconds = np.array([s.seconds for s in ordered])
+    sequences = np.array([float(s.sequences) for s in ordered])
+    flops = np.array([s.flops for s in ordered])
+    moved = np.array([s.bytes for s in ordered])
+    if np.ptp(sequences) == 0:
+        sequences = np.zeros_like(sequences)  # one with the overhead
+    best_loss, best = np.inf, np.zeros(4)
+    for split in range(len(ordered) + 1):
+        if 1 in (split, len(ordered) - split):
+            continue  # a bound that one sample alone meets is fitted to its noise
+        by_memory = np.arange(len(ordered)) < split
+        columns = np.stack(
+            [
+                np.ones_like(seconds),
+                sequences,
+                np.where(by_memory, 0.0, flops),
+                np.where(by_memory, moved, 0.0),
+            ],
+            axis=1,
+        )
+        terms = _nonnegative_robust(columns, seconds)
+        loss = float(_huber(_predicted(terms, sequences, flops, moved) / seconds - 1).sum())
+        if loss < best_loss:
+            best_loss, best = loss, terms
+    errors = np.abs(_predicted(best, sequences, flops, moved) / seconds - 1)
+    overhead_s, sequence_s, per_flop, per_byte = (float(t) for t in best)
+    return Fit(
+        overhead_s=overhead_s,
+        sequence_s=sequence_s,
+        flops_per_s=1 / per_flop if per_flop > 0 else None,
+        bytes_per_s=1 / per_byte if per_byte > 0 else None,
+        median_error=float(np.median(errors)),
+        p90_error=float(np.quantile(errors, 0.9)),
+        samples=len(ordered),
+    )
+
+
+def _predicted(terms: Array, sequences: Array, flops: Array, moved: Array) -> Array:
+    bound: Array = np.maximum(flops * terms[2], moved * terms[3])
+    predicted: Array = terms[0] + sequences * terms[1] + bound
+    return predicted
+
+
+def _huber(errors: Array) -> Array:
+    size = np.abs(errors)
+    loss: Array = np.where(size < KNEE, size**2 / 2, KNEE * (size - KNEE / 2))
+    return loss
+
+
+def _nonnegative_robust(columns: Array, seconds: Array) -> Array:
+    """columns: (samples, 4) -> (4,) terms >= 0 of least Huber loss, by reweighting."""
+    relative = columns / seconds[:, None]
+    weights = np.ones(len(seconds))
+    terms = np.zeros(columns.shape[1])
+    for _ in range(ROUNDS):
+        terms = _nonnegative(relative, weights)
+        size = np.abs(relative @ terms - 1)
+        weights = KNEE / np.maximum(size, KNEE)
+    return terms
+
+
+def _nonnegative(columns: Array, weights: Array) -> Array:
+    """Weighted least squares of columns @ terms = 1 with terms >= 0: the best of all subsets of
+    columns whose own solution is positive (four columns: 15 small systems)."""
+    scale = np.sqrt((columns**2).mean(axis=0))
+    used = [int(i) for i in np.flatnonzero(scale)]
+    scaled = columns[:, used] / scale[used]
+    gram, right = (scaled.T * weights) @ scaled, (scaled.T * weights).sum(axis=1)
+    best_gain, best = 0.0, np.zeros(columns.shape[1])
+    for size in range(1, len(used) + 1):
+        for chosen in combinations(range(len(used)), size):
+            at = list(chosen)
+            try:
+                solution = np.linalg.solve(gram[np.ix_(at, at)], right[at])
+            except np.linalg.LinAlgError:
+                continue
+            gain = float(right[at] @ solution)  # fall of the weighted squares
+            if (solution > 0).all() and gain > best_gain * (1 + 1e-9):
+                best_gain, best = gain, np.zeros(columns.shape[1])
+                best[[used[i] for i in at]] = solution / scale[[used[i] for i in at]]
+    return best
