@@ -1,9 +1,9 @@
 """One frozen configuration: explicit values, then FLASHEDGE_* variables, then the user's file.
 
 The file is `config.toml` in the configuration folder. Its keys are the fields of `Config`; a field
-`clusters_model` may also stand as `model` in a table `[clusters]`. Variables are FLASHEDGE_ and a
-field's name in capitals. FLASHEDGE_HOME moves the state, cache and
-configuration folders under one folder.
+`clusters_model` may also stand as `model` in a table `[clusters]`, one `scheduling_…` in
+`[scheduling]`. Variables are FLASHEDGE_ and a field's name in capitals. FLASHEDGE_HOME moves the
+state, cache and configuration folders under one folder.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class Config:
     stops after so long without work (None: never); *_kv_bytes: instead of the pair's memory plan
     (a file may say "512MiB"); max_num_seqs: sequences in one engine step; clusters_model: what
     groups open-ended answers, a folder or a hub name (None: likeness of words), clusters_threshold:
-    least cosine of its vectors for two answers to be one.
+    least cosine of its vectors for two answers to be one; scheduling_prefix_order: paths of a
+    level that share KV are handed to the engines together (false: as they come).
     """
 
     host: str = "127.0.0.1"
@@ -56,6 +57,7 @@ class Config:
     max_num_seqs: int = 256
     clusters_model: str | None = None
     clusters_threshold: float = 0.55
+    scheduling_prefix_order: bool = True
     state_dir: Path
     cache_dir: Path
     config_dir: Path
@@ -91,7 +93,15 @@ _MINIMUM: Mapping[str, float] = types.MappingProxyType(
     }
 )
 _MAXIMUM: Mapping[str, float] = types.MappingProxyType({"port": 65535, "clusters_threshold": 1})
-_TABLES = ("clusters",)
+_TABLES = ("clusters", "scheduling")
+_TRUTHS = {"true": True, "false": False}
+_WANTED = {
+    Path: "a folder",
+    str: "a string",
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+}
 
 
 def load_config(
@@ -188,11 +198,13 @@ def _parse(key: str, value: object, source: str) -> Any:
         parsed = Path(value).expanduser().absolute()
     elif kind is str and isinstance(value, str):
         parsed = value
+    elif kind is bool:
+        parsed = value if isinstance(value, bool) else _TRUTHS.get(str(value).strip().lower())
     elif kind is int and not isinstance(value, bool):
         parsed = _integer(value, sizes=key.endswith("_bytes"))
     elif kind is float and isinstance(value, int | float | str) and not isinstance(value, bool):
         parsed = _number(value)
-    wanted = {Path: "a folder", str: "a string", int: "an integer", float: "a number"}[kind]
+    wanted = _WANTED[kind]
     if parsed is None:
         raise ConfigError(f"{key} is {value!r} in {source}; it must be {wanted}", param=key)
     if key in _MINIMUM and not parsed >= _MINIMUM[key]:

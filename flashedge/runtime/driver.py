@@ -24,6 +24,7 @@ from flashedge.events import (
 from flashedge.runtime.answer_groups import grouped
 from flashedge.runtime.engines import Engines, retried
 from flashedge.runtime.groups import first_error
+from flashedge.runtime.hand_over import in_order
 from flashedge.runtime.recall import NOTHING, Recall
 from flashedge.runtime.segments import probe_answer, segment_of
 from flashedge.runtime.spec import RunSpec
@@ -136,7 +137,7 @@ class Driver:
         if commands:
             self._teller.marks(tree)
         finish = None
-        for command in commands:
+        for command in in_order(commands, tree, self._engines.order):
             match command:
                 case Expand(parent=parent, children=children, granularity=granularity):
                     self._teller.expansion(tree, command)

@@ -10,6 +10,8 @@ from typing import Protocol, TypeVar
 from flashedge.certainty.clusters import alike, group
 from flashedge.engine.base import Generator, Verifier
 from flashedge.errors import EngineDead, GenerationFailed
+from flashedge.runtime.hand_over import Ordering
+from flashedge.scheduling.prefix_order import sweep_order
 from flashedge.types import NodeId
 
 RETRIES = 3
@@ -48,10 +50,13 @@ class WordGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engines:
+    """order: in which the paths of a level are handed to them."""
+
     generator: Generator
     verifier: Verifier
     grader: Grader
     texts: TextGroups = field(default_factory=WordGroups)
+    order: Ordering = sweep_order
 
 
 async def retried(

@@ -41,6 +41,7 @@ from flashedge.runtime.run_id import check_run_id, new_run_id
 from flashedge.runtime.spec import RunSpec
 from flashedge.runtime.store import RunStore
 from flashedge.runtime.strategies import search_of
+from flashedge.scheduling.prefix_order import arrival_order, sweep_order
 from flashedge.search.seeds import child_seed
 from flashedge.types import MAX_SEED, Message, Timing, TokenIds, Usage
 
@@ -287,11 +288,13 @@ class Service:
 
     def _engines_for(self, run: Run) -> Engines:
         pair, stock = self._engines, run.spec.baseline
+        ordered = self.config.scheduling_prefix_order and not stock
         return Engines(
             generator=pair.stock_generator if stock else pair.generator,
             verifier=pair.stock_verifier if stock else pair.verifier,
             grader=self._grader,
             texts=self._texts,
+            order=sweep_order if ordered else arrival_order,
         )
 
     def _observe(self, run_id: str) -> Any:

@@ -67,6 +67,8 @@ def test_sizes(tmp_path: Path, text: object, count: int) -> None:
         ("host", 5, "must be a string"),
         ("state_dir", "", "must be a folder"),
         ("generator_kv_bytes", "12XiB", "must be an integer"),
+        ("scheduling_prefix_order", "maybe", "must be true or false"),
+        ("scheduling_prefix_order", 1, "must be true or false"),
         ("clusters_threshold", 1.5, "at most 1"),
         ("clusters_threshold", -0.1, "at least 0"),
     ],
@@ -85,6 +87,14 @@ def test_clusters_have_a_table_of_their_own(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="unknown key 'clusters_modle'") as e:
         load(tmp_path, '[clusters]\nmodle = "x"\n')
     assert e.value.mend == "did you mean 'clusters_model'?"
+
+
+def test_prefix_order_is_on_unless_switched_off(tmp_path: Path) -> None:
+    assert load(tmp_path).scheduling_prefix_order
+    off = load(tmp_path, "[scheduling]\nprefix_order = false\n")
+    assert not off.scheduling_prefix_order
+    again = load(tmp_path, env={"FLASHEDGE_SCHEDULING_PREFIX_ORDER": "True"})
+    assert again.scheduling_prefix_order
 
 
 def test_unknown_key_in_the_file_names_the_nearest(tmp_path: Path) -> None:

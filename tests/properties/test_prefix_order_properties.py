@@ -1,0 +1,91 @@
+"""Orders against every permutation, and against what the paper's appendix claims of them."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise, permutations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flashedge.scheduling.prefix_order import (
+    prefix_order,
+    scattered_order,
+    shared,
+    shared_sum,
+    sweep_order,
+)
+from flashedge.scheduling.radix_cost import RadixTree, batches, cache_cost, eviction_cost
+
+PATH = st.lists(st.integers(0, 2), max_size=4).map(tuple)
+FEW = st.lists(PATH, min_size=1, max_size=6)
+MANY = st.lists(st.lists(st.integers(0, 3), max_size=8).map(tuple), min_size=1, max_size=40)
+
+
+@settings(max_examples=150, deadline=None)
+@given(FEW)
+def test_no_permutation_shares_more(paths: list[tuple[int, ...]]) -> None:
+    sums = [shared_sum(paths, order) for order in permutations(range(len(paths)))]
+    assert shared_sum(paths, prefix_order(paths)) == max(sums)
+    assert shared_sum(paths, sweep_order(paths)) == max(sums)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(*[st.integers(0, 2)] * 3), min_size=1, max_size=6))
+def test_few_permutations_of_a_level_share_less_than_the_scattered(
+    paths: list[tuple[int, ...]],
+) -> None:
+    sums = [shared_sum(paths, order) for order in permutations(range(len(paths)))]
+    assert shared_sum(paths, scattered_order(paths)) <= sum(sums) / len(sums)
+
+
+@settings(deadline=None)
+@given(MANY)
+def test_greedy_by_shared_prefix(paths: list[tuple[int, ...]]) -> None:
+    """The scheduling invariant of §4.2."""
+    order = prefix_order(paths)
+    assert sorted(order) == list(range(len(paths)))
+    for k in range(len(order) - 1):
+        following = [shared(paths[order[k]], paths[i]) for i in order[k + 1 :]]
+        assert following[0] == max(following)
+
+
+@settings(max_examples=30, deadline=None)
+@given(MANY)
+def test_no_swap_helps(paths: list[tuple[int, ...]]) -> None:
+    """App. A.2: local optimality, under any swap of two."""
+    order = list(prefix_order(paths))
+    best = shared_sum(paths, tuple(order))
+    for i, j in combinations(range(len(order)), 2):
+        order[i], order[j] = order[j], order[i]
+        assert shared_sum(paths, tuple(order)) <= best
+        order[i], order[j] = order[j], order[i]
+
+
+@settings(deadline=None)
+@given(MANY)
+def test_each_block_is_computed_once_by_a_cache_of_one_path(
+    paths: list[tuple[int, ...]],
+) -> None:
+    """Which no order can do better: what it shares is all that can be shared."""
+    one = max(max(map(len, paths)), 1)
+    tree = RadixTree()
+    for path in paths:
+        tree.blocks(path)
+    order = prefix_order(paths)
+    assert cache_cost([(paths, order)], one).computed == len(tree)
+    assert shared_sum(paths, order) == sum(map(len, paths)) - len(tree)
+
+
+@settings(deadline=None)
+@given(FEW, st.integers(4, 12))
+def test_costs_are_consistent(paths: list[tuple[int, ...]], capacity: int) -> None:
+    for order in (prefix_order(paths), scattered_order(paths)):
+        groups = batches(paths, order, capacity)
+        assert all(len(group) <= capacity for group in groups)
+        common = sum(len(a & b) for a, b in pairwise(groups))
+        assert eviction_cost(paths, order, capacity) == (
+            sum(len(group) for group in groups[:-1]) - common
+        )
+        cost = cache_cost([(paths, order)], capacity)
+        assert cost.computed <= cost.touched == sum(map(len, paths))
+        assert cost.computed - cost.evicted <= capacity
