@@ -1,0 +1,172 @@
+"""What the order of the paths of a level is worth to a KV cache that is too small for them.
+
+    python -m scripts.bench.flashtts.prefix_order [--n 16 64]
+
+Beam searches run on the simulated pair (step lengths of real samples); their trees are then run
+level by level through an LRU cache, one path at a time, in five orders. `tight` is the cache as a
+share of the widest level's distinct blocks. Told are blocks computed (the least is each block
+once) over the whole search, and the paper's eviction cost within the levels (arXiv 2509.00195
+§4.2). Then the simulator itself, with batching and both engines under that tight KV: virtual
+seconds of a run and share of tokens re-used. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from random import Random
+from typing import Any
+
+from flashedge.engine.sim_blocks import chain
+from flashedge.engine.sim_clock import run_virtual
+from flashedge.engine.sim_engine import SimConfig
+from flashedge.engine.sim_text import SimModel, Trace
+from flashedge.engine.simulated import SimulatedGenerator, SimulatedVerifier
+from flashedge.grading import Grader
+from flashedge.runtime.driver import Driver
+from flashedge.runtime.engines import Engines
+from flashedge.runtime.hand_over import Ordering
+from flashedge.runtime.spec import RunSpec
+from flashedge.runtime.strategies import search_of
+from flashedge.scheduling.prefix_order import (
+    Paths,
+    arrival_order,
+    prefix_order,
+    random_order,
+    scattered_order,
+    sweep_order,
+)
+from flashedge.scheduling.radix_cost import cache_cost, eviction_cost
+from flashedge.scheduling.roofline import QWEN25_1_5B
+from flashedge.search.tree import Tree
+from flashedge.types import TokenIds
+from scripts.bench.daemon import DATA, report
+
+TRACE = Trace.read(DATA / "step_lengths_small.jsonl")
+BLOCK = 16
+TIGHT = (0.25, 0.5, 0.75, 1.0)
+PROBLEMS = 6
+CONTEXT = 1024
+AMPLE_TOKENS = 1 << 20
+
+
+def orders() -> dict[str, Ordering]:
+    random = Random(0)
+    return {
+        "worst": scattered_order,
+        "random": lambda paths: random_order(paths, random),
+        "arrival": arrival_order,
+        "prefix": prefix_order,
+        "sweep": sweep_order,
+    }
+
+
+# ---------------------------------------------------------------- the trees
+
+
+async def searched(n: int, row: int, kv_tokens: int, order: Ordering) -> dict[str, Any]:
+    """One beam search on the simulated pair, each engine with room for `kv_tokens`."""
+    config = SimConfig(
+        shape=QWEN25_1_5B,
+        kv_bytes=kv_tokens * QWEN25_1_5B.kv_bytes_per_token,
+        block_tokens=BLOCK,
+        max_model_len=CONTEXT,
+        max_num_seqs=max(n, 256),
+    )
+    gate, loop = asyncio.Lock(), asyncio.get_running_loop()
+    generator = SimulatedGenerator(config, SimModel(TRACE), gate=gate)
+    verifier = SimulatedVerifier(config, gate=gate)
+    engines = Engines(generator=generator, verifier=verifier, grader=Grader(), order=order)
+    spec = RunSpec(problem=TRACE.problem(row), pair="bundled", n=n, seed=row)
+    prompt = generator.codec.encode_chat(spec.problem.messages)
+    driver = Driver(search_of(spec), spec, prompt, engines, lambda event: None)
+    began = loop.time()
+    outcome = await driver.run()
+    await engines.grader.close()  # type: ignore[attr-defined]
+    return {
+        "tree": outcome.tree,
+        "prompt": prompt,
+        "seconds": loop.time() - began,
+        "busy_s": generator.busy_s + verifier.busy_s,
+        "tokens": driver.verifier_tokens,
+        "cached": driver.verifier_cached_tokens,
+    }
+
+
+Level = tuple[Paths, Paths]  # node ids, blocks
+
+
+def levels_of(tree: Tree, prompt: TokenIds) -> list[Level]:
+    """The paths that the verifier is given, level by level, as the search asks for them."""
+    found: dict[int, tuple[list[Any], list[Any]]] = {}
+    for node in tree.nodes.values():
+        if node.segment is not None:
+            names, paths = found.setdefault(node.depth, ([], []))
+            names.append([at.id for at in tree.path(node.id)])
+            paths.append(blocks_of((*prompt, *tree.path_token_ids(node.id))))
+    return [found[depth] for depth in sorted(found)]
+
+
+def blocks_of(tokens: TokenIds) -> list[int]:
+    keys = [0]
+    for at in range(0, len(tokens) - BLOCK + 1, BLOCK):
+        keys.append(chain(keys[-1], tokens[at : at + BLOCK]))
+    return keys[1:]
+
+
+# ---------------------------------------------------------------- the cost
+
+
+def modelled(trees: list[list[Level]], tight: float) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for name, order in orders().items():
+        computed = evicted = least = 0
+        for levels in trees:
+            ordered = [(blocks, order(names)) for names, blocks in levels]
+            capacity = capacity_of(levels, tight)
+            computed += cache_cost(ordered, capacity).computed
+            evicted += sum(eviction_cost(paths, at, capacity) for paths, at in ordered)
+            least += len({key for paths, _ in ordered for path in paths for key in path})
+        found[name] = {"computed": computed, "evicted": evicted, "least": least}
+    return found
+
+
+def capacity_of(levels: list[Level], tight: float) -> int:
+    """Blocks; at least one path of the longest kind."""
+    widest = max(len({key for path in blocks for key in path}) for _, blocks in levels)
+    longest = max(len(path) for _, blocks in levels for path in blocks)
+    return max(round(tight * widest), longest)
+
+
+def simulated(n: int, trees: list[list[Level]], tight: float) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for name, order in orders().items():
+        runs = [
+            run_virtual(searched(n, row, max(capacity_of(t, tight) * BLOCK, CONTEXT), order))
+            for row, t in enumerate(trees)
+        ]
+        share = sum(r["cached"] for r in runs) / sum(r["tokens"] for r in runs)
+        busy_s = sum(r["busy_s"] for r in runs)
+        found[name] = {"busy_s": round(busy_s, 3), "verifier_reuse": round(share, 3)}
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--n", type=int, nargs="+", default=[16, 64])
+    widths = parser.parse_args().n
+    model: dict[str, Any] = {}
+    simulator: dict[str, Any] = {}
+    for n in widths:
+        made = [run_virtual(searched(n, r, AMPLE_TOKENS, arrival_order)) for r in range(PROBLEMS)]
+        trees = [levels_of(run["tree"], run["prompt"]) for run in made]
+        for tight in TIGHT:
+            key = f"n={n} tight={tight}"
+            model[key], simulator[key] = modelled(trees, tight), simulated(n, trees, tight)
+            for name in orders():
+                print(f"{key:18} {name:8} {model[key][name]} {simulator[key][name]}", flush=True)
+    report(model=model, simulator=simulator)
+
+
+if __name__ == "__main__":
+    main()

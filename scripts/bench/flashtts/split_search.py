@@ -1,0 +1,93 @@
+"""How long the search for the best KV split takes.
+
+    python -m scripts.bench.flashtts.split_search
+
+The search looks at one batch for each number of rounds, about 2 √N an engine, each a call of the
+cost curve: so the time goes with √N and with what a call costs (roofline: a few multiplications;
+measured: a bisection). Median and 95th percentile over pairs, budgets and repeats, with offload
+looked at too, which costs next to nothing. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Iterator
+from itertools import product
+
+from flashedge.scheduling.cost_curves import CostCurve, RooflineCurve, measured
+from flashedge.scheduling.kv_split import HostLink, best_split
+from flashedge.scheduling.kv_stages import EngineCost, Workload
+from flashedge.scheduling.roofline import (
+    MISTRAL_7B,
+    QWEN25_1_5B,
+    QWEN25_7B,
+    RTX_4090,
+    ModelShape,
+)
+from scripts.bench.daemon import report
+
+WIDTHS = (8, 16, 32, 64, 128, 256, 512)
+PAIRS = ((QWEN25_1_5B, QWEN25_1_5B), (QWEN25_1_5B, MISTRAL_7B), (QWEN25_7B, QWEN25_1_5B))
+BUDGETS_GIB = (1, 2, 4, 8, 14)
+REPEATS = 40
+LINK = HostLink(bytes_per_s=25e9, capacity_bytes=32 << 30, switch_s=0.005)
+BATCHES, CONTEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256), (0, 256, 1024, 4096)
+TOKENS = (16, 64, 256, 1024, 4096)
+
+
+def roofline(shape: ModelShape) -> CostCurve:
+    return RooflineCurve(device=RTX_4090, shape=shape)
+
+
+def points(shape: ModelShape) -> CostCurve:
+    """The roofline, as a profiler would have measured it."""
+    curve = roofline(shape)
+    return measured(
+        batches=BATCHES,
+        contexts=CONTEXTS,
+        decode=[[curve.decode_at(c)(b) for c in CONTEXTS] for b in BATCHES],
+        tokens=TOKENS,
+        prefill=[curve.prefill_at(0, t)(1) for t in TOKENS],
+    )
+
+
+def engine(shape: ModelShape, curve: CostCurve) -> EngineCost:
+    return EngineCost(curve=curve, kv_bytes_per_token=shape.kv_bytes_per_token, block_tokens=16)
+
+
+def load(paths: int) -> Workload:
+    """In the middle of a beam search with four children each: 52 tokens a step, 400 so far."""
+    live = 100 + 300 * -(-paths // 4)
+    return Workload(paths=paths, context_tokens=400, live_tokens=live, step_tokens=52)
+
+
+def searches_s(kind: str, paths: int) -> Iterator[float]:
+    make = {"roofline": roofline, "measured": points}[kind]
+    for (generator, verifier), gib in product(PAIRS, BUDGETS_GIB):
+        engines = engine(generator, make(generator)), engine(verifier, make(verifier))
+        for _ in range(REPEATS):
+            began = time.perf_counter()
+            best_split(
+                load(paths),
+                generator=engines[0],
+                verifier=engines[1],
+                kv_bytes=gib << 30,
+                link=LINK,
+            )
+            yield time.perf_counter() - began
+
+
+def main() -> None:
+    figures: dict[str, dict[str, list[float]]] = {}
+    for kind in ("roofline", "measured"):
+        for paths in WIDTHS:
+            took = sorted(searches_s(kind, paths))
+            found = statistics.median(took) * 1e3, took[len(took) * 95 // 100] * 1e3
+            print(f"{kind:9} N={paths:<4} median {found[0]:.3f} ms, p95 {found[1]:.3f} ms")
+            figures.setdefault(kind, {})[f"n={paths}"] = [round(ms, 4) for ms in found]
+    report(median_and_p95_ms=figures)
+
+
+if __name__ == "__main__":
+    main()
