@@ -66,14 +66,17 @@ def test_what_eq_1_chooses_loses_the_verifier_its_tree() -> None:
 
 
 def test_ties_go_to_the_larger_decode_batch() -> None:
-    """Every batch takes a second, and the verifier is done in one round with all paths only."""
-    split = best_split(ALONE, generator=FLAT, verifier=FLAT, kv_bytes=120)
-    # verifier (8, 4, 3, 2, 1) with generator (4, 8, …): 80 s + 1 s, or 10 s + rounds
+    """Room for twelve paths: eight decode and four score, or the other way round, in 30 s."""
+    slow = replace(FLAT, curve=Whole(fixed=10, each=0))  # as slow for a step as ten decode steps
+    split = best_split(ALONE, generator=FLAT, verifier=slow, kv_bytes=120)
+    assert split.seconds == 30
     assert (split.decode_batch, split.prefill_batch) == (8, 4)
-    slow_decode = replace(FLAT, curve=Whole(fixed=0, each=1))  # any batch: 80 s in all
-    split = best_split(ALONE, generator=slow_decode, verifier=slow_decode, kv_bytes=90)
-    assert split.decode_batch == 8
-    assert split.prefill_batch == 1
+
+
+def test_what_no_batch_of_the_verifier_needs_goes_to_the_generator() -> None:
+    linear = replace(FLAT, curve=Whole(fixed=0, each=1))  # as long in all, whatever the batch
+    split = best_split(ALONE, generator=linear, verifier=linear, kv_bytes=90)
+    assert (split.decode_batch, split.prefill_batch) == (8, 1)
 
 
 def test_all_memory_is_given() -> None:
