@@ -5,7 +5,7 @@ set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 VENV=${FLASHEDGE_VENV:-$ROOT/.venv}
 TORCH_CPU_INDEX=https://download.pytorch.org/whl/cpu
-MODE='' DEV=0 TORCH_INDEX='' PYTHON=${PYTHON:-} QUIET=0
+MODE='' DEV=0 TORCH_INDEX='' PYTHON=${PYTHON:-} QUIET=0 PROFILE=1
 
 usage() {
   cat <<'EOF'
@@ -19,6 +19,7 @@ of disk (CPU) or 15 GB (CUDA). A second run that finds nothing to do takes less 
   --dev               also what the tests need
   --torch-index URL   take torch from this index
   --python PROGRAM    make the environment with this Python
+  --no-profile        do not measure the machine at the end (about half a minute)
   --quiet             say nothing when there is nothing to do
   --help
 EOF
@@ -37,6 +38,7 @@ while [ $# -gt 0 ]; do
     --cpu | --cuda) MODE=${1#--} ;;
     --dev) DEV=1 ;;
     --quiet) QUIET=1 ;;
+    --no-profile) PROFILE=0 ;;
     --torch-index | --python)
       [ $# -ge 2 ] || die "$1 needs a value"
       if [ "$1" = --python ]; then PYTHON=$2; else TORCH_INDEX=$2; fi
@@ -267,6 +269,13 @@ EOF
   fi
 }
 
+measure() { # the figures that memory is split by; FlashEdge runs without them too
+  if [ "$PROFILE" = 0 ]; then return; fi
+  say "  measuring the machine (about half a minute; Ctrl-C skips it)"
+  "$VENV/bin/flashedge" profile --quick --if-needed >>"$LOG" 2>&1 ||
+    say "  not measured: $(grep '^error: ' "$LOG" | tail -n 1 | cut -c 8-); flashedge profile does it later"
+}
+
 main() {
   local start=$SECONDS requirements=()
   if command -v flock >/dev/null; then
@@ -301,6 +310,8 @@ main() {
   verify
   rm -rf "$VENV/.tmp"
   printf '%s\n%s\n%s\n' "$MODE" "$DEV" "$(fingerprint)" >"$STAMP"
+  trap : INT
+  measure
   say "done in $((SECONDS - start)) s; FlashEdge is $VENV/bin/flashedge"
 }
 

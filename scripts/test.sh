@@ -8,7 +8,7 @@ VENV=${FLASHEDGE_VENV:-$ROOT/.venv}
 cd "$ROOT"
 
 if [ "${1:-}" = --help ]; then sed -n '2,3s/^# //p' "${BASH_SOURCE[0]}" && exit 0; fi
-bash scripts/setup.sh --dev --quiet
+bash scripts/setup.sh --dev --quiet --no-profile
 
 run() {
   printf '== %s\n' "$*"

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from flashedge.cli import output
+from flashedge.cli.profile import renew
 from flashedge.config import Config, load_config
 from flashedge.errors import DaemonError, EngineError
 
@@ -48,6 +49,7 @@ def up(
             f"a daemon already runs at {running.url} (process {running.pid}, pair {running.pair})",
             mend="flashedge down stops it",
         )
+    renew(config)
     process = daemon_control.start(config, given)
     if not wait:
         output.note(f"started process {process.pid}; flashedge ps says when it is ready")
@@ -160,8 +162,11 @@ def waiting() -> Iterator[Callable[[str], None]]:
 def ready_client(config: Config) -> Any:
     """A client of a ready daemon, started if none runs. Raises as `daemon_control.ensure`."""
     from flashedge import daemon_control
+    from flashedge.daemon_files import holder
 
     if daemon_control.find(config) is None:
+        if holder(config) is None:
+            renew(config)
         with waiting() as say:
             daemon_control.ensure(config, on_state=say)
     else:

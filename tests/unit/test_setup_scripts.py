@@ -326,3 +326,29 @@ def test_the_lists_hold_what_pyproject_asks_for() -> None:
             key = re.sub(r"[-_.]+", "-", wanted.name).lower()
             version = next(iter(listed[key].specifier)).version
             assert wanted.specifier.contains(version), (name, line)
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("exit 0", ""),
+        ("echo 'error: a daemon runs (process 7)' >&2; exit 4", "not measured: a daemon runs"),
+    ],
+)
+def test_a_measurement_that_fails_does_not_fail_the_set_up(
+    tmp_path: Path, command: str, said: str
+) -> None:
+    """The function `measure` of setup.sh with another `flashedge`."""
+    (tmp_path / "bin").mkdir()
+    fake(tmp_path / "bin", "flashedge", f'echo "$@" >{tmp_path}/asked\n{command}')
+    text = (ROOT / "scripts" / "setup.sh").read_text()
+    function = re.search(r"^measure\(\) \{.*?^\}", text, re.M | re.S)
+    assert function is not None
+    script = (
+        f'set -euo pipefail\nsay() {{ echo "$*"; }}\nVENV={tmp_path} LOG={tmp_path}/log PROFILE=1\n'
+        f"{function[0]}\nmeasure\necho went on\n"
+    )
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+    assert done.stdout.endswith("went on\n")
+    assert said in done.stdout
+    assert (tmp_path / "asked").read_text().split() == ["profile", "--quick", "--if-needed"]
