@@ -375,9 +375,9 @@ def build(config: Config) -> Service:
 
     Raises ConfigError, CheckpointError, StoreError. Heavy imports happen in `Service.start`.
     """
-    texts = embedding_groups(config)
     from flashedge.engine.vllm.pair import VllmPair
 
     pair = find_pair(config.pair, config)
+    texts = embedding_groups(config)
     store = RunStore(config.state_dir / "runs.sqlite")
     return Service(config, pair, VllmPair(pair, config), store, Grader(), texts)
