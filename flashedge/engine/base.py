@@ -7,10 +7,11 @@ process is gone; `wait_ready` returns once it is back). Nothing else.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from flashedge.scheduling.speculation import FollowUp
 from flashedge.types import FinishReason, Message, Problem, Sampling, TokenIds
 
 
@@ -21,7 +22,8 @@ class ExtendRequest:
     The noise of the token at absolute position p is a pure function of (seed, p), so the same
     request yields the same tokens whenever and beside whatever it runs. `to_boundary`: stop
     after the first token that completes a blank line (FinishReason.BOUNDARY); max_tokens
-    reached is STEP_LIMIT. `priority`: lower runs first among the waiting.
+    reached is STEP_LIMIT. `priority`: lower runs first among the waiting. `follow_up`: what comes
+    next if this step is kept, for a generator that speculates; it changes no token.
     """
 
     token_ids: TokenIds
@@ -30,19 +32,30 @@ class ExtendRequest:
     max_tokens: int
     to_boundary: bool
     priority: int = 0
+    follow_up: FollowUp | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
     """Some new tokens. `finish` is set on the last chunk only (which may hold no token).
 
-    cached_tokens: on the first chunk, prompt tokens whose KV was re-used.
+    cached_tokens: on the first chunk, prompt tokens whose KV was re-used; speculated_tokens: those
+    of the chunk's tokens that were drawn before anybody asked for them.
     """
 
     token_ids: TokenIds
     logprobs: tuple[float, ...]
     finish: FinishReason | None = None
     cached_tokens: int = 0
+    speculated_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WholeDraft:
+    """A step that was drawn to its end before anybody asked for it. seed: of its noise."""
+
+    seed: int
+    token_ids: TokenIds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +128,30 @@ class Codec(Protocol):
         ...
 
 
+class Speculator(Protocol):
+    """A generator's work beyond the steps that were asked for. A request whose path, seed and
+    sampling were drawn ahead begins with those tokens by itself. Nothing here raises: of an engine
+    that is dead nothing is left."""
+
+    async def whole_drafts(self, run: str) -> tuple[WholeDraft, ...]:
+        """Following steps of a run that are drawn to their end and not asked for."""
+        ...
+
+    async def keep(self, run: str, level: int, seeds: Collection[int]) -> None:
+        """Level `level` of the run begins with these seeds: drop what else was drawn."""
+        ...
+
+    async def end(self, run: str) -> int:
+        """The run is over: drop all of it. Returns the tokens drawn ahead for it in all."""
+        ...
+
+
 class Generator(Protocol):
+    @property
+    def speculator(self) -> Speculator | None:
+        """None: it ends where a step ends, and `follow_up` is ignored."""
+        ...
+
     @property
     def codec(self) -> Codec: ...
 

@@ -186,10 +186,13 @@ class SimEngine:
                 mend="shorten the problem or take a model with a longer context",
             )
 
-    def _begin(self, job: Job) -> None:
-        """Raises EngineDead when the engine is not ready."""
+    def _check_ready(self) -> None:
         if self._health.state != "ready":
             raise EngineDead(f"{self!r} is {self._health.state}: {self._health.detail}")
+
+    def _begin(self, job: Job) -> None:
+        """Raises EngineDead when the engine is not ready."""
+        self._check_ready()
         self._jobs[job.sequence.id] = job
         self._scheduler.add(job.sequence)
         self._wake()
@@ -208,7 +211,7 @@ class SimEngine:
     async def _run(self) -> None:
         """Step until no request is left; `_wake` starts it again."""
         try:
-            while batch := self._scheduler.plan():
+            while batch := self._next_batch():
                 await self._compute(batch)
                 self.steps += 1
                 if self.steps in self._faults.die_after_steps:
@@ -217,6 +220,13 @@ class SimEngine:
         except Exception as error:
             self.kill(f"{type(error).__name__} in the simulator: {error}")
             raise
+
+    def _next_batch(self) -> tuple[sim_scheduler.Slice, ...]:
+        self._before_step()
+        return self._scheduler.plan()
+
+    def _before_step(self) -> None:
+        """For an engine that has more to say about its next batch."""
 
     async def _compute(self, batch: Sequence[sim_scheduler.Slice]) -> None:
         config = self.config

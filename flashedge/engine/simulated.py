@@ -4,6 +4,8 @@
     sim_blocks.py     KV blocks: re-use by prefix, LRU eviction, quota
     sim_scheduler.py  which requests run in a step; preemption
     sim_engine.py     the loop, budget, health, faults
+    sim_generation.py tokens of a request, and tokens drawn ahead of one
+    sim_speculation.py what goes on past its step while others still generate
     simulated.py      the two protocols of engine.base over it
 
 What a step costs is `scheduling/roofline.py`'s to say.
@@ -22,64 +24,14 @@ from statistics import NormalDist
 from flashedge.engine import sim_scheduler
 from flashedge.engine.base import Chunk, ExtendRequest, ScoreRequest, StepScores
 from flashedge.engine.sim_engine import Faults, Job, SimConfig, SimEngine
-from flashedge.engine.sim_text import BLANK_LINE, EOS, SEPARATOR, SimCodec, SimModel, digest
+from flashedge.engine.sim_generation import Generation
+from flashedge.engine.sim_speculation import SimSpeculator
+from flashedge.engine.sim_text import SEPARATOR, SimCodec, SimModel, digest
 from flashedge.errors import EngineError, RequestError
 from flashedge.scheduling.roofline import RTX_4090, Device, ModelShape
 from flashedge.types import FinishReason
 
 __all__ = ["Faults", "SimConfig", "SimulatedGenerator", "SimulatedVerifier", "simulated_pair"]
-
-
-class _Generation(Job):
-    """One ExtendRequest under way. Chunks, or the error that ended it, wait in `out`."""
-
-    def __init__(
-        self, sequence: sim_scheduler.Sequence, request: ExtendRequest, model: SimModel, room: int
-    ) -> None:
-        """room: tokens that fit into the context."""
-        self.sequence = sequence
-        self.out: asyncio.Queue[Chunk | EngineError] = asyncio.Queue()
-        self._request = request
-        self._seed = request.seed if request.sampling.temperature > 0 else None
-        self._reader = model.reader(request.token_ids)
-        self._room = room
-        self._generated = 0
-        self._pending: list[tuple[int, float]] = []
-        self._told = False
-        self.interval = 1
-
-    def advance(self) -> bool:
-        token, logprob = self._reader.draw(self._seed)
-        self._reader.read(token)
-        self.sequence.tokens.append(token)
-        self._pending.append((token, logprob))
-        self._generated += 1
-        finish = self._finish(token)
-        if finish or len(self._pending) >= self.interval:
-            self._tell(finish)
-        return finish is not None
-
-    def fail(self, error: EngineError) -> None:
-        self.out.put_nowait(error)
-
-    def _finish(self, token: int) -> FinishReason | None:
-        if token == EOS:
-            return FinishReason.STOP
-        if self._generated == self._room:
-            return FinishReason.LENGTH  # also at a boundary: the path can't go on
-        if self._request.to_boundary and token == BLANK_LINE:
-            return FinishReason.BOUNDARY
-        if self._generated == self._request.max_tokens:
-            return FinishReason.STEP_LIMIT
-        return None
-
-    def _tell(self, finish: FinishReason | None) -> None:
-        token_ids, logprobs = zip(*self._pending, strict=True)
-        cached = 0 if self._told else self.sequence.cached or 0
-        self.out.put_nowait(
-            Chunk(token_ids=token_ids, logprobs=logprobs, finish=finish, cached_tokens=cached)
-        )
-        self._pending, self._told = [], True
 
 
 class SimulatedGenerator(SimEngine):
@@ -92,14 +44,28 @@ class SimulatedGenerator(SimEngine):
         *,
         faults: Faults | None = None,
         gate: asyncio.Lock | None = None,
+        truncation: float | None = None,
     ) -> None:
+        """truncation: see `SimSpeculator`."""
         super().__init__(config, faults=faults, gate=gate)
         self._model = model
         self._codec = SimCodec()
+        self._speculator = SimSpeculator(self._scheduler, model, config, self._jobs, truncation)
 
     @property
     def codec(self) -> SimCodec:
         return self._codec
+
+    @property
+    def speculator(self) -> SimSpeculator:
+        return self._speculator
+
+    def kill(self, detail: str = "killed") -> None:
+        super().kill(detail)
+        self._speculator.clear()
+
+    def _before_step(self) -> None:
+        self._speculator.before_step()
 
     def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
         """Raises RequestError at once, EngineError from the stream."""
@@ -113,14 +79,31 @@ class SimulatedGenerator(SimEngine):
         return self._stream(request)
 
     async def _stream(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
+        self._check_ready()
+        speculator = self._speculator
         sequence = sim_scheduler.Sequence(
             id=self._next_id(), tokens=list(request.token_ids), priority=request.priority
         )
-        room = self.max_model_len - len(request.token_ids)
-        job = _Generation(sequence, request, self._model, room)
-        job.interval = self.config.stream_interval
-        self._begin(job)
+        drawn = speculator.adopt(request, sequence)
+        beam = speculator.begin(request)
+
+        def ended(job: Generation, reason: FinishReason) -> None:
+            if job.path != tuple(sequence.tokens):
+                self._scheduler.remove(sequence)  # more was drawn ahead than it may have
+            if beam is not None:
+                speculator.finished(beam, job, reason)
+
+        job = Generation(
+            sequence,
+            request,
+            self._model.reader(sequence.tokens),
+            room=self.max_model_len - len(request.token_ids),
+            interval=self.config.stream_interval,
+            on_end=ended,
+        )
         try:
+            if not job.replay(*drawn):
+                self._begin(job)
             while True:
                 told = await job.out.get()
                 if isinstance(told, EngineError):
@@ -130,6 +113,8 @@ class SimulatedGenerator(SimEngine):
                     return
         finally:
             self._end(job)
+            if beam is not None:
+                speculator.withdraw(beam)
 
 
 class _Scoring(Job):

@@ -39,6 +39,10 @@ class VllmGenerator(EngineFront):
         self._codec = codec
 
     @property
+    def speculator(self) -> None:
+        """It does not speculate yet."""
+
+    @property
     def codec(self) -> HFCodec:
         return self._codec
 

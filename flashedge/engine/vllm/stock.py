@@ -47,6 +47,10 @@ class StockGenerator(_Stock[VllmGenerator]):
     """The generator with stop strings instead of boundaries found in its scheduler."""
 
     @property
+    def speculator(self) -> None:
+        """Stock vLLM ends where a step ends."""
+
+    @property
     def codec(self) -> HFCodec:
         return self._engine.codec
 
