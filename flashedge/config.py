@@ -39,7 +39,9 @@ class Config:
     (a file may say "512MiB"); max_num_seqs: sequences in one engine step; clusters_model: what
     groups open-ended answers, a folder or a hub name (None: likeness of words), clusters_threshold:
     least cosine of its vectors for two answers to be one; scheduling_prefix_order: paths of a
-    level that share KV are handed to the engines together (false: as they come).
+    level that share KV are handed to the engines together (false: as they come);
+    scheduling_speculation: finished paths go on while others generate, where the engine can;
+    scheduling_lookahead: what they finish is scored together with the step before.
     """
 
     host: str = "127.0.0.1"
@@ -58,6 +60,8 @@ class Config:
     clusters_model: str | None = None
     clusters_threshold: float = 0.55
     scheduling_prefix_order: bool = True
+    scheduling_speculation: bool = True
+    scheduling_lookahead: bool = True
     state_dir: Path
     cache_dir: Path
     config_dir: Path

@@ -15,18 +15,15 @@ from typing import Any, assert_never
 from flashedge import events
 from flashedge.certainty.history import History
 from flashedge.engine.base import Chunk, ExtendRequest, Generator, ScoreRequest, Verifier
-from flashedge.events import (
-    EarlyExit,
-    EngineRestarted,
-    Event,
-    Progress,
-)
+from flashedge.events import EarlyExit, EngineRestarted, Event, Progress
 from flashedge.runtime.answer_groups import grouped
 from flashedge.runtime.engines import Engines, retried
+from flashedge.runtime.foresight import Foresight
 from flashedge.runtime.groups import first_error
 from flashedge.runtime.hand_over import in_order
+from flashedge.runtime.probing import probe_request, probed
 from flashedge.runtime.recall import NOTHING, Recall
-from flashedge.runtime.segments import probe_answer, segment_of
+from flashedge.runtime.segments import segment_of
 from flashedge.runtime.spec import RunSpec
 from flashedge.runtime.stopwatch import Stopwatch
 from flashedge.runtime.teller import Teller
@@ -44,9 +41,10 @@ from flashedge.search.base import (
     Score,
     Scored,
     Search,
+    SearchState,
 )
 from flashedge.search.tree import Tree
-from flashedge.types import Granularity, NodeId, TokenIds
+from flashedge.types import Granularity, NodeId, Speculation, TokenIds
 
 PROGRESS_S = 0.1
 DEADLINE = "deadline"
@@ -95,6 +93,7 @@ class Driver:
         self._work: set[asyncio.Task[None]] = set()
         self._tokens: dict[NodeId, int] = {}
         self._teller = Teller(emit, spec.aggregate)
+        self._foresight = Foresight(search, engines)
         self._restarts = {e: e.health().restarts for e in (engines.generator, engines.verifier)}
         self.generating = Stopwatch()
         self.verifying = Stopwatch()
@@ -107,9 +106,9 @@ class Driver:
         search, until, late = self._search, self._until(), False
         state, commands = search.start(self._spec.problem, self._spec.seed, self._spec.limits)
         with first_error():
-            async with asyncio.TaskGroup() as group:
+            async with self._foresight, asyncio.TaskGroup() as group:
                 ticker = group.create_task(self._report_progress())
-                while (finish := self._begin(commands, state.tree, group)) is None:
+                while (finish := self._begin(commands, state, group)) is None:
                     result = await self._next(until)
                     if result is None:
                         late, until = True, None
@@ -128,14 +127,22 @@ class Driver:
             self._emit(EarlyExit(reason=cut_by, tokens=state.tree.committed_tokens))
         return Outcome(tree=state.tree, finish=finish, history=state.history, cut_by=cut_by)
 
+    @property
+    def speculation(self) -> Speculation:
+        """What was done ahead, whole once the run is over."""
+        return self._foresight.told
+
     # ------------------------------------------------------------ commands
 
     def _begin(
-        self, commands: tuple[Command, ...], tree: Tree, group: asyncio.TaskGroup
+        self, commands: tuple[Command, ...], state: SearchState, group: asyncio.TaskGroup
     ) -> Finish | None:
         """Start the work that `commands` ask for; the Finish among them, if any."""
+        tree = state.tree
         if commands:
             self._teller.marks(tree)
+        if self._foresight.next_level(state, [c for c in commands if isinstance(c, Expand)]):
+            self._start(group, self._foresight.settle())
         finish = None
         for command in in_order(commands, tree, self._engines.order):
             match command:
@@ -149,11 +156,7 @@ class Driver:
                             continue
                         self._start(group, self._extend(child, ids, granularity))
                 case Score(nodes=nodes):
-                    for node in nodes:
-                        if (scores := self._recall.scores.get(node)) is not None:
-                            self._inbox.put_nowait(Scored(node=node, scores=scores))
-                            continue
-                        self._start(group, self._score(node, tree))
+                    self._start(group, self._score_all(nodes, state, group))
                 case Cluster(nodes=nodes):
                     self._start(group, self._cluster(nodes, tree))
                 case Probe():
@@ -186,6 +189,7 @@ class Driver:
             sampling=self._spec.sampling,
             max_tokens=granularity.max_tokens,
             to_boundary=not granularity.to_end,
+            follow_up=self._foresight.follow_up(child.node),
         )
 
         async def work() -> list[Chunk]:
@@ -200,20 +204,35 @@ class Driver:
         with self.generating.open():
             chunks = await retried(generator, work, self._note_restart(generator, "generator"))
         self._tokens.pop(child.node, None)
+        self._foresight.count(chunks)
         segment = segment_of(chunks, generator.codec)
         self._inbox.put_nowait(Generated(node=child.node, segment=segment))
 
-    async def _score(self, node: NodeId, tree: Tree) -> None:
-        verifier = self._engines.verifier
+    async def _score_all(
+        self, nodes: tuple[NodeId, ...], state: SearchState, group: asyncio.TaskGroup
+    ) -> None:
+        await self._foresight.look()
+        for node in nodes:
+            scores = self._recall.scores.get(node) or self._foresight.known(state.tree, node)
+            if scores is not None:
+                self._inbox.put_nowait(Scored(node=node, scores=scores))
+            else:
+                self._start(group, self._score(node, state))
+
+    async def _score(self, node: NodeId, state: SearchState) -> None:
+        verifier, tree = self._engines.verifier, state.tree
         segment = tree[node].segment
         assert segment is not None, "a search scores generated nodes only"
         steps = tree.path_steps(node)
         request = ScoreRequest(
             problem=self._spec.problem, steps=steps, num_scored=len(steps) - len(segment.steps)
         )
+        ahead = self._foresight.following(state, node)
         with self.verifying.open():
             scored = await retried(
-                verifier, lambda: verifier.score(request), self._note_restart(verifier, "verifier")
+                verifier,
+                lambda: self._foresight.score(verifier, request, node, ahead),
+                self._note_restart(verifier, "verifier"),
             )
         self.verifier_tokens += scored.tokens
         self.verifier_cached_tokens += scored.cached_tokens
@@ -225,34 +244,18 @@ class Driver:
 
     async def _probe(self, probe: Probe, tree: Tree) -> None:
         """Where no token fits behind the suffix the model says nothing."""
-        generator, codec = self._engines.generator, self._engines.generator.codec
-        path = tree.path_token_ids(probe.node)
-        ids = (*self._prompt_ids, *path, *codec.encode(probe.suffix))
-        room = generator.max_model_len - len(ids)
-        request = ExtendRequest(
-            token_ids=ids,
-            seed=probe.seed,
-            sampling=self._spec.sampling,
-            max_tokens=min(probe.max_tokens, room),
-            to_boundary=False,
-        )
-
-        async def work() -> tuple[TokenIds, str]:
-            said: TokenIds = ()
-            async with aclosing(generator.extend(request)) as stream:
-                async for chunk in stream:
-                    said = (*said, *chunk.token_ids)
-                    kept, text, whole = probe_answer(said, probe.suffix, codec)
-                    if whole:
-                        return kept, text
-            return said, codec.decode(said)
-
+        generator = self._engines.generator
+        path = (*self._prompt_ids, *tree.path_token_ids(probe.node))
+        request = probe_request(probe, path, self._spec.sampling, generator)
         kept: TokenIds = ()
         text = ""
-        if room > 0:
+        if request is not None:
             with self.generating.open():
-                note = self._note_restart(generator, "generator")
-                kept, text = await retried(generator, work, note)
+                kept, text = await retried(
+                    generator,
+                    lambda: probed(request, probe.suffix, generator),
+                    self._note_restart(generator, "generator"),
+                )
         self._answer_probe(events.Probed(node=probe.node, text=text, tokens=len(kept)))
 
     def _answer_probe(self, told: events.Probed) -> None:

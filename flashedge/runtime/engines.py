@@ -50,13 +50,17 @@ class WordGroups:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engines:
-    """order: in which the paths of a level are handed to them."""
+    """order: in which the paths of a level are handed to them; speculation: the generator goes on
+    past finished steps while others generate, if it can; lookahead: what it finished there is
+    scored together with the step before. Neither changes a result."""
 
     generator: Generator
     verifier: Verifier
     grader: Grader
     texts: TextGroups = field(default_factory=WordGroups)
     order: Ordering = sweep_order
+    speculation: bool = True
+    lookahead: bool = True
 
 
 async def retried(

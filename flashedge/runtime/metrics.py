@@ -62,6 +62,9 @@ class Metrics:
         self._chats = counter("chats", "Plain chat requests that ended.", "finished_reason")
         self._tree = counter("tree_tokens", "Committed tokens of search trees.")
         self._speculated = counter("speculated_tokens", "Tokens speculated and not kept.")
+        self._kept = counter("speculation_kept_tokens", "Speculated tokens that steps began with.")
+        self._kept_steps = counter("speculation_kept_steps", "Steps that began with such tokens.")
+        self._scored_ahead = counter("steps_scored_ahead", "Steps scored with the one before.")
         self._exits = counter("early_exits", "Runs cut before their own end.", "reason")
         for reason in ("certainty", "non_convergence", "budget", "deadline"):
             self._exits.labels(reason)
@@ -112,6 +115,10 @@ class Metrics:
                 usage = result.get("usage") or {}
                 self._prompt.inc(usage.get("prompt_tokens", 0))
                 self._speculated.inc(usage.get("speculated_tokens", 0))
+                ahead = usage.get("speculation") or {}
+                self._kept.inc(ahead.get("kept_tokens", 0))
+                self._kept_steps.inc(ahead.get("kept_steps", 0))
+                self._scored_ahead.inc(ahead.get("scored_steps", 0))
                 self._verified.inc(usage.get("verifier_tokens", 0))
                 self._verifier_cached.inc(usage.get("verifier_cached_tokens", 0))
                 timing = result.get("timing") or {}

@@ -295,6 +295,8 @@ class Service:
             grader=self._grader,
             texts=self._texts,
             order=sweep_order if ordered else arrival_order,
+            speculation=self.config.scheduling_speculation and not stock,
+            lookahead=self.config.scheduling_lookahead and not stock,
         )
 
     def _observe(self, run_id: str) -> Any:
@@ -364,6 +366,7 @@ def _usage(driver: Driver, outcome: Outcome, prompt_tokens: int) -> Usage:
         prompt_tokens=prompt_tokens,
         completion_tokens=len(outcome.tree.path_token_ids(outcome.finish.choice)),
         tree_tokens=outcome.tree.committed_tokens,
+        speculation=driver.speculation,
         verifier_tokens=driver.verifier_tokens,
         verifier_cached_tokens=driver.verifier_cached_tokens,
         probe_tokens=driver.probe_tokens,
