@@ -142,16 +142,24 @@ class SchedulerMachine(RuleBasedStateMachine):
         self.shadow: dict[tuple[int, int], tuple[int, ...]] = {}  # slot -> the path up to it
         self.batch: tuple[Slice, ...] = ()
         self.arrivals = 0
+        self.heirs: set[int] = set()
 
     @rule(
         path=st.lists(st.integers(0, 1), min_size=1, max_size=LONGEST - 1),
         more=st.integers(1, 6),
         priority=st.integers(0, 2),
         reuse=st.none() | st.integers(0, 6),
+        speculative=st.booleans(),
     )
-    def arrive(self, path: list[int], more: int, priority: int, reuse: int | None) -> None:
+    def arrive(
+        self, path: list[int], more: int, priority: int, reuse: int | None, speculative: bool
+    ) -> None:
         sequence = Sequence(
-            id=self.arrivals, tokens=list(path), priority=priority, reuse_tokens=reuse
+            id=self.arrivals,
+            tokens=list(path),
+            priority=priority,
+            reuse_tokens=reuse,
+            speculative=speculative,
         )
         self.arrivals += 1
         self.open[sequence.id] = sequence
@@ -162,7 +170,8 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule()
     def begin_step(self) -> None:
         self.batch = self.scheduler.plan()
-        assert bool(self.batch) == bool(self.open)
+        if any(not sequence.speculative for sequence in self.open.values()):
+            assert self.batch
         assert sum(work.new for work in self.batch) <= self.BATCH
         assert all(work.new >= 1 for work in self.batch)
         assert len({work.sequence.id for work in self.batch}) == len(self.batch)
@@ -172,7 +181,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.shadow[slot] = tuple(work.sequence.tokens[: at + 1])
             cached, reuse = work.sequence.cached, work.sequence.reuse_tokens
             assert cached is not None
-            assert cached % SIZE == 0
+            assert cached % SIZE == 0 or work.sequence.id in self.heirs
             assert cached < len(work.sequence.tokens)
             assert reuse is None or cached <= reuse
 
@@ -198,6 +207,37 @@ class SchedulerMachine(RuleBasedStateMachine):
         floor = self.cache.blocks_for(self.LONGEST)
         assert granted == self.cache.quota == max(floor, min(blocks, TOTAL))
 
+    def one(self, data: st.DataObject, *states: SequenceState) -> Sequence | None:
+        found = [s for s in self.open.values() if s.speculative and s.state in states]
+        return data.draw(st.sampled_from(found)) if found else None
+
+    @rule(data=st.data())
+    def hold(self, data: st.DataObject) -> None:
+        """Also in the middle of a step."""
+        if sequence := self.one(data, SequenceState.RUNNING, SequenceState.WAITING):
+            self.scheduler.hold(sequence)
+
+    @rule(data=st.data())
+    def resume(self, data: st.DataObject) -> None:
+        if sequence := self.one(data, SequenceState.HELD):
+            self.scheduler.resume(sequence)
+
+    @rule(data=st.data())
+    def take_over(self, data: st.DataObject) -> None:
+        """A request comes for what was speculated: it keeps the KV."""
+        if sequence := self.one(data, *SequenceState):
+            heir = Sequence(id=self.arrivals, tokens=list(sequence.tokens))
+            self.arrivals += 1
+            self.heirs.add(heir.id)
+            before = (list(sequence.blocks), sequence.computed)
+            self.scheduler.take_over(heir, sequence)
+            assert (heir.blocks, heir.computed) == before
+            self.ends[sequence.id] = "taken over"
+            self.open[heir.id] = heir
+            self.length[heir.id] = self.length[sequence.id]
+            del self.open[sequence.id]
+            self.scheduler.add(heir)
+
     def finish(self, sequence: Sequence, how: str) -> None:
         assert sequence.id not in self.ends
         self.scheduler.remove(sequence)
@@ -209,20 +249,22 @@ class SchedulerMachine(RuleBasedStateMachine):
     def blocks_add_up(self) -> None:
         self.cache.check()
         running, waiting = self.scheduler.running, self.scheduler.waiting
-        assert {s.id for s in (*running, *waiting)} == set(self.open)
+        held = self.scheduler.held
+        assert {s.id for s in (*running, *waiting, *held)} == set(self.open)
         assert len(running) <= self.MAX_SEQS
-        holders = Counter(block for s in running for block in s.blocks)
+        holders = Counter(block for s in (*running, *waiting, *held) for block in s.blocks)
         assert self.cache.used == len(holders) <= self.cache.quota
         assert all(self.cache.holders(b) == count for b, count in holders.items())
-        assert all(not s.blocks and s.computed == 0 for s in waiting)
+        assert all(s.blocks or s.computed == 0 for s in (*waiting, *held))
         assert all(s.state is SequenceState.RUNNING for s in running)
-        for queue in (running, waiting):
-            ranks = [(s.priority, s.id) for s in queue]
+        assert all(s.state is SequenceState.HELD and s.speculative for s in held)
+        for queue in (running, waiting, held):
+            ranks = [(s.speculative, s.priority, s.id) for s in queue]
             assert ranks == sorted(ranks)
 
     @invariant()
     def kv_is_what_the_path_says(self) -> None:
-        for sequence in self.scheduler.running:
+        for sequence in self.open.values():
             assert sequence.computed < len(sequence.tokens)
             for at in range(sequence.computed):
                 slot = (sequence.blocks[at // SIZE], at % SIZE)
@@ -241,10 +283,13 @@ class SchedulerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         for _ in range(2000):
             self.end_step(0)
-            if not self.open:
+            if all(sequence.speculative for sequence in self.open.values()):
                 break
             self.begin_step()
             self.blocks_add_up()
+        for sequence in tuple(self.open.values()):
+            if sequence.speculative:
+                self.finish(sequence, "dropped")
         assert not self.open, "a request never ended"
         assert set(self.ends) == set(range(self.arrivals))
         assert self.cache.used == 0

@@ -69,6 +69,8 @@ def test_sizes(tmp_path: Path, text: object, count: int) -> None:
         ("generator_kv_bytes", "12XiB", "must be an integer"),
         ("scheduling_prefix_order", "maybe", "must be true or false"),
         ("scheduling_prefix_order", 1, "must be true or false"),
+        ("scheduling_speculation", "perhaps", "must be true or false"),
+        ("scheduling_lookahead", 2, "must be true or false"),
         ("clusters_threshold", 1.5, "at most 1"),
         ("clusters_threshold", -0.1, "at least 0"),
     ],
@@ -95,6 +97,13 @@ def test_prefix_order_is_on_unless_switched_off(tmp_path: Path) -> None:
     assert not off.scheduling_prefix_order
     again = load(tmp_path, env={"FLASHEDGE_SCHEDULING_PREFIX_ORDER": "True"})
     assert again.scheduling_prefix_order
+
+
+def test_speculation_is_on_unless_switched_off(tmp_path: Path) -> None:
+    on = load(tmp_path)
+    assert (on.scheduling_speculation, on.scheduling_lookahead) == (True, True)
+    off = load(tmp_path, "[scheduling]\nspeculation = false\nlookahead = false\n")
+    assert (off.scheduling_speculation, off.scheduling_lookahead) == (False, False)
 
 
 def test_unknown_key_in_the_file_names_the_nearest(tmp_path: Path) -> None:

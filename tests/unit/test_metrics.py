@@ -19,6 +19,7 @@ from flashedge.types import NodeId
 USAGE = {
     "prompt_tokens": 10,
     "speculated_tokens": 4,
+    "speculation": {"drawn_tokens": 9, "kept_tokens": 5, "kept_steps": 2, "scored_steps": 1},
     "verifier_tokens": 100,
     "verifier_cached_tokens": 60,
 }
@@ -90,6 +91,9 @@ def test_tokens_and_first_token_time() -> None:
     assert seen["flashedge:verifier_tokens_total"] == 100
     assert seen["flashedge:verifier_cached_tokens_total"] == 60
     assert seen["flashedge:speculated_tokens_total"] == 4
+    assert seen["flashedge:speculation_kept_tokens_total"] == 5
+    assert seen["flashedge:speculation_kept_steps_total"] == 2
+    assert seen["flashedge:steps_scored_ahead_total"] == 1
 
 
 def test_engines() -> None:

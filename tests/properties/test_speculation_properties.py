@@ -1,0 +1,265 @@
+"""Whatever happens beside it, a run with speculation and lookahead builds the tree that it builds
+without; the board keeps its books, and never more runs than there are places."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from flashedge.engine.sim_clock import run_virtual
+from flashedge.engine.simulated import Faults
+from flashedge.errors import EngineError
+from flashedge.runtime.driver import Outcome
+from flashedge.runtime.engines import Engines
+from flashedge.runtime.spec import RunSpec
+from flashedge.scheduling.draft_board import DraftBoard
+from flashedge.scheduling.drafts import Beam, Draft, DraftState
+from flashedge.scheduling.speculation import BatchView, FollowUp, places, potentials
+from flashedge.types import FinishReason, Granularity, Sampling
+from tests.unit.runtime_rig import assert_nothing_left, both
+from tests.unit.speculation_rig import AMPLE, engines_with, run_told, spec_for
+
+# ---------------------------------------------------------------- the same tree
+
+
+@dataclass(frozen=True)
+class Budget:
+    engine: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Kill:
+    engine: int
+
+
+@dataclass(frozen=True)
+class Beside:
+    """Another run, cancelled after so many seconds."""
+
+    problem: int
+    after_s: float
+
+
+SPECS = st.builds(
+    spec_for,
+    problem=st.integers(0, 11),
+    strategy=st.sampled_from(["beam", "dvts", "rebase", "dynamic_branching"]),
+    n=st.sampled_from([1, 2, 4, 7, 16]),
+    branching=st.integers(1, 5),
+    aggregate=st.sampled_from(["last", "min", "prod", "mean"]),
+    max_step_tokens=st.sampled_from([4, 20, 256]),
+    max_steps=st.sampled_from([2, 4, 40]),
+    max_path_tokens=st.sampled_from([30, 240]),
+    token_budget=st.sampled_from([None, None, 300]),
+)
+CONFIGS = st.builds(
+    replace,
+    st.just(AMPLE),
+    block_tokens=st.sampled_from([4, 16]),
+    kv_bytes=st.sampled_from([272, 700, 8192]).map(lambda t: t * AMPLE.shape.kv_bytes_per_token),
+    max_model_len=st.just(256),
+    max_num_seqs=st.sampled_from([3, 16, 256]),
+    max_batched_tokens=st.sampled_from([24, 2048]),
+    stream_interval=st.sampled_from([1, 5]),
+)
+MISHAPS = st.one_of(
+    st.builds(Budget, st.integers(0, 1), st.floats(0, 1)),
+    st.builds(Kill, st.integers(0, 1)),
+    st.builds(Beside, st.integers(0, 11), st.sampled_from([0.001, 0.01, 0.1])),
+)
+FAULTS = st.builds(
+    Faults,
+    die_after_steps=st.frozensets(st.integers(1, 80), max_size=2),
+    restart_s=st.just(0.3),
+    fail_requests=st.frozensets(st.integers(0, 30), max_size=3),
+)
+MOMENTS = st.lists(st.tuples(st.sampled_from([0.003, 0.02, 0.08]), MISHAPS), max_size=6)
+
+
+async def tried(engines: Engines, spec: RunSpec) -> Outcome | None:
+    """None: there were more faults than retries, and the run failed as it should."""
+    try:
+        return (await run_told(engines, spec)).outcome
+    except EngineError:
+        return None
+
+
+async def mishap(engines: Engines, what: Any, group: asyncio.TaskGroup) -> None:
+    match what:
+        case Budget(engine, share):
+            target = both(engines)[engine]
+            await target.budget(round(share * target.config.kv_bytes))
+        case Kill(engine):
+            both(engines)[engine].kill("as the test says")
+        case Beside(problem, after_s):
+            other = group.create_task(tried(engines, spec_for(problem, max_path_tokens=240)))
+            await asyncio.sleep(after_s)
+            other.cancel()
+
+
+@given(spec=SPECS, config=CONFIGS, faults=FAULTS, moments=MOMENTS, lookahead=st.booleans())
+@settings(
+    max_examples=120,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    print_blob=True,
+)
+def test_the_same_tree_whatever_happens(
+    spec: RunSpec,
+    config: Any,
+    faults: Faults,
+    moments: list[tuple[float, Any]],
+    lookahead: bool,
+) -> None:
+    async def off() -> Outcome:
+        return (await run_told(engines_with(speculation=False), spec)).outcome
+
+    async def on() -> Outcome | None:
+        engines = engines_with(config, faults=faults, lookahead=lookahead)
+        async with asyncio.TaskGroup() as group:
+            run = group.create_task(tried(engines, spec))
+            for pause_s, what in moments:
+                await asyncio.sleep(pause_s)
+                await mishap(engines, what, group)
+            outcome = await run
+        await assert_nothing_left(engines)
+        return outcome
+
+    assert run_virtual(on()) in (None, run_virtual(off()))
+
+
+# ---------------------------------------------------------------- the board
+
+
+SAMPLING = Sampling()
+
+
+class BoardMachine(RuleBasedStateMachine):
+    """Two runs on one board, against plain counts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.board = DraftBoard()
+        self.level = {"a": 1, "b": 1}
+        self.beams: list[Beam] = []
+        self.count = 0
+        self.drawn = {"a": 0, "b": 0}
+        self.most: int | None = None
+
+    @rule(run=st.sampled_from("ab"), potential=st.integers(0, 4))
+    def begin(self, run: str, potential: int) -> None:
+        self.count += 1
+        follow_up = FollowUp(
+            run=run,
+            level=self.level[run],
+            seeds=tuple(range(10 * self.count, 10 * self.count + 4)),
+            granularity=Granularity(max_tokens=4),
+            potential=potential,
+        )
+        self.beams.append(self.board.begin(follow_up, SAMPLING))
+
+    def one(self, data: st.DataObject, found: list[Any]) -> Any:
+        return data.draw(st.sampled_from(found)) if found else None
+
+    @property
+    def generating(self) -> list[Beam]:
+        return [beam for beam in self.beams if beam.path is None]
+
+    @rule(data=st.data(), reason=st.sampled_from(FinishReason))
+    def finish(self, data: st.DataObject, reason: FinishReason) -> None:
+        if beam := self.one(data, self.generating):
+            self.board.finish(beam, (self.beams.index(beam),), reason)
+            assert (not beam.drafts) or not reason.ends_path
+
+    @rule(data=st.data())
+    def withdraw(self, data: st.DataObject) -> None:
+        if beam := self.one(data, self.generating):
+            self.board.withdraw(beam)
+            self.beams.remove(beam)
+
+    @rule(waiting=st.integers(0, 1), most=st.integers(0, 12), spare=st.integers(0, 30))
+    def plan(self, waiting: int, most: int, spare: int) -> None:
+        standard = len(self.generating)
+        view = BatchView(
+            running=standard, waiting=waiting, max_running=standard + most, spare_blocks=spare
+        )
+        before = self.board.running
+        plan = self.board.plan(view)
+        assert set(plan.hold) <= set(before)
+        assert set(self.board.running) == (set(before) - set(plan.hold)) | set(plan.run)
+        left = sum(beam.path is not None for beam in self.beams)
+        assert len(self.board.running) <= places(view, left, len(before)) <= most
+        waited_for = {(b.follow_up.run, b.follow_up.level) for b in self.generating}
+        for draft in self.board.running:
+            assert (draft.follow_up.run, draft.follow_up.level) in waited_for
+            assert draft.child < draft.follow_up.potential
+        if waiting:
+            assert not self.board.running
+
+    @precondition(lambda self: self.board.running)
+    @rule(data=st.data(), whole=st.booleans())
+    def draw(self, data: st.DataObject, whole: bool) -> None:
+        draft = self.one(data, list(self.board.running))
+        self.board.drawn(draft, 1, -0.5, FinishReason.BOUNDARY if whole else None)
+        self.drawn[draft.follow_up.run] += 1
+
+    @rule(run=st.sampled_from("ab"), data=st.data())
+    def next_level(self, run: str, data: st.DataObject) -> None:
+        mine = [b for b in self.beams if b.follow_up.run == run]
+        if any(beam.path is None for beam in mine):
+            return
+        drafts = [d for b in mine for d in b.drafts if d.state is not DraftState.GONE]
+        current = [d for d in drafts if d.follow_up.level == self.level[run]]
+        kept = [d for d in current if data.draw(st.booleans())]
+        self.level[run] += 1
+        dropped = self.board.keep(run, self.level[run], {d.seed for d in kept})
+        assert set(dropped) == set(drafts) - set(kept)
+        for draft in kept:
+            asked = replace(draft.follow_up, level=self.level[run])
+            assert self.board.adopt(asked, draft.path, draft.seed, SAMPLING) is draft
+        assert self.there(run) == []
+
+    @rule(run=st.sampled_from("ab"))
+    def end(self, run: str) -> None:
+        there = self.there(run)
+        assert self.board.tokens_drawn(run) == self.drawn[run]
+        assert set(self.board.end(run)) == set(there)
+        self.beams = [b for b in self.beams if b.follow_up.run != run]
+        self.drawn[run] = 0
+
+    def there(self, run: str) -> list[Draft]:
+        drafts = [d for b in self.beams if b.follow_up.run == run for d in b.drafts]
+        return [draft for draft in drafts if draft.state is not DraftState.GONE]
+
+    @invariant()
+    def what_runs_is_known(self) -> None:
+        running = {d for run in "ab" for d in self.there(run) if d.state is DraftState.RUNNING}
+        assert running == set(self.board.running)
+        whole = {d for run in "ab" for d in self.board.whole(run)}
+        assert whole == {d for run in "ab" for d in self.there(run) if d.finish is not None}
+
+
+class TestBoard(BoardMachine.TestCase):  # type: ignore[misc,name-defined]
+    settings = settings(
+        max_examples=100,
+        stateful_step_count=40,
+        deadline=None,
+    )
+
+
+@given(scores=st.lists(st.none() | st.floats(0, 1), max_size=20), branching=st.integers(1, 8))
+def test_better_scores_never_have_less_potential(
+    scores: list[float | None], branching: int
+) -> None:
+    found = list(zip(scores, potentials(scores, branching), strict=True))
+    assert all(1 <= potential <= branching for _, potential in found)
+    known = sorted((s, p) for s, p in found if s is not None)
+    assert [p for _, p in known] == sorted(p for _, p in known)
+    if known:
+        assert known[-1][1] == branching
