@@ -19,8 +19,10 @@ from flashedge.engine.sim_clock import VirtualTimePolicy, run_virtual
 from flashedge.engine.simulated import Faults
 from flashedge.errors import ContextOverflow
 from flashedge.runtime.spec import RunSpec
+from flashedge.scheduling.speculation import FollowUp
 from flashedge.search.tree import NodeStatus
-from flashedge.types import FinishReason, Speculation
+from flashedge.types import FinishReason, Granularity, Speculation, TokenIds
+from tests.contracts.engine_rig import ask, generate, generate_all, settle
 from tests.unit.runtime_rig import assert_nothing_left, both
 from tests.unit.service_rig import Rig, ended
 from tests.unit.speculation_rig import (
@@ -239,6 +241,34 @@ async def test_the_engine_dies_with_drafts_in_it() -> None:
         assert (await run_told(engines, spec)).outcome == expected.outcome
         assert both(engines)[0].health().restarts == 1
         await assert_nothing_left(engines)
+
+
+async def test_a_request_takes_of_a_draft_what_it_may_have() -> None:
+    """It ends by its own limit, not the draft's; what follows it goes on from there."""
+    generator, plain = watched(engines_with()), watched(engines_with())
+    problem, whole = TRACE.problem(0), Granularity(max_tokens=30, to_end=True)
+    path: TokenIds = ()
+    for level, limit in enumerate((3, 5, 4, 6)):
+        child = ask(generator, problem, seed=1, after=path, max_tokens=limit)
+        slow = ask(generator, problem, seed=2 + level, max_tokens=60)
+        beams = [
+            replace(
+                request,
+                follow_up=FollowUp(
+                    run="r", level=level, seeds=(request.seed,), granularity=whole, potential=1
+                ),
+            )
+            for request in (child, slow)
+        ]
+        generator.given.clear()
+        found, _ = await generate_all(generator, beams)
+        assert found.token_ids == (await generate(plain, child)).token_ids
+        assert found.finish is FinishReason.STEP_LIMIT
+        ahead = sum(chunk.speculated_tokens for chunk in generator.given)
+        assert ahead == (limit if level else 0)
+        path += found.token_ids
+    assert await generator.speculator.end("r") > len(path)
+    await settle(generator)
 
 
 # ---------------------------------------------------------------- the switches
