@@ -9,7 +9,7 @@ ever filtered or corrected.
 Two phases: standard requests first; branches beyond a boundary only while none of them waits and
 memory is ample, and never more than the places that finished beams left.
 
-Ref: arXiv 2509.00195 §4.1. Departures: docs/adr/0008.
+Ref: arXiv 2509.00195 §4.1. Departures: ADR 8.
 """
 
 from __future__ import annotations
