@@ -41,7 +41,8 @@ class Config:
     least cosine of its vectors for two answers to be one; scheduling_prefix_order: paths of a
     level that share KV are handed to the engines together (false: as they come);
     scheduling_speculation: finished paths go on while others generate, where the engine can;
-    scheduling_lookahead: what they finish is scored together with the step before.
+    scheduling_lookahead: what they finish is scored together with the step before (off: on the
+    simulated engines it costs more than it saves).
     """
 
     host: str = "127.0.0.1"
@@ -61,7 +62,7 @@ class Config:
     clusters_threshold: float = 0.55
     scheduling_prefix_order: bool = True
     scheduling_speculation: bool = True
-    scheduling_lookahead: bool = True
+    scheduling_lookahead: bool = False
     state_dir: Path
     cache_dir: Path
     config_dir: Path

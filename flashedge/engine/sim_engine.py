@@ -21,7 +21,7 @@ class SimConfig:
     """One simulated engine. kv_bytes: its whole KV memory, the ceiling of `budget`.
 
     by_priority: the waiting run in order of `priority`, not of arrival. stream_interval: tokens
-    of a chunk (a request's last chunk may hold fewer).
+    of a chunk (a request's last chunk may hold fewer); flat_batch: see `speculation.BatchView`.
     """
 
     shape: ModelShape
@@ -34,6 +34,7 @@ class SimConfig:
     by_priority: bool = False
     reuse: bool = True
     stream_interval: int = 1
+    flat_batch: int = 0
 
     @property
     def block_bytes(self) -> int:

@@ -60,7 +60,7 @@ class Engines:
     texts: TextGroups = field(default_factory=WordGroups)
     order: Ordering = sweep_order
     speculation: bool = True
-    lookahead: bool = True
+    lookahead: bool = False
 
 
 async def retried(

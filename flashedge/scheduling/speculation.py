@@ -14,7 +14,7 @@ Ref: arXiv 2509.00195 §4.1. Departures: ADR 8.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from statistics import NormalDist
@@ -52,13 +52,16 @@ class FollowUp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchView:
-    """An engine's batch between two steps. Standard requests only, but for spare_blocks: KV blocks
-    that nothing holds. max_running: sequences that one step may hold, speculating ones included."""
+    """An engine's batch between two steps. running, waiting: standard requests; max_running:
+    sequences that one step may hold, speculating ones included; spare_blocks: KV blocks that
+    nothing holds; flat_batch: sequences up to which more of them cost a step next to nothing
+    (see `flat_batch`), 0 where that is not known."""
 
     running: int
     waiting: int
     max_running: int
     spare_blocks: int
+    flat_batch: int = 0
 
 
 def potentials(scores: Sequence[float | None], branching: int) -> tuple[int, ...]:
@@ -83,18 +86,28 @@ def potentials(scores: Sequence[float | None], branching: int) -> tuple[int, ...
 
 def places(view: BatchView, left: int, speculating: int) -> int:
     """How many branches may be in the batch: none in phase 1, else the places that finished beams
-    left, so that the batch stays as large as it was.
+    left, so that the batch stays as large as it was; more where a larger one costs no more.
 
     left: places left by finished beams of levels that are still under way; speculating: branches
     in the batch now. Every sequence must find a block to grow into, a new branch needs two.
     """
-    if view.waiting:
+    if view.waiting or not left:
         return 0
     ample = view.spare_blocks - view.running - speculating
     if ample < 0:
         return 0
-    most = min(left, view.max_running - view.running)
+    most = min(max(left, view.flat_batch - view.running), view.max_running - view.running)
     return max(0, min(most, speculating + ample // 2))
+
+
+def flat_batch(step_s: Callable[[int], float], most: int, tolerance: float = 0.25) -> int:
+    """The largest batch up to `most` whose step is at most `tolerance` slower than that of one
+    sequence. step_s: seconds of a step by batch, never falling (see `cost_curves`)."""
+    low, high, bound_s = 1, most, (1 + tolerance) * step_s(1)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if step_s(middle) <= bound_s else (low, middle - 1)
+    return low
 
 
 def truncated(length: int, ratio: float, seed: int) -> int:

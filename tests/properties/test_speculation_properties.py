@@ -67,6 +67,7 @@ CONFIGS = st.builds(
     max_num_seqs=st.sampled_from([3, 16, 256]),
     max_batched_tokens=st.sampled_from([24, 2048]),
     stream_interval=st.sampled_from([1, 5]),
+    flat_batch=st.sampled_from([0, 64]),
 )
 MISHAPS = st.one_of(
     st.builds(Budget, st.integers(0, 1), st.floats(0, 1)),

@@ -100,10 +100,10 @@ def test_prefix_order_is_on_unless_switched_off(tmp_path: Path) -> None:
 
 
 def test_speculation_is_on_unless_switched_off(tmp_path: Path) -> None:
-    on = load(tmp_path)
-    assert (on.scheduling_speculation, on.scheduling_lookahead) == (True, True)
-    off = load(tmp_path, "[scheduling]\nspeculation = false\nlookahead = false\n")
-    assert (off.scheduling_speculation, off.scheduling_lookahead) == (False, False)
+    default = load(tmp_path)
+    assert (default.scheduling_speculation, default.scheduling_lookahead) == (True, False)
+    turned = load(tmp_path, "[scheduling]\nspeculation = false\nlookahead = true\n")
+    assert (turned.scheduling_speculation, turned.scheduling_lookahead) == (False, True)
 
 
 def test_unknown_key_in_the_file_names_the_nearest(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ duplicates keep their parent's speculated steps: `test_children_start_fresh_…`
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import mean
 
 import pytest
@@ -16,6 +17,7 @@ from flashedge.scheduling.speculation import (
     BatchView,
     BeamState,
     FollowUp,
+    flat_batch,
     places,
     potentials,
     truncated,
@@ -90,6 +92,24 @@ def test_the_batch_stays_as_large_as_it_was() -> None:
     assert places(view(5), 3, 0) == 3
     assert places(view(5, most=6), 3, 0) == 1
     assert places(view(6, most=6), 3, 0) == 0
+
+
+def test_the_batch_grows_where_that_costs_nothing() -> None:
+    wide = replace(view(5), flat_batch=32)
+    assert places(wide, 3, 0) == 27
+    assert places(wide, 0, 0) == 0, "nobody has finished"
+    assert places(replace(wide, flat_batch=6), 3, 0) == 3
+    assert places(replace(wide, max_running=9), 3, 0) == 4
+    assert places(replace(wide, waiting=1), 3, 9) == 0
+
+
+def test_the_flat_batch_is_the_largest_within_the_tolerance() -> None:
+    def step_s(batch: int) -> float:
+        return 5.0 + max(0, batch - 10) * 0.1
+
+    assert flat_batch(step_s, 256) == max(b for b in range(1, 257) if step_s(b) <= 6.25)
+    assert flat_batch(step_s, 4) == 4
+    assert flat_batch(lambda batch: float(batch), 256) == 1
 
 
 def test_none_in_phase_one_or_when_memory_is_short() -> None:

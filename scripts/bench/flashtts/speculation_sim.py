@@ -7,8 +7,9 @@ next level those children that follow kept beams begin with what is there. The l
 only as far as its *longest* child had a head start, so the gain hangs on how irregular steps are
 and how well the scores of the step before tell who is kept.
 
-Beam searches (4 children) on the simulated RTX 4090 with 1.5B + 1.5B, in four ways: off, on, with
-lookahead, and the paper's truncation (R = 0.85: duplicates begin with their sibling's tokens, which
+Beam searches (4 children) on the simulated RTX 4090 with 1.5B + 1.5B, in five ways: off, on, with
+lookahead, with a batch that may grow as far as a step of the simulated device stays flat, and
+with the paper's truncation (R = 0.85: duplicates begin with their sibling's tokens, which
 is another search, so its ratios compare unlike with unlike). Two traces of step lengths: `math`,
 real samples, a level's steps from the samples of one problem and step (max / mean 1.5); `mixed`,
 the same lengths dealt out anew over all problems (as independent draws have it, 2.5). KV ample
@@ -40,7 +41,8 @@ from flashedge.runtime.driver import Driver
 from flashedge.runtime.engines import Engines
 from flashedge.runtime.spec import RunSpec
 from flashedge.runtime.strategies import search_of
-from flashedge.scheduling.roofline import QWEN25_1_5B
+from flashedge.scheduling.roofline import QWEN25_1_5B, RTX_4090, even_step
+from flashedge.scheduling.speculation import flat_batch
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Speculation
 from scripts.bench.daemon import DATA, report
@@ -48,6 +50,8 @@ from scripts.bench.daemon import DATA, report
 CONTEXT = 4096
 KV_TOKENS = {"ample": 1 << 20, "tight": 6144}
 R = 0.85
+STEP = even_step(RTX_4090, QWEN25_1_5B, context=512, new=1)
+FLAT = flat_batch(STEP, most=256)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +59,14 @@ class Way:
     speculation: bool = True
     lookahead: bool = False
     truncation: float | None = None
+    flat_batch: int = 0
 
 
 WAYS = {
     "off": Way(speculation=False),
     "on": Way(),
     "lookahead": Way(lookahead=True),
+    f"flat={FLAT}": Way(flat_batch=FLAT),
     f"R={R:g}": Way(truncation=R),
 }
 
@@ -81,6 +87,7 @@ async def searched(trace: Trace, row: int, n: int, kv_tokens: int, way: Way) -> 
         shape=QWEN25_1_5B,
         kv_bytes=kv_tokens * QWEN25_1_5B.kv_bytes_per_token,
         max_model_len=CONTEXT,
+        flat_batch=way.flat_batch,
     )
     gate, loop = asyncio.Lock(), asyncio.get_running_loop()
     generator = SimulatedGenerator(config, SimModel(trace), gate=gate, truncation=way.truncation)
