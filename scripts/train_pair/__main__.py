@@ -7,40 +7,59 @@ from __future__ import annotations
 
 import argparse
 import json
+import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
+from flashedge.plots import line_plot
 from scripts.train_pair import problems as data
 from scripts.train_pair.batches import Encoder, Row, fault_chains
+from scripts.train_pair.curves import draw_curves
 from scripts.train_pair.evaluate import evaluate
-from scripts.train_pair.export import export_model, logit_difference
-from scripts.train_pair.generator import new_generator, train_generator
+from scripts.train_pair.export import (
+    export_model,
+    load_generator,
+    load_verifier,
+    logit_difference,
+)
+from scripts.train_pair.generator import FIRST, new_generator, train_generator
+from scripts.train_pair.generator import PHASES as GENERATOR_PHASES
+from scripts.train_pair.measure import Plan, measure, read_records
 from scripts.train_pair.model import VERIFIER, Generator, Verifier
+from scripts.train_pair.phases import checkpoint_of
 from scripts.train_pair.prm import build_verifier
 from scripts.train_pair.rollouts import mixed, rollout_chains, write_rollouts
-from scripts.train_pair.tokenizer import IM_END, train_tokenizer
+from scripts.train_pair.tokenizer import IM_END, load_tokenizer, train_tokenizer
+from scripts.train_pair.trunk import PHASES as TRUNK_PHASES
 from scripts.train_pair.trunk import TRUNK, train_trunk
 
 MakeRow = Callable[[int], Row]
 
 
+def trained(model: Generator, checkpoint: Path, device: str) -> Generator:
+    """The model with a checkpoint's weights."""
+    saved = torch.load(checkpoint, weights_only=True, map_location=device)
+    model.load_state_dict(saved["model"])
+    return model.to(device).eval()
+
+
 def stored_generator(options: argparse.Namespace) -> Generator:
     """The trained generator of the work folder."""
-    model = new_generator(options.seed).to(options.device)
-    saved = torch.load(
-        options.work / "generator.ckpt", weights_only=True, map_location=options.device
+    return trained(
+        new_generator(options.seed),
+        checkpoint_of(GENERATOR_PHASES[-1], "generator", options.work),
+        options.device,
     )
-    model.load_state_dict(saved["model"])
-    return model.eval()
 
 
 def run_problems(options: argparse.Namespace) -> None:
     """Write the held-out problem files."""
     folder = Path("tests/data")
     data.write_problems(
-        folder / "heldout.jsonl", data.make_problems(data.HELDOUT_SEEDS, 200, data.STANDARD)
+        folder / "heldout.jsonl", data.make_problems(data.HELDOUT_SEEDS, 500, data.STANDARD)
     )
     data.write_problems(
         folder / "heldout_easy.jsonl", data.make_problems(data.EASY_SEEDS, 100, data.EASY)
@@ -52,7 +71,7 @@ def run_problems(options: argparse.Namespace) -> None:
 def run_generator(options: argparse.Namespace) -> None:
     """Train the generator."""
     tokenizer = train_tokenizer(options.seed)
-    train_generator(tokenizer, options.work, options.generator_steps, options.seed, options.device)
+    train_generator(tokenizer, options.work, options.seed, options.device)
 
 
 def run_rollouts(options: argparse.Namespace) -> None:
@@ -70,23 +89,22 @@ def mixed_rows(options: argparse.Namespace, share: float) -> tuple[MakeRow, Make
 
 
 def run_trunk(options: argparse.Namespace) -> None:
-    """Train the verifier's trunk on from the generator."""
-    _, rows = mixed_rows(options, 0.25)
-    generator = stored_generator(options).cpu()
-    train_trunk(generator, rows, options.work, options.trunk_steps, options.seed, options.device)
+    """Train the verifier's trunk, from the generator's first phase, on chains with faults."""
+    checkpoint = checkpoint_of(FIRST, "generator", options.work)
+    first = trained(new_generator(options.seed), checkpoint, "cpu")
+    encoder = Encoder(train_tokenizer(options.seed))
+    train_trunk(first, encoder, options.work, options.seed, options.device)
 
 
 def run_prm(options: argparse.Namespace) -> None:
     """Build the verifier on the trunk, fitted on faults and the generator's own chains."""
     tokenizer = train_tokenizer(options.seed)
     faults, rows = mixed_rows(options, 1.0)
-    trunk = Generator(TRUNK)
-    saved = torch.load(options.work / "trunk.ckpt", weights_only=True, map_location="cpu")
-    trunk.load_state_dict(saved["model"])
+    trunk = trained(Generator(TRUNK), checkpoint_of(TRUNK_PHASES[-1], "trunk", options.work), "cpu")
     sample = [faults(297_000_000 + index) for index in range(options.fit_rows // 4)]
     sample += [rows(index) for index in range(options.fit_rows - len(sample))]
     end = tokenizer.convert_tokens_to_ids(IM_END)
-    verifier = build_verifier(trunk.eval(), sample, end, options.seed)
+    verifier = build_verifier(trunk, sample, end, options.seed)
     torch.save(verifier.state_dict(), options.work / "prm.pt")
 
 
@@ -102,20 +120,65 @@ def run_export(options: argparse.Namespace) -> None:
         print(f"{name}: largest logit difference to transformers {difference:.2e}")
 
 
-def run_evaluate(options: argparse.Namespace) -> None:
-    """Measure the exported pair; the last line is JSON."""
-    report = evaluate(
-        options.out,
-        options.problems,
-        n=options.n,
-        split=options.split,
-        oracle=options.oracle,
-        seed=options.seed + 1,
-        device=options.device,
+def run_measure(options: argparse.Namespace) -> None:
+    """Let the exported pair solve problems of a split; several calls may share them (--shard)."""
+    measure(
+        load_generator(options.out / "generator").to(options.device),
+        load_verifier(options.out / "prm").to(options.device),
+        Encoder(load_tokenizer(options.out / "generator")),
+        split_problems(options),
+        options.work / f"record-{options.split}-{options.shard[0]}.jsonl",
+        plan_of(options),
+        options.shard,
     )
+
+
+def run_evaluate(options: argparse.Namespace) -> None:
+    """The table of what was measured; the last line is JSON."""
+    began = time.monotonic()
+    run_measure(options)
+    paths = sorted(options.work.glob(f"record-{options.split}-*.jsonl"))
+    found = {record.seed: record for record in read_records(paths)}
+    problems = [problem for problem in split_problems(options) if problem.seed in found]
+    plan = plan_of(options)
+    encoder = Encoder(load_tokenizer(options.out / "generator"))
+    report = evaluate(problems, [found[p.seed] for p in problems], encoder, plan)
+    report["settings"] = {"problems": len(problems), "split": options.split, **asdict(plan)}
+    report["seconds"] = round(time.monotonic() - began)
     options.work.mkdir(parents=True, exist_ok=True)
     (options.work / "report.json").write_text(json.dumps(report, indent=2) + "\n")
+    table = [(row["said"], row["true"]) for row in report["reliability"]]
+    line_plot(
+        options.work / "reliability.svg",
+        {"steps": table},
+        title="Reliability of the reward model",
+        x="probability it gives",
+        y="share of steps with nothing wrong so far",
+        diagonal=True,
+        points=True,
+    )
     print(json.dumps(report))
+
+
+def run_curves(options: argparse.Namespace) -> None:
+    """Draw the curves of both trainings."""
+    draw_curves(options.work, options.work / "curves.svg")
+
+
+def split_problems(options: argparse.Namespace) -> list[data.Problem]:
+    """The first problems of the split that is measured."""
+    seeds = data.HELDOUT_SEEDS if options.split == "heldout" else data.CALIBRATION_SEEDS
+    return list(data.make_problems(seeds, options.problems, data.STANDARD))
+
+
+def plan_of(options: argparse.Namespace) -> Plan:
+    """How to measure."""
+    return Plan(sizes=options.n, oracle=options.oracle, seed=options.seed + 1)
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """`4,16` as (4, 16)."""
+    return tuple(int(part) for part in text.split(","))
 
 
 COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
@@ -126,7 +189,10 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "prm": run_prm,
     "export": run_export,
     "evaluate": run_evaluate,
+    "curves": run_curves,
+    "measure": run_measure,
 }
+ALL = [name for name in COMMANDS if name not in ("problems", "measure")]
 
 
 def main() -> None:
@@ -142,21 +208,20 @@ def main() -> None:
     )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--generator-steps", type=int, default=860)
-    parser.add_argument("--trunk-steps", type=int, default=480)
     parser.add_argument("--fit-rows", type=int, default=512)
     parser.add_argument(
         "--rollouts", type=int, default=1024, help="problems that the generator solves four times"
     )
     parser.add_argument("--problems", type=int, default=200)
     parser.add_argument("--split", choices=("heldout", "calibration"), default="heldout")
-    parser.add_argument("--n", type=int, default=16)
+    parser.add_argument("--n", type=numbers, default=(4, 16), help="paths: 4,16,64")
     parser.add_argument(
-        "--oracle", action="store_true", help="also search with the exact checker (the ceiling)"
+        "--oracle", type=numbers, default=(16,), help="n of the exact checker's own search"
     )
+    parser.add_argument("--shard", type=numbers, default=(0, 1), help="0,2: first of two")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    for name in COMMANDS if options.command == "all" else [options.command]:
+    for name in ALL if options.command == "all" else [options.command]:
         print(f"== {name}", flush=True)
         COMMANDS[name](options)
 

@@ -4,15 +4,16 @@ A verifier that has to *discover* this comparison by gradient did not within 3.8
 here it is put in place. The residual stream of the wider verifier is laid out as
 
     [0, 128)    the trunk's own stream
-    [128, 187)  a code of the token at this position, which the trunk neither reads nor writes
-    [187, 192)  free, for results
+    [128, 252)  a code of the token at this position, which the trunk neither reads nor writes
+    [252, 256)  free, for results
 
 Layers 1 to 5 are the trunk, padded. Layer 6 looks back one position, brings the trunk's last state
 there (what was expected here) forward, and its feed-forward multiplies, coordinate by coordinate,
 the code that the trunk expected with the code of the token that came: silu(a)b - silu(-a)b = ab,
-so pairs of units compute products exactly. Their sum, about the logit of the token, goes to a free
-place; others hold how high the expected tokens stand, whether the token has a code (the 59 most
-frequent have), and whether the problem is over. Layers 7 and 8 remember the greatest surprise.
+so pairs of units compute products exactly. Their sum, the logit of the token, goes to a free place;
+since the trunk was trained to keep the sum of exponentials at one (trunk.py), it is the negative
+surprise. Another place holds whether the token has a code (the 124 most frequent have), another
+whether the problem is over. Layers 7 and 8 remember the greatest surprise.
 """
 
 from __future__ import annotations
@@ -22,20 +23,23 @@ from torch import Tensor
 
 from scripts.train_pair.model import Generator, Layer, ModelConfig, RMSNorm, Verifier, look_back
 
-NUM_RESULTS = 5
-LOGIT, MEMORY, KNOWN, ANSWERING, HIGHEST = range(NUM_RESULTS)
-LEVEL = 11.0  # only a token that is expected stands above
+NUM_RESULTS = 4
+LOGIT, MEMORY, KNOWN, ANSWERING = range(NUM_RESULTS)
 CODE_NORM = 0.05  # small beside the trunk's stream, so that its norms hardly notice
 SHARP = 3.0  # of the memory's attention to the greatest surprise
-LOUDNESS = 30.0  # of what is brought forward, beside the stream it is added to
+LOUDNESS = 150.0  # of what is brought forward, beside the stream it is added to
 
 
 def token_codes(counts: Tensor, width: int, seed: int) -> Tensor:
-    """Codes (vocab, width): orthonormal for the most frequent tokens, zero for the others."""
+    """Codes (vocab, width): orthonormal for the most frequent tokens, zero for the others and for
+    what is never written: the words between problem and answer are not judged.
+    """
     noise = torch.Generator().manual_seed(seed + 3)
     codes = torch.zeros(len(counts), width)
     basis = torch.linalg.qr(torch.randn(width, width, generator=noise))[0]
-    codes[counts.argsort(descending=True)[:width]] = basis
+    first = counts.argsort(descending=True)[:width]
+    codes[first] = basis
+    codes[counts == 0] = 0.0
     return codes
 
 
@@ -95,26 +99,19 @@ def set_comparison(layer: Layer, trunk: Generator, codes: Tensor, scale: float, 
     norm.weight[first:] = narrow
     known = codes.abs().sum(1) > 0
     known[end] = False  # it is found, never judged
-    words = trunk.model.embed_tokens.weight[known]
-    words = words - words.mean(0)
-    expected, ones = codes[known].T @ words, codes[known].sum(0)  # `ones` reads 1 from known codes
+    expected = codes[known].T @ trunk.model.embed_tokens.weight[known]
+    ones = codes[known].sum(0)  # reads 1 from known codes
     gate, up, down = (
         getattr(layer.mlp, name).weight for name in ("gate_proj", "up_proj", "down_proj")
     )
-    number = 2 * width + len(words) + 1
+    number = 2 * width + 1
     gate[:number], up[:number], down[:, :number], down[size:] = 0, 0, 0, 0
     for sign, start in ((1.0, 0), (-1.0, width)):
         rows = torch.arange(start, start + width)
         gate[rows, size : size + width] = 4.0 * sign * torch.eye(width)
         up[rows, :size] = expected
         down[first + LOGIT, rows] = sign * big / 64
-    # how high the expected tokens stand: the sum of relu(logit - level), where the token is known
-    rows = torch.arange(len(words)) + 2 * width
-    gate[rows, :size] = words
-    gate[rows, size : size + width] = -LEVEL * ones
-    up[rows, size : size + width] = ones
-    down[first + HIGHEST, rows] = big / 64
-    # and whether it is known
+    # and whether the token is known
     gate[number - 1, size : size + width] = 16 * ones
     up[number - 1, size : size + width] = ones
     down[first + KNOWN, number - 1] = big / 64
@@ -141,20 +138,19 @@ def assemble(
     return verifier
 
 
-def fit(features: Tensor, wanted: Tensor, ridge: float = 1e-7) -> tuple[Tensor, Tensor]:
-    """Least squares from features (count, width) to wanted (count,): weights (width,), bias ()."""
-    x = features.double()
-    center, middle = x.mean(0), wanted.double().mean()
-    x = x - center
-    gram = x.T @ x / len(x)
-    gram += ridge * gram.diagonal().mean() * torch.eye(len(gram), dtype=gram.dtype)
-    weights = torch.linalg.solve(gram, x.T @ (wanted.double() - middle) / len(x))
-    return weights.float(), (middle - center @ weights).float()
+def fit(features: Tensor, wanted: Tensor) -> Tensor:
+    """Least squares without a constant from features (count, width) to wanted (count,): weights
+    (width,). What has no features, a token without a code, gets zero.
+    """
+    solved = torch.linalg.lstsq(features.double(), wanted.double()[:, None]).solution
+    return solved[:, 0].float()
 
 
 @torch.no_grad()
-def set_memory(verifier: Verifier, index: int, surprise: torch.nn.Linear, scale: float) -> None:
+def set_memory(verifier: Verifier, index: int, surprise: Tensor, scale: float) -> None:
     """Make the layers from `index` on carry the greatest surprise so far to every later position.
+
+    surprise: (hidden,), its weights.
 
     Layer `index` multiplies the surprise with the mark of the answer (nothing on the prompt). The
     next layer's first head has it as key and as value, and a constant as query; key and query lie
@@ -168,7 +164,7 @@ def set_memory(verifier: Verifier, index: int, surprise: torch.nn.Linear, scale:
     gating.self_attn.o_proj.weight.zero_()
     gating.mlp.down_proj.weight.zero_()
     for unit, sign in ((0, 1.0), (1, -1.0)):
-        gating.mlp.gate_proj.weight[unit] = sign * surprise.weight[0]
+        gating.mlp.gate_proj.weight[unit] = sign * surprise
         gating.mlp.up_proj.weight[unit] = 0
         gating.mlp.up_proj.weight[unit, first + ANSWERING] = 1.0
         gating.mlp.down_proj.weight[first + MEMORY, unit] = sign * big / 8

@@ -11,12 +11,16 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from scripts.train_pair.checker import check_steps
+from scripts.train_pair.families.base import Spec
 from scripts.train_pair.faults import make_chain
-from scripts.train_pair.problems import Difficulty, Problem, Spec, make_problem, solve
-from scripts.train_pair.tokenizer import IM_END, STEP, chat_prompt
+from scripts.train_pair.problems import Difficulty, first_state, make_problem, read_step
+from scripts.train_pair.teacher import teach
+from scripts.train_pair.tokenizer import IM_END, PROBE, STEP, chat_prompt
 
 WIDTHS = (128, 192, 256, 320, 384, 512)
 IGNORE = -100
+PROBED = 0.15  # share of lessons that end in a probe
+TAUGHT = 0.4  # share of the teacher's own chains among the verifier's
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +59,29 @@ class Encoder:
         """Ids of the chat prefix."""
         return list(self.backend.encode(chat_prompt(problem), add_special_tokens=False).ids)
 
-    def solution_row(self, text: str, steps: Sequence[str]) -> Row:
-        """A right solution as the generator should write it."""
+    def solution_row(
+        self, text: str, steps: Sequence[str], cut: int | None = None, guess: str = ""
+    ) -> Row:
+        """A solution as the generator should write it.
+
+        With `cut`, only its first so many tokens, and then a probe that is answered with `guess`;
+        nobody but who probes writes the probe, so it is not asked for.
+        """
         prompt = self.prompt(text)
         answer: list[int] = []
         for encoding in self.backend.encode_batch(list(steps), add_special_tokens=False):
             answer += [*encoding.ids, self.blank]
         answer[-1] = self.end
+        asked = [True] * len(answer)
+        if cut is not None:
+            probe, told, close = (
+                part.ids
+                for part in self.backend.encode_batch([PROBE, guess, "}"], add_special_tokens=False)
+            )
+            answer = [*answer[:cut], *probe, *told, *close, self.end]
+            asked = [True] * cut + [False] * len(probe) + [True] * (len(answer) - cut - len(probe))
         size = len(prompt) + len(answer)
-        target = [False] * len(prompt) + [True] * len(answer)
+        target = [False] * len(prompt) + asked
         return Row(prompt + answer, target, [IGNORE] * size, [IGNORE] * size)
 
     def labelled_row(self, text: str, spec: Spec, steps: Sequence[str]) -> Row:
@@ -127,27 +145,42 @@ def batched(
             yield collate(rows, width)
 
 
-def solutions(encoder: Encoder, seed: int, difficulty: Difficulty) -> Callable[[int], Row]:
-    """Right solutions of the training problems from `seed` on."""
+def lessons(encoder: Encoder, seed: int, difficulty: Difficulty) -> Callable[[int], Row]:
+    """The teacher's solutions of the training problems from `seed` on; some are cut anywhere, even
+    within a step, and probed for the answer so far: the last value stated by a whole step.
+    """
 
     def make(index: int) -> Row:
-        problem: Problem = make_problem(index, difficulty)
-        return encoder.solution_row(
-            problem.text, solve(problem.spec, random.Random(f"{seed}-{index}"))
-        )
+        problem = make_problem(index, difficulty)
+        rng = random.Random(f"{seed}-{index}")
+        steps = teach(rng, problem.spec)
+        if rng.random() >= PROBED:
+            return encoder.solution_row(problem.text, steps)
+        state, whole = first_state(problem.spec), rng.randrange(len(steps))
+        for text in steps[:whole]:
+            state = read_step(problem.spec, state, text)
+        sizes = [len(encoder.backend.encode(text).ids) + 1 for text in steps[: whole + 1]]
+        cut = sum(sizes[:-1]) + rng.randrange(sizes[-1] - 1) * (rng.random() < 0.8)
+        guess = str(0 if state.value is None else state.value)
+        return encoder.solution_row(problem.text, steps, cut, guess)
 
     return make
 
 
 def fault_chains(encoder: Encoder, seed: int, difficulty: Difficulty) -> Callable[[int], Row]:
-    """Synthetic chains, three to a problem: mostly faulty ones, so that right and wrong share a
-    problem.
+    """Chains of the teacher and chains with synthetic faults, three to a problem: mostly faulty
+    ones, so that right and wrong share a problem.
     """
 
     def make(index: int) -> Row:
         problem = make_problem(index // 3, difficulty)
         rng = random.Random(f"{seed}-{index}")
-        rate = 0.0 if rng.random() < 0.25 else rng.choice((0.08, 0.15, 0.25))
-        return encoder.labelled_row(problem.text, problem.spec, make_chain(rng, problem.spec, rate))
+        kind = rng.random()
+        if kind < TAUGHT:
+            steps = teach(rng, problem.spec)
+        else:
+            rate = 0.0 if kind < TAUGHT + 0.2 else rng.choice((0.08, 0.15, 0.25))
+            steps = make_chain(rng, problem.spec, rate)
+        return encoder.labelled_row(problem.text, problem.spec, steps)
 
     return make

@@ -28,10 +28,10 @@ class Beam:
 
 
 @torch.no_grad()
-def open_verifier(model: Verifier, prompts: Sequence[Sequence[int]], room: int) -> Cache:
+def open_verifier(model: Verifier, prompts: Sequence[Sequence[int]]) -> Cache:
     """Prefill the prompts."""
     ids, counts = pad(prompts, model.model.embed_tokens.weight.device)
-    cache = model.model.new_cache(len(prompts), ids.shape[1] + room + 1)
+    cache = model.model.new_cache(len(prompts), ids.shape[1] + 1)
     model.model.extend(ids, counts, cache)
     return cache
 
@@ -55,8 +55,8 @@ def beam_search(
     temperature: float,
     seed: int,
     max_steps: int = 24,
-    step_limit: int = 96,
-    room: int = 448,
+    step_limit: int = 192,
+    limit: int = 640,
 ) -> list[str]:
     """The best path of every problem as text; without a verifier the exact checker judges (the
     ceiling).
@@ -67,13 +67,13 @@ def beam_search(
     device = generator.model.embed_tokens.weight.device
     noise = torch.Generator(device=device).manual_seed(seed)
     prompts = [encoder.prompt(problem.text) for problem in problems]
-    paths = open_paths(generator, prompts, room)
-    judged = open_verifier(verifier, prompts, room) if verifier else None
+    paths = open_paths(generator, prompts)
+    judged = open_verifier(verifier, prompts) if verifier else None
     rows = [index for index in range(len(problems)) for _ in range(n)]
     beams = [Beam(index, row) for row, index in enumerate(rows)]
-    paths = paths.select(rows)
+    paths = paths.select(rows, step_limit)
     if judged:
-        judged = judged.select(torch.tensor(rows, device=device))
+        judged = judged.select(torch.tensor(rows, device=device), step_limit)
     stops = frozenset({encoder.blank, encoder.end})
     kept: list[Beam] = []
     for _ in range(max_steps):
@@ -84,8 +84,7 @@ def beam_search(
         for beam in grown:
             beam.text = encoder.backend.decode(paths.written[beam.row], skip_special_tokens=True)
             beam.finished = (
-                steps[beam.row][-1] == encoder.end
-                or len(paths.written[beam.row]) > room - step_limit
+                steps[beam.row][-1] == encoder.end or len(paths.written[beam.row]) >= limit
             )
         if verifier and judged:
             marked = [[*(i for i in ids if i not in stops), encoder.separator] for ids in steps]
@@ -111,9 +110,9 @@ def beam_search(
                     rows.append(beam.row)
         if not rows:
             break
-        paths = paths.select(rows)
+        paths = paths.select(rows, step_limit)
         if judged:
-            judged = judged.select(torch.tensor(rows, device=device))
+            judged = judged.select(torch.tensor(rows, device=device), step_limit)
     best = {}
     for beam in sorted(kept, key=lambda beam: (beam.finished, beam.score)):
         best[beam.problem] = beam.text

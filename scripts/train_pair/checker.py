@@ -7,14 +7,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scripts.train_pair.families.base import Spec, State
 from scripts.train_pair.problems import (
     Problem,
-    Spec,
-    State,
     first_state,
-    is_complete,
     read_step,
-    render_move,
     render_step,
 )
 
@@ -50,8 +47,6 @@ def check_step(spec: Spec, state: State, text: str) -> int | None:
     """The first deviating character of `text`, or None where it is a right next step."""
     deviation = 0
     options = [render_step(spec, state, worked) for worked in (False, True)]
-    if spec.family == "variables" and is_complete(spec, state):
-        options += [render_move(spec, state, worked) for worked in (False, True)]  # more, but right
     for allowed in options:
         if allowed is None:
             continue

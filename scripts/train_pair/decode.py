@@ -11,6 +11,8 @@ from torch import Tensor
 from scripts.train_pair.batches import Encoder
 from scripts.train_pair.model import Cache, Generator, Verifier
 
+PIECE = 32  # tokens between two looks at which chains have ended
+
 
 def pad(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
     """Right-pad to ids (batch, longest), with counts (batch,)."""
@@ -31,19 +33,21 @@ class Paths:
     logits: Tensor
     written: list[list[int]]
 
-    def select(self, rows: Sequence[int]) -> Paths:
-        """The named paths; naming one twice forks it."""
+    def select(self, rows: Sequence[int], room: int) -> Paths:
+        """The named paths, with room for so many tokens more; naming one twice forks it."""
         index = torch.tensor(rows, dtype=torch.long, device=self.logits.device)
         return Paths(
-            self.cache.select(index), self.logits[index], [list(self.written[row]) for row in rows]
+            self.cache.select(index, room),
+            self.logits[index],
+            [list(self.written[row]) for row in rows],
         )
 
 
 @torch.no_grad()
-def open_paths(model: Generator, prompts: Sequence[Sequence[int]], room: int) -> Paths:
-    """Prefill the prompts, leaving room for `room` new tokens."""
+def open_paths(model: Generator, prompts: Sequence[Sequence[int]]) -> Paths:
+    """Prefill the prompts; `select` makes room for what follows."""
     ids, counts = pad(prompts, model.model.embed_tokens.weight.device)
-    cache = model.model.new_cache(len(prompts), ids.shape[1] + room + 1)
+    cache = model.model.new_cache(len(prompts), ids.shape[1] + 1)
     states = model.model.extend(ids, counts, cache)
     last = states[torch.arange(len(prompts), device=ids.device), counts - 1]
     return Paths(cache, model.logits(last), [[] for _ in prompts])
@@ -89,7 +93,7 @@ def sample_chains(
     copies: int,
     temperature: float,
     seed: int,
-    limit: int = 448,
+    limit: int = 704,
     rows_at_once: int = 256,
 ) -> list[list[str]]:
     """`copies` solutions of every problem, as texts (unfinished ones are cut at `limit` tokens)."""
@@ -99,12 +103,14 @@ def sample_chains(
     width = max(1, rows_at_once // copies)
     for first in range(0, len(problems), width):
         prompts = [encoder.prompt(text) for text in problems[first : first + width]]
-        paths = open_paths(model, prompts, limit)
-        paths = paths.select([row for row in range(len(prompts)) for _ in range(copies)])
+        paths = open_paths(model, prompts)
+        paths = paths.select([row for row in range(len(prompts)) for _ in range(copies)], PIECE)
         done: list[list[int] | None] = [None] * len(paths.written)
         where = list(range(len(done)))
-        for _ in range(0, limit, 32):
-            stopped = extend_paths(model, paths, frozenset({encoder.end}), 32, temperature, noise)
+        for _ in range(0, limit, PIECE):
+            stopped = extend_paths(
+                model, paths, frozenset({encoder.end}), PIECE, temperature, noise
+            )
             for row, flag in enumerate(stopped):
                 if flag:
                     done[where[row]] = paths.written[row]
@@ -112,7 +118,7 @@ def sample_chains(
             where = [where[row] for row in keep]
             if not keep:
                 break
-            paths = paths.select(keep)
+            paths = paths.select(keep, PIECE)
         for row, index in enumerate(where):
             done[index] = paths.written[row]
         flat = [encoder.backend.decode(ids or [], skip_special_tokens=True) for ids in done]

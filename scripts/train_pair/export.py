@@ -72,10 +72,24 @@ def export_model(
         (folder / "generation_config.json").write_text(json.dumps(defaults, indent=2) + "\n")
 
 
-def load_model(folder: Path) -> Generator | Verifier:
-    """Read an exported folder back into our own modules."""
+def load_generator(folder: Path) -> Generator:
+    """Read an exported generator back into our own module."""
+    model = Generator(read_config(folder))
+    model.load_state_dict(load_file(folder / "model.safetensors"))
+    return model.eval()
+
+
+def load_verifier(folder: Path) -> Verifier:
+    """Read an exported reward model back into our own module."""
+    model = Verifier(read_config(folder))
+    model.load_state_dict(load_file(folder / "model.safetensors"))
+    return model.eval()
+
+
+def read_config(folder: Path) -> ModelConfig:
+    """The shape of an exported model."""
     row = json.loads((folder / "config.json").read_text())
-    config = ModelConfig(
+    return ModelConfig(
         hidden=row["hidden_size"],
         layers=row["num_hidden_layers"],
         heads=row["num_attention_heads"],
@@ -83,23 +97,20 @@ def load_model(folder: Path) -> Generator | Verifier:
         vocab=row["vocab_size"],
         max_positions=row["max_position_embeddings"],
     )
-    model = (Generator if row["architectures"] == ["Qwen2ForCausalLM"] else Verifier)(config)
-    model.load_state_dict(load_file(folder / "model.safetensors"))
-    return model.eval()
 
 
 @torch.no_grad()
 def logit_difference(folder: Path, length: int = 200, seed: int = 0) -> float:
     """Largest difference between our logits and transformers' on random ids."""
-    ours = load_model(folder)
     ids = torch.randint(4, 500, (2, length), generator=torch.Generator().manual_seed(seed))
-    if isinstance(ours, Generator):
+    if folder.name == "generator":
         theirs = Qwen2ForCausalLM.from_pretrained(str(folder), dtype=torch.float32).eval()
-        return float((ours(ids) - theirs(input_ids=ids).logits).abs().max())
-    config = Qwen2Config.from_pretrained(str(folder))
-    body = Qwen2Model(config).eval()
+        return float((load_generator(folder)(ids) - theirs(input_ids=ids).logits).abs().max())
+    verifier = load_verifier(folder)
+    body = Qwen2Model(Qwen2Config.from_pretrained(str(folder))).eval()
     weights = load_file(folder / "model.safetensors")
     body.load_state_dict(
         {k.removeprefix("model."): v for k, v in weights.items() if k.startswith("model.")}
     )
-    return float((ours(ids) - ours.score(body(input_ids=ids).last_hidden_state)).abs().max())
+    theirs_said = verifier.score(body(input_ids=ids).last_hidden_state)
+    return float((verifier(ids) - theirs_said).abs().max())

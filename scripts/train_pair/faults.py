@@ -11,12 +11,10 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+from scripts.train_pair.families.base import Move, Spec, State
+from scripts.train_pair.families.expression import term_value
+from scripts.train_pair.families.story import CONFUSED, GAINS, LOSSES
 from scripts.train_pair.problems import (
-    GAINS,
-    LOSSES,
-    Move,
-    Spec,
-    State,
     first_state,
     is_complete,
     read_step,
@@ -50,7 +48,7 @@ def _near(rng: random.Random, value: int) -> int:
 
 def _other_number(rng: random.Random, spec: Spec, value: str) -> str:
     """A number that stands elsewhere in the problem, or one near by."""
-    pool = [t.lstrip("+-") for move in spec.moves for t in move.terms if t.lstrip("+-").isdigit()]
+    pool = [term for move in spec.moves for term in move.terms if term.isdigit()]
     if pool and rng.random() < 0.7:
         return rng.choice(pool)
     return str(_near(rng, int(value)))
@@ -77,8 +75,8 @@ def _change_move(rng: random.Random, spec: Spec, state: State, kind: str) -> Spe
             move,
             op=rng.choice([op for op in "+-*" if op != move.op][: 1 if move.op in "+-" else 2]),
         )
-    elif kind == "word" and move.word:
-        move = replace(move, word=rng.choice((*GAINS, *LOSSES, "doubles", "triples")))
+    elif kind == "word" and spec.family == "story":
+        move = replace(move, word=rng.choice((*GAINS, *LOSSES, *CONFUSED, "doubles", "triples")))
     moves[state.done] = move
     return replace(spec, moves=tuple(moves))
 
@@ -88,11 +86,10 @@ def _change_left(rng: random.Random, state: State, kind: str) -> State:
     left = list(state.left)
     index = rng.randrange(1, len(left)) if rng.random() < 0.6 else 1
     if kind == "lookup":
-        number = int(left[index][1:])
-        other = (
-            rng.choice(left)[-2:].lstrip("+-") if rng.random() < 0.4 else str(_near(rng, number))
-        )
-        left[index] = left[index][0] + other
+        number = term_value(left[index])[1]
+        known = [term_value(term)[1] for term in left[1:]]
+        other = rng.choice(known) if rng.random() < 0.4 else _near(rng, number)
+        left[index] = left[index].replace(str(number), str(other))
     elif kind == "operator":
         left[index] = ("-" if left[index][0] == "+" else "+") + left[index][1:]
     elif kind == "skip" and len(left) > 2:

@@ -38,7 +38,10 @@ class ModelConfig:
 
 
 GENERATOR = ModelConfig(hidden=128, layers=4, heads=4, ffn=384)
-VERIFIER = ModelConfig(hidden=192, layers=8, heads=6, ffn=512)
+VERIFIER = ModelConfig(hidden=256, layers=8, heads=8, ffn=384)
+
+
+Past = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # keys, values, places, mask, which are real
 
 
 @dataclass(slots=True)
@@ -51,9 +54,20 @@ class Cache:
     values: Tensor
     lengths: Tensor
 
-    def select(self, rows: Tensor) -> Cache:
-        """The cache of the named rows, in that order (a row may be named more than once)."""
-        return Cache(self.keys[:, rows], self.values[:, rows], self.lengths[rows])
+    def select(self, rows: Tensor, room: int) -> Cache:
+        """The cache of the named rows, in that order (a row may be named more than once), with
+        room for so many tokens more and not one beyond: copies cost as much as the decoding.
+        """
+        lengths = self.lengths[rows]
+        used = int(lengths.max())
+
+        def copied(old: Tensor) -> Tensor:
+            layers, _, heads, _, dim = old.shape
+            new = old.new_zeros(layers, len(rows), heads, used + room, dim)
+            new[..., :used, :] = old[:, rows, :, :used]
+            return new
+
+        return Cache(copied(self.keys), copied(self.values), lengths)
 
 
 def rope_tables(config: ModelConfig) -> tuple[Tensor, Tensor]:
@@ -102,19 +116,27 @@ class Attention(nn.Module):
         x: Tensor,
         cos: Tensor,
         sin: Tensor,
-        past: tuple[Tensor, Tensor, Tensor, Tensor] | None,
+        past: Past | None,
     ) -> Tensor:
-        """x: (batch, length, hidden). past: keys, values, write positions (batch, length), mask."""
-        batch, length, _ = x.shape
-        q, k, v = (
-            p(x).view(batch, length, self.heads, self.head_dim).transpose(1, 2)
-            for p in (self.q_proj, self.k_proj, self.v_proj)
-        )
+        """x: (batch, length, hidden), or with `past` its real tokens alone, (count, hidden).
+
+        past: keys, values, write positions (batch, length), mask, real tokens (batch, length).
+        """
+        batch, length = x.shape[:2] if past is None else past[4].shape
+
+        def in_heads(made: Tensor) -> Tensor:
+            if past is not None:
+                padded = made.new_zeros(batch, length, made.shape[-1])
+                padded[past[4]] = made
+                made = padded
+            return made.view(batch, length, self.heads, self.head_dim).transpose(1, 2)
+
+        q, k, v = (in_heads(p(x)) for p in (self.q_proj, self.k_proj, self.v_proj))
         q, k = rotate(q, cos, sin).to(v.dtype), rotate(k, cos, sin).to(v.dtype)
         if past is None:
             out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
-            keys, values, where, mask = past
+            keys, values, where, mask, _ = past
             index = where[:, None, :, None].expand(-1, self.heads, -1, self.head_dim)
             keys.scatter_(2, index, k)
             values.scatter_(2, index, v)
@@ -122,7 +144,8 @@ class Attention(nn.Module):
             # two products: three times as fast as the fused kernel for the one row of a decode step
             weights = (q @ keys.transpose(-1, -2)) * self.head_dim**-0.5
             out = weights.masked_fill(~mask, -torch.inf).softmax(-1) @ values
-        return self.o_proj(out.transpose(1, 2).reshape(batch, length, -1))
+        out = out.transpose(1, 2).reshape(batch, length, -1)
+        return self.o_proj(out if past is None else out[past[4]])
 
 
 class MLP(nn.Module):
@@ -154,9 +177,9 @@ class Layer(nn.Module):
         x: Tensor,
         cos: Tensor,
         sin: Tensor,
-        past: tuple[Tensor, Tensor, Tensor, Tensor] | None,
+        past: Past | None,
     ) -> Tensor:
-        """x: (batch, length, hidden)."""
+        """x: as in `Attention`."""
         x = x + self.self_attn(self.input_layernorm(x), cos, sin, past)
         return x + self.mlp(self.post_attention_layernorm(x))
 
@@ -206,7 +229,7 @@ class Body(nn.Module):
         """Append ragged rows to the cache.
 
         ids: (batch, length), right-padded; counts: (batch,) real tokens in each row.
-        Returns the normed states (batch, length, hidden); rows past `counts` are meaningless.
+        Returns the normed states (batch, length, hidden); zero past `counts`.
         """
         length = ids.shape[1]
         where = cache.lengths[:, None] + torch.arange(length, device=ids.device)[None]
@@ -214,11 +237,14 @@ class Body(nn.Module):
         span = int(where.max()) + 1
         mask = torch.arange(span, device=ids.device)[None, None, None] <= where[:, None, :, None]
         cos, sin = self.cos[where][:, None], self.sin[where][:, None]
-        x = self.embed_tokens(ids)
+        real = torch.arange(length, device=ids.device)[None] < counts[:, None]
+        x = self.embed_tokens(ids[real])
         for index, layer in enumerate(self.layers):
-            x = layer(x, cos, sin, (cache.keys[index], cache.values[index], where, mask))
+            x = layer(x, cos, sin, (cache.keys[index], cache.values[index], where, mask, real))
         cache.lengths = cache.lengths + counts
-        return self.norm(x)
+        states = x.new_zeros(*ids.shape, x.shape[-1])
+        states[real] = self.norm(x)
+        return states
 
 
 class Generator(nn.Module):

@@ -12,11 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from scripts.train_pair.assemble import (
-    ANSWERING,
-    HIGHEST,
     KNOWN,
     LOGIT,
     NUM_RESULTS,
@@ -40,13 +38,6 @@ def surprise_of(trunk: Generator, batch: Batch) -> Tensor:
     return due * (batch.right != IGNORE)
 
 
-def after_problem(batch: Batch, end: int) -> Tensor:
-    """Positions from the end of the problem to the end of the answer, (batch, width)."""
-    places = torch.arange(batch.ids.shape[1])
-    last = ((batch.right != IGNORE) * places).amax(1, keepdim=True)
-    return ((batch.ids == end).cumsum(1) > 0) & (places <= last)
-
-
 @torch.no_grad()
 def build_verifier(trunk: Generator, rows: Sequence[Row], end: int, seed: int) -> Verifier:
     """Assemble and fit the verifier on labelled rows; `end` is the token that ends the problem."""
@@ -59,17 +50,16 @@ def build_verifier(trunk: Generator, rows: Sequence[Row], end: int, seed: int) -
     verifier = assemble(trunk, VERIFIER, counts, scale, end, seed)
     body, depth = verifier.model, len(verifier.model.layers)
     first = VERIFIER.hidden - NUM_RESULTS
-    places = [first + LOGIT, first + KNOWN, first + HIGHEST, first + ANSWERING]
+    places = [first + LOGIT, first + KNOWN]
     features, wanted = [], []
     for batch in batches:
         x = body.run(body.embed_tokens(batch.ids), 0, TRUNK.layers + 1)
         x = x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + VERIFIER.eps)
-        asked = after_problem(batch, end)
+        asked = (batch.right != IGNORE) & (counts[batch.ids] > 0)
         features.append(x[asked][:, places])
         wanted.append(surprise_of(trunk, batch)[asked])
-    surprise = nn.Linear(VERIFIER.hidden, 1)
-    surprise.weight.zero_()
-    surprise.weight[0, places], surprise.bias[0] = fit(torch.cat(features), torch.cat(wanted), 0.0)
+    surprise = torch.zeros(VERIFIER.hidden)
+    surprise[places] = fit(torch.cat(features), torch.cat(wanted))
     set_memory(verifier, TRUNK.layers + 1, surprise, scale)
     carried, labels = [], []
     for batch in batches:

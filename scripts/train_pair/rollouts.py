@@ -12,6 +12,7 @@ from scripts.train_pair.checker import split_steps
 from scripts.train_pair.decode import sample_chains
 from scripts.train_pair.model import Generator
 from scripts.train_pair.problems import TRAINING, Difficulty, make_problem
+from scripts.train_pair.progress import progress
 
 FIRST_SEED = 700_000_000
 TEMPERATURES = (0.7, 0.9, 1.1)
@@ -32,20 +33,21 @@ def write_rollouts(
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     done = len(path.read_text().splitlines()) if path.exists() else 0
-    for first in range(done, count, group):
-        seeds = [
-            FIRST_SEED + seed * 1_000_000 + index
-            for index in range(first, min(count, first + group))
-        ]
-        problems = [make_problem(number, difficulty) for number in seeds]
-        temperature = TEMPERATURES[first // group % len(TEMPERATURES)]
-        chains = sample_chains(
-            model, encoder, [p.text for p in problems], copies, temperature, seed + first
-        )
-        with path.open("a") as file:
-            for number, texts in zip(seeds, chains, strict=True):
-                file.write(json.dumps({"seed": number, "chains": texts}) + "\n")
-        print(f"rollouts {first + len(seeds)}/{count}", flush=True)
+    with progress("rollouts", count, done) as advance:
+        for first in range(done, count, group):
+            seeds = [
+                FIRST_SEED + seed * 1_000_000 + index
+                for index in range(first, min(count, first + group))
+            ]
+            problems = [make_problem(number, difficulty) for number in seeds]
+            temperature = TEMPERATURES[first // group % len(TEMPERATURES)]
+            chains = sample_chains(
+                model, encoder, [p.text for p in problems], copies, temperature, seed + first
+            )
+            with path.open("a") as file:
+                for number, texts in zip(seeds, chains, strict=True):
+                    file.write(json.dumps({"seed": number, "chains": texts}) + "\n")
+            advance(len(seeds))
 
 
 def rollout_chains(

@@ -18,10 +18,11 @@ CHAT_TEMPLATE = (
     "<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+PROBE = "\n\nFinal answer: \\boxed{"
 PHRASES = (
-    "user\nassistant\nsystem\nFinal answer: \\boxed{",
+    "user\nassistant\nsystem" + PROBE,
     "Please reason step by step, and put your final answer within \\boxed{}.",
-    "Check: that is right. Wait, that is wrong. Let me check it again. So the answer is",
+    "Wait, that is wrong. Let me check it again. So the answer is",
 )
 
 

@@ -1,11 +1,11 @@
-"""The training loop that both models share: schedule, checkpoints, log, time left."""
+"""The training loop that both models share: schedule, checkpoints, log, progress."""
 
 from __future__ import annotations
 
 import json
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from scripts.train_pair.batches import Batch, Row, batched
 from scripts.train_pair.optimizer import make_optimizers
+from scripts.train_pair.progress import progress
 
 Loss = Callable[[Batch], dict[str, Tensor]]
 
@@ -72,31 +73,47 @@ def train(model: nn.Module, loss_of: Loss, make_row: Callable[[int], Row], run: 
         next(batches)
     model.train()
     began, seen, sums = time.monotonic(), 0, dict[str, float]()
-    for step in range(start, run.steps):
-        batch = to_device(next(batches), run.device)
-        with torch.autocast(run.device, torch.bfloat16):
-            parts = loss_of(batch)
-        parts["loss"].backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer, base in zip(optimizers, bases, strict=True):
-            for group, lr in zip(optimizer.param_groups, base, strict=True):
-                group["lr"] = lr * rate(run, step)
-            optimizer.step()
-        model.zero_grad(set_to_none=True)
-        seen += batch.ids.numel()
-        for name, value in parts.items():
-            sums[name] = sums.get(name, 0.0) + float(value.detach())
-        if (step + 1) % run.log_every == 0:
-            speed = seen / (time.monotonic() - began)
-            row: dict[str, float] = {"step": step + 1, "tokens_per_s": round(speed)}
-            row |= {name: round(value / run.log_every, 4) for name, value in sums.items()}
-            row["left_min"] = round((run.steps - step - 1) * run.tokens_per_step / speed / 60, 1)
-            with log.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-            print(run.name, json.dumps(row), flush=True)
-            sums.clear()
-        if (step + 1) % run.save_every == 0 or step + 1 == run.steps:
-            states = [optimizer.state_dict() for optimizer in optimizers]
-            saved = {"model": model.state_dict(), "optimizers": states, "step": step + 1}
-            torch.save(saved, checkpoint.with_suffix(".tmp"))
-            checkpoint.with_suffix(".tmp").replace(checkpoint)
+    with progress(run.name, run.steps, start) as advance:
+        for step in range(start, run.steps):
+            batch = to_device(next(batches), run.device)
+            for optimizer, base in zip(optimizers, bases, strict=True):
+                for group, lr in zip(optimizer.param_groups, base, strict=True):
+                    group["lr"] = lr * rate(run, step)
+            for name, value in learn(model, loss_of, batch, optimizers).items():
+                sums[name] = sums.get(name, 0.0) + value
+            seen += batch.ids.numel()
+            advance(1)
+            if (step + 1) % run.log_every == 0:
+                speed = seen / (time.monotonic() - began)
+                row: dict[str, float] = {"step": step + 1, "tokens_per_s": round(speed)}
+                row |= {name: round(value / run.log_every, 4) for name, value in sums.items()}
+                with log.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+                sums.clear()
+            if (step + 1) % run.save_every == 0 or step + 1 == run.steps:
+                save(checkpoint, model, optimizers, step + 1)
+
+
+def learn(
+    model: nn.Module, loss_of: Loss, batch: Batch, optimizers: Sequence[torch.optim.Optimizer]
+) -> dict[str, float]:
+    """One update; the parts of its loss."""
+    with torch.autocast(batch.ids.device.type, torch.bfloat16):
+        parts = loss_of(batch)
+    parts["loss"].backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for optimizer in optimizers:
+        optimizer.step()
+    model.zero_grad(set_to_none=True)
+    return {name: float(value.detach()) for name, value in parts.items()}
+
+
+def save(
+    path: Path, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], step: int
+) -> None:
+    """Write a checkpoint; a call that is cut short leaves the one before it whole."""
+    states = [optimizer.state_dict() for optimizer in optimizers]
+    torch.save(
+        {"model": model.state_dict(), "optimizers": states, "step": step}, path.with_suffix(".tmp")
+    )
+    path.with_suffix(".tmp").replace(path)

@@ -14,15 +14,24 @@ import torch
 
 from scripts.train_pair import problems as data
 from scripts.train_pair.assemble import fit_logistic
-from scripts.train_pair.batches import IGNORE, Encoder
+from scripts.train_pair.batches import IGNORE, Encoder, lessons
 from scripts.train_pair.checker import check_steps, is_correct, split_steps
+from scripts.train_pair.families import FAMILIES
+from scripts.train_pair.families.base import Move, Spec
 from scripts.train_pair.faults import make_chain
 from scripts.train_pair.metrics import auc, vote, within_problem_auc
 from scripts.train_pair.model import Generator, ModelConfig, Verifier, look_back
 from scripts.train_pair.prm import build_verifier
-from scripts.train_pair.tokenizer import STEP, chat_prompt, train_tokenizer
+from scripts.train_pair.teacher import teach
+from scripts.train_pair.tokenizer import PROBE, STEP, chat_prompt, train_tokenizer
 from scripts.train_pair.trunk import TRUNK
 
+TWO_DAYS = Spec(
+    family="story",
+    text="",
+    moves=(Move("1", "finds", "+", ("12",)), Move("2", "sells", "-", ("10",))),
+    start=30,
+)
 TINY = ModelConfig(hidden=32, layers=2, heads=1, ffn=32)
 
 
@@ -61,11 +70,7 @@ def test_solutions_are_right_and_values_have_two_digits(difficulty: data.Difficu
 
 
 def test_checker_names_the_first_wrong_character_and_goes_on_from_what_was_stated() -> None:
-    spec = data.Spec(
-        "story",
-        (data.Move("1", "finds", "+", ("12",)), data.Move("2", "sells", "-", ("10",))),
-        start=30,
-    )
+    spec = TWO_DAYS
     steps = [
         "Day 1: finds 12. 30+12=43.",
         "Day 2: sells 10. 43-10=33.",
@@ -89,12 +94,7 @@ def test_checker_names_the_first_wrong_character_and_goes_on_from_what_was_state
     ],
 )
 def test_checker_refuses_skips_early_answers_cuts_and_misreadings(steps: list[str]) -> None:
-    spec = data.Spec(
-        "story",
-        (data.Move("1", "finds", "+", ("12",)), data.Move("2", "sells", "-", ("10",))),
-        start=30,
-    )
-    assert not check_steps(spec, steps)[-1].right
+    assert not check_steps(TWO_DAYS, steps)[-1].right
 
 
 def test_nothing_may_follow_the_answer() -> None:
@@ -111,6 +111,48 @@ def test_a_chain_right_so_far_that_answers_has_the_right_answer() -> None:
         wrong += not good
         assert not good or is_correct(problem, "\n\n".join(steps))
     assert wrong > 150
+
+
+def test_a_solution_is_checked_where_the_problem_asks_for_it() -> None:
+    problems = list(data.make_problems(data.CALIBRATION_SEEDS, 100))
+    asked = [problem for problem in problems if problem.text.endswith(data.CHECK_IT)]
+    assert 10 <= len(asked) <= 45
+    for problem in problems:
+        steps = data.solve(problem.spec)
+        checks = [step for step in steps if step.startswith("Check:")]
+        assert len(checks) == (problem in asked)
+        if checks:
+            garbled = [*steps[:-2], steps[-2].replace("=", "=1", 1), steps[-1]]
+            assert [check.right for check in check_steps(problem.spec, garbled)][-2:] == [
+                False,
+                True,
+            ]
+            assert not check_steps(problem.spec, [*steps[:-2], steps[-1]])[-1].right
+
+
+def test_the_teacher_errs_in_every_family_and_goes_on_from_what_he_stated() -> None:
+    rng = random.Random(2)
+    for name in FAMILIES:
+        difficulty = data.Difficulty(families=(name,))
+        faults, steps = 0, 0
+        for problem in data.make_problems(data.CALIBRATION_SEEDS, 60, difficulty):
+            chain = teach(rng, problem.spec)
+            assert "\\boxed" in chain[-1]
+            checks = check_steps(problem.spec, chain)
+            faults += sum(not check.right for check in checks)
+            steps += len(checks)
+        assert 0.02 < faults / steps < 0.2, name
+
+
+def test_some_lessons_end_in_a_probe_that_tells_the_last_stated_value(encoder: Encoder) -> None:
+    make = lessons(encoder, 0, data.TRAINING)
+    texts = [encoder.backend.decode(make(index).ids) for index in range(200)]
+    probed = [text for text in texts if PROBE in text]
+    assert 10 <= len(probed) <= 60
+    for text in probed:
+        assert text.endswith("}")
+        shown, guess = text.split(PROBE)
+        assert guess[:-1] == "0" or guess[:-1] in shown
 
 
 def test_tokenizer_keeps_digits_and_the_blank_line_apart(encoder: Encoder) -> None:
