@@ -5,7 +5,7 @@ set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 VENV=${FLASHEDGE_VENV:-$ROOT/.venv}
-PROBLEM="Dan has 24 nuts. Day 1: wins 20. Day 2: gets 52. Day 3: drops 41. Day 4: drops 30. Ben has 71 cards. Day 5: wins 10. Day 6: loses 25. Day 7: buys 44. Day 8: gives away 28. How many nuts has Dan after day 8?"
+PROBLEM="Dan has 24 nuts. Day 1: wins 20. Day 2: gets 52. Day 3: drops 41. Day 4: drops 30. Ben has 43 stones. Day 5: wins 10. Day 6: loses 25. Day 7: buys 44. Day 8: uses 28. How many nuts has Dan after day 8?"
 
 setup=()
 while [ $# -gt 0 ]; do

@@ -19,7 +19,10 @@ from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.registry import find_pair
 from flashedge.types import Problem
 
-PROBLEM = "Tom has 12 apples. He buys 7 more apples. Then he gives away 4 apples. How many now?"
+PROBLEM = (
+    "Tom has 57 cards. Day 1: drops 44. Day 2: doubles. Day 3: wins 24. "
+    "How many cards has Tom after day 3?"
+)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
