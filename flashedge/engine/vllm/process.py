@@ -156,11 +156,14 @@ class EngineProcess:
         await self._shut_down()
 
     async def _shut_down(self) -> None:
+        import psutil
+
         self._unwatch()
         if self._llm is not None:
             if self._llm.output_handler is not None:
                 self._llm.output_handler.cancel()  # else it logs the end as the engine's death
-            await asyncio.to_thread(self._llm.shutdown, STOP_S)
+            with contextlib.suppress(psutil.NoSuchProcess):  # it ended while vLLM looked at it
+                await asyncio.to_thread(self._llm.shutdown, STOP_S)
             self._llm = None
             gc.collect()  # see _build
 
