@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from flashedge.cli import output
+from flashedge.cli.progress import bar
 from flashedge.config import Config
 from flashedge.errors import FlashEdgeError
 
@@ -87,7 +87,7 @@ async def _solve(
         attempts = Attempts(client, key, settings, retry_failed=True)
         left = iter(problems)
 
-        async def worker(advance: Callable[[], None]) -> None:
+        async def worker(advance: Callable[[int], None]) -> None:
             for problem in left:
                 attempt = await attempts.run(problem.index, problem.text)
                 if attempt.error is not None or attempt.run is None:
@@ -100,10 +100,10 @@ async def _solve(
                         output.note(f"left out: problem {problem.id}: run {attempt.run} was cut")
                     else:
                         found[problem.index] = recording
-                advance()
+                advance(1)
 
         try:
-            with _bar(len(problems)) as advance, first_error():
+            with bar("recording", len(problems), unit="runs") as advance, first_error():
                 async with asyncio.TaskGroup() as group:
                     for _ in range(config.max_running + 1):  # one waits, so that none idles
                         group.create_task(worker(advance))
@@ -146,15 +146,3 @@ async def _right(
         return tuple(found)
     finally:
         await grader.close()
-
-
-@contextmanager
-def _bar(total: int) -> Iterator[Callable[[], None]]:
-    """A bar on a terminal, nothing elsewhere; its value takes note of a run that is over."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
-
-    console = output.stderr()
-    columns = (BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=total)
-        yield lambda: progress.advance(task)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flashedge.cli import output
+from flashedge.cli.progress import bar
 from flashedge.config import Config, load_config
 from flashedge.errors import FlashEdgeError, RequestError, StoreError
 from flashedge.registry import find_pair, resolve_model
@@ -143,32 +144,11 @@ def _measure(
 @contextmanager
 def _bar(kept: RecordFile, failed: dict[str, str], done: int, total: int) -> Iterator[Watcher]:
     """A watcher that keeps each record and moves a bar, in runs, with the time left."""
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-        TimeRemainingColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("runs,"),
-        TimeElapsedColumn(),
-        TextColumn("gone,"),
-        TimeRemainingColumn(),
-        TextColumn("left"),
-    )
-    console = output.stderr()
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task("measuring", total=total, completed=done)
+    with bar("measuring", total, done=done, unit="runs") as advance:
 
         class Keeper:
             def run_done(self) -> None:
-                progress.advance(task)
+                advance(1)
 
             def problem_done(self, record: ProblemRecord) -> None:
                 kept.append(record)

@@ -16,7 +16,7 @@ import torch
 
 from flashedge.plots import line_plot
 from scripts.train_pair import problems as data
-from scripts.train_pair.batches import Encoder, Row, fault_chains
+from scripts.train_pair.batches import Encoder, fault_chains
 from scripts.train_pair.curves import draw_curves
 from scripts.train_pair.evaluate import evaluate
 from scripts.train_pair.export import (
@@ -31,12 +31,10 @@ from scripts.train_pair.measure import Plan, measure, read_records
 from scripts.train_pair.model import VERIFIER, Generator, Verifier
 from scripts.train_pair.phases import checkpoint_of
 from scripts.train_pair.prm import build_verifier
-from scripts.train_pair.rollouts import mixed, rollout_chains, write_rollouts
+from scripts.train_pair.rollouts import rollout_chains, write_rollouts
 from scripts.train_pair.tokenizer import IM_END, load_tokenizer, train_tokenizer
 from scripts.train_pair.trunk import PHASES as TRUNK_PHASES
 from scripts.train_pair.trunk import TRUNK, train_trunk
-
-MakeRow = Callable[[int], Row]
 
 
 def trained(model: Generator, checkpoint: Path, device: str) -> Generator:
@@ -81,13 +79,6 @@ def run_rollouts(options: argparse.Namespace) -> None:
     write_rollouts(stored_generator(options), encoder, path, options.rollouts, seed=options.seed)
 
 
-def mixed_rows(options: argparse.Namespace, share: float) -> tuple[MakeRow, MakeRow]:
-    """Synthetic chains alone, and mixed with a share of the generator's own."""
-    encoder = Encoder(train_tokenizer(options.seed))
-    faults = fault_chains(encoder, options.seed, data.TRAINING)
-    return faults, mixed(faults, rollout_chains(encoder, options.work / "rollouts.jsonl"), share)
-
-
 def run_trunk(options: argparse.Namespace) -> None:
     """Train the verifier's trunk, from the generator's first phase, on chains with faults."""
     checkpoint = checkpoint_of(FIRST, "generator", options.work)
@@ -99,7 +90,9 @@ def run_trunk(options: argparse.Namespace) -> None:
 def run_prm(options: argparse.Namespace) -> None:
     """Build the verifier on the trunk, fitted on faults and the generator's own chains."""
     tokenizer = train_tokenizer(options.seed)
-    faults, rows = mixed_rows(options, 1.0)
+    encoder = Encoder(tokenizer)
+    faults = fault_chains(encoder, options.seed, data.TRAINING)
+    rows = rollout_chains(encoder, options.work / "rollouts.jsonl")
     trunk = trained(Generator(TRUNK), checkpoint_of(TRUNK_PHASES[-1], "trunk", options.work), "cpu")
     sample = [faults(297_000_000 + index) for index in range(options.fit_rows // 4)]
     sample += [rows(index) for index in range(options.fit_rows - len(sample))]
@@ -192,7 +185,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "curves": run_curves,
     "measure": run_measure,
 }
-ALL = [name for name in COMMANDS if name not in ("problems", "measure")]
+ALL = [name for name in COMMANDS if name != "measure"]
 
 
 def main() -> None:

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from flashedge.cli.progress import bar
 from scripts.train_pair.batches import Encoder
 from scripts.train_pair.beams import beam_search
 from scripts.train_pair.checker import split_steps
 from scripts.train_pair.decode import sample_chains, score_chains
 from scripts.train_pair.model import Generator, Verifier
 from scripts.train_pair.problems import Problem
-from scripts.train_pair.progress import progress
 
 ROWS_AT_ONCE = 256
 
@@ -61,7 +61,7 @@ def measure(
     known = {record.seed for record in read_records([path])}
     groups = [problems[at : at + plan.group] for at in range(0, len(problems), plan.group)]
     mine = [group for index, group in enumerate(groups) if index % shard[1] == shard[0]]
-    with progress("problems", sum(map(len, mine))) as advance:
+    with bar("measuring", sum(map(len, mine)), unit="problems") as advance:
         for group in mine:
             if any(problem.seed not in known for problem in group):
                 rows = _measured(generator, verifier, encoder, group, plan)

@@ -7,12 +7,12 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
+from flashedge.cli.progress import bar
 from scripts.train_pair.batches import Encoder, Row
 from scripts.train_pair.checker import split_steps
 from scripts.train_pair.decode import sample_chains
 from scripts.train_pair.model import Generator
 from scripts.train_pair.problems import TRAINING, Difficulty, make_problem
-from scripts.train_pair.progress import progress
 
 FIRST_SEED = 700_000_000
 TEMPERATURES = (0.7, 0.9, 1.1)
@@ -33,7 +33,7 @@ def write_rollouts(
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     done = len(path.read_text().splitlines()) if path.exists() else 0
-    with progress("rollouts", count, done) as advance:
+    with bar("rollouts", count, done=done, unit="problems") as advance:
         for first in range(done, count, group):
             seeds = [
                 FIRST_SEED + seed * 1_000_000 + index
@@ -62,18 +62,5 @@ def rollout_chains(
         seed, text = flat[index % len(flat)]
         problem = make_problem(seed, difficulty)
         return encoder.labelled_row(problem.text, problem.spec, split_steps(text))
-
-    return make
-
-
-def mixed(
-    first: Callable[[int], Row], second: Callable[[int], Row], share: float
-) -> Callable[[int], Row]:
-    """Rows of `second` with probability `share`, else of `first`; both walk through their own
-    order.
-    """
-
-    def make(index: int) -> Row:
-        return (second if random.Random(index).random() < share else first)(index)
 
     return make

@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from flashedge.cli.progress import bar
 from scripts.train_pair.batches import Batch, Row, batched
 from scripts.train_pair.optimizer import make_optimizers
-from scripts.train_pair.progress import progress
 
 Loss = Callable[[Batch], dict[str, Tensor]]
 
@@ -73,7 +73,7 @@ def train(model: nn.Module, loss_of: Loss, make_row: Callable[[int], Row], run: 
         next(batches)
     model.train()
     began, seen, sums = time.monotonic(), 0, dict[str, float]()
-    with progress(run.name, run.steps, start) as advance:
+    with bar(run.name, run.steps, done=start, unit="steps") as advance:
         for step in range(start, run.steps):
             batch = to_device(next(batches), run.device)
             for optimizer, base in zip(optimizers, bases, strict=True):
