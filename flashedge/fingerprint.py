@@ -12,6 +12,7 @@ from flashedge.registry import ModelSpec, Pair, locate
 
 _WHOLE = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 _WEIGHTS = ("*.safetensors", "*.bin")
+_ELSEWHERE = ("source", "weights_bytes", "architecture")  # the files themselves say it
 _SAMPLE_BYTES = 1 << 20  # of each end of a file of weights: 15 GB are not read for a name
 
 
@@ -40,7 +41,7 @@ def _files(folder: Path) -> list[Path]:
 
 def _model(spec: ModelSpec, folder: Path | None) -> bytes:
     """Of a model that is not on this machine its name must do."""
-    said = {k: v for k, v in asdict(spec).items() if k not in ("source", "weights_bytes")}
+    said = {k: v for k, v in asdict(spec).items() if k not in _ELSEWHERE}
     if folder is None:
         said["source"] = spec.source
     digest = hashlib.sha256(json.dumps(said, sort_keys=True).encode())

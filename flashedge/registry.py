@@ -28,14 +28,26 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """What of a model's shape decides the size of its KV cache, as its config.json has it."""
+
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
-    """One model. source: a folder or a hub id; max_model_len: tokens of prompt and path."""
+    """One model. source: a folder or a hub id; max_model_len: tokens of prompt and path;
+    weights_bytes, architecture: what is known of it before its files are here."""
 
     source: str
     revision: str | None = None
     dtype: str
     max_model_len: int
     weights_bytes: int | None = None
+    architecture: Architecture | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +131,7 @@ def load_pairs(config: Config) -> Mapping[str, Pair]:
                 tables[kind][name] = (where, _table(entry, where))
     models = {
         kind: {
-            name: _make(spec, _sourced(entry), where)
+            name: _make(spec, _shaped(_sourced(entry), where), where)
             for name, (where, entry) in tables[kind].items()
         }
         for kind, spec in (("generators", ModelSpec), ("verifiers", VerifierSpec))
@@ -230,6 +242,13 @@ def _sourced(entry: dict[str, Any]) -> dict[str, Any]:
     if isinstance(source, str) and source.startswith("bundled:"):
         return {**entry, "source": str(BUNDLED / source.removeprefix("bundled:"))}
     return entry
+
+
+def _shaped(entry: dict[str, Any], where: str) -> dict[str, Any]:
+    if "architecture" not in entry:
+        return entry
+    at = f"{where}, architecture"
+    return {**entry, "architecture": _make(Architecture, _table(entry["architecture"], at), at)}
 
 
 def _pair(

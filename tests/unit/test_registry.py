@@ -87,6 +87,27 @@ def test_shipped_models_and_weights(config: Config) -> None:
         assert spec.revision
 
 
+def test_shipped_architectures_hold_the_kv_that_the_plans_reckon_with(config: Config) -> None:
+    specs = {s.source: s for p in papers_pairs(config) for s in (p.generator, p.verifier)}
+    for source, spec in specs.items():
+        shape = spec.architecture
+        assert shape is not None, source
+        kv_bytes = 2 * shape.layers * shape.kv_heads * shape.head_dim * 2
+        size = "1.5B" if "1.5" in source.rpartition("Qwen")[2] else "7B"
+        wanted = 131_072 if "mistral" in source else KV_BYTES_A_TOKEN[size]
+        assert kv_bytes == wanted, source
+
+
+def test_an_architecture_that_says_too_little_is_refused(config: Config) -> None:
+    users_file(
+        config,
+        '[generators.g]\nsource = "a/b"\ndtype = "bfloat16"\nmax_model_len = 8\n'
+        "architecture = { layers = 2, heads = 2 }\n",
+    )
+    with pytest.raises(ConfigError, match=r"architecture: kv_heads is missing"):
+        load_pairs(config)
+
+
 def test_each_plan_fits_24_gb_or_says_that_it_does_not(config: Config) -> None:
     for pair in papers_pairs(config):
         memory = pair.memory
