@@ -7,32 +7,23 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
-from flashedge.plots import line_plot
 from scripts.train_pair import problems as data
 from scripts.train_pair.batches import Encoder, fault_chains
 from scripts.train_pair.curves import draw_curves
 from scripts.train_pair.evaluate import evaluate
-from scripts.train_pair.export import (
-    export_model,
-    load_generator,
-    load_verifier,
-    logit_difference,
-)
+from scripts.train_pair.export import export_model, logit_difference
 from scripts.train_pair.generator import FIRST, new_generator, train_generator
 from scripts.train_pair.generator import PHASES as GENERATOR_PHASES
-from scripts.train_pair.measure import Plan, measure, read_records
 from scripts.train_pair.model import VERIFIER, Generator, Verifier
 from scripts.train_pair.phases import checkpoint_of
 from scripts.train_pair.prm import build_verifier
 from scripts.train_pair.rollouts import rollout_chains, write_rollouts
-from scripts.train_pair.tokenizer import IM_END, load_tokenizer, train_tokenizer
+from scripts.train_pair.tokenizer import IM_END, train_tokenizer
 from scripts.train_pair.trunk import PHASES as TRUNK_PHASES
 from scripts.train_pair.trunk import TRUNK, train_trunk
 
@@ -113,60 +104,20 @@ def run_export(options: argparse.Namespace) -> None:
         print(f"{name}: largest logit difference to transformers {difference:.2e}")
 
 
-def run_measure(options: argparse.Namespace) -> None:
-    """Let the exported pair solve problems of a split; several calls may share them (--shard)."""
-    measure(
-        load_generator(options.out / "generator").to(options.device),
-        load_verifier(options.out / "prm").to(options.device),
-        Encoder(load_tokenizer(options.out / "generator")),
-        split_problems(options),
-        options.work / f"record-{options.split}-{options.shard[0]}.jsonl",
-        plan_of(options),
-        options.shard,
-    )
-
-
 def run_evaluate(options: argparse.Namespace) -> None:
-    """The table of what was measured; the last line is JSON."""
-    began = time.monotonic()
-    run_measure(options)
-    paths = sorted(options.work.glob(f"record-{options.split}-*.jsonl"))
-    found = {record.seed: record for record in read_records(paths)}
-    problems = [problem for problem in split_problems(options) if problem.seed in found]
-    plan = plan_of(options)
-    encoder = Encoder(load_tokenizer(options.out / "generator"))
-    report = evaluate(problems, [found[p.seed] for p in problems], encoder, plan)
-    report["settings"] = {"problems": len(problems), "split": options.split, **asdict(plan)}
-    report["seconds"] = round(time.monotonic() - began)
-    options.work.mkdir(parents=True, exist_ok=True)
-    (options.work / "report.json").write_text(json.dumps(report, indent=2) + "\n")
-    table = [(row["said"], row["true"]) for row in report["reliability"]]
-    line_plot(
-        options.work / "reliability.svg",
-        {"steps": table},
-        title="Reliability of the reward model",
-        x="probability it gives",
-        y="share of steps with nothing wrong so far",
-        diagonal=True,
-        points=True,
-    )
+    """Measure the exported pair on the real engines; the last line is JSON."""
+    held_out = options.split == "heldout"
+    seeds = data.HELDOUT_SEEDS if held_out else data.CALIBRATION_SEEDS
+    problems = list(data.make_problems(seeds, options.problems, data.STANDARD))
+    file = Path(f"tests/data/{options.split}.jsonl")
+    folder = options.work / f"evaluation-{options.split}"
+    report = evaluate(options.out, folder, problems, file, options.n, options.seed, options.port)
     print(json.dumps(report))
 
 
 def run_curves(options: argparse.Namespace) -> None:
     """Draw the curves of both trainings."""
     draw_curves(options.work, options.work / "curves.svg")
-
-
-def split_problems(options: argparse.Namespace) -> list[data.Problem]:
-    """The first problems of the split that is measured."""
-    seeds = data.HELDOUT_SEEDS if options.split == "heldout" else data.CALIBRATION_SEEDS
-    return list(data.make_problems(seeds, options.problems, data.STANDARD))
-
-
-def plan_of(options: argparse.Namespace) -> Plan:
-    """How to measure."""
-    return Plan(sizes=options.n, oracle=options.oracle, seed=options.seed + 1)
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -183,9 +134,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "export": run_export,
     "evaluate": run_evaluate,
     "curves": run_curves,
-    "measure": run_measure,
 }
-ALL = [name for name in COMMANDS if name != "measure"]
 
 
 def main() -> None:
@@ -208,13 +157,10 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=200)
     parser.add_argument("--split", choices=("heldout", "calibration"), default="heldout")
     parser.add_argument("--n", type=numbers, default=(4, 16), help="paths: 4,16,64")
-    parser.add_argument(
-        "--oracle", type=numbers, default=(16,), help="n of the exact checker's own search"
-    )
-    parser.add_argument("--shard", type=numbers, default=(0, 1), help="0,2: first of two")
+    parser.add_argument("--port", type=int, default=8650, help="of the daemon that evaluates")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    for name in ALL if options.command == "all" else [options.command]:
+    for name in COMMANDS if options.command == "all" else [options.command]:
         print(f"== {name}", flush=True)
         COMMANDS[name](options)
 

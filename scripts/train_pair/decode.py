@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from scripts.train_pair.batches import Encoder
-from scripts.train_pair.model import Cache, Generator, Verifier
+from scripts.train_pair.model import Cache, Generator
 
 PIECE = 32  # tokens between two looks at which chains have ended
 
@@ -124,21 +124,3 @@ def sample_chains(
         flat = [encoder.backend.decode(ids or [], skip_special_tokens=True) for ids in done]
         texts += [flat[start : start + copies] for start in range(0, len(flat), copies)]
     return texts
-
-
-@torch.no_grad()
-def score_chains(
-    model: Verifier, encoder: Encoder, problem: str, chains: Sequence[Sequence[str]]
-) -> list[list[float]]:
-    """The verifier's probability at each step's end, for several chains of one problem."""
-    prompt, rows, places = encoder.prompt(problem), [], []
-    for steps in chains:
-        ids, marks = list(prompt), []
-        for encoding in encoder.backend.encode_batch(list(steps), add_special_tokens=False):
-            ids += [*encoding.ids, encoder.separator]
-            marks.append(len(ids) - 1)
-        rows.append(ids[: model.model.config.max_positions])
-        places.append([mark for mark in marks if mark < model.model.config.max_positions])
-    ids, _ = pad(rows, model.model.embed_tokens.weight.device)
-    right = model(ids).float().softmax(-1)[..., 1]
-    return [right[row, marks].tolist() for row, marks in enumerate(places)]

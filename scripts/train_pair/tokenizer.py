@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -66,8 +65,3 @@ def train_tokenizer(seed: int = 0) -> PreTrainedTokenizerFast:
     )
     fast.chat_template = CHAT_TEMPLATE
     return fast
-
-
-def load_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
-    """Load a tokenizer that `train_tokenizer(...).save_pretrained(folder)` wrote."""
-    return PreTrainedTokenizerFast.from_pretrained(str(folder))

@@ -24,7 +24,7 @@ from scripts.train_pair.trainer import train
 PHASES = (
     Phase("drilled", 1500, DRILLED),
     Phase("referring", 900, REFERRING),
-    Phase("looked-up", 500, LOOKED_UP, matrix_lr=0.008),
+    Phase("looked-up", 900, LOOKED_UP, matrix_lr=0.008),
 )
 LEVELLING = 0.01  # keeps logsumexp at zero: a token's logit alone then tells its surprise
 TRUNK = replace(GENERATOR, layers=5)

@@ -12,6 +12,7 @@ pytest.importorskip("tokenizers")
 
 import torch
 
+from flashedge.evaluation.records import Chain, ProblemRecord
 from scripts.train_pair import problems as data
 from scripts.train_pair.assemble import fit_logistic
 from scripts.train_pair.batches import IGNORE, Encoder, lessons
@@ -19,7 +20,7 @@ from scripts.train_pair.checker import check_steps, is_correct, split_steps
 from scripts.train_pair.families import FAMILIES
 from scripts.train_pair.families.base import Move, Spec
 from scripts.train_pair.faults import make_chain
-from scripts.train_pair.metrics import auc, vote, within_problem_auc
+from scripts.train_pair.judged import judge
 from scripts.train_pair.model import Generator, ModelConfig, Verifier, look_back
 from scripts.train_pair.prm import build_verifier
 from scripts.train_pair.teacher import teach
@@ -213,12 +214,6 @@ def test_look_back_attends_to_the_previous_token() -> None:
     assert torch.allclose(captured[0][0, 1:], x[0, :-1], atol=0.1)
 
 
-def test_metrics() -> None:
-    assert auc([3, 2], [1, 2]) == pytest.approx(0.875)
-    assert within_problem_auc([[1, 0], [1, 1]], [[True, False], [True, True]]) == [1.0]
-    assert vote(["a", "b", "a", None], [0.2, 0.5, 0.2, 9.0]) == "b"
-
-
 def test_the_assembled_verifier_keeps_the_trunk_and_remembers_surprise(encoder: Encoder) -> None:
     torch.manual_seed(0)
     trunk = Generator(TRUNK).eval()
@@ -245,3 +240,27 @@ def test_logistic_fit_finds_the_slope() -> None:
     slope, bias = fit_logistic(x, label)
     assert slope == pytest.approx(2, abs=0.3)
     assert bias == pytest.approx(-1, abs=0.3)
+
+
+def test_the_checker_judges_what_the_verifier_said() -> None:
+    problem = data.make_problem(data.HELDOUT_SEEDS[0])
+    right = data.solve(problem.spec)
+    wrong = [*right[:1], *right[2:]]  # a step is skipped: nothing after it is right so far
+    chains = [
+        Chain(text="\n\n".join(steps), answer="0", right=True, scores=scores)
+        for steps, scores in ((right, (1.0,) * len(right)), (wrong, (1.0,) + (0.0,) * 9))
+    ]
+    record = ProblemRecord(
+        index=0,
+        id=problem.id,
+        family=problem.family,
+        steps=problem.num_steps,
+        greedy=chains[0],
+        chains=tuple(chains),
+        beams={},
+    )
+    report = judge({problem.id: problem}, [record])
+    assert report["expected calibration error (steps)"] == 0.0
+    assert report["step AUC (pooled, no gate)"] == 1.0
+    assert [fault["share"] for fault in report["commonest errors"]] == [1.0]
+    assert report["steps right given what was stated"] < 1.0

@@ -1,0 +1,98 @@
+"""The ceiling: FlashEdge's own beam search on the real generator, judged by the exact checker.
+
+What a verifier without a fault would reach with this generator.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from flashedge.cli.progress import bar
+from flashedge.config import Config
+from flashedge.engine.base import EngineView, Health, ScoreRequest, StepScores, Verifier
+from flashedge.engine.vllm.pair import VllmPair
+from flashedge.grading import Grader
+from flashedge.registry import find_pair
+from flashedge.runtime.driver import Driver
+from flashedge.runtime.engines import Engines
+from flashedge.runtime.spec import RunSpec
+from flashedge.runtime.strategies import search_of
+from flashedge.search.seeds import mix64
+from flashedge.types import Problem as Asked
+from flashedge.types import Sampling
+from scripts.train_pair.checker import check_steps, is_correct, split_steps
+from scripts.train_pair.problems import Problem
+
+AT_ONCE = 8
+
+
+@dataclass(frozen=True, eq=False)
+class CheckerVerifier:
+    """Implements `engine.base.Verifier`: 1 while nothing is wrong so far, else 0.
+
+    problems: by text; engine: answers for what isn't a score.
+    """
+
+    problems: Mapping[str, Problem]
+    engine: Verifier
+
+    async def score(self, request: ScoreRequest) -> StepScores:
+        spec = self.problems[request.problem.text].spec
+        steps = [part for text in request.steps for part in split_steps(text)]
+        scores = tuple(float(check.so_far) for check in check_steps(spec, steps))
+        new = len(request.steps) - request.num_scored
+        return StepScores(scores=scores[-new:], tokens=0, cached_tokens=0)
+
+    @property
+    def max_model_len(self) -> int:
+        return self.engine.max_model_len
+
+    async def view(self) -> EngineView:
+        return await self.engine.view()
+
+    async def budget(self, kv_bytes: int) -> int:
+        return await self.engine.budget(kv_bytes)
+
+    def health(self) -> Health:
+        return self.engine.health()
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        await self.engine.wait_ready(timeout_s)
+
+
+async def ceiling(problems: Sequence[Problem], n: int, config: Config, seed: int) -> list[bool]:
+    """Whether the exact checker's beam search finds the answer of each problem."""
+    chosen = find_pair(config.pair, config)
+    pair = VllmPair(chosen, config)
+    await pair.start()
+    grader = Grader()
+    judge = CheckerVerifier({problem.text: problem for problem in problems}, pair.verifier)
+    engines = Engines(generator=pair.generator, verifier=judge, grader=grader)
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def solved(index: int, problem: Problem) -> bool:
+        spec = RunSpec(
+            problem=Asked.from_text(problem.text),
+            pair=config.pair,
+            n=n,
+            seed=mix64(seed, index),
+            sampling=Sampling(temperature=0.8),
+            max_step_tokens=chosen.max_step_tokens,
+            max_path_tokens=chosen.max_path_tokens,
+        )
+        prompt = pair.generator.codec.encode_chat(spec.problem.messages)
+        async with room:
+            driver = Driver(search_of(spec), spec, prompt, engines, lambda event: None)
+            outcome = await driver.run()
+        advance(1)
+        choice = outcome.finish.choice
+        return choice is not None and is_correct(problem, outcome.tree.path_text(choice))
+
+    try:
+        with bar(f"exact checker, n = {n}", len(problems), unit="problems") as advance:
+            return list(await asyncio.gather(*(solved(i, p) for i, p in enumerate(problems))))
+    finally:
+        await grader.close()
+        await pair.stop()
