@@ -98,12 +98,17 @@ class EngineView:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
     """state: starting, ready, dead (restart under way) or failed (given up). pid of the engine
-    process if there is one; restarts since the start; detail: the last error, if any."""
+    process if there is one; restarts since the start; detail: the last error, if any.
+
+    kv_memory: what becomes of memory beyond the budget: "os" (it goes back to the operating
+    system) or "kept" (it stays allocated, only the quota moves); None: not known yet.
+    """
 
     state: str
     pid: int | None = None
     restarts: int = 0
     detail: str | None = None
+    kv_memory: str | None = None
 
 
 class Codec(Protocol):
@@ -167,8 +172,9 @@ class Generator(Protocol):
 
     async def view(self) -> EngineView: ...
 
-    async def budget(self, kv_bytes: int) -> int:
-        """Bound the KV that requests may hold; returns the bytes granted (whole blocks)."""
+    async def budget(self, kv_bytes: int, max_sequences: int | None = None) -> int:
+        """Bound the KV that requests may hold, and the sequences of an engine step (None: the
+        engine's own limit); returns the bytes granted (whole blocks)."""
         ...
 
     def health(self) -> Health: ...
@@ -188,7 +194,7 @@ class Verifier(Protocol):
 
     async def view(self) -> EngineView: ...
 
-    async def budget(self, kv_bytes: int) -> int: ...
+    async def budget(self, kv_bytes: int, max_sequences: int | None = None) -> int: ...
 
     def health(self) -> Health: ...
 

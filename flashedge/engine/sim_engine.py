@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from flashedge.engine import sim_scheduler
 from flashedge.engine.base import EngineView, Health
@@ -104,7 +105,7 @@ class SimEngine:
         self._jobs: dict[int, Job] = {}
         self._arrivals = 0
         self._task: asyncio.Task[None] | None = None
-        self._health = Health(state="ready")
+        self._health = Health(state="ready", kv_memory="os")
         self._settled = asyncio.Event()  # ready or failed, not dead
         self._settled.set()
 
@@ -131,7 +132,7 @@ class SimEngine:
             preemptions=self._scheduler.preemptions,
         )
 
-    async def budget(self, kv_bytes: int) -> int:
+    async def budget(self, kv_bytes: int, max_sequences: int | None = None) -> int:
         """Whole blocks, at most the engine's KV, at least one request of full length. Requests
         that the quota has no room for are preempted now and go on when there is room."""
         blocks = self._scheduler.set_quota(max(kv_bytes, 0) // self.config.block_bytes)
@@ -139,6 +140,7 @@ class SimEngine:
 
     def health(self) -> Health:
         return self._health
+        self._scheduler.set_sequences(max_sequences)
 
     async def wait_ready(self, timeout_s: float) -> None:
         try:
@@ -159,17 +161,17 @@ class SimEngine:
             self._end(job)
             job.fail(EngineDead(f"{self!r} died: {detail}", mend="retry once it has restarted"))
         self._scheduler.cache.clear()
-        restarts, restart_s = self._health.restarts, self._faults.restart_s
+        restart_s = self._faults.restart_s
         if restart_s is None:
-            self._health = Health(state="failed", restarts=restarts, detail=detail)
+            self._health = replace(self._health, state="failed", detail=detail)
             return
-        self._health = Health(state="dead", restarts=restarts, detail=detail)
+        self._health = replace(self._health, state="dead", detail=detail)
         self._settled.clear()
         asyncio.get_running_loop().call_later(restart_s, self._restart)
 
     def _restart(self) -> None:
         old = self._health
-        self._health = Health(state="ready", restarts=old.restarts + 1, detail=old.detail)
+        self._health = replace(old, state="ready", restarts=old.restarts + 1)
         self._settled.set()
 
     # ------------------------------------------------------------ requests

@@ -99,7 +99,7 @@ class SimScheduler:
         self.held: list[Sequence] = []
         self.preemptions = 0
         self._floor = cache.blocks_for(longest_tokens)
-        self._max_num_seqs = max_num_seqs
+        self.max_num_seqs = self._all_sequences = max_num_seqs
         self._max_batched_tokens = max_batched_tokens
         self._by_priority = by_priority
 
@@ -149,6 +149,10 @@ class SimScheduler:
         return quota
 
     # ------------------------------------------------------------ one step
+    def set_sequences(self, count: int | None) -> None:
+        """Bound the sequences of a step; None: as at the start. Those that run go on."""
+        self.max_num_seqs = max(1, min(count or self._all_sequences, self._all_sequences))
+
 
     def plan(self) -> tuple[Slice, ...]:
         """Choose the next batch and allocate its blocks. Empty: no request is there."""
@@ -191,7 +195,7 @@ class SimScheduler:
 
     def _admit(self, batch: list[Slice], room: int) -> None:
         for sequence in tuple(self.waiting):
-            if room <= 0 or len(self.running) >= self._max_num_seqs:
+            if room <= 0 or len(self.running) >= self.max_num_seqs:
                 return
             new = self._enter(sequence, room)
             if new is None:

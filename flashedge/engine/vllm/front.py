@@ -12,7 +12,7 @@ class EngineFront:
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
         self._process = EngineProcess(options, self._restore_budget)
-        self._budget_bytes: int | None = None
+        self._budget: tuple[int, int | None] | None = None
 
     @property
     def options(self) -> EngineOptions:
@@ -32,14 +32,14 @@ class EngineFront:
     async def view(self) -> EngineView:
         return await self._process.view()
 
-    async def budget(self, kv_bytes: int) -> int:
+    async def budget(self, kv_bytes: int, max_sequences: int | None = None) -> int:
         """See `engine.base`; never less than one request of full length."""
-        self._budget_bytes = kv_bytes
-        return await self._process.budget(kv_bytes)
+        self._budget = kv_bytes, max_sequences
+        return await self._process.budget(kv_bytes, max_sequences)
 
     async def _restore_budget(self) -> None:
-        if self._budget_bytes is not None:
-            await self._process.budget(self._budget_bytes)
+        if self._budget is not None:
+            await self._process.budget(*self._budget)
 
     def health(self) -> Health:
         return self._process.health()

@@ -8,6 +8,7 @@ import vllm.v1.engine.async_llm
 import vllm.v1.engine.core
 import vllm.v1.worker.cpu_worker  # noqa: F401
 
+import flashedge.engine.vllm.kv_memory
 import flashedge.engine.vllm.noise
 import flashedge.engine.vllm.prm.skywork_model
 import flashedge.engine.vllm.scheduler  # noqa: F401

@@ -65,6 +65,7 @@ class EngineProcess:
         self._watched: int | None = None
         self._restarting: asyncio.Task[None] | None = None
         self.block_bytes = 0
+        self._kv_mechanism: str | None = None  # see `kv_memory.KvMemory`
 
     # ------------------------------------------------------------ state
 
@@ -75,7 +76,13 @@ class EngineProcess:
         return self._llm
 
     def health(self) -> Health:
-        return Health(state=self._state, pid=self.pid, restarts=self._restarts, detail=self._detail)
+        return Health(
+            state=self._state,
+            pid=self.pid,
+            restarts=self._restarts,
+            detail=self._detail,
+            kv_memory=self._kv_mechanism,
+        )
 
     @property
     def pid(self) -> int | None:
@@ -120,18 +127,18 @@ class EngineProcess:
                 mend="see `flashedge logs`; `flashedge doctor` checks memory and checkpoints",
             ) from error
         self._started_at = time.monotonic()
-        self.block_bytes = self.options.kv_bytes // max(view["blocks_total"] + 1, 1)
+        self.block_bytes, self._kv_mechanism = view["block_bytes"], view["mechanism"]
         log.info("%s ready: pid %s, %s", self.options.name, self.pid, view)
         self._state = "ready"
         self._ready.set()
 
     async def _first_answer(self) -> Any:
-        """What the scheduler says of itself. Raises EngineError when the process ends instead."""
+        """What the engine says of itself. Raises EngineError when the process ends instead."""
         llm = self._llm
         assert llm is not None, "_build made it"
         self._gone = asyncio.get_running_loop().create_future()
         self._watch(llm)
-        view = await self._unless_gone(llm.engine_core.call_utility_async("flashedge_view"))
+        view = await self._unless_gone(llm.engine_core.call_utility_async("flashedge_begin"))
         if view is None:
             code = _process_of(llm).exitcode
             raise EngineError(f"the process ended while it started (exit code {code})")
@@ -190,6 +197,7 @@ class EngineProcess:
             # there; ours is set before any process starts, and one process is faster than two.
             distributed_executor_backend="vllm.v1.executor.uniproc_executor.UniProcExecutor",
             scheduler_cls="flashedge.engine.vllm.scheduler.EdgeScheduler",
+            worker_extension_cls="flashedge.engine.vllm.kv_memory.KvMemory",
             disable_log_stats=True,
             enable_log_requests=False,
             **options.extra,
@@ -267,9 +275,11 @@ class EngineProcess:
     async def view(self) -> EngineView:
         return EngineView(**await self.call("view"), block_bytes=self.block_bytes)
 
-    async def budget(self, kv_bytes: int) -> int:
-        """Bound the KV in use to whole blocks within `kv_bytes`; returns the bytes granted."""
-        return int(await self.call("set_quota", kv_bytes // self.block_bytes)) * self.block_bytes
+    async def budget(self, kv_bytes: int, max_sequences: int | None) -> int:
+        """Bound the KV in use to whole blocks within `kv_bytes`, and the sequences of a step;
+        returns the bytes granted."""
+        blocks = kv_bytes // self.block_bytes
+        return int(await self.call("set_quota", blocks, max_sequences)) * self.block_bytes
 
 
 def _process_of(llm: AsyncLLM) -> Any:

@@ -33,8 +33,8 @@ class _Stock(Generic[E]):
     async def view(self) -> EngineView:
         return await self._engine.view()
 
-    async def budget(self, kv_bytes: int) -> int:
-        return await self._engine.budget(kv_bytes)
+    async def budget(self, kv_bytes: int, max_sequences: int | None = None) -> int:
+        return await self._engine.budget(kv_bytes, max_sequences)
 
     def health(self) -> Health:
         return self._engine.health()

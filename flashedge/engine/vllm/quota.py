@@ -1,0 +1,116 @@
+"""vLLM's scheduler with a KV quota that moves while requests run.
+
+The quota is a balloon: blocks taken out of the pool and held by nobody. Which of them are new in
+it is told to `kv_memory`, which gives their memory back where the device allows that.
+
+Checked with vLLM 0.32.0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.request import Request
+
+
+class QuotaScheduler(Scheduler):
+    """Keeps the KV blocks of requests and of the prefix cache within a quota, and the sequences of
+    a step within a limit."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._balloon: list[Any] = []
+        self._quota = self._usable_blocks
+        self._preempted = 0
+        self._all_sequences: int = self.max_num_active_reqs
+        self._untold: set[int] = set()  # block ids that came into the balloon
+
+    # ------------------------------------------------------------ quota
+
+    @property
+    def _pool(self) -> Any:
+        return self.kv_cache_manager.block_pool
+
+    @property
+    def _usable_blocks(self) -> int:
+        return self._pool.num_gpu_blocks - 1  # block 0 is vLLM's null block
+
+    def set_quota(self, blocks: int) -> int:
+        """Bound the blocks that requests and the prefix cache may hold. Preempts when short.
+
+        At least one request of full length must fit: below that the bound is raised to it.
+        Returns the quota granted.
+        """
+        longest = -(-self.max_model_len // self.cache_config.block_size)
+        self._quota = max(min(blocks, self._usable_blocks), min(longest + 1, self._usable_blocks))
+        self._inflate()
+        return self._quota
+
+    def set_sequences(self, count: int | None) -> None:
+        """Bound the sequences of a step; None: as at the start. Those that run go on."""
+        self.max_num_active_reqs = max(1, min(count or self._all_sequences, self._all_sequences))
+
+    def _inflate(self) -> None:
+        """Move the balloon towards its size: at once when it shrinks or blocks are free, by having
+        requests give way otherwise."""
+        want = self._usable_blocks - self._quota
+        if len(self._balloon) > want:
+            given, self._balloon = self._balloon[want:], self._balloon[:want]
+            self._untold.difference_update(b.block_id for b in given)
+            self._pool.free_blocks(given)
+        while len(self._balloon) < want:
+            free = self._pool.get_num_free_blocks()
+            if free:
+                taken = self._pool.get_new_blocks(min(free, want - len(self._balloon)))
+                self._balloon += taken
+                self._untold.update(b.block_id for b in taken)
+            elif not self._give_way():
+                return  # blocks of a request that is being freed: the next look completes it
+
+    def _give_way(self) -> bool:
+        """Preempt the least important running request. False when none runs."""
+        if not self.running:
+            return False
+        victim = max(self.running, key=lambda r: (r.priority, r.arrival_time))
+        self.running.remove(victim)
+        self._preempt_request(victim, 0.0)
+        return True
+
+    def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        self._preempted += 1
+        super()._preempt_request(request, *args, **kwargs)
+
+    # ------------------------------------------------------------ what `kv_memory` asks
+
+    def take_ballooned(self) -> list[int]:
+        """Ids of the blocks that came into the balloon since they were last asked for."""
+        if len(self._balloon) != self._usable_blocks - self._quota:
+            self._inflate()
+        ids, self._untold = sorted(self._untold), set()
+        return ids
+
+    def blank_blocks(self) -> list[int]:
+        """Ids of the free blocks that hold nothing of use."""
+        return [b.block_id for b in self._pool.blocks if _blank(b)]
+
+    # ------------------------------------------------------------ view
+
+    def view(self) -> dict[str, int]:
+        """The fields of `engine.base.EngineView` that only the scheduler knows."""
+        if len(self._balloon) != self._usable_blocks - self._quota:
+            self._inflate()
+        free = self._pool.get_num_free_blocks()
+        return {
+            "running": len(self.running),
+            "waiting": len(self.waiting),
+            "blocks_used": self._usable_blocks - len(self._balloon) - free,
+            "blocks_total": self._usable_blocks,
+            "quota_blocks": self._quota,
+            "block_tokens": self.cache_config.block_size,
+            "preemptions": self._preempted,
+        }
+
+
+def _blank(block: Any) -> bool:
+    return block.ref_cnt == 0 and block.block_hash is None and not block.is_null

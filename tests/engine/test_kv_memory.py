@@ -1,0 +1,82 @@
+"""What a smaller quota gives back: bytes of the engine's process, and not one token changed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import psutil
+import pytest
+
+from flashedge.engine.base import Generator, Verifier
+from flashedge.engine.vllm.generator import VllmGenerator
+from flashedge.engine.vllm.verifier import VllmVerifier
+from flashedge.types import Problem, TokenIds
+from tests.contracts.engine_rig import (
+    Outcome,
+    ask,
+    generate_all,
+    long_paths,
+    long_requests,
+    score_whole,
+    settle,
+    squeezed,
+)
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+MIB = 1 << 20
+
+
+def drawn(outcomes: Sequence[Outcome]) -> list[tuple[TokenIds, tuple[float, ...]]]:
+    return [(outcome.token_ids, outcome.logprobs) for outcome in outcomes]
+
+
+def resident_bytes(engine: Generator | Verifier) -> int:
+    return int(psutil.Process(engine.health().pid).memory_info().rss)
+
+
+async def test_memory_goes_back_to_the_system(generator: VllmGenerator, problem: Problem) -> None:
+    """Of what the blocks beyond the quota held, all but a page at the ends of each piece."""
+    view = await generator.view()
+    assert generator.health().kv_memory == "os"
+    requests = [
+        ask(generator, problem, seed=seed, after=(40 + seed,) * 600, max_tokens=2)
+        for seed in range(16)
+    ]
+    first = drawn(await generate_all(generator, requests))
+    cached_bytes = 16 * 600 // view.block_tokens * view.block_bytes
+    before = resident_bytes(generator)
+    async with squeezed(generator):
+        small = (await generator.view()).quota_blocks * view.block_bytes
+        given = before - resident_bytes(generator)
+        assert given > 0.8 * (cached_bytes - small) > 20 * MIB
+        assert drawn(await generate_all(generator, requests)) == first
+        assert resident_bytes(generator) < before - 0.7 * (cached_bytes - small)
+    assert drawn(await generate_all(generator, requests)) == first
+    await settle(generator)
+
+
+async def test_blocks_that_were_given_back_are_whole_again(
+    generator: VllmGenerator, verifier: VllmVerifier, problem: Problem
+) -> None:
+    """Both engines at once, while their quotas go up and down: tokens and scores as without."""
+    requests = await long_requests(generator, problem)
+    paths = await long_paths(verifier, problem, "Zoe")
+    tokens = drawn(await generate_all(generator, requests))
+    scores = [(await score_whole(verifier, path)).scores for path in paths]
+
+    async def up_and_down() -> None:
+        while True:
+            async with squeezed(generator), squeezed(verifier):
+                await asyncio.sleep(0.02)
+            await asyncio.sleep(0.02)
+
+    moving = asyncio.create_task(up_and_down())
+    for _ in range(3):
+        assert drawn(await generate_all(generator, requests)) == tokens
+        rescored = await asyncio.gather(*(score_whole(verifier, path) for path in paths))
+        assert [found.scores for found in rescored] == scores
+    moving.cancel()
+    await asyncio.wait({moving})
+    await settle(generator)
+    await settle(verifier)
