@@ -89,3 +89,24 @@ def calibration(
         error += abs(said - true) * len(groups[index]) / len(scores)
         rows.append({"said": round(said, 3), "true": round(true, 3), "count": len(groups[index])})
     return error, rows
+
+
+def pearson(left: Sequence[float], right: Sequence[float]) -> float:
+    """Linear correlation; nan where one side never varies."""
+    a, b = mean(left), mean(right)
+    covariance = math.fsum((x - a) * (y - b) for x, y in zip(left, right, strict=True))
+    spread = math.fsum((x - a) ** 2 for x in left) * math.fsum((y - b) ** 2 for y in right)
+    return covariance / math.sqrt(spread) if spread > 0 else math.nan
+
+
+def kendall(left: Sequence[float], right: Sequence[float]) -> float:
+    """Rank correlation tau-b, which allows for ties; nan where one side never varies. O(n^2)."""
+    agree = only_left = only_right = 0
+    pairs = list(zip(left, right, strict=True))
+    for index, (x, y) in enumerate(pairs):
+        for u, v in pairs[:index]:
+            one, other = (x > u) - (x < u), (y > v) - (y < v)
+            agree += one * other
+            only_left += one != 0
+            only_right += other != 0
+    return agree / math.sqrt(only_left * only_right) if only_left and only_right else math.nan

@@ -6,7 +6,16 @@ import math
 
 import pytest
 
-from flashedge.statistics import auc, calibration, interval, mean, resampled, within_problem_auc
+from flashedge.statistics import (
+    auc,
+    calibration,
+    interval,
+    kendall,
+    mean,
+    pearson,
+    resampled,
+    within_problem_auc,
+)
 
 
 def test_auc_counts_ties_half() -> None:
@@ -51,3 +60,13 @@ def test_a_resampled_statistic_leaves_out_what_is_not_there() -> None:
     assert resampled(problems, last) == (0.5, 0.5)
     assert all(map(math.isnan, resampled([[]], last)))
     assert all(map(math.isnan, resampled([], last)))
+
+
+def test_correlations() -> None:
+    assert pearson([1, 2, 3], [2, 4, 6]) == pytest.approx(1.0)
+    assert pearson([1, 2, 3], [1, 0, 1]) == pytest.approx(0.0)
+    assert kendall([1, 2, 3, 4], [1, 2, 4, 3]) == pytest.approx(4 / 6)
+    assert kendall([1, 1, 2], [1, 2, 3]) == pytest.approx(2 / math.sqrt(2 * 3))  # one tie
+    assert kendall([1, 2, 3], [9, 4, 1]) == -1.0
+    assert math.isnan(pearson([1, 1], [1, 2]))
+    assert math.isnan(kendall([1, 1], [1, 2]))

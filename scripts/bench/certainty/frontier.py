@@ -22,27 +22,22 @@ from pathlib import Path
 from flashedge.certainty.calibration import Calibrator
 from flashedge.certainty.replay import Spent, Trace, replayed
 from flashedge.certainty.rules import POLICIES, Rule
-from flashedge.cli.calibration_runs import right_answers, run_problems
-from flashedge.cli.daemon_cmds import ready_client
+from flashedge.cli.calibration_runs import right_answers
 from flashedge.config import load_config
 from flashedge.plots import line_plot
 from flashedge.problem_file import read_labelled
-from flashedge.registry import find_pair
 from flashedge.runtime.exit_options import ExitOptions, rule_of
 from flashedge.statistics import interval, mean
+from scripts.bench.certainty.whole_runs import whole_runs
 
 
 def main() -> None:
     options = parsed()
     config = load_config({})
-    with ready_client(config) as client:
-        pair = find_pair(client.status()["pair"], config)
-    settings = {"strategy": options.strategy, "n": options.n, "early_exit": False}
-    settings |= {"pair": pair.name, "options": json.loads(options.options)}
     found: dict[str, list[Trace]] = {}
     for name, path in (("calibration", options.calibration), ("heldout", options.problems)):
         asked = read_labelled(path, options.limit if name == "heldout" else None)
-        runs = run_problems(asked, settings, f"frontier {path.name}", config)
+        runs = whole_runs(asked, path.name, options.strategy, options.n, config, options.options)
         right = right_answers(runs, {problem.text: problem.answer for problem in asked})
         found[name] = [run.trace(said) for run, said in zip(runs, right, strict=True)]
     usual = rule_of(ExitOptions(), options.strategy)
@@ -153,7 +148,9 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--calibration", type=Path, required=True)
     parser.add_argument("--problems", type=Path, required=True)
     parser.add_argument("--limit", type=int, default=None)
-    parser.add_argument("--options", default="{}", help="the strategy's own, as JSON")
+    parser.add_argument(
+        "--options", type=json.loads, default={}, help="the strategy's own, as JSON"
+    )
     parser.add_argument(
         "--policies", type=lambda s: s.split(","), default=list(POLICIES), help="names, by commas"
     )

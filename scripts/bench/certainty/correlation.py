@@ -1,0 +1,180 @@
+"""How well certainindex, path length and mean log-probability after the first few samples tell how
+many samples self-consistency needs (arXiv 2412.20993 §4.3, Figs. 10, 13).
+
+Samples needed: the fewest from which on the vote stays right, averaged over orders of a run's
+samples; only problems whose whole vote is right have one. A signal is taken from the first
+`--detect` samples. `own`: of the run as it was drawn, against orders of the *other* samples;
+`mean`: of every order that samples are counted in, averaged, as in the paper. The weights of the
+combinations are fitted on the very problems, as there.
+
+    python -m scripts.bench.certainty.correlation -n 30 --problems heldout.jsonl --plot out.svg
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flashedge.certainty.certainindex import certainty_of_answers
+from flashedge.cli.calibration_runs import right_answers
+from flashedge.cli.daemon_cmds import ready_client
+from flashedge.cli.runs import stored_events
+from flashedge.config import load_config
+from flashedge.events import StepCompleted
+from flashedge.plots import line_plot
+from flashedge.problem_file import read_labelled
+from flashedge.search.answers import votes
+from flashedge.statistics import kendall, mean, pearson, resampled
+from scripts.bench.certainty.whole_runs import whole_runs
+
+ORDERS = 64
+SIGNALS = ("certainindex", "path length", "mean log-probability")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """logprob: mean over its tokens."""
+
+    answer: str | None
+    tokens: int
+    logprob: float
+
+
+Row = tuple[float, ...]  # the signals, then the samples needed
+
+
+def main() -> None:
+    options = parsed()
+    config = load_config({})
+    asked = read_labelled(options.problems, options.limit)
+    runs = whole_runs(asked, options.problems.name, "self_consistency", options.n, config, {})
+    right = right_answers(runs, {problem.text: problem.answer for problem in asked})
+    rng = random.Random(0)
+    rows: dict[str, list[Row]] = {"own": [], "mean": []}
+    with ready_client(config) as client:
+        for run, said in zip(runs, right, strict=True):
+            samples = samples_of(client, run.run)
+            if needed(samples, said) is None:
+                continue
+            for name, make in (("own", own_row), ("mean", mean_row)):
+                row = make(samples, said, options.detect, rng)
+                if row is not None:
+                    rows[name].append(row)
+    found = {name: correlations(table) for name, table in rows.items()}
+    if options.plot:
+        points = sorted((row[-1], row[0]) for row in rows["mean"])
+        line_plot(
+            options.plot,
+            {"problems": points},
+            title=f"certainindex after {options.detect} samples",
+            x="samples needed",
+            y="certainindex",
+            points=True,
+        )
+    counts = {"problems": len(runs), "solvable": len(rows["mean"])}
+    print(json.dumps({"n": options.n, "detect": options.detect, **counts, **found}))
+
+
+def samples_of(client: Any, run: str) -> list[Sample]:
+    """A stored run's samples, in the order in which they were started."""
+    steps = {e.node: e for _, e in stored_events(client, run) if isinstance(e, StepCompleted)}
+    completions = sorted(client.run(run)["completions"], key=lambda c: c["node"])
+    return [
+        Sample(c["answer"], len(c["token_ids"]), mean(steps[c["node"]].logprobs))
+        for c in completions
+    ]
+
+
+def needed(samples: Sequence[Sample], right: frozenset[str]) -> int | None:
+    """The fewest samples from which on the vote stays right; None when it ends wrong."""
+    last_wrong = 0
+    for count in range(1, len(samples) + 1):
+        best = votes((sample.answer, 1.0) for sample in samples[:count])
+        if not best or best[0].answer not in right:
+            last_wrong = count
+    return None if last_wrong == len(samples) else last_wrong + 1
+
+
+def signals(samples: Sequence[Sample]) -> Row:
+    """In the order of SIGNALS."""
+    certainty = certainty_of_answers(sample.answer for sample in samples)
+    lengths, logprobs = [s.tokens for s in samples], [s.logprob for s in samples]
+    return (certainty or 0.0, mean(lengths), mean(logprobs))
+
+
+def own_row(
+    samples: Sequence[Sample], right: frozenset[str], detect: int, rng: random.Random
+) -> Row | None:
+    """Signals of the run as it was drawn; samples needed among the others."""
+    others = list(samples[detect:])
+    found = [needed(rng.sample(others, len(others)), right) for _ in range(ORDERS)]
+    counts = [float(count) for count in found if count is not None]
+    return (*signals(samples[:detect]), mean(counts)) if counts else None
+
+
+def mean_row(
+    samples: Sequence[Sample], right: frozenset[str], detect: int, rng: random.Random
+) -> Row:
+    """Signals and samples needed of many orders, averaged."""
+    rows = []
+    for _ in range(ORDERS):
+        order = rng.sample(list(samples), len(samples))
+        count = needed(order, right)
+        assert count is not None, "the whole vote does not depend on the order"
+        rows.append((*signals(order[:detect]), float(count)))
+    return tuple(mean(column) for column in zip(*rows, strict=True))
+
+
+def correlations(rows: Sequence[Row]) -> Mapping[str, Mapping[str, object]]:
+    """Of every signal, turned so that more means sooner, and of their combinations."""
+    columns = list(zip(*rows, strict=True))
+    target = [-value for value in columns[-1]]
+    chosen: dict[str, Sequence[float]] = dict(zip(SIGNALS, columns, strict=False))
+    chosen["path length"] = [-value for value in chosen["path length"]]
+    chosen["certainindex and log-probability"] = fitted([columns[0], columns[2]], target)
+    chosen["all three"] = fitted(columns[:3], target)
+    return {
+        name: {
+            "pearson": round(pearson(values, target), 3),
+            "pearson_95": bounds(values, target),
+            "kendall": round(kendall(values, target), 3),
+        }
+        for name, values in chosen.items()
+    }
+
+
+def fitted(columns: Sequence[Sequence[float]], target: Sequence[float]) -> list[float]:
+    """The linear combination nearest to the target."""
+    table = np.column_stack([*columns, np.ones(len(target))])
+    weights = np.linalg.lstsq(table, np.asarray(target), rcond=None)[0]
+    return [float(value) for value in table @ weights]
+
+
+def bounds(values: Sequence[float], target: Sequence[float]) -> list[float]:
+    """Bootstrap 95 % interval over problems."""
+    low, high = resampled(
+        list(zip(values, target, strict=True)),
+        lambda some: pearson([a for a, _ in some], [b for _, b in some]),
+    )
+    return [round(low, 3), round(high, 3)]
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-n", type=int, default=30)
+    parser.add_argument("--detect", type=int, default=5)
+    parser.add_argument("--problems", type=Path, required=True)
+    parser.add_argument("--limit", type=int, default=None)
+    parser.add_argument("--plot", type=Path, default=None)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
