@@ -123,9 +123,14 @@ def rounded(pair: tuple[float, float]) -> list[float]:
 
 
 def told(rule: Rule | None) -> dict[str, object] | None:
+    """As a request's `early_exit` says it."""
     if rule is None:
         return None
-    return {"detect": rule.detect, "thresholds": dict(rule.thresholds)}
+    said: dict[str, object] = {"policy": rule.policy, "detect": rule.detect}
+    said["thresholds"] = dict(rule.thresholds)
+    if rule.max_tokens:
+        said["max_tokens"] = rule.max_tokens
+    return said | ({"curve": [list(point) for point in rule.curve]} if rule.curve else {})
 
 
 def draw(path: Path, strategy: str, table: Sequence[dict]) -> None:

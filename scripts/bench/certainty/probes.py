@@ -1,0 +1,81 @@
+"""What probing costs: the same chains with and without probes, their token ids compared
+(arXiv 2412.20993 §3.2, App. E).
+
+A B A B, one problem at a time: `plain` makes no probe, `probed` makes all and never stops, with
+the pair's own probe settings.
+
+    python -m scripts.bench.certainty.probes --problems heldout.jsonl --limit 100
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flashedge import daemon_control
+from flashedge.cli.daemon_cmds import ready_client
+from flashedge.cli.progress import bar
+from flashedge.config import load_config
+from flashedge.evaluation.runs import result_of
+from flashedge.problem_file import read_labelled
+from flashedge.statistics import mean
+
+SIDES: Mapping[str, Mapping[str, Any]] = {"plain": {"probe_tokens": 0}, "probed": {}}
+
+
+def main() -> None:
+    options = parsed()
+    print(json.dumps(asyncio.run(measure(options.problems, options.limit, options.rounds))))
+
+
+async def measure(path: Path, limit: int, rounds: int) -> dict[str, object]:
+    """Equal chains, tokens of probes beside the chain's, and the ratio of the latencies."""
+    config = load_config({})
+    ready_client(config).close()
+    problems = read_labelled(path, limit)
+    seconds: dict[str, list[float]] = {side: [] for side in SIDES}
+    equal, chain_tokens, probe_tokens = 0, [], []
+    async with daemon_control.connect_async(config) as client:
+        with bar("probes", rounds * len(problems), unit="chains") as advance:
+            for seed in range(rounds):
+                for problem in problems:
+                    body = {"strategy": "probed_cot", "problem": problem.text, "seed": seed}
+                    chains = []
+                    for side, said in SIDES.items():
+                        began = time.perf_counter()
+                        asked = {**body, "early_exit": False, "options": dict(said)}
+                        result = await result_of(client, asked)
+                        seconds[side].append(time.perf_counter() - began)
+                        chains.append(result["completions"][0]["token_ids"])
+                    equal += chains[0] == chains[1]
+                    chain_tokens.append(len(chains[1]))
+                    probe_tokens.append(result["usage"]["probe_tokens"])
+                    advance(1)
+    medians = {side: statistics.median(values) for side, values in seconds.items()}
+    return {
+        "chains": len(chain_tokens),
+        "equal": equal,
+        "chain_tokens": round(mean(chain_tokens), 1),
+        "probe_tokens": round(mean(probe_tokens), 1),
+        "token_overhead": round(sum(probe_tokens) / sum(chain_tokens), 3),
+        **{f"{side}_s": round(value, 3) for side, value in medians.items()},
+        "latency_ratio": round(medians["probed"] / medians["plain"], 3),
+    }
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--problems", type=Path, required=True)
+    parser.add_argument("--limit", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=1)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
