@@ -1,0 +1,84 @@
+"""The shipped weights say in vLLM what they say in plain transformers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2Model
+
+import flashedge
+from flashedge.engine.base import ExtendRequest, ScoreRequest
+from flashedge.engine.vllm.generator import VllmGenerator
+from flashedge.engine.vllm.verifier import VllmVerifier
+from flashedge.search.steps import split_steps
+from flashedge.types import Problem, Sampling
+
+BUNDLED = Path(flashedge.__file__).parent / "bundled"
+HELDOUT = Path(__file__).parents[1] / "data" / "heldout.jsonl"
+TOLERANCE = 1e-3
+COUNT = 6
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+def problems() -> list[Problem]:
+    lines = HELDOUT.read_text().splitlines()[:COUNT]
+    return [Problem.from_text(json.loads(line)["problem"]) for line in lines]
+
+
+async def written(
+    generator: VllmGenerator, problem: Problem
+) -> tuple[list[int], list[int], list[float]]:
+    """The prompt, a greedy chain, and its log-probabilities."""
+    prompt = generator.codec.encode_chat(problem.messages)
+    request = ExtendRequest(
+        token_ids=prompt,
+        seed=0,
+        sampling=Sampling(temperature=0.0),
+        max_tokens=256,
+        to_boundary=False,
+    )
+    chunks = [chunk async for chunk in generator.extend(request)]
+    ids = [i for chunk in chunks for i in chunk.token_ids]
+    return list(prompt), ids, [p for chunk in chunks for p in chunk.logprobs]
+
+
+async def test_the_generator(generator: VllmGenerator) -> None:
+    model = AutoModelForCausalLM.from_pretrained(BUNDLED / "generator", dtype=torch.float32).eval()
+    for problem in problems():
+        prompt, ids, logprobs = await written(generator, problem)
+        with torch.inference_mode():
+            logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
+        assert logits.argmax(-1).tolist() == ids
+        expected = logits.log_softmax(-1)[torch.arange(len(ids)), ids].tolist()
+        assert logprobs == pytest.approx(expected, abs=TOLERANCE)
+
+
+async def test_the_verifier(generator: VllmGenerator, verifier: VllmVerifier) -> None:
+    folder = BUNDLED / "prm"
+    weights = load_file(folder / "model.safetensors")
+    body = Qwen2Model(Qwen2Config.from_pretrained(folder)).eval()
+    own = {n.removeprefix("model."): w for n, w in weights.items() if n.startswith("model.")}
+    body.load_state_dict(own)
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    seen: list[float] = []
+    for problem in problems():
+        prompt, ids, _ = await written(generator, problem)
+        steps = split_steps(generator.codec.decode(ids))
+        found = await verifier.score(ScoreRequest(problem=problem, steps=steps))
+        whole, marks = list(prompt), []
+        for text in steps:
+            whole += tokenizer.encode(text.strip() + "<extra_0>", add_special_tokens=False)
+            marks.append(len(whole) - 1)
+        with torch.inference_mode():
+            hidden = body(torch.tensor([whole])).last_hidden_state[0][marks]
+            inner = torch.relu(hidden @ weights["score.0.weight"].T + weights["score.0.bias"])
+            logits = inner @ weights["score.2.weight"].T + weights["score.2.bias"]
+        expected = logits.softmax(-1)[:, 1].tolist()
+        assert found.scores == pytest.approx(expected, abs=TOLERANCE)
+        seen += expected
+    assert max(seen) - min(seen) > 0.5, "scores that hardly differ would prove nothing"
