@@ -16,13 +16,16 @@ from flashedge.engine.sim_scheduler import SimScheduler
 from flashedge.errors import ConfigError, ContextOverflow, EngineDead, EngineError, GenerationFailed
 from flashedge.scheduling.roofline import RTX_4090, Device, ModelShape, Work, step_time_s
 
+Gate = AbstractAsyncContextManager[Any]
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimConfig:
     """One simulated engine. kv_bytes: its whole KV memory, the ceiling of `budget`.
 
     by_priority: the waiting run in order of `priority`, not of arrival. stream_interval: tokens
-    of a chunk (a request's last chunk may hold fewer); flat_batch: see `speculation.BatchView`.
+    of a chunk (a request's last chunk may hold fewer); host_bytes_per_s: one way to where
+    offloaded KV waits (PCIe 4 x16); flat_batch: see `speculation.BatchView`.
     """
 
     shape: ModelShape
@@ -35,6 +38,7 @@ class SimConfig:
     by_priority: bool = False
     reuse: bool = True
     stream_interval: int = 1
+    host_bytes_per_s: float = 25e9
     flat_batch: int = 0
 
     @property
@@ -73,20 +77,22 @@ class Job(ABC):
 class SimEngine:
     """Base of the simulated engines: KV blocks, batching, cost, budget, health, faults.
 
-    gate: a lock shared by the engines of one device, whose steps then take turns.
+    gate: a lock shared by the engines of one device, whose steps then take turns; on_step: told
+    of each step's batch and seconds when it is over.
     """
 
     kind: Literal["simulated"] = "simulated"
 
     def __init__(
-        self, config: SimConfig, *, faults: Faults | None = None, gate: asyncio.Lock | None = None
+        self, config: SimConfig, *, faults: Faults | None = None, gate: Gate | None = None
     ) -> None:
         """Raises ConfigError when the KV can't hold one request of the longest kind."""
         self.config = config
         self.steps = 0
         self.busy_s = 0.0
+        self.on_step: Callable[[tuple[sim_scheduler.Slice, ...], float], None] | None = None
         self._faults = faults or Faults()
-        self._gate = gate or asyncio.Lock()
+        self._gate: Gate = gate or asyncio.Lock()
         blocks = config.kv_bytes // config.block_bytes
         if blocks * config.block_tokens < config.max_model_len:
             raise ConfigError(
@@ -104,6 +110,7 @@ class SimEngine:
         )
         self._jobs: dict[int, Job] = {}
         self._arrivals = 0
+        self._away = False
         self._task: asyncio.Task[None] | None = None
         self._health = Health(state="ready", kv_memory="os")
         self._settled = asyncio.Event()  # ready or failed, not dead
@@ -135,12 +142,50 @@ class SimEngine:
     async def budget(self, kv_bytes: int, max_sequences: int | None = None) -> int:
         """Whole blocks, at most the engine's KV, at least one request of full length. Requests
         that the quota has no room for are preempted now and go on when there is room."""
+        self._scheduler.set_sequences(max_sequences)
         blocks = self._scheduler.set_quota(max(kv_bytes, 0) // self.config.block_bytes)
         return blocks * self.config.block_bytes
 
+    @property
+    def held_bytes(self) -> int:
+        """KV that requests hold."""
+        return self._scheduler.cache.used * self.config.block_bytes
+
+    @property
+    def kept_bytes(self) -> int:
+        """KV that requests hold or that is kept for re-use."""
+        cache = self._scheduler.cache
+        return (cache.used + cache.cached) * self.config.block_bytes
+
+    def forget(self) -> None:
+        """Drop the KV that is kept for re-use alone."""
+        self._scheduler.cache.drop_cached()
+
+    async def offload(self, *, keep: bool = True) -> int:
+        """Takes the bytes' time on the host link, once the step under way is over."""
+        self._away = True
+        async with self._gate:
+            if not keep:
+                self._scheduler.drop_kv()
+            return await self._move_kv()
+
+    async def restore(self) -> int:
+        if not self._away:
+            return 0
+        async with self._gate:
+            moved = await self._move_kv()
+        self._away = False
+        self._wake()
+        return moved
+
+    async def _move_kv(self) -> int:
+        cache = self._scheduler.cache
+        moved = (cache.used + cache.cached) * self.config.block_bytes
+        await asyncio.sleep(moved / self.config.host_bytes_per_s)
+        return moved
+
     def health(self) -> Health:
         return self._health
-        self._scheduler.set_sequences(max_sequences)
 
     async def wait_ready(self, timeout_s: float) -> None:
         try:
@@ -225,13 +270,15 @@ class SimEngine:
             raise
 
     def _next_batch(self) -> tuple[sim_scheduler.Slice, ...]:
+        if self._away:
+            return ()
         self._before_step()
         return self._scheduler.plan()
 
     def _before_step(self) -> None:
         """For an engine that has more to say about its next batch."""
 
-    async def _compute(self, batch: Sequence[sim_scheduler.Slice]) -> None:
+    async def _compute(self, batch: tuple[sim_scheduler.Slice, ...]) -> None:
         config = self.config
         took_s = step_time_s(
             config.device, config.shape, (Work(work.context, work.new) for work in batch)
@@ -239,6 +286,8 @@ class SimEngine:
         async with self._gate:
             await asyncio.sleep(took_s)
         self.busy_s += took_s
+        if self.on_step is not None:
+            self.on_step(batch, took_s)
 
     def _deliver(self, batch: Sequence[sim_scheduler.Slice]) -> None:
         for work in batch:

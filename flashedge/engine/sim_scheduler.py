@@ -81,7 +81,8 @@ class Slice:
 class SimScheduler:
     """Holds every request that is not over.
 
-    longest_tokens: no sequence grows beyond it. by_priority: lower `priority` first, else FCFS.
+    longest_tokens: no sequence grows beyond it; max_num_seqs: that one step may hold, at most
+    (see `set_sequences`). by_priority: lower `priority` first, else FCFS.
     """
 
     def __init__(
@@ -148,11 +149,22 @@ class SimScheduler:
         self.cache.set_quota(quota)
         return quota
 
-    # ------------------------------------------------------------ one step
+    def drop_kv(self) -> None:
+        """Forget all KV: who runs begins again, no prefix is found."""
+        for sequence in tuple(self.running):
+            if sequence.speculative:
+                self.hold(sequence)
+            else:
+                self._preempt(sequence)
+        while self._reclaim():
+            pass
+        self.cache.clear()
+
     def set_sequences(self, count: int | None) -> None:
         """Bound the sequences of a step; None: as at the start. Those that run go on."""
         self.max_num_seqs = max(1, min(count or self._all_sequences, self._all_sequences))
 
+    # ------------------------------------------------------------ one step
 
     def plan(self) -> tuple[Slice, ...]:
         """Choose the next batch and allocate its blocks. Empty: no request is there."""
@@ -163,9 +175,10 @@ class SimScheduler:
         while at < len(self.running) and room > 0:
             sequence = self.running[at]
             new = min(len(sequence.tokens) - sequence.computed, room)
-            preempted |= self._make_room(sequence, new)
-            if sequence.state is not _S.RUNNING:
-                continue  # it was the last and had to go itself
+            if self._blocks_needed(sequence, new):
+                preempted |= self._make_room(sequence, new)
+                if sequence.state is not _S.RUNNING:
+                    continue  # it was the last and had to go itself
             batch.append(self._schedule(sequence, new))
             room, at = room - new, at + 1
         if not preempted:
@@ -266,7 +279,8 @@ class SimScheduler:
 
     def _schedule(self, sequence: Sequence, new: int) -> Slice:
         """Allocate, and make the blocks that this step fills known to the requests that follow."""
-        sequence.blocks += self.cache.take(self._blocks_needed(sequence, new))
+        if needed := self._blocks_needed(sequence, new):
+            sequence.blocks += self.cache.take(needed)
         size = self.cache.block_tokens
         for i in range(sequence.computed // size, (sequence.computed + new) // size):
             self.cache.seal(sequence.blocks[i], sequence.key(i, size))

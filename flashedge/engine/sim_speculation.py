@@ -109,7 +109,7 @@ class SimSpeculator:
             BatchView(
                 running=len(running),
                 waiting=sum(not s.speculative for s in self._scheduler.waiting),
-                max_running=self._config.max_num_seqs,
+                max_running=self._scheduler.max_num_seqs,
                 spare_blocks=self._scheduler.spare_blocks,
                 flat_batch=self._config.flat_batch,
             )

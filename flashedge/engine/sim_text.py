@@ -244,6 +244,7 @@ class Reader:
         return BOXED + k, log(other + (self._model.right if k == self._answer else 0.0))
 
 
+@lru_cache(maxsize=1 << 16)
 def _hazard(lengths: tuple[int, ...], length: int) -> float:
     """The chance that a step ends at `length`, having come this far."""
     reached = sum(n >= length for n in lengths)

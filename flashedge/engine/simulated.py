@@ -22,8 +22,15 @@ from math import sqrt
 from statistics import NormalDist
 
 from flashedge.engine import sim_scheduler
-from flashedge.engine.base import Chunk, ExtendRequest, ScoreRequest, StepScores
-from flashedge.engine.sim_engine import Faults, Job, SimConfig, SimEngine
+from flashedge.engine.base import (
+    Chunk,
+    EngineView,
+    ExtendRequest,
+    Health,
+    ScoreRequest,
+    StepScores,
+)
+from flashedge.engine.sim_engine import Faults, Gate, Job, SimConfig, SimEngine
 from flashedge.engine.sim_generation import Generation
 from flashedge.engine.sim_speculation import SimSpeculator
 from flashedge.engine.sim_text import SEPARATOR, SimCodec, SimModel, digest
@@ -43,7 +50,7 @@ class SimulatedGenerator(SimEngine):
         model: SimModel,
         *,
         faults: Faults | None = None,
-        gate: asyncio.Lock | None = None,
+        gate: Gate | None = None,
         truncation: float | None = None,
     ) -> None:
         """truncation: see `SimSpeculator`."""
@@ -148,7 +155,7 @@ class SimulatedVerifier(SimEngine):
         *,
         rho: float = 0.7,
         faults: Faults | None = None,
-        gate: asyncio.Lock | None = None,
+        gate: Gate | None = None,
     ) -> None:
         super().__init__(config, faults=faults, gate=gate)
         self._rho = rho
@@ -208,6 +215,32 @@ class SimulatedVerifier(SimEngine):
             latent = self._rho * latent + sqrt(1 - self._rho**2) * fresh if i else fresh
             scores.append(normal.cdf(latent))
         return tuple(scores)
+
+
+class StockVerifier:
+    """engine.base.Verifier: the naive twin, a whole pass over the path for every score."""
+
+    def __init__(self, verifier: SimulatedVerifier) -> None:
+        self._verifier = verifier
+
+    @property
+    def max_model_len(self) -> int:
+        return self._verifier.max_model_len
+
+    async def score(self, request: ScoreRequest) -> StepScores:
+        return await self._verifier.score_whole(request)
+
+    async def view(self) -> EngineView:
+        return await self._verifier.view()
+
+    async def budget(self, kv_bytes: int, max_sequences: int | None = None) -> int:
+        return await self._verifier.budget(kv_bytes, max_sequences)
+
+    def health(self) -> Health:
+        return self._verifier.health()
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        await self._verifier.wait_ready(timeout_s)
 
 
 def simulated_pair(

@@ -36,7 +36,8 @@ class HostLink:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvSplit:
     """Bytes and batch limits of both engines; generate_s, verify_s, transfer_s: predicted seconds
-    of a level. offload: each has its bytes only while the other's KV is away."""
+    of a level. offload: each has its bytes only while the other's KV is away; what a side keeps is
+    then saved and restored (generator_saved, verifier_saved), else dropped."""
 
     generator_bytes: int
     verifier_bytes: int
@@ -46,6 +47,8 @@ class KvSplit:
     verify_s: float
     transfer_s: float = 0.0
     offload: bool = False
+    generator_saved: bool = False
+    verifier_saved: bool = False
 
     @property
     def seconds(self) -> float:
@@ -61,7 +64,8 @@ def best_split(
     link: HostLink | None = None,
 ) -> KvSplit:
     """The fastest way to spend `kv_bytes` on a level of `load`; of equally fast ones that with the
-    largest decode batch. Without `link` nothing is offloaded.
+    largest decode batch. Where all paths of both fit, they share what is left in proportion: means
+    stand for heavy tails. Without `link` nothing is offloaded.
 
     Raises ConfigError when the memory does not hold one path.
     """
@@ -133,10 +137,14 @@ def _shared(decode: _Side, prefill: _Side, kv_bytes: int) -> KvSplit | None:
     if best is None:
         return None
     generate, verify = best
-    rest = kv_bytes - verify.kv_bytes
+    spare = kv_bytes - generate.kv_bytes - verify.kv_bytes
+    more = 0
+    if generate.kept and verify.kept:  # all fits: what neither is known to need is headroom
+        more = spare * verify.kv_bytes // (generate.kv_bytes + verify.kv_bytes)
+    rest = kv_bytes - verify.kv_bytes - more
     return KvSplit(
         generator_bytes=rest,
-        verifier_bytes=verify.kv_bytes,
+        verifier_bytes=verify.kv_bytes + more,
         decode_batch=decode.stage.largest_batch(rest),
         prefill_batch=verify.batch,
         generate_s=generate.seconds,
@@ -159,6 +167,8 @@ def _in_turn(decode: _Side, prefill: _Side, kv_bytes: int, link: HostLink) -> Kv
         verify_s=verify.seconds,
         transfer_s=out_s + back_s + 2 * link.switch_s,
         offload=True,
+        generator_saved=generate.kept,
+        verifier_saved=verify.kept,
     )
 
 

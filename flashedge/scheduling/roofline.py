@@ -1,8 +1,8 @@
 """What a step costs: a roofline of named model shapes on named devices.
 
 A step's time is overhead + max(FLOPs / peak, bytes / bandwidth) over the whole batch of prefill
-and decode tokens. Ref: arXiv 2509.00195 §4.3 (Eq. 1 uses the same two bounds, one each for
-prefill and decode; here one batch may hold both).
+and decode tokens; part of the overhead may grow with the batch. Ref: arXiv 2509.00195 §4.3 (Eq. 1
+uses the same two bounds, one each for prefill and decode; here one batch may hold both).
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
     """flops: dense multiply-add peak, FLOP/s; bandwidth: bytes/s; overhead_s: launch and
-    scheduling time of one engine step."""
+    scheduling time of one engine step; sequence_s: what of it each sequence of the batch adds."""
 
     name: str
     flops: float
     bandwidth: float
     memory_bytes: int
     overhead_s: float = 0.002
+    sequence_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,12 +76,13 @@ def work_flops(shape: ModelShape, context: float, new: float) -> float:
 
 def step_time_s(device: Device, shape: ModelShape, batch: Iterable[Work]) -> float:
     """Seconds of one engine step. Ref: arXiv 2509.00195 §4.3."""
-    flops = tokens = 0.0
+    flops = tokens = overhead_s = 0.0
     for work in batch:
+        overhead_s += device.sequence_s
         flops += work_flops(shape, work.context, work.new)
         tokens += work.context + work.new
     moved = shape.weights_bytes + shape.kv_bytes_per_token * tokens  # weights once, KV
-    return device.overhead_s + max(flops / device.flops, moved / device.bandwidth)
+    return device.overhead_s + overhead_s + max(flops / device.flops, moved / device.bandwidth)
 
 
 def even_step(
@@ -90,4 +92,7 @@ def even_step(
     flops_s = work_flops(shape, context, new) / device.flops
     kv_s = shape.kv_bytes_per_token * (context + new) / device.bandwidth
     weights_s, overhead_s = shape.weights_bytes / device.bandwidth, device.overhead_s
-    return lambda count: overhead_s + max(count * flops_s, weights_s + count * kv_s)
+    sequence_s = device.sequence_s
+    return lambda count: (
+        overhead_s + count * sequence_s + max(count * flops_s, weights_s + count * kv_s)
+    )

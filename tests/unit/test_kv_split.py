@@ -28,7 +28,23 @@ def test_the_split_follows_pair_and_load() -> None:
     heavy_generator = split_of(3000 * MIB, generator=LARGE, verifier=SMALL)
     assert heavy_verifier.verifier_bytes > 2 * heavy_generator.verifier_bytes
     early = replace(LEVEL, context_tokens=100, live_tokens=1000)
-    assert split_of(3000 * MIB, early).verifier_bytes < heavy_verifier.verifier_bytes
+    at_first, later = split_of(1400 * MIB, early), split_of(1400 * MIB)
+    assert (at_first.prefill_batch, later.prefill_batch) == (64, 32)  # then it fits no longer
+    assert later.verifier_bytes < at_first.verifier_bytes
+
+
+def test_what_neither_needs_is_headroom_for_both() -> None:
+    """Means stand for heavy tails: a verifier with what the mean step needs and no byte more
+    evicts the tree that it lives on as soon as steps are longer."""
+    needs = [
+        Stage(engine, LEVEL, decodes=decodes).bytes_for(LEVEL.paths)
+        for engine, decodes in ((SMALL, True), (VERIFIER_7B, False))
+    ]
+    just = split_of(sum(needs))
+    assert [just.generator_bytes, just.verifier_bytes] == needs
+    ample = split_of(3 * sum(needs))
+    assert ample.generator_bytes == pytest.approx(3 * needs[0], abs=1)
+    assert ample.verifier_bytes == pytest.approx(3 * needs[1], abs=1)
 
 
 def test_a_fixed_half_is_slower() -> None:
@@ -47,7 +63,7 @@ def test_the_live_tree_stays_with_the_verifier_if_it_fits() -> None:
     again = (LEVEL.live_tokens / LEVEL.paths + LEVEL.step_tokens) / LEVEL.step_tokens
     assert lost.seconds / kept.seconds > 0.8 * again
     found = split_of(2000 * MIB)
-    assert found.verifier_bytes == whole
+    assert found.verifier_bytes >= whole
     assert found.prefill_batch == LEVEL.paths
 
 
