@@ -39,6 +39,11 @@ class _Level:
         """Whether finished beams have somebody to wait for."""
         return self.generating > 0 and self.left > 0
 
+    def knows(self, draft: Draft) -> bool:
+        """Whether one of the same path and seed is there (the beam was asked for twice)."""
+        other = self.drafts.get((draft.path, draft.seed))
+        return other is not None and other.state is not _S.GONE
+
     def note(self, beam: Beam, draft: Draft) -> Draft:
         beam.drafts.append(draft)
         self.drafts[draft.path, draft.seed] = draft
@@ -86,7 +91,7 @@ class DraftBoard:
         self._finished += 1
         level.generating -= 1
         level.left += 1
-        if reason.ends_path or not beam.unbegun:
+        if reason.ends_path or not beam.unbegun or level.knows(beam.draft(0)):
             return None
         level.beams.append(beam)
         self._exhausted = False

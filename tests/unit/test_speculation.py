@@ -285,6 +285,16 @@ def test_only_the_very_step_is_taken_over_and_once() -> None:
     assert board.own_stream(asked, (*PATH, 0)) is draft
 
 
+def test_a_beam_asked_for_twice_has_one_draft() -> None:
+    """Else the board would lose sight of the first, and the engine would hold it for ever."""
+    level = Level(4)
+    again = level.board.begin(follow_up(0), Sampling(temperature=1.3))
+    draft = level.finish(0)
+    assert draft is not None
+    assert level.board.finish(again, draft.path, FinishReason.BOUNDARY) is None
+    assert level.board.end("a") == (draft,)
+
+
 def test_what_is_not_kept_is_dropped_and_all_is_counted() -> None:
     level = Level(4, 4, 4)
     level.finish(0)

@@ -3,6 +3,10 @@
 Checked with vLLM 0.32.0. Seams used beyond the public API:
 - `scheduler_cls` with a Scheduler subclass (scheduler.py): `_update_request_with_output`,
   `running`, `waiting`, `_preempt_request`, `kv_cache_manager.block_pool`;
+- for requests that go on past their step (speculation.py, held_requests.py): `schedule`,
+  `add_request`, `finish_requests`, `update_from_output`, `_handle_stopped_request`,
+  `_enqueue_waiting_request`, `kv_holding_waiting`, `kv_cache_manager.allocate_slots` (wrapped),
+  `Request.max_tokens` raised while it lives, `kv_transfer_params` as a way to the front end;
 - utility methods added to `EngineCore` (scheduler.py), called by `call_utility_async`;
 - `vllm.v1.engine.utils.get_mp_context`, replaced below on CPU by a preloaded fork server;
 - `AsyncLLM.output_processor.propagate_error` and `engine_core.resources.engine_manager`

@@ -12,6 +12,7 @@ from flashedge.engine.base import Chunk, ExtendRequest
 from flashedge.engine.vllm.codec import HFCodec
 from flashedge.engine.vllm.front import EngineFront
 from flashedge.engine.vllm.process import EngineOptions
+from flashedge.engine.vllm.speculator import VllmSpeculator, follow_up_args
 from flashedge.engine.vllm.translate import translated
 from flashedge.errors import ContextOverflow, GenerationFailed
 from flashedge.types import FinishReason
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from vllm import SamplingParams
 
 ARGS_KEY = "flashedge"  # of noise.py, which imports torch
-BOUNDARY = "boundary"  # stop_reason of scheduler.py
+BOUNDARY = "boundary"  # stop_reason, and
+DRAWN = "flashedge_drawn"  # how many of a request's tokens were drawn ahead: draft_requests.py's
 STEP_STOP = "\n\n"  # stop string of stock.py
 _ids = itertools.count()
 
@@ -37,10 +39,11 @@ class VllmGenerator(EngineFront):
         }
         super().__init__(replace(options, extra=extra))
         self._codec = codec
+        self._speculator = VllmSpeculator(self._process)
 
     @property
-    def speculator(self) -> None:
-        """It does not speculate yet."""
+    def speculator(self) -> VllmSpeculator:
+        return self._speculator
 
     @property
     def codec(self) -> HFCodec:
@@ -63,8 +66,11 @@ class VllmGenerator(EngineFront):
             name = f"gen-{next(_ids)}"
             outputs = self._process.llm().generate(prompt, params, name, priority=request.priority)
             async with aclosing(outputs) as stream:
+                told = 0
                 async for output in stream:
-                    yield _chunk(output, request, self.max_model_len)
+                    chunk = _chunk(output, request, told, self.max_model_len)
+                    told += len(chunk.token_ids)
+                    yield chunk
 
 
 def edge_params(
@@ -81,6 +87,7 @@ def edge_params(
         "top_k": sampling.top_k,
         "top_p": sampling.top_p,
         "to_boundary": request.to_boundary,
+        "follow_up": request.follow_up and follow_up_args(request.follow_up),
     }
     fields: dict[str, Any] = {
         "temperature": 0.0,  # the noise is ours: see noise.py
@@ -95,9 +102,11 @@ def edge_params(
     return SamplingParams(**{**fields, **changes})
 
 
-def _chunk(output: Any, request: ExtendRequest, max_model_len: int) -> Chunk:
-    """One DELTA output. `output.outputs[0].token_ids` are the ids since the last one."""
+def _chunk(output: Any, request: ExtendRequest, told: int, max_model_len: int) -> Chunk:
+    """One DELTA output. `output.outputs[0].token_ids` are the ids since the last one; told: ids
+    before it."""
     part = output.outputs[0]
+    drawn = (output.kv_transfer_params or {}).get(DRAWN, 0)
     ids = tuple(part.token_ids)
     logprobs = tuple(row[i].logprob for row, i in zip(part.logprobs or (), ids, strict=False))
     return Chunk(
@@ -105,6 +114,7 @@ def _chunk(output: Any, request: ExtendRequest, max_model_len: int) -> Chunk:
         logprobs=logprobs,
         finish=_finish(part, request, max_model_len) if output.finished else None,
         cached_tokens=output.num_cached_tokens or 0,
+        speculated_tokens=min(len(ids), max(0, drawn - told)),
     )
 
 

@@ -19,34 +19,29 @@ from typing import Any
 from vllm.v1.request import Request, RequestStatus
 
 from flashedge.engine.vllm import control  # noqa: F401  what the daemon calls between steps
-from flashedge.engine.vllm.noise import ARGS_KEY
-from flashedge.engine.vllm.quota import QuotaScheduler
-from flashedge.search.steps import BoundaryRule
-
-BOUNDARY = "boundary"
+from flashedge.engine.vllm.draft_requests import BOUNDARY
+from flashedge.engine.vllm.speculation import SpeculativeScheduler
 
 
-class EdgeScheduler(QuotaScheduler):
-    """Ends requests that ask for it at a step's boundary; keeps KV blocks within a quota."""
+class EdgeScheduler(SpeculativeScheduler):
+    """Ends requests that ask for it at a step's boundary; goes on past it where that is of use;
+    keeps KV blocks within a quota."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         _die_with_daemon()
-        config = self.vllm_config.additional_config.get(ARGS_KEY, {})
-        rule = config.get("boundary")
-        self._rule = BoundaryRule.from_json(rule) if rule else None
 
     # ------------------------------------------------------------ boundaries
 
     def _update_request_with_output(
         self, request: Request, new_token_ids: list[int], is_stale: bool = False
     ) -> tuple[list[int], bool]:
-        args = _args(request)
-        if self._rule is None or not args or not args.get("to_boundary"):
+        start, to_boundary = self.step_of(request)
+        if self._rule is None or not to_boundary:
             return super()._update_request_with_output(request, new_token_ids, is_stale)
         kept: list[int] = []
         for token in new_token_ids:
-            previous = request.output_token_ids[-1] if request.num_output_tokens else None
+            previous = request.output_token_ids[-1] if request.num_output_tokens > start else None
             _, stopped = super()._update_request_with_output(request, [token], is_stale)
             kept.append(token)
             if self._rule.ends_step(previous, token):
@@ -56,11 +51,6 @@ class EdgeScheduler(QuotaScheduler):
             if stopped:
                 return kept, True
         return kept, False
-
-
-def _args(request: Request) -> dict[str, Any] | None:
-    params = request.sampling_params
-    return (params.extra_args or {}).get(ARGS_KEY) if params else None
 
 
 def _die_with_daemon() -> None:

@@ -1,0 +1,312 @@
+"""Speculation and lookahead on the real engines: what goes on past its step never changes a tree, a
+token or a log-probability, and nothing of it stays."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import replace
+
+import pytest
+import pytest_asyncio
+
+from flashedge.engine.base import Chunk, ExtendRequest
+from flashedge.engine.vllm.generator import VllmGenerator
+from flashedge.engine.vllm.pair import VllmPair
+from flashedge.events import Event, StepCompleted
+from flashedge.grading import Grader
+from flashedge.runtime.driver import Outcome
+from flashedge.runtime.engines import Engines
+from flashedge.runtime.spec import RunSpec
+from flashedge.scheduling.speculation import FollowUp
+from flashedge.search.tree import NodeStatus
+from flashedge.types import FinishReason, Granularity, Problem, Speculation
+from tests.contracts.engine_rig import ask, settle
+from tests.engine.test_driver_on_vllm import HARD, assert_idle
+from tests.unit.runtime_rig import driver_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+STRATEGIES = ("beam", "dvts", "rebase", "dynamic_branching")
+WIDE = RunSpec(problem=HARD[0], pair="bundled", n=16, seed=21)
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def engines(pair: VllmPair) -> AsyncIterator[Engines]:
+    grader = Grader()
+    yield Engines(generator=pair.generator, verifier=pair.verifier, grader=grader)
+    await assert_idle(Engines(generator=pair.generator, verifier=pair.verifier, grader=grader))
+    await grader.close()
+
+
+async def run(engines: Engines, spec: RunSpec) -> tuple[Outcome, Speculation]:
+    driver = driver_of(engines, spec, lambda event: None)
+    return await driver.run(), driver.speculation
+
+
+async def plain(engines: Engines, spec: RunSpec) -> Outcome:
+    outcome, did = await run(replace(engines, speculation=False), spec)
+    assert did == Speculation()
+    return outcome
+
+
+@asynccontextmanager
+async def counted(generator: VllmGenerator) -> AsyncIterator[dict[str, int]]:
+    """What the engine's counters grew by within the block."""
+    grown: dict[str, int] = {}
+    before = await generator.speculator.counters()
+    yield grown
+    after = await generator.speculator.counters()
+    grown.update({name: after[name] - before[name] for name in after})
+
+
+# ---------------------------------------------------------------- the same tree
+
+
+@pytest.mark.parametrize("n", [4, 16])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_the_same_tree(
+    generator: VllmGenerator, engines: Engines, strategy: str, n: int
+) -> None:
+    kept = steps = 0
+    for seed, problem in enumerate(HARD[:3]):
+        spec = replace(WIDE, problem=problem, strategy=strategy, n=n, seed=seed)
+        async with counted(generator) as grown:
+            expected = await plain(engines, spec)
+        assert not any(grown.values())
+        async with counted(generator) as grown:
+            outcome, did = await run(engines, spec)
+        assert outcome == expected
+        assert (did.kept_steps, did.kept_tokens) == (grown["kept_steps"], grown["kept_tokens"])
+        assert grown["drawn_tokens"] == did.drawn_tokens >= did.kept_tokens > 0
+        kept += did.kept_steps
+        steps += sum(node.segment is not None for node in outcome.tree.nodes.values())
+        await assert_idle(engines)
+    assert kept >= 0.1 * steps
+
+
+async def test_steps_are_scored_ahead(engines: Engines) -> None:
+    ahead = 0
+    for seed, problem in enumerate(HARD[:3]):
+        spec = replace(WIDE, problem=problem, seed=seed)
+        outcome, did = await run(replace(engines, lookahead=True), spec)
+        ahead += did.scored_steps
+        assert outcome == await plain(engines, spec)
+    assert ahead > 0
+
+
+async def test_a_path_that_ends_ahead_is_not_lost(engines: Engines) -> None:
+    """Its last step was drawn to the end before anybody asked for it."""
+    spec = replace(WIDE, problem=HARD[2], seed=3)
+    outcome, _ = await run(engines, spec)
+    done = [n for n in outcome.tree.nodes.values() if n.status is NodeStatus.COMPLETE]
+    assert len(done) == spec.n
+
+
+# ---------------------------------------------------------------- one request
+
+
+async def chunks_of(generator: VllmGenerator, request: ExtendRequest) -> list[Chunk]:
+    async with aclosing(generator.extend(request)) as stream:
+        return [chunk async for chunk in stream]
+
+
+async def test_a_request_takes_of_a_draft_what_it_may_have(
+    generator: VllmGenerator, problem: Problem
+) -> None:
+    """It ends by its own limit, not the draft's, with the log-probabilities that its tokens have
+    without one; what follows it goes on from there."""
+    whole = Granularity(max_tokens=30, to_end=True)
+    path: tuple[int, ...] = ()
+    for level, limit in enumerate((3, 5, 4, 6)):
+        child = ask(generator, problem, seed=1, after=path, max_tokens=limit)
+        slow = ask(generator, problem, seed=2 + level, max_tokens=60)
+        beams = [
+            replace(
+                request,
+                follow_up=FollowUp(
+                    run="r", level=level, seeds=(request.seed,), granularity=whole, potential=1
+                ),
+            )
+            for request in (child, slow)
+        ]
+        found, _ = await asyncio.gather(*(chunks_of(generator, beam) for beam in beams))
+        expected = await chunks_of(generator, child)
+        told, without = ([t for c in chunks for t in c.token_ids] for chunks in (found, expected))
+        assert told == without
+        assert [p for c in found for p in c.logprobs] == [p for c in expected for p in c.logprobs]
+        assert found[-1].finish is expected[-1].finish is FinishReason.STEP_LIMIT
+        assert sum(chunk.speculated_tokens for chunk in found) == (limit if level else 0)
+        path += tuple(told)
+    assert await generator.speculator.end("r") > len(path)
+    assert await generator.speculator.end("r") == 0
+    await settle(generator)
+
+
+async def test_another_sampling_or_seed_takes_nothing(
+    generator: VllmGenerator, problem: Problem
+) -> None:
+    bound = Granularity(max_tokens=20, to_end=True)
+
+    def after(request: ExtendRequest, level: int) -> ExtendRequest:
+        follow_up = FollowUp(
+            run="r", level=level, seeds=(request.seed,), granularity=bound, potential=1
+        )
+        return replace(request, follow_up=follow_up)
+
+    first = after(ask(generator, problem, seed=1, max_tokens=4), 0)
+    slow = after(ask(generator, problem, seed=2, max_tokens=40), 0)
+    found, _ = await asyncio.gather(*(chunks_of(generator, r) for r in (first, slow)))
+    path = tuple(t for c in found for t in c.token_ids)
+    same = ask(generator, problem, seed=1, after=path, max_tokens=8)
+    warm = ask(generator, problem, seed=1, after=path, max_tokens=8, temperature=1.3)
+    other = ask(generator, problem, seed=9, after=path, max_tokens=8)
+    for request, ahead in ((warm, 0), (other, 0), (same, 8)):
+        told = await chunks_of(generator, after(request, 1))
+        assert [t for c in told for t in c.token_ids] == [
+            t for c in await chunks_of(generator, request) for t in c.token_ids
+        ]
+        assert sum(chunk.speculated_tokens for chunk in told) == ahead
+    await generator.speculator.end("r")
+    await settle(generator)
+
+
+# ---------------------------------------------------------------- memory
+
+
+@asynccontextmanager
+async def quota(generator: VllmGenerator, blocks: int) -> AsyncIterator[None]:
+    view = await generator.view()
+    await generator.budget(blocks * view.block_bytes)
+    try:
+        yield
+    finally:
+        await generator.budget(view.blocks_total * view.block_bytes)
+
+
+async def test_short_memory_stops_it_and_changes_nothing(
+    generator: VllmGenerator, engines: Engines
+) -> None:
+    """Drafts lose their KV to others before a standard request has to; tokens stay."""
+    view = await generator.view()
+    least = generator.max_model_len // view.block_tokens + 2
+    total: dict[str, int] = {}
+    for seed, blocks in enumerate((least, least + 12, 2 * least, 3 * least)):
+        spec = replace(WIDE, problem=HARD[seed], seed=seed)
+        expected = await plain(engines, spec)
+        async with quota(generator, blocks), counted(generator) as grown:
+            outcome, _ = await run(engines, spec)
+            await assert_idle(engines)
+        assert outcome == expected
+        total = {name: total.get(name, 0) + count for name, count in grown.items()}
+    assert total["kept_steps"] > 0
+    assert total["stopped"] > 0
+    assert total["dropped_kv"] > 0
+    assert (await generator.view()).preemptions > view.preemptions
+
+
+async def test_the_quota_moves_all_the_while(generator: VllmGenerator, engines: Engines) -> None:
+    view, draw = await generator.view(), random.Random(5)
+    least = generator.max_model_len // view.block_tokens + 2
+    seen: list[int] = []
+
+    async def move() -> None:
+        while True:
+            granted = await generator.budget(draw.randint(least, 4 * least) * view.block_bytes)
+            now = await generator.view()
+            assert now.blocks_used <= now.quota_blocks == granted // view.block_bytes
+            seen.append(now.blocks_used)
+            await asyncio.sleep(draw.random() * 0.03)
+
+    specs = [replace(WIDE, problem=HARD[i], seed=i, n=(16, 4)[i % 2]) for i in range(4)]
+    expected = [await plain(engines, spec) for spec in specs]
+    async with counted(generator) as grown, asyncio.TaskGroup() as group:
+        moving = group.create_task(move())
+        runs = [await run(engines, spec) for spec in specs]
+        moving.cancel()
+    await generator.budget(view.blocks_total * view.block_bytes)
+    assert [outcome for outcome, _ in runs] == expected
+    assert len(set(seen)) > 5
+    assert grown["kept_steps"] > 0
+    assert grown["dropped_kv"] + grown["preempted"] > 0
+
+
+# ---------------------------------------------------------------- others, cancels, death
+
+
+async def test_beside_others(generator: VllmGenerator, engines: Engines) -> None:
+    """Runs that begin while others speculate, in batches too small for all of them."""
+    view = await generator.view()
+    specs = [replace(WIDE, problem=HARD[i], seed=i, n=8) for i in range(4)]
+    expected = [await plain(engines, spec) for spec in specs]
+
+    async def later(spec: RunSpec, delay_s: float) -> tuple[Outcome, Speculation]:
+        await asyncio.sleep(delay_s)
+        return await run(engines, spec)
+
+    for limit in (12, None):
+        await generator.budget(view.blocks_total * view.block_bytes, limit)
+        async with counted(generator) as grown:
+            runs = await asyncio.gather(*(later(s, 0.15 * i) for i, s in enumerate(specs)))
+        assert [outcome for outcome, _ in runs] == expected
+        assert sum(did.kept_steps for _, did in runs) == grown["kept_steps"] > 0
+    await generator.budget(view.blocks_total * view.block_bytes)
+
+
+async def test_cancels_in_mid_level_leave_nothing(
+    generator: VllmGenerator, engines: Engines
+) -> None:
+    spec, draw = replace(WIDE, problem=HARD[4]), random.Random(6)
+    expected = await plain(engines, spec)
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    assert (await run(engines, spec))[0] == expected
+    whole_s = loop.time() - began
+    drawn = 0
+    for seed in range(16):
+        async with counted(generator) as grown:
+            task = asyncio.create_task(run(engines, replace(spec, seed=seed)))
+            await asyncio.sleep(draw.uniform(0.05, 0.9) * whole_s)
+            task.cancel()
+            await asyncio.wait({task})
+        drawn += grown["drawn_tokens"]
+        await assert_idle(engines)
+    assert drawn > 0
+    assert (await run(engines, spec))[0] == expected
+
+
+async def test_the_engine_dies_with_drafts_in_it(
+    generator: VllmGenerator, engines: Engines
+) -> None:
+    spec = replace(WIDE, problem=HARD[5], seed=8)
+    expected = await plain(engines, spec)
+    before = generator.health()
+    steps = 0
+
+    def emit(event: Event) -> None:
+        nonlocal steps
+        steps += isinstance(event, StepCompleted)
+        if steps == 40 and isinstance(event, StepCompleted):
+            os.kill(before.pid, signal.SIGKILL)
+
+    driver = driver_of(engines, spec, emit)
+    assert await driver.run() == expected
+    assert generator.health().restarts == before.restarts + 1
+    did, now = driver.speculation, await generator.speculator.counters()
+    assert did.drawn_tokens > now["drawn_tokens"], "what the dead process had drawn counts too"
+    assert did.kept_tokens > 0
+
+
+async def test_nothing_is_asked_of_a_dead_engine(generator: VllmGenerator) -> None:
+    before = generator.health()
+    os.kill(before.pid, signal.SIGKILL)
+    async with asyncio.timeout(5):
+        await generator.speculator.keep("r", 1, {3})
+        assert await generator.speculator.whole_drafts("r") == ()
+        assert await generator.speculator.end("r") == 0
+    await asyncio.sleep(0.1)
+    await generator.wait_ready(120)
+    assert generator.health().restarts == before.restarts + 1
