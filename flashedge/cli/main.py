@@ -17,6 +17,7 @@ from flashedge.cli import (
     output,
     profile,
     runs,
+    simulate,
     solve,
     tui,
 )
@@ -35,6 +36,7 @@ app.command(name="solve", rich_help_panel="Ask")(solve.solve)
 app.command(name="chat", rich_help_panel="Ask")(chat.chat)
 app.add_typer(runs.app, name="runs", rich_help_panel="Ask")
 app.command(name="calibrate", rich_help_panel="Ask")(calibrate.calibrate)
+app.command(name="simulate", rich_help_panel="Ask")(simulate.simulate)
 app.command(name="tui", rich_help_panel="Ask")(tui.tui)
 app.command(name="up", rich_help_panel="Daemon")(daemon_cmds.up)
 app.command(name="down", rich_help_panel="Daemon")(daemon_cmds.down)

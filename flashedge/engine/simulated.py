@@ -22,14 +22,7 @@ from math import sqrt
 from statistics import NormalDist
 
 from flashedge.engine import sim_scheduler
-from flashedge.engine.base import (
-    Chunk,
-    EngineView,
-    ExtendRequest,
-    Health,
-    ScoreRequest,
-    StepScores,
-)
+from flashedge.engine.base import Chunk, ExtendRequest, ScoreRequest, StepScores
 from flashedge.engine.sim_engine import Faults, Gate, Job, SimConfig, SimEngine
 from flashedge.engine.sim_generation import Generation
 from flashedge.engine.sim_speculation import SimSpeculator
@@ -217,30 +210,11 @@ class SimulatedVerifier(SimEngine):
         return tuple(scores)
 
 
-class StockVerifier:
-    """engine.base.Verifier: the naive twin, a whole pass over the path for every score."""
-
-    def __init__(self, verifier: SimulatedVerifier) -> None:
-        self._verifier = verifier
-
-    @property
-    def max_model_len(self) -> int:
-        return self._verifier.max_model_len
+class StockVerifier(SimulatedVerifier):
+    """The naive twin: a whole pass over the path for every score."""
 
     async def score(self, request: ScoreRequest) -> StepScores:
-        return await self._verifier.score_whole(request)
-
-    async def view(self) -> EngineView:
-        return await self._verifier.view()
-
-    async def budget(self, kv_bytes: int, max_sequences: int | None = None) -> int:
-        return await self._verifier.budget(kv_bytes, max_sequences)
-
-    def health(self) -> Health:
-        return self._verifier.health()
-
-    async def wait_ready(self, timeout_s: float) -> None:
-        await self._verifier.wait_ready(timeout_s)
+        return await self.score_whole(request)
 
 
 def simulated_pair(

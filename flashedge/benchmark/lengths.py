@@ -1,0 +1,77 @@
+"""Step lengths that the simulation draws from: real samples, grouped by problem and step.
+
+step_lengths.jsonl holds integers alone: of 100 problems of MATH (MIT licence) the level, the
+tokens of the prompt and, for 8 samples of Qwen2.5-Math each, the tokens of every step. The paths
+of a level take the lengths that the samples of *one* problem have there (max / mean 1.5);
+independent draws (2.5) would make every level more irregular than it is.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from flashedge.engine.sim_text import Trace, TraceRow
+from flashedge.errors import NotFound
+
+FILE = Path(__file__).parent / "step_lengths.jsonl"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """levels: MATH's, 1 (easy) to 5."""
+
+    about: str
+    levels: frozenset[int]
+
+
+WORKLOADS: Mapping[str, Workload] = MappingProxyType(
+    {
+        "aime": Workload(
+            about="AIME-like: problems of MATH level 5, 515 tokens a path",
+            levels=frozenset({5}),
+        ),
+        "amc": Workload(
+            about="AMC-like: problems of MATH levels 3 and 4, 359 tokens a path",
+            levels=frozenset({3, 4}),
+        ),
+        "math": Workload(
+            about="MATH-like: all levels, 382 tokens a path", levels=frozenset({1, 2, 3, 4, 5})
+        ),
+    }
+)
+
+
+def trace_of(workload: str) -> Trace:
+    """The problems of a workload, in a fixed order. Raises NotFound."""
+    if workload not in WORKLOADS:
+        raise NotFound(
+            f"there is no workload {workload!r}",
+            mend=f"known: {', '.join(WORKLOADS)}",
+            param="workload",
+        )
+    wanted = WORKLOADS[workload].levels
+    lines = map(json.loads, FILE.read_text(encoding="utf-8").splitlines())
+    return Trace(
+        tuple(
+            TraceRow(
+                prompt_tokens=line["prompt_tokens"],
+                step_tokens=tuple(map(tuple, line["step_tokens"])),
+            )
+            for line in lines
+            if line["level"] in wanted
+        )
+    )
+
+
+def spread(trace: Trace, count: int) -> tuple[int, ...]:
+    """(min(count, rows),) rows that stand evenly over those of the trace, sorted by length: few
+    problems then have the mix of all."""
+    by_length = sorted(
+        range(len(trace.rows)), key=lambda i: sum(map(sum, trace.rows[i].step_tokens))
+    )
+    count = min(count, len(by_length))
+    return tuple(by_length[(2 * i + 1) * len(by_length) // (2 * count)] for i in range(count))

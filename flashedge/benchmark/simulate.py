@@ -1,0 +1,176 @@
+"""What a user would get on a card that is not here: the ladder on the simulated device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from statistics import mean
+from typing import Any
+
+from flashedge.benchmark.devices import CALIBRATED, Card, device_of, find_card
+from flashedge.benchmark.ladder import Rung
+from flashedge.benchmark.lengths import WORKLOADS, spread, trace_of
+from flashedge.benchmark.shapes import kv_room, pair_shapes
+from flashedge.benchmark.virtual_run import Setup, VirtualRun, run_rung
+from flashedge.config import Config
+from flashedge.engine.sim_text import Trace
+from flashedge.errors import ConfigError
+from flashedge.registry import Pair, find_pair
+from flashedge.runtime.spec import RunSpec
+from flashedge.runtime.strategies import defaults_of
+from flashedge.search.catalog import parse_strategy
+
+SHARE = 0.9  # of the card's memory, as the engines are configured
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """kv_bytes: for both engines together, None: what is left of `share` of the card's memory."""
+
+    gpu: str
+    pair: str
+    strategy: str
+    n: int
+    workload: str = "math"
+    problems: int = 4
+    share: float = SHARE
+    kv_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bench:
+    """A question that was understood: what its runs need. `search`: without problem and seed."""
+
+    card: Card
+    gpu: str
+    pair: Pair
+    setup: Setup
+    trace: Trace
+    rows: tuple[int, ...]
+    search: RunSpec
+
+    def spec(self, row: int) -> RunSpec:
+        return replace(self.search, problem=self.trace.problem(row), seed=row)
+
+    def run(self, rung: Rung, row: int) -> VirtualRun:
+        return run_rung(rung, self.setup, self.trace, row, self.spec(row))
+
+
+def understood(question: Question, config: Config) -> Bench:
+    """Raises NotFound naming the choices, RequestError for a bad n, ConfigError for a pair that
+    does not fit the card, CheckpointError for one whose shape nobody knows."""
+    gpu, card = find_card(question.gpu)
+    pair = find_pair(question.pair, config)
+    strategy, n = parse_strategy(question.strategy)
+    trace = trace_of(question.workload)
+    shapes = pair_shapes(pair, config)
+    device = device_of(card)
+    kv_bytes = question.kv_bytes
+    if kv_bytes is None:
+        kv_bytes = kv_room(device, shapes, question.share)
+    limits = pair.generator.max_model_len, pair.verifier.max_model_len
+    least = [limit * shape.kv_bytes_per_token for limit, shape in zip(limits, shapes, strict=True)]
+    if kv_bytes < 2 * max(least):
+        raise ConfigError(
+            f"{pair.name} does not fit {gpu}: {max(kv_bytes, 0) >> 20} MiB are left for KV, half "
+            f"of which must hold one path ({max(least) >> 20} MiB)",
+            mend=f"flashedge doctor --fit {pair.name} --gpu {gpu}",
+        )
+    fields: dict[str, Any] = {
+        "strategy": strategy,
+        "n": n or question.n,
+        "sampling": pair.sampling,
+        "max_step_tokens": pair.max_step_tokens,
+        "max_path_tokens": pair.max_path_tokens,
+        "options": pair.options.get(strategy, {}),
+        **defaults_of(strategy),
+    }
+    return Bench(
+        card=card,
+        gpu=gpu,
+        pair=pair,
+        setup=Setup(
+            device=device,
+            generator=shapes[0],
+            verifier=shapes[1],
+            kv_bytes=kv_bytes,
+            link=card.link,
+            limits=limits,
+        ),
+        trace=trace,
+        rows=spread(trace, question.problems),
+        search=RunSpec(problem=trace.problem(0), pair=pair.name, **fields),
+    )
+
+
+def answered(
+    bench: Bench, ladder: Sequence[Rung], advance: Callable[[int], None] = lambda done: None
+) -> list[dict[str, Any]]:
+    """A row for each rung. advance: told of each problem that is done."""
+    rows: list[dict[str, Any]] = []
+    first: list[VirtualRun] = []
+    for rung in ladder:
+        runs = []
+        for row in bench.rows:
+            runs.append(bench.run(rung, row))
+            advance(1)
+        first = first or runs
+        rows.append({"rung": rung.name, "about": rung.about, **figures(runs, first)})
+    return rows
+
+
+def figures(runs: Sequence[VirtualRun], stock: Sequence[VirtualRun]) -> dict[str, Any]:
+    """Means over problems; ratios are those of the first rung's runs on the same problems."""
+    tokens = sum(r.verifier_tokens for r in runs)
+    return {
+        "latency_s": mean(r.seconds for r in runs),
+        "generator_s": mean(r.generate_s for r in runs),
+        "verifier_s": mean(r.verify_s for r in runs),
+        "goodput": mean(r.goodput for r in runs),
+        "goodput_gain": _ratio(runs, stock, lambda r: r.goodput),
+        "latency_cut": 1 - sum(r.seconds for r in runs) / sum(r.seconds for r in stock),
+        "generator_peak_bytes": max(r.generator_peak_bytes for r in runs),
+        "verifier_peak_bytes": max(r.verifier_peak_bytes for r in runs),
+        "preemptions": mean(r.preemptions for r in runs),
+        "verifier_reuse": sum(r.verifier_cached_tokens for r in runs) / tokens if tokens else 0.0,
+        "split_moves": mean(r.split_moves for r in runs),
+        "offloads": mean(r.offloads for r in runs),
+        "offload_s": mean(r.offload_s for r in runs),
+        "kept_steps": mean(r.speculation.kept_steps for r in runs),
+        "steps": mean(len(r.tree.nodes) - 1 for r in runs),
+        "tokens": mean(r.tree.committed_tokens for r in runs),
+        "same_trees": all(a.tree == b.tree for a, b in zip(runs, stock, strict=True)),
+    }
+
+
+def assumptions(bench: Bench, question: Question) -> dict[str, Any]:
+    """What the figures rest on, for every output."""
+    device = bench.setup.device
+    return {
+        "simulated": True,
+        "gpu": bench.gpu,
+        "device": {
+            "name": device.name,
+            "flops_per_s": device.flops,
+            "bytes_per_s": device.bandwidth,
+            "overhead_s": device.overhead_s,
+            "sequence_s": device.sequence_s,
+            "calibrated": bench.gpu == CALIBRATED,
+        },
+        "pair": bench.pair.name,
+        "strategy": bench.search.strategy,
+        "n": bench.search.n,
+        "workload": question.workload,
+        "about": WORKLOADS[question.workload].about,
+        "problems": len(bench.rows),
+        "kv_bytes": bench.setup.kv_bytes,
+    }
+
+
+def _ratio(
+    runs: Sequence[VirtualRun],
+    stock: Sequence[VirtualRun],
+    of: Callable[[VirtualRun], float],
+) -> float:
+    pairs = [(of(a), of(b)) for a, b in zip(runs, stock, strict=True) if of(b)]
+    return mean(a / b for a, b in pairs) if pairs else 1.0

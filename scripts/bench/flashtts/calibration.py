@@ -1,0 +1,121 @@
+"""Fits the simulated RTX 4090 to two public points and predicts the three others.
+
+    python -m scripts.bench.flashtts.calibration [--problems 8]
+
+Public: a port of FlashTTS to vLLM 0.19 on a 4090, 7B + 1.5B with speculation, seconds a MATH-500
+problem at n = 1, 4, 16, 64, 256. Peak and bandwidth are the data sheet's. Two overheads are
+fitted: of an engine step, and of each sequence in it. That is linear: the simulated schedule does
+not depend on them, so one run with none yields roofline seconds, steps and sequences.
+Fitted to the ends, n = 1 and 256, so that what is predicted lies between; the errors of every
+other two points are printed beside. What the port does is assumed: whole-path scoring (vLLM reads
+no prefix cache for pooling models by default), fixed half of the KV, arrival order.
+
+Where a step's overhead comes from the points can't tell: what the port's own Python adds to each
+path is in `sequence_s` too. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from flashedge.benchmark.ladder import Rung
+from flashedge.benchmark.simulate import Question, understood
+from flashedge.benchmark.virtual_run import run_rung
+from flashedge.cli.progress import bar
+from flashedge.config import load_config
+from scripts.bench.daemon import report
+
+PUBLIC_S = {1: 9.5, 4: 12.7, 16: 18.3, 64: 31.8, 256: 65.3}
+FITTED = (1, 256)
+PAIR = "math-7b+skywork-1.5b"
+PORT = Rung(name="port", about="", switches=frozenset({"speculation"}), stock=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Means over problems. roofline_s: without overhead; sequences: summed over steps."""
+
+    roofline_s: float
+    steps: float
+    sequences: float
+
+    def seconds(self, overhead_s: float, sequence_s: float) -> float:
+        return self.roofline_s + overhead_s * self.steps + sequence_s * self.sequences
+
+
+def load_of(n: int, problems: int) -> Load:
+    question = Question(gpu="rtx4090", pair=PAIR, strategy="beam", n=n, problems=problems)
+    bench = understood(question, load_config())
+    bare = replace(bench.setup.device, overhead_s=0.0, sequence_s=0.0)
+    setup = replace(bench.setup, device=bare)
+    batches: list[int] = []
+    seconds = 0.0
+    for row in bench.rows:
+        run = run_rung(
+            PORT,
+            setup,
+            bench.trace,
+            row,
+            bench.spec(row),
+            on_step=lambda name, at_s, took_s, batch: batches.append(len(batch)),
+        )
+        seconds += run.seconds
+    count = len(bench.rows)
+    return Load(
+        roofline_s=seconds / count, steps=len(batches) / count, sequences=sum(batches) / count
+    )
+
+
+def fitted(loads: Mapping[int, Load], points: tuple[int, int]) -> tuple[float, float]:
+    """(overhead_s, sequence_s) with which both points are met."""
+    one, other = (loads[n] for n in points)
+    left = [PUBLIC_S[n] - loads[n].roofline_s for n in points]
+    det = one.steps * other.sequences - other.steps * one.sequences
+    return (
+        (left[0] * other.sequences - left[1] * one.sequences) / det,
+        (one.steps * left[1] - other.steps * left[0]) / det,
+    )
+
+
+def errors(loads: Mapping[int, Load], points: tuple[int, int]) -> dict[str, float]:
+    """Predicted / public - 1 of the points that were not fitted."""
+    found = fitted(loads, points)
+    return {
+        f"n={n}": round(load.seconds(*found) / PUBLIC_S[n] - 1, 3)
+        for n, load in loads.items()
+        if n not in points
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--problems", type=int, default=8)
+    problems = parser.parse_args().problems
+    loads: dict[int, Load] = {}
+    with bar("simulating", len(PUBLIC_S), unit="widths") as advance:
+        for n in PUBLIC_S:
+            loads[n] = load_of(n, problems)
+            advance(1)
+    overhead_s, sequence_s = fitted(loads, FITTED)
+    print(f"overhead {overhead_s * 1e3:.2f} ms a step, {sequence_s * 1e6:.0f} us a sequence")
+    for n, load in loads.items():
+        told_s = load.seconds(overhead_s, sequence_s)
+        kind = "fitted" if n in FITTED else f"{told_s / PUBLIC_S[n] - 1:+.1%}"
+        print(f"n={n:<4} public {PUBLIC_S[n]:5.1f} s, simulated {told_s:5.1f} s ({kind})")
+    for points in combinations(PUBLIC_S, 2):
+        print(f"fitted to {points}: {errors(loads, points)}")
+    report(
+        simulated=True,
+        problems=problems,
+        overhead_s=overhead_s,
+        sequence_s=sequence_s,
+        fitted=FITTED,
+        errors=errors(loads, FITTED),
+    )
+
+
+if __name__ == "__main__":
+    main()

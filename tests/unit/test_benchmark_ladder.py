@@ -1,0 +1,186 @@
+"""The table of switches, and what each rung of it is on the simulated pair."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from flashedge.benchmark.ladder import PREFIX, RUNGS, SWITCHES, rungs
+from flashedge.benchmark.lengths import WORKLOADS, spread, trace_of
+from flashedge.benchmark.simulate import Bench, Question, answered, figures, understood
+from flashedge.benchmark.virtual_run import VirtualRun
+from flashedge.config import Config, load_config
+from flashedge.errors import NotFound
+
+NAMED = {rung.name: rung for rung in RUNGS}
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    home = tmp_path_factory.mktemp("home")
+    return load_config({}, {"FLASHEDGE_HOME": str(home)})
+
+
+def bench_of(config: Config, **fields: object) -> Bench:
+    """A 4090 with 1.5B + 7B, whose verifier is what memory is short for."""
+    asked = {"gpu": "rtx4090", "pair": "math-1.5b+shepherd-7b", "strategy": "beam", "n": 16}
+    return understood(Question(**{**asked, "problems": 1, **fields}), config)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def ladder(config: Config) -> dict[str, VirtualRun]:
+    bench = bench_of(config, n=32, workload="aime", kv_bytes=1100 << 20)
+    return {rung.name: bench.run(rung, bench.rows[0]) for rung in RUNGS}
+
+
+# ---------------------------------------------------------------- the table
+
+
+def test_each_rung_adds_one_switch_to_the_one_before() -> None:
+    stock, suffix, *others = RUNGS
+    assert stock.stock
+    assert not stock.switches
+    assert not suffix.stock
+    assert not suffix.switches
+    before = suffix.switches
+    for rung, switch in zip(others, SWITCHES, strict=True):
+        assert rung.switches == before | {switch}
+        before = rung.switches
+
+
+def test_switches_are_fields_of_the_configuration_or_said_to_be_missing() -> None:
+    fields = {f.name for f in dataclasses.fields(Config)}
+    full = RUNGS[-1]
+    known = {PREFIX + switch for switch in SWITCHES} & fields
+    assert full.settings(fields) == dict.fromkeys(known, True)
+    assert set(full.missing(fields)) == {s for s in SWITCHES if PREFIX + s not in fields}
+    assert full.missing(()) == SWITCHES
+    assert set(NAMED["suffix"].settings(fields).values()) == {False}
+
+
+def test_some_rungs_by_name_in_order_with_the_stock_loop() -> None:
+    assert [r.name for r in rungs(["+P+M", "suffix"])] == ["stock", "suffix", "+P+M"]
+    assert rungs() == RUNGS
+    with pytest.raises(NotFound) as e:
+        rungs(["+Q"])
+    assert "+lookahead" in str(e.value.mend)
+
+
+# ---------------------------------------------------------------- the workload
+
+
+def test_the_lengths_are_of_the_levels_that_they_are_said_to_be() -> None:
+    assert len(trace_of("math").rows) == 100
+    assert len(trace_of("aime").rows) == 25
+    assert len(trace_of("amc").rows) == 48
+    for name, workload in WORKLOADS.items():
+        paths = [sum(s) for row in trace_of(name).rows for s in row.step_tokens]
+        assert f"{sum(paths) / len(paths):.0f} tokens a path" in workload.about
+
+
+def test_a_level_is_as_irregular_as_the_samples_of_one_problem_and_step() -> None:
+    """Max / mean over the samples of a problem's step; independent draws would have 2.5."""
+    ratios = []
+    for row in trace_of("math").rows:
+        for step in range(max(map(len, row.step_tokens))):
+            level = [s[step] for s in row.step_tokens if len(s) > step]
+            if len(level) > 1:
+                ratios.append(max(level) / (sum(level) / len(level)))
+    assert 1.3 < sum(ratios) / len(ratios) < 1.7
+
+
+def test_few_problems_are_spread_over_all_lengths() -> None:
+    trace = trace_of("math")
+    rows = spread(trace, 4)
+    sizes = [sum(map(sum, trace.rows[i].step_tokens)) for i in rows]
+    everything = sorted(sum(map(sum, row.step_tokens)) for row in trace.rows)
+    quarters = [everything[i * 25 : (i + 1) * 25] for i in range(4)]
+    assert all(q[0] <= size <= q[-1] for q, size in zip(quarters, sizes, strict=True))
+    assert len(set(spread(trace, 1000))) == 100
+
+
+# ---------------------------------------------------------------- what a rung is
+
+
+def test_every_rung_builds_the_same_tree(ladder: dict[str, VirtualRun]) -> None:
+    assert all(run.tree == ladder["stock"].tree for run in ladder.values())
+    assert ladder["stock"].paths == 32
+
+
+def test_the_stock_loop_computes_whole_paths_and_suffix_scoring_does_not(
+    ladder: dict[str, VirtualRun],
+) -> None:
+    assert ladder["stock"].verifier_cached_tokens == 0
+    assert ladder["suffix"].verifier_cached_tokens > 0
+    assert ladder["suffix"].verify_s < ladder["stock"].verify_s
+
+
+def test_the_order_keeps_more_of_the_verifiers_tree(ladder: dict[str, VirtualRun]) -> None:
+    """The artifact's prefix-aware order is commented out: both rungs would then be alike."""
+    assert ladder["+P"].verifier_cached_tokens > ladder["suffix"].verifier_cached_tokens
+
+
+def test_the_split_moves_and_is_not_the_half(ladder: dict[str, VirtualRun]) -> None:
+    """The artifact's split is fixed."""
+    assert ladder["+P"].split_moves == 0
+    assert ladder["+P+M"].split_moves > 0
+    assert ladder["+P+M"].seconds < ladder["+P"].seconds
+
+
+def test_speculation_and_lookahead_do_what_they_are_named_for(
+    ladder: dict[str, VirtualRun],
+) -> None:
+    assert ladder["+P+M"].speculation.kept_steps == 0
+    assert ladder["+P+M+S"].speculation.kept_steps > 0
+    assert ladder["+P+M+S"].speculation.scored_steps == 0
+    assert ladder["+lookahead"].speculation.scored_steps > 0
+
+
+def test_the_offload_is_chosen_where_memory_is_short_and_takes_time(config: Config) -> None:
+    bench = bench_of(config, pair="math-1.5b+skywork-1.5b", n=64, kv_bytes=260 << 20)
+    run = bench.run(NAMED["+P+M"], bench.rows[0])
+    assert run.offloads > 0
+    assert run.offload_s > 0
+    without = dataclasses.replace(bench, setup=dataclasses.replace(bench.setup, link=None))
+    plain = without.run(NAMED["+P+M"], bench.rows[0])
+    assert plain.offloads == 0
+    assert plain.tree == run.tree
+
+
+def test_no_more_than_n_paths_are_completed_and_goodput_is_of_those(
+    ladder: dict[str, VirtualRun],
+) -> None:
+    """In the artifact "completed" overshoots n, which flatters its goodput."""
+    assert {run.paths for run in ladder.values()} == {32}
+
+
+# ---------------------------------------------------------------- figures
+
+
+def test_figures_compare_problem_by_problem(config: Config) -> None:
+    bench = bench_of(config, n=4, problems=2)
+    ticks: list[int] = []
+    rows = answered(bench, rungs(["suffix"]), ticks.append)
+    assert ticks == [1] * 4
+    assert [row["rung"] for row in rows] == ["stock", "suffix"]
+    assert rows[0]["goodput_gain"] == 1
+    assert rows[0]["latency_cut"] == 0
+    assert rows[1]["goodput_gain"] > 1
+    assert all(row["same_trees"] for row in rows)
+    first = [bench.run(RUNGS[0], row) for row in bench.rows]
+    told = figures(first, first)
+    assert told["latency_s"] == pytest.approx(sum(r.seconds for r in first) / 2)
+    assert told == {k: v for k, v in rows[0].items() if k not in ("rung", "about")}
+
+
+def test_another_tree_is_noticed(config: Config) -> None:
+    bench = bench_of(config, n=4)
+    run, other = (bench.run(RUNGS[0], row) for row in (0, 1))
+    assert not figures([run], [other])["same_trees"]
+
+
+def test_the_lengths_ship_with_the_package() -> None:
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    assert "benchmark/*.jsonl" in text
