@@ -12,7 +12,7 @@ from flashedge.registry import ModelSpec, Pair, locate
 
 _WHOLE = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 _WEIGHTS = ("*.safetensors", "*.bin")
-_ELSEWHERE = ("source", "weights_bytes", "architecture")  # the files themselves say it
+_ELSEWHERE = ("source", "weights_bytes", "architecture", "quantized")  # the files themselves say it
 _SAMPLE_BYTES = 1 << 20  # of each end of a file of weights: 15 GB are not read for a name
 
 

@@ -38,9 +38,19 @@ class Architecture:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Quantized:
+    """A checkpoint of the same model that weighs less. method: as its name says it (AWQ, ...)."""
+
+    source: str
+    method: str
+    weights_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSpec:
     """One model. source: a folder or a hub id; max_model_len: tokens of prompt and path;
-    weights_bytes, architecture: what is known of it before its files are here."""
+    weights_bytes, architecture: what is known of it before its files are here; quantized: what
+    could stand in for it on a smaller card, largest first."""
 
     source: str
     revision: str | None = None
@@ -48,6 +58,7 @@ class ModelSpec:
     max_model_len: int
     weights_bytes: int | None = None
     architecture: Architecture | None = None
+    quantized: tuple[Quantized, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,10 +256,17 @@ def _sourced(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _shaped(entry: dict[str, Any], where: str) -> dict[str, Any]:
-    if "architecture" not in entry:
-        return entry
-    at = f"{where}, architecture"
-    return {**entry, "architecture": _make(Architecture, _table(entry["architecture"], at), at)}
+    """The entry with its inner tables made."""
+    made = dict(entry)
+    if "architecture" in entry:
+        at = f"{where}, architecture"
+        made["architecture"] = _make(Architecture, _table(entry["architecture"], at), at)
+    if "quantized" in entry:
+        at, found = f"{where}, quantized", entry["quantized"]
+        if not isinstance(found, list):
+            raise ConfigError(f"{at} must be a list of tables")
+        made["quantized"] = tuple(_make(Quantized, _table(one, at), at) for one in found)
+    return made
 
 
 def _pair(
@@ -288,7 +306,7 @@ def _make(kind: type[T], entry: Mapping[str, Any], where: str) -> T:
 
 
 def _value(key: str, hint: Any, value: object, where: str) -> object:
-    kinds = typing.get_args(hint) or (hint,)
+    kinds = (tuple,) if typing.get_origin(hint) is tuple else typing.get_args(hint) or (hint,)
     if key.endswith("_bytes") and isinstance(value, str):
         value = _size(value)
     if float in kinds and isinstance(value, int) and not isinstance(value, bool):

@@ -17,16 +17,27 @@ import typer
 from flashedge.cli import device_checks, output
 from flashedge.cli.check import BAD, GOOD, WARNING, Check
 from flashedge.config import Config, load_config
-from flashedge.errors import FlashEdgeError
+from flashedge.errors import FlashEdgeError, RequestError
 
 _MARKS = {GOOD: "[green]✓[/]", WARNING: "[yellow]![/]", BAD: "[red]✗[/]"}
 SETUP = "bash scripts/setup.sh"
 VLLM_VERSION = "0.32."
 
 
-def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+def doctor(
+    fit: Annotated[
+        str | None,
+        typer.Option(metavar="PAIR", help="Only: would this pair fit, before a download?"),
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help="With --fit: a card by name (rtx4090); else this machine's.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
     """Check this machine and say how to mend what is wrong; exit 1 if anything is."""
-    checks = list(examine())
+    if gpu is not None and fit is None:
+        raise RequestError("--gpu says where a pair is to fit", mend="add --fit PAIR", param="gpu")
+    checks = list(examine() if fit is None else fitting(fit, gpu))
     if as_json:
         output.print_json([dataclasses.asdict(c) for c in checks])
     else:
@@ -38,6 +49,13 @@ def doctor(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] 
                 console.print(f"    {check.mend}", markup=False, highlight=False, soft_wrap=True)
     if any(c.verdict == BAD for c in checks):
         raise typer.Exit(1)
+
+
+def fitting(pair: str, gpu: str | None) -> Iterator[Check]:
+    """Whether the pair fits. Raises what `cli.fit.fit` raises."""
+    from flashedge.cli.fit import fit
+
+    return fit(pair, gpu, load_config())
 
 
 def examine() -> Iterator[Check]:

@@ -98,6 +98,24 @@ def test_shipped_architectures_hold_the_kv_that_the_plans_reckon_with(config: Co
         assert kv_bytes == wanted, source
 
 
+def test_quantized_checkpoints_weigh_what_their_formats_say(config: Config) -> None:
+    """Linear layers in groups of 128: a scale of 16 bits and a zero point each; the rest as is."""
+    linear = {
+        "1.5B": 28 * (2 * 1536 * 1536 + 2 * 1536 * 256 + 3 * 1536 * 8960),
+        "7B": 28 * (2 * 3584 * 3584 + 2 * 3584 * 512 + 3 * 3584 * 18944),
+    }
+    specs = {p.generator.source: p.generator for p in papers_pairs(config)}
+    told = {source: spec.quantized for source, spec in specs.items() if spec.quantized}
+    assert set(told) == {f"Qwen/Qwen2.5-{size}-Instruct" for size in linear}
+    for source, found in told.items():
+        weights = linear["7B" if "7B" in source else "1.5B"]
+        rest = 2 * (PARAMETERS[source] - weights)
+        assert [q.source.rpartition("Instruct-")[2] for q in found] == ["GPTQ-Int8", "AWQ"]
+        for bits, q in zip((8, 4), found, strict=True):
+            group = 128 * bits + 16 + bits
+            assert q.weights_bytes == rest + weights * group // (8 * 128), q.source
+
+
 def test_an_architecture_that_says_too_little_is_refused(config: Config) -> None:
     users_file(
         config,
