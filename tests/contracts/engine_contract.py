@@ -1,6 +1,6 @@
 """What every engine must do, written once and run over each implementation.
 
-Subclass both classes in a test module that offers the fixtures
+Subclass the classes in a test module that offers the fixtures
 
     generator: engine.base.Generator    verifier: engine.base.Verifier    problem: types.Problem
 
@@ -11,6 +11,7 @@ keeps scores offers `score_whole`, which keeps nothing: exactness is measured ag
 """
 
 from tests.contracts.generator_contract import GeneratorContract
+from tests.contracts.offload_contract import OffloadContract
 from tests.contracts.verifier_contract import VerifierContract
 
-__all__ = ["GeneratorContract", "VerifierContract"]
+__all__ = ["GeneratorContract", "OffloadContract", "VerifierContract"]

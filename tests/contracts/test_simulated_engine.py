@@ -22,7 +22,7 @@ from flashedge.engine.simulated import (
 from flashedge.errors import ConfigError, EngineDead, GenerationFailed, RequestError
 from flashedge.scheduling.roofline import QWEN25_1_5B, RTX_4090, Work, step_time_s
 from flashedge.types import FinishReason, Problem
-from tests.contracts.engine_contract import GeneratorContract, VerifierContract
+from tests.contracts.engine_contract import GeneratorContract, OffloadContract, VerifierContract
 from tests.contracts.engine_rig import (
     PATH_TOKENS,
     STEP_TOKENS,
@@ -66,6 +66,10 @@ def verifier() -> SimulatedVerifier:
 
 
 class TestGenerator(GeneratorContract):
+    pass
+
+
+class TestOffload(OffloadContract):
     pass
 
 

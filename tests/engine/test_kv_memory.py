@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import psutil
 import pytest
@@ -53,6 +55,33 @@ async def test_memory_goes_back_to_the_system(generator: VllmGenerator, problem:
         assert drawn(await generate_all(generator, requests)) == first
         assert resident_bytes(generator) < before - 0.7 * (cached_bytes - small)
     assert drawn(await generate_all(generator, requests)) == first
+    await settle(generator)
+
+
+async def test_offloaded_to_a_file_it_takes_no_memory(
+    generator: VllmGenerator, problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = replace(generator.options, offload_folder=tmp_path, offload_to_file=True)
+    monkeypatch.setattr(generator, "_options", options)
+    requests = [
+        ask(generator, problem, seed=seed, after=(70 + seed,) * 600, max_tokens=300)
+        for seed in range(16)
+    ]
+    first = drawn(await generate_all(generator, requests))
+    running = asyncio.create_task(generate_all(generator, requests))
+    while not (await generator.view()).running:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    before = resident_bytes(generator)
+    saved = await generator.offload()
+    held = (await generator.view()).blocks_used
+    away = resident_bytes(generator)
+    assert held > 0
+    assert saved > 40 * MIB
+    assert before - away > 0.8 * saved
+    assert await generator.restore() == saved
+    assert resident_bytes(generator) - away > 0.8 * saved
+    assert drawn(await running) == first
+    assert not any(tmp_path.iterdir())  # noqa: ASYNC240  the file has no name
     await settle(generator)
 
 

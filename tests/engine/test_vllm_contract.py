@@ -2,13 +2,17 @@
 
 import pytest
 
-from tests.contracts.engine_contract import GeneratorContract, VerifierContract
+from tests.contracts.engine_contract import GeneratorContract, OffloadContract, VerifierContract
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 class TestVllmGenerator(GeneratorContract):
     """engine.vllm.generator.VllmGenerator on vLLM."""
+
+
+class TestVllmOffload(OffloadContract):
+    """Both, their KV away and back."""
 
 
 class TestVllmVerifier(VerifierContract):

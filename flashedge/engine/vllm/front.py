@@ -1,4 +1,4 @@
-"""What generator and verifier share: the life of their process, its health, its KV budget."""
+"""What generator and verifier share: the life of their process, its health, its KV memory."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ class EngineFront:
 
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
-        self._process = EngineProcess(options, self._restore_budget)
+        self._process = EngineProcess(options, self._after_restart)
         self._budget: tuple[int, int | None] | None = None
+        self._away = False
 
     @property
     def options(self) -> EngineOptions:
@@ -37,9 +38,24 @@ class EngineFront:
         self._budget = kv_bytes, max_sequences
         return await self._process.budget(kv_bytes, max_sequences)
 
-    async def _restore_budget(self) -> None:
+    async def offload(self, *, keep: bool = True) -> int:
+        """See `engine.base`."""
+        self._away = True
+        options = self._options
+        folder = str(options.offload_folder)
+        return int(await self._process.call("offload", keep, folder, options.offload_to_file))
+
+    async def restore(self) -> int:
+        """See `engine.base`."""
+        self._away = False
+        return int(await self._process.call("restore"))
+
+    async def _after_restart(self) -> None:
+        """What was asked of the process before it died."""
         if self._budget is not None:
             await self._process.budget(*self._budget)
+        if self._away:
+            await self.offload(keep=False)
 
     def health(self) -> Health:
         return self._process.health()

@@ -15,9 +15,13 @@ import ctypes
 import mmap
 from collections.abc import Iterator
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import torch
+
+from flashedge.engine.vllm.kv_layers import block_bytes, kv_layers, piece_bytes
+from flashedge.engine.vllm.save_area import SaveArea
 
 OS = "os"  # beyond the quota, memory goes back to the operating system
 KEPT = "kept"  # it stays allocated: only the quota moves
@@ -31,12 +35,18 @@ class KvMemory:
 
     model_runner: Any
 
+    @property
+    def _saved(self) -> SaveArea:
+        area = self.__dict__.setdefault("_flashedge_saved", SaveArea())
+        assert isinstance(area, SaveArea)
+        return area
+
     def kv_memory(self) -> dict[str, Any]:
         """`{"mechanism": "os" | "kept", "block_bytes": of all layers}`."""
         layers = kv_layers(self.model_runner)
         return {
             "mechanism": OS if layers and layers[0].device.type == "cpu" else KEPT,
-            "block_bytes": sum(piece_bytes(layer) for layer in layers),
+            "block_bytes": block_bytes(layers),
         }
 
     def release_kv_blocks(self, block_ids: list[int]) -> int:
@@ -47,22 +57,13 @@ class KvMemory:
             if layer.device.type == "cpu"
         )
 
+    def save_kv_blocks(self, block_ids: list[int], folder: str, to_file: bool) -> int:
+        """Copy the blocks to where they outlive their memory. See `SaveArea.save`."""
+        return self._saved.save(kv_layers(self.model_runner), block_ids, Path(folder), to_file)
 
-def kv_layers(runner: Any) -> list[torch.Tensor]:
-    """(blocks, …) views of each layer's KV; layers that share a view once."""
-    found: dict[int, torch.Tensor] = {}
-    for layer in runner.kv_caches:
-        found.setdefault(layer.data_ptr(), layer)
-    return list(found.values())
-
-
-def piece_bytes(layer: torch.Tensor) -> int:
-    """Of one block in one layer. Raises RuntimeError where a block is not in one piece."""
-    block = layer[0]
-    span = 1 + sum((n - 1) * step for n, step in zip(block.shape, block.stride(), strict=True))
-    if span != block.numel():
-        raise RuntimeError(f"a KV block of {tuple(layer.shape)} does not lie in one piece")
-    return span * layer.element_size()
+    def load_kv_blocks(self, block_ids: list[int]) -> int:
+        """Put back those of the saved blocks that are among these; the bytes copied."""
+        return self._saved.load(kv_layers(self.model_runner), block_ids)
 
 
 def runs(block_ids: list[int]) -> Iterator[tuple[int, int]]:

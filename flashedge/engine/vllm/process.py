@@ -7,6 +7,7 @@ import contextlib
 import gc
 import logging
 import os
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -33,7 +34,8 @@ class EngineOptions:
     """What one engine process is started with.
 
     kv_bytes: KV cache allocated at start; block_tokens: tokens per KV block (on CPU a multiple of
-    32); extra: further fields of vLLM's AsyncEngineArgs.
+    32); offload_folder: for KV that waits in a file; offload_to_file: it always does, else only
+    where memory is short; extra: further fields of vLLM's AsyncEngineArgs.
     """
 
     name: str
@@ -44,6 +46,8 @@ class EngineOptions:
     max_num_seqs: int = 256
     max_batched_tokens: int = 4096
     block_tokens: int = 32
+    offload_folder: Path = Path(tempfile.gettempdir())
+    offload_to_file: bool = False
     extra: dict[str, Any] = field(default_factory=dict)
 
 

@@ -90,6 +90,26 @@ class QuotaScheduler(Scheduler):
         ids, self._untold = sorted(self._untold), set()
         return ids
 
+    def kept_blocks(self) -> list[int]:
+        """Ids of the blocks whose content is of use: held by requests, or found by prefix."""
+        balloon = {b.block_id for b in self._balloon}
+        return [
+            b.block_id
+            for b in self._pool.blocks
+            if not b.is_null
+            and b.block_id not in balloon
+            and (b.ref_cnt > 0 or b.block_hash is not None)
+        ]
+
+    def drop_kv(self) -> None:
+        """Forget all KV: who runs begins again, no prefix is found."""
+        while self._give_way():
+            pass
+        self._pool.evict_blocks({b.block_id for b in self._pool.blocks if b.block_hash is not None})
+
+    def all_blocks(self) -> list[int]:
+        return [b.block_id for b in self._pool.blocks if not b.is_null]
+
     def blank_blocks(self) -> list[int]:
         """Ids of the free blocks that hold nothing of use."""
         return [b.block_id for b in self._pool.blocks if _blank(b)]

@@ -36,6 +36,12 @@ class _Stock(Generic[E]):
     async def budget(self, kv_bytes: int, max_sequences: int | None = None) -> int:
         return await self._engine.budget(kv_bytes, max_sequences)
 
+    async def offload(self, *, keep: bool = True) -> int:
+        return await self._engine.offload(keep=keep)
+
+    async def restore(self) -> int:
+        return await self._engine.restore()
+
     def health(self) -> Health:
         return self._engine.health()
 

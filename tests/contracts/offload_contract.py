@@ -1,0 +1,91 @@
+"""KV that waits in host memory, or is dropped: not a token and not a score changes."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from flashedge.engine.base import Generator, ScoreRequest, Verifier
+from flashedge.types import Problem
+from tests.contracts.engine_rig import (
+    Outcome,
+    ask,
+    first_chunk,
+    generate,
+    generate_all,
+    long_requests,
+    score_whole,
+    settle,
+    some_steps,
+)
+
+KEPT = pytest.mark.parametrize("keep", [True, False], ids=["kept", "dropped"])
+
+
+def drawn(outcomes: list[Outcome]) -> list[tuple[object, ...]]:
+    return [(outcome.token_ids, outcome.logprobs) for outcome in outcomes]
+
+
+class OffloadContract:
+    @KEPT
+    async def test_in_mid_decode(self, generator: Generator, problem: Problem, keep: bool) -> None:
+        requests = await long_requests(generator, problem)
+        free = await generate_all(generator, requests)
+        running = asyncio.create_task(generate_all(generator, requests))
+        while not (await generator.view()).blocks_used:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        saved = await generator.offload(keep=keep)
+        before = await generator.view()
+        await asyncio.sleep(0.1)
+        assert await generator.view() == before
+        assert not running.done()
+        assert (saved > 0) == keep
+        assert (await generator.restore() > 0) == keep
+        assert drawn(await running) == drawn(free)
+        await settle(generator)
+
+    async def test_what_comes_meanwhile_waits(self, generator: Generator, problem: Problem) -> None:
+        request = ask(generator, problem, seed=5)
+        expected = await generate(generator, request)
+        await generator.offload()
+        asked = asyncio.create_task(generate(generator, request))
+        await asyncio.sleep(0.1)
+        assert not asked.done()
+        await generator.restore()
+        assert drawn([await asked]) == drawn([expected])
+
+    async def test_who_is_cancelled_meanwhile_leaves_nothing(
+        self, generator: Generator, problem: Problem
+    ) -> None:
+        requests = await long_requests(generator, problem)
+        expected = await generate_all(generator, requests)
+        started = asyncio.Event()
+        running = asyncio.create_task(first_chunk(generator, requests[0], started))
+        await started.wait()
+        await generator.offload()
+        running.cancel()
+        await asyncio.wait({running})
+        await settle(generator)
+        await generator.restore()
+        await settle(generator)
+        assert drawn(await generate_all(generator, requests)) == drawn(expected)
+
+    async def test_restoring_what_is_here_does_nothing(self, generator: Generator) -> None:
+        assert await generator.restore() == 0
+
+    @KEPT
+    async def test_scores_in_between(
+        self, verifier: Verifier, problem: Problem, keep: bool
+    ) -> None:
+        """The path's earlier steps are re-used if their KV was kept, and computed again if not."""
+        name = "Kept" if keep else "Dropped"
+        steps = some_steps((await verifier.view()).block_tokens, name)
+        whole = await score_whole(verifier, ScoreRequest(problem=problem, steps=steps))
+        first = await verifier.score(ScoreRequest(problem=problem, steps=steps[:3]))
+        assert (await verifier.offload(keep=keep) > 0) == keep
+        assert (await verifier.restore() > 0) == keep
+        last = await verifier.score(ScoreRequest(problem=problem, steps=steps, num_scored=3))
+        assert (last.cached_tokens > 0) == keep
+        assert (*first.scores, *last.scores) == whole.scores
+        await settle(verifier)
