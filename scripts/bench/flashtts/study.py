@@ -1,0 +1,105 @@
+"""What the scripts of the simulated 4090 share: the paper's three pairs, problems, tables, plots.
+
+Each script answers one question, keeps its tables and plots in docs/flashtts/ and prints JSON as
+its last line. Nothing here is a measurement: the device is simulated (`flashedge.benchmark`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from statistics import mean
+from typing import Any, TypeVar
+
+from flashedge.benchmark.ladder import Rung
+from flashedge.benchmark.simulate import Bench, Question, figures, understood
+from flashedge.cli.progress import bar
+from flashedge.config import load_config
+from scripts.bench.daemon import ROOT
+
+DOCS = ROOT / "docs" / "flashtts"
+WORKLOADS = ("aime", "amc")
+WIDTHS = (8, 16, 32, 64, 128, 256, 512)
+# arXiv 2509.00195 §6.1: models and share of the card's memory
+PAIRS: Mapping[str, tuple[str, float]] = {
+    "1.5B+1.5B": ("math-1.5b+skywork-1.5b", 0.4),
+    "1.5B+7B": ("math-1.5b+shepherd-7b", 0.9),
+    "7B+1.5B": ("math-7b+skywork-1.5b", 0.9),
+}
+WORKERS = 2
+T, R = TypeVar("T"), TypeVar("R")
+
+
+def problems_at(n: int) -> int:
+    """Fewer where a run is large, so that a script takes minutes on two cores."""
+    return 4 if n <= 64 else 2 if n <= 256 else 1
+
+
+def bench_of(pair: str, workload: str, n: int, **fields: Any) -> Bench:
+    """A cell of the study; `fields`: of Question, instead of the study's."""
+    name, share = PAIRS[pair]
+    given = {
+        "gpu": "rtx4090",
+        "pair": name,
+        "strategy": "beam",
+        "n": n,
+        "workload": workload,
+        "problems": problems_at(n),
+        "share": share,
+    }
+    return understood(Question(**{**given, **fields}), load_config())
+
+
+def climbed(bench: Bench, row: int, ladder: Sequence[Rung]) -> list[dict[str, Any]]:
+    """Figures of each rung on one problem, compared with the first rung."""
+    runs = [bench.run(rung, row) for rung in ladder]
+    return [figures([run], runs[:1]) for run in runs]
+
+
+def averaged(problems: Sequence[list[dict[str, Any]]]) -> list[dict[str, float]]:
+    """(problems, rungs) figures -> (rungs,) means; `same_trees` becomes the share that were."""
+    return [
+        {name: mean(float(one[name]) for one in rung) for name in rung[0]}
+        for rung in zip(*problems, strict=True)
+    ]
+
+
+def in_parallel(what: str, work: Callable[[T], R], tasks: Sequence[T]) -> Iterator[tuple[T, R]]:
+    """Each task with its result, in the tasks' order, the last ones begun first: they are the
+    largest. With a bar on stderr."""
+    with ProcessPoolExecutor(WORKERS) as pool, bar(what, len(tasks), unit="tasks") as advance:
+        begun = [pool.submit(work, task) for task in reversed(tasks)][::-1]
+        for future in begun:
+            future.add_done_callback(lambda _: advance(1))
+        for task, future in zip(tasks, begun, strict=True):
+            yield task, future.result()
+
+
+# ---------------------------------------------------------------- keeping
+
+
+def keep(name: str, figures: Any) -> None:
+    """docs/flashtts/<name>.json."""
+    DOCS.mkdir(parents=True, exist_ok=True)
+    (DOCS / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+
+
+def keep_tables(name: str, about: str, tables: Iterable[str]) -> None:
+    """docs/flashtts/<name>.md."""
+    note = "Simulated, not measured. Made by the command below; the text is in README.md."
+    body = "\n\n".join([f"# {about}", note, f"`python -m scripts.bench.flashtts.{name}`", *tables])
+    DOCS.mkdir(parents=True, exist_ok=True)
+    (DOCS / f"{name}.md").write_text(body + "\n", encoding="utf-8")
+
+
+def table(columns: Sequence[object], rows: Iterable[Sequence[object]], about: str = "") -> str:
+    """Markdown; `about` stands above it."""
+    lines = ["| " + " | ".join(map(str, row)) + " |" for row in (columns, *rows)]
+    lines.insert(1, "|" + "---|" * len(columns))
+    return "\n".join([f"**{about}**", "", *lines] if about else lines)
+
+
+def picture(name: str) -> Path:
+    return DOCS / f"{name}.svg"
