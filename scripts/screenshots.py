@@ -15,7 +15,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SHOTS = ROOT / "tests" / "tui" / "__snapshots__" / "test_snapshots"
 DOCS = ROOT / "docs" / "screenshots"
-NAMES = {"a_beam_run": "beam", "a_replay": "replay", "a_finished_run": "finished"}
+NAMES = {
+    "a_beam_run": "beam",
+    "an_mcts_run": "mcts",
+    "a_replay": "replay",
+    "a_finished_run": "finished",
+}
 SIZES = {"size0": "80x24", "size1": "120x40", "size2": "200x60"}
 _TEXT = re.compile(
     r'<text ([^>]*?)x="([\d.]+)" ([^>]*?)textLength="([\d.]+)"([^>]*)>([^<]*)</text>'

@@ -14,7 +14,8 @@ from tui.app import DashboardApp
 from tui.device import DeviceSample
 from tui.run_state import Numbered
 
-RECORDED = Path(__file__).parents[1] / "data" / "recorded_run.json"
+DATA = Path(__file__).parents[1] / "data"
+BEAM, MCTS = "recorded_run", "recorded_mcts"
 DEVICE = DeviceSample(
     name="scripted GPU",
     utilization=0.87,
@@ -26,14 +27,14 @@ DEVICE = DeviceSample(
 )
 
 
-def recorded() -> tuple[dict[str, Any], list[tuple[int, float, Event]]]:
+def recorded(name: str = BEAM) -> tuple[dict[str, Any], list[tuple[int, float, Event]]]:
     """The summary, and (number, seconds, event) as a live client saw them."""
-    data = json.loads(RECORDED.read_text(encoding="utf-8"))
+    data = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
     return data["summary"], [(n, s, from_json(e)) for n, s, e in data["events"]]
 
 
-def live_items() -> list[Numbered]:
-    return [(n, e) for n, _, e in recorded()[1]]
+def live_items(name: str = BEAM) -> list[Numbered]:
+    return [(n, e) for n, _, e in recorded(name)[1]]
 
 
 def stored_items() -> list[Numbered]:
@@ -47,8 +48,8 @@ def engine(used: int, quota: int, state: str = "ready") -> dict[str, Any]:
     return {"state": state, "pid": 1, "restarts": 0, "detail": None, "view": view}
 
 
-def summary(run: str, status: str, **more: Any) -> dict[str, Any]:
-    base = recorded()[0]
+def summary(run: str, status: str, recording: str = BEAM, **more: Any) -> dict[str, Any]:
+    base = recorded(recording)[0]
     ended = {} if status == "finished" else {"answer": None, "tree_tokens": None, "total_s": None}
     return {**base, "id": run, "status": status, "created_at": 0.0, **ended, **more}
 

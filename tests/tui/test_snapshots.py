@@ -1,4 +1,4 @@
-"""What the dashboard looks like: a beam run under way and a replay, in two sizes.
+"""What the dashboard looks like: a beam and an MCTS run under way and a replay, in two sizes.
 
 `pytest tests/tui --snapshot-update` after a wanted change; look at the pictures first.
 """
@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from tests.tui.rig import Clock, FakeDaemon, dashboard, live_items, stored_items, summary
+from tests.tui.rig import MCTS, Clock, FakeDaemon, dashboard, live_items, stored_items, summary
 from tests.tui.test_keys import until
-from tui.app import FRAMES_PER_S
+from tui.app import DashboardApp
 from tui.run_state import RunState, fold
-from tui.widgets.beam_tree import FOLLOW_FRAMES
+from tui.widgets.beam_tree import FOLLOW_FRAMES, BeamTree
 
 SIZES = [(80, 24), (120, 40)]
 RUN, QUEUED, PAST = "run-2dcea5c48dce", "run-ccc1e546379c", "run-260cd89ddfe7"
@@ -31,9 +31,15 @@ def scene(status: str) -> tuple[FakeDaemon, Clock]:
 
 
 async def settled(pilot: Pilot[None]) -> None:
-    """Until following has come to where it leads."""
-    for _ in range(2 * FOLLOW_FRAMES):
-        await pilot.pause(1 / FRAMES_PER_S)
+    """Follow once more from the top: what following passed on its way, which a slow machine
+    changes, does not show."""
+    app = pilot.app
+    assert isinstance(app, DashboardApp)
+    app.tick()  # what is known is drawn
+    app.query_one(BeamTree).put_cursor(0)
+    for _ in range(FOLLOW_FRAMES):
+        app.tick()
+    await pilot.pause()
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -49,6 +55,27 @@ def test_a_beam_run(snap_compare: Any, size: tuple[int, int]) -> None:
             daemon.send(RUN, items[start:end])
             start, whole = end, fold(RunState(id=RUN), items[:end])
             await until(pilot, lambda whole=whole: app.state.trees.get(RUN) == whole)
+            seen = len(app.state.samples)
+            clock.now += 1.0
+            await until(pilot, lambda seen=seen: len(app.state.samples) > seen)
+        await settled(pilot)
+
+    assert snap_compare(app, terminal_size=size, run_before=play)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_an_mcts_run(snap_compare: Any, size: tuple[int, int]) -> None:
+    run, items = "run-fd3576bddf2a", live_items(MCTS)
+    daemon, clock = FakeDaemon(summary(run, "running", MCTS), summary(PAST, "finished")), Clock()
+    app = dashboard(daemon, clock)
+
+    async def play(pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.state.device is not None and app.state.chosen == run)
+        start = 0
+        for end in (len(items) // 4, len(items) // 2, 3 * len(items) // 4):
+            daemon.send(run, items[start:end])
+            start, whole = end, fold(RunState(id=run), items[:end])
+            await until(pilot, lambda whole=whole: app.state.trees.get(run) == whole)
             seen = len(app.state.samples)
             clock.now += 1.0
             await until(pilot, lambda seen=seen: len(app.state.samples) > seen)

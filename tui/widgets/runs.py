@@ -88,7 +88,10 @@ def _progress(run: RunSummary, tree: RunState | None) -> str:
     else:
         done = tree.complete if tree is not None else 0
         last = tree.certainty[-1].certainty if tree is not None and tree.certainty else None
-        said = f"{done:>3}/{run.n:<3} {bar(done / run.n, 4).replace(' ', '░')}"
+        if run.search.startswith("mcts"):  # its n are rollouts, which no event counts
+            said = f"{done:>3} paths   "
+        else:
+            said = f"{done:>3}/{run.n:<3} {bar(done / run.n, 4).replace(' ', '░')}"
         said += " C  -  " if last is None else f" C {last:.2f}"
     return f" {said:<19} {_count(tokens):>6} tok"
 

@@ -1,0 +1,69 @@
+"""Record a run as a client sees it, for the dashboard's tests and pictures.
+
+python -m scripts.record_run tests/data/recorded_mcts.json --strategy mcts -n 12 --problem "…"
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+from flashedge import events
+from flashedge.cli.daemon_cmds import ready_client
+from flashedge.config import load_config
+
+DIGITS = 4  # of log-probabilities: the files are read by people and kept in the repository
+
+
+def main() -> None:
+    options = parsed()
+    body = {"problem": options.problem, "strategy": options.strategy, "n": options.n}
+    body |= {"seed": options.seed, "early_exit": False}
+    lines: list[str] = []
+    with ready_client(load_config({})) as client:
+        began = time.perf_counter()
+        for number, event in client.solve(body):
+            if not isinstance(event, events.TERMINAL) and not number:
+                continue  # its place in the queue
+            told = slim(events.to_json(event))  # type: ignore[arg-type]
+            lines.append(json.dumps([number, round(time.perf_counter() - began, 3), told]))
+        result = told["result"]
+        summary = next(run for run in client.runs()["data"] if run["id"] == result["id"])
+    note = f"A {options.strategy} run of pair {summary['pair']}, recorded as a client saw it: "
+    note += "[number, seconds, event]. Log-probabilities are rounded; the result's token ids are "
+    note += "left off."
+    head = f'{{"note": {json.dumps(note)}, "summary": {json.dumps(summary)}, "events": [\n'
+    options.out.write_text(head + ",\n".join(lines) + "\n]}\n")
+
+
+def slim(event: dict[str, Any]) -> dict[str, Any]:
+    """Without what no picture shows."""
+    if "logprobs" in event:
+        event["logprobs"] = [round(value, DIGITS) for value in event["logprobs"]]
+    if "result" in event:
+        result = dict(event["result"])
+        result["tree"] = {**result["tree"], "nodes": [bare(n) for n in result["tree"]["nodes"]]}
+        result["completions"] = [bare(c) for c in result["completions"]]
+        event["result"] = result
+    return event
+
+
+def bare(item: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in item.items() if name != "token_ids"}
+
+
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--strategy", default="beam")
+    parser.add_argument("-n", type=int, default=16)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--problem", required=True)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
