@@ -9,6 +9,7 @@ import typer
 
 from flashedge import __version__
 from flashedge.cli import (
+    bench,
     calibrate,
     chat,
     daemon_cmds,
@@ -44,6 +45,7 @@ app.command(name="ps", rich_help_panel="Daemon")(daemon_cmds.ps)
 app.command(name="logs", rich_help_panel="Daemon")(daemon_cmds.logs)
 app.command(name="profile", rich_help_panel="Daemon")(profile.profile)
 app.command(name="doctor", rich_help_panel="Daemon")(doctor.doctor)
+app.add_typer(bench.app, name="bench", rich_help_panel="Daemon")
 app.add_typer(models.app, name="models", rich_help_panel="Models")
 
 

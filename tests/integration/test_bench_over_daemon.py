@@ -1,0 +1,47 @@
+"""The bench's daemons, one for each setting of the switches; their engines are simulated."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from flashedge.benchmark.ladder import rungs
+from flashedge.benchmark.live import Course, carried_out
+from flashedge.benchmark.live_run import LiveRun, compared
+from flashedge.config import load_config
+from flashedge.daemon_files import holder
+from flashedge.problem_file import FileProblem
+
+SIMULATED = (sys.executable, str(Path(__file__).with_name("sim_daemon.py")))
+
+
+def test_each_rung_is_run_and_builds_the_same_trees(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLASHEDGE_HOME", str(tmp_path))
+    config = load_config()
+    course = Course(
+        rungs=rungs(["suffix", "+P"]),
+        problems=tuple(
+            FileProblem(index=i, id=i, text=f"How many are left of {i}?") for i in range(2)
+        ),
+        widths=(4,),
+        kv={"plan": None},
+        rounds=2,
+    )
+    said: list[str] = []
+    runs: list[LiveRun] = []
+    carried_out(course, config, said.append, runs.append, SIMULATED)
+    assert len(runs) == course.runs == 12
+    assert len(said) == 4  # two rounds, two settings of the switches
+    assert {(r.rung, r.problem, r.round) for r in runs} == {
+        (name, p, k) for name in ("stock", "suffix", "+P") for p in (0, 1) for k in (0, 1)
+    }
+    rows = {row["rung"]: row for row in compared(runs, {})}
+    assert all(row["same_trees"] == 1 for row in rows.values())
+    assert rows["suffix"]["problems"] == 2
+    assert all(run.goodput > 0 and run.seconds >= run.generate_s for run in runs)
+    assert holder(config) is None
+    assert not (tmp_path / "state").exists()  # the user's own state is left alone
