@@ -86,7 +86,8 @@ def potentials(scores: Sequence[float | None], branching: int) -> tuple[int, ...
 
 def places(view: BatchView, left: int, speculating: int) -> int:
     """How many branches may be in the batch: none in phase 1, else the places that finished beams
-    left, so that the batch stays as large as it was; more where a larger one costs no more.
+    left, so that the batch stays as large as it was. Where it is known up to which batch steps are
+    flat, as many as cost next to nothing: more than those places, or fewer.
 
     left: places left by finished beams of levels that are still under way; speculating: branches
     in the batch now. Every sequence must find a block to grow into, a new branch needs two.
@@ -96,7 +97,7 @@ def places(view: BatchView, left: int, speculating: int) -> int:
     ample = view.spare_blocks - view.running - speculating
     if ample < 0:
         return 0
-    most = min(max(left, view.flat_batch - view.running), view.max_running - view.running)
+    most = min(view.flat_batch or view.running + left, view.max_running) - view.running
     return max(0, min(most, speculating + ample // 2))
 
 

@@ -94,11 +94,12 @@ def test_the_batch_stays_as_large_as_it_was() -> None:
     assert places(view(6, most=6), 3, 0) == 0
 
 
-def test_the_batch_grows_where_that_costs_nothing() -> None:
+def test_the_batch_is_as_large_as_costs_nothing() -> None:
     wide = replace(view(5), flat_batch=32)
     assert places(wide, 3, 0) == 27
     assert places(wide, 0, 0) == 0, "nobody has finished"
-    assert places(replace(wide, flat_batch=6), 3, 0) == 3
+    assert places(replace(wide, flat_batch=6), 3, 0) == 1, "less than they left"
+    assert places(replace(wide, flat_batch=4), 3, 0) == 0
     assert places(replace(wide, max_running=9), 3, 0) == 4
     assert places(replace(wide, waiting=1), 3, 9) == 0
 

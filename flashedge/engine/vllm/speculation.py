@@ -14,8 +14,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any
 
+from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.engine.core import EngineCore
+from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from flashedge.engine.vllm.draft_requests import (
@@ -49,7 +51,7 @@ class SpeculativeScheduler(HoldingScheduler):
         config = self.vllm_config.additional_config.get(ARGS_KEY, {})
         rule = config.get("boundary")
         self._rule = BoundaryRule.from_json(rule) if rule else None
-        self._flat_batch: int = config.get("flat_batch", 0)
+        self._flat_batch = 0  # see `BatchView`
         self._board = DraftBoard()
         self._asked: dict[str, Work] = {}  # steps that were asked for, by the front end's id
         self._replays: list[tuple[int, EngineCoreOutput]] = []  # by client, for the next outputs
@@ -224,11 +226,14 @@ class SpeculativeScheduler(HoldingScheduler):
             work.go_ahead(draft)
         return work.request
 
-    def update_from_output(self, *args: Any, **kwargs: Any) -> dict[int, EngineCoreOutputs]:
+    def update_from_output(
+        self, scheduled: SchedulerOutput, ran: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
         if not (self._works or self._replays):
-            return super().update_from_output(*args, **kwargs)
-        works = {name: (work, work.label) for name, work in self._works.items()}  # of this step
-        outputs = super().update_from_output(*args, **kwargs)
+            return super().update_from_output(scheduled, ran)
+        found = (self._works.get(name) for name in scheduled.num_scheduled_tokens)
+        works = {work.request.request_id: (work, work.label) for work in found if work}
+        outputs = super().update_from_output(scheduled, ran)  # may change what they do
         for of_client in outputs.values():
             of_client.outputs = list(self._sorted_out(of_client.outputs, works))
         replays, self._replays = self._replays, []
@@ -269,8 +274,9 @@ class SpeculativeScheduler(HoldingScheduler):
     def whole_drafts(self, run: str) -> list[tuple[int, list[int]]]:
         return [(draft.seed, draft.token_ids) for draft in self._board.whole(run)]
 
-    def keep_drafts(self, run: str, level: int, seeds: Collection[int]) -> int:
-        """Returns the tokens drawn for the run so far."""
+    def keep_drafts(self, run: str, level: int, seeds: Collection[int], flat_batch: int) -> int:
+        """Returns the tokens drawn for the run so far. flat_batch: from now on, see `BatchView`."""
+        self._flat_batch = flat_batch
         self._discard(self._board.keep(run, level, frozenset(seeds)))
         return self._board.tokens_drawn(run)
 
@@ -290,8 +296,8 @@ def _whole_drafts(self: EngineCore, run: str) -> list[tuple[int, list[int]]]:
     return self.scheduler.whole_drafts(run)
 
 
-def _keep_drafts(self: EngineCore, run: str, level: int, seeds: list[int]) -> int:
-    return self.scheduler.keep_drafts(run, level, seeds)
+def _keep_drafts(self: EngineCore, run: str, level: int, seeds: list[int], flat_batch: int) -> int:
+    return self.scheduler.keep_drafts(run, level, seeds, flat_batch)
 
 
 def _end_drafts(self: EngineCore, run: str) -> int:

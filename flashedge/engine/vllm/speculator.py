@@ -16,9 +16,14 @@ from flashedge.types import Granularity
 
 
 class VllmSpeculator:
-    """Implements `engine.base.Speculator`."""
+    """Implements `engine.base.Speculator`.
+
+    flat_batch: see `speculation.BatchView`; told to the engine with each level, so it may be set at
+    any time and outlives a restart.
+    """
 
     def __init__(self, process: EngineProcess) -> None:
+        self.flat_batch = 0
         self._process = process
         self._drawn: dict[str, dict[int | None, int]] = {}  # by run and process, as last heard
 
@@ -27,7 +32,7 @@ class VllmSpeculator:
         return tuple(WholeDraft(seed=seed, token_ids=tuple(ids)) for seed, ids in found)
 
     async def keep(self, run: str, level: int, seeds: Collection[int]) -> None:
-        await self._count(run, "keep_drafts", run, level, list(seeds))
+        await self._count(run, "keep_drafts", run, level, list(seeds), self.flat_batch)
 
     async def end(self, run: str) -> int:
         """See `engine.base`. Of a process that died, what it had drawn when the last level began

@@ -1,0 +1,223 @@
+"""What speculative beam extension and lookahead verification bring on real vLLM.
+
+    python -m scripts.bench.flashtts.speculation_real [--n 4 16 64] [--problems 100] [--flat 8]
+
+A level lasts as long as its slowest beam, and an engine step of a small model takes nearly as long
+for one sequence as for a few. Finished beams that go on meanwhile give the next level's steps a
+head start; the level is shorter only as far as its *longest* step had one. Every sequence that
+goes on makes the step a little slower for all: where steps are not flat, that is the price.
+
+Beam searches (4 children) over held-out problems with the bundled pair, in five ways: off; on (the
+batch stays as large as the level was); flat (as large as `--flat`, where steps still cost about
+the same); each of the two with lookahead. Each problem and seed in every way, one after the other
+(A B A B …), in an order that moves on by one from problem to problem and turns; before each search
+both prefix caches and the verifier's memory of scores are emptied. The median of repeats counts.
+KV ample, and tight (`--tight` tokens for the generator; none: left out).
+
+Told per way, as ratios to off: latency (sum of the medians of seconds), generating and verifying
+apart, goodput (mean tokens of a completed path / mean seconds to its completion, arXiv 2509.00195
+§6.1; mean over problems); of the steps, how many began with kept tokens; of the tokens drawn
+ahead, how many were kept; the engine's counters. Every tree is compared with that of off. The
+machine's load is told with it: on a busy one seconds mean little. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import mean, median
+
+from flashedge.config import load_config
+from flashedge.engine.vllm.pair import VllmPair
+from flashedge.events import Event, NodesMarked
+from flashedge.grading import Grader
+from flashedge.registry import find_pair
+from flashedge.runtime.driver import Driver
+from flashedge.runtime.engines import Engines
+from flashedge.runtime.spec import RunSpec
+from flashedge.runtime.strategies import search_of
+from flashedge.search.tree import Tree
+from flashedge.types import NodeId, Problem, Speculation
+from scripts.bench.daemon import problems, report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Way:
+    speculation: bool = True
+    lookahead: bool = False
+    flat: bool = False
+
+
+WAYS = {
+    "off": Way(speculation=False),
+    "on": Way(),
+    "on+lookahead": Way(lookahead=True),
+    "flat": Way(flat=True),
+    "flat+lookahead": Way(flat=True, lookahead=True),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One search. goodput: tokens a second of a completed path; counters: the engine's growth."""
+
+    tree: Tree
+    seconds: float
+    generate_s: float
+    verify_s: float
+    goodput: float
+    did: Speculation
+    counters: Mapping[str, int]
+
+
+class Bench:
+    """The pair, emptied before each search."""
+
+    def __init__(self, pair: VllmPair, flat: int) -> None:
+        self._pair = pair
+        self._flat = flat
+        self._engines = Engines(generator=pair.generator, verifier=pair.verifier, grader=Grader())
+
+    async def searched(self, spec: RunSpec, way: Way) -> Run:
+        await self._empty()
+        speculator, loop = self._pair.generator.speculator, asyncio.get_running_loop()
+        speculator.flat_batch = self._flat if way.flat else 0
+        engines = replace(self._engines, speculation=way.speculation, lookahead=way.lookahead)
+        before, done_s = await self._counters(), dict[NodeId, float]()
+        began = loop.time()
+
+        def note(event: Event) -> None:
+            if isinstance(event, NodesMarked) and event.status == "complete":
+                done_s.update(dict.fromkeys(event.nodes, loop.time() - began))
+
+        prompt = self._pair.generator.codec.encode_chat(spec.problem.messages)
+        driver = Driver(search_of(spec), spec, prompt, engines, note)
+        tree = (await driver.run()).tree
+        seconds, after = loop.time() - began, await self._counters()
+        return Run(
+            tree=tree,
+            seconds=seconds,
+            generate_s=driver.generating.seconds,
+            verify_s=driver.verifying.seconds,
+            goodput=mean(tree[node].path_tokens for node in done_s) / mean(done_s.values()),
+            did=driver.speculation,
+            counters={name: after[name] - before[name] for name in after},
+        )
+
+    async def budget(self, tokens: int | None) -> None:
+        """Tokens of the generator's KV, None: all there is."""
+        view = await self._pair.generator.view()
+        blocks = view.blocks_total if tokens is None else tokens // view.block_tokens
+        await self._pair.generator.budget(blocks * view.block_bytes)
+
+    async def _counters(self) -> Mapping[str, int]:
+        preemptions = (await self._pair.generator.view()).preemptions
+        return {**await self._pair.generator.speculator.counters(), "preemptions": preemptions}
+
+    async def _empty(self) -> None:
+        self._pair.verifier._memo.clear()
+        for engine in (self._pair.generator, self._pair.verifier):
+            await engine._process.llm().reset_prefix_cache()
+
+
+def told(off: Sequence[Sequence[Run]], runs: Sequence[Sequence[Run]]) -> dict[str, object]:
+    """off, runs: (problems, repeats)."""
+    firsts = [repeats[0] for repeats in runs]
+    steps = sum(len(run.tree.nodes) - 1 for run in firsts)
+    drawn = sum(run.did.drawn_tokens for run in firsts)
+    kept = sum(run.did.kept_tokens for run in firsts)
+    each = [
+        median(r.goodput for r in on) / median(r.goodput for r in base)
+        for on, base in zip(runs, off, strict=True)
+    ]
+    figures = {
+        "latency_ratio": _seconds(off, "seconds") / _seconds(runs, "seconds"),
+        "generate_ratio": _seconds(off, "generate_s") / _seconds(runs, "generate_s"),
+        "verify_ratio": _seconds(off, "verify_s") / _seconds(runs, "verify_s"),
+        "goodput_ratio": mean(each),
+        "goodput_ratio_median": median(each),
+        "seconds": _seconds(runs, "seconds"),
+        "verify_s": _seconds(runs, "verify_s"),
+        "steps_begun_ahead": sum(run.did.kept_steps for run in firsts) / steps,
+        "drawn_share": drawn / sum(run.tree.committed_tokens for run in firsts),
+        "kept_share": kept / drawn if drawn else 0.0,
+        "steps_scored_ahead": sum(run.did.scored_steps for run in firsts) / steps,
+    }
+    counters = {name: sum(run.counters[name] for run in firsts) for name in firsts[0].counters}
+    same = all(run.tree == base[0].tree for on, base in zip(runs, off, strict=True) for run in on)
+    return {
+        **{name: round(value, 3) for name, value in figures.items()},
+        "same_trees": same,
+        "counters": counters,
+    }
+
+
+def _seconds(runs: Sequence[Sequence[Run]], name: str) -> float:
+    return sum(median(getattr(run, name) for run in repeats) for repeats in runs)
+
+
+async def measured(
+    bench: Bench, chosen: Sequence[Problem], n: int, repeats: int
+) -> dict[str, list[list[Run]]]:
+    """By way: (problems, repeats)."""
+    runs: dict[str, list[list[Run]]] = {name: [[] for _ in chosen] for name in WAYS}
+    names = list(WAYS)
+    await bench.searched(RunSpec(problem=chosen[0], pair="bundled", n=n, seed=999), WAYS["on"])
+    for index, problem in enumerate(chosen):
+        spec = RunSpec(problem=problem, pair="bundled", n=n, seed=index)
+        turn = index % len(names)
+        order = names[turn:] + names[:turn]
+        for name in (order if index % 2 else order[::-1]) * repeats:
+            runs[name][index].append(await bench.searched(spec, WAYS[name]))
+    return runs
+
+
+async def benched(asked: argparse.Namespace) -> None:
+    config = load_config(environ={"FLASHEDGE_HOME": tempfile.mkdtemp()})
+    pair = VllmPair(find_pair("bundled", config), config)
+    chosen = [Problem.from_text(row["problem"]) for row in problems("heldout", asked.problems)]
+    figures: dict[str, object] = {}
+    load = os.getloadavg()[0]
+    await pair.start()
+    try:
+        bench = Bench(pair, asked.flat)
+        for memory, tokens in (("ample", None), ("tight", asked.tight)):
+            if memory == "tight" and tokens is None:
+                continue
+            await bench.budget(tokens)
+            for n in asked.n:
+                runs = await measured(bench, chosen, n, asked.repeats)
+                for name in WAYS:
+                    case = f"{memory} n={n} {name}"
+                    figures[case] = told(runs["off"], runs[name])
+                    print(case, figures[case], flush=True)
+        await bench.budget(None)
+        view = await pair.generator.view()
+        figures["blocks_left"] = view.blocks_used
+    finally:
+        await pair.stop()
+    report(
+        problems=len(chosen),
+        repeats=asked.repeats,
+        flat=asked.flat,
+        load=[round(load, 1), round(os.getloadavg()[0], 1)],
+        figures=figures,
+    )
+
+
+def settings() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--n", type=int, nargs="+", default=[4, 16, 64])
+    parser.add_argument("--problems", type=int, default=100)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--flat", type=int, default=8)
+    parser.add_argument("--tight", type=int)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    asyncio.run(benched(settings()))
