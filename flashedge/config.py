@@ -41,6 +41,10 @@ class Config:
     least cosine of its vectors for two answers to be one; scheduling_prefix_order: paths of a
     level that share KV are handed to the engines together (false: as they come);
     scheduling_speculation: finished paths go on while others generate, where the engine can;
+    scheduling_kv_split: the KV memory of both engines moves to where a level needs it (false: as
+    the pair's memory plan has it, half and half); scheduling_offload: the split may give all of it
+    to each engine in turn, the other's KV waiting in host memory, where that is faster;
+    scheduling_offload_to_file: it waits in a file even where memory is not short;
     scheduling_lookahead: what they finish is scored together with the step before (off: on the
     simulated engines it costs more than it saves).
     """
@@ -62,6 +66,9 @@ class Config:
     clusters_threshold: float = 0.55
     scheduling_prefix_order: bool = True
     scheduling_speculation: bool = True
+    scheduling_kv_split: bool = True
+    scheduling_offload: bool = True
+    scheduling_offload_to_file: bool = False
     scheduling_lookahead: bool = False
     state_dir: Path
     cache_dir: Path

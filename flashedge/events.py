@@ -114,6 +114,41 @@ class EngineRestarted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class KvSplitChanged:
+    """The engines' KV memory was divided anew, for all runs (told to each at its first level too).
+
+    Bytes and sequences of a step for each; offload: each has its bytes only while the other's KV
+    is away; predicted_s: of a level; curves: what the costs were taken from.
+    """
+
+    generator_bytes: int
+    verifier_bytes: int
+    decode_batch: int
+    prefill_batch: int
+    offload: bool
+    predicted_s: float
+    curves: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offloaded:
+    """An engine's KV memory went to the other one. saved_bytes: that wait in host memory."""
+
+    engine: str
+    saved_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """It is back; loaded_bytes: of what was saved and is still of use."""
+
+    engine: str
+    loaded_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFinished:
     """result: the object of `solve --json`."""
 
@@ -143,6 +178,9 @@ Event = (
     | Probed
     | EarlyExit
     | EngineRestarted
+    | KvSplitChanged
+    | Offloaded
+    | Restored
     | RunFinished
     | RunFailed
     | RunCancelled

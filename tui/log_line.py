@@ -45,6 +45,14 @@ def said(event: Event) -> str | None:
             return f"stopped early: {event.reason.replace('_', ' ')}"
         case events.EngineRestarted():
             return f"the {event.engine} engine died and is back after {event.waited_s:.1f} s"
+        case events.KvSplitChanged():
+            mib = event.generator_bytes / 2**20, event.verifier_bytes / 2**20
+            turns = ", in turn" if event.offload else ""
+            return f"KV memory: {mib[0]:.0f} MiB generator, {mib[1]:.0f} MiB verifier{turns}"
+        case events.Offloaded():
+            return f"the {event.engine}'s KV is away: {event.saved_bytes / 2**20:.0f} MiB saved"
+        case events.Restored():
+            return f"the {event.engine}'s KV is back: {event.loaded_bytes / 2**20:.0f} MiB"
         case events.RunFinished():
             return f"finished: {_answer(event.result)}"
         case events.RunFailed():

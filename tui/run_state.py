@@ -227,6 +227,8 @@ class _Draft:
                 )
             case events.EngineRestarted():
                 self._fields["note"] = said(event)
+            case events.KvSplitChanged() | events.Offloaded() | events.Restored():
+                pass  # in the log: they are of the engines, not of the tree
             case events.RunFinished():
                 self._end("finished", result=event.result)
             case events.RunFailed():

@@ -112,6 +112,8 @@ def fold(view: TreeView, event: Event | Queued) -> TreeView:
         case events.EngineRestarted():
             said = f"the {event.engine} engine died and is back after {event.waited_s:.1f} s"
             return replace(view, note=said)
+        case events.KvSplitChanged() | events.Offloaded() | events.Restored():
+            return view
         case events.RunFinished():
             return replace(view, state="finished", result=event.result)
         case events.RunFailed():

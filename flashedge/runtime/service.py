@@ -8,7 +8,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -31,6 +31,9 @@ from flashedge.runtime.calibrations import as_asked, with_early_exit
 from flashedge.runtime.chat import ChatDelta, ChatSpec, stream_choice
 from flashedge.runtime.driver import Driver, Outcome
 from flashedge.runtime.engines import Engines, TextGroups, WordGroups
+from flashedge.runtime.kv_keeper import KvKeeper
+from flashedge.runtime.kv_run import FixedMemory, RunMemory
+from flashedge.runtime.kv_start import keeper_of
 from flashedge.runtime.merge import merged
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.queue import RETRY_AFTER_S, RunQueue
@@ -107,6 +110,7 @@ class Service:
         self._self_test: dict[str, Any] | None = None
         self._failure: str | None = None
         self._fingerprint: str | None = None
+        self._memory: KvKeeper | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._busy_at = time.monotonic()
 
@@ -118,7 +122,10 @@ class Service:
             log.warning("run %s was interrupted by the daemon's end", run_id)
         try:
             await self._engines.start()
-            self._self_test = await self._engines.self_test()
+            self_test = await self._engines.self_test()
+            generator, verifier = self._engines.generator, self._engines.verifier
+            self._memory = await keeper_of(self._pair, generator, verifier, self.config)
+            self._self_test = self_test
         except Exception as error:
             self._failure = (
                 error.line
@@ -133,6 +140,8 @@ class Service:
             run.cancel("the daemon stopped")
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=10)
+        if self._memory is not None:
+            await self._memory.stop()
         await self._engines.stop()
         await self._grader.close()
         await self._texts.close()
@@ -259,8 +268,10 @@ class Service:
             async with self._queue.turn(run.id):
                 queue_s, began = run.started(), time.monotonic()
                 engines = self._engines_for(run)
-                driver = Driver(search, run.spec, prompt_ids, engines, run.emit, recall)
-                outcome = await driver.run()
+                with self._memory_of(run) as memory:
+                    search = memory.watched(search, len(prompt_ids))
+                    driver = Driver(search, run.spec, prompt_ids, engines, run.emit, recall)
+                    outcome = await driver.run()
                 timing = Timing(
                     queue_s=queue_s,
                     generate_s=driver.generating.seconds,
@@ -268,7 +279,8 @@ class Service:
                     total_s=time.monotonic() - began,
                 )
                 usage = _usage(driver, outcome, len(prompt_ids))
-                run.finished(result_of(run.id, run.spec, outcome, usage, timing))
+                result = result_of(run.id, run.spec, outcome, usage, timing)
+                run.finished({**result, "kv": memory.record})
         except asyncio.CancelledError:
             run.cancelled()
         except FlashEdgeError as error:
@@ -288,16 +300,26 @@ class Service:
 
     def _engines_for(self, run: Run) -> Engines:
         pair, stock = self._engines, run.spec.baseline
+        verifier = pair.stock_verifier if stock else pair.verifier
         ordered = self.config.scheduling_prefix_order and not stock
         return Engines(
-            generator=pair.stock_generator if stock else pair.generator,
-            verifier=pair.stock_verifier if stock else pair.verifier,
+            generator=self._shared(pair.stock_generator if stock else pair.generator),
+            verifier=verifier if self._memory is None else self._memory.verifier(verifier),
             grader=self._grader,
             texts=self._texts,
             order=sweep_order if ordered else arrival_order,
             speculation=self.config.scheduling_speculation and not stock,
             lookahead=self.config.scheduling_lookahead and not stock,
         )
+
+    def _shared(self, generator: Generator) -> Generator:
+        """One whose requests count for the KV memory."""
+        return generator if self._memory is None else self._memory.generator(generator)
+
+    def _memory_of(self, run: Run) -> AbstractContextManager[RunMemory | FixedMemory]:
+        if self._memory is None:
+            return nullcontext(FixedMemory())
+        return self._memory.join(run.emit, baseline=run.spec.baseline)
 
     def _observe(self, run_id: str) -> Any:
         return lambda event: self.metrics.observe(run_id, event)
@@ -311,7 +333,7 @@ class Service:
         if self._chats + spec.n > MAX_CHATS:
             raise QueueFull(f"{self._chats} completions are open", retry_after_s=RETRY_AFTER_S)
         seed = secrets.randbelow(MAX_SEED) if spec.seed is None else spec.seed
-        generator = self._engines.generator
+        generator = self._shared(self._engines.generator)
         choices = [
             stream_choice(generator, spec, prompt_ids, i, child_seed(seed, 0, i))
             for i in range(spec.n)

@@ -8,7 +8,7 @@ Ref: arXiv 2509.00195 §4.3 (Eq. 1, dual strategy). Departures: docs/adr/0006.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from flashedge.errors import ConfigError
 from flashedge.scheduling.kv_stages import EngineCost, Option, Stage, Workload
@@ -110,6 +110,24 @@ def settled(
     if last is None or last_s is None or last_s >= new.seconds * (1 + least_gain):
         return new
     return last
+
+
+def refitted(
+    split: KvSplit, load: Workload, *, generator: EngineCost, verifier: EngineCost
+) -> KvSplit:
+    """A standing split with the batch limits and the times that it has for another load, which it
+    must hold one path of."""
+    decode = _Side(Stage(generator, load, decodes=True), split.generator_bytes)
+    prefill = _Side(Stage(verifier, load, decodes=False), split.verifier_bytes)
+    return replace(
+        split,
+        decode_batch=decode.stage.largest_batch(split.generator_bytes),
+        prefill_batch=prefill.options[-1].batch,
+        generate_s=decode.options[-1].seconds,
+        verify_s=prefill.options[-1].seconds,
+        generator_saved=split.offload and decode.options[-1].kept,
+        verifier_saved=split.offload and prefill.options[-1].kept,
+    )
 
 
 class _Side:

@@ -19,11 +19,14 @@ from flashedge.events import (
     EarlyExit,
     EngineRestarted,
     Event,
+    KvSplitChanged,
     NodeScored,
     NodesExpanded,
     NodesMarked,
+    Offloaded,
     Probed,
     Progress,
+    Restored,
     StepCompleted,
 )
 from flashedge.grading import Grader
@@ -33,6 +36,7 @@ from flashedge.runtime.recall import NOTHING, Recall
 from flashedge.runtime.spec import RunSpec
 from flashedge.runtime.strategies import search_of
 from flashedge.scheduling.roofline import ModelShape
+from flashedge.search.base import Search
 from flashedge.search.scoring import aggregate
 from flashedge.search.tree import ROOT, Tree
 from flashedge.types import NodeId, Problem, TokenIds
@@ -75,9 +79,15 @@ def prompt_of(engines: Engines, spec: RunSpec) -> TokenIds:
 
 
 def driver_of(
-    engines: Engines, spec: RunSpec, emit: Callable[[Event], None], recall: Recall = NOTHING
+    engines: Engines,
+    spec: RunSpec,
+    emit: Callable[[Event], None],
+    recall: Recall = NOTHING,
+    watch: Callable[[Search[Any], int], Search[Any]] = lambda search, prompt_tokens: search,
 ) -> Driver:
-    return Driver(search_of(spec), spec, prompt_of(engines, spec), engines, emit, recall)
+    prompt = prompt_of(engines, spec)
+    search = watch(search_of(spec), len(prompt))
+    return Driver(search, spec, prompt, engines, emit, recall)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,6 +177,8 @@ class Fold:
                 assert tokens >= 0
             case EarlyExit(reason=reason):
                 assert reason in {"certainty", "non_convergence", "budget", "deadline"}
+            case KvSplitChanged() | Offloaded() | Restored():
+                pass  # of the engines
             case EngineRestarted(waited_s=waited_s):
                 assert waited_s >= 0
             case _:

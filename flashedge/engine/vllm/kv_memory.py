@@ -20,11 +20,14 @@ from typing import Any
 
 import torch
 
+from flashedge.engine.vllm import lazy_kv
 from flashedge.engine.vllm.kv_layers import block_bytes, kv_layers, piece_bytes
 from flashedge.engine.vllm.save_area import SaveArea
 
 OS = "os"  # beyond the quota, memory goes back to the operating system
 KEPT = "kept"  # it stays allocated: only the quota moves
+
+lazy_kv.install()  # vLLM loads this module in each engine process, before its KV tensors
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]

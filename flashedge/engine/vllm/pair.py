@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flashedge.config import Config
 from flashedge.engine.base import Chunk, ExtendRequest, Generator, Health, Verifier
+from flashedge.engine.kv_plan import kv_plan
 from flashedge.engine.model_shape import model_shape
 from flashedge.engine.probe import GeneratorProbe, VerifierProbe
 from flashedge.engine.vllm import compat
@@ -104,12 +105,15 @@ class VllmPair:
         from flashedge.engine.vllm.stock import StockGenerator, StockVerifier
         from flashedge.engine.vllm.verifier import VllmVerifier
 
-        memory, config = self._pair.memory, self._config
-        kv_bytes = config.generator_kv_bytes or memory.generator_kv_bytes
+        config = self._config
+        plan = kv_plan(self._pair, config)
+        if config.scheduling_kv_split and compat.on_cpu():
+            plan = sum(plan), sum(plan)  # address space: the memory goes to and fro between them
+        kv_bytes = plan[0]
         options = self._options("generator", self._pair.generator, self._generator_path, kv_bytes)
         self.generator = VllmGenerator(options, HFCodec(self._generator_path))
         prm = family(self._pair.verifier.family)
-        kv_bytes = config.verifier_kv_bytes or memory.verifier_kv_bytes
+        kv_bytes = plan[1]
         options = self._options("verifier", self._pair.verifier, self._verifier_path, kv_bytes)
         self.verifier = VllmVerifier(options, prm(self._verifier_path, self._pair.verifier.options))
         self.stock_generator = StockGenerator(self.generator)
@@ -124,4 +128,6 @@ class VllmPair:
             kv_bytes=kv_bytes,
             max_num_seqs=self._config.max_num_seqs,
             block_tokens=32 if compat.on_cpu() else 16,
+            offload_folder=self._config.state_dir / "offload",
+            offload_to_file=self._config.scheduling_offload_to_file,
         )

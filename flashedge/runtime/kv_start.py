@@ -1,0 +1,108 @@
+"""The keeper of the KV memory, made once the engines are up."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from pathlib import Path
+
+import psutil
+
+from flashedge.config import Config
+from flashedge.engine.base import EngineView, Generator, Verifier
+from flashedge.engine.kv_plan import kv_plan
+from flashedge.errors import FlashEdgeError
+from flashedge.registry import Pair
+from flashedge.runtime.kv_curves import Curves, curves_for
+from flashedge.runtime.kv_keeper import KvKeeper, Split
+from flashedge.scheduling.cost_curves import CostCurve
+from flashedge.scheduling.kv_split import HostLink
+from flashedge.scheduling.kv_stages import EngineCost
+
+log = logging.getLogger(__name__)
+
+MOVES = "os"  # `Health.kv_memory`: what one engine gives up the other can have
+
+
+async def keeper_of(
+    pair: Pair, generator: Generator, verifier: Verifier, config: Config
+) -> KvKeeper | None:
+    """Started. None where it is switched off, or the device keeps each engine's memory where it
+    is: the split is the memory plan's then. Raises EngineError."""
+    mechanisms = {generator.health().kv_memory, verifier.health().kv_memory}
+    if not config.scheduling_kv_split or mechanisms != {MOVES}:
+        return None
+    try:
+        curves = await asyncio.to_thread(curves_for, pair, config)
+    except FlashEdgeError as error:
+        log.warning("KV memory stays as planned: %s", error.line)
+        return None
+    keeper = await keeper_by(
+        curves,
+        generator,
+        verifier,
+        kv_bytes=sum(kv_plan(pair, config)),
+        max_batch=config.max_num_seqs,
+        offload=config.scheduling_offload,
+        folder_bytes=_free_bytes(config.state_dir),
+    )
+    await keeper.start()
+    return keeper
+
+
+async def keeper_by(
+    curves: Curves,
+    generator: Generator,
+    verifier: Verifier,
+    *,
+    kv_bytes: int,
+    max_batch: int,
+    offload: bool,
+    folder_bytes: int,
+    forced: Split | None = None,
+) -> KvKeeper:
+    """Not started. kv_bytes: of both engines, as far as they can have it; folder_bytes: free where
+    KV that is offloaded may wait; forced: see `KvKeeper`."""
+    views = await generator.view(), await verifier.view()
+    costs = (
+        cost_of(curves.generator, views[0], generator.max_model_len, max_batch),
+        cost_of(curves.verifier, views[1], verifier.max_model_len, max_batch),
+    )
+    kv_bytes = min(kv_bytes, sum(view.blocks_total * view.block_bytes for view in views))
+    link = None
+    if offload:
+        room = max(psutil.virtual_memory().available, folder_bytes) // 2
+        link = HostLink(
+            bytes_per_s=curves.link_bytes_per_s,
+            capacity_bytes=room,
+            switch_s=await _switch_s(generator, verifier),
+        )
+    return KvKeeper(generator, verifier, costs, curves, kv_bytes=kv_bytes, link=link, forced=forced)
+
+
+def cost_of(curve: CostCurve, view: EngineView, max_model_len: int, max_batch: int) -> EngineCost:
+    """An engine as the split sees it: blocks as they are, its least budget."""
+    return EngineCost(
+        curve=curve,
+        kv_bytes_per_token=view.block_bytes // view.block_tokens,
+        block_tokens=view.block_tokens,
+        max_batch=max_batch,
+        least_bytes=(-(-max_model_len // view.block_tokens) + 1) * view.block_bytes,
+    )
+
+
+def _free_bytes(folder: Path) -> int:
+    """On the disk that the folder is on, or will be."""
+    there = next(path for path in (folder, *folder.parents) if path.exists())
+    return shutil.disk_usage(there).free
+
+
+async def _switch_s(generator: Generator, verifier: Verifier) -> float:
+    """Seconds that a change of turns takes with next to nothing to move."""
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    for engine in (generator, verifier):
+        await engine.offload()
+        await engine.restore()
+    return (clock() - began) / 2

@@ -1,0 +1,47 @@
+"""A search that tells when a level of steps begins; else the search that it is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from flashedge.search.base import Command, Expand, Lookahead, Result, Search
+from flashedge.search.tree import Tree
+from flashedge.types import Limits, NodeId, Problem
+
+Told = Callable[[Tree, tuple[Expand, ...]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class LevelWatch:
+    """Implements search.base.Search. on_level: told of the tree and of all it is extended by."""
+
+    search: Search[Any]
+    on_level: Told
+
+    @property
+    def name(self) -> str:
+        return self.search.name
+
+    @property
+    def n(self) -> int:
+        return self.search.n
+
+    def start(self, problem: Problem, seed: int, limits: Limits) -> tuple[Any, tuple[Command, ...]]:
+        return self._told(*self.search.start(problem, seed, limits))
+
+    def tell(self, state: Any, result: Result) -> tuple[Any, tuple[Command, ...]]:
+        return self._told(*self.search.tell(state, result))
+
+    def conclude(self, state: Any) -> tuple[Any, tuple[Command, ...]]:
+        return self._told(*self.search.conclude(state))
+
+    def lookahead(self, state: Any, node: NodeId) -> Lookahead:
+        return self.search.lookahead(state, node)
+
+    def _told(self, state: Any, commands: tuple[Command, ...]) -> tuple[Any, tuple[Command, ...]]:
+        expansions = tuple(c for c in commands if isinstance(c, Expand))
+        if expansions:
+            self.on_level(state.tree, expansions)
+        return state, commands

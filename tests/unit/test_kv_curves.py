@@ -1,0 +1,105 @@
+"""From a stored profile to the curves that the KV split asks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from fake_probe import sample
+from test_profiler import FIGURES
+
+from flashedge.config import Config, load_config
+from flashedge.errors import ConfigError
+from flashedge.registry import Pair, find_pair
+from flashedge.runtime.kv_curves import LINK_BYTES_PER_S, curves_for, curves_of
+from flashedge.runtime.profiles import profile_fingerprint, profile_path
+from flashedge.scheduling.roofline import ModelShape
+from profiler.measure import fitted
+from profiler.probes import DECODE, PREFILL
+from profiler.profile import Profile, save_profile
+
+SHAPE = ModelShape(  # of fake_probe
+    name="fake", params=10**8, layers=25, heads=10, kv_heads=10, head_dim=100
+)
+
+
+def profile(fingerprint: dict[str, str] | None = None, *, skipped: object = None) -> Profile:
+    """Of a generator and a verifier whose steps are a formula. skipped: a decode point without
+    a measurement."""
+    prefills = [sample(PREFILL, b, 0, new) for b in (1, 4) for new in (16, 64, 256)]
+    decodes = [
+        sample(DECODE, batch, context, 1)
+        for batch in (1, 8, 64)
+        for context in (32, 256, 768)
+        if (batch, context) != skipped
+    ]
+    return Profile(
+        made_at="2026-11-21T10:00:00+00:00",
+        quick=True,
+        wall_s=1.0,
+        load=0.0,
+        fingerprint=fingerprint or {},
+        kind="cpu",
+        device=FIGURES,
+        models=(fitted("generator", prefills + decodes), fitted("verifier", prefills)),
+        warnings=(),
+    )
+
+
+def test_measured_points_are_met_exactly() -> None:
+    curves = curves_of(profile(), (SHAPE, SHAPE))
+    for batch, context in ((1, 32), (8, 256), (64, 768)):
+        expected = sample(DECODE, batch, context, 1).seconds
+        assert curves.generator.decode_at(context)(batch) == pytest.approx(expected)
+    once = sample(PREFILL, 1, 0, 256).seconds
+    assert curves.verifier.prefill_at(0, 256)(1) == pytest.approx(once, rel=0.02)
+    assert curves.source == "profile of 2026-11-21T10:00:00+00:00 (quick)"
+    assert curves.link_bytes_per_s == 1e10  # no unpinned transfer in it: half of the largest copy
+
+
+def test_a_point_that_did_not_fit_is_the_fits() -> None:
+    curves = curves_of(profile(skipped=(64, 768)), (SHAPE, SHAPE))
+    truth = sample(DECODE, 64, 768, 1).seconds
+    assert curves.generator.decode_at(768)(64) == pytest.approx(truth, rel=0.1)
+
+
+def test_a_transfer_decides_the_link() -> None:
+    rows = [
+        {"direction": way, "pinned": pinned, "bytes_per_s": rate}
+        for way, pinned, rate in (("a", True, 2e10), ("a", False, 6e9), ("b", False, 5e9))
+    ]
+    found = replace(profile(), device={**FIGURES, "transfers": rows})
+    assert curves_of(found, (SHAPE, SHAPE)).link_bytes_per_s == 5e9
+
+
+def test_a_profile_of_one_model_alone_is_refused() -> None:
+    whole = profile()
+    with pytest.raises(ConfigError, match="both models"):
+        curves_of(replace(whole, models=whole.models[:1]), (SHAPE, SHAPE))
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> tuple[Pair, Config]:
+    config = load_config(environ={"FLASHEDGE_HOME": str(tmp_path)})
+    return find_pair("bundled", config), config
+
+
+def test_what_is_kept_here_is_used_if_it_was_made_here(here: tuple[Pair, Config]) -> None:
+    pair, config = here
+    fallback = curves_for(pair, config)
+    assert "roofline" in fallback.source
+    assert "there is none yet" in fallback.source
+    assert fallback.link_bytes_per_s == LINK_BYTES_PER_S
+
+    path = profile_path(pair, config)
+    fingerprint = profile_fingerprint(pair, config)
+    save_profile(profile(fingerprint), path)
+    assert curves_for(pair, config).source.startswith("profile of 2026-11-21")
+
+    save_profile(profile({**fingerprint, "threads": "9"}), path)
+    stale = curves_for(pair, config)
+    assert "roofline" in stale.source
+    assert "threads was 9" in stale.source
+    decode = stale.generator.decode_at(256)
+    assert 0 < decode(1) <= decode(64)

@@ -1,0 +1,87 @@
+"""The load of a level, of one tree and of several runs; whose turn it is."""
+
+from __future__ import annotations
+
+import pytest
+
+from flashedge.scheduling.kv_stages import Workload
+from flashedge.scheduling.loads import FIRST_STEP_TOKENS, load_of, together
+from flashedge.scheduling.phases import Phase, Phases
+from flashedge.search.tree import ROOT, NodeStatus, Tree
+from flashedge.types import FinishReason, Granularity, NodeId, Segment
+
+STEP = Granularity(max_tokens=100)
+
+
+def grown(tree: Tree, node: int, tokens: int) -> Tree:
+    segment = Segment(
+        token_ids=(7,) * tokens,
+        logprobs=(0.0,) * tokens,
+        text="x",
+        steps=("x",),
+        finish=FinishReason.BOUNDARY,
+    )
+    done = tree.generated(NodeId(node), segment)
+    return done.mark({NodeId(node): NodeStatus.ACTIVE})
+
+
+def test_the_first_level_shares_its_prompt() -> None:
+    tree, _ = Tree.rooted(1).expand(ROOT, 4)
+    load = load_of(tree, 50, STEP)
+    expected = Workload(paths=4, context_tokens=50, live_tokens=50, step_tokens=FIRST_STEP_TOKENS)
+    assert load == expected
+    assert load_of(tree, 50, Granularity(max_tokens=30)) == Workload(
+        paths=4, context_tokens=50, live_tokens=50, step_tokens=30
+    )
+    whole = load_of(tree, 50, Granularity(max_tokens=600, to_end=True))
+    assert whole is not None
+    assert whole.step_tokens == 300
+
+
+def test_shared_ancestors_count_once_and_dead_branches_not_at_all() -> None:
+    tree, _ = Tree.rooted(1).expand(ROOT, 3)
+    for node, tokens in ((1, 10), (2, 20), (3, 90)):
+        tree = grown(tree, node, tokens)
+    assert load_of(tree, 50, STEP) is None
+    tree, _ = tree.expand(NodeId(1), 2)
+    tree, _ = tree.expand(NodeId(2), 1)
+    load = load_of(tree, 50, STEP)
+    assert load == Workload(
+        paths=3, context_tokens=(60 + 60 + 70) // 3, live_tokens=80, step_tokens=40
+    )
+
+
+def test_what_still_grows_counts_beside_what_begins() -> None:
+    tree, _ = Tree.rooted(1).expand(ROOT, 2)
+    tree = grown(tree, 1, 10)
+    tree, _ = tree.expand(NodeId(1), 1)
+    load = load_of(tree, 50, STEP)
+    assert load is not None
+    assert load.paths == 2
+
+
+def test_runs_share_no_kv() -> None:
+    a = Workload(paths=4, context_tokens=100, live_tokens=200, step_tokens=40)
+    b = Workload(paths=1, context_tokens=300, live_tokens=300, step_tokens=90)
+    assert together([a, b]) == Workload(
+        paths=5, context_tokens=140, live_tokens=500, step_tokens=50
+    )
+    assert together([a]) == a
+    assert together([]) is None
+
+
+def test_the_turn_passes_at_a_common_barrier() -> None:
+    phases = Phases().opened(Phase.GENERATE).opened(Phase.GENERATE)
+    phases = phases.closed(Phase.GENERATE).opened(Phase.VERIFY)  # the first run scores
+    assert phases.due is Phase.GENERATE  # the second one still generates
+    phases = phases.closed(Phase.GENERATE)
+    assert phases.due is Phase.VERIFY
+    passed = phases.passed()
+    assert (passed.turn, passed.due) == (Phase.VERIFY, Phase.VERIFY)
+    assert passed.closed(Phase.VERIFY).due is Phase.VERIFY  # nobody waits for the other
+    assert passed.closed(Phase.VERIFY).opened(Phase.GENERATE).due is Phase.GENERATE
+
+
+def test_nothing_is_closed_that_was_not_open() -> None:
+    with pytest.raises(ValueError, match="no request of phase verify"):
+        Phases().opened(Phase.GENERATE).closed(Phase.VERIFY)
