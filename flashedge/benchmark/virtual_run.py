@@ -4,29 +4,33 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import mean
 
 from flashedge.benchmark.ladder import Rung
-from flashedge.benchmark.level_watch import LevelWatch
-from flashedge.benchmark.virtual_memory import Side, Turn, Turns, VirtualMemory
 from flashedge.engine.sim_clock import run_virtual
 from flashedge.engine.sim_engine import SimConfig, SimEngine
 from flashedge.engine.sim_scheduler import Slice
 from flashedge.engine.sim_text import SimModel, Trace
 from flashedge.engine.simulated import SimulatedGenerator, SimulatedVerifier, StockVerifier
-from flashedge.events import Event, NodesMarked
+from flashedge.events import Event, NodesMarked, Offloaded, Restored
 from flashedge.runtime.driver import Driver
 from flashedge.runtime.engines import Engines
 from flashedge.runtime.hand_over import Ordering
+from flashedge.runtime.kv_curves import Curves
+from flashedge.runtime.kv_keeper import KvKeeper
 from flashedge.runtime.spec import RunSpec
 from flashedge.runtime.strategies import search_of
+from flashedge.scheduling.cost_curves import RooflineCurve
 from flashedge.scheduling.kv_split import HostLink
+from flashedge.scheduling.kv_stages import EngineCost
 from flashedge.scheduling.prefix_order import arrival_order, sweep_order
-from flashedge.scheduling.roofline import Device, ModelShape
+from flashedge.scheduling.roofline import Device, ModelShape, even_step
+from flashedge.scheduling.speculation import flat_batch
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Speculation
 
+TYPICAL_CONTEXT = 512  # tokens, where it is asked up to which batch a step is flat
 CHUNK_TOKENS = 1024  # a step comes as one chunk: what is told in between costs real time alone
 OnStep = Callable[[str, float, float, tuple[Slice, ...]], None]
 
@@ -34,8 +38,9 @@ OnStep = Callable[[str, float, float, tuple[Slice, ...]], None]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
     """A pair on a device. kv_bytes: for both engines together; link: for offload, None: none;
-    limits: most tokens of prompt and path, for generator and verifier; truncation: see
-    `SimSpeculator`."""
+    limits: most tokens of prompt and path, for generator and verifier; flat: speculation takes the
+    places that cost next to nothing (see `BatchView`), else those that finished beams left;
+    truncation: see `SimSpeculator`."""
 
     device: Device
     generator: ModelShape
@@ -44,6 +49,7 @@ class Setup:
     link: HostLink | None = None
     limits: tuple[int, int] = (4096, 4096)
     max_num_seqs: int = 256
+    flat: bool = True
     truncation: float | None = None
 
 
@@ -75,6 +81,7 @@ class _Noted:
     """What is seen while it runs."""
 
     done_s: dict[NodeId, float] = field(default_factory=dict)
+    offload_s: float = 0.0
     peaks: dict[str, int] = field(default_factory=lambda: {"generator": 0, "verifier": 0})
 
 
@@ -109,27 +116,19 @@ async def _searched(
     on_step: OnStep | None,
     order: Ordering | None,
 ) -> VirtualRun:
-    loop, noted, turns = asyncio.get_running_loop(), _Noted(), Turns()
-    split = "kv_split" in rung.switches
-    gates = Turn(turns), Turn(turns)
+    loop, noted, gate = asyncio.get_running_loop(), _Noted(), asyncio.Lock()
     generator = SimulatedGenerator(
-        _config(setup, setup.generator, setup.limits[0], setup.kv_bytes),
+        _config(setup, setup.generator, setup.limits[0]),
         SimModel(trace),
-        gate=gates[0],
+        gate=gate,
         truncation=setup.truncation,
     )
     verifier = (StockVerifier if rung.stock else SimulatedVerifier)(
-        _config(setup, setup.verifier, setup.limits[1], setup.kv_bytes), gate=gates[1]
+        _config(setup, setup.verifier, setup.limits[1]), gate=gate
     )
     for name, engine in (("generator", generator), ("verifier", verifier)):
+        await engine.budget(setup.kv_bytes // 2)
         _watch(name, engine, noted, on_step)
-    memory = VirtualMemory(
-        Side(engine=generator, turn=gates[0]),
-        Side(engine=verifier, turn=gates[1]),
-        setup.kv_bytes,
-        setup.link,
-    )
-    await memory.halves()
     engines = Engines(
         generator=generator,
         verifier=verifier,
@@ -138,17 +137,30 @@ async def _searched(
         speculation="speculation" in rung.switches,
         lookahead="lookahead" in rung.switches,
     )
-    prompt = generator.codec.encode_chat(spec.problem.messages)
 
     def note(event: Event) -> None:
-        if isinstance(event, NodesMarked) and event.status == "complete":
-            noted.done_s.update(dict.fromkeys(event.nodes, loop.time()))
+        match event:
+            case NodesMarked(status="complete", nodes=nodes):
+                noted.done_s.update(dict.fromkeys(nodes, loop.time()))
+            case Offloaded(seconds=seconds) | Restored(seconds=seconds):
+                noted.offload_s += seconds
 
-    search = search_of(spec)
-    if split:
-        search = LevelWatch(search, lambda tree, all: memory.level(tree, len(prompt), all))
-    driver = Driver(search, spec, prompt, engines, note)
-    tree = (await driver.run()).tree
+    prompt = generator.codec.encode_chat(spec.problem.messages)
+    search, moved = search_of(spec), {"split_moves": 0, "offloads": 0}
+    if "kv_split" in rung.switches:
+        keeper = _keeper(setup, generator, verifier)
+        await keeper.start()
+        engines = replace(
+            engines, generator=keeper.generator(generator), verifier=keeper.verifier(verifier)
+        )
+        with keeper.join(note, baseline=False) as memory:
+            driver = Driver(memory.watched(search, len(prompt)), spec, prompt, engines, note)
+            tree = (await driver.run()).tree
+        await keeper.stop()
+        moved = {"split_moves": keeper.moves, "offloads": keeper.offloads}
+    else:
+        driver = Driver(search, spec, prompt, engines, note)
+        tree = (await driver.run()).tree
     lengths = [tree[node].path_tokens for node in noted.done_s]
     mean_s = mean(noted.done_s.values()) if noted.done_s else 0.0
     return VirtualRun(
@@ -163,21 +175,52 @@ async def _searched(
         preemptions=(await generator.view()).preemptions + (await verifier.view()).preemptions,
         verifier_tokens=driver.verifier_tokens,
         verifier_cached_tokens=driver.verifier_cached_tokens,
-        split_moves=memory.moves,
-        offloads=turns.moves,
-        offload_s=turns.moved_s,
+        offload_s=noted.offload_s,
         speculation=driver.speculation,
+        **moved,
     )
 
 
-def _config(setup: Setup, shape: ModelShape, limit: int, kv_bytes: int) -> SimConfig:
+def _keeper(setup: Setup, generator: SimulatedGenerator, verifier: SimulatedVerifier) -> KvKeeper:
+    """The product's own, which knows the simulated device."""
+    curves = Curves(
+        generator=RooflineCurve(device=setup.device, shape=setup.generator),
+        verifier=RooflineCurve(device=setup.device, shape=setup.verifier),
+        link_bytes_per_s=0.0 if setup.link is None else setup.link.bytes_per_s,
+        source="the simulated device",
+    )
+    costs = [
+        EngineCost(
+            curve=curve,
+            kv_bytes_per_token=engine.config.shape.kv_bytes_per_token,
+            block_tokens=engine.config.block_tokens,
+            max_batch=setup.max_num_seqs,
+            least_bytes=-(-engine.max_model_len // engine.config.block_tokens)
+            * engine.config.block_bytes,
+        )
+        for curve, engine in ((curves.generator, generator), (curves.verifier, verifier))
+    ]
+    return KvKeeper(
+        generator,
+        verifier,
+        (costs[0], costs[1]),
+        curves,
+        kv_bytes=setup.kv_bytes,
+        link=setup.link,
+    )
+
+
+def _config(setup: Setup, shape: ModelShape, limit: int) -> SimConfig:
+    step = even_step(setup.device, shape, TYPICAL_CONTEXT, 1)
     return SimConfig(
         shape=shape,
-        kv_bytes=kv_bytes,
+        kv_bytes=setup.kv_bytes,
         device=setup.device,
         max_model_len=limit,
         max_num_seqs=setup.max_num_seqs,
         stream_interval=CHUNK_TOKENS,
+        host_bytes_per_s=25e9 if setup.link is None else setup.link.bytes_per_s,
+        flat_batch=flat_batch(step, setup.max_num_seqs) if setup.flat else 0,
     )
 
 

@@ -134,11 +134,7 @@ class BlockCache:
         """Forget every cached block (the engine died). None may be held."""
         if self.used:
             raise ValueError(f"{self.used} blocks are still held")
-        self.drop_cached()
-
-    def drop_cached(self) -> None:
-        """Forget the blocks that nobody holds."""
-        self._evict_to(self.used)
+        self._evict_to(0)
 
     # ------------------------------------------------------------ inner
 

@@ -14,7 +14,7 @@ from flashedge.engine.base import EngineView, Health
 from flashedge.engine.sim_blocks import BlockCache
 from flashedge.engine.sim_scheduler import SimScheduler
 from flashedge.errors import ConfigError, ContextOverflow, EngineDead, EngineError, GenerationFailed
-from flashedge.scheduling.roofline import RTX_4090, Device, ModelShape, Work, step_time_s
+from flashedge.scheduling.roofline import RTX_4090, Device, ModelShape, step_time_s
 
 Gate = AbstractAsyncContextManager[Any]
 
@@ -151,16 +151,6 @@ class SimEngine:
         """KV that requests hold."""
         return self._scheduler.cache.used * self.config.block_bytes
 
-    @property
-    def kept_bytes(self) -> int:
-        """KV that requests hold or that is kept for re-use."""
-        cache = self._scheduler.cache
-        return (cache.used + cache.cached) * self.config.block_bytes
-
-    def forget(self) -> None:
-        """Drop the KV that is kept for re-use alone."""
-        self._scheduler.cache.drop_cached()
-
     async def offload(self, *, keep: bool = True) -> int:
         """Takes the bytes' time on the host link, once the step under way is over."""
         self._away = True
@@ -280,9 +270,7 @@ class SimEngine:
 
     async def _compute(self, batch: tuple[sim_scheduler.Slice, ...]) -> None:
         config = self.config
-        took_s = step_time_s(
-            config.device, config.shape, (Work(work.context, work.new) for work in batch)
-        )
+        took_s = step_time_s(config.device, config.shape, batch)
         async with self._gate:
             await asyncio.sleep(took_s)
         self.busy_s += took_s

@@ -14,6 +14,7 @@ from bisect import insort
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import NamedTuple
 
 from flashedge.engine.sim_blocks import BlockCache, chain
 
@@ -69,8 +70,7 @@ class Sequence:
         return self.keys[index]
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(NamedTuple):
     """`new` tokens of a sequence, to be computed after `context` tokens of KV."""
 
     sequence: Sequence

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +61,18 @@ MISTRAL_7B = ModelShape(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
+class Share(Protocol):
     """One request's share of a step: `new` tokens computed after `context` tokens of KV."""
+
+    @property
+    def context(self) -> int: ...
+
+    @property
+    def new(self) -> int: ...
+
+
+class Work(NamedTuple):
+    """A share of no request in particular."""
 
     context: int
     new: int
@@ -70,19 +80,25 @@ class Work:
 
 def work_flops(shape: ModelShape, context: float, new: float) -> float:
     """2 per weight and token, and 4 per head dimension, layer and attended token."""
-    attended = new * (context + (new + 1) / 2)
+    return _flops(shape, new, new * (context + (new + 1) / 2))
+
+
+def _flops(shape: ModelShape, new: float, attended: float) -> float:
     return 2 * shape.params * new + 4 * shape.layers * shape.heads * shape.head_dim * attended
 
 
-def step_time_s(device: Device, shape: ModelShape, batch: Iterable[Work]) -> float:
+def step_time_s(device: Device, shape: ModelShape, batch: Iterable[Share]) -> float:
     """Seconds of one engine step. Ref: arXiv 2509.00195 §4.3."""
-    flops = tokens = overhead_s = 0.0
+    attended = new = tokens = count = 0.0
     for work in batch:
-        overhead_s += device.sequence_s
-        flops += work_flops(shape, work.context, work.new)
+        attended += work.new * (work.context + (work.new + 1) / 2)
+        new += work.new
         tokens += work.context + work.new
+        count += 1
+    flops = _flops(shape, new, attended)
+    overhead_s = device.overhead_s + device.sequence_s * count
     moved = shape.weights_bytes + shape.kv_bytes_per_token * tokens  # weights once, KV
-    return device.overhead_s + overhead_s + max(flops / device.flops, moved / device.bandwidth)
+    return overhead_s + max(flops / device.flops, moved / device.bandwidth)
 
 
 def even_step(

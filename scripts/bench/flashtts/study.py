@@ -6,12 +6,14 @@ its last line. Nothing here is a measurement: the device is simulated (`flashedg
 
 from __future__ import annotations
 
+import hashlib
 import json
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from statistics import mean
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from flashedge.benchmark.ladder import Rung
 from flashedge.benchmark.simulate import Bench, Question, figures, understood
@@ -34,7 +36,7 @@ T, R = TypeVar("T"), TypeVar("R")
 
 def problems_at(n: int) -> int:
     """Fewer where a run is large, so that a script takes minutes on two cores."""
-    return 4 if n <= 64 else 2 if n <= 256 else 1
+    return 2 if n <= 64 else 1
 
 
 def bench_of(pair: str, workload: str, n: int, **fields: Any) -> Bench:
@@ -66,15 +68,60 @@ def averaged(problems: Sequence[list[dict[str, Any]]]) -> list[dict[str, float]]
     ]
 
 
-def in_parallel(what: str, work: Callable[[T], R], tasks: Sequence[T]) -> Iterator[tuple[T, R]]:
-    """Each task with its result, in the tasks' order, the last ones begun first: they are the
-    largest. With a bar on stderr."""
-    with ProcessPoolExecutor(WORKERS) as pool, bar(what, len(tasks), unit="tasks") as advance:
-        begun = [pool.submit(work, task) for task in reversed(tasks)][::-1]
-        for future in begun:
-            future.add_done_callback(lambda _: advance(1))
-        for task, future in zip(tasks, begun, strict=True):
-            yield task, future.result()
+def in_parallel(name: str, work: Callable[[T], R], tasks: Sequence[T]) -> Iterator[tuple[T, R]]:
+    """Each task with its result, in the tasks' order, which is also that in which they begin, with
+    a bar on stderr. What is done is kept in the temporary folder until all of it is: a study that
+    is cut off goes on where it was. `name`: of the study, its result a JSON value."""
+    kept = _Kept(name)
+    left = [task for task in tasks if kept.find(task) is None]
+    done = len(tasks) - len(left)
+    with (
+        ProcessPoolExecutor(WORKERS) as pool,
+        bar("simulating", len(tasks), done=done, unit="tasks") as advance,
+    ):
+        for future in as_completed([pool.submit(_with_task, work, task) for task in left]):
+            kept.add(*future.result())
+            advance(1)
+    for task in tasks:
+        yield task, cast("R", kept.find(task))
+    kept.forget()
+
+
+def _with_task(work: Callable[[T], R], task: T) -> tuple[T, R]:
+    return task, work(task)
+
+
+class _Kept:
+    """Results by task, in a file of lines. Another version of the package begins anew."""
+
+    def __init__(self, name: str) -> None:
+        self._path = Path(tempfile.gettempdir()) / f"flashedge-{name}-{_version()}.jsonl"
+        lines = self._path.read_text().splitlines() if self._path.exists() else []
+        self._found = {repr(_tuple(task)): result for task, result in map(json.loads, lines)}
+
+    def find(self, task: Any) -> Any:
+        return self._found.get(repr(_tuple(task)))
+
+    def add(self, task: Any, result: Any) -> None:
+        self._found[repr(_tuple(task))] = result
+        with self._path.open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps([task, result]) + "\n")
+
+    def forget(self) -> None:
+        self._path.unlink(missing_ok=True)
+
+
+def _tuple(task: Any) -> Any:
+    return tuple(task) if isinstance(task, list | tuple) else task
+
+
+def _version() -> str:
+    """Of the code that decides what is simulated."""
+    digest = hashlib.sha256()
+    for folder in ("benchmark", "engine", "scheduling", "search"):
+        for file in sorted((ROOT / "flashedge" / folder).glob("*.py")):
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:8]
 
 
 # ---------------------------------------------------------------- keeping

@@ -1,0 +1,135 @@
+"""How much KV does each phase need to be fast, and how is it split? (the paper's Figs. 6 and 10)
+
+    python -m scripts.bench.flashtts.kv_throughput
+
+No run: the cost model of the simulated 4090 and `scheduling.kv_split` alone. Fig. 6: tokens a
+second of one model's prefill (paths of 512 tokens at once) and decode (behind 512 tokens) against
+the KV that its batch needs, as a share of the largest; how much KV reaches 80 %. Fig. 10: batches
+and bytes that the split chooses for a level of 256 paths, by memory. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+
+from flashedge.benchmark.devices import find_card
+from flashedge.errors import ConfigError
+from flashedge.plots import line_plot
+from flashedge.scheduling.cost_curves import RooflineCurve
+from flashedge.scheduling.kv_split import KvSplit, best_split
+from flashedge.scheduling.kv_stages import EngineCost, Workload
+from flashedge.scheduling.roofline import Device, ModelShape
+from scripts.bench.daemon import report
+from scripts.bench.flashtts.study import PAIRS, bench_of, keep, keep_tables, picture, table
+
+NAME = "kv_throughput"
+CONTEXT = 512
+BATCHES = tuple(range(1, 513))
+LEVEL = Workload(paths=256, context_tokens=400, live_tokens=100 + 300 * 64, step_tokens=52)
+BYTES = (0.5e9, 1e9, 1.5e9, 2e9, 3e9, 4e9, 6e9, 8e9, 14e9)
+SHARE = 0.8
+
+
+def rates(device: Device, shape: ModelShape) -> dict[str, list[tuple[float, float]]]:
+    """Phase -> (GB of KV, share of the largest throughput) by batch."""
+    curve = RooflineCurve(device=device, shape=shape)
+    prefill, decode = curve.prefill_at(0, CONTEXT), curve.decode_at(CONTEXT)
+    found = {
+        "prefill": [b * CONTEXT / prefill(b) for b in BATCHES],
+        "decode": [b / decode(b) for b in BATCHES],
+    }
+    path_gb = CONTEXT * shape.kv_bytes_per_token / 1e9
+    return {
+        phase: [(b * path_gb, rate / max(per_s)) for b, rate in zip(BATCHES, per_s, strict=True)]
+        for phase, per_s in found.items()
+    }
+
+
+def reaching(line: list[tuple[float, float]]) -> float:
+    """GB at which the share is reached."""
+    return line[bisect_left([share for _, share in line], SHARE)][0]
+
+
+def split_of(pair: str, kv_bytes: float) -> KvSplit | None:
+    setup = bench_of(pair, "aime", 256).setup
+    costs = [
+        EngineCost(
+            curve=RooflineCurve(device=setup.device, shape=shape),
+            kv_bytes_per_token=shape.kv_bytes_per_token,
+            block_tokens=16,
+            max_batch=256,
+        )
+        for shape in (setup.generator, setup.verifier)
+    ]
+    try:
+        return best_split(
+            LEVEL,
+            generator=costs[0],
+            verifier=costs[1],
+            kv_bytes=int(kv_bytes),
+            link=find_card("rtx4090")[1].link,
+        )
+    except ConfigError:
+        return None
+
+
+def main() -> None:
+    setup = bench_of("7B+1.5B", "aime", 8).setup
+    needs: dict[str, dict[str, float]] = {}
+    series: dict[str, list[tuple[float, float]]] = {}
+    for shape in (setup.verifier, setup.generator):
+        lines = rates(setup.device, shape)
+        needs[shape.name] = {phase: reaching(line) for phase, line in lines.items()}
+        series |= {f"{shape.name[:12]}, {phase}": line for phase, line in lines.items()}
+    line_plot(
+        picture(f"{NAME}-phases"),
+        series,
+        title="Simulated 4090: throughput against KV",
+        x="KV, GB",
+        y="share of the largest",
+    )
+    first = table(
+        ("model", "prefill, GB", "decode, GB", "ratio"),
+        [
+            (name, f"{n['prefill']:.2f}", f"{n['decode']:.2f}", f"{n['decode'] / n['prefill']:.0f}")
+            for name, n in needs.items()
+        ],
+        f"KV with which {SHARE:.0%} of the largest throughput is reached (Fig. 6)",
+    )
+    rows = []
+    best: dict[str, list[tuple[float, float]]] = {pair: [] for pair in PAIRS}
+    for pair in PAIRS:
+        splits = [(b, s) for b in BYTES if (s := split_of(pair, b)) is not None]
+        fastest = min(split.seconds for _, split in splits)
+        for kv_bytes, split in splits:
+            best[pair].append((kv_bytes / 1e9, fastest / split.seconds))
+            rows.append(
+                (
+                    pair,
+                    f"{kv_bytes / 1e9:g}",
+                    split.prefill_batch,
+                    split.decode_batch,
+                    f"{split.verifier_bytes / 1e9:.2f}",
+                    f"{split.generator_bytes / 1e9:.2f}",
+                    "yes" if split.offload else "",
+                    f"{fastest / split.seconds:.2f}",
+                )
+            )
+    line_plot(
+        picture(f"{NAME}-split"),
+        best,
+        title="Simulated 4090: a level of 256 paths under the best split",
+        x="KV of both engines, GB",
+        y="throughput, share of the largest",
+        points=True,
+    )
+    head = ("pair", "KV, GB", "B_pre", "B_dec", "verifier, GB", "generator, GB", "offload", "rate")
+    second = table(head, rows, "The split of a level of 256 paths (Fig. 10)")
+    keep_tables(NAME, "KV and throughput", [first, second])
+    keep(NAME, {"simulated": True, "gb_for_80_percent": needs, "split": rows})
+    print(f"{first}\n\n{second}")
+    report(simulated=True, gb_for_80_percent=needs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,109 @@
+"""What are order and split worth when memory is short? (the paper's Fig. 17, right)
+
+    python -m scripts.bench.flashtts.memory_sweep [--pair 1.5B+1.5B] [--n 128]
+
+KV memory of both engines together from 1.5 to 14 GB, as in the paper, and below it to where one
+path still fits: step lengths of MATH need less KV than AIME's. Beam search on the simulated 4090,
+two AIME-like problems a point. Gains are over the stock loop and over suffix scoring, which is
+what the paper's baseline may already have had. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from typing import Any
+
+from flashedge.benchmark.ladder import RUNGS
+from flashedge.plots import line_plot
+from scripts.bench.daemon import report
+from scripts.bench.flashtts.study import (
+    PAIRS,
+    averaged,
+    bench_of,
+    climbed,
+    in_parallel,
+    keep,
+    keep_tables,
+    picture,
+    table,
+)
+
+NAME = "memory_sweep"
+BYTES = (0.3e9, 0.5e9, 0.75e9, 1.0e9, 1.5e9, 3e9, 6e9, 14e9)
+LADDER = RUNGS[:5]
+TOKENS = 4096  # of the longest path; each engine holds one
+
+
+def problem(pair: str, n: int, task: tuple[float, int]) -> list[dict[str, Any]]:
+    kv_bytes, row = task
+    return climbed(bench_of(pair, "aime", n, problems=2, kv_bytes=int(kv_bytes)), row, LADDER)
+
+
+def budgets(pair: str, n: int) -> list[float]:
+    """Those that half of still holds a path."""
+    setup = bench_of(pair, "aime", n).setup
+    least = 2 * TOKENS * max(s.kv_bytes_per_token for s in (setup.generator, setup.verifier))
+    return [kv_bytes for kv_bytes in BYTES if kv_bytes >= least]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pair", choices=list(PAIRS), default="1.5B+1.5B")
+    parser.add_argument("--n", type=int, default=128)
+    asked = parser.parse_args()
+    rows = bench_of(asked.pair, "aime", asked.n, problems=2).rows
+    tasks = [(kv, row) for kv in budgets(asked.pair, asked.n) for row in rows]
+    found: dict[float, list[list[dict[str, Any]]]] = {}
+    work = partial(problem, asked.pair, asked.n)
+    for (kv, _), rungs in in_parallel(NAME, work, tasks):
+        found.setdefault(kv, []).append(rungs)
+    cells = {kv: averaged(problems) for kv, problems in found.items()}
+    gains = {
+        rung.name: [
+            (kv / 1e9, rows[i]["goodput"] / rows[1]["goodput"]) for kv, rows in cells.items()
+        ]
+        for i, rung in enumerate(LADDER)
+        if i
+    }
+    lines = [
+        (
+            f"{kv / 1e9:g}",
+            *(f"{r['goodput_gain']:.2f}" for r in rows[1:]),
+            *(f"{r['goodput'] / rows[1]['goodput']:.3f}" for r in rows[2:]),
+            *(f"{rows[i]['preemptions']:.0f}" for i in (1, 3)),
+            *(f"{rows[i]['verifier_reuse']:.0%}" for i in (1, 2, 3)),
+            f"{rows[3]['offloads']:.0f}",
+        )
+        for kv, rows in cells.items()
+    ]
+    names = [rung.name for rung in LADDER]
+    head = (
+        "KV, GB",
+        *names[1:],
+        *(f"{name} over suffix" for name in names[2:]),
+        "preempted: suffix",
+        "+P+M",
+        "re-use: suffix",
+        "+P",
+        "+P+M",
+        "offloads",
+    )
+    about = f"{asked.pair}, AIME-like, n = {asked.n}: goodput gain over the stock loop"
+    keep_tables(NAME, "Goodput against KV memory", [table(head, lines, about)])
+    keep(NAME, {"simulated": True, **vars(asked), "bytes": list(cells), "rungs": [*cells.values()]})
+    line_plot(
+        picture(NAME),
+        gains,
+        title=f"Simulated 4090, {asked.pair}, n = {asked.n}: goodput over suffix scoring",
+        x="KV memory of both engines, GB",
+        y="gain",
+        points=True,
+    )
+    print(table(head, lines, about))
+    told = {name: dict(line) for name, line in gains.items()}
+    report(simulated=True, **vars(asked), gain_over_suffix_scoring=told)
+
+
+if __name__ == "__main__":
+    main()

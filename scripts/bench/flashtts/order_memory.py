@@ -1,0 +1,103 @@
+"""How much KV do b paths hold, by the order in which they are taken? (the paper's Fig. 17, left)
+
+    python -m scripts.bench.flashtts.order_memory [--n 512]
+
+The widest level of a beam search (1.5B + 1.5B, AIME-like, simulated): the distinct KV of its first
+b paths in prefix order, as they come, at random and in the worst order; and how many paths fit
+into a given memory. Beam search hands children over parent by parent, so its own order is nearly
+the prefix order already; the paper's baseline is random. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+from random import Random
+
+from flashedge.benchmark.ladder import RUNGS
+from flashedge.plots import line_plot
+from flashedge.scheduling.prefix_order import (
+    arrival_order,
+    prefix_order,
+    random_order,
+    scattered_order,
+)
+from flashedge.search.tree import Tree
+from flashedge.types import NodeId
+from scripts.bench.daemon import report
+from scripts.bench.flashtts.study import bench_of, keep, keep_tables, picture, table
+
+NAME = "order_memory"
+MEMORY_MB = (50, 100, 200, 400)
+
+
+def level_of(tree: Tree) -> list[list[NodeId]]:
+    """The paths of the level with most tokens in all, as node ids."""
+    levels: dict[int, list[NodeId]] = {}
+    for node in tree.nodes.values():
+        if node.segment is not None:
+            levels.setdefault(node.depth, []).append(node.id)
+    widest = max(levels.values(), key=lambda ids: sum(tree[i].path_tokens for i in ids))
+    return [[at.id for at in tree.path(node)] for node in widest]
+
+
+def held(tree: Tree, paths: list[list[NodeId]], order: tuple[int, ...], prompt: int) -> list[int]:
+    """(len(paths),) distinct tokens of the first 1, 2, ... paths."""
+    seen: set[NodeId] = set()
+    tokens, found = prompt, []
+    for i in order:
+        for node in paths[i]:
+            segment = tree[node].segment
+            if node not in seen and segment is not None:
+                seen.add(node)
+                tokens += len(segment.token_ids)
+        found.append(tokens)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--n", type=int, default=512)
+    n = parser.parse_args().n
+    bench = bench_of("1.5B+1.5B", "aime", n, problems=3)
+    row = bench.rows[1]
+    tree = bench.run(RUNGS[1], row).tree
+    paths = level_of(tree)
+    orders = {
+        "prefix": prefix_order(paths),
+        "arrival": arrival_order(paths),
+        "random": random_order(paths, Random(0)),
+        "worst": scattered_order(paths),
+    }
+    prompt = bench.trace.rows[row].prompt_tokens
+    token_mb = bench.setup.generator.kv_bytes_per_token / 1e6
+    lines = {
+        name: [tokens * token_mb for tokens in held(tree, paths, order, prompt)]
+        for name, order in orders.items()
+    }
+    fit = {
+        name: [sum(mb <= memory for mb in line) for memory in MEMORY_MB]
+        for name, line in lines.items()
+    }
+    line_plot(
+        picture(NAME),
+        {name: list(enumerate(line, start=1)) for name, line in lines.items()},
+        title=f"KV of the first b of {len(paths)} paths, 1.5B+1.5B, AIME-like",
+        x="paths",
+        y="MB",
+    )
+    quarters = [len(paths) * k // 4 for k in (1, 2, 3, 4)]
+    rows = [
+        (name, *(f"{line[q - 1]:.0f}" for q in quarters), *fit[name])
+        for name, line in lines.items()
+    ]
+    head = ("order", *(f"MB of {q}" for q in quarters), *(f"paths in {m} MB" for m in MEMORY_MB))
+    made = table(head, rows, f"{len(paths)} paths of one level")
+    keep_tables(NAME, "KV of a level by order", [made])
+    keep(NAME, {"simulated": True, "n": n, "paths": len(paths), "mb": lines, "fit": fit})
+    print(made)
+    told = dict(zip(map(str, MEMORY_MB), zip(*fit.values(), strict=True), strict=True))
+    report(simulated=True, n=n, paths=len(paths), orders=list(fit), paths_in_mb=told)
+
+
+if __name__ == "__main__":
+    main()

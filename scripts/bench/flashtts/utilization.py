@@ -1,0 +1,125 @@
+"""How busy is the card over a level? (the paper's Figs. 4 and 16, left)
+
+    python -m scripts.bench.flashtts.utilization [--n 64] [--level 2]
+
+One AIME-like problem on the simulated 4090, 1.5B + 1.5B: of each engine step the share of peak
+FLOP/s that it reaches and the sequences in it, through one level's generation and verification.
+The batch empties as paths finish and one straggler is left; verification runs at the peak
+throughout. With speculation the batch stays fuller; `constant`: speculation keeps the batch as
+large as it was, the paper's rule, without a look at what the steps then cost. The last line is
+JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, replace
+from statistics import mean
+from typing import Any
+
+from flashedge.benchmark.ladder import RUNGS
+from flashedge.benchmark.simulate import Bench
+from flashedge.benchmark.virtual_run import run_rung
+from flashedge.engine.sim_scheduler import Slice
+from flashedge.plots import line_plot
+from flashedge.scheduling.roofline import work_flops
+from scripts.bench.daemon import report
+from scripts.bench.flashtts.study import bench_of, keep, keep_tables, picture, table
+
+NAME = "utilization"
+WAYS = {"off": (3, True), "on": (4, True), "constant": (4, False)}  # rung, flat
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """engine, its time, how long it took, sequences, share of peak FLOP/s."""
+
+    engine: str
+    at_s: float
+    took_s: float
+    sequences: int
+    utilization: float
+
+
+def steps_of(bench: Bench, row: int, rung: int, flat: bool) -> list[Step]:
+    setup = replace(bench.setup, flat=flat)
+    found: list[Step] = []
+
+    def note(engine: str, at_s: float, took_s: float, batch: tuple[Slice, ...]) -> None:
+        shape = setup.generator if engine == "generator" else setup.verifier
+        flops = sum(work_flops(shape, work.context, work.new) for work in batch)
+        share = flops / took_s / setup.device.flops
+        found.append(Step(engine, at_s, took_s, len(batch), share))
+
+    run_rung(RUNGS[rung], setup, bench.trace, row, bench.spec(row), on_step=note)
+    return found
+
+
+def level_of(steps: list[Step], number: int) -> list[Step]:
+    """The steps of a level: those of a phase of generation, and of the verification after it."""
+    levels: list[list[Step]] = []
+    last = "verifier"
+    for step in steps:
+        if step.engine == "generator" and last == "verifier":
+            levels.append([])
+        levels[-1].append(step)
+        last = step.engine
+    return levels[number - 1]
+
+
+def told(level: list[Step]) -> dict[str, float]:
+    generating = [s for s in level if s.engine == "generator"]
+    scoring = [s for s in level if s.engine == "verifier"]
+
+    def busy(steps: list[Step]) -> float:
+        took_s = sum(s.took_s for s in steps)
+        return sum(s.utilization * s.took_s for s in steps) / took_s if took_s else 0.0
+
+    half = len(generating) // 2
+    return {
+        "generate_s": sum(s.took_s for s in generating),
+        "verify_s": sum(s.took_s for s in scoring),
+        "sequences, first half": mean(s.sequences for s in generating[:half]),
+        "sequences, second half": mean(s.sequences for s in generating[half:]),
+        "utilization, first half": busy(generating[:half]),
+        "utilization, second half": busy(generating[half:]),
+        "utilization, verifier": busy(scoring),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--n", type=int, default=64)
+    parser.add_argument("--level", type=int, default=2)
+    asked = parser.parse_args()
+    bench = bench_of("1.5B+1.5B", "aime", asked.n, problems=3)
+    row = bench.rows[1]
+    levels = {name: level_of(steps_of(bench, row, *way), asked.level) for name, way in WAYS.items()}
+    figures = {name: told(level) for name, level in levels.items()}
+    for what, of in (("utilization", "share of peak FLOP/s"), ("sequences", "sequences")):
+        series: dict[str, list[tuple[float, float]]] = {}
+        for name, level in levels.items():
+            began = level[0].at_s - level[0].took_s
+            series[f"speculation {name}"] = [
+                (s.at_s - began, float(getattr(s, what))) for s in level
+            ]
+        line_plot(
+            picture(f"{NAME}-{what}"),
+            series,
+            title=f"Simulated 4090, 1.5B+1.5B, n = {asked.n}: level {asked.level}",
+            x="seconds",
+            y=of,
+            steps=True,
+        )
+    names = list(next(iter(figures.values())))
+    lines = [(name, *(f"{f[k]:.3g}" for k in names)) for name, f in figures.items()]
+    about = f"1.5B+1.5B, AIME-like, n = {asked.n}, level {asked.level}"
+    made: Any = table(("speculation", *names), lines, about)
+    keep_tables(NAME, "Utilization over a level", [made])
+    keep(NAME, {"simulated": True, **vars(asked), "levels": figures})
+    print(made)
+    report(simulated=True, **vars(asked), levels=figures)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Do other tree searches gain alike? (the paper's Fig. 11)
+
+    python -m scripts.bench.flashtts.variants [--n 16 64]
+
+Beam search, DVTS, dynamic branching, varying granularity (steps of at most 64 tokens for the first
+three, 2,048 then, as in the paper) and REBASE with 1.5B + 1.5B on the simulated 4090, three
+AIME-like problems each: the stock loop, suffix scoring, everything but lookahead. The last line is
+JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from flashedge.benchmark.ladder import RUNGS
+from scripts.bench.daemon import report
+from scripts.bench.flashtts.study import (
+    averaged,
+    bench_of,
+    climbed,
+    in_parallel,
+    keep,
+    keep_tables,
+    table,
+)
+
+NAME = "variants"
+PAIR = "1.5B+1.5B"
+STRATEGIES = ("beam", "dvts", "dynamic_branching", "varying_granularity", "rebase")
+LADDER = (RUNGS[0], RUNGS[1], RUNGS[4])
+Task = tuple[str, int, int]  # strategy, n, row
+
+
+def problem(task: Task) -> list[dict[str, Any]]:
+    strategy, n, row = task
+    return climbed(bench_of(PAIR, "aime", n, strategy=strategy, problems=3), row, LADDER)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--n", type=int, nargs="+", default=[16, 64])
+    widths = parser.parse_args().n
+    rows = bench_of(PAIR, "aime", 16, problems=3).rows
+    tasks = [(strategy, n, row) for n in widths for strategy in STRATEGIES for row in rows]
+    found: dict[tuple[str, int], list[list[dict[str, Any]]]] = {}
+    for (strategy, n, _), rungs in in_parallel(NAME, problem, tasks):
+        found.setdefault((strategy, n), []).append(rungs)
+    cells = {cell: averaged(problems) for cell, problems in found.items()}
+    lines = [
+        (
+            *cell,
+            f"{rungs[0]['goodput']:.1f}",
+            *(f"{r['goodput_gain']:.2f}" for r in rungs[1:]),
+            f"{rungs[2]['latency_cut']:.0%}",
+            f"{rungs[2]['kept_steps'] / rungs[2]['steps']:.0%}",
+            "yes" if rungs[2]["same_trees"] == 1 else "no",
+        )
+        for cell, rungs in cells.items()
+    ]
+    head = (
+        "search",
+        "n",
+        "stock, tokens/s",
+        "suffix",
+        "+P+M+S",
+        "latency cut",
+        "steps begun ahead",
+    )
+    told = table((*head, "same trees"), lines, "1.5B+1.5B, AIME-like: goodput gain")
+    keep_tables(NAME, "Other searches on the simulated 4090", [told])
+    keep(
+        NAME,
+        {
+            "simulated": True,
+            "cells": [{"search": s, "n": n, "rungs": r} for (s, n), r in cells.items()],
+        },
+    )
+    print(told)
+    gains = {f"{s} n={n}": round(r[2]["goodput_gain"], 3) for (s, n), r in cells.items()}
+    report(simulated=True, goodput_gain=gains)
+
+
+if __name__ == "__main__":
+    main()
