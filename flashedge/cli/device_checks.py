@@ -44,6 +44,22 @@ def profile(config: Config) -> Check:
     )
 
 
+def kv_memory(config: Config) -> Check:
+    """Whether one engine can have what the other gives up while both run."""
+    from flashedge.runtime.profiles import device_kind
+
+    if not config.scheduling_kv_split:
+        detail = "as the memory plan divides it ([scheduling] kv_split is off)"
+    elif device_kind() == "cpu":
+        detail = "moves between the engines while they run; what neither uses is the system's"
+    else:
+        detail = (
+            "fixed when the engines start: vLLM's KV tensor on a card can't give back a part of "
+            "its memory, so only quotas within each engine's own move"
+        )
+    return Check(name="kv memory", verdict=GOOD, detail=detail)
+
+
 def judged(found: Profile) -> Check:
     """Figures; a warning where they are far below the data sheet or the device was slowed."""
     from profiler.datasheet import compare

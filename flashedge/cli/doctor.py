@@ -73,7 +73,15 @@ def examine() -> Iterator[Check]:
     there = "" if config.config_file.exists() else " (not there: defaults)"
     yield Check(name="configuration", verdict=GOOD, detail=f"{config.config_file}{there}")
     yield _memory()
-    for check in (_disk, _state, _models, _calibrations, device_checks.profile, _daemon):
+    for check in (
+        _disk,
+        _state,
+        _models,
+        _calibrations,
+        device_checks.profile,
+        device_checks.kv_memory,
+        _daemon,
+    ):
         yield _safely(check, config)
 
 

@@ -79,6 +79,7 @@ class KvKeeper:
         self._runs: dict[RunMemory, None] = {}
         self._phases = Phases()
         self._away: Phase | None = None
+        self._budgets: dict[Phase, tuple[int, int | None]] = {}
         self._split = self._halves()
         self._load: Workload | None = NOMINAL
         self._dirty = False
@@ -211,8 +212,10 @@ class KvKeeper:
         shares.sort(key=lambda share: share[1] - share[3])  # who gives, before who takes
         for phase, kv_bytes, batch, _ in shares:
             paths = batch if load is None else load.paths
-            limit = batch if batch < paths else None
-            await self._asked(self._engines[phase].budget(kv_bytes, limit))
+            asked = kv_bytes, batch if batch < paths else None
+            if self._budgets.get(phase) != asked:
+                self._budgets[phase] = asked
+                await self._asked(self._engines[phase].budget(*asked))
         if not same_bytes(last, split):
             self.moves += 1
         for run in self._runs:

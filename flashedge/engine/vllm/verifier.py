@@ -80,6 +80,10 @@ class VllmVerifier(EngineFront):
             cached_tokens=0,
         )
 
+    def forget_scores(self) -> None:
+        """Drop the scores kept from before (for measurements: the KV alone is not all it keeps)."""
+        self._memo.clear()
+
     def _path(self, request: ScoreRequest) -> _Path:
         ids = list(self._prm.prefix(request.problem))
         scored: list[int] = []

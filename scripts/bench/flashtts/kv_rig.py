@@ -1,0 +1,125 @@
+"""Real engines with a KV keeper, for measurements of the split and the offload."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import psutil
+
+from flashedge.config import Config, load_config
+from flashedge.engine.vllm.pair import VllmPair
+from flashedge.events import Event
+from flashedge.grading import Grader
+from flashedge.registry import find_pair
+from flashedge.runtime.driver import Driver, Outcome
+from flashedge.runtime.engines import Engines
+from flashedge.runtime.kv_curves import curves_for
+from flashedge.runtime.kv_keeper import KvKeeper, Split
+from flashedge.runtime.kv_start import keeper_by
+from flashedge.runtime.spec import RunSpec
+from flashedge.runtime.strategies import search_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timed:
+    """One search. seconds: all of it; offloads, moves: of the KV memory in it."""
+
+    outcome: Outcome
+    seconds: float
+    generate_s: float
+    verify_s: float
+    offloads: int
+    moves: int
+    record: dict[str, object]
+
+
+class Rig:
+    """The bundled pair. kv_bytes: of both engines together; each has a pool of that size."""
+
+    def __init__(self, pair: VllmPair, config: Config, grader: Grader, kv_bytes: int) -> None:
+        self.pair = pair
+        self.kv_bytes = kv_bytes
+        self._config = config
+        self._engines = Engines(
+            generator=pair.generator,
+            verifier=pair.verifier,
+            grader=grader,
+            speculation=config.scheduling_speculation,
+        )
+
+    @asynccontextmanager
+    async def keeper(
+        self, forced: Split | None = None, *, offload: bool = False
+    ) -> AsyncIterator[KvKeeper]:
+        """By the profile of the machine (`flashedge profile`) if there is one."""
+        config = self._config
+        made = await keeper_by(
+            curves_for(find_pair("bundled", config), config),
+            self.pair.generator,
+            self.pair.verifier,
+            kv_bytes=self.kv_bytes,
+            max_batch=config.max_num_seqs,
+            offload=offload,
+            folder_bytes=1 << 34,
+            forced=forced,
+        )
+        await made.start()
+        yield made
+        await made.settled()
+        await made.stop()
+        for engine in (self.pair.generator, self.pair.verifier):
+            await engine.restore()
+
+    async def search(self, keeper: KvKeeper, spec: RunSpec) -> Timed:
+        """One search on engines that forgot what they computed before."""
+        for engine in (self.pair.generator, self.pair.verifier):
+            await engine.offload(keep=False)
+            await engine.restore()
+        self.pair.verifier.forget_scores()
+        engines = replace(
+            self._engines,
+            generator=keeper.generator(self.pair.generator),
+            verifier=keeper.verifier(self.pair.verifier),
+        )
+        prompt = self.pair.generator.codec.encode_chat(spec.problem.messages)
+        events: list[Event] = []
+        began = time.monotonic()
+        moves, offloads = keeper.moves, keeper.offloads
+        with keeper.join(events.append, baseline=False) as memory:
+            search = memory.watched(search_of(spec), len(prompt))
+            driver = Driver(search, spec, prompt, engines, events.append)
+            outcome = await driver.run()
+        return Timed(
+            outcome=outcome,
+            seconds=time.monotonic() - began,
+            generate_s=driver.generating.seconds,
+            verify_s=driver.verifying.seconds,
+            offloads=keeper.offloads - offloads,
+            moves=keeper.moves - moves,
+            record=memory.record,
+        )
+
+    def resident_bytes(self) -> dict[str, int]:
+        """Of both engines' processes."""
+        engines = {"generator": self.pair.generator, "verifier": self.pair.verifier}
+        return {
+            name: int(psutil.Process(engine.health().pid).memory_info().rss)
+            for name, engine in engines.items()
+        }
+
+
+@asynccontextmanager
+async def rig(kv_bytes: int, **settings: object) -> AsyncIterator[Rig]:
+    """Started. settings: Config fields."""
+    half = kv_bytes // 2
+    config = load_config({"generator_kv_bytes": half, "verifier_kv_bytes": half, **settings})
+    pair, grader = VllmPair(find_pair("bundled", config), config), Grader()
+    await pair.start()
+    try:
+        yield Rig(pair, config, grader, 2 * half)
+    finally:
+        await pair.stop()
+        await grader.close()

@@ -1,0 +1,144 @@
+"""What is resident while the split moves, and while KV is offloaded?
+
+Both engines fill their KV pools with distinct prompts; then the generator's share goes down and up
+again, and both are offloaded (into memory, into a file, dropped) and restored. After each step the
+resident bytes of both engine processes. The tokens of one request are compared throughout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from flashedge.engine.base import ExtendRequest, ScoreRequest
+from flashedge.engine.vllm.front import EngineFront
+from flashedge.types import Problem, Sampling
+from scripts.bench.daemon import report
+from scripts.bench.flashtts.kv_rig import Rig, rig
+
+MIB = 1 << 20
+PROBLEM = Problem.from_text("Tom has 57 cards. Day 1: drops 44. How many cards has he?")
+
+
+async def measure(kv_bytes: int) -> None:
+    rows: list[dict[str, Any]] = []
+    async with rig(kv_bytes) as here:
+        generator, verifier = here.pair.generator, here.pair.verifier
+
+        async def row(step: str, doing: Awaitable[Any] | None = None) -> None:
+            clock = asyncio.get_running_loop().time
+            began = clock()
+            if doing is not None:
+                await doing
+            seconds = clock() - began
+            found = {name: round(size / MIB, 1) for name, size in here.resident_bytes().items()}
+            rows.append({"step": step, "seconds": round(seconds, 4), **found})
+            print(rows[-1], flush=True)
+
+        expected = await drawn(here)
+        await row("started")
+        await row("both filled", asyncio.gather(fill_generator(here), fill_verifier(here)))
+        for share in (0.5, 0.25, 0.1, 0.9, 0.5):
+            await row(f"generator has {share:.2f}", divided(here, share))
+        same = [await drawn(here) == expected]
+        await row("filled again", asyncio.gather(fill_generator(here), fill_verifier(here)))
+        for to_file in (False, True):
+            async with saving(here, to_file):
+                place = "a file" if to_file else "memory"
+                await row(f"generator's KV in {place}", generator.offload())
+                await row("verifier's KV too", verifier.offload())
+                await row("verifier restored", verifier.restore())
+                await row("generator restored", generator.restore())
+            same.append(await drawn(here) == expected)
+        await row("generator's KV dropped", generator.offload(keep=False))
+        await row("and begun again", generator.restore())
+        same.append(await drawn(here) == expected)
+    report(kv_mib=kv_bytes / MIB, rows=rows, tokens_identical=same)
+
+
+async def divided(here: Rig, share: float) -> None:
+    part = int(here.kv_bytes * share)
+    engines: list[tuple[EngineFront, int]] = [
+        (here.pair.generator, part),
+        (here.pair.verifier, here.kv_bytes - part),
+    ]
+    for engine, size in engines:
+        await engine.budget(size)
+
+
+async def drawn(here: Rig) -> tuple[int, ...]:
+    ids: list[int] = []
+    async for chunk in here.pair.generator.extend(request(here, (), 1, 100)):
+        ids += chunk.token_ids
+    return tuple(ids)
+
+
+async def fill_generator(here: Rig) -> None:
+    """Distinct prompts, until more was computed than the pool holds."""
+    view = await here.pair.generator.view()
+    length = here.pair.generator.max_model_len - 100
+    draw = random.Random(0)
+    for _ in range(-(-view.blocks_total * view.block_tokens // (16 * length))):
+        await asyncio.gather(*(_fill(here, draw, length) for _ in range(16)))
+
+
+async def _fill(here: Rig, draw: random.Random, length: int) -> None:
+    filler = tuple(draw.choices(range(10, 400), k=length))
+    async for _ in here.pair.generator.extend(request(here, filler, 0, 1)):
+        pass
+
+
+async def fill_verifier(here: Rig) -> None:
+    view = await here.pair.verifier.view()
+    draw = random.Random(1)
+    scored = 0
+    while scored < view.blocks_total * view.block_tokens:
+        found = await asyncio.gather(
+            *(
+                here.pair.verifier.score(
+                    ScoreRequest(
+                        problem=PROBLEM,
+                        steps=(" ".join(str(draw.randint(10, 99)) for _ in range(120)),),
+                    )
+                )
+                for _ in range(16)
+            )
+        )
+        scored += sum(one.tokens for one in found)
+
+
+def request(here: Rig, filler: tuple[int, ...], seed: int, tokens: int) -> ExtendRequest:
+    return ExtendRequest(
+        token_ids=(*here.pair.generator.codec.encode_chat(PROBLEM.messages), *filler),
+        seed=seed,
+        sampling=Sampling(temperature=0.8),
+        max_tokens=tokens,
+        to_boundary=False,
+    )
+
+
+@asynccontextmanager
+async def saving(here: Rig, to_file: bool) -> AsyncIterator[None]:
+    """Where both engines put what they save."""
+    engines = (here.pair.generator, here.pair.verifier)
+    before = [engine.options for engine in engines]
+    for engine in engines:
+        engine._options = replace(engine.options, offload_to_file=to_file)
+    yield
+    for engine, options in zip(engines, before, strict=True):
+        engine._options = options
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--mib", type=int, default=256, help="KV of both engines together")
+    asyncio.run(measure(parser.parse_args().mib * MIB))
+
+
+if __name__ == "__main__":
+    main()
