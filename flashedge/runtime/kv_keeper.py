@@ -82,6 +82,7 @@ class KvKeeper:
         self._budgets: dict[Phase, tuple[int, int | None]] = {}
         self._split = self._halves()
         self._load: Workload | None = NOMINAL
+        self._guests = 0
         self._dirty = False
         self._task: asyncio.Task[None] | None = None
         self.moves = 0
@@ -106,6 +107,11 @@ class KvKeeper:
 
     def generator(self, engine: Generator) -> Generator:
         return SharedGenerator(engine, lambda: self._open(Phase.GENERATE))
+
+    def guest(self, engine: Generator) -> Generator:
+        """For requests that belong to no run. While one is open no turns are taken: guests could
+        keep a run's scoring waiting for ever."""
+        return SharedGenerator(engine, self._host)
 
     def verifier(self, engine: Verifier) -> Verifier:
         return SharedVerifier(engine, lambda: self._open(Phase.VERIFY))
@@ -140,6 +146,17 @@ class KvKeeper:
             self._phases = self._phases.closed(phase)
             self._look()
 
+    @contextmanager
+    def _host(self) -> Iterator[None]:
+        self._guests += 1
+        if self._split.offload:
+            self._kick()
+        try:
+            with self._open(Phase.GENERATE):
+                yield
+        finally:
+            self._guests -= 1
+
     def _look(self) -> None:
         if self._away is not None and self._phases.due is self._away:
             self._kick()
@@ -169,7 +186,7 @@ class KvKeeper:
         if self._forced is not None:
             return self._forced(load)
         costs: dict[str, Any] = {"generator": self._costs[0], "verifier": self._costs[1]}
-        link = self._measured_link()
+        link = None if self._guests else self._measured_link()
         try:
             new = best_split(load, kv_bytes=self._kv_bytes, link=link, **costs)
         except ConfigError:

@@ -29,24 +29,23 @@ async def keeper_of(
     pair: Pair, generator: Generator, verifier: Verifier, config: Config
 ) -> KvKeeper | None:
     """Started. None where it is switched off, or the device keeps each engine's memory where it
-    is: the split is the memory plan's then. Raises EngineError."""
+    is, or an engine does not answer: the split is the memory plan's then."""
     mechanisms = {generator.health().kv_memory, verifier.health().kv_memory}
     if not config.scheduling_kv_split or mechanisms != {MOVES}:
         return None
     try:
-        curves = await asyncio.to_thread(curves_for, pair, config)
+        keeper = await keeper_by(
+            await asyncio.to_thread(curves_for, pair, config),
+            generator,
+            verifier,
+            kv_bytes=sum(kv_plan(pair, config)),
+            max_batch=config.max_num_seqs,
+            offload=config.scheduling_offload,
+            folder_bytes=_free_bytes(config.state_dir),
+        )
     except FlashEdgeError as error:
         log.warning("KV memory stays as planned: %s", error.line)
         return None
-    keeper = await keeper_by(
-        curves,
-        generator,
-        verifier,
-        kv_bytes=sum(kv_plan(pair, config)),
-        max_batch=config.max_num_seqs,
-        offload=config.scheduling_offload,
-        folder_bytes=_free_bytes(config.state_dir),
-    )
     await keeper.start()
     return keeper
 

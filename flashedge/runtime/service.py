@@ -301,20 +301,17 @@ class Service:
     def _engines_for(self, run: Run) -> Engines:
         pair, stock = self._engines, run.spec.baseline
         verifier = pair.stock_verifier if stock else pair.verifier
+        memory = self._memory
         ordered = self.config.scheduling_prefix_order and not stock
         return Engines(
-            generator=self._shared(pair.stock_generator if stock else pair.generator),
-            verifier=verifier if self._memory is None else self._memory.verifier(verifier),
+            generator=generator if memory is None else memory.generator(generator),
+            verifier=verifier if memory is None else memory.verifier(verifier),
             grader=self._grader,
             texts=self._texts,
             order=sweep_order if ordered else arrival_order,
             speculation=self.config.scheduling_speculation and not stock,
             lookahead=self.config.scheduling_lookahead and not stock,
         )
-
-    def _shared(self, generator: Generator) -> Generator:
-        """One whose requests count for the KV memory."""
-        return generator if self._memory is None else self._memory.generator(generator)
 
     def _memory_of(self, run: Run) -> AbstractContextManager[RunMemory | FixedMemory]:
         if self._memory is None:
@@ -333,7 +330,9 @@ class Service:
         if self._chats + spec.n > MAX_CHATS:
             raise QueueFull(f"{self._chats} completions are open", retry_after_s=RETRY_AFTER_S)
         seed = secrets.randbelow(MAX_SEED) if spec.seed is None else spec.seed
-        generator = self._shared(self._engines.generator)
+        generator = self._engines.generator
+        if self._memory is not None:
+            generator = self._memory.guest(generator)
         choices = [
             stream_choice(generator, spec, prompt_ids, i, child_seed(seed, 0, i))
             for i in range(spec.n)

@@ -28,7 +28,7 @@ from tests.unit.runtime_rig import (
     BEAM,
     BEST,
     CONFIG,
-    TIGHT,
+    ROOM,
     TINY,
     assert_nothing_left,
     both,
@@ -37,7 +37,6 @@ from tests.unit.runtime_rig import (
     sim_engines,
 )
 
-ROOM = replace(TIGHT, kv_bytes=2 * TIGHT.kv_bytes)
 DVTS = replace(BEAM, strategy="dvts", n=8, seed=3)
 LINK = HostLink(bytes_per_s=1e12, capacity_bytes=1 << 30)
 IN_TURN = KvSplit(
@@ -194,6 +193,30 @@ def test_in_turn_with_several_runs_and_a_chat(saved: bool) -> None:
             moved = sum(e.saved_bytes for e in told[0].events if isinstance(e, Offloaded))
             assert (moved > 0) == saved
             assert told[0].record["offload"] is True
+
+    run_virtual(main())
+
+
+def test_no_turns_are_taken_while_a_guest_is_there() -> None:
+    """A chat without end must not keep a run from being scored."""
+
+    async def main() -> None:
+        async with kept(kv_bytes=ROOM.kv_bytes // 2 + 8192, link=LINK) as here:
+            guest = here.keeper.guest(here.engines.generator)
+            chat = ask(here.engines.generator, BEAM.problem, seed=9, max_tokens=40)
+
+            async def chatting() -> None:
+                while True:
+                    await generate(guest, chat)
+
+            for _ in range(2):
+                endless = [asyncio.create_task(chatting()) for _ in range(3)]
+                told = await here.drive(BEAM)
+                assert told.outcome == await plain(BEAM)
+                assert told.count(Offloaded) == 0
+                for task in endless:
+                    task.cancel()
+                await asyncio.wait(endless)
 
     run_virtual(main())
 

@@ -10,13 +10,29 @@ from dataclasses import replace
 import pytest
 
 from flashedge.errors import ConfigError
-from flashedge.scheduling.kv_split import HostLink, best_split, predicted, settled
+from flashedge.scheduling.kv_split import HostLink, best_split, predicted, refitted, settled
 from flashedge.scheduling.kv_stages import EngineCost, Stage, Workload
 from tests.unit.split_rig import LARGE, LEVEL, MIB, SMALL, VERIFIER_7B, Whole, half, split_of
 
 LINK = HostLink(bytes_per_s=25e9, capacity_bytes=1 << 35, switch_s=0.005)
 FLAT = EngineCost(curve=Whole(fixed=1, each=0), kv_bytes_per_token=1)
 ALONE = Workload(paths=8, context_tokens=0, live_tokens=0, step_tokens=10)
+
+
+def test_a_standing_split_gets_the_batch_limits_of_another_load() -> None:
+    """Hysteresis keeps bytes; a limit of a small level must not hold back a large one."""
+    few = replace(LEVEL, paths=4, live_tokens=1600)
+    standing = split_of(3000 * MIB, few)
+    assert (standing.decode_batch, standing.prefill_batch) == (4, 4)
+    costs = {"generator": SMALL, "verifier": VERIFIER_7B}
+    now = refitted(standing, LEVEL, **costs)
+    assert (now.generator_bytes, now.verifier_bytes) == (
+        standing.generator_bytes,
+        standing.verifier_bytes,
+    )
+    assert min(now.decode_batch, now.prefill_batch) > 4
+    assert now.seconds == predicted(standing, LEVEL, **costs)
+    assert refitted(standing, few, **costs) == standing
 
 
 # ---------------------------------------------------------------- what is chosen
