@@ -300,6 +300,7 @@ class Service:
 
     def _engines_for(self, run: Run) -> Engines:
         pair, stock = self._engines, run.spec.baseline
+        generator = pair.stock_generator if stock else pair.generator
         verifier = pair.stock_verifier if stock else pair.verifier
         memory = self._memory
         ordered = self.config.scheduling_prefix_order and not stock
