@@ -4,8 +4,8 @@
 
 KV memory of both engines together from 1.5 to 14 GB, as in the paper, and below it to where one
 path still fits: step lengths of MATH need less KV than AIME's. Beam search on the simulated 4090,
-two AIME-like problems a point. Gains are over the stock loop and over suffix scoring, which is
-what the paper's baseline may already have had. The last line is JSON.
+one AIME-like problem a point. Gains are over the stock loop and over suffix scoring, which is what
+the paper's baseline may already have had. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from scripts.bench.flashtts.study import (
 
 NAME = "memory_sweep"
 BYTES = (0.3e9, 0.5e9, 0.75e9, 1.0e9, 1.5e9, 3e9, 6e9, 14e9)
-LADDER = RUNGS[:5]
+LADDER = RUNGS[:4]
 TOKENS = 4096  # of the longest path; each engine holds one
 
 
 def problem(pair: str, n: int, task: tuple[float, int]) -> list[dict[str, Any]]:
     kv_bytes, row = task
-    return climbed(bench_of(pair, "aime", n, problems=2, kv_bytes=int(kv_bytes)), row, LADDER)
+    return climbed(bench_of(pair, "aime", n, problems=1, kv_bytes=int(kv_bytes)), row, LADDER)
 
 
 def budgets(pair: str, n: int) -> list[float]:
@@ -52,7 +52,7 @@ def main() -> None:
     parser.add_argument("--pair", choices=list(PAIRS), default="1.5B+1.5B")
     parser.add_argument("--n", type=int, default=128)
     asked = parser.parse_args()
-    rows = bench_of(asked.pair, "aime", asked.n, problems=2).rows
+    rows = bench_of(asked.pair, "aime", asked.n, problems=1).rows
     tasks = [(kv, row) for kv in budgets(asked.pair, asked.n) for row in rows]
     found: dict[float, list[list[dict[str, Any]]]] = {}
     work = partial(problem, asked.pair, asked.n)

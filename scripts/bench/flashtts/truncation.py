@@ -5,7 +5,7 @@
 The paper's duplicates begin with a part of what their sibling drew ahead, drawn around R; ours
 draw what they would have drawn anyway, or nothing. So a run with R builds *another* tree: its gain
 compares unlike with unlike, and the table says how many trees are the same. 1.5B + 1.5B on the
-simulated 4090, three AIME-like problems, the batch kept as large as it was (the paper's rule);
+simulated 4090, two AIME-like problems, the batch kept as large as it was (the paper's rule);
 gains are over the same run without speculation. The last line is JSON.
 """
 
@@ -36,7 +36,7 @@ Task = tuple[int, bool, int]  # n, with the data sheet alone, row
 
 def problem(task: Task) -> list[dict[str, Any]]:
     n, sheet, row = task
-    bench = bench_of(PAIR, "aime", n, problems=3)
+    bench = bench_of(PAIR, "aime", n, problems=2)
     device = bench.setup.device
     if sheet:
         device = replace(device, overhead_s=0.002, sequence_s=0.0)
@@ -54,7 +54,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, nargs="+", default=[16, 64])
     widths = parser.parse_args().n
-    rows = bench_of(PAIR, "aime", 16, problems=3).rows
+    rows = bench_of(PAIR, "aime", 16, problems=2).rows
     tasks = [(n, sheet, row) for n in widths for sheet in (False, True) for row in rows]
     found: dict[tuple[int, bool], list[list[dict[str, Any]]]] = {}
     for (n, sheet, _), ratios in in_parallel(NAME, problem, tasks):

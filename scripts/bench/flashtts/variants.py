@@ -3,7 +3,7 @@
     python -m scripts.bench.flashtts.variants [--n 16 64]
 
 Beam search, DVTS, dynamic branching, varying granularity (steps of at most 64 tokens for the first
-three, 2,048 then, as in the paper) and REBASE with 1.5B + 1.5B on the simulated 4090, three
+three, 2,048 then, as in the paper) and REBASE with 1.5B + 1.5B on the simulated 4090, two
 AIME-like problems each: the stock loop, suffix scoring, everything but lookahead. The last line is
 JSON.
 """
@@ -34,14 +34,14 @@ Task = tuple[str, int, int]  # strategy, n, row
 
 def problem(task: Task) -> list[dict[str, Any]]:
     strategy, n, row = task
-    return climbed(bench_of(PAIR, "aime", n, strategy=strategy, problems=3), row, LADDER)
+    return climbed(bench_of(PAIR, "aime", n, strategy=strategy, problems=2), row, LADDER)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, nargs="+", default=[16, 64])
     widths = parser.parse_args().n
-    rows = bench_of(PAIR, "aime", 16, problems=3).rows
+    rows = bench_of(PAIR, "aime", 16, problems=2).rows
     tasks = [(strategy, n, row) for n in widths for strategy in STRATEGIES for row in rows]
     found: dict[tuple[str, int], list[list[dict[str, Any]]]] = {}
     for (strategy, n, _), rungs in in_parallel(NAME, problem, tasks):
