@@ -152,7 +152,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--fit-rows", type=int, default=512)
     parser.add_argument(
-        "--rollouts", type=int, default=1024, help="problems that the generator solves four times"
+        "--rollouts", type=int, default=384, help="problems that the generator solves four times"
     )
     parser.add_argument("--problems", type=int, default=200)
     parser.add_argument("--split", choices=("heldout", "calibration"), default="heldout")
