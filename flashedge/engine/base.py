@@ -136,7 +136,10 @@ class Codec(Protocol):
 class Speculator(Protocol):
     """A generator's work beyond the steps that were asked for. A request whose path, seed and
     sampling were drawn ahead begins with those tokens by itself. Nothing here raises: of an engine
-    that is dead nothing is left."""
+    that is dead nothing is left. flat_batch: see `speculation.BatchView`; may be set at any time.
+    """
+
+    flat_batch: int
 
     async def whole_drafts(self, run: str) -> tuple[WholeDraft, ...]:
         """Following steps of a run that are drawn to their end and not asked for."""

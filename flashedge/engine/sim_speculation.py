@@ -41,6 +41,7 @@ class SimSpeculator:
         self._config = config
         self._jobs = jobs
         self._truncation = truncation
+        self.flat_batch = config.flat_batch
         self._board = DraftBoard()
         self._drafting: dict[Draft, Drafting] = {}
         self._ids = count(FIRST_ID)
@@ -111,7 +112,7 @@ class SimSpeculator:
                 waiting=sum(not s.speculative for s in self._scheduler.waiting),
                 max_running=self._scheduler.max_num_seqs,
                 spare_blocks=self._scheduler.spare_blocks,
-                flat_batch=self._config.flat_batch,
+                flat_batch=self.flat_batch,
             )
         )
         for draft in plan.hold:

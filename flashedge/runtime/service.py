@@ -31,6 +31,7 @@ from flashedge.runtime.calibrations import as_asked, with_early_exit
 from flashedge.runtime.chat import ChatDelta, ChatSpec, stream_choice
 from flashedge.runtime.driver import Driver, Outcome
 from flashedge.runtime.engines import Engines, TextGroups, WordGroups
+from flashedge.runtime.flat_steps import tell_flat_batch
 from flashedge.runtime.kv_keeper import KvKeeper
 from flashedge.runtime.kv_run import FixedMemory, RunMemory
 from flashedge.runtime.kv_start import keeper_of
@@ -125,6 +126,7 @@ class Service:
             self_test = await self._engines.self_test()
             generator, verifier = self._engines.generator, self._engines.verifier
             self._memory = await keeper_of(self._pair, generator, verifier, self.config)
+            await tell_flat_batch(self._pair, generator, self.config)
             self._self_test = self_test
         except Exception as error:
             self._failure = (

@@ -18,8 +18,7 @@ from flashedge.types import Granularity
 class VllmSpeculator:
     """Implements `engine.base.Speculator`.
 
-    flat_batch: see `speculation.BatchView`; told to the engine with each level, so it may be set at
-    any time and outlives a restart.
+    flat_batch: told to the engine with each level, so it outlives a restart.
     """
 
     def __init__(self, process: EngineProcess) -> None:
