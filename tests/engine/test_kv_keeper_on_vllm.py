@@ -1,0 +1,143 @@
+"""The KV memory of the real engines moves while searches run, and no tree changes."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import pytest
+import pytest_asyncio
+
+from flashedge.config import load_config
+from flashedge.engine.base import EngineView
+from flashedge.engine.vllm.pair import VllmPair
+from flashedge.events import Event, KvSplitChanged, Offloaded, Restored
+from flashedge.grading import Grader
+from flashedge.registry import find_pair
+from flashedge.runtime.driver import Outcome
+from flashedge.runtime.engines import Engines
+from flashedge.runtime.kv_curves import curves_for
+from flashedge.runtime.kv_keeper import KvKeeper
+from flashedge.runtime.kv_start import keeper_by
+from flashedge.runtime.spec import RunSpec
+from flashedge.scheduling.kv_split import KvSplit
+from flashedge.scheduling.kv_stages import Workload
+from tests.contracts.engine_rig import settle
+from tests.engine.test_driver_on_vllm import HARD
+from tests.unit.runtime_rig import driver_of
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SPECS = [
+    RunSpec(problem=HARD[i], pair="bundled", strategy=strategy, n=8, seed=21 + i)
+    for i, strategy in enumerate(("beam", "dvts", "rebase", "dynamic_branching"))
+]
+Split = Callable[[Workload | None], KvSplit]
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def engines(pair: VllmPair) -> AsyncIterator[Engines]:
+    grader = Grader()
+    yield Engines(generator=pair.generator, verifier=pair.verifier, grader=grader)
+    await grader.close()
+
+
+@asynccontextmanager
+async def kept(
+    pair: VllmPair, kv_bytes: int, forced: Split | None = None
+) -> AsyncIterator[KvKeeper]:
+    """A keeper of `kv_bytes` for both; the budgets are as before afterwards."""
+    config = load_config(environ={"FLASHEDGE_HOME": "/nonexistent"})
+    before = [await engine.view() for engine in (pair.generator, pair.verifier)]
+    keeper = await keeper_by(
+        curves_for(find_pair("bundled", config), config),
+        pair.generator,
+        pair.verifier,
+        kv_bytes=kv_bytes,
+        max_batch=config.max_num_seqs,
+        offload=True,
+        folder_bytes=1 << 30,
+        forced=forced,
+    )
+    await keeper.start()
+    try:
+        yield keeper
+    finally:
+        await keeper.settled()
+        await keeper.stop()
+        for engine, view in zip((pair.generator, pair.verifier), before, strict=True):
+            await engine.restore()
+            await engine.budget(view.quota_blocks * view.block_bytes)
+
+
+def quotas(least: tuple[EngineView, EngineView], in_turn: bool) -> Split:
+    """A split that is another one at each call: shares change, and turns begin and end."""
+    calls = itertools.count()
+    sizes = [33 * view.block_bytes for view in least]  # a path of full length and its next block
+
+    def split(load: Workload | None) -> KvSplit:
+        call = next(calls)
+        offload = in_turn and call % 4 > 1
+        shares = [size * (1 + (call + i) % 3) for i, size in enumerate(sizes)]
+        both = sum(shares)
+        return KvSplit(
+            generator_bytes=both if offload else shares[0],
+            verifier_bytes=both if offload else shares[1],
+            decode_batch=64 if call % 7 else 2,
+            prefill_batch=64 if call % 5 else 3,
+            generate_s=0.0,
+            verify_s=0.0,
+            offload=offload,
+            generator_saved=call % 3 > 0,
+            verifier_saved=call % 2 > 0,
+        )
+
+    return split
+
+
+async def driven(engines: Engines, keeper: KvKeeper, spec: RunSpec) -> tuple[Outcome, list[Event]]:
+    events: list[Event] = []
+    shared = replace(
+        engines,
+        generator=keeper.generator(engines.generator),
+        verifier=keeper.verifier(engines.verifier),
+    )
+    with keeper.join(events.append, baseline=False) as memory:
+        driver = driver_of(shared, spec, events.append, watch=memory.watched)
+        return await driver.run(), events
+
+
+@pytest.mark.parametrize("in_turn", [False, True], ids=["split", "in turn"])
+async def test_trees_while_the_memory_moves(
+    pair: VllmPair, engines: Engines, in_turn: bool
+) -> None:
+    """Two runs at a time, the memory so tight that requests are preempted."""
+    plain = [await driver_of(engines, spec, lambda _: None).run() for spec in SPECS]
+    views = await pair.generator.view(), await pair.verifier.view()
+    async with kept(pair, 1 << 40, quotas(views, in_turn)) as keeper:
+        told: list[tuple[Outcome, list[Event]]] = []
+        for some in (SPECS[:2], SPECS[2:]):
+            told += await asyncio.gather(*(driven(engines, keeper, spec) for spec in some))
+        assert [outcome for outcome, _ in told] == plain
+        events = [event for _, found in told for event in found]
+        assert sum(isinstance(event, KvSplitChanged) for event in events) > 10
+        for kind in (Offloaded, Restored):
+            assert (sum(isinstance(event, kind) for event in events) > 4) == in_turn
+    after = await pair.generator.view()
+    assert after.preemptions > views[0].preemptions
+    for engine in (pair.generator, pair.verifier):
+        await settle(engine)
+
+
+async def test_what_it_decides_itself_changes_no_tree_either(
+    pair: VllmPair, engines: Engines
+) -> None:
+    view = await pair.generator.view()
+    async with kept(pair, 100 * view.block_bytes) as keeper:
+        for spec in SPECS:
+            outcome, events = await driven(engines, keeper, spec)
+            assert outcome == await driver_of(engines, spec, lambda _: None).run()
+            assert any(isinstance(event, KvSplitChanged) for event in events)

@@ -1,0 +1,28 @@
+"""Random steps on the real engines: nothing leaks, every answer is the same.
+
+FLASHEDGE_KV_STEPS sets how many.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from flashedge.engine.vllm.pair import VllmPair
+from flashedge.types import Problem
+from tests.contracts.kv_machine import Machine, walk
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+STEPS = int(os.environ.get("FLASHEDGE_KV_STEPS", "40"))
+
+
+async def test_random_steps_leave_nothing(pair: VllmPair, problem: Problem) -> None:
+    engines = (pair.generator, pair.verifier)
+    before = [await engine.view() for engine in engines]
+    try:
+        await walk(Machine(*engines, problem, seed=7), STEPS)
+    finally:
+        for engine, view in zip(engines, before, strict=True):
+            await engine.restore()
+            await engine.budget(view.quota_blocks * view.block_bytes)
