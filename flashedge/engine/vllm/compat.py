@@ -7,7 +7,11 @@ Checked with vLLM 0.32.0. Seams used beyond the public API:
   `add_request`, `finish_requests`, `update_from_output`, `_handle_stopped_request`,
   `_enqueue_waiting_request`, `kv_holding_waiting`, `kv_cache_manager.allocate_slots` (wrapped),
   `Request.max_tokens` raised while it lives, `kv_transfer_params` as a way to the front end;
-- utility methods added to `EngineCore` (scheduler.py), called by `call_utility_async`;
+- utility methods added to `EngineCore` (control.py), called by `call_utility_async`;
+- the scheduler's pause state, its block pool's hashes and `max_num_active_reqs` (control.py,
+  quota.py);
+- a worker extension that reads `model_runner.kv_caches` (kv_memory.py), and on CPU
+  `gpu_model_runner.allocate_kv_cache` replaced (lazy_kv.py);
 - `vllm.v1.engine.utils.get_mp_context`, replaced below on CPU by a preloaded fork server;
 - `AsyncLLM.output_processor.propagate_error` and `engine_core.resources.engine_manager`
   (process.py), to fail open requests at once when the process dies.
