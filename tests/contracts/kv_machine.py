@@ -146,7 +146,7 @@ async def walk(machine: Machine, steps: int) -> None:
     for request, expected in zip(machine.requests, machine.tokens, strict=True):
         assert (await generate(machine.generator, request)).token_ids == expected
     assert machine.answered > steps // 4
-    assert machine.offloads > steps // 40
+    assert machine.offloads >= steps // 50
     preempted = [
         (await engine.view()).preemptions - view.preemptions
         for engine, view in zip(engines, before, strict=True)

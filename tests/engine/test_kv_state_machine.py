@@ -14,7 +14,7 @@ from flashedge.types import Problem
 from tests.contracts.kv_machine import Machine, walk
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-STEPS = int(os.environ.get("FLASHEDGE_KV_STEPS", "40"))
+STEPS = int(os.environ.get("FLASHEDGE_KV_STEPS", "100"))
 
 
 async def test_random_steps_leave_nothing(pair: VllmPair, problem: Problem) -> None:
