@@ -39,7 +39,7 @@ step_token = "<extra_0>"
 description = "just trained"
 generator = "{pair}"
 verifier = "{pair}"
-memory = {{ generator_kv_bytes = "512MiB", verifier_kv_bytes = "512MiB", total_bytes = "4GiB" }}
+memory = {{ generator_kv_bytes = "512MiB", verifier_kv_bytes = "2GiB", total_bytes = "4GiB" }}
 sampling = {{ temperature = 0.8 }}
 max_step_tokens = 192
 max_path_tokens = 768
@@ -66,8 +66,8 @@ def evaluate(
     (home / "config" / "models.toml").write_text(
         MODELS.format(pair=PAIR, generator=names["generator"], verifier=names["prm"])
     )
-    # 8 searches at once keep the engines' batches large; the results don't depend on it
-    settings = {"HOME": str(home.resolve()), "PORT": str(port), "PAIR": PAIR, "MAX_RUNNING": "8"}
+    # 4 searches at once keep the batches large, and their KV fits; the results don't depend on it
+    settings = {"HOME": str(home.resolve()), "PORT": str(port), "PAIR": PAIR, "MAX_RUNNING": "4"}
     env = {**os.environ, **{f"FLASHEDGE_{name}": value for name, value in settings.items()}}
     asked = ["--problems", str(file), "--limit", str(len(problems)), "--seed", str(seed)]
     asked += ["--n", ",".join(map(str, sizes)), "--output", str(folder)]
