@@ -5,15 +5,11 @@ Ref: arXiv 2509.00195 §4.1.2, whose batch stays as large as the level was; ADR 
 
 from __future__ import annotations
 
-import asyncio
 import logging
 
 from flashedge.config import Config
-from flashedge.engine.base import Generator
-from flashedge.errors import FlashEdgeError
-from flashedge.registry import Pair
-from flashedge.runtime.kv_curves import curves_for
-from flashedge.scheduling.cost_curves import MeasuredCurve
+from flashedge.engine.base import Speculator
+from flashedge.scheduling.cost_curves import CostCurve, MeasuredCurve
 from flashedge.scheduling.speculation import flat_batch
 
 log = logging.getLogger(__name__)
@@ -21,15 +17,9 @@ log = logging.getLogger(__name__)
 CONTEXT_TOKENS = 256  # of a path in the middle of its way
 
 
-async def tell_flat_batch(pair: Pair, generator: Generator, config: Config) -> None:
-    """Where there is no profile that fits, nothing is told: the places left by beams are filled."""
-    speculator = generator.speculator
+def tell_flat_batch(speculator: Speculator | None, curve: CostCurve, config: Config) -> None:
+    """Where no profile fits, nothing is told: only the places left by beams are filled."""
     if speculator is None or not config.scheduling_speculation:
-        return
-    try:
-        curve = (await asyncio.to_thread(curves_for, pair, config)).generator
-    except FlashEdgeError as error:
-        log.warning("steps are not known to be flat: %s", error.line)
         return
     if isinstance(curve, MeasuredCurve):
         step_s = curve.decode_at(CONTEXT_TOKENS)

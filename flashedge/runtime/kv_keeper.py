@@ -209,7 +209,7 @@ class KvKeeper:
             while self._dirty:
                 self._dirty = False
                 await self._move()
-        except Exception:
+        except Exception:  # a task that nobody awaits: the split stays, runs go on, the log has it
             log.exception("KV memory")
 
     async def _move(self) -> None:

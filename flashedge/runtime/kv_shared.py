@@ -7,53 +7,28 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractContextManager, aclosing
-from typing import Generic, TypeVar
 
 from flashedge.engine.base import (
     Chunk,
     Codec,
-    EngineView,
     ExtendRequest,
     Generator,
-    Health,
     ScoreRequest,
     Speculator,
     StepScores,
     Verifier,
 )
+from flashedge.engine.passing import E, Passing
 
-E = TypeVar("E", bound=Generator | Verifier)
 Open = Callable[[], AbstractContextManager[None]]
 
 
-class _Shared(Generic[E]):
+class _Shared(Passing[E]):
     """opened: a context for as long as a request is open."""
 
     def __init__(self, engine: E, opened: Open) -> None:
-        self._engine = engine
+        super().__init__(engine)
         self._opened = opened
-
-    @property
-    def max_model_len(self) -> int:
-        return self._engine.max_model_len
-
-    async def view(self) -> EngineView:
-        return await self._engine.view()
-
-    async def budget(self, kv_bytes: int, max_sequences: int | None = None) -> int:
-        return await self._engine.budget(kv_bytes, max_sequences)
-
-    async def offload(self, *, keep: bool = True) -> int:
-        return await self._engine.offload(keep=keep)
-
-    async def restore(self) -> int:
-        return await self._engine.restore()
-
-    def health(self) -> Health:
-        return self._engine.health()
-
-    async def wait_ready(self, timeout_s: float) -> None:
-        await self._engine.wait_ready(timeout_s)
 
 
 class SharedGenerator(_Shared[Generator]):

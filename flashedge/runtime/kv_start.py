@@ -14,7 +14,7 @@ from flashedge.engine.base import EngineView, Generator, Verifier
 from flashedge.engine.kv_plan import kv_plan
 from flashedge.errors import FlashEdgeError
 from flashedge.registry import Pair
-from flashedge.runtime.kv_curves import Curves, curves_for
+from flashedge.runtime.kv_curves import Curves
 from flashedge.runtime.kv_keeper import KvKeeper, Split
 from flashedge.scheduling.cost_curves import CostCurve
 from flashedge.scheduling.kv_split import HostLink
@@ -26,7 +26,7 @@ MOVES = "os"  # `Health.kv_memory`: what one engine gives up the other can have
 
 
 async def keeper_of(
-    pair: Pair, generator: Generator, verifier: Verifier, config: Config
+    pair: Pair, generator: Generator, verifier: Verifier, curves: Curves, config: Config
 ) -> KvKeeper | None:
     """Started. None where it is switched off, or the device keeps each engine's memory where it
     is, or an engine does not answer: the split is the memory plan's then."""
@@ -35,7 +35,7 @@ async def keeper_of(
         return None
     try:
         keeper = await keeper_by(
-            await asyncio.to_thread(curves_for, pair, config),
+            curves,
             generator,
             verifier,
             kv_bytes=sum(kv_plan(pair, config)),

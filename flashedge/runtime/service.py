@@ -7,22 +7,18 @@ import dataclasses
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import AbstractContextManager, aclosing, nullcontext
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
 
 from flashedge.config import Config
-from flashedge.engine.base import EngineView, Generator, Health, Verifier
+from flashedge.engine.base import EngineView
 from flashedge.errors import (
     Conflict,
-    ContextOverflow,
-    EngineDead,
     FlashEdgeError,
     NotFound,
     QueueFull,
 )
-from flashedge.fingerprint import pair_fingerprint
 from flashedge.grading import Grader
 from flashedge.learned.embedding_groups import embedding_groups
 from flashedge.registry import Pair, find_pair
@@ -30,11 +26,7 @@ from flashedge.runtime.archive import ArchivedRun, RunSummary, summary_of
 from flashedge.runtime.calibrations import as_asked, with_early_exit
 from flashedge.runtime.chat import ChatDelta, ChatSpec, stream_choice
 from flashedge.runtime.driver import Driver, Outcome
-from flashedge.runtime.engines import Engines, TextGroups, WordGroups
-from flashedge.runtime.flat_steps import tell_flat_batch
-from flashedge.runtime.kv_keeper import KvKeeper
-from flashedge.runtime.kv_run import FixedMemory, RunMemory
-from flashedge.runtime.kv_start import keeper_of
+from flashedge.runtime.engines import TextGroups, WordGroups
 from flashedge.runtime.merge import merged
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.queue import RETRY_AFTER_S, RunQueue
@@ -42,46 +34,17 @@ from flashedge.runtime.recall import NOTHING, Recall, check_continues
 from flashedge.runtime.result import result_of
 from flashedge.runtime.run import Run, RunStatus
 from flashedge.runtime.run_id import check_run_id, new_run_id
+from flashedge.runtime.served_pair import EnginePair, ServedPair, ServiceHealth
 from flashedge.runtime.spec import RunSpec
 from flashedge.runtime.store import RunStore
 from flashedge.runtime.strategies import search_of
-from flashedge.scheduling.prefix_order import arrival_order, sweep_order
 from flashedge.search.seeds import child_seed
-from flashedge.types import MAX_SEED, Message, Timing, TokenIds, Usage
+from flashedge.types import MAX_SEED, Timing, TokenIds, Usage
 
 log = logging.getLogger(__name__)
 
 RunHandle = Run | ArchivedRun
 MAX_CHATS = 256
-
-
-class EnginePair(Protocol):
-    """The two engines of a pair and their naive twins. See `engine.vllm.pair`."""
-
-    @property
-    def generator(self) -> Generator: ...
-    @property
-    def verifier(self) -> Verifier: ...
-    @property
-    def stock_generator(self) -> Generator: ...
-    @property
-    def stock_verifier(self) -> Verifier: ...
-
-    async def start(self) -> None: ...
-    async def stop(self) -> None: ...
-    def health(self) -> tuple[Health, Health]: ...
-    async def self_test(self) -> dict[str, Any]: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ServiceHealth:
-    """state: starting, ready, degraded (an engine is being restarted) or failed."""
-
-    state: str
-    detail: str | None
-    generator: Health
-    verifier: Health
-    self_test: Mapping[str, Any] | None
 
 
 class Service:
@@ -100,18 +63,13 @@ class Service:
         self.config = config
         self.pair = pair.name
         self.metrics = Metrics()
-        self._pair = pair
-        self._engines = engines
+        self._served = ServedPair(pair, engines, config)
         self._store = store
         self._grader = grader
         self._texts = texts or WordGroups()
         self._queue = RunQueue(config.max_running, config.queue_limit)
         self._runs: dict[str, Run] = {}
         self._chats = 0
-        self._self_test: dict[str, Any] | None = None
-        self._failure: str | None = None
-        self._fingerprint: str | None = None
-        self._memory: KvKeeper | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._busy_at = time.monotonic()
 
@@ -121,20 +79,7 @@ class Service:
         """Start the engines and test them. Raises EngineError; `health` then says failed."""
         for run_id in self._store.interrupt_unfinished():
             log.warning("run %s was interrupted by the daemon's end", run_id)
-        try:
-            await self._engines.start()
-            self_test = await self._engines.self_test()
-            generator, verifier = self._engines.generator, self._engines.verifier
-            self._memory = await keeper_of(self._pair, generator, verifier, self.config)
-            await tell_flat_batch(self._pair, generator, self.config)
-            self._self_test = self_test
-        except Exception as error:
-            self._failure = (
-                error.line
-                if isinstance(error, FlashEdgeError)
-                else f"{type(error).__name__}: {error}"
-            )
-            raise
+        await self._served.start()
 
     async def stop(self) -> None:
         """Cancel what runs (each run ends in RunCancelled), stop engines, close the store."""
@@ -142,31 +87,13 @@ class Service:
             run.cancel("the daemon stopped")
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=10)
-        if self._memory is not None:
-            await self._memory.stop()
-        await self._engines.stop()
+        await self._served.stop()
         await self._grader.close()
         await self._texts.close()
         self._store.close()
 
     def health(self) -> ServiceHealth:
-        generator, verifier = self._engines.health()
-        states = {generator.state, verifier.state}
-        if self._failure or "failed" in states:
-            state = "failed"
-        elif "dead" in states:
-            state = "degraded"
-        elif states == {"ready"} and self._self_test is not None:
-            state = "ready"
-        else:
-            state = "starting"
-        return ServiceHealth(
-            state=state,
-            detail=self._failure or generator.detail or verifier.detail,
-            generator=generator,
-            verifier=verifier,
-            self_test=self._self_test,
-        )
+        return self._served.health()
 
     @property
     def idle_s(self) -> float:
@@ -177,8 +104,7 @@ class Service:
 
     async def views(self) -> dict[str, EngineView]:
         """A look at both engines. Raises EngineDead."""
-        generator, verifier = self._engines.generator, self._engines.verifier
-        return {"generator": await generator.view(), "verifier": await verifier.view()}
+        return await self._served.views()
 
     # ------------------------------------------------------------ runs
 
@@ -191,11 +117,11 @@ class Service:
         Raises NotFound, ContextOverflow, QueueFull, EngineDead, RequestError for the name,
         Conflict when the named run or the continued one asked for something else.
         """
-        self._check_up(spec.pair)
-        prompt_ids = self._prompt_ids(spec.problem.messages)
-        room = self._engines.generator.max_model_len - len(prompt_ids)
+        self._served.check(spec.pair)
+        prompt_ids = self._served.prompt_ids(spec.problem.messages)
+        room = self._served.longest - len(prompt_ids)
         spec = dataclasses.replace(spec, max_path_tokens=min(spec.max_path_tokens, room))
-        spec = with_early_exit(spec, self.config, self._fingerprinted)
+        spec = with_early_exit(spec, self.config, self._served.fingerprint)
         if spec.early_exit_note is not None:
             log.warning("%s", spec.early_exit_note)
         search = search_of(spec)
@@ -269,8 +195,8 @@ class Service:
         try:
             async with self._queue.turn(run.id):
                 queue_s, began = run.started(), time.monotonic()
-                engines = self._engines_for(run)
-                with self._memory_of(run) as memory:
+                engines = self._served.engines_for(run.spec, self._grader, self._texts)
+                with self._served.memory_for(run.spec, run.emit) as memory:
                     search = memory.watched(search, len(prompt_ids))
                     driver = Driver(search, run.spec, prompt_ids, engines, run.emit, recall)
                     outcome = await driver.run()
@@ -300,27 +226,6 @@ class Service:
         if run.stored:
             self._runs.pop(run.id, None)
 
-    def _engines_for(self, run: Run) -> Engines:
-        pair, stock = self._engines, run.spec.baseline
-        generator = pair.stock_generator if stock else pair.generator
-        verifier = pair.stock_verifier if stock else pair.verifier
-        memory = self._memory
-        ordered = self.config.scheduling_prefix_order and not stock
-        return Engines(
-            generator=generator if memory is None else memory.generator(generator),
-            verifier=verifier if memory is None else memory.verifier(verifier),
-            grader=self._grader,
-            texts=self._texts,
-            order=sweep_order if ordered else arrival_order,
-            speculation=self.config.scheduling_speculation and not stock,
-            lookahead=self.config.scheduling_lookahead and not stock,
-        )
-
-    def _memory_of(self, run: Run) -> AbstractContextManager[RunMemory | FixedMemory]:
-        if self._memory is None:
-            return nullcontext(FixedMemory())
-        return self._memory.join(run.emit, baseline=run.spec.baseline)
-
     def _observe(self, run_id: str) -> Any:
         return lambda event: self.metrics.observe(run_id, event)
 
@@ -328,14 +233,12 @@ class Service:
 
     async def chat(self, spec: ChatSpec) -> AsyncGenerator[ChatDelta]:
         """Plain generation, choices interleaved as they come. Closing it cancels them."""
-        self._check_up(self.pair)
-        prompt_ids = self._prompt_ids(spec.messages)
+        self._served.check(self.pair)
+        prompt_ids = self._served.prompt_ids(spec.messages)
         if self._chats + spec.n > MAX_CHATS:
             raise QueueFull(f"{self._chats} completions are open", retry_after_s=RETRY_AFTER_S)
         seed = secrets.randbelow(MAX_SEED) if spec.seed is None else spec.seed
-        generator = self._engines.generator
-        if self._memory is not None:
-            generator = self._memory.guest(generator)
+        generator = self._served.chat_generator()
         choices = [
             stream_choice(generator, spec, prompt_ids, i, child_seed(seed, 0, i))
             for i in range(spec.n)
@@ -348,41 +251,6 @@ class Service:
         finally:
             self._chats -= spec.n
             self._busy_at = time.monotonic()
-
-    # ------------------------------------------------------------ checks
-
-    def _fingerprinted(self) -> str:
-        """Of the models that the engines loaded: taken once."""
-        if self._fingerprint is None:
-            self._fingerprint = pair_fingerprint(self._pair, self.config)
-        return self._fingerprint
-
-    def _check_up(self, pair: str) -> None:
-        if pair != self.pair:
-            find_pair(pair, self.config)  # raises NotFound for one that no models.toml has
-            raise NotFound(
-                f"this daemon serves the pair {self.pair!r}, not {pair!r}",
-                mend=f"`flashedge down`, then `flashedge up --pair {pair}`",
-                param="model",
-            )
-        health = self.health()
-        if health.state == "failed":
-            raise EngineDead(f"the engines are down: {health.detail}", mend="see `flashedge logs`")
-        if health.state == "starting":
-            raise EngineDead("the engines are still loading", mend="wait for /health to say 200")
-
-    def _prompt_ids(self, messages: tuple[Message, ...]) -> TokenIds:
-        if self._pair.system_prompt and messages[0].role != "system":
-            messages = (Message(role="system", content=self._pair.system_prompt), *messages)
-        ids = self._engines.generator.codec.encode_chat(messages)
-        longest = self._engines.generator.max_model_len
-        if len(ids) >= longest:
-            raise ContextOverflow(
-                f"the problem has {len(ids)} tokens; the generator's context holds {longest}",
-                mend="shorten it",
-                param="messages",
-            )
-        return ids
 
 
 def _usage(driver: Driver, outcome: Outcome, prompt_tokens: int) -> Usage:

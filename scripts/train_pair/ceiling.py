@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from flashedge.cli.progress import bar
 from flashedge.config import Config
-from flashedge.engine.base import EngineView, Health, ScoreRequest, StepScores, Verifier
+from flashedge.engine.base import ScoreRequest, StepScores, Verifier
+from flashedge.engine.passing import Passing
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.grading import Grader
 from flashedge.registry import find_pair
@@ -28,38 +28,20 @@ from scripts.train_pair.problems import Problem
 AT_ONCE = 8
 
 
-@dataclass(frozen=True, eq=False)
-class CheckerVerifier:
-    """Implements `engine.base.Verifier`: 1 while nothing is wrong so far, else 0.
+class CheckerVerifier(Passing[Verifier]):
+    """Implements `engine.base.Verifier`: 1 while nothing is wrong so far, else 0."""
 
-    problems: by text; engine: answers for what isn't a score.
-    """
-
-    problems: Mapping[str, Problem]
-    engine: Verifier
+    def __init__(self, problems: Mapping[str, Problem], engine: Verifier) -> None:
+        """problems: by text; engine: answers for what isn't a score."""
+        super().__init__(engine)
+        self._problems = problems
 
     async def score(self, request: ScoreRequest) -> StepScores:
-        spec = self.problems[request.problem.text].spec
+        spec = self._problems[request.problem.text].spec
         steps = [part for text in request.steps for part in split_steps(text)]
         scores = tuple(float(check.so_far) for check in check_steps(spec, steps))
         new = len(request.steps) - request.num_scored
         return StepScores(scores=scores[-new:], tokens=0, cached_tokens=0)
-
-    @property
-    def max_model_len(self) -> int:
-        return self.engine.max_model_len
-
-    async def view(self) -> EngineView:
-        return await self.engine.view()
-
-    async def budget(self, kv_bytes: int) -> int:
-        return await self.engine.budget(kv_bytes)
-
-    def health(self) -> Health:
-        return self.engine.health()
-
-    async def wait_ready(self, timeout_s: float) -> None:
-        await self.engine.wait_ready(timeout_s)
 
 
 async def ceiling(problems: Sequence[Problem], n: int, config: Config, seed: int) -> list[bool]:

@@ -32,7 +32,7 @@ TINY = ModelShape(name="tiny", params=2**22, layers=2, heads=1, kv_heads=1, head
 
 
 class SimulatedPair:
-    """runtime.service.EnginePair over simulated engines, in real time."""
+    """runtime.served_pair.EnginePair over simulated engines, in real time."""
 
     def __init__(self) -> None:
         self._model = SimModel(Trace.read(TRACE))

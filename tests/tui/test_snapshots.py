@@ -5,12 +5,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 from textual.pilot import Pilot
 
-from tests.tui.rig import MCTS, Clock, FakeDaemon, dashboard, live_items, stored_items, summary
+from tests.tui.rig import (
+    MCTS,
+    Clock,
+    FakeDaemon,
+    Numbered,
+    dashboard,
+    live_items,
+    stored_items,
+    summary,
+)
 from tests.tui.test_keys import until
 from tui.app import DashboardApp
 from tui.run_state import RunState, fold
@@ -42,6 +52,34 @@ async def settled(pilot: Pilot[None]) -> None:
     await pilot.pause()
 
 
+async def sampled(pilot: Pilot[None], clock: Clock, seconds: float) -> None:
+    """Let time pass, and the rates be taken once."""
+    app = pilot.app
+    assert isinstance(app, DashboardApp)
+    seen = len(app.state.samples)
+    clock.now += seconds
+    await until(pilot, lambda: len(app.state.samples) > seen)
+
+
+async def grown(
+    pilot: Pilot[None],
+    daemon: FakeDaemon,
+    clock: Clock,
+    run: str,
+    items: list[Numbered],
+    ends: Iterable[int],
+) -> None:
+    """Send the run's events as far as each end, a second apart."""
+    app = pilot.app
+    assert isinstance(app, DashboardApp)
+    start = 0
+    for end in ends:
+        daemon.send(run, items[start:end])
+        start, whole = end, fold(RunState(id=run), items[:end])
+        await until(pilot, lambda whole=whole: app.state.trees.get(run) == whole)
+        await sampled(pilot, clock, 1.0)
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_a_beam_run(snap_compare: Any, size: tuple[int, int]) -> None:
     daemon, clock = scene("running")
@@ -50,14 +88,7 @@ def test_a_beam_run(snap_compare: Any, size: tuple[int, int]) -> None:
 
     async def play(pilot: Pilot[None]) -> None:
         await until(pilot, lambda: app.state.device is not None and app.state.chosen == RUN)
-        start = 0
-        for end in (160, 200, 235, 262):
-            daemon.send(RUN, items[start:end])
-            start, whole = end, fold(RunState(id=RUN), items[:end])
-            await until(pilot, lambda whole=whole: app.state.trees.get(RUN) == whole)
-            seen = len(app.state.samples)
-            clock.now += 1.0
-            await until(pilot, lambda seen=seen: len(app.state.samples) > seen)
+        await grown(pilot, daemon, clock, RUN, items, (160, 200, 235, 262))
         await settled(pilot)
 
     assert snap_compare(app, terminal_size=size, run_before=play)
@@ -71,14 +102,8 @@ def test_an_mcts_run(snap_compare: Any, size: tuple[int, int]) -> None:
 
     async def play(pilot: Pilot[None]) -> None:
         await until(pilot, lambda: app.state.device is not None and app.state.chosen == run)
-        start = 0
-        for end in (len(items) // 4, len(items) // 2, 3 * len(items) // 4):
-            daemon.send(run, items[start:end])
-            start, whole = end, fold(RunState(id=run), items[:end])
-            await until(pilot, lambda whole=whole: app.state.trees.get(run) == whole)
-            seen = len(app.state.samples)
-            clock.now += 1.0
-            await until(pilot, lambda seen=seen: len(app.state.samples) > seen)
+        quarters = [len(items) * quarter // 4 for quarter in (1, 2, 3)]
+        await grown(pilot, daemon, clock, run, items, quarters)
         await settled(pilot)
 
     assert snap_compare(app, terminal_size=size, run_before=play)
@@ -97,9 +122,7 @@ def test_a_replay(snap_compare: Any, size: tuple[int, int]) -> None:
         await pilot.press("r")
         await until(pilot, lambda: app.state.replay is not None)
         for _ in range(4):
-            seen = len(app.state.samples)
-            clock.now += 0.7
-            await until(pilot, lambda seen=seen: len(app.state.samples) > seen)
+            await sampled(pilot, clock, 0.7)
         await settled(pilot)
 
     assert snap_compare(app, terminal_size=size, run_before=play)

@@ -14,7 +14,7 @@ from flashedge.events import Event
 from flashedge.grading import Grader
 from flashedge.registry import find_pair
 from flashedge.runtime.archive import ArchivedRun
-from flashedge.runtime.engines import Engines
+from flashedge.runtime.engines import Engines, WordGroups
 from flashedge.runtime.run import Run
 from flashedge.runtime.service import Service
 from flashedge.runtime.store import RunStore
@@ -24,7 +24,7 @@ SLOW = replace(BEAM, n=16, max_step_tokens=4)  # many short levels
 
 
 class SimPair:
-    """runtime.service.EnginePair. The twins are the engines themselves; `error` fails the start."""
+    """runtime.served_pair.EnginePair. The twins are the engines; `error` fails the start."""
 
     def __init__(self, engines: Engines, error: Exception | None = None) -> None:
         self.engines, self.error = engines, error
@@ -69,6 +69,9 @@ class Rig:
         self.pair = SimPair(self.engines, error)
         pair = find_pair("bundled", self.config)
         self.service = Service(self.config, pair, self.pair, self.store, Grader())
+
+    def engines_for(self, run: Run) -> Engines:
+        return self.service._served.engines_for(run.spec, Grader(), WordGroups())
 
     async def assert_idle(self) -> None:
         assert self.service.counts == {"queued": 0, "running": 0}

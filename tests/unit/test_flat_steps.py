@@ -14,6 +14,7 @@ from test_kv_curves import profile
 from flashedge.config import load_config
 from flashedge.registry import find_pair
 from flashedge.runtime.flat_steps import CONTEXT_TOKENS, tell_flat_batch
+from flashedge.runtime.kv_curves import curves_for
 from flashedge.runtime.profiles import profile_fingerprint, profile_path
 from profiler.probes import DECODE
 from profiler.profile import save_profile
@@ -22,22 +23,16 @@ from profiler.profile import save_profile
 @pytest.mark.parametrize(
     ("kept", "speculation"), [(True, True), (True, False), (False, True), (False, False)]
 )
-async def test_by_the_profile_alone(tmp_path: Path, kept: bool, speculation: bool) -> None:
+def test_by_the_profile_alone(tmp_path: Path, kept: bool, speculation: bool) -> None:
     config = load_config(environ={"FLASHEDGE_HOME": str(tmp_path)})
     config = replace(config, scheduling_speculation=speculation)
     pair = find_pair("bundled", config)
     if kept:
         path = profile_path(pair, config)
         save_profile(profile(profile_fingerprint(pair, config)), path)
-    generator: Any = SimpleNamespace(speculator=SimpleNamespace(flat_batch=0))
-    await tell_flat_batch(pair, generator, config)
+    speculator: Any = SimpleNamespace(flat_batch=0)
+    tell_flat_batch(speculator, curves_for(pair, config).generator, config)
     once, eight = (sample(DECODE, batch, CONTEXT_TOKENS, 1).seconds for batch in (1, 8))
     flat = 1 + int(7 * 0.25 * once / (eight - once))  # between these two the curve is a line
     assert 1 < flat < 8
-    assert generator.speculator.flat_batch == (flat if kept and speculation else 0)
-
-
-async def test_a_generator_that_knows_no_speculation(tmp_path: Path) -> None:
-    config = load_config(environ={"FLASHEDGE_HOME": str(tmp_path)})
-    generator: Any = SimpleNamespace(speculator=None)
-    await tell_flat_batch(find_pair("bundled", config), generator, config)
+    assert speculator.flat_batch == (flat if kept and speculation else 0)

@@ -327,7 +327,7 @@ async def test_switched_off_and_the_baseline_has_none(
     rig = Rig(tmp_path, config=AMPLE, **settings)
     await rig.service.start()
     run = rig.service.submit(replace(spec_for(0), pair="bundled", baseline=baseline))
-    engines = rig.service._engines_for(run)
+    engines = rig.engines_for(run)
     assert (engines.speculation, engines.lookahead) == on
     assert await ended(run) == "finished"
     usage = (await run.result())["usage"]

@@ -22,13 +22,11 @@ from vllm.v1.metrics.stats import PrefillStats
 from vllm.v1.outputs import LogprobsLists
 from vllm.v1.request import Request, RequestStatus
 
-from flashedge.engine.vllm.noise import ARGS_KEY
+from flashedge.engine.vllm.keys import ARGS_KEY, BOUNDARY, DRAWN
 from flashedge.scheduling.drafts import Beam, Draft
 from flashedge.search.steps import BoundaryRule
 from flashedge.types import FinishReason, Sampling
 
-BOUNDARY = "boundary"  # stop_reason at a step's end
-DRAWN = "flashedge_drawn"  # of an output: tokens of its request that were drawn ahead
 DRAFT_PRIORITY = 1 << 30  # who frees blocks for a smaller quota takes drafts first
 
 

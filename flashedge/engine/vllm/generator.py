@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from flashedge.engine.base import Chunk, ExtendRequest
 from flashedge.engine.vllm.codec import HFCodec
 from flashedge.engine.vllm.front import EngineFront
+from flashedge.engine.vllm.keys import ARGS_KEY, BOUNDARY, DRAWN
 from flashedge.engine.vllm.process import EngineOptions
 from flashedge.engine.vllm.speculator import VllmSpeculator, follow_up_args
 from flashedge.engine.vllm.translate import translated
@@ -20,9 +21,6 @@ from flashedge.types import FinishReason
 if TYPE_CHECKING:
     from vllm import SamplingParams
 
-ARGS_KEY = "flashedge"  # of noise.py, which imports torch
-BOUNDARY = "boundary"  # stop_reason, and
-DRAWN = "flashedge_drawn"  # how many of a request's tokens were drawn ahead: draft_requests.py's
 STEP_STOP = "\n\n"  # stop string of stock.py
 _ids = itertools.count()
 

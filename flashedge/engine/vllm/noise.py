@@ -18,9 +18,9 @@ from vllm import SamplingParams
 from vllm.config import VllmConfig
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
 
+from flashedge.engine.vllm.keys import ARGS_KEY
 from flashedge.search.seeds import mix64
 
-ARGS_KEY = "flashedge"
 _MASK32 = 0xFFFFFFFF
 
 

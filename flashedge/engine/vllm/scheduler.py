@@ -19,7 +19,7 @@ from typing import Any
 from vllm.v1.request import Request, RequestStatus
 
 from flashedge.engine.vllm import control  # noqa: F401  what the daemon calls between steps
-from flashedge.engine.vllm.draft_requests import BOUNDARY
+from flashedge.engine.vllm.keys import BOUNDARY
 from flashedge.engine.vllm.speculation import SpeculativeScheduler
 
 

@@ -33,7 +33,7 @@ from flashedge.engine.vllm.draft_requests import (
     stop_ids,
 )
 from flashedge.engine.vllm.held_requests import HoldingScheduler
-from flashedge.engine.vllm.noise import ARGS_KEY
+from flashedge.engine.vllm.keys import ARGS_KEY
 from flashedge.engine.vllm.speculator import follow_up_of
 from flashedge.scheduling.draft_board import DraftBoard
 from flashedge.scheduling.drafts import Beam, Draft

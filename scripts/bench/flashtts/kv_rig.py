@@ -75,10 +75,7 @@ class Rig:
 
     async def search(self, keeper: KvKeeper, spec: RunSpec) -> Timed:
         """One search on engines that forgot what they computed before."""
-        for engine in (self.pair.generator, self.pair.verifier):
-            await engine.offload(keep=False)
-            await engine.restore()
-        self.pair.verifier.forget_scores()
+        await emptied(self.pair)
         engines = replace(
             self._engines,
             generator=keeper.generator(self.pair.generator),
@@ -109,6 +106,14 @@ class Rig:
             name: int(psutil.Process(engine.health().pid).memory_info().rss)
             for name, engine in engines.items()
         }
+
+
+async def emptied(pair: VllmPair) -> None:
+    """Until nothing is known of what was computed before."""
+    for engine in (pair.generator, pair.verifier):
+        await engine.offload(keep=False)
+        await engine.restore()
+    pair.verifier.forget_scores()
 
 
 @asynccontextmanager

@@ -43,6 +43,7 @@ from flashedge.runtime.strategies import search_of
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Problem, Speculation
 from scripts.bench.daemon import problems, report
+from scripts.bench.flashtts.kv_rig import emptied
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +84,7 @@ class Bench:
         self._engines = Engines(generator=pair.generator, verifier=pair.verifier, grader=Grader())
 
     async def searched(self, spec: RunSpec, way: Way) -> Run:
-        await self._empty()
+        await emptied(self._pair)
         speculator, loop = self._pair.generator.speculator, asyncio.get_running_loop()
         speculator.flat_batch = self._flat if way.flat else 0
         engines = replace(self._engines, speculation=way.speculation, lookahead=way.lookahead)
@@ -117,11 +118,6 @@ class Bench:
     async def _counters(self) -> Mapping[str, int]:
         preemptions = (await self._pair.generator.view()).preemptions
         return {**await self._pair.generator.speculator.counters(), "preemptions": preemptions}
-
-    async def _empty(self) -> None:
-        self._pair.verifier._memo.clear()
-        for engine in (self._pair.generator, self._pair.verifier):
-            await engine._process.llm().reset_prefix_cache()
 
 
 def told(off: Sequence[Sequence[Run]], runs: Sequence[Sequence[Run]]) -> dict[str, object]:

@@ -1,0 +1,38 @@
+"""An engine in front of another one: what it does not do itself it passes on as it is."""
+
+from __future__ import annotations
+
+from typing import Generic, TypeVar
+
+from flashedge.engine.base import EngineView, Generator, Health, Verifier
+
+E = TypeVar("E", bound=Generator | Verifier)
+
+
+class Passing(Generic[E]):
+    """What `engine.base.Generator` and `engine.base.Verifier` have in common."""
+
+    def __init__(self, engine: E) -> None:
+        self._engine = engine
+
+    @property
+    def max_model_len(self) -> int:
+        return self._engine.max_model_len
+
+    async def view(self) -> EngineView:
+        return await self._engine.view()
+
+    async def budget(self, kv_bytes: int, max_sequences: int | None = None) -> int:
+        return await self._engine.budget(kv_bytes, max_sequences)
+
+    async def offload(self, *, keep: bool = True) -> int:
+        return await self._engine.offload(keep=keep)
+
+    async def restore(self) -> int:
+        return await self._engine.restore()
+
+    def health(self) -> Health:
+        return self._engine.health()
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        await self._engine.wait_ready(timeout_s)
