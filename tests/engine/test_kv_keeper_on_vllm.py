@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -12,7 +11,6 @@ import pytest
 import pytest_asyncio
 
 from flashedge.config import load_config
-from flashedge.engine.base import EngineView
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import Event, KvSplitChanged, Offloaded, Restored
 from flashedge.grading import Grader
@@ -20,11 +18,10 @@ from flashedge.registry import find_pair
 from flashedge.runtime.driver import Outcome
 from flashedge.runtime.engines import Engines
 from flashedge.runtime.kv_curves import curves_for
-from flashedge.runtime.kv_keeper import KvKeeper
+from flashedge.runtime.kv_keeper import KvKeeper, Split
 from flashedge.runtime.kv_start import keeper_by
 from flashedge.runtime.spec import RunSpec
-from flashedge.scheduling.kv_split import KvSplit
-from flashedge.scheduling.kv_stages import Workload
+from scripts.bench.flashtts.moving_split import moving_split
 from tests.contracts.engine_rig import settle
 from tests.engine.test_driver_on_vllm import HARD
 from tests.unit.runtime_rig import driver_of
@@ -35,7 +32,6 @@ SPECS = [
     RunSpec(problem=HARD[i], pair="bundled", strategy=strategy, n=8, seed=21 + i)
     for i, strategy in enumerate(("beam", "dvts", "rebase", "dynamic_branching"))
 ]
-Split = Callable[[Workload | None], KvSplit]
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -73,31 +69,6 @@ async def kept(
             await engine.budget(view.quota_blocks * view.block_bytes)
 
 
-def quotas(least: tuple[EngineView, EngineView], in_turn: bool) -> Split:
-    """A split that is another one at each call: shares change, and turns begin and end."""
-    calls = itertools.count()
-    sizes = [33 * view.block_bytes for view in least]  # a path of full length and its next block
-
-    def split(load: Workload | None) -> KvSplit:
-        call = next(calls)
-        offload = in_turn and call % 4 > 1
-        shares = [size * (1 + (call + i) % 3) for i, size in enumerate(sizes)]
-        both = sum(shares)
-        return KvSplit(
-            generator_bytes=both if offload else shares[0],
-            verifier_bytes=both if offload else shares[1],
-            decode_batch=64 if call % 7 else 2,
-            prefill_batch=64 if call % 5 else 3,
-            generate_s=0.0,
-            verify_s=0.0,
-            offload=offload,
-            generator_saved=call % 3 > 0,
-            verifier_saved=call % 2 > 0,
-        )
-
-    return split
-
-
 async def driven(engines: Engines, keeper: KvKeeper, spec: RunSpec) -> tuple[Outcome, list[Event]]:
     events: list[Event] = []
     shared = replace(
@@ -115,9 +86,10 @@ async def test_trees_while_the_memory_moves(
     pair: VllmPair, engines: Engines, in_turn: bool
 ) -> None:
     """Four runs at a time, the memory so tight that requests are preempted."""
-    plain = [await driver_of(engines, spec, lambda _: None).run() for spec in SPECS]
+    stock = replace(engines, speculation=False)
+    plain = [await driver_of(stock, spec, lambda _: None).run() for spec in SPECS]
     views = await pair.generator.view(), await pair.verifier.view()
-    async with kept(pair, 1 << 40, quotas(views, in_turn)) as keeper:
+    async with kept(pair, 1 << 40, moving_split(views, in_turn=in_turn)) as keeper:
         told = await asyncio.gather(*(driven(engines, keeper, spec) for spec in SPECS))
         assert [outcome for outcome, _ in told] == plain
         events = [event for _, found in told for event in found]

@@ -41,6 +41,7 @@ class Rig:
 
     def __init__(self, pair: VllmPair, config: Config, grader: Grader, kv_bytes: int) -> None:
         self.pair = pair
+        self.grader = grader
         self.kv_bytes = kv_bytes
         self._config = config
         self._engines = Engines(
