@@ -28,8 +28,8 @@ class Difficulty:
     appears, and how often the solution is to be checked.
     """
 
-    min_steps: int = 5
-    max_steps: int = 9
+    min_steps: int = 6
+    max_steps: int = 10
     distractor: float = 0.3
     check: float = 0.25
     families: tuple[str, ...] = ("story", "variables", "expression")
