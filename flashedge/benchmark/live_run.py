@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any
 
 from flashedge import events
+from flashedge.benchmark.goodput import goodput
 from flashedge.client import Client, from_event
 from flashedge.errors import RequestError
 from flashedge.statistics import interval, mean
@@ -18,9 +19,8 @@ from flashedge.statistics import interval, mean
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRun:
-    """rung, kv, n, problem, round: which one; seconds: from the run's start to its end; goodput:
-    mean tokens of a completed path / mean seconds to its completion, 0 without one; tree: digest
-    of all token ids, scores and statuses; reuse: verifier tokens whose KV was there."""
+    """rung, kv, n, problem, round: which one; seconds: from the run's start to its end; tree:
+    digest of all token ids, scores and statuses; reuse: verifier tokens whose KV was there."""
 
     rung: str
     kv: str
@@ -79,14 +79,13 @@ def _told(
 ) -> LiveRun:
     lengths = [len(c["token_ids"]) for c in result["completions"] if c["node"] in done_s]
     usage, timing = result["usage"], result["timing"]
-    mean_s = mean(list(done_s.values())) if done_s else 0.0
     asked = usage["verifier_tokens"]
     return LiveRun(
         **which,
         seconds=seconds,
         generate_s=timing["generate_s"],
         verify_s=timing["verify_s"],
-        goodput=mean(lengths) / mean_s if lengths and mean_s else 0.0,
+        goodput=goodput(lengths, done_s.values()),
         answer=result["answer"],
         tree=digest(result["tree"]),
         tree_tokens=usage["tree_tokens"],

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from statistics import mean
 
+from flashedge.benchmark.goodput import goodput
 from flashedge.benchmark.ladder import Rung
 from flashedge.engine.sim_clock import run_virtual
 from flashedge.engine.sim_engine import SimConfig, SimEngine
@@ -56,8 +56,7 @@ class Setup:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualRun:
     """What a search cost. seconds: virtual; generate_s, verify_s: with such a request open;
-    goodput: mean tokens of a completed path / mean seconds to its completion (arXiv 2509.00195
-    §6.1), 0 where none was completed; *_peak_bytes: most KV that requests held at once."""
+    *_peak_bytes: most KV that requests held at once."""
 
     tree: Tree
     seconds: float
@@ -162,13 +161,12 @@ async def _searched(
         driver = Driver(search, spec, prompt, engines, note)
         tree = (await driver.run()).tree
     lengths = [tree[node].path_tokens for node in noted.done_s]
-    mean_s = mean(noted.done_s.values()) if noted.done_s else 0.0
     return VirtualRun(
         tree=tree,
         seconds=loop.time(),
         generate_s=driver.generating.seconds,
         verify_s=driver.verifying.seconds,
-        goodput=mean(lengths) / mean_s if mean_s else 0.0,
+        goodput=goodput(lengths, noted.done_s.values()),
         paths=len(lengths),
         generator_peak_bytes=noted.peaks["generator"],
         verifier_peak_bytes=noted.peaks["verifier"],

@@ -31,6 +31,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, median
 
+from flashedge.benchmark.goodput import goodput
 from flashedge.config import load_config
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import Event, NodesMarked
@@ -104,7 +105,7 @@ class Bench:
             seconds=seconds,
             generate_s=driver.generating.seconds,
             verify_s=driver.verifying.seconds,
-            goodput=mean(tree[node].path_tokens for node in done_s) / mean(done_s.values()),
+            goodput=goodput([tree[node].path_tokens for node in done_s], done_s.values()),
             did=driver.speculation,
             counters={name: after[name] - before[name] for name in after},
         )

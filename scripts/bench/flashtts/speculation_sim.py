@@ -31,6 +31,7 @@ from pathlib import Path
 from random import Random
 from statistics import mean
 
+from flashedge.benchmark.goodput import goodput
 from flashedge.engine.sim_clock import run_virtual
 from flashedge.engine.sim_engine import SimConfig
 from flashedge.engine.sim_text import SimModel, Trace, TraceRow
@@ -116,7 +117,7 @@ async def searched(trace: Trace, row: int, n: int, kv_tokens: int, way: Way) -> 
         tree=tree,
         seconds=loop.time(),
         verifier_s=verifier.busy_s,
-        goodput=mean(tree[node].path_tokens for node in done_s) / mean(done_s.values()),
+        goodput=goodput([tree[node].path_tokens for node in done_s], done_s.values()),
         did=driver.speculation,
     )
 
