@@ -14,6 +14,7 @@ import torch
 
 from scripts.train_pair import problems as data
 from scripts.train_pair.batches import Encoder, fault_chains
+from scripts.train_pair.card import card
 from scripts.train_pair.curves import draw_curves
 from scripts.train_pair.evaluate import evaluate
 from scripts.train_pair.export import export_model, logit_difference
@@ -115,6 +116,12 @@ def run_evaluate(options: argparse.Namespace) -> None:
     print(json.dumps(report))
 
 
+def run_card(options: argparse.Namespace) -> None:
+    """Print the measured part of the model card."""
+    report = options.work / f"evaluation-{options.split}" / "report_checked.json"
+    print(card(json.loads(report.read_text())))
+
+
 def run_curves(options: argparse.Namespace) -> None:
     """Draw the curves of both trainings."""
     draw_curves(options.work, options.work / "curves.svg")
@@ -133,6 +140,7 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "prm": run_prm,
     "export": run_export,
     "evaluate": run_evaluate,
+    "card": run_card,
     "curves": run_curves,
 }
 

@@ -81,7 +81,7 @@ def evaluate(
     report["exact checker"] = judge(by_id, read_records(folder / "problems.jsonl"))
     draw(report["exact checker"]["reliability"], folder / "reliability_checked.svg")
     config = load_config({"pair": PAIR}, environ=env)
-    n = max(size for size in sizes if size <= 16)
+    n = max((size for size in sizes if size <= 16), default=min(sizes))
     found = [float(right) for right in asyncio.run(ceiling(problems, n, config, seed))]
     figure = figure_of(found)
     report["exact checker"][f"beam-{n} judged by it (the ceiling)"] = {
