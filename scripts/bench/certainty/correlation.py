@@ -121,15 +121,16 @@ def own_row(
 
 def mean_row(
     samples: Sequence[Sample], right: frozenset[str], detect: int, rng: random.Random
-) -> Row:
-    """Signals and samples needed of many orders, averaged."""
+) -> Row | None:
+    """Signals and samples needed of many orders, averaged. Where the whole vote is a tie, which
+    the order decides, of those that it decides rightly."""
     rows = []
     for _ in range(ORDERS):
         order = rng.sample(list(samples), len(samples))
         count = needed(order, right)
-        assert count is not None, "the whole vote does not depend on the order"
-        rows.append((*signals(order[:detect]), float(count)))
-    return tuple(mean(column) for column in zip(*rows, strict=True))
+        if count is not None:
+            rows.append((*signals(order[:detect]), float(count)))
+    return tuple(mean(column) for column in zip(*rows, strict=True)) if rows else None
 
 
 def correlations(rows: Sequence[Row]) -> Mapping[str, Mapping[str, object]]:

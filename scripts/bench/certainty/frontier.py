@@ -44,7 +44,7 @@ def main() -> None:
     measures = [measure for measure, _ in usual.thresholds]
     table = [
         row
-        for cap in options.caps or [options.n]
+        for cap in options.caps or [None]
         for row in rows_of(found["calibration"], found["heldout"], cap, options.policies, measures)
     ]
     for row in table:
@@ -58,11 +58,11 @@ def main() -> None:
 def rows_of(
     calibration: Sequence[Trace],
     heldout: Sequence[Trace],
-    cap: int,
+    cap: int | None,
     policies: Sequence[str],
     measures: Sequence[str],
 ) -> list[dict[str, object]]:
-    """The even policy and each other one, calibrated for this cap."""
+    """The even policy and each other one, calibrated for this cap; None: whole runs."""
     known, asked = ([capped(t, cap) for t in traces] for traces in (calibration, heldout))
     even = [bare(trace.whole) for trace in asked]
     rows = [{"cap": cap, "policy": "even", **figures(even, even), "fired": 0.0, "rule": None}]
@@ -82,9 +82,9 @@ def rows_of(
     return rows
 
 
-def capped(trace: Trace, cap: int) -> Trace:
+def capped(trace: Trace, cap: int | None) -> Trace:
     """The run as it had been with a smaller end."""
-    if cap >= trace.cap:
+    if cap is None or cap >= trace.cap:
         return trace
     count = sum(reading.knob <= cap for reading in trace.readings)
     if not count:
