@@ -76,7 +76,7 @@ def main() -> None:
             title=f"certainindex after {options.detect} samples",
             x="samples needed",
             y="certainindex",
-            points=True,
+            marks=("problems",),
         )
     counts = {"problems": len(runs), "solvable": len(rows["mean"])}
     print(json.dumps({"n": options.n, "detect": options.detect, **counts, **found}))
