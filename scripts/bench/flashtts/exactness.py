@@ -17,16 +17,14 @@ from functools import partial
 from typing import TypeVar
 
 from flashedge.engine.base import EngineView
-from flashedge.events import Event, Offloaded
 from flashedge.runtime.driver import Driver, Outcome
 from flashedge.runtime.engines import Engines
-from flashedge.runtime.kv_keeper import KvKeeper
 from flashedge.runtime.spec import RunSpec
 from flashedge.runtime.strategies import search_of
 from flashedge.scheduling.prefix_order import arrival_order, sweep_order
-from flashedge.types import Problem, Speculation
+from flashedge.types import Problem
 from scripts.bench.daemon import problems, report
-from scripts.bench.flashtts.kv_rig import Rig, emptied, rig
+from scripts.bench.flashtts.kv_rig import Rig, driven, emptied, rig
 from scripts.bench.flashtts.moving_split import moving_split
 
 T = TypeVar("T")
@@ -39,20 +37,6 @@ async def baseline(engines: Engines, spec: RunSpec) -> Outcome:
     """Nothing on: stock engines, no order, no speculation, the memory as it is."""
     prompt = engines.generator.codec.encode_chat(spec.problem.messages)
     return await Driver(search_of(spec), spec, prompt, engines, lambda event: None).run()
-
-
-async def optimized(
-    engines: Engines, keeper: KvKeeper, spec: RunSpec
-) -> tuple[Outcome, Speculation, dict[str, int]]:
-    prompt = engines.generator.codec.encode_chat(spec.problem.messages)
-    events: list[Event] = []
-    with keeper.join(events.append, baseline=False) as memory:
-        search = memory.watched(search_of(spec), len(prompt))
-        driver = Driver(search, spec, prompt, engines, events.append)
-        outcome = await driver.run()
-    offloads = sum(isinstance(event, Offloaded) for event in events)
-    moves = int(str(memory.record["split_moves"]))
-    return outcome, driver.speculation, {"split_moves": moves, "offloads": offloads}
 
 
 async def each(run: Callable[[RunSpec], Awaitable[T]], specs: Sequence[RunSpec]) -> list[T]:
@@ -84,26 +68,28 @@ async def case(
     split = moving_split(views, in_turn=True, paths=PATHS[specs[0].n])
     async with here.keeper(split, offload=True) as keeper:
         ours = Engines(
-            generator=keeper.generator(pair.generator),
-            verifier=keeper.verifier(pair.verifier),
+            generator=pair.generator,
+            verifier=pair.verifier,
             grader=grader,
             order=sweep_order,
             lookahead=True,
         )
-        runs = await each(partial(optimized, ours, keeper), specs)
+        runs = await each(partial(driven, keeper, ours), specs)
     after = await pair.generator.view(), await pair.verifier.view()
     same = [found == base for (found, _, _), base in zip(runs, expected, strict=True)]
     steps = sum(len(outcome.tree.nodes) - 1 for outcome, _, _ in runs)
-    kept = sum(did.kept_steps for _, did, _ in runs)
+    did = [driver.speculation for _, driver, _ in runs]
     return {
         "runs": len(runs),
         "same": sum(same),
         "differ": [spec.seed for spec, equal in zip(specs, same, strict=True) if not equal],
         "steps": steps,
-        "begun_ahead": round(kept / steps, 3),
-        "scored_ahead": round(sum(did.scored_steps for _, did, _ in runs) / steps, 3),
+        "begun_ahead": round(sum(one.kept_steps for one in did) / steps, 3),
+        "scored_ahead": round(sum(one.scored_steps for one in did) / steps, 3),
         "preemptions": [b.preemptions - a.preemptions for a, b in zip(before, after, strict=True)],
-        **{name: sum(count[name] for _, _, count in runs) for name in runs[0][2]},
+        **{
+            name: sum(record[name] for _, _, record in runs) for name in ("split_moves", "offloads")
+        },
         "blocks_left": [view.blocks_used for view in after],
         "seconds": round(time.monotonic() - began, 1),
     }
@@ -117,7 +103,7 @@ async def measure(asked: argparse.Namespace) -> None:
         views = await here.pair.generator.view(), await here.pair.verifier.view()
         for n, strategy in itertools.product(asked.n, STRATEGIES):
             spec = RunSpec(problem=chosen[0], pair="bundled", strategy=strategy, n=n)
-            specs = [replace(spec, problem=each, seed=seed) for seed, each in enumerate(chosen)]
+            specs = [replace(spec, problem=one, seed=seed) for seed, one in enumerate(chosen)]
             cases[f"{strategy} n={n}"] = found = await case(here, specs, views)
             print(f"{strategy} n={n}", found, flush=True)
     report(problems=len(chosen), flat=asked.flat, cases=cases)

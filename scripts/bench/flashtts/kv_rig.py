@@ -6,6 +6,7 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from typing import Any
 
 import psutil
 
@@ -77,19 +78,9 @@ class Rig:
     async def search(self, keeper: KvKeeper, spec: RunSpec) -> Timed:
         """One search on engines that forgot what they computed before."""
         await emptied(self.pair)
-        engines = replace(
-            self._engines,
-            generator=keeper.generator(self.pair.generator),
-            verifier=keeper.verifier(self.pair.verifier),
-        )
-        prompt = self.pair.generator.codec.encode_chat(spec.problem.messages)
-        events: list[Event] = []
         began = time.monotonic()
         moves, offloads = keeper.moves, keeper.offloads
-        with keeper.join(events.append, baseline=False) as memory:
-            search = memory.watched(search_of(spec), len(prompt))
-            driver = Driver(search, spec, prompt, engines, events.append)
-            outcome = await driver.run()
+        outcome, driver, record = await driven(keeper, self._engines, spec)
         return Timed(
             outcome=outcome,
             seconds=time.monotonic() - began,
@@ -97,7 +88,7 @@ class Rig:
             verify_s=driver.verifying.seconds,
             offloads=keeper.offloads - offloads,
             moves=keeper.moves - moves,
-            record=memory.record,
+            record=record,
         )
 
     def resident_bytes(self) -> dict[str, int]:
@@ -107,6 +98,24 @@ class Rig:
             name: int(psutil.Process(engine.health().pid).memory_info().rss)
             for name, engine in engines.items()
         }
+
+
+async def driven(
+    keeper: KvKeeper, engines: Engines, spec: RunSpec
+) -> tuple[Outcome, Driver, dict[str, Any]]:
+    """A search on engines whose memory is kept; with the record of its memory."""
+    engines = replace(
+        engines,
+        generator=keeper.generator(engines.generator),
+        verifier=keeper.verifier(engines.verifier),
+    )
+    prompt = engines.generator.codec.encode_chat(spec.problem.messages)
+    events: list[Event] = []
+    with keeper.join(events.append, baseline=False) as memory:
+        search = memory.watched(search_of(spec), len(prompt))
+        driver = Driver(search, spec, prompt, engines, events.append)
+        outcome = await driver.run()
+    return outcome, driver, memory.record
 
 
 async def emptied(pair: VllmPair) -> None:
