@@ -1,8 +1,8 @@
-"""The ladder on real engines: a daemon of our own for each setting of the switches.
+"""The ladder on real engines: a daemon of our own for each rung, so that none finds what another
+computed.
 
-Rungs that differ by request alone (the stock loop is `baseline`) share a daemon. Rounds go through
-all daemons again (A B A B), so that what drifts on the machine is no rung's. Each daemon warms up
-with a run that does not count.
+Rounds go through all daemons again (A B A B), so that what drifts on the machine is no rung's. Each
+daemon warms up with a run that does not count.
 """
 
 from __future__ import annotations
@@ -10,15 +10,17 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from flashedge import daemon_control
 from flashedge.benchmark.ladder import Rung
-from flashedge.benchmark.live_run import LiveRun, timed
+from flashedge.benchmark.live_run import LiveRun, Which, timed
 from flashedge.client import Client
 from flashedge.config import Config
 from flashedge.errors import ConfigError
@@ -28,7 +30,7 @@ FIELDS = frozenset(field.name for field in dataclasses.fields(Config))
 PLANNED = "plan"  # the pair's own memory plan
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Course:
     """What is run. kv: budgets of both engines together by name (see `budget_of`)."""
 
@@ -42,8 +44,19 @@ class Course:
 
     @property
     def runs(self) -> int:
-        each = len(self.problems) * len(self.widths)
-        return len(self.rungs) * each * len(self.kv) * self.rounds
+        return len(self.whiches)
+
+    @cached_property
+    def whiches(self) -> tuple[Which, ...]:
+        """In the order in which they are run: a daemon for each (round, kv, rung)."""
+        return tuple(
+            Which(rung=rung.name, kv=kv, n=n, problem=problem.index, round=number)
+            for number in range(self.rounds)
+            for kv in self.kv
+            for rung in self.rungs
+            for n in self.widths
+            for problem in self.problems
+        )
 
 
 def split_by_known(
@@ -74,44 +87,25 @@ def carried_out(
     config: Config,
     say: Callable[[str], None],
     done: Callable[[LiveRun], None],
+    *,
+    kept: Collection[Which] = (),
     command: Sequence[str] = daemon_control.PRODUCT,
 ) -> None:
-    """Run all of it, telling `done` of each run; command: of a daemon. Raises what a daemon raises
-    that does not start or is lost, and the error of a run."""
-    for number in range(course.rounds):
-        for kv, kv_bytes in course.kv.items():
-            for settings, rungs in _groups(course.rungs):
-                say(f"round {number + 1}, KV {kv}: a daemon for {', '.join(r.name for r in rungs)}")
-                memory = _memory(kv_bytes)
-                with _daemon(config, {**settings, **memory}, command) as client:
-                    for rung in rungs:  # warm up: the first run of an engine is slow
-                        list(client.solve(_body(course, rung, course.problems[0], 1)))
-                    for n in course.widths:
-                        for problem in course.problems:
-                            for rung in _turned(rungs, number + problem.index):
-                                body = _body(course, rung, problem, n)
-                                which = {"kv": kv, "n": n, "problem": problem.index}
-                                mine = {**which, "round": number, "rung": rung.name}
-                                done(timed(client, body, mine))
-
-
-def _groups(rungs: Sequence[Rung]) -> list[tuple[dict[str, bool], list[Rung]]]:
-    """Rungs of equal settings together, in order."""
-    groups: list[tuple[dict[str, bool], list[Rung]]] = []
-    for rung in rungs:
-        settings = rung.settings(FIELDS)
-        same = next((found for known, found in groups if known == settings), None)
-        if same is None:
-            groups.append((settings, [rung]))
-        else:
-            same.append(rung)
-    return groups
-
-
-def _turned(rungs: Sequence[Rung], by: int) -> Sequence[Rung]:
-    """Who goes first changes from problem to problem."""
-    at = by % len(rungs)
-    return [*rungs[at:], *rungs[:at]]
+    """Run all of it but what is kept already, telling `done` of each run; command: of a daemon.
+    Raises what a daemon raises that does not start or is lost, and the error of a run."""
+    rungs = {rung.name: rung for rung in course.rungs}
+    problems = {problem.index: problem for problem in course.problems}
+    left = (which for which in course.whiches if which not in kept)
+    for (number, kv, name), whiches in groupby(left, key=lambda w: (w.round, w.kv, w.rung)):
+        rung = rungs[name]
+        say(f"round {number + 1}, KV {kv}: a daemon for {name}")
+        settings = {**rung.settings(FIELDS), **_memory(course.kv[kv])}
+        with _daemon(config, settings, command) as client:
+            warm_up = _body(course, rung, course.problems[0], 1)  # an engine's first run is slow
+            list(client.solve(warm_up))
+            for which in whiches:
+                body = _body(course, rung, problems[which.problem], which.n)
+                done(timed(client, body, which))
 
 
 def _memory(kv_bytes: int | None) -> dict[str, int]:

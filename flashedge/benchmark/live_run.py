@@ -8,13 +8,23 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from flashedge import events
 from flashedge.benchmark.goodput import goodput
 from flashedge.client import Client, from_event
 from flashedge.errors import RequestError
 from flashedge.statistics import interval, mean
+
+
+class Which(NamedTuple):
+    """A run of the bench: rung and kv by name, the problem by its index."""
+
+    rung: str
+    kv: str
+    n: int
+    problem: int
+    round: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,20 +50,25 @@ class LiveRun:
     drawn_tokens: int
 
     @property
-    def case(self) -> tuple[str, int, int]:
-        return self.kv, self.n, self.problem
+    def which(self) -> Which:
+        return Which(self.rung, self.kv, self.n, self.problem, self.round)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        """The inverse of `to_json`. Raises TypeError."""
+        return cls(**data)
 
 
 def timed(
     client: Client,
     body: Mapping[str, Any],
-    which: Mapping[str, Any],
+    which: Which,
     clock: Callable[[], float] = time.monotonic,
 ) -> LiveRun:
-    """Carry out a run; `which`: rung, kv, n, problem, round. Raises the run's error."""
+    """Carry out a run. Raises its error."""
     began = clock()
     done_s: dict[int, float] = {}
     for _, event in client.solve(body):
@@ -75,13 +90,13 @@ def _told(
     result: Mapping[str, Any],
     done_s: Mapping[int, float],
     seconds: float,
-    which: Mapping[str, Any],
+    which: Which,
 ) -> LiveRun:
     lengths = [len(c["token_ids"]) for c in result["completions"] if c["node"] in done_s]
     usage, timing = result["usage"], result["timing"]
     asked = usage["verifier_tokens"]
     return LiveRun(
-        **which,
+        **which._asdict(),
         seconds=seconds,
         generate_s=timing["generate_s"],
         verify_s=timing["verify_s"],
@@ -108,8 +123,8 @@ def digest(tree: Mapping[str, Any]) -> str:
 def compared(
     runs: Iterable[LiveRun], right: Mapping[tuple[int, str | None], bool], first: str = "stock"
 ) -> list[dict[str, Any]]:
-    """A row for each (kv, n, rung): medians over rounds, then over problems; gains and their 95 %
-    bootstrap intervals from each problem's ratio to the rung `first`.
+    """A row for each (kv, n, rung): medians over rounds, then over problems; gains, their
+    95 % bootstrap intervals and medians from each problem's ratio to the rung `first`.
 
     right: whether an answer of a problem is right, for those that are known.
     """
@@ -160,7 +175,7 @@ def _gain(ratios: Sequence[float | None]) -> dict[str, float] | None:
     if not known:
         return None
     low, high = interval(known)
-    return {"value": mean(known), "low": low, "high": high}
+    return {"value": mean(known), "low": low, "high": high, "median": median(known)}
 
 
 def _same(ours: Sequence[LiveRun], theirs: Sequence[LiveRun]) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,8 +19,10 @@ from flashedge.config import Config, load_config
 from flashedge.errors import DaemonError, RequestError, StoreError
 
 if TYPE_CHECKING:
-    from flashedge.benchmark.live_run import LiveRun
-    from flashedge.problem_file import FileProblem
+    from flashedge.benchmark.live import Course
+    from flashedge.benchmark.live_run import LiveRun, Which
+    from flashedge.record_file import RecordFile
+    from flashedge.registry import Pair
 
 app = typer.Typer(help="What optimizations bring.", no_args_is_help=True)
 RUNS, REPORT = "runs.jsonl", "report.json"
@@ -55,7 +58,7 @@ def flashtts(
     ] = False,
     gpu: Annotated[str | None, typer.Option(help="With --simulated: which card.")] = None,
     folder: Annotated[
-        Path | None, typer.Option("--output", help="Folder of runs and report.")
+        Path | None, typer.Option("--output", help="Folder of what is done and of the report.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -135,12 +138,13 @@ def _measure(
     as_json: bool,
     config: Config,
 ) -> None:
+    from flashedge.benchmark.grades import graded
     from flashedge.benchmark.live import Course, budget_of, carried_out, split_by_known
     from flashedge.benchmark.live_run import compared
     from flashedge.problem_file import read_problems
     from flashedge.registry import find_pair
 
-    find_pair(config.pair, config)
+    pair = find_pair(config.pair, config)
     can, missing = split_by_known(chosen)
     for name, switches in missing.items():
         output.note(f"{name} is left out: this version has no {', '.join(switches)}")
@@ -155,24 +159,27 @@ def _measure(
     )
     _refuse_company(config)
     folder = folder or config.state_dir / "benches" / f"flashtts-{config.pair}"
-    runs: list[LiveRun] = []
-    cut = False
-    with _kept(folder) as keep, bar("measuring", course.runs, unit="runs") as advance:
+    with _kept(folder, pair, file, course, config) as kept:
+        asked = [which for which in course.whiches if which in kept.records]
+        with bar("measuring", course.runs, done=len(asked), unit="runs") as advance:
 
-        def done(run: LiveRun) -> None:
-            runs.append(run)
-            keep.write(json.dumps(run.to_json()) + "\n")
-            keep.flush()
-            advance(1)
+            def done(run: LiveRun) -> None:
+                kept.append(run)
+                advance(1)
 
-        try:
-            carried_out(course, config, output.note, done)
-        except KeyboardInterrupt:
-            cut = True
-            output.note(f"cut off: the figures are of {len(runs)} of {course.runs} runs")
-    rows = compared(runs, asyncio.run(_graded(runs, course.problems)))
+            try:
+                carried_out(course, config, output.note, done, kept=kept.records)
+                cut = False
+            except KeyboardInterrupt:
+                cut = True
+        runs = [kept.records[which] for which in course.whiches if which in kept.records]
+    if cut:
+        output.note(
+            f"cut off after {len(runs)} of {course.runs} runs, kept: the same command goes on"
+        )
+    rows = compared(runs, asyncio.run(graded(runs, course.problems)))
     told = {"simulated": False, "pair": config.pair, "file": str(file), "rounds": rounds}
-    (folder / REPORT).write_text(json.dumps({**told, "rungs": rows}, indent=2) + "\n")
+    _write(folder / REPORT, {**told, "rungs": rows})
     _tell([{**row, "case": f"KV {row['kv']}"} for row in rows], as_json, told)
     output.note(f"in {folder}: {RUNS}, {REPORT}")
     if cut:
@@ -189,33 +196,30 @@ def _refuse_company(config: Config) -> None:
         )
 
 
-def _kept(folder: Path) -> Any:
+def _kept(
+    folder: Path, pair: Pair, file: Path, course: Course, config: Config
+) -> RecordFile[Which, LiveRun]:
+    """What was measured of the same models, problems and search before. Raises Conflict,
+    StoreError."""
+    from flashedge.benchmark.live_run import LiveRun
+    from flashedge.fingerprint import pair_fingerprint
+    from flashedge.record_file import RecordFile
+
+    settings = {
+        "pair": pair.name,
+        "models": pair_fingerprint(pair, config),
+        "problems": hashlib.sha256(file.read_bytes()).hexdigest()[:16],
+        "strategy": course.strategy,
+        "seed": course.seed,
+    }
+    return RecordFile(folder / RUNS, settings, LiveRun.from_json, key=lambda run: run.which)
+
+
+def _write(path: Path, report: Mapping[str, Any]) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        return (folder / RUNS).open("w", encoding="utf-8")
+        path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
-        raise StoreError(f"can't write {folder / RUNS}: {error.strerror}") from error
-
-
-async def _graded(
-    runs: Iterable[LiveRun], problems: Sequence[FileProblem]
-) -> dict[tuple[int, str | None], bool]:
-    """Whether each answer is right, of problems whose answer is known."""
-    from flashedge.grading import Grader
-    from flashedge.types import NodeId
-
-    known = {p.index: p.answer for p in problems if p.answer is not None}
-    asked = {(run.problem, run.answer) for run in runs if run.problem in known}
-    grader = Grader()
-    found: dict[tuple[int, str | None], bool] = {}
-    try:
-        for problem, answer in sorted(asked, key=str):
-            pair = {NodeId(0): known[problem], NodeId(1): answer}
-            same = await grader.cluster(pair)
-            found[problem, answer] = answer is not None and same[NodeId(0)] == same[NodeId(1)]
-    finally:
-        await grader.close()
-    return found
+        raise StoreError(f"can't write {path}: {error.strerror}") from error
 
 
 # ---------------------------------------------------------------- telling

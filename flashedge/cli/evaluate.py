@@ -19,8 +19,9 @@ from flashedge.registry import find_pair, resolve_model
 
 if TYPE_CHECKING:
     from flashedge.evaluation.measure import Watcher
-    from flashedge.evaluation.records import ProblemRecord, RecordFile, Settings
+    from flashedge.evaluation.records import ProblemRecord, Settings
     from flashedge.problem_file import LabelledProblem
+    from flashedge.record_file import RecordFile
 
 MAX_N = 1024
 RECORDS, REPORT, PLOT = "problems.jsonl", "report.json", "reliability.svg"
@@ -41,7 +42,7 @@ def evaluate(
 ) -> None:
     """Measure a pair: sampling, votes, search and the verifier, with 95 % intervals."""
     from flashedge.evaluation.figures import report_of
-    from flashedge.evaluation.records import RecordFile, Settings
+    from flashedge.evaluation.records import Settings, record_file
     from flashedge.evaluation.step_tokens import step_counter
     from flashedge.fingerprint import pair_fingerprint
     from flashedge.problem_file import read_labelled
@@ -61,7 +62,7 @@ def evaluate(
     )
     folder = folder or config.state_dir / "evaluations" / f"{chosen.name}-{problems.stem}"
     failed: dict[str, str] = {}
-    with RecordFile(folder / RECORDS, settings) as kept:
+    with record_file(folder / RECORDS, settings) as kept:
         left = [problem for problem in asked if problem.index not in kept.records]
         if left:
             _measure(config, settings, left, kept, step_counter(generator), failed)
@@ -100,7 +101,7 @@ def _measure(
     config: Config,
     settings: Settings,
     problems: Sequence[LabelledProblem],
-    kept: RecordFile,
+    kept: RecordFile[int, ProblemRecord],
     count_steps: Any,
     failed: dict[str, str],
 ) -> None:
@@ -142,7 +143,9 @@ def _measure(
 
 
 @contextmanager
-def _bar(kept: RecordFile, failed: dict[str, str], done: int, total: int) -> Iterator[Watcher]:
+def _bar(
+    kept: RecordFile[int, ProblemRecord], failed: dict[str, str], done: int, total: int
+) -> Iterator[Watcher]:
     """A watcher that keeps each record and moves a bar, in runs, with the time left."""
     with bar("measuring", total, done=done, unit="runs") as advance:
 

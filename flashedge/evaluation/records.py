@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import fcntl
-import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from flashedge.errors import Conflict, StoreError
+from flashedge.record_file import RecordFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,93 +67,8 @@ def _chain(data: Mapping[str, Any]) -> Chain:
     return Chain(**{**data, **lists})
 
 
-class RecordFile:
-    """JSON lines: the settings, then one record a finished problem. One writer at a time.
-
-    Use as a context manager. A last line that a crash cut off is dropped.
-    """
-
-    def __init__(self, path: Path, settings: Settings) -> None:
-        """Opens or makes the file. Raises Conflict when it was made with other settings or is
-        being written, StoreError when it can't be read or written."""
-        self.path = path
-        self.records: dict[int, ProblemRecord] = {}
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("a+b")
-        except OSError as error:
-            raise _unusable(path, error) from error
-        try:
-            self._lock()
-            self._read(settings)
-        except BaseException:
-            self._file.close()
-            raise
-
-    def __enter__(self) -> RecordFile:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self._file.close()
-
-    def append(self, record: ProblemRecord) -> None:
-        """Keep a finished problem. Raises StoreError."""
-        self._write(record.to_json())
-        self.records[record.index] = record
-
-    # ------------------------------------------------------------ inner
-
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise Conflict(
-                f"another evaluation writes {self.path}",
-                mend="wait for it, or give another --output",
-            ) from error
-
-    def _read(self, settings: Settings) -> None:
-        wanted = json.loads(json.dumps(dataclasses.asdict(settings)))
-        try:
-            self._file.seek(0)
-            data = self._file.read()
-            whole = data[: data.rfind(b"\n") + 1]
-            if len(whole) < len(data):
-                self._file.truncate(len(whole))
-            lines = [json.loads(line) for line in whole.splitlines()]
-            if not lines:
-                self._write({"settings": wanted})
-                return
-            made = lines[0]["settings"]
-            found = [ProblemRecord.from_json(line) for line in lines[1:]]
-        except OSError as error:
-            raise _unusable(self.path, error) from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise StoreError(
-                f"{self.path} is no file of finished problems",
-                mend="move it away, or give another --output",
-            ) from error
-        other = [name for name in wanted if made.get(name) != wanted[name]]
-        if other:
-            raise Conflict(
-                f"{self.path} was made with other settings ({', '.join(other)})",
-                mend="give another --output, or delete it to begin again",
-            )
-        self.records = {record.index: record for record in found}
-
-    def _write(self, line: Mapping[str, Any]) -> None:
-        try:
-            self._file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            raise _unusable(self.path, error) from error
-
-
-def _unusable(path: Path, error: OSError) -> StoreError:
-    return StoreError(f"can't use {path}: {error.strerror or error}", mend="give another --output")
+def record_file(path: Path, settings: Settings) -> RecordFile[int, ProblemRecord]:
+    """By the problems' indices. Raises what `RecordFile` does."""
+    return RecordFile(
+        path, dataclasses.asdict(settings), ProblemRecord.from_json, key=lambda r: r.index
+    )

@@ -33,9 +33,10 @@ def test_each_rung_is_run_and_builds_the_same_trees(
     )
     said: list[str] = []
     runs: list[LiveRun] = []
-    carried_out(course, config, said.append, runs.append, SIMULATED)
+    carried_out(course, config, said.append, runs.append, command=SIMULATED)
     assert len(runs) == course.runs == 12
-    assert len(said) == 4  # two rounds, two settings of the switches
+    assert len(said) == 6  # two rounds, a daemon for each rung
+    assert [run.which for run in runs] == list(course.whiches)
     assert {(r.rung, r.problem, r.round) for r in runs} == {
         (name, p, k) for name in ("stock", "suffix", "+P") for p in (0, 1) for k in (0, 1)
     }
@@ -44,4 +45,10 @@ def test_each_rung_is_run_and_builds_the_same_trees(
     assert rows["suffix"]["problems"] == 2
     assert all(run.goodput > 0 and run.seconds >= run.generate_s for run in runs)
     assert holder(config) is None
+    missing = runs.pop(5)
+    done = {run.which for run in runs}
+    carried_out(course, config, said.append, runs.append, kept=done, command=SIMULATED)
+    assert (runs[-1].which, runs[-1].tree) == (missing.which, missing.tree)
+    assert len(runs) == 12  # what was kept is not run again
+    assert len(said) == 7
     assert not (tmp_path / "state").exists()  # the user's own state is left alone

@@ -13,7 +13,7 @@ from fake_daemon import STORY, FakeDaemon
 from flashedge import events
 from flashedge.benchmark.ladder import RUNGS
 from flashedge.benchmark.live import FIELDS, budget_of, split_by_known
-from flashedge.benchmark.live_run import LiveRun, compared, digest, timed
+from flashedge.benchmark.live_run import LiveRun, Which, compared, digest, timed
 from flashedge.client import Client
 from flashedge.errors import ConfigError, RequestError
 
@@ -69,7 +69,7 @@ def story(*middle: events.Event) -> list[events.Event]:
 
 def run_of(daemon: FakeDaemon) -> LiveRun:
     clock = seconds()
-    which = {"rung": "suffix", "kv": "plan", "n": 4, "problem": 7, "round": 0}
+    which = Which(rung="suffix", kv="plan", n=4, problem=7, round=0)
     with Client("http://daemon", transport=daemon) as client:
         return timed(client, {"problem": "2 + 2?"}, which, lambda: next(clock))
 
@@ -117,7 +117,7 @@ def test_gains_are_of_the_same_problem_and_medians_of_rounds() -> None:
     ]
     stock, suffix = compared(runs, {(0, "19"): True, (1, "19"): True, (1, "18"): False})
     assert (stock["problems"], stock["latency_s"], stock["right"]) == (2, 2.0, 1.0)
-    assert stock["goodput_gain"] == {"value": 1.0, "low": 1.0, "high": 1.0}
+    assert stock["goodput_gain"] == {"value": 1.0, "low": 1.0, "high": 1.0, "median": 1.0}
     assert suffix["goodput_gain"]["value"] == pytest.approx((40 / 20 + 100 / 100) / 2)
     assert suffix["speedup"]["value"] == pytest.approx((2 + 1) / 2)
     assert suffix["verifier_share"]["value"] == pytest.approx((0.25 + 1) / 2)

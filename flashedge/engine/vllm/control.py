@@ -38,6 +38,7 @@ def _offload(self: EngineCore, keep: bool, folder: str, to_file: bool) -> int:
     that come wait. Returns the bytes saved."""
     scheduler = self.scheduler
     scheduler.set_pause_state(PauseState.PAUSED_ALL)
+    scheduler.kv_leaves()
     if not keep:
         scheduler.drop_kv()
     call = self.model_executor.collective_rpc

@@ -18,7 +18,15 @@ from flashedge.engine.vllm.draft_requests import Work, noise_args
 from flashedge.engine.vllm.quota import QuotaScheduler
 from flashedge.scheduling.drafts import Draft
 
-COUNTERS = ("kept_steps", "kept_tokens", "drawn_tokens", "stopped", "preempted", "dropped_kv")
+COUNTERS = (
+    "kept_steps",
+    "kept_tokens",
+    "drawn_tokens",
+    "stopped",
+    "preempted",
+    "dropped_kv",
+    "offloaded",
+)
 
 
 class HoldingScheduler(QuotaScheduler):
@@ -26,7 +34,7 @@ class HoldingScheduler(QuotaScheduler):
 
     counters: since the start: steps that began with tokens drawn ahead, and those tokens; tokens
     drawn ahead; drafts taken out of the batch; those preempted there, by need of memory; those (and
-    waiting steps) that lost their KV for others.
+    waiting steps) that lost their KV for others; those that had KV when all KV was offloaded.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -84,6 +92,10 @@ class HoldingScheduler(QuotaScheduler):
             blocks = self._allocate(request, *args, **kwargs)
             if blocks is not None or self._is_draft(request) or not self._reclaim(request):
                 return blocks
+
+    def kv_leaves(self) -> None:
+        """All KV is about to be offloaded."""
+        self.counters["offloaded"] += sum(work.has_kv for work in self._drafting.values())
 
     def _give_way(self) -> bool:
         return self._reclaim() or super()._give_way()

@@ -2,7 +2,8 @@
 under a KV split that moves, and turns that pass, at every level.
 
 Each case tells whether all trees are the same (token ids, scores, choices), and the counters that
-say something was at stake: steps begun from kept speculation, preemptions, moves, offloads.
+say something was at stake: steps begun from kept speculation, preemptions, moves, offloads, drafts
+that had KV when it was offloaded.
 """
 
 from __future__ import annotations
@@ -12,15 +13,13 @@ import asyncio
 import itertools
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
 from flashedge.engine.base import EngineView
-from flashedge.runtime.driver import Driver, Outcome
 from flashedge.runtime.engines import Engines
 from flashedge.runtime.spec import RunSpec
-from flashedge.runtime.strategies import search_of
 from flashedge.scheduling.prefix_order import arrival_order, sweep_order
 from flashedge.types import Problem
 from scripts.bench.daemon import problems, report
@@ -29,19 +28,29 @@ from scripts.bench.flashtts.moving_split import moving_split
 
 T = TypeVar("T")
 STRATEGIES = ("beam", "dvts", "rebase", "dynamic_branching")
-AT_ONCE = 4
-PATHS = {4: (2, 4, 6), 16: (4, 8, 16)}  # room for them in shares one after the other, by n
 
 
-async def baseline(engines: Engines, spec: RunSpec) -> Outcome:
-    """Nothing on: stock engines, no order, no speculation, the memory as it is."""
-    prompt = engines.generator.codec.encode_chat(spec.problem.messages)
-    return await Driver(search_of(spec), spec, prompt, engines, lambda event: None).run()
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """Under which drafts are drawn, and steps preempted. at_once: runs; flat: batches are filled up
+    to so many; paths: that a share has room for, one share after the other."""
+
+    at_once: int
+    flat: int
+    paths: tuple[int, ...]
 
 
-async def each(run: Callable[[RunSpec], Awaitable[T]], specs: Sequence[RunSpec]) -> list[T]:
-    """In the order of the specs, AT_ONCE at a time."""
-    room = asyncio.Semaphore(AT_ONCE)
+SETTINGS = {  # by n
+    4: Setting(at_once=4, flat=16, paths=(2, 4, 6)),
+    16: Setting(at_once=2, flat=64, paths=(8, 32, 64)),
+}
+
+
+async def each(
+    run: Callable[[RunSpec], Awaitable[T]], specs: Sequence[RunSpec], at_once: int
+) -> list[T]:
+    """In the order of the specs, so many at a time."""
+    room = asyncio.Semaphore(at_once)
 
     async def one(spec: RunSpec) -> T:
         async with room:
@@ -55,6 +64,7 @@ async def case(
 ) -> dict[str, object]:
     """One strategy, one n: every problem both ways."""
     pair, grader, began = here.pair, here.grader, time.monotonic()
+    setting = SETTINGS[specs[0].n]
     stock = Engines(
         generator=pair.stock_generator,
         verifier=pair.stock_verifier,
@@ -62,10 +72,12 @@ async def case(
         order=arrival_order,
         speculation=False,
     )
-    expected = await each(partial(baseline, stock), specs)
+    expected = await each(partial(driven, None, stock), specs, setting.at_once)
     await emptied(pair)
     before = await pair.generator.view(), await pair.verifier.view()
-    split = moving_split(views, in_turn=True, paths=PATHS[specs[0].n])
+    drafted = await pair.generator.speculator.counters()
+    pair.generator.speculator.flat_batch = setting.flat
+    split = moving_split(views, in_turn=True, paths=setting.paths)
     async with here.keeper(split, offload=True) as keeper:
         ours = Engines(
             generator=pair.generator,
@@ -74,9 +86,10 @@ async def case(
             order=sweep_order,
             lookahead=True,
         )
-        runs = await each(partial(driven, keeper, ours), specs)
+        runs = await each(partial(driven, keeper, ours), specs, setting.at_once)
     after = await pair.generator.view(), await pair.verifier.view()
-    same = [found == base for (found, _, _), base in zip(runs, expected, strict=True)]
+    drafts = await pair.generator.speculator.counters()
+    same = [ours == base for (ours, *_), (base, *_) in zip(runs, expected, strict=True)]
     steps = sum(len(outcome.tree.nodes) - 1 for outcome, _, _ in runs)
     did = [driver.speculation for _, driver, _ in runs]
     return {
@@ -90,6 +103,7 @@ async def case(
         **{
             name: sum(record[name] for _, _, record in runs) for name in ("split_moves", "offloads")
         },
+        "drafts_offloaded": drafts["offloaded"] - drafted["offloaded"],
         "blocks_left": [view.blocks_used for view in after],
         "seconds": round(time.monotonic() - began, 1),
     }
@@ -99,21 +113,22 @@ async def measure(asked: argparse.Namespace) -> None:
     chosen = [Problem.from_text(row["problem"]) for row in problems("heldout", asked.problems)]
     cases: dict[str, object] = {}
     async with rig(1 << 30) as here:
-        here.pair.generator.speculator.flat_batch = asked.flat
         views = await here.pair.generator.view(), await here.pair.verifier.view()
-        for n, strategy in itertools.product(asked.n, STRATEGIES):
+        for n, strategy in itertools.product(asked.n, asked.strategies):
             spec = RunSpec(problem=chosen[0], pair="bundled", strategy=strategy, n=n)
             specs = [replace(spec, problem=one, seed=seed) for seed, one in enumerate(chosen)]
             cases[f"{strategy} n={n}"] = found = await case(here, specs, views)
             print(f"{strategy} n={n}", found, flush=True)
-    report(problems=len(chosen), flat=asked.flat, cases=cases)
+    report(problems=len(chosen), cases=cases)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--problems", type=int, default=100)
-    parser.add_argument("--n", type=int, nargs="+", choices=sorted(PATHS), default=[4, 16])
-    parser.add_argument("--flat", type=int, default=16, help="fill batches up to so many")
+    parser.add_argument(
+        "--n", type=int, nargs="+", choices=sorted(SETTINGS), default=sorted(SETTINGS)
+    )
+    parser.add_argument("--strategies", nargs="+", choices=STRATEGIES, default=STRATEGIES)
     asyncio.run(measure(parser.parse_args()))
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,8 +17,9 @@ from flashedge.grading import Grader
 from flashedge.registry import find_pair
 from flashedge.runtime.driver import Driver, Outcome
 from flashedge.runtime.engines import Engines
-from flashedge.runtime.kv_curves import curves_for
+from flashedge.runtime.kv_curves import Curves, curves_for
 from flashedge.runtime.kv_keeper import KvKeeper, Split
+from flashedge.runtime.kv_run import FixedMemory, RunMemory
 from flashedge.runtime.kv_start import keeper_by
 from flashedge.runtime.spec import RunSpec
 from flashedge.runtime.strategies import search_of
@@ -44,7 +45,7 @@ class Rig:
         self.pair = pair
         self.grader = grader
         self.kv_bytes = kv_bytes
-        self._config = config
+        self.config = config
         self._engines = Engines(
             generator=pair.generator,
             verifier=pair.verifier,
@@ -52,18 +53,20 @@ class Rig:
             speculation=config.scheduling_speculation,
         )
 
+    def curves(self) -> Curves:
+        return curves_for(find_pair("bundled", self.config), self.config)
+
     @asynccontextmanager
     async def keeper(
         self, forced: Split | None = None, *, offload: bool = False
     ) -> AsyncIterator[KvKeeper]:
         """By the profile of the machine (`flashedge profile`) if there is one."""
-        config = self._config
         made = await keeper_by(
-            curves_for(find_pair("bundled", config), config),
+            self.curves(),
             self.pair.generator,
             self.pair.verifier,
             kv_bytes=self.kv_bytes,
-            max_batch=config.max_num_seqs,
+            max_batch=self.config.max_num_seqs,
             offload=offload,
             folder_bytes=1 << 34,
             forced=forced,
@@ -101,21 +104,26 @@ class Rig:
 
 
 async def driven(
-    keeper: KvKeeper, engines: Engines, spec: RunSpec
+    keeper: KvKeeper | None,
+    engines: Engines,
+    spec: RunSpec,
+    emit: Callable[[Event], None] = lambda event: None,
 ) -> tuple[Outcome, Driver, dict[str, Any]]:
-    """A search on engines whose memory is kept; with the record of its memory."""
-    engines = replace(
-        engines,
-        generator=keeper.generator(engines.generator),
-        verifier=keeper.verifier(engines.verifier),
-    )
+    """A search on engines whose memory is kept (None: as it is); with the record of its memory."""
+    memory: AbstractContextManager[RunMemory | FixedMemory] = nullcontext(FixedMemory())
+    if keeper is not None:
+        engines = replace(
+            engines,
+            generator=keeper.generator(engines.generator),
+            verifier=keeper.verifier(engines.verifier),
+        )
+        memory = keeper.join(emit, baseline=False)
     prompt = engines.generator.codec.encode_chat(spec.problem.messages)
-    events: list[Event] = []
-    with keeper.join(events.append, baseline=False) as memory:
-        search = memory.watched(search_of(spec), len(prompt))
-        driver = Driver(search, spec, prompt, engines, events.append)
+    with memory as part:
+        search = part.watched(search_of(spec), len(prompt))
+        driver = Driver(search, spec, prompt, engines, emit)
         outcome = await driver.run()
-    return outcome, driver, memory.record
+    return outcome, driver, part.record
 
 
 async def emptied(pair: VllmPair) -> None:

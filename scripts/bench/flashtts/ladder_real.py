@@ -1,0 +1,208 @@
+"""What does each optimization bring on real engines? Every problem on every rung of the ladder.
+
+    python -m scripts.bench.flashtts.ladder_real [--n 4 16 64] [--kv 24MiB 512MiB] [--problems 100]
+
+The same two engines serve all rungs (`flashedge.benchmark.ladder`), so a problem's runs stand next
+to each other in time: A B C …, in an order that turns and is reversed from problem to problem,
+and again for each round. Before each run both prefix caches and the verifier's memory of scores are
+emptied. Half of the KV for each engine, until the split moves it.
+
+Run `flashedge profile` first: its curves decide the split, and how far batches are filled. What is
+measured is kept in `--output`: cut off, the same command goes on. The last line is JSON: for each
+KV size, n and rung ratios to the stock loop, whether the trees are equal, what the mechanisms did.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import json
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flashedge.benchmark.goodput import goodput
+from flashedge.benchmark.grades import graded
+from flashedge.benchmark.ladder import RUNGS, Rung
+from flashedge.benchmark.live import budget_of
+from flashedge.benchmark.live_run import LiveRun, Which, compared
+from flashedge.events import Event, NodesMarked
+from flashedge.problem_file import FileProblem, read_problems
+from flashedge.record_file import RecordFile
+from flashedge.runtime.engines import Engines
+from flashedge.runtime.flat_steps import tell_flat_batch
+from flashedge.runtime.kv_keeper import KvKeeper
+from flashedge.runtime.spec import RunSpec
+from flashedge.scheduling.prefix_order import arrival_order, sweep_order
+from flashedge.search.tree import Tree
+from flashedge.types import NodeId, Problem
+from scripts.bench.daemon import DATA, report
+from scripts.bench.flashtts.kv_rig import Rig, driven, emptied, rig
+
+BY_NAME = {rung.name: rung for rung in RUNGS}
+DID = ("preemptions", "split_moves", "offloads")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LadderRun(LiveRun):
+    """With what the mechanisms did in it. preemptions: of both engines."""
+
+    preemptions: int
+    split_moves: int
+    offloads: int
+
+
+class Ladder:
+    """One pair of engines for all rungs. kv: the name of its size."""
+
+    def __init__(self, here: Rig, kv: str, strategy: str) -> None:
+        self._here = here
+        self._kv = kv
+        self._strategy = strategy
+
+    def engines(self, rung: Rung) -> Engines:
+        pair = self._here.pair
+        return Engines(
+            generator=pair.stock_generator if rung.stock else pair.generator,
+            verifier=pair.stock_verifier if rung.stock else pair.verifier,
+            grader=self._here.grader,
+            order=sweep_order if "prefix_order" in rung.switches else arrival_order,
+            speculation="speculation" in rung.switches,
+            lookahead="lookahead" in rung.switches,
+        )
+
+    async def run(self, which: Which, problem: FileProblem) -> LadderRun:
+        rung, clock = BY_NAME[which.rung], asyncio.get_running_loop().time
+        spec = RunSpec(
+            problem=Problem.from_text(problem.text),
+            pair="bundled",
+            strategy=self._strategy,
+            n=which.n,
+            seed=problem.index,
+        )
+        done_s: dict[NodeId, float] = {}
+        async with self._memory(rung) as keeper:
+            await emptied(self._here.pair)
+            before, began = await self._preemptions(), clock()
+
+            def note(event: Event) -> None:
+                if isinstance(event, NodesMarked) and event.status == "complete":
+                    done_s.update(dict.fromkeys(event.nodes, clock() - began))
+
+            outcome, driver, record = await driven(keeper, self.engines(rung), spec, note)
+            seconds, after = clock() - began, await self._preemptions()
+        tree, did = outcome.tree, driver.speculation
+        return LadderRun(
+            **which._asdict(),
+            seconds=seconds,
+            generate_s=driver.generating.seconds,
+            verify_s=driver.verifying.seconds,
+            goodput=goodput([tree[node].path_tokens for node in done_s], done_s.values()),
+            answer=outcome.finish.answer,
+            tree=digest(tree),
+            tree_tokens=tree.committed_tokens,
+            reuse=driver.verifier_cached_tokens / max(1, driver.verifier_tokens),
+            steps=len(tree.nodes) - 1,
+            kept_steps=did.kept_steps,
+            drawn_tokens=did.drawn_tokens,
+            preemptions=after - before,
+            split_moves=record.get("split_moves", 0),
+            offloads=record.get("offloads", 0),
+        )
+
+    @asynccontextmanager
+    async def _memory(self, rung: Rung) -> AsyncIterator[KvKeeper | None]:
+        pair = self._here.pair
+        if "kv_split" in rung.switches:
+            async with self._here.keeper(offload=self._here.config.scheduling_offload) as keeper:
+                yield keeper
+            return
+        for engine in (pair.generator, pair.verifier):
+            await engine.budget(self._here.kv_bytes // 2)
+        yield None
+
+    async def _preemptions(self) -> int:
+        pair = self._here.pair
+        return (await pair.generator.view()).preemptions + (await pair.verifier.view()).preemptions
+
+
+def digest(tree: Tree) -> str:
+    """The same for the same tokens, scores and choices."""
+    told = [
+        (node.id, node.parent, node.segment and node.segment.token_ids, node.scores, node.status)
+        for node in tree.nodes.values()
+    ]
+    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+
+
+def course(asked: argparse.Namespace, kv: str, problems: Sequence[FileProblem]) -> Iterator[Which]:
+    """In the order of the runs."""
+    for n in asked.n:
+        for problem in problems:
+            turn = problem.index % len(asked.rungs)
+            order = [*asked.rungs[turn:], *asked.rungs[:turn]]
+            for number in range(asked.rounds):
+                forward = (problem.index + number) % 2
+                for rung in order if forward else order[::-1]:
+                    yield Which(rung=rung, kv=kv, n=n, problem=problem.index, round=number)
+
+
+async def measured(
+    asked: argparse.Namespace, problems: Sequence[FileProblem], kept: RecordFile[Which, LadderRun]
+) -> None:
+    for kv in asked.kv:
+        left = [which for which in course(asked, kv, problems) if which not in kept.records]
+        _, kv_bytes = budget_of(kv)
+        if not left or kv_bytes is None:
+            continue
+        async with rig(kv_bytes) as here:
+            curves = here.curves()
+            tell_flat_batch(here.pair.generator.speculator, curves.generator, here.config)
+            print(f"KV {kv}: {len(left)} runs left; curves: {curves.source}", flush=True)
+            ladder = Ladder(here, kv, asked.strategy)
+            await ladder.run(left[0], problems[left[0].problem])  # an engine's first run is slow
+            for which in left:
+                kept.append(await ladder.run(which, problems[which.problem]))
+
+
+def did(runs: Sequence[LadderRun]) -> dict[str, float]:
+    """Means over the runs."""
+    return {name: sum(getattr(run, name) for run in runs) / len(runs) for name in DID}
+
+
+def told(runs: Sequence[LadderRun], right: Mapping[Any, bool]) -> list[dict[str, Any]]:
+    groups: dict[tuple[str, int, str], list[LadderRun]] = {}
+    for run in runs:
+        groups.setdefault((run.kv, run.n, run.rung), []).append(run)
+    rows = compared(runs, right)
+    return [{**row, **did(groups[row["kv"], row["n"], row["rung"]])} for row in rows]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--n", type=int, nargs="+", default=[4, 16, 64])
+    parser.add_argument("--kv", nargs="+", default=["24MiB", "512MiB"], help="of both engines")
+    parser.add_argument("--problems", type=int, default=100)
+    parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--strategy", default="beam")
+    parser.add_argument("--rungs", nargs="+", choices=list(BY_NAME), default=list(BY_NAME))
+    parser.add_argument("--output", type=Path, default=Path("runs/ladder"))
+    asked = parser.parse_args()
+    problems = read_problems(DATA / "heldout.jsonl", asked.problems)
+    load, settings = os.getloadavg()[0], {"strategy": asked.strategy}
+    with RecordFile(
+        asked.output / "runs.jsonl", settings, LadderRun.from_json, key=lambda run: run.which
+    ) as kept:
+        asyncio.run(measured(asked, problems, kept))
+        whiches = [which for kv in asked.kv for which in course(asked, kv, problems)]
+        runs = [kept.records[which] for which in whiches]
+    rows = told(runs, asyncio.run(graded(runs, problems)))
+    report(problems=len(problems), load=[load, os.getloadavg()[0]], rungs=rows)
+
+
+if __name__ == "__main__":
+    main()
