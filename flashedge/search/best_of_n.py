@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from flashedge.search.level import MAX_NOTED, LevelSearch
+from flashedge.search.level import LevelSearch
+from flashedge.search.level_readings import MAX_NOTED
 from flashedge.search.level_state import BUDGET, NOTHING, FixedPoint, LevelState, Move
 from flashedge.search.tree import ROOT, NodeStatus
 from flashedge.types import Granularity, NodeId

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, assert_never
 
 from flashedge.certainty.certainindex import certainty_of_answers
-from flashedge.certainty.history import ENTROPY, REWARD, Reading
+from flashedge.certainty.history import ENTROPY, REWARD
 from flashedge.certainty.policies import Policy
 from flashedge.certainty.rewards import max_reward
 from flashedge.search.base import (
@@ -35,14 +35,13 @@ from flashedge.search.base import (
     Score,
     Scored,
 )
-from flashedge.search.level_state import NOTHING, FixedPoint, LevelState, Move, Phase, Shares
+from flashedge.search.level_readings import noted, read, reread
+from flashedge.search.level_state import NOTHING, LevelState, Move, Phase, Shares
 from flashedge.search.scoring import aggregate
 from flashedge.search.seeds import child_seed
 from flashedge.search.selection import choose
 from flashedge.search.tree import ROOT, Node, NodeStatus, Tree
 from flashedge.types import Granularity, Limits, NodeId, Problem, Segment
-
-MAX_NOTED = 256  # fixed points that a run without a policy reads at its end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,15 +182,8 @@ class LevelSearch(ABC):
         return due and bool(state.complete)
 
     def note(self, state: LevelState) -> LevelState:
-        """Without a policy: remember this fixed point, whose answers are grouped at the end."""
-        if self.policy is not None or not state.complete or len(state.passed) >= MAX_NOTED:
-            return state
-        here = FixedPoint(
-            complete=len(state.complete),
-            rollouts=len(state.rollouts),
-            tokens=state.tree.committed_tokens,
-        )
-        return replace(state, passed=(*state.passed, here))
+        """Without a policy: remember this fixed point."""
+        return noted(self, state)
 
     def vote(self, state: LevelState, cut_by: str | None = None) -> Move:
         """End the search: group the answers of `complete`, or of the best path if none ended."""
@@ -205,7 +197,7 @@ class LevelSearch(ABC):
     def consult(self, state: LevelState) -> tuple[LevelState, bool]:
         """Take a reading of clustered answers and ask the policy; whether the search goes on."""
         assert self.policy is not None, "without a policy nothing is checked"
-        state = self._read(state)
+        state = read(self, state)
         given = self.policy.allot(state.history, self.n)
         if given.more <= 0:
             return replace(state, cut_by=str(given.reason)), False
@@ -281,38 +273,9 @@ class LevelSearch(ABC):
         if state.clustered != state.complete:
             return state, (Cluster(nodes=state.complete),)
         if state.phase is Phase.CLUSTER:
-            return self.finish(self._read(self._reread(state)))
+            return self.finish(read(self, reread(self, state)))
         state, goes_on = self.consult(state)
         return self.resume(state) if goes_on else self.finish(state)
-
-    def _read(self, state: LevelState) -> LevelState:
-        reading = self._reading(state, state.tree.committed_tokens)
-        return replace(state, history=(*state.history, reading))
-
-    def _reread(self, state: LevelState) -> LevelState:
-        """Take the readings of the fixed points that were passed: the first at each knob, as a
-        policy could have been told. Answers of a prefix of the paths group as those of all do."""
-        readings: list[Reading] = []
-        for at in state.passed:
-            then = replace(
-                state,
-                complete=state.complete[: at.complete],
-                rollouts=state.rollouts[: at.rollouts],
-            )
-            if not readings or self.knob(then) > readings[-1].knob:
-                readings.append(self._reading(then, at.tokens))
-        return replace(state, history=(*state.history, *readings), passed=())
-
-    def _reading(self, state: LevelState, tokens: int) -> Reading:
-        tree = state.tree
-        chosen = choose(tree, state.complete, how=self.aggregate, by=self.selection)
-        return Reading(
-            knob=self.knob(state),
-            tokens=tokens,
-            answers=sum(tree[n].answer is not None for n in self.counted(state)),
-            measures=self.measures(state),
-            answer=chosen.answer,
-        )
 
     def _best_unfinished(self, state: LevelState) -> tuple[NodeId, ...]:
         """The best-scored path under way: a node of the level, or a parent none of whose children
