@@ -183,7 +183,8 @@ def main() -> None:
     keep(name, {"simulated": True, "summary": told, "cells": rows})
     lines = [(rung, *(f"{v}" for v in figures.values())) for rung, figures in told.items()]
     over = table(("rung", *next(iter(told.values()))), lines, "Over all cells")
-    keep_tables(name, "Every optimization on the simulated 4090", [over, *tables(cells)])
+    command = "grid --sheet" if asked.sheet else "grid"
+    keep_tables(name, "Every optimization on the simulated 4090", [over, *tables(cells)], command)
     plots(cells, name)
     print(over)
     report(simulated=True, n=asked.n, sheet=asked.sheet, summary=told)

@@ -133,10 +133,11 @@ def keep(name: str, figures: Any) -> None:
     (DOCS / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
-def keep_tables(name: str, about: str, tables: Iterable[str]) -> None:
-    """docs/flashtts/<name>.md."""
+def keep_tables(name: str, about: str, tables: Iterable[str], script: str | None = None) -> None:
+    """docs/flashtts/<name>.md. script: what makes it, with its flags, if not the name alone."""
     note = "Simulated, not measured. Made by the command below; the text is in README.md."
-    body = "\n\n".join([f"# {about}", note, f"`python -m scripts.bench.flashtts.{name}`", *tables])
+    command = f"`python -m scripts.bench.flashtts.{script or name}`"
+    body = "\n\n".join([f"# {about}", note, command, *tables])
     DOCS.mkdir(parents=True, exist_ok=True)
     (DOCS / f"{name}.md").write_text(body + "\n", encoding="utf-8")
 
