@@ -193,7 +193,7 @@ class KvKeeper:
             return self._halves()
         last_s = predicted(self._split, load, link=link, **costs)
         chosen = settled(self._split, new, last_s=last_s)
-        return new if chosen is new else refitted(chosen, load, **costs)
+        return new if chosen is new else refitted(chosen, load, link=link, **costs)
 
     def _measured_link(self) -> HostLink | None:
         moved = self._moved

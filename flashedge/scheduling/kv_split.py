@@ -7,12 +7,15 @@ Ref: arXiv 2509.00195 §4.3 (Eq. 1, dual strategy). Departures: docs/adr/0006.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from bisect import bisect_right
 from dataclasses import dataclass, replace
+from itertools import compress
+from math import inf
 
 from flashedge.errors import ConfigError
 from flashedge.scheduling.kv_stages import EngineCost, Option, Stage, Workload
 
+ROUNDING = 1e-12  # times that differ by less are equal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLink:
@@ -24,13 +27,9 @@ class HostLink:
     capacity_bytes: int
     switch_s: float = 0.0
 
-    def ways(self, options: Iterable[Option]) -> Iterator[tuple[Option, float]]:
-        """The options that it allows, each with the seconds to save and restore what it keeps."""
-        for option in options:
-            if not option.kept:
-                yield option, 0.0
-            elif option.kv_bytes <= self.capacity_bytes:
-                yield option, 2 * option.kv_bytes / self.bytes_per_s
+    def seconds(self, kv_bytes: int) -> float:
+        """To save so many bytes and to restore them; infinite where there is no room."""
+        return 2 * kv_bytes / self.bytes_per_s if kv_bytes <= self.capacity_bytes else inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +96,7 @@ def predicted(
         return None
     if link is not None and split.offload:
         return _in_turn(decode, prefill, split.generator_bytes, link).seconds
-    return decode.options[-1].seconds + prefill.options[-1].seconds
+    return decode.seconds(split.generator_bytes) + prefill.seconds(split.verifier_bytes)
 
 
 def settled(
@@ -113,20 +112,26 @@ def settled(
 
 
 def refitted(
-    split: KvSplit, load: Workload, *, generator: EngineCost, verifier: EngineCost
+    split: KvSplit,
+    load: Workload,
+    *,
+    generator: EngineCost,
+    verifier: EngineCost,
+    link: HostLink | None = None,
 ) -> KvSplit:
     """A standing split with the batch limits and the times that it has for another load, which it
-    must hold one path of."""
+    must hold one path of; `link` must be there if it offloads."""
     decode = _Side(Stage(generator, load, decodes=True), split.generator_bytes)
     prefill = _Side(Stage(verifier, load, decodes=False), split.verifier_bytes)
+    if split.offload:
+        assert link is not None, "it offloads"
+        return _in_turn(decode, prefill, split.generator_bytes, link)
     return replace(
         split,
         decode_batch=decode.stage.largest_batch(split.generator_bytes),
         prefill_batch=prefill.options[-1].batch,
-        generate_s=decode.options[-1].seconds,
-        verify_s=prefill.options[-1].seconds,
-        generator_saved=split.offload and decode.options[-1].kept,
-        verifier_saved=split.offload and prefill.options[-1].kept,
+        generate_s=decode.seconds(split.generator_bytes),
+        verify_s=prefill.seconds(split.verifier_bytes),
     )
 
 
@@ -136,57 +141,72 @@ class _Side:
     def __init__(self, stage: Stage, kv_bytes: int) -> None:
         self.stage = stage
         self.options = stage.options(kv_bytes)
+        self._from = [option.kv_bytes for option in self.options]
+        self._whole = stage.whole
+
+    @property
+    def bends(self) -> list[int]:
+        """Bytes between which `seconds` falls evenly."""
+        return [*self._from, self._whole]
+
+    def option(self, kv_bytes: int) -> Option:
+        """The last that fits: there must be one."""
+        return self.options[bisect_right(self._from, kv_bytes) - 1]
+
+    def seconds(self, kv_bytes: int) -> float:
+        """Of the level, with what of the live tree's KV fits into so much memory."""
+        _, _, kept_s, lost_s = self.options[bisect_right(self._from, kv_bytes) - 1]
+        missing = 1 - kv_bytes / self._whole  # share of the live tree, gone when its turn comes
+        return kept_s + missing * (lost_s - kept_s) if missing > 0 else kept_s
 
 
 def _shared(decode: _Side, prefill: _Side, kv_bytes: int) -> KvSplit | None:
-    """The linear search: the verifier's options, each with the best that the rest allows."""
-    generating = decode.options
-    best: tuple[Option, Option] | None = None
-    best_s = float("inf")
-    i = len(generating) - 1
-    for scoring in prefill.options:  # rising bytes: the first of equals leaves the most
-        while i >= 0 and generating[i].kv_bytes + scoring.kv_bytes > kv_bytes:
-            i -= 1
-        if i < 0:
-            break
-        if generating[i].seconds + scoring.seconds < best_s:
-            best = generating[i], scoring
-            best_s = generating[i].seconds + scoring.seconds
-    if best is None:
+    """The linear search: every share of the verifier at which one of both begins to fare
+    differently; between two of them the time changes evenly, so none is faster. None: they do
+    not fit beside each other."""
+    least, most = prefill.options[0].kv_bytes, kv_bytes - decode.options[0].kv_bytes
+    if least > most:
         return None
-    generate, verify = best
-    spare = kv_bytes - generate.kv_bytes - verify.kv_bytes
-    more = 0
-    if generate.kept and verify.kept:  # all fits: what neither is known to need is headroom
-        more = spare * verify.kv_bytes // (generate.kv_bytes + verify.kv_bytes)
-    rest = kv_bytes - verify.kv_bytes - more
+    whole = decode.stage.whole, prefill.stage.whole
+    spare = kv_bytes - sum(whole)
+    if spare >= 0:  # all fits: what neither is known to need is headroom
+        share = whole[1] + spare * whole[1] // sum(whole)
+    else:
+        shares = {*prefill.bends, *[kv_bytes - bend for bend in decode.bends]}
+        share, best_s = least, inf
+        for other in sorted(shares):  # the first of equals leaves the generator most
+            if least <= other <= most:
+                seconds = decode.seconds(kv_bytes - other) + prefill.seconds(other)
+                if seconds < best_s:
+                    share, best_s = other, seconds * (1 - ROUNDING)
     return KvSplit(
-        generator_bytes=rest,
-        verifier_bytes=verify.kv_bytes + more,
-        decode_batch=decode.stage.largest_batch(rest),
-        prefill_batch=verify.batch,
-        generate_s=generate.seconds,
-        verify_s=verify.seconds,
+        generator_bytes=kv_bytes - share,
+        verifier_bytes=share,
+        decode_batch=decode.stage.largest_batch(kv_bytes - share),
+        prefill_batch=prefill.option(share).batch,
+        generate_s=decode.seconds(kv_bytes - share),
+        verify_s=prefill.seconds(share),
     )
 
 
 def _in_turn(decode: _Side, prefill: _Side, kv_bytes: int, link: HostLink) -> KvSplit:
     """All memory to each in its phase. KV that is worth less than its way is dropped, not moved."""
-    (generate, out_s), (verify, back_s) = (
-        min(link.ways(side.options), key=lambda way: (way[0].seconds + way[1], -way[0].batch))
-        for side in (decode, prefill)
-    )
+    sides = decode, prefill
+    kept_s = [side.seconds(kv_bytes) for side in sides]
+    move_s = [link.seconds(min(kv_bytes, side.stage.whole)) for side in sides]
+    lost_s = [side.options[-1].lost_s for side in sides]
+    saved = [kept + move <= lost for kept, move, lost in zip(kept_s, move_s, lost_s, strict=True)]
     return KvSplit(
         generator_bytes=kv_bytes,
         verifier_bytes=kv_bytes,
         decode_batch=decode.stage.largest_batch(kv_bytes),
-        prefill_batch=verify.batch,
-        generate_s=generate.seconds,
-        verify_s=verify.seconds,
-        transfer_s=out_s + back_s + 2 * link.switch_s,
+        prefill_batch=prefill.options[-1].batch,
+        generate_s=kept_s[0] if saved[0] else lost_s[0],
+        verify_s=kept_s[1] if saved[1] else lost_s[1],
+        transfer_s=sum(compress(move_s, saved)) + 2 * link.switch_s,
         offload=True,
-        generator_saved=generate.kept,
-        verifier_saved=verify.kept,
+        generator_saved=saved[0],
+        verifier_saved=saved[1],
     )
 
 

@@ -2,9 +2,9 @@
 
 A level: `paths` paths are continued by a step each (generator), then the steps are scored
 (verifier). Both engines keep the KV of the live paths and compute only what it lacks. Once the
-live paths do not fit together they run in rounds, and what the next level would re-use is evicted
-before it comes to it: the paths are passed in the same order each time, the worst there is for
-LRU. So the whole live tree is recomputed as soon as one path is too many.
+live paths do not fit together they run in rounds, and of what the next level would re-use the
+share that does not fit is evicted and computed again: the level's order turns, so what was used
+last, and is still there, is used first.
 
 Ref: arXiv 2509.00195 §4.3, Eq. (1), which is the case of no context: docs/adr/0006.
 """
@@ -12,11 +12,11 @@ Ref: arXiv 2509.00195 §4.3, Eq. (1), which is the case of no context: docs/adr/
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from flashedge.scheduling.cost_curves import BatchTime, CostCurve
+from flashedge.scheduling.cost_curves import CostCurve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,17 +49,26 @@ class EngineCost:
     least_bytes: int = 0
 
 
+RoundTimes = Callable[[int], tuple[float, float]]
+"""Paths at once -> seconds of a round with all of the live tree's KV there, and with none of it."""
+
+
 class Option(NamedTuple):
-    """kept: the live tree's KV outlives the level. A tuple: hundreds are made in a search."""
+    """From `kv_bytes` on, `batch` paths fit at once. kept_s, lost_s: seconds of the level at the
+    best with all of the live tree's KV there and with none of it, by batches up to that one. A
+    tuple: hundreds are made in a search."""
 
     kv_bytes: int
     batch: int
-    seconds: float
-    kept: bool
+    kept_s: float
+    lost_s: float
 
 
 class Stage:
-    """One engine's part of a level. decodes: it generates the step; else it computes it at once."""
+    """One engine's part of a level. decodes: it generates the step; else it computes it at once.
+
+    whole: bytes in which all paths fit with their steps; round_s: see `RoundTimes`.
+    """
 
     def __init__(self, engine: EngineCost, load: Workload, *, decodes: bool) -> None:
         self.paths = load.paths
@@ -70,9 +79,9 @@ class Stage:
         self._shared = token * _whole(load.live_tokens, size)
         self._own = token * _whole(step + (size - 1 if context else 0), size)
         self._least = engine.least_bytes
-        self._kept = _round(engine.curve, context, step, 0.0, decodes)
         lost = load.live_tokens / load.paths  # each prefix is computed once a level
-        self._lost = _round(engine.curve, context, step, lost, decodes)
+        self.round_s = (_decoding if decodes else _scoring)(engine.curve, context, step, lost)
+        self.whole = self.bytes_for(self.paths)
 
     def bytes_for(self, batch: int) -> int:
         """KV of `batch` paths with their steps, in whole blocks, shared prefixes once."""
@@ -85,49 +94,54 @@ class Stage:
         batch = max(kv_bytes // self._alone, (kv_bytes - self._shared) // self._own)
         return min(batch, self.max_batch)
 
-    def seconds(self, batch: int, *, kept: bool) -> float:
-        """Of the whole level, `batch` paths at a time. kept: the live tree's KV is there."""
-        return -(-self.paths // batch) * (self._kept if kept else self._lost)(batch)
-
     def options(self, kv_bytes: int) -> list[Option]:
-        """What the engine can do within `kv_bytes`: faster with every byte more, fastest last.
+        """What the engine can do within `kv_bytes`, by rising memory; times fall, or stay.
 
         Looked at is the smallest batch of each number of rounds: any other of as many rounds has
         more work in each, and needs more memory.
         """
-        rising = list(self._rounds(kv_bytes))[::-1]
-        whole = self.bytes_for(self.paths)
-        if whole <= kv_bytes:
-            seconds = self.seconds(self.max_batch, kept=True)
-            rising.append(Option(whole, self.max_batch, seconds, True))
         found: list[Option] = []
-        best_s = math.inf
-        for option in rising:
-            if option.seconds < best_s:
-                found.append(option)
-                best_s = option.seconds
+        least_kept_s = least_lost_s = math.inf
+        for rounds, batch in reversed(self._rounds(kv_bytes)):
+            kept_s, lost_s = self.round_s(batch)
+            kept_s, lost_s = rounds * kept_s, rounds * lost_s
+            if kept_s < least_kept_s or lost_s < least_lost_s:
+                least_kept_s, least_lost_s = min(kept_s, least_kept_s), min(lost_s, least_lost_s)
+                found.append(Option(self.bytes_for(batch), batch, least_kept_s, least_lost_s))
         return found
 
-    def _rounds(self, kv_bytes: int) -> Iterator[Option]:
-        """Falling batches whose KV is lost from one level to the next."""
-        paths, lost = self.paths, self._lost
+    def _rounds(self, kv_bytes: int) -> list[tuple[int, int]]:
+        """(rounds, paths in each), rising rounds, falling batches down to one."""
+        found, paths = [], self.paths
         batch = self.largest_batch(kv_bytes)
         while batch:
             rounds = -(-paths // batch)
             batch = -(-paths // rounds)
-            yield Option(self.bytes_for(batch), batch, rounds * lost(batch), False)
+            found.append((rounds, batch))
             batch -= 1
+        return found
 
 
-def _round(curve: CostCurve, context: int, step: int, lost: float, decodes: bool) -> BatchTime:
-    """Seconds of one round: a step of each path, and the `lost` tokens of its context again."""
-    if not decodes:
-        return curve.prefill_at(context - lost, step + lost)
+def _decoding(curve: CostCurve, context: int, step: int, lost: float) -> RoundTimes:
+    """A step of each path; what is lost of its context is computed before."""
     decode_s = curve.decode_at(context + step / 2)
-    if not lost:
-        return lambda batch: step * decode_s(batch)
-    again_s = curve.prefill_at(context - lost, lost)
-    return lambda batch: step * decode_s(batch) + again_s(batch)
+    again_s = curve.prefill_at(context - lost, lost) if lost else _nothing
+
+    def seconds(batch: int) -> tuple[float, float]:
+        kept_s = step * decode_s(batch)
+        return kept_s, kept_s + again_s(batch)
+
+    return seconds
+
+
+def _scoring(curve: CostCurve, context: int, step: int, lost: float) -> RoundTimes:
+    """A step of each path at once, together with what is lost of its context."""
+    kept_s, lost_s = curve.prefill_at(context, step), curve.prefill_at(context - lost, step + lost)
+    return lambda batch: (kept_s(batch), lost_s(batch))
+
+
+def _nothing(batch: int) -> float:
+    return 0.0
 
 
 def _whole(tokens: int, size: int) -> int:
