@@ -42,7 +42,7 @@ class Setting:
 
 SETTINGS = {  # by n
     4: Setting(at_once=4, flat=16, paths=(2, 4, 6)),
-    16: Setting(at_once=2, flat=64, paths=(8, 32, 64)),
+    16: Setting(at_once=2, flat=64, paths=(3, 12, 48)),
 }
 
 
