@@ -1,8 +1,8 @@
 """What probing costs: the same chains with and without probes, their token ids compared
 (arXiv 2412.20993 §3.2, App. E).
 
-A B A B, one problem at a time: `plain` makes no probe, `probed` makes all and never stops, with
-the pair's own probe settings.
+A B B A, one problem at a time: `plain` makes no probe, `probed` makes all and never stops, with
+the pair's own probe settings. Who goes first turns, since the second finds the prompt's KV.
 
     python -m scripts.bench.certainty.probes --problems heldout.jsonl --limit 100
 """
@@ -46,16 +46,16 @@ async def measure(path: Path, limit: int, rounds: int) -> dict[str, object]:
             for seed in range(rounds):
                 for problem in problems:
                     body = {"strategy": "probed_cot", "problem": problem.text, "seed": seed}
-                    chains = []
-                    for side, said in SIDES.items():
+                    results = {}
+                    for side in sorted(SIDES, reverse=problem.index % 2 == 1):
                         began = time.perf_counter()
-                        asked = {**body, "early_exit": False, "options": dict(said)}
-                        result = await result_of(client, asked)
+                        asked = {**body, "early_exit": False, "options": dict(SIDES[side])}
+                        results[side] = await result_of(client, asked)
                         seconds[side].append(time.perf_counter() - began)
-                        chains.append(result["completions"][0]["token_ids"])
+                    chains = [r["completions"][0]["token_ids"] for r in results.values()]
                     equal += chains[0] == chains[1]
-                    chain_tokens.append(len(chains[1]))
-                    probe_tokens.append(result["usage"]["probe_tokens"])
+                    chain_tokens.append(len(chains[0]))
+                    probe_tokens.append(results["probed"]["usage"]["probe_tokens"])
                     advance(1)
     medians = {side: statistics.median(values) for side, values in seconds.items()}
     return {
