@@ -26,11 +26,13 @@ _S = DraftState
 
 @dataclass(slots=True, eq=False)
 class _Level:
-    """generating: beams on their way; left: places of those that are done; beams: those of them
-    that something can follow; drafts: by the path they continue, and seed."""
+    """generating: beams on their way; left: places of those that are done; wanted: children of all
+    that may be begun ahead; beams: those that are done and that something can follow; drafts: by
+    the path they continue, and seed."""
 
     generating: int = 0
     left: int = 0
+    wanted: int = 0
     beams: list[Beam] = field(default_factory=list)
     drafts: dict[tuple[TokenIds, int], Draft] = field(default_factory=dict)
 
@@ -71,7 +73,9 @@ class DraftBoard:
     # ------------------------------------------------------------ standard beams
 
     def begin(self, follow_up: FollowUp, sampling: Sampling) -> Beam:
-        self._levels.setdefault((follow_up.run, follow_up.level), _Level()).generating += 1
+        level = self._levels.setdefault((follow_up.run, follow_up.level), _Level())
+        level.generating += 1
+        level.wanted += follow_up.potential
         self._exhausted = False
         return Beam(follow_up=follow_up, sampling=sampling)
 
@@ -80,6 +84,7 @@ class DraftBoard:
         level = self._level(beam.follow_up)
         if beam.path is None and level is not None:
             level.generating -= 1
+            level.wanted -= beam.follow_up.potential
 
     def finish(self, beam: Beam, path: TokenIds, reason: FinishReason) -> Draft | None:
         """The step is done and leaves its place. Returns child 0's draft, held and empty, which
@@ -92,6 +97,7 @@ class DraftBoard:
         level.generating -= 1
         level.left += 1
         if reason.ends_path or not beam.unbegun or level.knows(beam.draft(0)):
+            level.wanted -= beam.follow_up.potential
             return None
         level.beams.append(beam)
         self._exhausted = False
@@ -109,7 +115,14 @@ class DraftBoard:
         live = [level for level in self._levels.values() if level.live]
         if not live and not self._running:
             return DraftPlan()
-        most = places(view, sum(level.left for level in live), len(self._running))
+        left = sum(level.left for level in live)
+        most = places(
+            view,
+            left,
+            len(self._running),
+            beams=sum(level.left + level.generating for level in live) / max(1, len(live)),
+            wanted=sum(level.wanted for level in live),
+        )
         going = [draft for draft in self._running if self._is_live(draft)]
         if len(going) > most:
             going = nsmallest(most, going, key=_rank)

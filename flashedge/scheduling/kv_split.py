@@ -17,6 +17,7 @@ from flashedge.scheduling.kv_stages import EngineCost, Option, Stage, Workload
 
 ROUNDING = 1e-12  # times that differ by less are equal
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLink:
     """Where KV goes to wait. bytes_per_s: one way, to pinned memory if that is used;

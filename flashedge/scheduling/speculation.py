@@ -23,6 +23,7 @@ from flashedge.search.seeds import mix64
 from flashedge.types import Granularity
 
 TRUNCATION_SPREAD = 0.1  # standard deviation around R; the paper gives none
+BEGUN_LATE = 4  # most steps of the next level that may begin with nothing (see `places`)
 
 
 class BeamState(StrEnum):
@@ -84,13 +85,18 @@ def potentials(scores: Sequence[float | None], branching: int) -> tuple[int, ...
     return tuple(map(potential, scores))
 
 
-def places(view: BatchView, left: int, speculating: int) -> int:
+def places(
+    view: BatchView, left: int, speculating: int, *, beams: float = 0, wanted: int = 0
+) -> int:
     """How many branches may be in the batch: none in phase 1, else the places that finished beams
     left, so that the batch stays as large as it was. Where it is known up to which batch steps are
-    flat, as many as cost next to nothing: more than those places, or fewer.
+    flat, as many as cost next to nothing: more than those places, or fewer; and none where so few
+    of the wanted ones have a place that more than a handful of the next steps would begin with
+    nothing: a level is as long as its longest step, which the others' head start does not shorten.
 
     left: places left by finished beams of levels that are still under way; speculating: branches
-    in the batch now. Every sequence must find a block to grow into, a new branch needs two.
+    in the batch now; beams: of such a level, on average; wanted: M_i summed over the beams of all.
+    Every sequence must find a block to grow into, a new branch needs two.
     """
     if view.waiting or not left:
         return 0
@@ -98,6 +104,8 @@ def places(view: BatchView, left: int, speculating: int) -> int:
     if ample < 0:
         return 0
     most = min(view.flat_batch or view.running + left, view.max_running) - view.running
+    if view.flat_batch and wanted and beams * (1 - most / wanted) > BEGUN_LATE:
+        return 0
     return max(0, min(most, speculating + ample // 2))
 
 

@@ -184,11 +184,20 @@ class BoardMachine(RuleBasedStateMachine):
             self.board.withdraw(beam)
             self.beams.remove(beam)
 
-    @rule(waiting=st.integers(0, 1), most=st.integers(0, 12), spare=st.integers(0, 30))
-    def plan(self, waiting: int, most: int, spare: int) -> None:
+    @rule(
+        waiting=st.integers(0, 1),
+        most=st.integers(0, 12),
+        spare=st.integers(0, 30),
+        flat=st.sampled_from([0, 0, 4, 20]),
+    )
+    def plan(self, waiting: int, most: int, spare: int, flat: int) -> None:
         standard = len(self.generating)
         view = BatchView(
-            running=standard, waiting=waiting, max_running=standard + most, spare_blocks=spare
+            running=standard,
+            waiting=waiting,
+            max_running=standard + most,
+            spare_blocks=spare,
+            flat_batch=flat,
         )
         before = self.board.running
         plan = self.board.plan(view)

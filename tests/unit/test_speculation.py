@@ -104,6 +104,15 @@ def test_the_batch_is_as_large_as_costs_nothing() -> None:
     assert places(replace(wide, waiting=1), 3, 9) == 0
 
 
+def test_no_head_start_where_too_many_steps_would_have_none() -> None:
+    """16 beams with 64 branches: at least three in four must have a place."""
+    wide = replace(view(16), flat_batch=64)
+    assert places(wide, 3, 0, beams=16, wanted=64) == 48
+    assert places(replace(wide, running=17), 3, 0, beams=16, wanted=64) == 0
+    assert places(replace(view(3), flat_batch=4), 1, 0, beams=4, wanted=16) == 1, "few beams"
+    assert places(view(16), 3, 0, beams=16, wanted=64) == 3, "what a step costs is not known"
+
+
 def test_the_flat_batch_is_the_largest_within_the_tolerance() -> None:
     def step_s(batch: int) -> float:
         return 5.0 + max(0, batch - 10) * 0.1

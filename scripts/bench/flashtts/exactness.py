@@ -33,7 +33,7 @@ STRATEGIES = ("beam", "dvts", "rebase", "dynamic_branching")
 @dataclass(frozen=True, slots=True)
 class Setting:
     """Under which drafts are drawn, and steps preempted. at_once: runs; flat: batches are filled up
-    to so many; paths: that a share has room for, one share after the other."""
+    to so many, all that is wanted; paths: that a share has room for, one share after the other."""
 
     at_once: int
     flat: int
@@ -41,8 +41,8 @@ class Setting:
 
 
 SETTINGS = {  # by n
-    4: Setting(at_once=4, flat=16, paths=(2, 4, 6)),
-    16: Setting(at_once=2, flat=64, paths=(3, 12, 48)),
+    4: Setting(at_once=4, flat=80, paths=(2, 4, 6)),
+    16: Setting(at_once=2, flat=192, paths=(3, 12, 48)),
 }
 
 
