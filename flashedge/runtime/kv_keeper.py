@@ -222,14 +222,15 @@ class KvKeeper:
 
     async def _divide(self, split: KvSplit, load: Workload | None) -> None:
         last, self._split = self._split, split
-        shares = [
-            (Phase.GENERATE, split.generator_bytes, split.decode_batch, last.generator_bytes),
-            (Phase.VERIFY, split.verifier_bytes, split.prefill_batch, last.verifier_bytes),
+        paths = split.decode_batch if load is None else load.paths
+        batch = split.decode_batch if split.decode_batch < paths else None
+        shares = [  # a score is never preempted, so the verifier takes what fits: no limit
+            (Phase.GENERATE, split.generator_bytes, batch, last.generator_bytes),
+            (Phase.VERIFY, split.verifier_bytes, None, last.verifier_bytes),
         ]
         shares.sort(key=lambda share: share[1] - share[3])  # who gives, before who takes
-        for phase, kv_bytes, batch, _ in shares:
-            paths = batch if load is None else load.paths
-            asked = kv_bytes, batch if batch < paths else None
+        for phase, kv_bytes, limit, _ in shares:
+            asked = kv_bytes, limit
             if self._budgets.get(phase) != asked:
                 self._budgets[phase] = asked
                 await self._asked(self._engines[phase].budget(*asked))

@@ -101,7 +101,7 @@ def predicted(
 
 
 def settled(
-    last: KvSplit | None, new: KvSplit, *, last_s: float | None, least_gain: float = 0.1
+    last: KvSplit | None, new: KvSplit, *, last_s: float | None, least_gain: float = 0.02
 ) -> KvSplit:
     """Hysteresis: `last` unless a level under `new` is faster by `least_gain`, a share of it.
 

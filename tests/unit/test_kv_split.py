@@ -217,9 +217,9 @@ def test_a_split_stands_until_it_pays_to_move() -> None:
     new = split_of(3000 * MIB)
     assert settled(None, new, last_s=None) is new
     assert settled(last, new, last_s=None) is new  # it no longer fits
-    assert settled(last, new, last_s=new.seconds * 1.05) is last
-    assert settled(last, new, last_s=new.seconds * 1.11) is new
-    assert settled(last, new, last_s=new.seconds * 1.05, least_gain=0.05) is new
+    assert settled(last, new, last_s=new.seconds * 1.01) is last
+    assert settled(last, new, last_s=new.seconds * 1.03) is new
+    assert settled(last, new, last_s=new.seconds * 1.03, least_gain=0.05) is last
     assert settled(last, new, last_s=new.seconds * 0.9) is last
 
 
