@@ -35,9 +35,10 @@ class HostLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvSplit:
-    """Bytes and batch limits of both engines; generate_s, verify_s, transfer_s: predicted seconds
-    of a level. offload: each has its bytes only while the other's KV is away; what a side keeps is
-    then saved and restored (generator_saved, verifier_saved), else dropped."""
+    """Bytes of both engines, the generator's batch limit, and how many paths the verifier is taken
+    to compute at once; generate_s, verify_s, transfer_s: predicted seconds of a level. offload:
+    each has its bytes only while the other's KV is away; what a side keeps is then saved and
+    restored (generator_saved, verifier_saved), else dropped."""
 
     generator_bytes: int
     verifier_bytes: int
