@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -16,7 +14,7 @@ from flashedge.cli import output
 from flashedge.cli.evaluate import sizes_of
 from flashedge.cli.progress import bar
 from flashedge.config import Config, load_config
-from flashedge.errors import DaemonError, RequestError, StoreError
+from flashedge.errors import DaemonError, RequestError
 
 if TYPE_CHECKING:
     from flashedge.benchmark.live import Course
@@ -179,7 +177,7 @@ def _measure(
         )
     rows = compared(runs, asyncio.run(graded(runs, course.problems)))
     told = {"simulated": False, "pair": config.pair, "file": str(file), "rounds": rounds}
-    _write(folder / REPORT, {**told, "rungs": rows})
+    output.write_json(folder / REPORT, {**told, "rungs": rows})
     _tell([{**row, "case": f"KV {row['kv']}"} for row in rows], as_json, told)
     output.note(f"in {folder}: {RUNS}, {REPORT}")
     if cut:
@@ -203,23 +201,17 @@ def _kept(
     StoreError."""
     from flashedge.benchmark.live_run import LiveRun
     from flashedge.fingerprint import pair_fingerprint
+    from flashedge.problem_file import file_digest
     from flashedge.record_file import RecordFile
 
     settings = {
         "pair": pair.name,
         "models": pair_fingerprint(pair, config),
-        "problems": hashlib.sha256(file.read_bytes()).hexdigest()[:16],
+        "problems": file_digest(file),
         "strategy": course.strategy,
         "seed": course.seed,
     }
     return RecordFile(folder / RUNS, settings, LiveRun.from_json, key=lambda run: run.which)
-
-
-def _write(path: Path, report: Mapping[str, Any]) -> None:
-    try:
-        path.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"can't write {path}: {error.strerror}") from error
 
 
 # ---------------------------------------------------------------- telling

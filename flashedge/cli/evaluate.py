@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +12,7 @@ import typer
 from flashedge.cli import output
 from flashedge.cli.progress import bar
 from flashedge.config import Config, load_config
-from flashedge.errors import FlashEdgeError, RequestError, StoreError
+from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.registry import find_pair, resolve_model
 
 if TYPE_CHECKING:
@@ -45,7 +43,7 @@ def evaluate(
     from flashedge.evaluation.records import Settings, record_file
     from flashedge.evaluation.step_tokens import step_counter
     from flashedge.fingerprint import pair_fingerprint
-    from flashedge.problem_file import read_labelled
+    from flashedge.problem_file import file_digest, read_labelled
 
     sizes = sizes_of(n)
     config = load_config({"pair": pair})
@@ -55,7 +53,7 @@ def evaluate(
     settings = Settings(
         pair=chosen.name,
         models=pair_fingerprint(chosen, config),
-        problems=hashlib.sha256(problems.read_bytes()).hexdigest()[:16],
+        problems=file_digest(problems),
         n=sizes,
         temperature=temperature,
         seed=seed,
@@ -169,12 +167,7 @@ def _write(folder: Path, report: Mapping[str, Any]) -> None:
     """report.json and the reliability plot. Raises StoreError or ConfigError."""
     from flashedge.plots import line_plot
 
-    try:
-        (folder / REPORT).write_text(
-            json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-        )
-    except OSError as error:
-        raise StoreError(f"can't write {folder / REPORT}: {error.strerror}") from error
+    output.write_json(folder / REPORT, report)
     points = [(row["said"], row["true"]) for row in report["reliability"]]
     line_plot(
         folder / PLOT,

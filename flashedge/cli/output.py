@@ -6,13 +6,14 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from flashedge.errors import FlashEdgeError
+from flashedge.errors import FlashEdgeError, StoreError
 
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
@@ -33,6 +34,14 @@ def note(text: str) -> None:
 
 def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """A report as a file. Raises StoreError."""
+    try:
+        path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"can't write {path}: {error.strerror}") from error
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
