@@ -7,6 +7,7 @@ here: by path prefix, since a twin path (a duplicate, a speculated step) may hav
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import itertools
 from array import array
@@ -25,6 +26,7 @@ from flashedge.engine.vllm.translate import translated
 from flashedge.errors import ContextOverflow, GenerationFailed
 
 MEMO_ENTRIES = 1 << 17  # step scores kept; 17 MB or so, far more than the KV cache can hold
+TOKENIZED_PROBLEMS, TOKENIZED_STEPS = 64, 1 << 13  # kept: a path's steps come back with each child
 _ids = itertools.count()
 
 
@@ -44,6 +46,8 @@ class VllmVerifier(EngineFront):
     def __init__(self, options: EngineOptions, prm: PrmFormat) -> None:
         super().__init__(replace(options, extra={**prm.engine_extra, **options.extra}))
         self._prm = prm
+        self._prefix = functools.lru_cache(TOKENIZED_PROBLEMS)(prm.prefix)
+        self._step = functools.lru_cache(TOKENIZED_STEPS)(prm.step)
         self._memo: OrderedDict[bytes, float] = OrderedDict()
 
     async def score(self, request: ScoreRequest) -> StepScores:
@@ -85,12 +89,12 @@ class VllmVerifier(EngineFront):
         self._memo.clear()
 
     def _path(self, request: ScoreRequest) -> _Path:
-        ids = list(self._prm.prefix(request.problem))
+        ids = list(self._prefix(request.problem))
         scored: list[int] = []
         keys: list[bytes] = []
         digest = hashlib.blake2b(_bytes(ids), digest_size=16)
         for index, text in enumerate(request.steps):
-            step, upto = self._prm.step(text, index)
+            step, upto = self._step(text, index)
             scored.append(len(ids) + upto - 1)
             ids += step
             digest.update(_bytes(step))
