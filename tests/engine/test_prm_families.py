@@ -18,8 +18,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2
 
 from flashedge.engine.base import ScoreRequest
 from flashedge.engine.vllm import compat
+from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.prm import FAMILIES, PrmFormat, family
-from flashedge.engine.vllm.process import EngineOptions
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.types import Problem
 from tests.engine.tiny_checkpoints import POSITIONS, make_checkpoint

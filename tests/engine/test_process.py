@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from flashedge.engine.vllm.process import EngineOptions, EngineProcess
+from flashedge.engine.vllm.engine_options import EngineOptions
+from flashedge.engine.vllm.process import EngineProcess
 from flashedge.errors import EngineError
 from flashedge.registry import BUNDLED
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from flashedge.engine.base import EngineView, Health
-from flashedge.engine.vllm.process import EngineOptions, EngineProcess
+from flashedge.engine.vllm.engine_options import EngineOptions
+from flashedge.engine.vllm.process import EngineProcess
 
 
 class EngineFront:

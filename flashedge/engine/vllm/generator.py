@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from flashedge.engine.base import Chunk, ExtendRequest
 from flashedge.engine.vllm.codec import HFCodec
+from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.front import EngineFront
 from flashedge.engine.vllm.keys import ARGS_KEY, BOUNDARY, DRAWN
-from flashedge.engine.vllm.process import EngineOptions
 from flashedge.engine.vllm.speculator import VllmSpeculator, follow_up_args
 from flashedge.engine.vllm.translate import translated
 from flashedge.errors import ContextOverflow, GenerationFailed

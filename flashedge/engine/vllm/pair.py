@@ -13,7 +13,7 @@ from flashedge.engine.kv_plan import kv_plan
 from flashedge.engine.model_shape import model_shape
 from flashedge.engine.probe import GeneratorProbe, VerifierProbe
 from flashedge.engine.vllm import compat
-from flashedge.engine.vllm.process import EngineOptions
+from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.registry import ModelSpec, Pair, resolve_model
 
 if TYPE_CHECKING:

@@ -7,15 +7,13 @@ import contextlib
 import gc
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flashedge.engine.base import EngineView, Health
 from flashedge.engine.vllm import compat
+from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.translate import translated
 from flashedge.errors import EngineDead, EngineError
 
@@ -27,28 +25,6 @@ log = logging.getLogger(__name__)
 BACKOFF_S = (0.1, 1.0, 3.0, 10.0)  # waits before the 1st, 2nd, … restart in a row
 CALM_S = 120.0  # a life longer than this resets the count
 STOP_S = 1.0  # what an engine gets to end by itself; it has nothing to save
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineOptions:
-    """What one engine process is started with.
-
-    kv_bytes: KV cache allocated at start; block_tokens: tokens per KV block (on CPU a multiple of
-    32); offload_folder: for KV that waits in a file; offload_to_file: it always does, else only
-    where memory is short; extra: further fields of vLLM's AsyncEngineArgs.
-    """
-
-    name: str
-    model: Path
-    dtype: str
-    max_model_len: int
-    kv_bytes: int
-    max_num_seqs: int = 256
-    max_batched_tokens: int = 4096
-    block_tokens: int = 32
-    offload_folder: Path = Path(tempfile.gettempdir())
-    offload_to_file: bool = False
-    extra: dict[str, Any] = field(default_factory=dict)
 
 
 class EngineProcess:
@@ -182,32 +158,12 @@ class EngineProcess:
         """Sets `_llm`. Not by return value: the thread pool would keep it alive past its end, and
         its destructor fails, with a traceback, in a dying interpreter."""
         compat.patch_process_start()
-        from vllm.engine.arg_utils import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        options = self.options
-        args = AsyncEngineArgs(
-            model=str(options.model),
-            dtype=options.dtype,
-            max_model_len=options.max_model_len,
-            max_num_seqs=options.max_num_seqs,
-            max_num_batched_tokens=max(options.max_batched_tokens, options.max_num_seqs),
-            kv_cache_memory_bytes=options.kv_bytes,
-            block_size=options.block_tokens,
-            enable_prefix_caching=True,
-            enforce_eager=compat.on_cpu(),
-            async_scheduling=False,
-            # By class name: on CPU vLLM turns "uni" into a second process, to set OMP's environment
-            # there; ours is set before any process starts, and one process is faster than two.
-            distributed_executor_backend="vllm.v1.executor.uniproc_executor.UniProcExecutor",
-            scheduler_cls="flashedge.engine.vllm.scheduler.EdgeScheduler",
-            worker_extension_cls="flashedge.engine.vllm.kv_memory.KvMemory",
+        self._llm = AsyncLLM.from_vllm_config(
+            self.options.args().create_engine_config(),
             disable_log_stats=True,
             enable_log_requests=False,
-            **options.extra,
-        )
-        self._llm = AsyncLLM.from_vllm_config(
-            args.create_engine_config(), disable_log_stats=True, enable_log_requests=False
         )
 
     # ------------------------------------------------------------ death

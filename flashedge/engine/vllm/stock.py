@@ -9,12 +9,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from flashedge.engine.base import Chunk, ExtendRequest, ScoreRequest, StepScores
 from flashedge.engine.passing import Passing
 from flashedge.engine.vllm.codec import HFCodec
 from flashedge.engine.vllm.generator import STEP_STOP, VllmGenerator, edge_params
 from flashedge.engine.vllm.verifier import VllmVerifier
+
+if TYPE_CHECKING:
+    from vllm import SamplingParams
 
 
 class StockGenerator(Passing[VllmGenerator]):
@@ -29,14 +33,7 @@ class StockGenerator(Passing[VllmGenerator]):
         return self._engine.codec
 
     def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
-        params = edge_params(
-            replace(request, to_boundary=False),
-            self.codec,
-            self.max_model_len,
-            stop=[STEP_STOP] if request.to_boundary else None,
-            include_stop_str_in_output=True,
-            detokenize=True,
-        )
+        params = stock_params(request, self.codec, self.max_model_len)
         return self._engine.stream(request, params)
 
 
@@ -45,3 +42,15 @@ class StockVerifier(Passing[VllmVerifier]):
 
     async def score(self, request: ScoreRequest) -> StepScores:
         return await self._engine.score_whole(request)
+
+
+def stock_params(request: ExtendRequest, codec: HFCodec, max_model_len: int) -> SamplingParams:
+    """vLLM's parameters for `request`, with a stop string."""
+    return edge_params(
+        replace(request, to_boundary=False),
+        codec,
+        max_model_len,
+        stop=[STEP_STOP] if request.to_boundary else None,
+        include_stop_str_in_output=True,
+        detokenize=True,
+    )

@@ -19,9 +19,9 @@ from typing import Any
 import torch
 
 from flashedge.engine.base import ScoreRequest, StepScores
+from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.front import EngineFront
 from flashedge.engine.vllm.prm.base import PrmFormat
-from flashedge.engine.vllm.process import EngineOptions
 from flashedge.engine.vllm.translate import translated
 from flashedge.errors import ContextOverflow, GenerationFailed
 

@@ -1,0 +1,60 @@
+"""What one engine process is started with."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from flashedge.engine.vllm import compat
+
+if TYPE_CHECKING:
+    from vllm.engine.arg_utils import AsyncEngineArgs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineOptions:
+    """What one engine process is started with.
+
+    kv_bytes: KV cache allocated at start; block_tokens: tokens per KV block (on CPU a multiple of
+    32); offload_folder: for KV that waits in a file; offload_to_file: it always does, else only
+    where memory is short; extra: further fields of vLLM's AsyncEngineArgs.
+    """
+
+    name: str
+    model: Path
+    dtype: str
+    max_model_len: int
+    kv_bytes: int
+    max_num_seqs: int = 256
+    max_batched_tokens: int = 4096
+    block_tokens: int = 32
+    offload_folder: Path = Path(tempfile.gettempdir())
+    offload_to_file: bool = False
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def args(self) -> AsyncEngineArgs:
+        """vLLM's own form."""
+        from vllm.engine.arg_utils import AsyncEngineArgs
+
+        return AsyncEngineArgs(
+            model=str(self.model),
+            dtype=self.dtype,
+            max_model_len=self.max_model_len,
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=max(self.max_batched_tokens, self.max_num_seqs),
+            kv_cache_memory_bytes=self.kv_bytes,
+            block_size=self.block_tokens,
+            enable_prefix_caching=True,
+            enforce_eager=compat.on_cpu(),
+            async_scheduling=False,
+            # By class name: on CPU vLLM turns "uni" into a second process, to set OMP's environment
+            # there; ours is set before any process starts, and one process is faster than two.
+            distributed_executor_backend="vllm.v1.executor.uniproc_executor.UniProcExecutor",
+            scheduler_cls="flashedge.engine.vllm.scheduler.EdgeScheduler",
+            worker_extension_cls="flashedge.engine.vllm.kv_memory.KvMemory",
+            disable_log_stats=True,
+            enable_log_requests=False,
+            **self.extra,
+        )

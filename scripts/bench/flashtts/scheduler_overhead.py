@@ -1,0 +1,206 @@
+"""What our scheduler costs an engine step, against vLLM's own.
+
+    python -m scripts.bench.flashtts.scheduler_overhead [--n 4 16 64] [--rounds 9]
+
+The generator's engine stands three times in this process, so that its scheduler can be timed: under
+vLLM's scheduler (steps end at stop strings, found in the front end), under ours, and under ours
+with speculation. Each draws the same paths, step by step, all paths of a level at once: A B C, then
+C B A, and so on; each round has problems of its own. Medians over rounds: microseconds that the
+scheduler's methods take in an engine step, and its whole step. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from flashedge.config import load_config
+from flashedge.engine.base import ExtendRequest
+from flashedge.engine.vllm import compat
+from flashedge.registry import find_pair, resolve_model
+from flashedge.scheduling.speculation import FollowUp
+from flashedge.types import Granularity, Message, Sampling, TokenIds
+from scripts.bench.daemon import problems, report
+
+LEVELS = 6
+STEP = Granularity(max_tokens=256)
+KV_BYTES = 256 << 20
+METHODS = ("add_request", "schedule", "update_from_output", "finish_requests")
+VLLM, EDGE, SPECULATING = "vllm", "flashedge", "flashedge, speculating"
+
+
+@dataclass(slots=True)
+class Clock:
+    """Seconds inside the scheduler and inside the engine, and the engine's steps."""
+
+    scheduler_s: float = 0.0
+    engine_s: float = 0.0
+    steps: int = 0
+    _deep: int = field(default=0, repr=False)
+
+    def timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """`method`, its time counted once where one calls another."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self._deep += 1
+            began = time.perf_counter()
+            try:
+                return method(*args, **kwargs)
+            finally:
+                self._deep -= 1
+                if not self._deep:
+                    self.scheduler_s += time.perf_counter() - began
+
+        return call
+
+
+class Side:
+    """One engine in this process."""
+
+    def __init__(self, name: str) -> None:
+        from vllm.v1.engine.llm_engine import LLMEngine
+
+        from flashedge.engine.vllm.codec import HFCodec
+        from flashedge.engine.vllm.engine_options import EngineOptions
+        from flashedge.engine.vllm.generator import VllmGenerator
+
+        config = load_config({})
+        spec = find_pair("bundled", config).generator
+        path = resolve_model(spec, config)
+        self._name = name
+        self.codec = HFCodec(path)
+        options = EngineOptions(
+            name=name,
+            model=path,
+            dtype=spec.dtype,
+            max_model_len=spec.max_model_len,
+            kv_bytes=KV_BYTES,
+        )
+        args = VllmGenerator(options, self.codec).options.args()
+        if name == VLLM:
+            args.scheduler_cls = None
+        self._max_model_len = spec.max_model_len
+        self._llm = LLMEngine.from_vllm_config(args.create_engine_config(), disable_log_stats=True)
+        self._scheduler = self._llm.engine_core.engine_core.scheduler
+        self._methods = {name: getattr(self._scheduler, name) for name in METHODS}
+        self._ids = 0
+
+    def draw(self, prompts: Sequence[TokenIds], run: str) -> Clock:
+        """LEVELS steps of each path."""
+        clock = Clock()
+        for name, method in self._methods.items():
+            setattr(self._scheduler, name, clock.timed(method))
+        paths = dict(enumerate(prompts))
+        for level in range(LEVELS):
+            if self._name == SPECULATING:
+                seeds = [seed(level, place) for place in paths]
+                self._scheduler.keep_drafts(run, level, seeds, len(prompts))
+            paths = self._level(paths, level, run, clock)
+        if self._name == SPECULATING:
+            self._scheduler.end_drafts(run)
+        self._llm.reset_prefix_cache()
+        return clock
+
+    def _level(
+        self, paths: dict[int, TokenIds], level: int, run: str, clock: Clock
+    ) -> dict[int, TokenIds]:
+        """The paths that go on."""
+        asked: dict[str, int] = {}
+        grown: dict[int, list[int]] = defaultdict(list)
+        for place, path in paths.items():
+            self._ids += 1
+            asked[str(self._ids)] = place
+            request = ExtendRequest(
+                token_ids=path,
+                seed=seed(level, place),
+                sampling=Sampling(temperature=0.8),
+                max_tokens=STEP.max_tokens,
+                to_boundary=True,
+                follow_up=self._follow_up(level, place, run),
+            )
+            prompt = {"prompt_token_ids": list(path)}
+            began = time.perf_counter()
+            self._llm.add_request(str(self._ids), prompt, self._params(request))
+            clock.engine_s += time.perf_counter() - began
+        left, ended = set(asked), set()
+        while left:
+            began = time.perf_counter()
+            outputs = self._llm.step()
+            clock.engine_s += time.perf_counter() - began
+            clock.steps += 1
+            for output in outputs:
+                part = output.outputs[0]
+                grown[asked[output.request_id]] += part.token_ids
+                if output.finished:
+                    left.discard(output.request_id)
+                    if part.stop_reason is None or part.stop_reason in self.codec.eos_ids:
+                        ended.add(asked[output.request_id])
+        return {p: (*path, *grown[p]) for p, path in paths.items() if p not in ended}
+
+    def _follow_up(self, level: int, place: int, run: str) -> FollowUp | None:
+        if self._name != SPECULATING or level == LEVELS - 1:
+            return None
+        seeds = (seed(level + 1, place),)
+        return FollowUp(run=run, level=level, seeds=seeds, granularity=STEP, potential=1)
+
+    def _params(self, request: ExtendRequest) -> Any:
+        from flashedge.engine.vllm.generator import edge_params
+        from flashedge.engine.vllm.stock import stock_params
+
+        make = stock_params if self._name == VLLM else edge_params
+        return make(request, self.codec, self._max_model_len)
+
+
+def seed(level: int, place: int) -> int:
+    return 1000 * level + place
+
+
+def measured(sides: dict[str, Side], n: int, rounds: int) -> dict[str, dict[str, float]]:
+    texts = [p["problem"] for p in problems("heldout", n * (rounds + 1))]
+    encode = sides[VLLM].codec.encode_chat
+    found: dict[str, list[Clock]] = {name: [] for name in sides}
+    for number in range(rounds + 1):
+        turn = [texts[(number * n + i) % len(texts)] for i in range(n)]
+        prompts = [encode([Message(role="user", content=text)]) for text in turn]
+        for name in sorted(sides, reverse=number % 2 == 1):
+            clock = sides[name].draw(prompts, f"{n}-{number}")
+            if number:  # the first one warms up
+                found[name].append(clock)
+    rows = {name: figures(clocks) for name, clocks in found.items()}
+    own = rows[VLLM]
+    for row in rows.values():
+        more = row["scheduler_us"] - own["scheduler_us"]
+        row["overhead"] = round(more / own["step_us"], 4)
+    return rows
+
+
+def figures(clocks: Sequence[Clock]) -> dict[str, float]:
+    """Medians over rounds."""
+    return {
+        "scheduler_us": round(statistics.median(1e6 * c.scheduler_s / c.steps for c in clocks), 1),
+        "step_us": round(statistics.median(1e6 * c.engine_s / c.steps for c in clocks), 1),
+        "steps": round(statistics.median(c.steps for c in clocks), 1),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--n", type=int, nargs="+", default=[4, 16, 64])
+    parser.add_argument("--rounds", type=int, default=9)
+    asked = parser.parse_args()
+    compat.prepare_environment()
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
+    sides = {name: Side(name) for name in (VLLM, EDGE, SPECULATING)}
+    load = os.getloadavg()[0]
+    rows = {f"n = {n}": measured(sides, n, asked.rounds) for n in asked.n}
+    report(rounds=asked.rounds, levels=LEVELS, load=[load, os.getloadavg()[0]], **rows)
+
+
+if __name__ == "__main__":
+    main()
