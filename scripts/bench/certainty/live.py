@@ -2,7 +2,8 @@
 (arXiv 2412.20993 App. G.4: what asking more often costs in latency).
 
 Rules are those that `frontier` chose on calibration problems, for the largest cap. Every round
-solves each problem once under every policy, one after the other, with a seed of the round.
+solves each problem once under every policy, one after the other, in an order that is reversed from
+problem to problem. Each run has a seed of its own: the verifier would remember another's tree.
 
     python -m scripts.bench.certainty.live --frontier sc.json --problems heldout.jsonl --limit 40
 """
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from flashedge import daemon_control
+from flashedge.certainty.rules import POLICIES
 from flashedge.cli.daemon_cmds import ready_client
 from flashedge.cli.progress import bar
 from flashedge.config import load_config
@@ -31,9 +33,14 @@ from flashedge.statistics import mean
 def main() -> None:
     options = parsed()
     report = json.loads(options.frontier.read_text().splitlines()[-1])
-    cap = max(row["cap"] for row in report["table"])
-    rules = {row["policy"]: row["rule"] for row in report["table"] if row["cap"] == cap}
-    found = {name: rule or False for name, rule in rules.items() if rule or name == "even"}
+    caps = [row["cap"] or report["n"] for row in report["table"]]
+    cap = max(caps)
+    rules = {
+        row["policy"]: row["rule"]
+        for row, of in zip(report["table"], caps, strict=True)
+        if of == cap and row["policy"] in (options.policies or POLICIES)
+    }
+    found = {"even": False} | {name: rule for name, rule in rules.items() if rule}
     problems = read_labelled(options.problems, options.limit)
     settings = {"strategy": report["strategy"], "n": cap}
     rows = asyncio.run(measure(problems, settings, found, options.rounds))
@@ -51,7 +58,7 @@ async def measure(
     policies: Mapping[str, Any],
     rounds: int,
 ) -> dict[str, list[Row]]:
-    """The rows of each policy, in the same order of problems and seeds."""
+    """The rows of each policy, in the same order of problems."""
     config = load_config({})
     ready_client(config).close()
     rows: dict[str, list[Row]] = {name: [] for name in policies}
@@ -60,10 +67,11 @@ async def measure(
     try:
         async with daemon_control.connect_async(config) as client:
             with bar("live", total, unit="runs") as advance:
-                for seed in range(rounds):
+                for number in range(rounds):
                     for problem in problems:
-                        body = {**settings, "problem": problem.text, "seed": seed}
-                        for name, exits in policies.items():
+                        order = list(enumerate(policies.items(), number * len(policies)))
+                        for seed, (name, exits) in order[:: -1 if problem.index % 2 else 1]:
+                            body = {**settings, "problem": problem.text, "seed": seed}
                             began = time.perf_counter()
                             result = await result_of(client, {**body, "early_exit": exits})
                             seconds = time.perf_counter() - began
@@ -98,6 +106,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--problems", type=Path, required=True)
     parser.add_argument("--limit", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--policies", nargs="+", choices=POLICIES, help="beside even")
     return parser.parse_args()
 
 
