@@ -17,7 +17,7 @@ from tui.replay import Replay
 from tui.run_state import Numbered, RunState, fold, interrupted
 from tui.summary import DaemonLook, RunSummary
 
-TREES_KEPT = 12
+TREES_KEPT = 4  # one of 512 paths takes 2 to 3 MiB; the daemon tells an older one again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -115,16 +115,17 @@ def report(
     after: float,
 ) -> dict[str, Any]:
     fold, paint, early = [], [], []
-    for run, seq, folded, painted in seen["times"]:
+    for run, of_run in seen["times"].items():
         times = told["sent"].get(run, {})
-        sent = times.get(str(seq))
-        if sent is None or sent <= after:
-            continue
-        if sent - min(times.values()) < CATCH_UP_S:
-            early.append((folded - sent) * 1000)
-            continue
-        fold.append((folded - sent) * 1000)
-        paint.append((painted - sent) * 1000)
+        for seq, folded, painted in zip(*[iter(of_run)] * 3, strict=True):
+            sent = times.get(f"{seq:.0f}")
+            if sent is None or sent <= after:
+                continue
+            if sent - min(times.values()) < CATCH_UP_S:
+                early.append((folded - sent) * 1000)
+                continue
+            fold.append((folded - sent) * 1000)
+            paint.append((painted - sent) * 1000)
     warm = [s for s in samples if s[0] >= WARM_UP_S]
     took = warm[-1][0] - warm[0][0]
     tenth = max(len(warm) // 10, 1)

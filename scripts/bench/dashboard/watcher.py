@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import sys
 import time
+from array import array
+from collections import defaultdict
 from pathlib import Path
 
 from flashedge.async_client import AsyncClient
@@ -13,11 +15,11 @@ from tui.app import DashboardApp
 
 
 class Watcher(DashboardApp):
-    """times: (run, number, folded, painted) of each event, monotonic seconds."""
+    """times: by run, (3 * num_events,) number, folded and painted (monotonic seconds) of each."""
 
     def __init__(self, url: str) -> None:
         super().__init__(AsyncClient(url))
-        self.times: list[tuple[str, int, float, float]] = []
+        self.times: dict[str, array[float]] = defaultdict(lambda: array("d"))
         self.frames = 0
         self._folded: list[tuple[str, int, float]] = []
 
@@ -37,13 +39,15 @@ class Watcher(DashboardApp):
 
     def _note_paint(self, shown: list[tuple[str, int, float]]) -> None:
         now = time.monotonic()
-        self.times += [(run, seq, folded, now) for run, seq, folded in shown]
+        for run, seq, folded in shown:
+            self.times[run].extend((seq, folded, now))
 
 
 def main(url: str, out: str) -> None:
     app = Watcher(url)
     app.run()
-    Path(out).write_text(json.dumps({"times": app.times, "frames": app.frames}))
+    times = {run: list(told) for run, told in app.times.items()}
+    Path(out).write_text(json.dumps({"times": times, "frames": app.frames}))
 
 
 if __name__ == "__main__":
