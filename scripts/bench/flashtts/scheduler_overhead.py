@@ -5,8 +5,10 @@
 The generator's engine stands three times in this process, so that its scheduler can be timed: under
 vLLM's scheduler (steps end at stop strings, found in the front end), under ours, and under ours
 with speculation. Each draws the same paths, step by step, all paths of a level at once: A B C, then
-C B A, and so on; each round has problems of its own. Medians over rounds: microseconds that the
-scheduler's methods take in an engine step, and its whole step. The last line is JSON.
+C B A, and so on; each round has problems of its own. Medians over rounds: sequences of an engine
+step, microseconds that the scheduler's methods take in it, and the whole step. `overhead` is what
+they take more than vLLM's would for a batch of that size (a line through vLLM's own figures),
+as a share of the step: speculation fills batches up. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -42,6 +44,7 @@ class Clock:
     scheduler_s: float = 0.0
     engine_s: float = 0.0
     steps: int = 0
+    sequences: int = 0
     _deep: int = field(default=0, repr=False)
 
     def timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -56,6 +59,16 @@ class Clock:
                 self._deep -= 1
                 if not self._deep:
                     self.scheduler_s += time.perf_counter() - began
+
+        return call
+
+    def counted(self, schedule: Callable[..., Any]) -> Callable[..., Any]:
+        """`schedule`, the sequences of its steps counted."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            output = schedule(*args, **kwargs)
+            self.sequences += len(output.num_scheduled_tokens)
+            return output
 
         return call
 
@@ -95,7 +108,8 @@ class Side:
         """LEVELS steps of each path."""
         clock = Clock()
         for name, method in self._methods.items():
-            setattr(self._scheduler, name, clock.timed(method))
+            timed = clock.timed(method)
+            setattr(self._scheduler, name, clock.counted(timed) if name == "schedule" else timed)
         paths = dict(enumerate(prompts))
         for level in range(LEVELS):
             if self._name == SPECULATING:
@@ -172,12 +186,19 @@ def measured(sides: dict[str, Side], n: int, rounds: int) -> dict[str, dict[str,
             clock = sides[name].draw(prompts, f"{n}-{number}")
             if number:  # the first one warms up
                 found[name].append(clock)
-    rows = {name: figures(clocks) for name, clocks in found.items()}
-    own = rows[VLLM]
-    for row in rows.values():
-        more = row["scheduler_us"] - own["scheduler_us"]
-        row["overhead"] = round(more / own["step_us"], 4)
-    return rows
+    return {name: figures(clocks) for name, clocks in found.items()}
+
+
+def with_overhead(table: dict[str, dict[str, dict[str, float]]]) -> None:
+    """Into each row of each n."""
+    own = [rows[VLLM] for rows in table.values()]
+    line = statistics.linear_regression(
+        [row["sequences"] for row in own], [row["scheduler_us"] for row in own]
+    )
+    for rows in table.values():
+        for row in rows.values():
+            expected = line.intercept + line.slope * row["sequences"]
+            row["overhead"] = round((row["scheduler_us"] - expected) / row["step_us"], 4)
 
 
 def figures(clocks: Sequence[Clock]) -> dict[str, float]:
@@ -185,6 +206,7 @@ def figures(clocks: Sequence[Clock]) -> dict[str, float]:
     return {
         "scheduler_us": round(statistics.median(1e6 * c.scheduler_s / c.steps for c in clocks), 1),
         "step_us": round(statistics.median(1e6 * c.engine_s / c.steps for c in clocks), 1),
+        "sequences": round(statistics.median(c.sequences / c.steps for c in clocks), 2),
         "steps": round(statistics.median(c.steps for c in clocks), 1),
     }
 
@@ -194,11 +216,14 @@ def main() -> None:
     parser.add_argument("--n", type=int, nargs="+", default=[4, 16, 64])
     parser.add_argument("--rounds", type=int, default=9)
     asked = parser.parse_args()
+    if len(set(asked.n)) < 2:
+        parser.error("--n: a line through vLLM's figures takes two sizes")
     compat.prepare_environment()
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     sides = {name: Side(name) for name in (VLLM, EDGE, SPECULATING)}
     load = os.getloadavg()[0]
     rows = {f"n = {n}": measured(sides, n, asked.rounds) for n in asked.n}
+    with_overhead(rows)
     report(rounds=asked.rounds, levels=LEVELS, load=[load, os.getloadavg()[0]], **rows)
 
 
