@@ -14,7 +14,7 @@ from flashedge.runtime.chat import ChatSpec
 from flashedge.runtime.checks import check_int
 from flashedge.runtime.exit_options import ExitOptions
 from flashedge.runtime.spec import RunSpec
-from flashedge.runtime.strategies import defaults_of
+from flashedge.runtime.strategies import defaults_of, watched_options
 from flashedge.types import MAX_SEED, Problem, Sampling
 
 _SUFFIX = re.compile(r"(?P<strategy>[a-z]+(?:[_-][a-z]+)*)(?:-(?P<n>[0-9]{1,6}))?")
@@ -123,6 +123,8 @@ def _run_spec(
         filled["options"] = {**own, **filled.get("options", {})}
     if isinstance(exits := search.get("early_exit"), bool | dict):
         filled["early_exit"] = _exit_options(exits)
+    if filled.get("early_exit") and (watched := watched_options(strategy, filled.get("n"))):
+        filled["options"] = {**watched, **filled.get("options", {})}
     return RunSpec(
         problem=problem,
         pair=pair,

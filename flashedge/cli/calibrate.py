@@ -58,6 +58,7 @@ def calibrate(
     from flashedge.registry import find_pair
     from flashedge.runtime.calibrations import Calibration, save_calibration
     from flashedge.runtime.exit_options import ExitOptions, rule_of
+    from flashedge.runtime.strategies import watched_options
 
     strategy, n = _asked(strategy, n)
     usual = rule_of(ExitOptions(), strategy)
@@ -80,6 +81,8 @@ def calibrate(
             found = tuple(stored_runs(client, served.name, strategy, n, since, limit))
         else:
             settings = {"strategy": strategy, "n": n, "early_exit": False, "pair": served.name}
+            if watched := watched_options(strategy, n):
+                settings["options"] = watched
             work = f"{models} {_hash(problems)}"
             found = run_problems(asked, settings, work, config)
     answers = {problem.text: problem.answer for problem in asked} or None

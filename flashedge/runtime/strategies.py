@@ -16,6 +16,7 @@ from flashedge.search.catalog import make_search
 from flashedge.search.program import ReasoningProgram
 
 GROUP = "flashedge.strategies"
+REBASE_TREE = 16
 
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -33,6 +34,16 @@ def defaults_of(strategy: str) -> Mapping[str, Any]:
     (cumulative product of rewards).
     """
     return _DEFAULTS.get(strategy, {})
+
+
+def watched_options(strategy: str, n: object) -> Mapping[str, Any]:
+    """Options of a run that certainty may end, and of those that it is calibrated by, where a
+    request says nothing: the answers of a REBASE tree come all at its end, so where there are more
+    paths than the paper's first look (16) they come in trees of that size.
+    Ref: arXiv 2412.20993 Tables 1, 3.
+    """
+    several = strategy == "rebase" and isinstance(n, int) and n > REBASE_TREE
+    return {"width": REBASE_TREE} if several else {}
 
 
 def search_of(spec: RunSpec) -> Search[Any]:

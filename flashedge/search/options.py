@@ -61,7 +61,10 @@ OPTIONS: Mapping[str, Mapping[str, Option]] = MappingProxyType(
             "short_step_tokens": _int("longest of them", 1),
             "long_step_tokens": _int("longest of the others", 1),
         },
-        "rebase": {"temperature": _float("of the softmax of rewards", 0.001, 1000.0)},
+        "rebase": {
+            "temperature": _float("of the softmax of rewards", 0.001, 1000.0),
+            "width": _int("paths of one tree, 0: all", 0),
+        },
         "mcts": {
             "c": _float("weight of exploration in PUCT", 0.0, 1000.0),
             "prior": Option(kind=str, about="prior of a child", choices=("logprob", "uniform")),

@@ -61,16 +61,24 @@ class Stepwise(LevelSearch):
         """Complete, drop duplicates, keep some, prune the rest; then the next level or the
         vote."""
         state, unique = self.settle(state)
-        width = self.n - len(state.complete)
+        width = self.width_left(state)
         shares = self.keep(state, unique, width) if unique and width else ()
         if not shares:
-            return self.vote(state)
+            return self.exhausted(state)
         kept = {node for node, _ in shares}
         pruned = dict.fromkeys((n for n in unique if n not in kept), NodeStatus.PRUNED)
         state = replace(state, tree=state.tree.mark(pruned))
         if state.over_budget:
             return self.vote(state, cut_by=BUDGET)
         return self.proceed(state, shares)
+
+    def width_left(self, state: LevelState) -> int:
+        """Paths that those under way are to bring."""
+        return self.n - len(state.complete)
+
+    def exhausted(self, state: LevelState) -> Move:
+        """No path is left to go on with."""
+        return self.vote(state)
 
     def settle(self, state: LevelState) -> tuple[LevelState, tuple[NodeId, ...]]:
         """Complete what ended, drop duplicates; the others, best first."""

@@ -76,6 +76,10 @@ SEARCHES: dict[str, Search[Any]] = {
     ),
     "rebase": Rebase(n=9, max_step_tokens=5, max_steps=4, policy=Even()),
     "rebase_greedy": Rebase(n=5, max_step_tokens=5, max_steps=5, temperature=0.01),
+    "rebase_in_trees": Rebase(n=8, width=3, max_step_tokens=5, max_steps=4),
+    "rebase_in_trees_watched": Rebase(
+        n=8, width=3, max_step_tokens=5, max_steps=4, policy=watching(3)
+    ),
     "mcts": Mcts(n=5, branching=3, max_step_tokens=5, max_steps=4, aggregate="prod"),
     "mcts_watched": Mcts(
         n=6, branching=2, max_step_tokens=5, max_steps=5, prior="uniform", policy=watching()

@@ -72,6 +72,16 @@ def test_found_kept_used_and_left_aside(
     assert "the pair changed since" in told
 
 
+def test_rebase_is_calibrated_in_the_trees_that_it_exits_between(
+    daemon: subprocess.Popen[bytes], problems: Path
+) -> None:
+    made = done(str(problems), "--strategy", "rebase-20", "--limit", "6")
+    assert made["settings"]["options"] == {"width": 16}
+    plain = ("solve", "What is left of 3?", "--json", "--strategy", "rebase-20", "--early-exit")
+    run = json.loads(cli(*plain).stdout)
+    assert run["early_exit_source"] == "calibration"
+
+
 @pytest.mark.parametrize(
     "strategy", ["best_of_n-4", "mcts-3", "rebase-4", "beam-4", "dvts-4", "probed_cot"]
 )

@@ -75,6 +75,32 @@ async def test_every_field_reaches_the_spec_and_the_pair_fills_the_rest() -> Non
         )
 
 
+@pytest.mark.parametrize(
+    ("asked", "options"),
+    [
+        ({"n": 64, "early_exit": True}, {"width": 16}),
+        ({"n": 64, "early_exit": {"policy": "every_step"}}, {"width": 16}),
+        (
+            {"n": 64, "early_exit": True, "options": {"temperature": 1}},
+            {"width": 16, "temperature": 1},
+        ),
+        ({"n": 64, "early_exit": True, "options": {"width": 8}}, {"width": 8}),
+        ({"n": 64, "early_exit": False}, {}),
+        ({"n": 64}, {}),
+        ({"n": 16, "early_exit": True}, {}),
+        ({"early_exit": True}, {}),
+    ],
+)
+async def test_rebase_that_may_exit_early_comes_in_trees(
+    asked: dict[str, Any], options: dict[str, Any]
+) -> None:
+    service = FakeService()
+    async with client_of(service) as client:
+        body = {"problem": "p", "strategy": "rebase", **asked}
+        assert (await client.post("/v1/solve", json=body)).status_code == 200
+    assert service.last.spec.options == options
+
+
 async def test_solve_streams_the_numbered_log() -> None:
     service = FakeService()
     async with client_of(service) as client:

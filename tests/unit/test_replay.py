@@ -23,6 +23,7 @@ from tests.unit.runtime_rig import BEAM, Story, drive, sim_engines
 
 PROBES = {"probe_tokens": 3, "suffix": "\n\nTherefore", "max_probe_tokens": 20, "window": 2}
 CURVE = ((0.0, 7), (0.4, 5), (0.8, 2))
+IN_TREES = "rebase in trees"
 SEEDS = 2
 
 
@@ -35,6 +36,8 @@ def spec_of(strategy: str, **fields: Any) -> RunSpec:
     told: dict[str, Any] = {**defaults_of(strategy), "strategy": strategy, "early_exit": None}
     if strategy == "probed_cot":
         told["options"] = PROBES
+    if strategy == IN_TREES:
+        told |= {"strategy": "rebase", "options": {"width": 3}}
     return replace(BEAM, **{**told, **fields})
 
 
@@ -78,7 +81,16 @@ def rules(strategy: str) -> list[Rule]:
     return [*found, Rule(policy="length", detect=2, thresholds=sure[0], max_tokens=90)]
 
 
-STRATEGIES = ("self_consistency", "best_of_n", "mcts", "rebase", "beam", "dvts", "probed_cot")
+STRATEGIES = (
+    "self_consistency",
+    "best_of_n",
+    "mcts",
+    "rebase",
+    IN_TREES,
+    "beam",
+    "dvts",
+    "probed_cot",
+)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
