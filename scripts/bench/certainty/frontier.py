@@ -4,8 +4,8 @@ Table 1, Figs. 6, 7, Table 4).
 Whole runs of calibration problems and of held-out problems are made once, through the daemon; the
 rules are chosen on the former and replayed on the latter, which is what those runs would have been
 (tests/unit holds replay against real early exits). A cap below n is a whole run ended at that knob:
-exact for self-consistency and MCTS, whose runs begin alike whatever their end; give other
-strategies one n a call.
+exact where runs begin alike whatever their end: self-consistency, MCTS, REBASE in trees whose
+`width` (`--options`) divides the caps. Give other strategies one n a call.
 
     python -m scripts.bench.certainty.frontier --strategy self_consistency -n 30 \\
         --caps 5,10,15,20,25,30 --calibration cal.jsonl --problems heldout.jsonl --plot out.svg
