@@ -40,7 +40,7 @@ class Rebase(Stepwise):
         return tuple((node, count) for node, count in shares if count)
 
     def share(self, state: LevelState) -> int:
-        return max(0, self.width_left(state) - state.ended)
+        return self.width_left(state) - state.ended
 
     def width_left(self, state: LevelState) -> int:
         """Of the tree under way: one whose paths have all ended is not under way."""
