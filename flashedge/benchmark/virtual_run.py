@@ -37,20 +37,28 @@ OnStep = Callable[[str, float, float, tuple[Slice, ...]], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """A pair on a device. kv_bytes: for both engines together; link: for offload, None: none;
-    limits: most tokens of prompt and path, for generator and verifier; flat: speculation takes the
-    places that cost next to nothing (see `BatchView`), else those that finished beams left;
-    truncation: see `SimSpeculator`."""
+    """A pair on a device. verifier_device: where the verifier has cores of its own (None: steps of
+    both engines take turns on one device); kv_bytes: for both engines together; link: for offload,
+    None: none; limits: most tokens of prompt and path, for generator and verifier; flat:
+    speculation takes the places that cost next to nothing (see `BatchView`), else those that
+    finished beams left; truncation: see `SimSpeculator`."""
 
     device: Device
+    verifier_device: Device | None = None
     generator: ModelShape
     verifier: ModelShape
     kv_bytes: int
+    block_tokens: int = 16
     link: HostLink | None = None
     limits: tuple[int, int] = (4096, 4096)
     max_num_seqs: int = 256
     flat: bool = True
     truncation: float | None = None
+
+    @property
+    def devices(self) -> tuple[Device, Device]:
+        """Of generator and verifier."""
+        return self.device, self.verifier_device or self.device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,16 +123,19 @@ async def _searched(
     on_step: OnStep | None,
     order: Ordering | None,
 ) -> VirtualRun:
-    loop, noted, gate = asyncio.get_running_loop(), _Noted(), asyncio.Lock()
+    loop, noted = asyncio.get_running_loop(), _Noted()
+    gate = asyncio.Lock() if setup.verifier_device is None else None
+    configs = [
+        _config(setup, *of)
+        for of in zip(setup.devices, (setup.generator, setup.verifier), setup.limits, strict=True)
+    ]
     generator = SimulatedGenerator(
-        _config(setup, setup.generator, setup.limits[0]),
+        configs[0],
         SimModel(trace),
         gate=gate,
         truncation=setup.truncation,
     )
-    verifier = (StockVerifier if rung.stock else SimulatedVerifier)(
-        _config(setup, setup.verifier, setup.limits[1]), gate=gate
-    )
+    verifier = (StockVerifier if rung.stock else SimulatedVerifier)(configs[1], gate=gate)
     for name, engine in (("generator", generator), ("verifier", verifier)):
         await engine.budget(setup.kv_bytes // 2)
         _watch(name, engine, noted, on_step)
@@ -181,9 +192,10 @@ async def _searched(
 
 def _keeper(setup: Setup, generator: SimulatedGenerator, verifier: SimulatedVerifier) -> KvKeeper:
     """The product's own, which knows the simulated device."""
+    devices = setup.devices
     curves = Curves(
-        generator=RooflineCurve(device=setup.device, shape=setup.generator),
-        verifier=RooflineCurve(device=setup.device, shape=setup.verifier),
+        generator=RooflineCurve(device=devices[0], shape=setup.generator),
+        verifier=RooflineCurve(device=devices[1], shape=setup.verifier),
         link_bytes_per_s=0.0 if setup.link is None else setup.link.bytes_per_s,
         source="the simulated device",
     )
@@ -208,12 +220,13 @@ def _keeper(setup: Setup, generator: SimulatedGenerator, verifier: SimulatedVeri
     )
 
 
-def _config(setup: Setup, shape: ModelShape, limit: int) -> SimConfig:
-    step = even_step(setup.device, shape, TYPICAL_CONTEXT, 1)
+def _config(setup: Setup, device: Device, shape: ModelShape, limit: int) -> SimConfig:
+    step = even_step(device, shape, TYPICAL_CONTEXT, 1)
     return SimConfig(
         shape=shape,
         kv_bytes=setup.kv_bytes,
-        device=setup.device,
+        device=device,
+        block_tokens=setup.block_tokens,
         max_model_len=limit,
         max_num_seqs=setup.max_num_seqs,
         stream_interval=CHUNK_TOKENS,

@@ -10,7 +10,7 @@ import pytest
 from flashedge.benchmark.ladder import PREFIX, RUNGS, SWITCHES, rungs
 from flashedge.benchmark.lengths import WORKLOADS, spread, trace_of
 from flashedge.benchmark.simulate import Bench, Question, answered, figures, understood
-from flashedge.benchmark.virtual_run import VirtualRun
+from flashedge.benchmark.virtual_run import VirtualRun, run_rung
 from flashedge.config import Config, load_config
 from flashedge.errors import NotFound
 
@@ -154,6 +154,24 @@ def test_the_offload_is_chosen_where_memory_is_short_and_takes_time(config: Conf
     plain = without.run(NAMED["+P+M"], bench.rows[0])
     assert plain.offloads == 0
     assert plain.tree == run.tree
+
+
+def test_a_verifier_with_a_device_of_its_own_takes_that_ones_time(config: Config) -> None:
+    bench = bench_of(config, n=4)
+    slow = dataclasses.replace(bench.setup.device, overhead_s=1.0)
+    shared, own = (
+        run_rung(
+            NAMED["suffix"],
+            dataclasses.replace(bench.setup, verifier_device=device),
+            bench.trace,
+            bench.rows[0],
+            bench.spec(bench.rows[0]),
+        )
+        for device in (None, slow)
+    )
+    assert own.tree == shared.tree
+    assert own.generate_s == pytest.approx(shared.generate_s)
+    assert own.verify_s > shared.verify_s + 1.0
 
 
 def test_no_more_than_n_paths_are_completed_and_goodput_is_of_those(

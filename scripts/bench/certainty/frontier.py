@@ -27,7 +27,7 @@ from flashedge.config import load_config
 from flashedge.plots import line_plot
 from flashedge.problem_file import read_labelled
 from flashedge.runtime.exit_options import ExitOptions, rule_of
-from flashedge.statistics import interval, mean
+from flashedge.statistics import interval, mean, resampled
 from scripts.bench.certainty.whole_runs import whole_runs
 
 
@@ -104,18 +104,21 @@ def figures(spent: Sequence[Spent], even: Sequence[Spent]) -> dict[str, object]:
     """Accuracy, its paired difference to the even policy, tokens, and the share saved."""
     right = [float(s.right) for s in spent]
     difference = [float(s.right) - float(e.right) for s, e in zip(spent, even, strict=True)]
-    tokens = [float(s.tokens + s.overhead) for s in spent]
-    whole = mean([float(e.tokens) for e in even])
-    saved = [1 - value / whole for value in tokens]
+    pairs = [(s.tokens + s.overhead, e.tokens) for s, e in zip(spent, even, strict=True)]
     return {
         "accuracy": round(mean(right), 4),
         "accuracy_95": rounded(interval(right)),
         "difference": round(mean(difference), 4),
         "difference_95": rounded(interval(difference)),
-        "tokens": round(mean(tokens), 1),
-        "saved": round(mean(saved), 4),
-        "saved_95": rounded(interval(saved)),
+        "tokens": round(mean([tokens for tokens, _ in pairs]), 1),
+        "saved": round(saved(pairs), 4),
+        "saved_95": rounded(resampled(pairs, saved, draws=1000)),
     }
+
+
+def saved(pairs: Sequence[tuple[int, int]]) -> float:
+    """Share of even's tokens that are not spent. pairs: spent and even's, a pair a problem."""
+    return 1 - sum(tokens for tokens, _ in pairs) / sum(whole for _, whole in pairs)
 
 
 def rounded(pair: tuple[float, float]) -> list[float]:

@@ -1,0 +1,196 @@
+"""How far is the simulator from the ratios that `ladder_real` measured on this machine?
+
+    python -m scripts.bench.flashtts.simulated_here [--ladder runs/ladder] [--samples 8]
+
+The ladder's problems again, on engines simulated as this machine: overheads, peak and bandwidth
+of each model are those of the profile's fits (decode for the generator, prefill for the verifier),
+each engine on cores of its own; step lengths are those of fresh samples of the same problems by
+the bundled generator. Nothing is fitted to the ladder. Scores are made up, so trees are other ones:
+what is compared are medians over the problems, of each rung against the stock loop.
+
+Run `flashedge profile` and `ladder_real` first. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from flashedge.benchmark.ladder import RUNGS
+from flashedge.benchmark.live import budget_of
+from flashedge.benchmark.live_run import LiveRun, compared
+from flashedge.benchmark.virtual_run import Setup, VirtualRun, run_rung
+from flashedge.cli.progress import bar
+from flashedge.config import Config, load_config
+from flashedge.engine.sim_text import Trace, TraceRow
+from flashedge.problem_file import FileProblem, read_problems
+from flashedge.record_file import RecordFile
+from flashedge.registry import find_pair
+from flashedge.runtime.engines import Engines
+from flashedge.runtime.kv_curves import shape_of
+from flashedge.runtime.profiles import find_profile
+from flashedge.runtime.spec import RunSpec
+from flashedge.scheduling.roofline import Device
+from flashedge.types import Problem
+from profiler.probes import DECODE, PREFILL
+from profiler.profile import Model
+from scripts.bench.daemon import DATA, report
+from scripts.bench.flashtts.kv_rig import driven, rig
+from scripts.bench.flashtts.ladder_real import LadderRun, digest
+
+BLOCK_TOKENS = 32  # of the real engines on CPU
+ROOM_BYTES = 512 << 20  # of KV while the samples are drawn
+COMPARED = ("speedup", "goodput_gain", "verifier_share")
+
+
+async def sampled(problems: Sequence[FileProblem], samples: int) -> Trace:
+    """Lengths of the steps of so many samples of each problem, a row a problem."""
+    rows = []
+    async with rig(ROOM_BYTES) as here:
+        generator = here.pair.generator
+        engines = Engines(generator=generator, verifier=here.pair.verifier, grader=here.grader)
+        rule = generator.codec.boundary_rule()
+        for problem in problems:
+            spec = RunSpec(
+                problem=Problem.from_text(problem.text),
+                pair="bundled",
+                strategy="self_consistency",
+                n=samples,
+                seed=problem.index,
+            )
+            outcome, _, _ = await driven(None, engines, spec)
+            paths = [n.segment.token_ids for n in outcome.tree.nodes.values() if n.segment]
+            prompt = generator.codec.encode_chat(spec.problem.messages)
+            lengths = [tuple(map(len, rule.split_ids(path))) for path in paths]
+            rows.append(TraceRow(prompt_tokens=len(prompt), step_tokens=tuple(lengths)))
+    return Trace(tuple(rows))
+
+
+def device_of(model: Model, phase: str) -> Device:
+    """One model's engine as a device: what the profile's fit says of its steps."""
+    fit = model.fits[phase]
+    return Device(
+        name=f"this machine, {model.name}",
+        flops=fit.flops_per_s or math.inf,
+        bandwidth=fit.bytes_per_s or math.inf,
+        memory_bytes=0,
+        overhead_s=fit.overhead_s,
+        sequence_s=fit.sequence_s,
+    )
+
+
+def setup_of(config: Config, kv_bytes: int) -> Setup:
+    """Raises SystemExit without a profile that was made here."""
+    pair = find_pair("bundled", config)
+    found = find_profile(pair, config)
+    if found.profile is None:
+        raise SystemExit(f"no profile ({found.why}): flashedge profile")
+    models = {model.name: model for model in found.profile.models}
+    return Setup(
+        device=device_of(models["generator"], DECODE),
+        verifier_device=device_of(models["verifier"], PREFILL),
+        generator=shape_of(pair.generator, config),
+        verifier=shape_of(pair.verifier, config),
+        kv_bytes=kv_bytes,
+        block_tokens=BLOCK_TOKENS,
+        limits=(pair.generator.max_model_len, pair.verifier.max_model_len),
+        max_num_seqs=config.max_num_seqs,
+    )
+
+
+def simulated(
+    config: Config, trace: Trace, cells: Sequence[tuple[str, int]], strategy: str
+) -> list[LiveRun]:
+    """Each (kv, n) on each row of the trace, under every rung, told as a real run is."""
+    runs = []
+    with bar("simulating", len(cells) * len(trace.rows) * len(RUNGS), unit="runs") as advance:
+        for kv, n in cells:
+            setup = setup_of(config, budget_of(kv)[1] or ROOM_BYTES)
+            for row in range(len(trace.rows)):
+                spec = RunSpec(
+                    problem=trace.problem(row), pair="bundled", strategy=strategy, n=n, seed=row
+                )
+                for rung in RUNGS:
+                    run = run_rung(rung, setup, trace, row, spec)
+                    runs.append(as_live(run, rung.name, kv, n, row))
+                    advance(1)
+    return runs
+
+
+def as_live(run: VirtualRun, rung: str, kv: str, n: int, problem: int) -> LiveRun:
+    return LiveRun(
+        rung=rung,
+        kv=kv,
+        n=n,
+        problem=problem,
+        round=0,
+        seconds=run.seconds,
+        generate_s=run.generate_s,
+        verify_s=run.verify_s,
+        goodput=run.goodput,
+        answer=None,
+        tree=digest(run.tree),
+        tree_tokens=run.tree.committed_tokens,
+        reuse=run.verifier_cached_tokens / max(1, run.verifier_tokens),
+        steps=len(run.tree.nodes) - 1,
+        kept_steps=run.speculation.kept_steps,
+        drawn_tokens=run.speculation.drawn_tokens,
+    )
+
+
+def beside(
+    real: Sequence[dict[str, Any]], virtual: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """A row for each cell and rung: what was measured, what is predicted, the relative error."""
+    predicted = {(row["kv"], row["n"], row["rung"]): row for row in virtual}
+    rows = []
+    for row in real:
+        other = predicted[row["kv"], row["n"], row["rung"]]
+        told: dict[str, Any] = {name: row[name] for name in ("kv", "n", "rung", "problems")}
+        for name in COMPARED:
+            ours, theirs = (side[name] and side[name]["median"] for side in (row, other))
+            told[name] = {
+                "measured": ours,
+                "simulated": theirs,
+                "error": theirs / ours - 1 if ours and theirs else None,
+            }
+        told["latency_s"] = {"measured": row["latency_s"], "simulated": other["latency_s"]}
+        rows.append(told)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--ladder", type=Path, default=Path("runs/ladder"))
+    parser.add_argument("--strategy", default="beam", help="that the ladder was climbed with")
+    parser.add_argument("--samples", type=int, default=8)
+    asked = parser.parse_args()
+    with RecordFile(
+        asked.ladder / "runs.jsonl",
+        {"strategy": asked.strategy},
+        LadderRun.from_json,
+        key=lambda run: run.which,
+    ) as kept:
+        real = list(kept.records.values())
+    if not real:
+        raise SystemExit(f"nothing was measured in {asked.ladder}: ladder_real first")
+    config = load_config({})
+    cells = list(dict.fromkeys((run.kv, run.n) for run in real))
+    setup_of(config, ROOM_BYTES)  # complains before the samples are drawn
+    problems = read_problems(DATA / "heldout.jsonl", max(run.problem for run in real) + 1)
+    trace = asyncio.run(sampled(problems, asked.samples))
+    virtual = simulated(config, trace, cells, asked.strategy)
+    rows = beside(compared(real, {}), compared(virtual, {}))
+    for row in rows:
+        print(row, flush=True)
+    errors = [abs(row[name]["error"]) for row in rows for name in COMPARED if row[name]["error"]]
+    report(simulated=True, median_error=median(errors) if errors else None, rows=rows)
+
+
+if __name__ == "__main__":
+    main()
