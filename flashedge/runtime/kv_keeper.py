@@ -45,10 +45,11 @@ Split = Callable[[Workload | None], KvSplit]
 
 @dataclass(slots=True)
 class _Moved:
-    """What went over the link so far."""
+    """What went over the link so far, and what it took to divide the memory anew."""
 
     moved_bytes: int = 0
     seconds: float = 0.0
+    divided_s: float = 0.0
 
 
 class KvKeeper:
@@ -192,7 +193,8 @@ class KvKeeper:
         except ConfigError:
             return self._halves()
         last_s = predicted(self._split, load, link=link, **costs)
-        chosen = settled(self._split, new, last_s=last_s)
+        move_s = self._moved.divided_s / max(1, self.moves)
+        chosen = settled(self._split, new, last_s=last_s, move_s=move_s)
         return new if chosen is new else refitted(chosen, load, link=link, **costs)
 
     def _measured_link(self) -> HostLink | None:
@@ -229,6 +231,8 @@ class KvKeeper:
             (Phase.VERIFY, split.verifier_bytes, None, last.verifier_bytes),
         ]
         shares.sort(key=lambda share: share[1] - share[3])  # who gives, before who takes
+        clock = asyncio.get_running_loop().time
+        began = clock()
         for phase, kv_bytes, limit, _ in shares:
             asked = kv_bytes, limit
             if self._budgets.get(phase) != asked:
@@ -236,6 +240,7 @@ class KvKeeper:
                 await self._asked(self._engines[phase].budget(*asked))
         if not same_bytes(last, split):
             self.moves += 1
+            self._moved.divided_s += clock() - began
         for run in self._runs:
             run.split_is(split, self._curves.source)
 

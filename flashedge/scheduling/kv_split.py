@@ -102,15 +102,21 @@ def predicted(
 
 
 def settled(
-    last: KvSplit | None, new: KvSplit, *, last_s: float | None, least_gain: float = 0.02
+    last: KvSplit | None,
+    new: KvSplit,
+    *,
+    last_s: float | None,
+    move_s: float = 0.0,
+    least_gain: float = 0.02,
 ) -> KvSplit:
-    """Hysteresis: `last` unless a level under `new` is faster by `least_gain`, a share of it.
+    """Hysteresis: `last` unless a level under `new` is faster by `least_gain`, a share of it, and
+    by as much as the move takes.
 
     last_s: what a level takes now under `last` (see `predicted`), None: it no longer fits.
     """
-    if last is None or last_s is None or last_s >= new.seconds * (1 + least_gain):
+    if last is None or last_s is None:
         return new
-    return last
+    return new if last_s - new.seconds >= max(least_gain * new.seconds, move_s) else last
 
 
 def refitted(
@@ -144,12 +150,11 @@ class _Side:
         self.stage = stage
         self.options = stage.options(kv_bytes)
         self._from = [option.kv_bytes for option in self.options]
-        self._whole = stage.whole
 
     @property
     def bends(self) -> list[int]:
         """Bytes between which `seconds` falls evenly."""
-        return [*self._from, self._whole]
+        return [*self._from, self.stage.whole]
 
     def option(self, kv_bytes: int) -> Option:
         """The last that fits: there must be one."""
@@ -158,8 +163,7 @@ class _Side:
     def seconds(self, kv_bytes: int) -> float:
         """Of the level, with what of the live tree's KV fits into so much memory."""
         _, _, kept_s, lost_s = self.options[bisect_right(self._from, kv_bytes) - 1]
-        missing = 1 - kv_bytes / self._whole  # share of the live tree, gone when its turn comes
-        return kept_s + missing * (lost_s - kept_s) if missing > 0 else kept_s
+        return kept_s + self.stage.missing(kv_bytes) * (lost_s - kept_s)
 
 
 def _shared(decode: _Side, prefill: _Side, kv_bytes: int) -> KvSplit | None:

@@ -1,10 +1,11 @@
 """What a level of a search costs one engine under a given KV memory.
 
 A level: `paths` paths are continued by a step each (generator), then the steps are scored
-(verifier). Both engines keep the KV of the live paths and compute only what it lacks. Once the
-live paths do not fit together they run in rounds, and of what the next level would re-use the
-share that does not fit is evicted and computed again: the level's order turns, so what was used
-last, and is still there, is used first.
+(verifier). Both engines keep the KV of the live paths and compute only what it lacks. Paths come in
+prefix order, so one after another adds to the first one's context what it does not share with its
+neighbour. Once the live paths do not fit together they run in rounds, and of what the next level
+would re-use there is what the last round left: the level's order turns, so that is used first, and
+the rest is computed again.
 
 Ref: arXiv 2509.00195 §4.3, Eq. (1), which is the case of no context: docs/adr/0006.
 """
@@ -67,32 +68,41 @@ class Option(NamedTuple):
 class Stage:
     """One engine's part of a level. decodes: it generates the step; else it computes it at once.
 
-    whole: bytes in which all paths fit with their steps; round_s: see `RoundTimes`.
+    one, whole: bytes in which one path, all paths fit with their steps; round_s: see `RoundTimes`.
     """
 
     def __init__(self, engine: EngineCost, load: Workload, *, decodes: bool) -> None:
         self.paths = load.paths
         self.max_batch = min(load.paths, engine.max_batch)
         size, context, step = engine.block_tokens, load.context_tokens, load.step_tokens
-        token = engine.kv_bytes_per_token
-        self._alone = token * _whole(context + step, size)
-        self._shared = token * _whole(load.live_tokens, size)
-        self._own = token * _whole(step + (size - 1 if context else 0), size)
+        others = load.live_tokens - context  # what the paths after the first add to its context
+        # a step begins and ends within a block: half of one each, on average
+        own = step + size - 1 if context else _whole(step, size)
+        self._one = engine.kv_bytes_per_token * _whole(context + step, size)
+        self._next = engine.kv_bytes_per_token * (own + -(-others // max(1, load.paths - 1)))
         self._least = engine.least_bytes
+        self._evictable = others / load.live_tokens if load.live_tokens else 0.0
         lost = load.live_tokens / load.paths  # each prefix is computed once a level
         self.round_s = (_decoding if decodes else _scoring)(engine.curve, context, step, lost)
-        self.whole = self.bytes_for(self.paths)
+        self.one, self.whole = self.bytes_for(1), self.bytes_for(self.paths)
 
     def bytes_for(self, batch: int) -> int:
-        """KV of `batch` paths with their steps, in whole blocks, shared prefixes once."""
-        return max(min(batch * self._alone, self._shared + batch * self._own), self._least)
+        """KV of `batch` neighbours in prefix order, with their steps: the first in whole blocks, of
+        the others what they need on average."""
+        return max(self._one + (batch - 1) * self._next, self._least)
 
     def largest_batch(self, kv_bytes: int) -> int:
         """Paths that fit at once, at most all of them; 0 if not even one does."""
-        if kv_bytes < self._least:
+        if kv_bytes < self.one:
             return 0
-        batch = max(kv_bytes // self._alone, (kv_bytes - self._shared) // self._own)
-        return min(batch, self.max_batch)
+        return min(1 + (kv_bytes - self._one) // self._next, self.max_batch)
+
+    def missing(self, kv_bytes: int) -> float:
+        """Share of the live tree's KV that is gone when its turn comes: never that of one path."""
+        if kv_bytes >= self.whole:
+            return 0.0
+        rest = (self.paths - 1) * self._next
+        return self._evictable * (self.whole - kv_bytes) / rest
 
     def options(self, kv_bytes: int) -> list[Option]:
         """What the engine can do within `kv_bytes`, by rising memory; times fall, or stay.

@@ -44,7 +44,7 @@ def sweep(stage: Stage, kv_bytes: int, link: HostLink | None = None) -> float:
     times = [(-(-stage.paths // b), *stage.round_s(b)) for b in fitting]
     kept_s = min(rounds * kept for rounds, kept, _ in times)
     lost_s = min(rounds * lost for rounds, _, lost in times)
-    seconds = kept_s + max(0.0, 1 - kv_bytes / stage.whole) * (lost_s - kept_s)
+    seconds = kept_s + stage.missing(kv_bytes) * (lost_s - kept_s)
     if link is None:
         return seconds
     return min(lost_s, seconds + link.seconds(min(kv_bytes, stage.whole)))

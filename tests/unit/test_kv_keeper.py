@@ -38,6 +38,7 @@ from tests.unit.runtime_rig import (
 )
 
 DVTS = replace(BEAM, strategy="dvts", n=8, seed=3)
+WIDE = replace(BEAM, n=32)
 LINK = HostLink(bytes_per_s=1e12, capacity_bytes=1 << 30)
 IN_TURN = KvSplit(
     generator_bytes=ROOM.kv_bytes,
@@ -118,7 +119,7 @@ async def plain(spec: RunSpec) -> Outcome:
     return (await drive(sim_engines(config=CONFIG), spec)).outcome
 
 
-@pytest.mark.parametrize("spec", [BEAM, DVTS, BEST], ids=lambda spec: spec.strategy)
+@pytest.mark.parametrize("spec", [BEAM, WIDE, DVTS, BEST], ids=lambda s: f"{s.strategy}-{s.n}")
 def test_the_split_follows_and_the_tree_stays(spec: RunSpec) -> None:
     async def main() -> None:
         async with kept(kv_bytes=2 * ROOM.kv_bytes // 3) as here:
@@ -130,8 +131,26 @@ def test_the_split_follows_and_the_tree_stays(spec: RunSpec) -> None:
             assert last.curves == "a test"
             assert record["generator_bytes"] == last.generator_bytes
             assert record["split_moves"] == told.count(KvSplitChanged) - 1
+            assert (here.keeper.moves > 0) == (spec is WIDE), "8 paths fit as they stand"
 
     run_virtual(main())
+
+
+def test_it_moves_less_where_a_move_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def moves() -> int:
+        async with kept(kv_bytes=4 * ROOM.kv_bytes // 5) as here:
+            assert (await here.drive(WIDE)).outcome == await plain(WIDE)
+            return here.keeper.moves
+
+    at_once = run_virtual(moves())
+    budget = SimEngine.budget
+
+    async def slow(self: SimEngine, kv_bytes: int, max_sequences: int | None = None) -> int:
+        await asyncio.sleep(100.0)
+        return await budget(self, kv_bytes, max_sequences)
+
+    monkeypatch.setattr(SimEngine, "budget", slow)
+    assert 0 < run_virtual(moves()) < at_once
 
 
 def test_both_quotas_stay_within_the_memory() -> None:
