@@ -55,11 +55,6 @@ class Setup:
     flat: bool = True
     truncation: float | None = None
 
-    @property
-    def devices(self) -> tuple[Device, Device]:
-        """Of generator and verifier."""
-        return self.device, self.verifier_device or self.device
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualRun:
@@ -125,17 +120,16 @@ async def _searched(
 ) -> VirtualRun:
     loop, noted = asyncio.get_running_loop(), _Noted()
     gate = asyncio.Lock() if setup.verifier_device is None else None
-    configs = [
-        _config(setup, *of)
-        for of in zip(setup.devices, (setup.generator, setup.verifier), setup.limits, strict=True)
-    ]
     generator = SimulatedGenerator(
-        configs[0],
+        _config(setup, setup.device, setup.generator, setup.limits[0]),
         SimModel(trace),
         gate=gate,
         truncation=setup.truncation,
     )
-    verifier = (StockVerifier if rung.stock else SimulatedVerifier)(configs[1], gate=gate)
+    verifier = (StockVerifier if rung.stock else SimulatedVerifier)(
+        _config(setup, setup.verifier_device or setup.device, setup.verifier, setup.limits[1]),
+        gate=gate,
+    )
     for name, engine in (("generator", generator), ("verifier", verifier)):
         await engine.budget(setup.kv_bytes // 2)
         _watch(name, engine, noted, on_step)
@@ -192,10 +186,13 @@ async def _searched(
 
 def _keeper(setup: Setup, generator: SimulatedGenerator, verifier: SimulatedVerifier) -> KvKeeper:
     """The product's own, which knows the simulated device."""
-    devices = setup.devices
+    rooflines = [
+        RooflineCurve(device=engine.config.device, shape=engine.config.shape)
+        for engine in (generator, verifier)
+    ]
     curves = Curves(
-        generator=RooflineCurve(device=devices[0], shape=setup.generator),
-        verifier=RooflineCurve(device=devices[1], shape=setup.verifier),
+        generator=rooflines[0],
+        verifier=rooflines[1],
         link_bytes_per_s=0.0 if setup.link is None else setup.link.bytes_per_s,
         source="the simulated device",
     )

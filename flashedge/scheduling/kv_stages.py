@@ -81,7 +81,6 @@ class Stage:
         self._one = engine.kv_bytes_per_token * _whole(context + step, size)
         self._next = engine.kv_bytes_per_token * (own + -(-others // max(1, load.paths - 1)))
         self._least = engine.least_bytes
-        self._evictable = others / load.live_tokens if load.live_tokens else 0.0
         lost = load.live_tokens / load.paths  # each prefix is computed once a level
         self.round_s = (_decoding if decodes else _scoring)(engine.curve, context, step, lost)
         self.one, self.whole = self.bytes_for(1), self.bytes_for(self.paths)
@@ -98,11 +97,11 @@ class Stage:
         return min(1 + (kv_bytes - self._one) // self._next, self.max_batch)
 
     def missing(self, kv_bytes: int) -> float:
-        """Share of the live tree's KV that is gone when its turn comes: never that of one path."""
+        """Share of the live tree's KV that is gone when its turn comes: all where one path fits."""
         if kv_bytes >= self.whole:
             return 0.0
         rest = (self.paths - 1) * self._next
-        return self._evictable * (self.whole - kv_bytes) / rest
+        return (self.whole - kv_bytes) / rest
 
     def options(self, kv_bytes: int) -> list[Option]:
         """What the engine can do within `kv_bytes`, by rising memory; times fall, or stay.

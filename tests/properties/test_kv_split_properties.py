@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 
 from hypothesis import assume, given, settings
@@ -36,15 +37,30 @@ def loads(draw: st.DrawFn) -> Workload:
     return Workload(paths=paths, context_tokens=context, live_tokens=live, step_tokens=step)
 
 
-def sweep(stage: Stage, kv_bytes: int, link: HostLink | None = None) -> float:
+def gone(engine: EngineCost, load: Workload, kv_bytes: int) -> float:
+    """Share of the live tree that the window of neighbours that fits leaves out."""
+    bare = Stage(replace(engine, least_bytes=0), load, decodes=True)
+    one, whole = bare.bytes_for(1), bare.bytes_for(load.paths)
+    return 0.0 if kv_bytes >= whole else 1 - (kv_bytes - one) / (whole - one)
+
+
+def sweep(
+    engine: EngineCost,
+    load: Workload,
+    kv_bytes: int,
+    *,
+    decodes: bool,
+    link: HostLink | None = None,
+) -> float:
     """With the fastest of all batches that fit; with `link` what is kept has to be moved."""
+    stage = Stage(engine, load, decodes=decodes)
     fitting = [b for b in range(1, stage.max_batch + 1) if stage.bytes_for(b) <= kv_bytes]
     if not fitting:
         return inf
     times = [(-(-stage.paths // b), *stage.round_s(b)) for b in fitting]
     kept_s = min(rounds * kept for rounds, kept, _ in times)
     lost_s = min(rounds * lost for rounds, _, lost in times)
-    seconds = kept_s + stage.missing(kv_bytes) * (lost_s - kept_s)
+    seconds = kept_s + gone(engine, load, kv_bytes) * (lost_s - kept_s)
     if link is None:
         return seconds
     return min(lost_s, seconds + link.seconds(min(kv_bytes, stage.whole)))
@@ -61,11 +77,19 @@ def test_no_division_is_faster(
 ) -> None:
     decode, prefill = Stage(generator, load, decodes=True), Stage(verifier, load, decodes=False)
     shares = range(0, kv_bytes + 1)
-    least = [(sweep(decode, kv_bytes - b) + sweep(prefill, b), -b) for b in shares]
+    sides = ((generator, True), (verifier, False))
+    least = [
+        (
+            sweep(generator, load, kv_bytes - b, decodes=True)
+            + sweep(verifier, load, b, decodes=False),
+            -b,
+        )
+        for b in shares
+    ]
     shared_s = min(total for total, _ in least)
     turns_s = inf
     if link is not None:
-        turns_s = sum(sweep(stage, kv_bytes, link) for stage in (decode, prefill))
+        turns_s = sum(sweep(e, load, kv_bytes, decodes=d, link=link) for e, d in sides)
         turns_s += 2 * link.switch_s
     try:
         split = best_split(

@@ -64,10 +64,10 @@ def test_what_neither_needs_is_headroom_for_both() -> None:
 
 
 def test_a_fixed_half_is_slower() -> None:
-    found = split_of(2000 * MIB)
+    found = split_of(1400 * MIB)
     fixed_s = predicted(half(found), LEVEL, generator=SMALL, verifier=VERIFIER_7B)
     assert fixed_s is not None
-    assert fixed_s > 1.05 * found.seconds
+    assert fixed_s > 1.1 * found.seconds
 
 
 def test_what_does_not_fit_of_the_live_tree_is_computed_again() -> None:
@@ -91,7 +91,7 @@ def test_what_does_not_fit_of_the_live_tree_is_computed_again() -> None:
 def test_what_eq_1_chooses_loses_the_verifier_its_tree() -> None:
     """Eq. (1) as printed knows no kept KV: its verifier needs no more than a batch of paths that
     keeps it busy, so the KV that suffix scoring lives on goes to the generator."""
-    kv_bytes = 2000 * MIB
+    kv_bytes = 1400 * MIB
     path = LEVEL.context_tokens + LEVEL.step_tokens
     unkept = Workload(paths=LEVEL.paths, context_tokens=0, live_tokens=0, step_tokens=path)
     eq_1 = split_of(kv_bytes, unkept)
@@ -99,7 +99,7 @@ def test_what_eq_1_chooses_loses_the_verifier_its_tree() -> None:
     found = split_of(kv_bytes)
     assert eq_1_s is not None
     assert eq_1.verifier_bytes < found.verifier_bytes
-    assert eq_1_s > 1.1 * found.seconds
+    assert eq_1_s > 1.15 * found.seconds
 
 
 def test_ties_go_to_the_larger_decode_batch() -> None:

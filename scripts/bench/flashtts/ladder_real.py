@@ -182,6 +182,14 @@ def told(runs: Sequence[LadderRun], right: Mapping[Any, bool]) -> list[dict[str,
     return [{**row, **did(groups[row["kv"], row["n"], row["rung"]])} for row in rows]
 
 
+def kept_in(folder: Path, strategy: str) -> RecordFile[Which, LadderRun]:
+    """What was measured there."""
+    settings = {"strategy": strategy}
+    return RecordFile(
+        folder / "runs.jsonl", settings, LadderRun.from_json, key=lambda run: run.which
+    )
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, nargs="+", default=[4, 16, 64])
@@ -193,10 +201,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("runs/ladder"))
     asked = parser.parse_args()
     problems = read_problems(DATA / "heldout.jsonl", asked.problems)
-    load, settings = os.getloadavg()[0], {"strategy": asked.strategy}
-    with RecordFile(
-        asked.output / "runs.jsonl", settings, LadderRun.from_json, key=lambda run: run.which
-    ) as kept:
+    load = os.getloadavg()[0]
+    with kept_in(asked.output, asked.strategy) as kept:
         asyncio.run(measured(asked, problems, kept))
         whiches = [which for kv in asked.kv for which in course(asked, kv, problems)]
         runs = [kept.records[which] for which in whiches]

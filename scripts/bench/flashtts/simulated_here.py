@@ -17,6 +17,7 @@ import argparse
 import asyncio
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,15 +25,14 @@ from typing import Any
 from flashedge.benchmark.ladder import RUNGS
 from flashedge.benchmark.live import budget_of
 from flashedge.benchmark.live_run import LiveRun, compared
+from flashedge.benchmark.shapes import pair_shapes
 from flashedge.benchmark.virtual_run import Setup, VirtualRun, run_rung
 from flashedge.cli.progress import bar
 from flashedge.config import Config, load_config
 from flashedge.engine.sim_text import Trace, TraceRow
 from flashedge.problem_file import FileProblem, read_problems
-from flashedge.record_file import RecordFile
 from flashedge.registry import find_pair
 from flashedge.runtime.engines import Engines
-from flashedge.runtime.kv_curves import shape_of
 from flashedge.runtime.profiles import find_profile
 from flashedge.runtime.spec import RunSpec
 from flashedge.scheduling.roofline import Device
@@ -41,7 +41,7 @@ from profiler.probes import DECODE, PREFILL
 from profiler.profile import Model
 from scripts.bench.daemon import DATA, report
 from scripts.bench.flashtts.kv_rig import driven, rig
-from scripts.bench.flashtts.ladder_real import LadderRun, digest
+from scripts.bench.flashtts.ladder_real import digest, kept_in
 
 BLOCK_TOKENS = 32  # of the real engines on CPU
 ROOM_BYTES = 512 << 20  # of KV while the samples are drawn
@@ -84,19 +84,20 @@ def device_of(model: Model, phase: str) -> Device:
     )
 
 
-def setup_of(config: Config, kv_bytes: int) -> Setup:
-    """Raises SystemExit without a profile that was made here."""
+def setup_of(config: Config) -> Setup:
+    """But for the KV. Raises SystemExit without a profile that was made here."""
     pair = find_pair("bundled", config)
     found = find_profile(pair, config)
     if found.profile is None:
         raise SystemExit(f"no profile ({found.why}): flashedge profile")
     models = {model.name: model for model in found.profile.models}
+    generator, verifier = pair_shapes(pair, config)
     return Setup(
         device=device_of(models["generator"], DECODE),
         verifier_device=device_of(models["verifier"], PREFILL),
-        generator=shape_of(pair.generator, config),
-        verifier=shape_of(pair.verifier, config),
-        kv_bytes=kv_bytes,
+        generator=generator,
+        verifier=verifier,
+        kv_bytes=0,
         block_tokens=BLOCK_TOKENS,
         limits=(pair.generator.max_model_len, pair.verifier.max_model_len),
         max_num_seqs=config.max_num_seqs,
@@ -104,19 +105,21 @@ def setup_of(config: Config, kv_bytes: int) -> Setup:
 
 
 def simulated(
-    config: Config, trace: Trace, cells: Sequence[tuple[str, int]], strategy: str
+    setup: Setup, trace: Trace, cells: Sequence[tuple[str, int]], strategy: str
 ) -> list[LiveRun]:
     """Each (kv, n) on each row of the trace, under every rung, told as a real run is."""
     runs = []
     with bar("simulating", len(cells) * len(trace.rows) * len(RUNGS), unit="runs") as advance:
         for kv, n in cells:
-            setup = setup_of(config, budget_of(kv)[1] or ROOM_BYTES)
+            _, kv_bytes = budget_of(kv)
+            assert kv_bytes is not None, "the ladder is climbed by sizes"
+            here = replace(setup, kv_bytes=kv_bytes)
             for row in range(len(trace.rows)):
                 spec = RunSpec(
                     problem=trace.problem(row), pair="bundled", strategy=strategy, n=n, seed=row
                 )
                 for rung in RUNGS:
-                    run = run_rung(rung, setup, trace, row, spec)
+                    run = run_rung(rung, here, trace, row, spec)
                     runs.append(as_live(run, rung.name, kv, n, row))
                     advance(1)
     return runs
@@ -170,21 +173,15 @@ def main() -> None:
     parser.add_argument("--strategy", default="beam", help="that the ladder was climbed with")
     parser.add_argument("--samples", type=int, default=8)
     asked = parser.parse_args()
-    with RecordFile(
-        asked.ladder / "runs.jsonl",
-        {"strategy": asked.strategy},
-        LadderRun.from_json,
-        key=lambda run: run.which,
-    ) as kept:
+    with kept_in(asked.ladder, asked.strategy) as kept:
         real = list(kept.records.values())
     if not real:
         raise SystemExit(f"nothing was measured in {asked.ladder}: ladder_real first")
-    config = load_config({})
+    setup = setup_of(load_config({}))  # complains before the samples are drawn
     cells = list(dict.fromkeys((run.kv, run.n) for run in real))
-    setup_of(config, ROOM_BYTES)  # complains before the samples are drawn
     problems = read_problems(DATA / "heldout.jsonl", max(run.problem for run in real) + 1)
     trace = asyncio.run(sampled(problems, asked.samples))
-    virtual = simulated(config, trace, cells, asked.strategy)
+    virtual = simulated(setup, trace, cells, asked.strategy)
     rows = beside(compared(real, {}), compared(virtual, {}))
     for row in rows:
         print(row, flush=True)
