@@ -45,6 +45,7 @@ class Config:
     the pair's memory plan has it, half and half); scheduling_offload: the split may give all of it
     to each engine in turn, the other's KV waiting in host memory, where that is faster;
     scheduling_offload_to_file: it waits in a file even where memory is not short;
+    scheduling_spill_bytes: host memory of each engine for KV that it evicts, CUDA alone;
     scheduling_lookahead: what they finish is scored together with the step before (off: on the
     simulated engines it costs more than it saves).
     """
@@ -69,6 +70,7 @@ class Config:
     scheduling_kv_split: bool = True
     scheduling_offload: bool = True
     scheduling_offload_to_file: bool = False
+    scheduling_spill_bytes: int | None = None
     scheduling_lookahead: bool = False
     state_dir: Path
     cache_dir: Path
@@ -101,6 +103,7 @@ _MINIMUM: Mapping[str, float] = types.MappingProxyType(
         "generator_kv_bytes": 1 << 20,
         "verifier_kv_bytes": 1 << 20,
         "max_num_seqs": 1,
+        "scheduling_spill_bytes": 1 << 20,
         "clusters_threshold": 0,
     }
 )

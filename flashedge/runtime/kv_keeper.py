@@ -27,6 +27,7 @@ from flashedge.scheduling.kv_split import (
     HostLink,
     KvSplit,
     best_split,
+    halves,
     predicted,
     refitted,
     settled,
@@ -170,15 +171,7 @@ class KvKeeper:
     # ------------------------------------------------------------ deciding
 
     def _halves(self) -> KvSplit:
-        half, most = self._kv_bytes // 2, [cost.max_batch for cost in self._costs]
-        return KvSplit(
-            generator_bytes=half,
-            verifier_bytes=half,
-            decode_batch=most[0],
-            prefill_batch=most[1],
-            generate_s=0.0,
-            verify_s=0.0,
-        )
+        return halves(self._kv_bytes, generator=self._costs[0], verifier=self._costs[1])
 
     def _decided(self, load: Workload) -> KvSplit:
         """Half and half too where the memory does not hold one path of each."""

@@ -82,6 +82,21 @@ def best_split(
     return min(found, key=lambda split: split.seconds)
 
 
+def halves(kv_bytes: int, *, generator: EngineCost, verifier: EngineCost) -> KvSplit:
+    """Half and half, but for an engine that needs more to hold a request of full length. Nothing is
+    predicted."""
+    share = max(kv_bytes // 2, verifier.least_bytes)
+    share = min(share, kv_bytes - generator.least_bytes)
+    return KvSplit(
+        generator_bytes=kv_bytes - share,
+        verifier_bytes=share,
+        decode_batch=generator.max_batch,
+        prefill_batch=verifier.max_batch,
+        generate_s=0.0,
+        verify_s=0.0,
+    )
+
+
 def predicted(
     split: KvSplit,
     load: Workload,

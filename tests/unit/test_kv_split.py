@@ -10,7 +10,14 @@ from dataclasses import replace
 import pytest
 
 from flashedge.errors import ConfigError
-from flashedge.scheduling.kv_split import HostLink, best_split, predicted, refitted, settled
+from flashedge.scheduling.kv_split import (
+    HostLink,
+    best_split,
+    halves,
+    predicted,
+    refitted,
+    settled,
+)
 from flashedge.scheduling.kv_stages import EngineCost, Stage, Workload
 from tests.unit.split_rig import LARGE, LEVEL, MIB, SMALL, VERIFIER_7B, Whole, half, split_of
 
@@ -33,6 +40,23 @@ def test_a_standing_split_gets_the_batch_limits_of_another_load() -> None:
     assert min(now.decode_batch, now.prefill_batch) > 4
     assert now.seconds == predicted(standing, LEVEL, **costs)
     assert refitted(standing, few, **costs) == standing
+
+
+@pytest.mark.parametrize(
+    ("kv_bytes", "generator_bytes"), [(100, 50), (60, 20), (50, 10), (21, 11), (20, 10)]
+)
+def test_halves_hold_a_request_of_full_length(kv_bytes: int, generator_bytes: int) -> None:
+    """What an engine is given beyond its half, because it serves nothing with less, the other does
+    not have as well."""
+    generator = replace(FLAT, least_bytes=10)
+    verifier = replace(FLAT, least_bytes=40 if kv_bytes > 21 else 10)
+    split = halves(kv_bytes, generator=generator, verifier=verifier)
+    assert (split.generator_bytes, split.verifier_bytes) == (
+        generator_bytes,
+        kv_bytes - generator_bytes,
+    )
+    mirrored = halves(kv_bytes, generator=verifier, verifier=generator)
+    assert mirrored.generator_bytes == max(kv_bytes - kv_bytes // 2, verifier.least_bytes)
 
 
 # ---------------------------------------------------------------- what is chosen

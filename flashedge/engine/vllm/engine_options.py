@@ -13,13 +13,17 @@ if TYPE_CHECKING:
     from vllm.engine.arg_utils import AsyncEngineArgs
 
 
+GIB = 1 << 30
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
     """What one engine process is started with.
 
     kv_bytes: KV cache allocated at start; block_tokens: tokens per KV block (on CPU a multiple of
     32); offload_folder: for KV that waits in a file; offload_to_file: it always does, else only
-    where memory is short; extra: further fields of vLLM's AsyncEngineArgs.
+    where memory is short; spill_bytes: host memory that vLLM copies KV to before it evicts it;
+    extra: further fields of vLLM's AsyncEngineArgs.
     """
 
     name: str
@@ -32,6 +36,7 @@ class EngineOptions:
     block_tokens: int = 32
     offload_folder: Path = Path(tempfile.gettempdir())
     offload_to_file: bool = False
+    spill_bytes: int | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
     def args(self) -> AsyncEngineArgs:
@@ -46,6 +51,7 @@ class EngineOptions:
             max_num_batched_tokens=max(self.max_batched_tokens, self.max_num_seqs),
             kv_cache_memory_bytes=self.kv_bytes,
             block_size=self.block_tokens,
+            kv_offloading_size=self.spill_bytes and self.spill_bytes / GIB,
             enable_prefix_caching=True,
             enforce_eager=compat.on_cpu(),
             async_scheduling=False,

@@ -14,6 +14,7 @@ from flashedge.engine.model_shape import model_shape
 from flashedge.engine.probe import GeneratorProbe, VerifierProbe
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.engine_options import EngineOptions
+from flashedge.errors import ConfigError
 from flashedge.registry import ModelSpec, Pair, resolve_model
 
 if TYPE_CHECKING:
@@ -26,9 +27,9 @@ _STARTING = Health(state="starting")
 class VllmPair:
     """Generator and verifier of a pair, with their naive twins.
 
-    Making it is cheap: it checks versions and checkpoints (ConfigError, CheckpointError) and lets
-    the fork server begin its imports. `start` brings both engines up at once; the engines exist
-    from then on.
+    Making it is cheap: it checks versions, settings and checkpoints (ConfigError, CheckpointError)
+    and lets the fork server begin its imports. `start` brings both engines up at once; the engines
+    exist from then on.
     """
 
     generator: VllmGenerator
@@ -38,6 +39,7 @@ class VllmPair:
 
     def __init__(self, pair: Pair, config: Config) -> None:
         compat.check_version()
+        _check_spill(config)
         compat.prepare_environment(config.threads_per_engine)
         self._pair = pair
         self._config = config
@@ -130,4 +132,14 @@ class VllmPair:
             block_tokens=32 if compat.on_cpu() else 16,
             offload_folder=self._config.state_dir / "offload",
             offload_to_file=self._config.scheduling_offload_to_file,
+            spill_bytes=self._config.scheduling_spill_bytes,
+        )
+
+
+def _check_spill(config: Config) -> None:
+    if config.scheduling_spill_bytes is not None and compat.on_cpu():
+        raise ConfigError(
+            "scheduling_spill_bytes is set, but on a CPU all KV is in host memory",
+            mend="leave it out; *_kv_bytes say how much KV an engine keeps",
+            param="scheduling_spill_bytes",
         )

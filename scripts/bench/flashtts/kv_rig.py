@@ -56,6 +56,14 @@ class Rig:
     def curves(self) -> Curves:
         return curves_for(find_pair("bundled", self.config), self.config)
 
+    async def halve(self) -> None:
+        """What each engine has where nothing moves. Raises SystemExit where half of the memory does
+        not hold a request of full length: the engine takes more then, and nothing compares."""
+        half = self.kv_bytes // 2
+        for engine in (self.pair.generator, self.pair.verifier):
+            if (granted := await engine.budget(half)) > half:
+                raise SystemExit(f"at least {-(-2 * granted >> 20)} MiB are needed")
+
     @asynccontextmanager
     async def keeper(
         self, forced: Split | None = None, *, offload: bool = False

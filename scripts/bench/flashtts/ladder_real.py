@@ -1,11 +1,12 @@
 """What does each optimization bring on real engines? Every problem on every rung of the ladder.
 
-    python -m scripts.bench.flashtts.ladder_real [--n 4 16 64] [--kv 24MiB 512MiB] [--problems 100]
+    python -m scripts.bench.flashtts.ladder_real [--n 4 16 64] [--kv 34MiB 512MiB] [--problems 100]
 
 The same two engines serve all rungs (`flashedge.benchmark.ladder`), so a problem's runs stand next
 to each other in time: A B C …, in an order that turns and is reversed from problem to problem,
 and again for each round. Before each run both prefix caches and the verifier's memory of scores are
-emptied. Half of the KV for each engine, until the split moves it.
+emptied. Half of the KV for each engine, until the split moves it: the least that can be divided so
+is 33 MiB, twice what the verifier takes for a request of full length.
 
 Run `flashedge profile` first: its curves decide the split, and how far batches are filled. What is
 measured is kept in `--output`: cut off, the same command goes on. The last line is JSON: for each
@@ -31,7 +32,7 @@ from flashedge.benchmark.ladder import RUNGS, Rung
 from flashedge.benchmark.live import budget_of
 from flashedge.benchmark.live_run import LiveRun, Which, compared
 from flashedge.events import Event, NodesMarked
-from flashedge.problem_file import FileProblem, read_problems
+from flashedge.problem_file import FileProblem, file_digest, read_problems
 from flashedge.record_file import RecordFile
 from flashedge.runtime.engines import Engines
 from flashedge.runtime.flat_steps import tell_flat_batch
@@ -44,6 +45,7 @@ from scripts.bench.daemon import DATA, report
 from scripts.bench.flashtts.kv_rig import Rig, driven, emptied, rig
 
 BY_NAME = {rung.name: rung for rung in RUNGS}
+PROBLEMS = DATA / "heldout.jsonl"
 DID = ("preemptions", "split_moves", "offloads")
 
 
@@ -116,13 +118,11 @@ class Ladder:
 
     @asynccontextmanager
     async def _memory(self, rung: Rung) -> AsyncIterator[KvKeeper | None]:
-        pair = self._here.pair
         if "kv_split" in rung.switches:
             async with self._here.keeper(offload=self._here.config.scheduling_offload) as keeper:
                 yield keeper
             return
-        for engine in (pair.generator, pair.verifier):
-            await engine.budget(self._here.kv_bytes // 2)
+        await self._here.halve()
         yield None
 
     async def _preemptions(self) -> int:
@@ -184,7 +184,7 @@ def told(runs: Sequence[LadderRun], right: Mapping[Any, bool]) -> list[dict[str,
 
 def kept_in(folder: Path, strategy: str) -> RecordFile[Which, LadderRun]:
     """What was measured there."""
-    settings = {"strategy": strategy}
+    settings = {"strategy": strategy, "pair": "bundled", "problems": file_digest(PROBLEMS)}
     return RecordFile(
         folder / "runs.jsonl", settings, LadderRun.from_json, key=lambda run: run.which
     )
@@ -193,14 +193,14 @@ def kept_in(folder: Path, strategy: str) -> RecordFile[Which, LadderRun]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, nargs="+", default=[4, 16, 64])
-    parser.add_argument("--kv", nargs="+", default=["24MiB", "512MiB"], help="of both engines")
+    parser.add_argument("--kv", nargs="+", default=["34MiB", "512MiB"], help="of both engines")
     parser.add_argument("--problems", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--strategy", default="beam")
     parser.add_argument("--rungs", nargs="+", choices=list(BY_NAME), default=list(BY_NAME))
     parser.add_argument("--output", type=Path, default=Path("runs/ladder"))
     asked = parser.parse_args()
-    problems = read_problems(DATA / "heldout.jsonl", asked.problems)
+    problems = read_problems(PROBLEMS, asked.problems)
     load = os.getloadavg()[0]
     with kept_in(asked.output, asked.strategy) as kept:
         asyncio.run(measured(asked, problems, kept))

@@ -1,7 +1,7 @@
 """What the scripts of the simulated 4090 share: the paper's three pairs, problems, tables, plots.
 
 Each script answers one question, keeps its tables and plots in docs/flashtts/ and prints JSON as
-its last line. Nothing here is a measurement: the device is simulated (`flashedge.benchmark`).
+its last line. None of them measures anything: the device is simulated (`flashedge.benchmark`).
 """
 
 from __future__ import annotations
@@ -133,9 +133,16 @@ def keep(name: str, figures: Any) -> None:
     (DOCS / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
-def keep_tables(name: str, about: str, tables: Iterable[str], script: str | None = None) -> None:
-    """docs/flashtts/<name>.md. script: what makes it, with its flags, if not the name alone."""
-    note = "Simulated, not measured. Made by the command below; the text is in README.md."
+def keep_tables(
+    name: str,
+    about: str,
+    tables: Iterable[str],
+    script: str | None = None,
+    note: str = "Simulated, not measured.",
+) -> None:
+    """docs/flashtts/<name>.md. script: what makes it, with its flags, if not the name alone; note:
+    how it came about."""
+    note = f"{note} Made by the command below; the text is in README.md."
     command = f"`python -m scripts.bench.flashtts.{script or name}`"
     body = "\n\n".join([f"# {about}", note, command, *tables])
     DOCS.mkdir(parents=True, exist_ok=True)

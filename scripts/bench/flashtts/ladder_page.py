@@ -1,0 +1,187 @@
+"""Tables and a plot of what a ladder on real engines measured, for docs/flashtts/.
+
+    python -m scripts.bench.flashtts.ladder_page [runs/ladder] [--name ladder] [--on "two cores"]
+
+Reads runs.jsonl of `ladder_real` or of `flashedge bench flashtts`, and only those problems that
+were run on every rung. Gains are ratios on the same problem: their median over the problems, and
+the mean's 95 % bootstrap interval. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from itertools import chain, pairwise
+from math import log2
+from pathlib import Path
+from typing import Any
+
+from flashedge.benchmark.grades import graded
+from flashedge.benchmark.ladder import RUNGS
+from flashedge.benchmark.live_run import LiveRun, compared
+from flashedge.plots import line_plot
+from flashedge.problem_file import read_problems
+from flashedge.statistics import mean
+from scripts.bench.daemon import report
+from scripts.bench.flashtts.ladder_real import DID, PROBLEMS
+from scripts.bench.flashtts.study import keep, keep_tables, picture, table
+
+NAMES = [rung.name for rung in RUNGS]
+BEST = NAMES[-2]  # what the product does by default, lookahead left out
+Cell = tuple[str, int]  # KV, n
+Runs = dict[Cell, list[tuple[LiveRun, Mapping[str, int]]]]  # with what the mechanisms did
+
+
+def read(folder: Path) -> Runs:
+    """Of the problems that were run on every rung, by cell. Raises SystemExit without a file."""
+    file = folder / "runs.jsonl"
+    if not file.exists():
+        raise SystemExit(f"there is no {file}: ladder_real, or flashedge bench flashtts, makes it")
+    found: dict[tuple[str, int, int], list[tuple[LiveRun, Mapping[str, int]]]] = defaultdict(list)
+    for line in file.read_text(encoding="utf-8").splitlines()[1:]:
+        fields = json.loads(line)
+        did = {name: fields.pop(name, 0) for name in DID}
+        run = LiveRun.from_json(fields)
+        found[run.kv, run.n, run.problem].append((run, did))
+    cells: Runs = defaultdict(list)
+    for (kv, n, _), runs in found.items():
+        if {run.rung for run, _ in runs} >= set(NAMES):
+            cells[kv, n] += runs
+    return dict(sorted(cells.items(), key=lambda cell: (cell[0][1], cell[0][0])))
+
+
+def rows_of(cells: Runs, right: Mapping[Any, bool]) -> dict[Cell, list[dict[str, Any]]]:
+    """For each cell a row a rung, in the ladder's order: against the stock loop, and as `step`
+    against the rung before it."""
+    found = {}
+    for cell, runs in cells.items():
+        told = {row["rung"]: row for row in compared([run for run, _ in runs], right)}
+        for before, name in pairwise(NAMES):
+            two = [run for run, _ in runs if run.rung in (before, name)]
+            row = next(row for row in compared(two, {}, first=before) if row["rung"] == name)
+            told[name]["step"] = row["speedup"]
+        for name in NAMES:
+            did = [did for run, did in runs if run.rung == name]
+            told[name].update({key: mean([one[key] for one in did]) for key in DID})
+        found[cell] = [told[name] for name in NAMES]
+    return found
+
+
+# ---------------------------------------------------------------- telling
+
+
+def gain(found: Mapping[str, float] | None) -> str:
+    if found is None:
+        return "-"
+    return f"{found['median']:.2f} ({found['low']:.2f}–{found['high']:.2f})"
+
+
+def tables(cells: Mapping[Cell, list[dict[str, Any]]]) -> list[str]:
+    head = ("KV of both", "n", "problems")
+
+    def lines(cell: Cell, rows: Sequence[Mapping[str, Any]], *told: object) -> tuple[object, ...]:
+        return (*cell, rows[0]["problems"], *told)
+
+    def of(rows: Sequence[Mapping[str, Any]], name: str) -> list[str]:
+        return [gain(row[name]) for row in rows[1:]]
+
+    items = list(cells.items())
+    return [
+        table(
+            (*head, "stock, tokens/s", *NAMES[1:]),
+            [lines(c, r, f"{r[0]['goodput']:.0f}", *of(r, "goodput_gain")) for c, r in items],
+            "Goodput over the stock loop's",
+        ),
+        table(
+            (*head, *NAMES[1:]),
+            [lines(c, r, *of(r, "speedup")) for c, r in items],
+            "Stock loop's seconds over a rung's",
+        ),
+        table(
+            (*head, *NAMES[1:]),
+            [lines(c, r, *(gain(row["step"]) for row in r[1:])) for c, r in items],
+            "Each optimization alone: seconds of the rung before over the rung's",
+        ),
+        table(
+            (*head, *NAMES),
+            [lines(c, r, *(_parts(row) for row in r)) for c, r in items],
+            "Median seconds: all, generator + verifier",
+        ),
+        table(
+            (*head, *NAMES[1:]),
+            [lines(c, r, *of(r, "verifier_share")) for c, r in items],
+            "Verifier's seconds, of the stock loop's",
+        ),
+        table(
+            (*head, "right", "same trees", "re-use: stock", *_did_names()),
+            [lines(c, r, *_did(r)) for c, r in items],
+            f"What happened (on {BEST}, means of a run, where not said otherwise)",
+        ),
+    ]
+
+
+def _parts(row: Mapping[str, Any]) -> str:
+    return f"{row['latency_s']:.2f}: {row['generator_s']:.2f} + {row['verifier_s']:.2f}"
+
+
+def _did_names() -> tuple[str, ...]:
+    return (NAMES[1], BEST, "preempted: stock", BEST, "split moves", "offloads", "begun ahead")
+
+
+def _did(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    by = dict(zip(NAMES, rows, strict=True))
+    stock, suffix, best = by["stock"], by["suffix"], by[BEST]
+    return [
+        "-" if stock["right"] is None else f"{stock['right']:.0%}",
+        f"{min(row['same_trees'] for row in rows):.0%}",
+        *(f"{row['reuse']:.0%}" for row in (stock, suffix, best)),
+        *(f"{row['preemptions']:.1f}" for row in (stock, best)),
+        f"{best['split_moves']:.1f}",
+        f"{best['offloads']:.1f}",
+        f"{best['kept_steps']:.0%}",
+    ]
+
+
+def plot(cells: Mapping[Cell, list[dict[str, Any]]], name: str, on: str) -> None:
+    series: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    for (kv, n), rows in cells.items():
+        for rung, row in zip(NAMES, rows, strict=True):
+            if rung in (NAMES[1], BEST):
+                series[f"{kv}, {rung}"].append((log2(n), row["goodput_gain"]["median"]))
+    line_plot(
+        picture(name),
+        series,
+        title=f"Goodput over the stock loop, {on}",
+        x="log2 n",
+        y="gain",
+        points=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, nargs="?", default=Path("runs/ladder"))
+    parser.add_argument("--name", default="ladder", help="of the page in docs/flashtts/")
+    parser.add_argument("--problems", type=Path, default=PROBLEMS, help="that were solved")
+    parser.add_argument("--on", default="two cores", help="the device")
+    asked = parser.parse_args()
+    found = read(asked.folder)
+    if not found:
+        raise SystemExit(f"{asked.folder}: no problem was run on every rung yet")
+    runs = [run for cell in found.values() for run, _ in cell]
+    problems = read_problems(asked.problems, max(run.problem for run in runs) + 1)
+    cells = rows_of(found, asyncio.run(graded(runs, problems)))
+    keep(asked.name, {"simulated": False, "on": asked.on, "rungs": [*chain(*cells.values())]})
+    note = f"Measured on {asked.on}, real engines."
+    page = tables(cells)
+    keep_tables(asked.name, "Every optimization on real engines", page, "ladder_page", note)
+    plot(cells, asked.name, asked.on)
+    print("\n\n".join(page))
+    report(cells=[[*cell, rows[0]["problems"]] for cell, rows in cells.items()])
+
+
+if __name__ == "__main__":
+    main()
