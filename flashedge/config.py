@@ -45,6 +45,8 @@ class Config:
     the pair's memory plan has it, half and half); scheduling_offload: the split may give all of it
     to each engine in turn, the other's KV waiting in host memory, where that is faster;
     scheduling_offload_to_file: it waits in a file even where memory is not short;
+    scheduling_mapped_kv: on CUDA the KV tensors lie in memory that comes and goes, so that the
+    split moves there too, if a trial of the card succeeds (off: no card has run it yet);
     scheduling_spill_bytes: host memory of each engine for KV that it evicts, CUDA alone;
     scheduling_lookahead: what they finish is scored together with the step before (off: on the
     simulated engines it costs more than it saves).
@@ -70,6 +72,7 @@ class Config:
     scheduling_kv_split: bool = True
     scheduling_offload: bool = True
     scheduling_offload_to_file: bool = False
+    scheduling_mapped_kv: bool = False
     scheduling_spill_bytes: int | None = None
     scheduling_lookahead: bool = False
     state_dir: Path

@@ -52,10 +52,12 @@ def kv_memory(config: Config) -> Check:
         detail = "as the memory plan divides it ([scheduling] kv_split is off)"
     elif device_kind() == "cpu":
         detail = "moves between the engines while they run; what neither uses is the system's"
+    elif config.scheduling_mapped_kv:
+        detail = "moves between the engines if a trial of the card succeeds (the log says so)"
     else:
         detail = (
-            "fixed when the engines start: vLLM's KV tensor on a card can't give back a part of "
-            "its memory, so only quotas within each engine's own move"
+            "fixed when the engines start: only quotas within each engine's own move "
+            "([scheduling] mapped_kv is off)"
         )
     return Check(name="kv memory", verdict=GOOD, detail=detail)
 

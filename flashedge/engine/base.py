@@ -101,7 +101,8 @@ class Health:
     process if there is one; restarts since the start; detail: the last error, if any.
 
     kv_memory: what becomes of memory beyond the budget: "os" (it goes back to the operating
-    system) or "kept" (it stays allocated, only the quota moves); None: not known yet.
+    system), "device" (to the card) or "kept" (it stays allocated, only the quota moves); None: not
+    known yet.
     """
 
     state: str

@@ -22,7 +22,7 @@ from flashedge.scheduling.kv_stages import EngineCost
 
 log = logging.getLogger(__name__)
 
-MOVES = "os"  # `Health.kv_memory`: what one engine gives up the other can have
+MOVES = {"os", "device"}  # `Health.kv_memory`: what one engine gives up the other can have
 
 
 async def keeper_of(
@@ -31,7 +31,7 @@ async def keeper_of(
     """Started. None where it is switched off, or the device keeps each engine's memory where it
     is, or an engine does not answer: the split is the memory plan's then."""
     mechanisms = {generator.health().kv_memory, verifier.health().kv_memory}
-    if not config.scheduling_kv_split or mechanisms != {MOVES}:
+    if not config.scheduling_kv_split or not mechanisms <= MOVES:
         return None
     try:
         keeper = await keeper_by(

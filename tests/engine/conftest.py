@@ -7,22 +7,27 @@ Engines belong to one event loop: test modules that use them run on the session'
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from flashedge.config import load_config
+from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.engine.vllm.verifier import VllmVerifier
-from flashedge.registry import find_pair
+from flashedge.registry import ModelSpec, find_pair
 from flashedge.types import Problem
 
 PROBLEM = (
     "Tom has 57 cards. Day 1: drops 44. Day 2: doubles. Day 3: wins 24. "
     "How many cards has Tom after day 3?"
 )
+
+START_BYTES = {"generator": 24 << 20, "verifier": 72 << 20}  # of `mapped_pair`
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -36,6 +41,27 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 async def pair(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[VllmPair]:
     config = load_config(environ={"FLASHEDGE_HOME": str(tmp_path_factory.mktemp("home"))})
     engines = VllmPair(find_pair("bundled", config), config)
+    await engines.start()
+    yield engines
+    await engines.stop()
+
+
+class MappedPair(VllmPair):
+    """Engines whose KV memory comes and goes by pieces of half a MiB, as on a card: a step that
+    touched what has none would end the engine's process."""
+
+    def _options(self, name: str, spec: ModelSpec, path: Path, *sizes: Any) -> EngineOptions:
+        options = super()._options(name, spec, path, *sizes)
+        return replace(options, kv_start_bytes=START_BYTES[name], guarded=1 << 19)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def mapped_pair(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[VllmPair]:
+    """Each can grow to what both have together."""
+    sizes = {f"{name}_kv_bytes": size for name, size in START_BYTES.items()}
+    home = {"FLASHEDGE_HOME": str(tmp_path_factory.mktemp("home"))}
+    config = load_config(sizes, environ=home)
+    engines = MappedPair(find_pair("bundled", config), config)
     await engines.start()
     yield engines
     await engines.stop()

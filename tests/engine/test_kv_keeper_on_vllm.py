@@ -34,11 +34,17 @@ SPECS = [
 ]
 
 
-@pytest_asyncio.fixture(loop_scope="session")
-async def engines(pair: VllmPair) -> AsyncIterator[Engines]:
+@asynccontextmanager
+async def engines_of(pair: VllmPair) -> AsyncIterator[Engines]:
     grader = Grader()
     yield Engines(generator=pair.generator, verifier=pair.verifier, grader=grader)
     await grader.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def engines(pair: VllmPair) -> AsyncIterator[Engines]:
+    async with engines_of(pair) as found:
+        yield found
 
 
 @asynccontextmanager
@@ -86,6 +92,16 @@ async def test_trees_while_the_memory_moves(
     pair: VllmPair, engines: Engines, in_turn: bool
 ) -> None:
     """Four runs at a time, the memory so tight that requests are preempted."""
+    await same_trees(pair, engines, in_turn=in_turn)
+
+
+async def test_trees_while_it_is_mapped_and_unmapped(mapped_pair: VllmPair) -> None:
+    """By pieces much larger than a block, as on a card."""
+    async with engines_of(mapped_pair) as engines:
+        await same_trees(mapped_pair, engines, in_turn=True)
+
+
+async def same_trees(pair: VllmPair, engines: Engines, *, in_turn: bool) -> None:
     stock = replace(engines, speculation=False)
     plain = [await driver_of(stock, spec, lambda _: None).run() for spec in SPECS]
     views = await pair.generator.view(), await pair.verifier.view()

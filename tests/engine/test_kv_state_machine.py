@@ -17,7 +17,11 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 STEPS = int(os.environ.get("FLASHEDGE_KV_STEPS", "100"))
 
 
-async def test_random_steps_leave_nothing(pair: VllmPair, problem: Problem) -> None:
+@pytest.mark.parametrize("name", ["pair", "mapped_pair"])
+async def test_random_steps_leave_nothing(
+    name: str, problem: Problem, request: pytest.FixtureRequest
+) -> None:
+    pair: VllmPair = request.getfixturevalue(name)
     engines = (pair.generator, pair.verifier)
     before = [await engine.view() for engine in engines]
     try:

@@ -10,8 +10,8 @@ Checked with vLLM 0.32.0. Seams used beyond the public API:
 - utility methods added to `EngineCore` (control.py), called by `call_utility_async`;
 - the scheduler's pause state, its block pool's hashes and `max_num_active_reqs` (control.py,
   quota.py);
-- a worker extension that reads `model_runner.kv_caches` (kv_memory.py), and on CPU
-  `gpu_model_runner.allocate_kv_cache` replaced (lazy_kv.py);
+- a worker extension (kv_memory.py), and `allocate_kv_cache` replaced in both model runners
+  (kv_tensor.py), which takes one tensor of zeros for all layers;
 - `vllm.v1.engine.utils.get_mp_context`, replaced below on CPU by a preloaded fork server;
 - `AsyncLLM.output_processor.propagate_error` and `engine_core.resources.engine_manager`
   (process.py), to fail open requests at once when the process dies.

@@ -8,10 +8,13 @@ Checked with vLLM 0.32.0.
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.engine.core import EngineCore
+
+log = logging.getLogger(__name__)
 
 
 def _view(self: EngineCore) -> dict[str, int]:
@@ -20,16 +23,21 @@ def _view(self: EngineCore) -> dict[str, int]:
 
 
 def _set_quota(self: EngineCore, blocks: int, sequences: int | None) -> int:
-    granted = self.scheduler.set_quota(blocks)
-    self.scheduler.set_sequences(sequences)
-    _give_back(self, self.scheduler.take_ballooned())
+    """It stays as it was where there is no memory for a larger one. Returns it."""
+    scheduler = self.scheduler
+    missing = _claim(self, scheduler.leaving(blocks))
+    if missing is not None:
+        log.warning("no memory for %d KV blocks (%s): still %d", blocks, missing, scheduler.quota)
+        blocks = scheduler.quota
+    granted = scheduler.set_quota(blocks)
+    scheduler.set_sequences(sequences)
+    _give_back(self, scheduler.take_ballooned())
     return granted
 
 
 def _begin(self: EngineCore) -> dict[str, Any]:
-    """Once, before the first request: give back what the KV tensor took and nobody needs yet.
-    Returns the view and what `kv_memory` says of itself."""
-    _give_back(self, self.scheduler.blank_blocks())
+    """Once, before the first request. Returns the view and what `kv_memory` says of itself."""
+    _give_back(self, self.scheduler.take_ballooned())
     return self.scheduler.view() | self.model_executor.collective_rpc("kv_memory")[0]
 
 
@@ -48,11 +56,25 @@ def _offload(self: EngineCore, keep: bool, folder: str, to_file: bool) -> int:
 
 
 def _restore(self: EngineCore) -> int:
-    """The inverse: what is still of use comes back, and steps go on. Returns the bytes loaded."""
-    kept = self.scheduler.kept_blocks()
+    """The inverse: what is still of use comes back, and steps go on, with less where there is no
+    memory for all. Returns the bytes loaded. Raises MemoryError where there is next to none."""
+    scheduler = self.scheduler
+    while (missing := _claim(self, scheduler.pool_blocks())) is not None:
+        less = scheduler.quota // 2
+        if scheduler.set_quota(less) > less:
+            raise MemoryError(f"no memory for the KV of one request: {missing}")
+        log.warning("no memory for all KV (%s): now %d blocks", missing, less)
+    kept = scheduler.kept_blocks()
     loaded = self.model_executor.collective_rpc("load_kv_blocks", args=(kept,))[0]
-    self.scheduler.set_pause_state(PauseState.UNPAUSED)
+    scheduler.set_pause_state(PauseState.UNPAUSED)
     return loaded
+
+
+def _claim(core: EngineCore, block_ids: list[int]) -> str | None:
+    """Memory for blocks that are about to come into the pool. None, or why there is none."""
+    if not block_ids:
+        return None
+    return core.model_executor.collective_rpc("claim_kv_blocks", args=(block_ids,))[0]
 
 
 def _give_back(core: EngineCore, block_ids: list[int]) -> int:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flashedge.engine.vllm import compat
+from flashedge.engine.vllm.keys import ARGS_KEY, KV_FIXED, KV_GUARDED, KV_KEY, KV_START
 
 if TYPE_CHECKING:
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -20,10 +22,12 @@ GIB = 1 << 30
 class EngineOptions:
     """What one engine process is started with.
 
-    kv_bytes: KV cache allocated at start; block_tokens: tokens per KV block (on CPU a multiple of
-    32); offload_folder: for KV that waits in a file; offload_to_file: it always does, else only
-    where memory is short; spill_bytes: host memory that vLLM copies KV to before it evicts it;
-    extra: further fields of vLLM's AsyncEngineArgs.
+    kv_bytes: room for KV; kv_start_bytes: of it what has memory at first, None: all (on CPU as far
+    as it is written); kv_fixed: its memory never goes back; guarded: see `keys.KV_GUARDED` (for
+    tests); boundary: `search.steps.BoundaryRule` as JSON; block_tokens: tokens per KV block (on
+    CPU a multiple of 32); offload_folder: for KV that waits in a file; offload_to_file: it always
+    does, else only where memory is short; spill_bytes: host memory that vLLM copies KV to before
+    it evicts it; extra: further fields of vLLM's AsyncEngineArgs.
     """
 
     name: str
@@ -31,6 +35,10 @@ class EngineOptions:
     dtype: str
     max_model_len: int
     kv_bytes: int
+    kv_start_bytes: int | None = None
+    kv_fixed: bool = False
+    guarded: int | None = None
+    boundary: Mapping[str, Any] | None = None
     max_num_seqs: int = 256
     max_batched_tokens: int = 4096
     block_tokens: int = 32
@@ -62,5 +70,17 @@ class EngineOptions:
             worker_extension_cls="flashedge.engine.vllm.kv_memory.KvMemory",
             disable_log_stats=True,
             enable_log_requests=False,
+            additional_config={ARGS_KEY: self._ours()},
             **self.extra,
         )
+
+    def _ours(self) -> dict[str, Any]:
+        """What our code inside vLLM is told. It counts in the key of vLLM's compile cache."""
+        start = self.kv_start_bytes
+        kv = {
+            KV_START: start and start / self.kv_bytes,
+            KV_FIXED: self.kv_fixed,
+            KV_GUARDED: self.guarded,
+        }
+        ours: dict[str, Any] = {KV_KEY: {name: value for name, value in kv.items() if value}}
+        return ours if self.boundary is None else {**ours, "boundary": self.boundary}

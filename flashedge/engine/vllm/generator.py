@@ -29,13 +29,11 @@ class VllmGenerator(EngineFront):
     """Implements `engine.base.Generator` on one AsyncLLM."""
 
     def __init__(self, options: EngineOptions, codec: HFCodec) -> None:
-        rule = codec.boundary_rule()
         extra = {
             "logits_processors": ["flashedge.engine.vllm.noise:PositionNoise"],
-            "additional_config": {ARGS_KEY: {"boundary": rule.to_json()}},
             **options.extra,
         }
-        super().__init__(replace(options, extra=extra))
+        super().__init__(replace(options, boundary=codec.boundary_rule().to_json(), extra=extra))
         self._codec = codec
         self._speculator = VllmSpeculator(self._process)
 

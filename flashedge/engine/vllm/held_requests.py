@@ -15,7 +15,7 @@ from typing import Any
 from vllm.v1.request import Request, RequestStatus
 
 from flashedge.engine.vllm.draft_requests import Work, noise_args
-from flashedge.engine.vllm.quota import QuotaScheduler
+from flashedge.engine.vllm.quota import Chosen, QuotaScheduler, anyone
 from flashedge.scheduling.drafts import Draft
 
 COUNTERS = (
@@ -97,13 +97,18 @@ class HoldingScheduler(QuotaScheduler):
         """All KV is about to be offloaded."""
         self.counters["offloaded"] += sum(work.has_kv for work in self._drafting.values())
 
-    def _give_way(self) -> bool:
-        return self._reclaim() or super()._give_way()
+    def _give_way(self, chosen: Chosen = anyone) -> bool:
+        return self._reclaim(chosen=chosen) or super()._give_way(chosen)
 
-    def _reclaim(self, spared: Request | None = None) -> bool:
-        """Free the KV of the last draft that does not run, else of the last step that waits."""
-        held = [d for d, work in self._drafting.items() if work.has_kv and not work.is_running]
-        waiting = [request for request in self.kv_holding_waiting if request is not spared]
+    def _reclaim(self, spared: Request | None = None, chosen: Chosen = anyone) -> bool:
+        """Free the KV of the last draft that does not run, else of the last step that waits; of the
+        chosen."""
+        held = [
+            draft
+            for draft, work in self._drafting.items()
+            if work.has_kv and not work.is_running and chosen(work.request)
+        ]
+        waiting = [r for r in self.kv_holding_waiting if r is not spared and chosen(r)]
         if held:
             request = self._drafting[max(held, key=lambda draft: draft.rank)].request
         elif waiting:

@@ -13,6 +13,7 @@ from flashedge.engine.kv_plan import kv_plan
 from flashedge.engine.model_shape import model_shape
 from flashedge.engine.probe import GeneratorProbe, VerifierProbe
 from flashedge.engine.vllm import compat
+from flashedge.engine.vllm.card_trial import card_maps_memory
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.errors import ConfigError
 from flashedge.registry import ModelSpec, Pair, resolve_model
@@ -108,28 +109,37 @@ class VllmPair:
         from flashedge.engine.vllm.verifier import VllmVerifier
 
         config = self._config
+        moves = config.scheduling_kv_split and (
+            compat.on_cpu() or (config.scheduling_mapped_kv and card_maps_memory())
+        )
         plan = kv_plan(self._pair, config)
-        if config.scheduling_kv_split and compat.on_cpu():
-            plan = sum(plan), sum(plan)  # address space: the memory goes to and fro between them
-        kv_bytes = plan[0]
-        options = self._options("generator", self._pair.generator, self._generator_path, kv_bytes)
+        room = sum(plan) if moves else None
+        options = self._options(
+            "generator", self._pair.generator, self._generator_path, plan[0], room
+        )
         self.generator = VllmGenerator(options, HFCodec(self._generator_path))
         prm = family(self._pair.verifier.family)
-        kv_bytes = plan[1]
-        options = self._options("verifier", self._pair.verifier, self._verifier_path, kv_bytes)
+        options = self._options("verifier", self._pair.verifier, self._verifier_path, plan[1], room)
         self.verifier = VllmVerifier(options, prm(self._verifier_path, self._pair.verifier.options))
         self.stock_generator = StockGenerator(self.generator)
         self.stock_verifier = StockVerifier(self.verifier)
 
-    def _options(self, name: str, spec: ModelSpec, path: Path, kv_bytes: int) -> EngineOptions:
+    def _options(
+        self, name: str, spec: ModelSpec, path: Path, kv_bytes: int, room: int | None
+    ) -> EngineOptions:
+        """kv_bytes: by the plan; room: what the engine can grow to, None: it has its plan for
+        good."""
+        on_cpu = compat.on_cpu()
         return EngineOptions(
             name=name,
             model=path,
             dtype=spec.dtype,
             max_model_len=spec.max_model_len,
-            kv_bytes=kv_bytes,
+            kv_bytes=room or kv_bytes,
+            kv_start_bytes=kv_bytes if room and not on_cpu else None,
+            kv_fixed=room is None and not on_cpu,
             max_num_seqs=self._config.max_num_seqs,
-            block_tokens=32 if compat.on_cpu() else 16,
+            block_tokens=32 if on_cpu else 16,
             offload_folder=self._config.state_dir / "offload",
             offload_to_file=self._config.scheduling_offload_to_file,
             spill_bytes=self._config.scheduling_spill_bytes,

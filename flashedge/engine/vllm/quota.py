@@ -1,17 +1,28 @@
 """vLLM's scheduler with a KV quota that moves while requests run.
 
-The quota is a balloon: blocks taken out of the pool and held by nobody. Which of them are new in
-it is told to `kv_memory`, which gives their memory back where the device allows that.
+The quota is a balloon: blocks taken out of the pool and held by nobody, whose memory `kv_memory`
+gives back. Which ones: those that were used longest ago, where memory goes back by pages as small
+as a block; else the last of the pool, so that memory is free by the piece.
 
 Checked with vLLM 0.32.0.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
+
+from flashedge.engine.vllm.keys import KV_START
+from flashedge.engine.vllm.kv_tensor import settings_of, start_blocks
+
+Chosen = Callable[[Request], bool]
+
+
+def anyone(request: Request) -> bool:
+    return True
 
 
 class QuotaScheduler(Scheduler):
@@ -25,12 +36,20 @@ class QuotaScheduler(Scheduler):
         self._preempted = 0
         self._all_sequences: int = self.max_num_active_reqs
         self._untold: set[int] = set()  # block ids that came into the balloon
+        self._from_the_end = KV_START in settings_of(self.vllm_config)
+        if self._from_the_end:
+            self.set_quota(start_blocks(self.vllm_config, self._usable_blocks))
 
     # ------------------------------------------------------------ quota
 
     @property
     def _pool(self) -> Any:
         return self.kv_cache_manager.block_pool
+
+    @property
+    def quota(self) -> int:
+        """Blocks that may be held, as it was last set."""
+        return self._quota
 
     @property
     def _usable_blocks(self) -> int:
@@ -42,10 +61,18 @@ class QuotaScheduler(Scheduler):
         At least one request of full length must fit: below that the bound is raised to it.
         Returns the quota granted.
         """
-        longest = -(-self.max_model_len // self.cache_config.block_size)
-        self._quota = max(min(blocks, self._usable_blocks), min(longest + 1, self._usable_blocks))
+        self._quota = self._allowed(blocks)
         self._inflate()
         return self._quota
+
+    def leaving(self, blocks: int) -> list[int]:
+        """Ids of the blocks that would come back into the pool by such a quota: they must have
+        memory by then."""
+        return [b.block_id for b in self._balloon[self._usable_blocks - self._allowed(blocks) :]]
+
+    def _allowed(self, blocks: int) -> int:
+        longest = -(-self.max_model_len // self.cache_config.block_size)
+        return max(min(blocks, self._usable_blocks), min(longest + 1, self._usable_blocks))
 
     def set_sequences(self, count: int | None) -> None:
         """Bound the sequences of a step; None: as at the start. Those that run go on."""
@@ -60,19 +87,37 @@ class QuotaScheduler(Scheduler):
             self._untold.difference_update(b.block_id for b in given)
             self._pool.free_blocks(given)
         while len(self._balloon) < want:
-            free = self._pool.get_num_free_blocks()
-            if free:
-                taken = self._pool.get_new_blocks(min(free, want - len(self._balloon)))
-                self._balloon += taken
-                self._untold.update(b.block_id for b in taken)
-            elif not self._give_way():
+            taken = self._free_ones(want - len(self._balloon))
+            self._balloon += taken
+            self._untold.update(b.block_id for b in taken)
+            if not taken and not self._give_way(self._in_the_way):
                 return  # blocks of a request that is being freed: the next look completes it
+        if self._from_the_end:
+            self._balloon.sort(key=lambda b: -b.block_id)  # the first of them come back last
 
-    def _give_way(self) -> bool:
-        """Preempt the least important running request. False when none runs."""
-        if not self.running:
+    def _free_ones(self, count: int) -> list[Any]:
+        """At most so many free blocks, out of the pool."""
+        if not self._from_the_end:
+            return list(self._pool.get_new_blocks(min(count, self._pool.get_num_free_blocks())))
+        last = self._pool.blocks[self._quota + 1 :]
+        found = [b for b in last if b.ref_cnt == 0]
+        self._pool.evict_blocks({b.block_id for b in found})
+        self._pool.touch(found)
+        return found
+
+    def _in_the_way(self, request: Request) -> bool:
+        """Whether the balloon can have what it lacks of the request's blocks."""
+        if not self._from_the_end:
+            return True
+        groups = self.kv_cache_manager.get_block_ids(request.request_id)
+        return any(block > self._quota for ids in groups for block in ids)
+
+    def _give_way(self, chosen: Chosen = anyone) -> bool:
+        """Preempt the least important of the chosen that run. False when none does."""
+        running = [request for request in self.running if chosen(request)]
+        if not running:
             return False
-        victim = max(self.running, key=lambda r: (r.priority, r.arrival_time))
+        victim = max(running, key=lambda r: (r.priority, r.arrival_time))
         self.running.remove(victim)
         self._preempt_request(victim, 0.0)
         return True
@@ -110,9 +155,10 @@ class QuotaScheduler(Scheduler):
     def all_blocks(self) -> list[int]:
         return [b.block_id for b in self._pool.blocks if not b.is_null]
 
-    def blank_blocks(self) -> list[int]:
-        """Ids of the free blocks that hold nothing of use."""
-        return [b.block_id for b in self._pool.blocks if _blank(b)]
+    def pool_blocks(self) -> list[int]:
+        """Ids of the blocks that are not in the balloon: they must have memory."""
+        balloon = {b.block_id for b in self._balloon}
+        return [block for block in self.all_blocks() if block not in balloon]
 
     # ------------------------------------------------------------ view
 
@@ -130,7 +176,3 @@ class QuotaScheduler(Scheduler):
             "block_tokens": self.cache_config.block_size,
             "preemptions": self._preempted,
         }
-
-
-def _blank(block: Any) -> bool:
-    return block.ref_cnt == 0 and block.block_hash is None and not block.is_null

@@ -10,7 +10,7 @@ from typing import Any, BinaryIO
 import psutil
 import torch
 
-from flashedge.engine.vllm.kv_layers import block_bytes
+from flashedge.engine.vllm.kv_range import block_bytes
 
 SPARE = 2  # host memory that must be free, in sizes of what is saved, for it to stay in memory
 CHUNK = 64  # blocks that go through a buffer at a time

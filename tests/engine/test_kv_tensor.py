@@ -1,0 +1,98 @@
+"""KV memory that comes and goes by large pieces, as on a card: what has none can't be touched, so a
+step that did would end the engine's process. On the CPU's engines, whose granules are made so."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from flashedge.engine.vllm.generator import VllmGenerator
+from flashedge.engine.vllm.pair import VllmPair
+from flashedge.types import Problem
+from tests.contracts.engine_rig import ask, generate_all, long_requests, settle
+from tests.engine.conftest import START_BYTES
+from tests.engine.test_kv_memory import drawn, resident_bytes
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+MIB = 1 << 20
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def mapped(mapped_pair: VllmPair) -> AsyncIterator[VllmGenerator]:
+    """It has 24 MiB, and room for 96."""
+    yield mapped_pair.generator
+    await mapped_pair.generator.budget(START_BYTES["generator"])
+
+
+async def test_it_starts_with_its_share_and_grows(
+    mapped: VllmGenerator, generator: VllmGenerator, problem: Problem
+) -> None:
+    requests = [
+        ask(mapped, problem, seed=seed, after=(40 + seed,) * 600, max_tokens=40)
+        for seed in range(16)
+    ]
+    expected = drawn(await generate_all(generator, requests))
+    view = await mapped.view()
+    assert 23 * MIB < view.quota_blocks * view.block_bytes <= 24 * MIB
+    began = resident_bytes(mapped)
+    assert drawn(await generate_all(mapped, requests)) == expected
+    filled = resident_bytes(mapped)
+    assert await mapped.budget(96 * MIB) == view.blocks_total * view.block_bytes
+    assert drawn(await generate_all(mapped, requests)) == expected
+    grown = resident_bytes(mapped)
+    assert grown - began > 30 * MIB
+    await mapped.budget(8 * MIB)
+    assert grown - resident_bytes(mapped) > 0.8 * (grown - filled)
+    assert drawn(await generate_all(mapped, requests)) == expected
+    await settle(mapped)
+
+
+async def test_tokens_while_it_comes_and_goes(
+    mapped: VllmGenerator, generator: VllmGenerator, problem: Problem
+) -> None:
+    """Shrinking under requests that run, which give way; all of it away and back."""
+    requests = await long_requests(generator, problem)
+    expected = drawn(await generate_all(generator, requests))
+    draw, moves = random.Random(7), 0
+
+    async def moving() -> None:
+        nonlocal moves
+        while True:
+            await mapped.budget(draw.randrange(4, 97) * MIB)
+            if draw.random() < 0.2:
+                await mapped.offload(keep=draw.random() < 0.7)
+                await mapped.restore()
+            moves += 1
+            await asyncio.sleep(0.01)
+
+    before = (await mapped.view()).preemptions
+    task = asyncio.create_task(moving())
+    for _ in range(4):
+        assert drawn(await generate_all(mapped, requests)) == expected
+    task.cancel()
+    await asyncio.wait({task})
+    assert moves > 20
+    assert (await mapped.view()).preemptions > before
+    await mapped.budget(96 * MIB)
+    await settle(mapped)
+
+
+async def test_only_the_last_blocks_are_without(mapped: VllmGenerator, problem: Problem) -> None:
+    """What a smaller quota takes is free by the piece, whatever was used last; prefixes before it
+    are still there."""
+    await mapped.budget(96 * MIB)
+    request = ask(mapped, problem, seed=1, after=(9,) * 600, max_tokens=4)
+    (first,) = drawn(await generate_all(mapped, [request]))
+    before = resident_bytes(mapped)
+    fill = [ask(mapped, problem, seed=s, after=(60 + s,) * 600, max_tokens=2) for s in range(24)]
+    await generate_all(mapped, fill)
+    filled = resident_bytes(mapped)
+    view = await mapped.view()
+    assert await mapped.budget(24 * MIB) == 24 * MIB // view.block_bytes * view.block_bytes
+    assert filled - resident_bytes(mapped) > 0.8 * (filled - before - 24 * MIB)
+    assert drawn(await generate_all(mapped, [request])) == [first]
+    await settle(mapped)

@@ -1,0 +1,113 @@
+"""A CUDA driver made of host memory, as far as `cuda_pages` asks one: what is not mapped, or may
+not be accessed, can't be touched. Names and returns are those of `cuda.bindings.driver`."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from enum import IntEnum
+from types import SimpleNamespace
+from typing import Any
+
+GRANULE = 16 * mmap.PAGESIZE
+FIXED = 0x10
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+_libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
+
+class CUresult(IntEnum):
+    CUDA_SUCCESS = 0
+    CUDA_ERROR_INVALID_VALUE = 1
+    CUDA_ERROR_OUT_OF_MEMORY = 2
+
+
+OK = (CUresult.CUDA_SUCCESS,)
+NO_MEMORY = (CUresult.CUDA_ERROR_OUT_OF_MEMORY,)
+WRONG = (CUresult.CUDA_ERROR_INVALID_VALUE,)
+
+
+class HostDriver:
+    """free: granules that the card has left; handles: of memory that was created and not released;
+    mapped: address -> handle."""
+
+    CUresult = CUresult
+    CUmemAllocationType = SimpleNamespace(CU_MEM_ALLOCATION_TYPE_PINNED=1)
+    CUmemLocationType = SimpleNamespace(CU_MEM_LOCATION_TYPE_DEVICE=1)
+    CUmemAccess_flags = SimpleNamespace(CU_MEM_ACCESS_FLAGS_PROT_READWRITE=3)
+    CUmemAllocationGranularity_flags = SimpleNamespace(CU_MEM_ALLOC_GRANULARITY_MINIMUM=0)
+
+    def __init__(self, free: int) -> None:
+        self.free = free
+        self.handles: set[int] = set()
+        self.mapped: dict[int, int] = {}
+
+    def CUmemAllocationProp(self) -> Any:
+        return SimpleNamespace(type=0, location=SimpleNamespace(type=0, id=-1))
+
+    def CUmemAccessDesc(self) -> Any:
+        return SimpleNamespace(location=None, flags=0)
+
+    def cuMemGetAllocationGranularity(self, prop: Any, option: int) -> Any:
+        return (*OK, GRANULE) if prop.type == 1 and prop.location.id == 0 else WRONG
+
+    def cuMemAddressReserve(self, size: int, alignment: int, addr: int, flags: int) -> Any:
+        if size % GRANULE or addr or flags:
+            return WRONG
+        return (*OK, _at(0, size, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1))
+
+    def cuMemCreate(self, size: int, prop: Any, flags: int) -> Any:
+        if size != GRANULE or flags:
+            return WRONG
+        if not self.free:
+            return NO_MEMORY
+        self.free -= 1
+        handle = os.memfd_create("granule")
+        os.truncate(handle, size)
+        os.pwrite(handle, b"\xff" * size, 0)  # a card does not clear it
+        self.handles.add(handle)
+        return (*OK, handle)
+
+    def cuMemMap(self, ptr: int, size: int, offset: int, handle: int, flags: int) -> Any:
+        if ptr in self.mapped or handle not in self.handles or size != GRANULE or offset or flags:
+            return WRONG
+        _at(ptr, size, 0, mmap.MAP_SHARED | FIXED, handle)
+        self.mapped[ptr] = handle
+        return OK
+
+    def cuMemSetAccess(self, ptr: int, size: int, desc: list[Any], count: int) -> Any:
+        whole = all(at in self.mapped for at in range(ptr, ptr + size, GRANULE))
+        if not whole or len(desc) != count or desc[0].flags != 3 or desc[0].location.id != 0:
+            return WRONG
+        _libc.mprotect(ptr, size, mmap.PROT_READ | mmap.PROT_WRITE)
+        return OK
+
+    def cuMemsetD8(self, ptr: int, value: int, count: int) -> Any:
+        ctypes.memset(ptr, value, count)
+        return OK
+
+    def cuMemUnmap(self, ptr: int, size: int) -> Any:
+        if size != GRANULE or self.mapped.pop(ptr, None) is None:
+            return WRONG
+        _at(ptr, size, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | FIXED, -1)
+        return OK
+
+    def cuMemRelease(self, handle: int) -> Any:
+        if handle not in self.handles:
+            return WRONG
+        self.handles.remove(handle)
+        os.close(handle)
+        self.free += 1
+        return OK
+
+    def cuCtxSynchronize(self) -> Any:
+        return OK
+
+
+def _at(address: int, size: int, allowed: int, flags: int, file: int) -> int:
+    found = _libc.mmap(address or None, size, allowed, flags, file, 0)
+    assert found not in (None, ctypes.c_void_p(-1).value), os.strerror(ctypes.get_errno())
+    return int(found)

@@ -1,0 +1,139 @@
+"""Which granules have memory, against a model that knows each byte."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashedge.engine.vllm.granules import Granules, Pieces, Run
+from flashedge.engine.vllm.kv_pages import FixedPages, HostPages
+from flashedge.engine.vllm.kv_range import KvRange
+
+BLOCKS = 12
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> tuple[list[Pieces], int]:
+    """Layers one after the other, or block after block with all layers in each; a granule."""
+    layers, size = draw(st.integers(1, 3)), draw(st.integers(1, 40))
+    gap = draw(st.integers(0, 5))
+    if draw(st.booleans()):
+        pieces = [Pieces(i * BLOCKS * (size + gap), size + gap, size) for i in range(layers)]
+    else:
+        pieces = [Pieces(i * size, layers * size + gap, size) for i in range(layers)]
+    return pieces, draw(st.integers(1, 64))
+
+
+def needed(pieces: Sequence[Pieces], used: set[int], granule: int) -> set[int]:
+    return {
+        byte // granule
+        for layer in pieces
+        for block in used
+        for byte in range(
+            layer.start + block * layer.stride, layer.start + block * layer.stride + layer.size
+        )
+    }
+
+
+def covered(runs: Sequence[Run]) -> set[int]:
+    found = [granule for first, count in runs for granule in range(first, first + count)]
+    assert len(found) == len(set(found))
+    return set(found)
+
+
+@given(
+    layouts(),
+    st.lists(st.tuples(st.booleans(), st.sets(st.integers(0, BLOCKS - 1))), max_size=12),
+)
+def test_a_granule_has_memory_as_long_as_a_used_block_lies_in_it(
+    layout: tuple[list[Pieces], int], steps: list[tuple[bool, set[int]]]
+) -> None:
+    pieces, granule = layout
+    granules, used, there = Granules(pieces, BLOCKS, granule), set[int](), set[int]()
+    for claim, ids in steps:
+        if claim:
+            taken = covered(granules.claim(sorted(ids)))
+            used |= ids
+            assert not taken & there
+            there |= taken
+        else:
+            given_back = covered(granules.release(sorted(ids)))
+            used -= ids
+            assert given_back <= there
+            there -= given_back
+        assert there == needed(pieces, used, granule)
+
+
+# ---------------------------------------------------------------- with memory
+
+
+def can_be_read(tensor: torch.Tensor) -> bool:
+    """Asked of the kernel, which says no where we would be killed."""
+    reader, writer = os.pipe()
+    libc = ctypes.CDLL(None, use_errno=True)
+    done = libc.write(writer, ctypes.c_void_p(tensor.data_ptr()), ctypes.c_size_t(1))
+    os.close(reader)
+    os.close(writer)
+    return bool(done == 1)
+
+
+def test_only_what_is_claimed_can_be_touched() -> None:
+    page = mmap.PAGESIZE
+    pages = HostPages(32 * page, 3 * page, guarded=True)
+    layers = pages.tensor.view(2, 8, 2 * page).unbind(0)
+    kv = KvRange(pages, layers, 8)
+    assert kv.block_bytes == 4 * page
+    assert not any(can_be_read(layer[i]) for layer in layers for i in range(8))
+    kv.claim([0, 1, 2])
+    for layer in layers:
+        layer[:3] = 7
+    assert not can_be_read(layers[0][5])
+    assert kv.release([1]) == 0  # each granule of it holds a part of a neighbour
+    assert bool((layers[1][2] == 7).all())
+    assert kv.release([2]) == 3 * page * 3
+    assert not can_be_read(layers[0][2][page:])
+    kv.claim([1, 2])
+    assert bool((layers[0][0] == 7).all())
+    assert not layers[0][2][page:].any()  # zero, not what was there
+    kv.claim([1, 2])  # again: nothing happens
+
+
+def test_where_memory_is_short_nothing_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = mmap.PAGESIZE
+    pages = HostPages(32 * page, page, guarded=True)
+    layers = pages.tensor.view(2, 8, 2 * page).unbind(0)
+    kv = KvRange(pages, layers, 8)
+    kv.claim([0])
+    take = pages.take
+
+    def at_most_twice(first: int, count: int) -> None:
+        if first > 8:
+            raise MemoryError("the device is full")
+        take(first, count)
+
+    monkeypatch.setattr(pages, "take", at_most_twice)
+    with pytest.raises(MemoryError, match="full"):
+        kv.claim([3, 4])
+    assert not any(can_be_read(layer[i]) for layer in layers for i in (3, 4))
+    assert can_be_read(layers[1][0])
+    monkeypatch.undo()
+    kv.claim([3, 4])
+    assert all(can_be_read(layer[i]) for layer in layers for i in (3, 4))
+    assert kv.release([3, 4]) == 8 * page
+
+
+def test_kernel_blocks_that_are_smaller_count_as_parts() -> None:
+    pages = FixedPages(64, "cpu")
+    kv = KvRange(pages, [pages.tensor.view(16, 4)], 4)
+    assert [tuple(layer.shape) for layer in kv.layers] == [(4, 4, 4)]
+    assert kv.block_bytes == 16
+    kv.claim([1])
+    assert kv.release([1]) == 0  # an ordinary tensor gives nothing back
+    assert can_be_read(pages.tensor)
