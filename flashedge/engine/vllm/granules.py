@@ -19,7 +19,7 @@ class Run(NamedTuple):
     """Granules that follow each other."""
 
     first: int
-    count: int
+    length: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,7 @@ class VllmPair:
             kv_start_bytes=kv_bytes if room and not on_cpu else None,
             kv_fixed=room is None and not on_cpu,
             max_num_seqs=self._config.max_num_seqs,
-            block_tokens=32 if on_cpu else 16,
+            block_tokens=compat.block_tokens(),
             offload_folder=self._config.state_dir / "offload",
             offload_to_file=self._config.scheduling_offload_to_file,
             spill_bytes=self._config.scheduling_spill_bytes,

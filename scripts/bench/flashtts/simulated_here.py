@@ -30,6 +30,7 @@ from flashedge.benchmark.virtual_run import Setup, VirtualRun, run_rung
 from flashedge.cli.progress import bar
 from flashedge.config import Config, load_config
 from flashedge.engine.sim_text import Trace, TraceRow
+from flashedge.engine.vllm.compat import block_tokens
 from flashedge.problem_file import FileProblem, read_problems
 from flashedge.registry import find_pair
 from flashedge.runtime.engines import Engines
@@ -43,7 +44,6 @@ from scripts.bench.daemon import DATA, report
 from scripts.bench.flashtts.kv_rig import driven, rig
 from scripts.bench.flashtts.ladder_real import digest, kept_in
 
-BLOCK_TOKENS = 32  # of the real engines on CPU
 ROOM_BYTES = 512 << 20  # of KV while the samples are drawn
 COMPARED = ("speedup", "goodput_gain", "verifier_share")
 
@@ -98,7 +98,7 @@ def setup_of(config: Config) -> Setup:
         generator=generator,
         verifier=verifier,
         kv_bytes=0,
-        block_tokens=BLOCK_TOKENS,
+        block_tokens=block_tokens(),
         limits=(pair.generator.max_model_len, pair.verifier.max_model_len),
         max_num_seqs=config.max_num_seqs,
     )

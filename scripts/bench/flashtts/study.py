@@ -31,7 +31,8 @@ PAIRS: Mapping[str, tuple[str, float]] = {
     "7B+1.5B": ("math-7b+skywork-1.5b", 0.9),
 }
 WORKERS = 2
-T, R = TypeVar("T"), TypeVar("R")
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def problems_at(n: int) -> int:

@@ -1,0 +1,77 @@
+"""Tables of a ladder: who is compared with whom, and which problems count."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flashedge.benchmark.live_run import LiveRun
+from scripts.bench.flashtts.ladder_page import NAMES, read, rows_of, tables
+from scripts.bench.flashtts.ladder_real import DID
+
+
+def run(rung: str, problem: int, seconds: float, tree: str = "t") -> LiveRun:
+    return LiveRun(
+        rung=rung,
+        kv="34MiB",
+        n=16,
+        problem=problem,
+        round=0,
+        seconds=seconds,
+        generate_s=seconds / 2,
+        verify_s=seconds / 2,
+        goodput=100 / seconds,
+        answer="4",
+        tree=tree,
+        tree_tokens=100,
+        reuse=0.5,
+        steps=10,
+        kept_steps=2,
+        drawn_tokens=30,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two problems on every rung, each rung twice as fast as the one before; a third cut off."""
+    runs = [
+        run(name, problem, 64 / 2**place * (problem + 1))
+        for problem in (0, 1)
+        for place, name in enumerate(NAMES)
+    ]
+    runs.append(run("stock", 2, 1000.0))
+    lines: list[dict[str, object]] = [{"settings": {}}]
+    for one in runs:
+        did = {"preemptions": 3, "split_moves": 2, "offloads": 1} if one.rung != "stock" else {}
+        lines.append({**one.to_json(), **did})
+    (tmp_path / "runs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return tmp_path
+
+
+def test_gains_are_of_each_problem_and_of_the_rung_before(folder: Path) -> None:
+    cells = rows_of(read(folder), {(0, "4"): True, (1, "4"): False})
+    ((cell, rows),) = cells.items()
+    assert cell == ("34MiB", 16)
+    assert [row["rung"] for row in rows] == NAMES
+    assert {row["problems"] for row in rows} == {2}
+    assert [row["speedup"]["median"] for row in rows] == [1, 2, 4, 8, 16, 32]
+    assert [row["step"]["median"] for row in rows[1:]] == [2] * 5
+    assert rows[0]["preemptions"] == 0
+    assert [rows[4][name] for name in ("preemptions", "split_moves", "offloads")] == [3, 2, 1]
+    assert rows[4]["right"] == 0.5
+
+
+def test_the_tables_tell_of_trees_that_differ(folder: Path) -> None:
+    found = read(folder)
+    page = tables(rows_of(found, {}))
+    assert "| 34MiB | 16 | 2 | 2.00 (2.00–2.00) | 4.00 (4.00–4.00) |" in page[1]
+    assert "| - | 100% |" in page[-1]
+    found["34MiB", 16].append((run("+P", 1, 3.0, tree="another"), dict.fromkeys(DID, 0)))
+    assert "| - | 50% |" in tables(rows_of(found, {}))[-1]
+
+
+def test_without_a_file_it_says_what_makes_one(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="ladder_real"):
+        read(tmp_path)
