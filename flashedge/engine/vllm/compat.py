@@ -10,8 +10,10 @@ Checked with vLLM 0.32.0. Seams used beyond the public API:
 - utility methods added to `EngineCore` (control.py), called by `call_utility_async`;
 - the scheduler's pause state, its block pool's hashes and `max_num_active_reqs` (control.py,
   quota.py);
-- a worker extension (kv_memory.py), and `allocate_kv_cache` replaced in both model runners
+- a worker extension (kv_memory.py), and `gpu_model_runner.allocate_kv_cache` replaced
   (kv_tensor.py), which takes one tensor of zeros for all layers;
+- the first of vLLM's two model runners, whose logits processors noise.py is made for; the second
+  is the default on CUDA;
 - `vllm.v1.engine.utils.get_mp_context`, replaced below on CPU by a preloaded fork server;
 - `AsyncLLM.output_processor.propagate_error` and `engine_core.resources.engine_manager`
   (process.py), to fail open requests at once when the process dies.
@@ -64,9 +66,11 @@ def block_tokens() -> int:
 def prepare_environment(threads: int = 1) -> None:
     """Settings that must stand before vllm is imported, in this process and its children.
 
-    nobind: vLLM would otherwise pin both engines to core 0.
+    nobind: vLLM would otherwise pin both engines to core 0. The first model runner: the second
+    refuses logits processors like ours.
     """
     settings = {
+        "VLLM_USE_V2_MODEL_RUNNER": "0",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(threads),
         "VLLM_NO_USAGE_STATS": "1",

