@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from typing import Any, cast
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flashedge.engine.vllm import noise
 from flashedge.engine.vllm.noise import SPAN, gumbel, noisy, token_hashes
 
 CPU = torch.device("cpu")
@@ -17,8 +19,8 @@ VOCAB = 1200
 
 def winners(scaled: torch.Tensor, keys: list[int]) -> list[int]:
     """By noise on every token."""
-    noise = gumbel(keys, token_hashes(scaled.shape[1], CPU).unsqueeze(0))
-    return (scaled + noise.to(scaled.dtype)).argmax(1).tolist()
+    added = gumbel(keys, token_hashes(scaled.shape[1], CPU).unsqueeze(0))
+    return (scaled + added.to(scaled.dtype)).argmax(1).tolist()
 
 
 @given(
@@ -64,3 +66,22 @@ def test_it_is_keyed_by_row_alone() -> None:
     for row, key in enumerate(keys):
         assert torch.equal(gumbel([key], hashes)[0].float(), together[row].float())
     assert not torch.equal(together[0], together[1])
+
+
+def test_a_large_batch_is_drawn_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which bounds what it takes on the device, and changes no token; others pass untouched."""
+    torch.manual_seed(1)
+    logits = torch.randn(7, VOCAB)
+    found = []
+    for elements in (noise.ELEMENTS, 3 * VOCAB, 1):
+        monkeypatch.setattr(noise, "ELEMENTS", elements)
+        processor = noise.PositionNoise(cast("Any", None), CPU, False)
+        processor._rows = {
+            i: noise._Row(seed=i, temperature=0.7, top_k=0, top_p=0.9, prompt_len=3, output=[])
+            for i in range(7)
+            if i != 4
+        }
+        found.append(processor.apply(logits.clone()))
+    assert all(torch.equal(other, found[0]) for other in found[1:])
+    assert torch.equal(found[0][4], logits[4])
+    assert not torch.equal(found[0][5], logits[5])

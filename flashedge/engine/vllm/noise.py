@@ -22,6 +22,7 @@ from flashedge.engine.vllm.keys import ARGS_KEY
 from flashedge.search.seeds import mix64
 
 _MASK32 = 0xFFFFFFFF
+ELEMENTS = 1 << 23  # of logits that are worked on at once: some 300 MB of intermediate results
 CANDIDATES = 1024  # tokens of a row that get noise first
 SPAN = 19.5  # largest noise less the least: -log(-log(u)) for u of 24 bits is in (-2.82, 16.64)
 
@@ -75,15 +76,18 @@ class PositionNoise(LogitsProcessor):
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
         """logits: (batch, vocab) float32; returns the same tensor, drawn rows changed in place."""
         drawn = [(i, r) for i, r in self._rows.items() if r.temperature > 0 and i < len(logits)]
-        if not drawn:
-            return logits
+        at_once = max(1, ELEMENTS // logits.shape[1])
+        for start in range(0, len(drawn), at_once):
+            self._draw(logits, drawn[start : start + at_once])
+        return logits
+
+    def _draw(self, logits: torch.Tensor, drawn: list[tuple[int, _Row]]) -> None:
         index = torch.tensor([i for i, _ in drawn], device=self._device)
         rows = [r for _, r in drawn]
         scaled = logits[index] / self._column([r.temperature for r in rows], logits.dtype)
         scaled = truncate(scaled, [r.top_k for r in rows], [r.top_p for r in rows])
         keys = [mix64(r.seed, r.position) for r in rows]
         logits[index] = noisy(scaled, keys, self._hashes(logits.shape[1]))
-        return logits
 
     def _column(self, values: list[float], dtype: torch.dtype) -> torch.Tensor:
         return torch.tensor(values, dtype=dtype, device=self._device).unsqueeze(1)
