@@ -48,6 +48,8 @@ class Config:
     scheduling_mapped_kv: on CUDA the KV tensors lie in memory that comes and goes, so that the
     split moves there too, if a trial of the card succeeds (off: no card has run it yet);
     scheduling_spill_bytes: host memory of each engine for KV that it evicts, CUDA alone;
+    scheduling_early_scores: steps are scored as they come, while others of their level generate
+    (not given: on CPU, where each engine has processors of its own);
     scheduling_lookahead: what they finish is scored together with the step before (off: on the
     simulated engines it costs more than it saves).
     """
@@ -74,6 +76,7 @@ class Config:
     scheduling_offload_to_file: bool = False
     scheduling_mapped_kv: bool = False
     scheduling_spill_bytes: int | None = None
+    scheduling_early_scores: bool | None = None
     scheduling_lookahead: bool = False
     state_dir: Path
     cache_dir: Path

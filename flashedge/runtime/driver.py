@@ -10,11 +10,12 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, assert_never
+from functools import partial
+from typing import Any, TypeVar, assert_never
 
 from flashedge import events
 from flashedge.certainty.history import History
-from flashedge.engine.base import Chunk, ExtendRequest, Generator, ScoreRequest, Verifier
+from flashedge.engine.base import Chunk, ExtendRequest, Generator, Verifier
 from flashedge.events import EarlyExit, EngineRestarted, Event, Progress
 from flashedge.runtime.answer_groups import grouped
 from flashedge.runtime.engines import Engines, retried
@@ -23,6 +24,7 @@ from flashedge.runtime.groups import first_error
 from flashedge.runtime.hand_over import in_order
 from flashedge.runtime.probing import probe_request, probed
 from flashedge.runtime.recall import NOTHING, Recall
+from flashedge.runtime.scoring import Scoring
 from flashedge.runtime.segments import segment_of
 from flashedge.runtime.spec import RunSpec
 from flashedge.runtime.stopwatch import Stopwatch
@@ -48,6 +50,7 @@ from flashedge.types import Granularity, NodeId, Speculation, TokenIds
 
 PROGRESS_S = 0.1
 DEADLINE = "deadline"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,15 +93,20 @@ class Driver:
         self._emit = emit
         self._recall = recall
         self._inbox: asyncio.Queue[Result] = asyncio.Queue()
-        self._work: set[asyncio.Task[None]] = set()
+        self._work: set[asyncio.Task[Any]] = set()
         self._tokens: dict[NodeId, int] = {}
         self._teller = Teller(emit, spec.aggregate)
         self._foresight = Foresight(search, engines)
         self._restarts = {e: e.health().restarts for e in (engines.generator, engines.verifier)}
         self.generating = Stopwatch()
-        self.verifying = Stopwatch()
-        self.verifier_tokens = 0
-        self.verifier_cached_tokens = 0
+        self.scoring = Scoring(
+            search,
+            spec.problem,
+            engines,
+            self._foresight,
+            recall,
+            self._note_restart(engines.verifier, "verifier"),
+        )
         self.probe_tokens = 0
 
     async def run(self) -> Outcome:
@@ -149,12 +157,13 @@ class Driver:
                 case Expand(parent=parent, children=children, granularity=granularity):
                     self._teller.expansion(tree, command)
                     ids = (*self._prompt_ids, *tree.path_token_ids(parent))
+                    steps = tree.path_steps(parent)
                     for child in children:
                         known = self._recall.segments.get(child.node)
                         if known is not None:
                             self._inbox.put_nowait(Generated(node=child.node, segment=known))
                             continue
-                        self._start(group, self._extend(child, ids, granularity))
+                        self._start(group, self._extend(child, ids, steps, granularity, group))
                 case Score(nodes=nodes):
                     self._start(group, self._score_all(nodes, state, group))
                 case Cluster(nodes=nodes):
@@ -170,10 +179,11 @@ class Driver:
                     assert_never(command)
         return finish
 
-    def _start(self, group: asyncio.TaskGroup, work: Coroutine[Any, Any, None]) -> None:
+    def _start(self, group: asyncio.TaskGroup, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = group.create_task(work)
         self._work.add(task)
         task.add_done_callback(self._work.discard)
+        return task
 
     def _drop_work(self) -> None:
         """Cancel what is still out: its result would be ignored."""
@@ -181,7 +191,15 @@ class Driver:
             task.cancel()
         self._tokens.clear()
 
-    async def _extend(self, child: Child, ids: TokenIds, granularity: Granularity) -> None:
+    async def _extend(
+        self,
+        child: Child,
+        ids: TokenIds,
+        steps: tuple[str, ...],
+        granularity: Granularity,
+        group: asyncio.TaskGroup,
+    ) -> None:
+        """ids, steps: of the path to the parent."""
         generator = self._engines.generator
         request = ExtendRequest(
             token_ids=ids,
@@ -206,6 +224,7 @@ class Driver:
         self._tokens.pop(child.node, None)
         self._foresight.count(chunks)
         segment = segment_of(chunks, generator.codec)
+        self.scoring.came(child.node, steps, segment, partial(self._start, group))
         self._inbox.put_nowait(Generated(node=child.node, segment=segment))
 
     async def _score_all(
@@ -213,30 +232,13 @@ class Driver:
     ) -> None:
         await self._foresight.look()
         for node in nodes:
-            scores = self._recall.scores.get(node) or self._foresight.known(state.tree, node)
-            if scores is not None:
+            if (scores := self.scoring.known(state.tree, node)) is not None:
                 self._inbox.put_nowait(Scored(node=node, scores=scores))
             else:
                 self._start(group, self._score(node, state))
 
     async def _score(self, node: NodeId, state: SearchState) -> None:
-        verifier, tree = self._engines.verifier, state.tree
-        segment = tree[node].segment
-        assert segment is not None, "a search scores generated nodes only"
-        steps = tree.path_steps(node)
-        request = ScoreRequest(
-            problem=self._spec.problem, steps=steps, num_scored=len(steps) - len(segment.steps)
-        )
-        ahead = self._foresight.following(state, node)
-        with self.verifying.open():
-            scored = await retried(
-                verifier,
-                lambda: self._foresight.score(verifier, request, node, ahead),
-                self._note_restart(verifier, "verifier"),
-            )
-        self.verifier_tokens += scored.tokens
-        self.verifier_cached_tokens += scored.cached_tokens
-        self._inbox.put_nowait(Scored(node=node, scores=scored.scores))
+        self._inbox.put_nowait(await self.scoring.score(state, node))
 
     async def _cluster(self, nodes: tuple[NodeId, ...], tree: Tree) -> None:
         found = await grouped(nodes, tree, self._spec.answers, self._engines)

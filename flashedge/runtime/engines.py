@@ -52,7 +52,8 @@ class WordGroups:
 class Engines:
     """order: in which the paths of a level are handed to them; speculation: the generator goes on
     past finished steps while others generate, if it can; lookahead: what it finished there is
-    scored together with the step before. Neither changes a result."""
+    scored together with the step before; early_scores: steps are scored as they come, while others
+    of their level generate. None changes a result."""
 
     generator: Generator
     verifier: Verifier
@@ -61,6 +62,7 @@ class Engines:
     order: Ordering = sweep_order
     speculation: bool = True
     lookahead: bool = False
+    early_scores: bool = False
 
 
 async def retried(

@@ -28,6 +28,10 @@ class LevelWatch:
     def n(self) -> int:
         return self.search.n
 
+    @property
+    def scores_levels(self) -> bool:
+        return self.search.scores_levels
+
     def start(self, problem: Problem, seed: int, limits: Limits) -> tuple[Any, tuple[Command, ...]]:
         return self._told(*self.search.start(problem, seed, limits))
 

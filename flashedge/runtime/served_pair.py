@@ -22,6 +22,7 @@ from flashedge.runtime.kv_curves import curves_for
 from flashedge.runtime.kv_keeper import KvKeeper
 from flashedge.runtime.kv_run import FixedMemory, RunMemory
 from flashedge.runtime.kv_start import keeper_of
+from flashedge.runtime.scoring import scores_early
 from flashedge.runtime.spec import RunSpec
 from flashedge.scheduling.prefix_order import arrival_order, sweep_order
 from flashedge.types import Message, TokenIds
@@ -188,6 +189,7 @@ class ServedPair:
             order=sweep_order if ordered else arrival_order,
             speculation=config.scheduling_speculation and not stock,
             lookahead=config.scheduling_lookahead and not stock,
+            early_scores=scores_early(config) and not stock,
         )
 
     def memory_for(

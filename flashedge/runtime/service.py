@@ -203,7 +203,7 @@ class Service:
                 timing = Timing(
                     queue_s=queue_s,
                     generate_s=driver.generating.seconds,
-                    verify_s=driver.verifying.seconds,
+                    verify_s=driver.scoring.waiting.seconds,
                     total_s=time.monotonic() - began,
                 )
                 usage = _usage(driver, outcome, len(prompt_ids))
@@ -259,8 +259,8 @@ def _usage(driver: Driver, outcome: Outcome, prompt_tokens: int) -> Usage:
         completion_tokens=len(outcome.tree.path_token_ids(outcome.finish.choice)),
         tree_tokens=outcome.tree.committed_tokens,
         speculation=driver.speculation,
-        verifier_tokens=driver.verifier_tokens,
-        verifier_cached_tokens=driver.verifier_cached_tokens,
+        verifier_tokens=driver.scoring.tokens,
+        verifier_cached_tokens=driver.scoring.cached_tokens,
         probe_tokens=driver.probe_tokens,
     )
 

@@ -161,6 +161,11 @@ class Search(Protocol[S]):
         """Paths that the search completes (MCTS: rollouts), unless something cuts it."""
         ...
 
+    @property
+    def scores_levels(self) -> bool:
+        """Whether all that it expands is scored, once the whole level is generated."""
+        ...
+
     def start(self, problem: Problem, seed: int, limits: Limits) -> tuple[S, tuple[Command, ...]]:
         """The root and the first commands. Raises nothing."""
         ...

@@ -64,6 +64,10 @@ class LevelSearch(ABC):
     @abstractmethod
     def name(self) -> str: ...
 
+    @property
+    def scores_levels(self) -> bool:
+        return self.verifies
+
     @abstractmethod
     def granularity(self, state: LevelState, node: NodeId) -> Granularity:
         """Of the children of `node`."""

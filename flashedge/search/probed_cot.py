@@ -100,6 +100,10 @@ class ProbedCot:
         return "probed_cot"
 
     @property
+    def scores_levels(self) -> bool:
+        return False
+
+    @property
     def n(self) -> int:
         return 1
 

@@ -151,14 +151,14 @@ async def test_sixty_cancels_leave_nothing(engines: Engines) -> None:
         seed += 1
         assert seed < 200
         driver = driver_of(engines, replace(spec, seed=seed), lambda _: None)
-        wanted = driver.generating if decoding < 30 and seed % 2 else driver.verifying
+        wanted = driver.generating if decoding < 30 and seed % 2 else driver.scoring.waiting
         task = asyncio.create_task(driver.run())
         await asyncio.sleep(draw.random() * whole_s * 0.3)
         while not wanted._open and not task.done():  # noqa: ASYNC110
             await asyncio.sleep(0.0005)
         await asyncio.sleep(draw.random() * 0.003)
         decoding += bool(driver.generating._open)
-        scoring += bool(driver.verifying._open)
+        scoring += bool(driver.scoring.waiting._open)
         task.cancel()
         await asyncio.wait({task})
         assert task.cancelled() or task.result().finish.choice

@@ -133,5 +133,5 @@ async def run_told(engines: Engines, spec: RunSpec) -> Told:
         outcome=outcome,
         speculation=driver.speculation,
         seconds=loop.time() - began,
-        verifier_tokens=driver.verifier_tokens,
+        verifier_tokens=driver.scoring.tokens,
     )

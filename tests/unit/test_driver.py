@@ -155,9 +155,9 @@ async def test_clocks_and_counts() -> None:
     began = asyncio.get_running_loop().time()
     await driver.run()
     took_s = asyncio.get_running_loop().time() - began
-    assert 0 < driver.verifying.seconds < driver.generating.seconds
-    assert driver.generating.seconds + driver.verifying.seconds == pytest.approx(took_s)
-    assert 0 < driver.verifier_cached_tokens < driver.verifier_tokens
+    assert 0 < driver.scoring.waiting.seconds < driver.generating.seconds
+    assert driver.generating.seconds + driver.scoring.waiting.seconds == pytest.approx(took_s)
+    assert 0 < driver.scoring.cached_tokens < driver.scoring.tokens
 
 
 # ---------------------------------------------------------------- faults

@@ -64,7 +64,7 @@ async def cached_tokens(spec: RunSpec, tokens: int, order: Ordering) -> tuple[in
     generator: Any = Watched(engines.generator)
     driver = driver_of(replace(engines, generator=generator, order=order), spec, lambda event: None)
     await driver.run()
-    return generator.cached_tokens, driver.verifier_cached_tokens
+    return generator.cached_tokens, driver.scoring.cached_tokens
 
 
 def test_the_engines_get_paths_that_share_most_together() -> None:

@@ -96,7 +96,7 @@ class Rig:
             outcome=outcome,
             seconds=time.monotonic() - began,
             generate_s=driver.generating.seconds,
-            verify_s=driver.verifying.seconds,
+            verify_s=driver.scoring.waiting.seconds,
             offloads=keeper.offloads - offloads,
             moves=keeper.moves - moves,
             record=record,

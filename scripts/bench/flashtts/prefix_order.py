@@ -89,8 +89,8 @@ async def searched(n: int, row: int, kv_tokens: int, order: Ordering) -> dict[st
         "prompt": prompt,
         "seconds": loop.time() - began,
         "busy_s": generator.busy_s + verifier.busy_s,
-        "tokens": driver.verifier_tokens,
-        "cached": driver.verifier_cached_tokens,
+        "tokens": driver.scoring.tokens,
+        "cached": driver.scoring.cached_tokens,
     }
 
 

@@ -104,7 +104,7 @@ class Bench:
             tree=tree,
             seconds=seconds,
             generate_s=driver.generating.seconds,
-            verify_s=driver.verifying.seconds,
+            verify_s=driver.scoring.waiting.seconds,
             goodput=goodput([tree[node].path_tokens for node in done_s], done_s.values()),
             did=driver.speculation,
             counters={name: after[name] - before[name] for name in after},

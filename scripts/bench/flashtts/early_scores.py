@@ -1,0 +1,98 @@
+"""What does it bring to score steps as they come, while others of their level generate?
+
+    python -m scripts.bench.flashtts.early_scores [--n 4 16 64] [--kv 34MiB 512MiB] [--problems 40]
+
+Beam search on real engines, each problem both ways one after the other, in an order that turns from
+problem to problem; both prefix caches are emptied before each. Half of the KV for each engine, paths
+in prefix order, no speculation. Ratios are of the same problem: seconds level by level over seconds
+early, their median, their mean's 95 % interval. The last line is JSON; a tree that differs ends it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from flashedge.benchmark.live import budget_of
+from flashedge.problem_file import FileProblem, read_problems
+from flashedge.runtime.driver import Outcome
+from flashedge.runtime.engines import Engines
+from flashedge.runtime.spec import RunSpec
+from flashedge.statistics import interval
+from flashedge.types import Problem
+from scripts.bench.daemon import DATA, report
+from scripts.bench.flashtts.kv_rig import Rig, driven, emptied, rig
+
+Seconds = tuple[float, float]  # all of a run, waiting for scores
+
+
+async def timed(here: Rig, spec: RunSpec, *, early: bool) -> tuple[Outcome, Seconds]:
+    engines = Engines(
+        generator=here.pair.generator,
+        verifier=here.pair.verifier,
+        grader=here.grader,
+        speculation=False,
+    )
+    await emptied(here.pair)
+    clock = asyncio.get_running_loop().time
+    began = clock()
+    outcome, driver, _ = await driven(None, replace(engines, early_scores=early), spec)
+    return outcome, (clock() - began, driver.scoring.waiting.seconds)
+
+
+async def cell(here: Rig, n: int, problems: Sequence[FileProblem]) -> dict[str, Any]:
+    found: dict[bool, list[Seconds]] = {False: [], True: []}
+    for problem in problems:
+        text = Problem.from_text(problem.text)
+        spec = RunSpec(problem=text, pair="bundled", n=n, seed=problem.index)
+        trees = []
+        for early in (False, True) if problem.index % 2 else (True, False):
+            outcome, seconds = await timed(here, spec, early=early)
+            found[early].append(seconds)
+            trees.append(outcome)
+        if trees[0] != trees[1]:
+            raise SystemExit(f"problem {problem.index}, n = {n}: the trees differ")
+    ratios = [late[0] / soon[0] for late, soon in zip(found[False], found[True], strict=True)]
+    waits = [soon[1] / late[1] for late, soon in zip(found[False], found[True], strict=True)]
+    return {
+        "n": n,
+        "problems": len(problems),
+        "speedup": round(median(ratios), 3),
+        "interval": [round(end, 3) for end in interval(ratios)],
+        "waiting_share": round(median(waits), 3),
+        "seconds": [round(median(s for s, _ in found[way]), 3) for way in (False, True)],
+    }
+
+
+async def measured(asked: argparse.Namespace) -> list[dict[str, Any]]:
+    problems, rows = read_problems(DATA / "heldout.jsonl", asked.problems), []
+    for kv in asked.kv:
+        name, kv_bytes = budget_of(kv)
+        if kv_bytes is None:
+            raise SystemExit(f"{name} is no size")
+        async with rig(kv_bytes) as here:
+            await here.halve()
+            for n in asked.n:
+                rows.append({"kv": name, **await cell(here, n, problems)})
+                print(rows[-1], flush=True)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--n", type=int, nargs="+", default=[4, 16, 64])
+    parser.add_argument("--kv", nargs="+", default=["34MiB", "512MiB"], help="of both engines")
+    parser.add_argument("--problems", type=int, default=40)
+    asked = parser.parse_args()
+    load = os.getloadavg()[0]
+    rows = asyncio.run(measured(asked))
+    report(load=[load, os.getloadavg()[0]], cells=rows)
+
+
+if __name__ == "__main__":
+    main()
