@@ -3,8 +3,8 @@
     python -m scripts.bench.flashtts.early_scores [--n 4 16 64] [--kv 34MiB 512MiB] [--problems 40]
 
 Beam search on real engines, each problem both ways one after the other, in an order that turns from
-problem to problem; both prefix caches are emptied before each. Half of the KV for each engine, paths
-in prefix order, no speculation. Ratios are of the same problem: seconds level by level over seconds
+problem to problem; both prefix caches are emptied before each. Half of the KV for each engine, in
+prefix order, no speculation. Ratios are of the same problem: seconds level by level over seconds
 early, their median, their mean's 95 % interval. The last line is JSON; a tree that differs ends it.
 """
 
