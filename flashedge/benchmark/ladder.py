@@ -1,7 +1,8 @@
 """The optimizations one after the other, each on top of those before: the rows of every table.
 
 Which switch a rung turns on is said here and nowhere else: the simulation reads it, and so does
-the bench on real engines, whose switches are the keys of `[scheduling]`.
+the bench on real engines, whose switches are the keys of `[scheduling]`. The rungs are the paper's
+(arXiv 2509.00195 §6); what is not is off on all of them.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 from flashedge.errors import NotFound
 
 SWITCHES = ("prefix_order", "kv_split", "speculation", "lookahead")
+NO_RUNGS = ("early_scores",)
 PREFIX = "scheduling_"  # of a switch as a field of Config
 
 
@@ -27,7 +29,8 @@ class Rung:
 
     def settings(self, known: Collection[str]) -> dict[str, bool]:
         """Fields of Config that say it; `known`: those that there are."""
-        named = {PREFIX + switch: switch in self.switches for switch in SWITCHES}
+        every = (*SWITCHES, *NO_RUNGS)
+        named = {PREFIX + switch: switch in self.switches for switch in every}
         return {field: on for field, on in named.items() if field in known}
 
     def missing(self, known: Collection[str]) -> tuple[str, ...]:

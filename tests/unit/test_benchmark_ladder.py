@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flashedge.benchmark.ladder import PREFIX, RUNGS, SWITCHES, rungs
+from flashedge.benchmark.ladder import NO_RUNGS, PREFIX, RUNGS, SWITCHES, rungs
 from flashedge.benchmark.lengths import WORKLOADS, spread, trace_of
 from flashedge.benchmark.simulate import Bench, Question, answered, figures, understood
 from flashedge.benchmark.virtual_run import VirtualRun, run_rung
@@ -57,7 +57,8 @@ def test_switches_are_fields_of_the_configuration_or_said_to_be_missing() -> Non
     fields = {f.name for f in dataclasses.fields(Config)}
     full = RUNGS[-1]
     known = {PREFIX + switch for switch in SWITCHES} & fields
-    assert full.settings(fields) == dict.fromkeys(known, True)
+    others = dict.fromkeys((PREFIX + switch for switch in NO_RUNGS), False)
+    assert full.settings(fields) == dict.fromkeys(known, True) | others
     assert set(full.missing(fields)) == {s for s in SWITCHES if PREFIX + s not in fields}
     assert full.missing(()) == SWITCHES
     assert set(NAMED["suffix"].settings(fields).values()) == {False}
