@@ -14,7 +14,7 @@ from flashedge import events
 from flashedge.benchmark.goodput import goodput
 from flashedge.client import Client, from_event
 from flashedge.errors import RequestError
-from flashedge.statistics import interval, mean
+from flashedge.statistics import interval, mean, resampled
 
 
 class Which(NamedTuple):
@@ -123,8 +123,8 @@ def digest(tree: Mapping[str, Any]) -> str:
 def compared(
     runs: Iterable[LiveRun], right: Mapping[tuple[int, str | None], bool], first: str = "stock"
 ) -> list[dict[str, Any]]:
-    """A row for each (kv, n, rung): medians over rounds, then over problems; gains, their
-    95 % bootstrap intervals and medians from each problem's ratio to the rung `first`.
+    """A row for each (kv, n, rung): medians over rounds, then over problems; gains: mean and median
+    of each problem's ratio to the rung `first`, with their 95 % bootstrap intervals.
 
     right: whether an answer of a problem is right, for those that are known.
     """
@@ -175,7 +175,15 @@ def _gain(ratios: Sequence[float | None]) -> dict[str, float] | None:
     if not known:
         return None
     low, high = interval(known)
-    return {"value": mean(known), "low": low, "high": high, "median": median(known)}
+    least, most = resampled(known, median)
+    return {
+        "value": mean(known),
+        "low": low,
+        "high": high,
+        "median": median(known),
+        "median_low": least,
+        "median_high": most,
+    }
 
 
 def _same(ours: Sequence[LiveRun], theirs: Sequence[LiveRun]) -> bool:

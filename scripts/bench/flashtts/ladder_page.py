@@ -3,8 +3,8 @@
     python -m scripts.bench.flashtts.ladder_page [runs/ladder] [--name ladder] [--on "two cores"]
 
 Reads runs.jsonl of `ladder_real` or of `flashedge bench flashtts`, and only those problems that
-were run on every rung. Gains are ratios on the same problem: their median over the problems, and
-the mean's 95 % bootstrap interval. The last line is JSON.
+were run on every rung. Gains are ratios on the same problem: their median over the problems, with
+its 95 % bootstrap interval. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def rows_of(cells: Runs, right: Mapping[Any, bool]) -> dict[Cell, list[dict[str,
 def gain(found: Mapping[str, float] | None) -> str:
     if found is None:
         return "-"
-    return f"{found['median']:.2f} ({found['low']:.2f}–{found['high']:.2f})"
+    return f"{found['median']:.2f} ({found['median_low']:.2f}–{found['median_high']:.2f})"
 
 
 def tables(cells: Mapping[Cell, list[dict[str, Any]]]) -> list[str]:
