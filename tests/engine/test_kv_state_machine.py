@@ -17,11 +17,17 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 STEPS = int(os.environ.get("FLASHEDGE_KV_STEPS", "100"))
 
 
-@pytest.mark.parametrize("name", ["pair", "mapped_pair"])
-async def test_random_steps_leave_nothing(
-    name: str, problem: Problem, request: pytest.FixtureRequest
+async def test_random_steps_leave_nothing(pair: VllmPair, problem: Problem) -> None:
+    await walked(pair, problem)
+
+
+async def test_nor_where_memory_is_mapped_and_unmapped(
+    mapped_pair: VllmPair, problem: Problem
 ) -> None:
-    pair: VllmPair = request.getfixturevalue(name)
+    await walked(mapped_pair, problem)
+
+
+async def walked(pair: VllmPair, problem: Problem) -> None:
     engines = (pair.generator, pair.verifier)
     before = [await engine.view() for engine in engines]
     try:
