@@ -2,8 +2,7 @@
 comes (`Engines.early_scores`), while others of its level still generate. The scores are the same.
 
 A search decides about whole levels, so a step that is generated will be scored: nothing of it is
-in vain unless the run is cut. Where each engine has processors of its own all but the last steps of
-a level are scored by the time that it is whole (ADR 8).
+in vain unless the run is cut. It pays where each engine has processors of its own (ADR 8).
 """
 
 from __future__ import annotations

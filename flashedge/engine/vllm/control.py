@@ -25,7 +25,8 @@ def _view(self: EngineCore) -> dict[str, int]:
 def _set_quota(self: EngineCore, blocks: int, sequences: int | None) -> int:
     """It stays as it was where there is no memory for a larger one. Returns it."""
     scheduler = self.scheduler
-    missing = _claim(self, scheduler.leaving(blocks))
+    away = scheduler.pause_state is PauseState.PAUSED_ALL  # `_restore` claims what it needs
+    missing = None if away else _claim(self, scheduler.leaving(blocks))
     if missing is not None:
         log.warning("no memory for %d KV blocks (%s): still %d", blocks, missing, scheduler.quota)
         blocks = scheduler.quota
