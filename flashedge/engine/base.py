@@ -176,9 +176,8 @@ class Generator(Protocol):
 
     async def view(self) -> EngineView: ...
 
-    async def budget(self, kv_bytes: int, max_sequences: int | None = None) -> int:
-        """Bound the KV that requests may hold, and the sequences of an engine step (None: the
-        engine's own limit); returns the bytes granted (whole blocks)."""
+    async def budget(self, kv_bytes: int) -> int:
+        """Bound the KV that requests may hold; returns the bytes granted (whole blocks)."""
         ...
 
     async def offload(self, *, keep: bool = True) -> int:
@@ -208,7 +207,7 @@ class Verifier(Protocol):
 
     async def view(self) -> EngineView: ...
 
-    async def budget(self, kv_bytes: int, max_sequences: int | None = None) -> int: ...
+    async def budget(self, kv_bytes: int) -> int: ...
 
     async def offload(self, *, keep: bool = True) -> int: ...
 

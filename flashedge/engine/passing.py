@@ -22,8 +22,8 @@ class Passing(Generic[E]):
     async def view(self) -> EngineView:
         return await self._engine.view()
 
-    async def budget(self, kv_bytes: int, max_sequences: int | None = None) -> int:
-        return await self._engine.budget(kv_bytes, max_sequences)
+    async def budget(self, kv_bytes: int) -> int:
+        return await self._engine.budget(kv_bytes)
 
     async def offload(self, *, keep: bool = True) -> int:
         return await self._engine.offload(keep=keep)

@@ -139,10 +139,9 @@ class SimEngine:
             preemptions=self._scheduler.preemptions,
         )
 
-    async def budget(self, kv_bytes: int, max_sequences: int | None = None) -> int:
+    async def budget(self, kv_bytes: int) -> int:
         """Whole blocks, at most the engine's KV, at least one request of full length. Requests
         that the quota has no room for are preempted now and go on when there is room."""
-        self._scheduler.set_sequences(max_sequences)
         blocks = self._scheduler.set_quota(max(kv_bytes, 0) // self.config.block_bytes)
         return blocks * self.config.block_bytes
 

@@ -81,8 +81,8 @@ class Slice(NamedTuple):
 class SimScheduler:
     """Holds every request that is not over.
 
-    longest_tokens: no sequence grows beyond it; max_num_seqs: that one step may hold, at most
-    (see `set_sequences`). by_priority: lower `priority` first, else FCFS.
+    longest_tokens: no sequence grows beyond it; max_num_seqs: that one step may hold, at most.
+    by_priority: lower `priority` first, else FCFS.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class SimScheduler:
         self.held: list[Sequence] = []
         self.preemptions = 0
         self._floor = cache.blocks_for(longest_tokens)
-        self.max_num_seqs = self._all_sequences = max_num_seqs
+        self.max_num_seqs = max_num_seqs
         self._max_batched_tokens = max_batched_tokens
         self._by_priority = by_priority
 
@@ -159,10 +159,6 @@ class SimScheduler:
         while self._reclaim():
             pass
         self.cache.clear()
-
-    def set_sequences(self, count: int | None) -> None:
-        """Bound the sequences of a step; None: as at the start. Those that run go on."""
-        self.max_num_seqs = max(1, min(count or self._all_sequences, self._all_sequences))
 
     # ------------------------------------------------------------ one step
 

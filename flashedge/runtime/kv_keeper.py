@@ -81,7 +81,7 @@ class KvKeeper:
         self._runs: dict[RunMemory, None] = {}
         self._phases = Phases()
         self._away: Phase | None = None
-        self._budgets: dict[Phase, tuple[int, int | None]] = {}
+        self._budgets: dict[Phase, int] = {}
         self._split = self._halves()
         self._load: Workload | None = NOMINAL
         self._guests = 0
@@ -212,25 +212,22 @@ class KvKeeper:
         split = self._split if load is None else self._decided(load)
         if split.offload and self._away is None:
             await self._send_away(self._phases.due.other, split)
-        await self._divide(split, load)
+        await self._divide(split)
         await self._pass_turn(split)
 
-    async def _divide(self, split: KvSplit, load: Workload | None) -> None:
+    async def _divide(self, split: KvSplit) -> None:
         last, self._split = self._split, split
-        paths = split.decode_batch if load is None else load.paths
-        batch = split.decode_batch if split.decode_batch < paths else None
-        shares = [  # a score is never preempted, so the verifier takes what fits: no limit
-            (Phase.GENERATE, split.generator_bytes, batch, last.generator_bytes),
-            (Phase.VERIFY, split.verifier_bytes, None, last.verifier_bytes),
+        shares = [  # bytes alone: a limit on the batch held back more than preemption costs
+            (Phase.GENERATE, split.generator_bytes, last.generator_bytes),
+            (Phase.VERIFY, split.verifier_bytes, last.verifier_bytes),
         ]
-        shares.sort(key=lambda share: share[1] - share[3])  # who gives, before who takes
+        shares.sort(key=lambda share: share[1] - share[2])  # who gives, before who takes
         clock = asyncio.get_running_loop().time
         began = clock()
-        for phase, kv_bytes, limit, _ in shares:
-            asked = kv_bytes, limit
-            if self._budgets.get(phase) != asked:
-                self._budgets[phase] = asked
-                await self._asked(self._engines[phase].budget(*asked))
+        for phase, kv_bytes, _ in shares:
+            if self._budgets.get(phase) != kv_bytes:
+                self._budgets[phase] = kv_bytes
+                await self._asked(self._engines[phase].budget(kv_bytes))
         if not same_bytes(last, split):
             self.moves += 1
             self._moved.divided_s += clock() - began

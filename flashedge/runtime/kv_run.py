@@ -84,7 +84,7 @@ class FixedMemory:
 
 
 def same_bytes(a: KvSplit, b: KvSplit) -> bool:
-    """Whether they differ in batch limits alone, if at all."""
+    """Whether they differ in batches alone, if at all."""
     return (a.generator_bytes, a.verifier_bytes, a.offload) == (
         b.generator_bytes,
         b.verifier_bytes,

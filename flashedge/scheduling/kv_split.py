@@ -22,11 +22,12 @@ ROUNDING = 1e-12  # times that differ by less are equal
 class HostLink:
     """Where KV goes to wait. bytes_per_s: one way, to pinned memory if that is used;
     capacity_bytes: room for one engine's KV; switch_s: pause, release and resume of one phase
-    switch."""
+    switch; margin: share of a level that turns have to gain to be taken, counted as their cost."""
 
     bytes_per_s: float
     capacity_bytes: int
     switch_s: float = 0.0
+    margin: float = 0.0
 
     def seconds(self, kv_bytes: int) -> float:
         """To save so many bytes and to restore them; infinite where there is no room."""
@@ -35,10 +36,10 @@ class HostLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvSplit:
-    """Bytes of both engines, the generator's batch limit, and how many paths the verifier is taken
-    to compute at once; generate_s, verify_s, transfer_s: predicted seconds of a level. offload:
-    each has its bytes only while the other's KV is away; what a side keeps is then saved and
-    restored (generator_saved, verifier_saved), else dropped."""
+    """Bytes of both engines, and how many paths each is taken to compute at once; generate_s,
+    verify_s, transfer_s: predicted seconds of a level. offload: each has its bytes only while the
+    other's KV is away; what a side keeps is then saved and restored (generator_saved,
+    verifier_saved), else dropped."""
 
     generator_bytes: int
     verifier_bytes: int
@@ -142,8 +143,8 @@ def refitted(
     verifier: EngineCost,
     link: HostLink | None = None,
 ) -> KvSplit:
-    """A standing split with the batch limits and the times that it has for another load, which it
-    must hold one path of; `link` must be there if it offloads."""
+    """A standing split with the batches and the times that it has for another load, which it must
+    hold one path of; `link` must be there if it offloads."""
     decode = _Side(Stage(generator, load, decodes=True), split.generator_bytes)
     prefill = _Side(Stage(verifier, load, decodes=False), split.verifier_bytes)
     if split.offload:
@@ -217,14 +218,18 @@ def _in_turn(decode: _Side, prefill: _Side, kv_bytes: int, link: HostLink) -> Kv
     move_s = [link.seconds(min(kv_bytes, side.stage.whole)) for side in sides]
     lost_s = [side.options[-1].lost_s for side in sides]
     saved = [kept + move <= lost for kept, move, lost in zip(kept_s, move_s, lost_s, strict=True)]
+    stage_s = [
+        kept if save else lost for kept, lost, save in zip(kept_s, lost_s, saved, strict=True)
+    ]
+    moving_s = sum(compress(move_s, saved)) + 2 * link.switch_s
     return KvSplit(
         generator_bytes=kv_bytes,
         verifier_bytes=kv_bytes,
         decode_batch=decode.stage.largest_batch(kv_bytes),
         prefill_batch=prefill.options[-1].batch,
-        generate_s=kept_s[0] if saved[0] else lost_s[0],
-        verify_s=kept_s[1] if saved[1] else lost_s[1],
-        transfer_s=sum(compress(move_s, saved)) + 2 * link.switch_s,
+        generate_s=stage_s[0],
+        verify_s=stage_s[1],
+        transfer_s=moving_s + link.margin * (sum(stage_s) + moving_s),
         offload=True,
         generator_saved=saved[0],
         verifier_saved=saved[1],

@@ -228,22 +228,6 @@ class GeneratorContract:
         assert [o.token_ids for o in outcomes] == [o.token_ids for o in free]
         await settle(generator)
 
-    async def test_the_sequences_of_a_step_are_bounded(
-        self, generator: Generator, problem: Problem
-    ) -> None:
-        requests = await long_requests(generator, problem)
-        free = await generate_all(generator, requests)
-        asked = (view := await generator.view()).quota_blocks * view.block_bytes
-        await generator.budget(asked, 2)
-        running = asyncio.create_task(generate_all(generator, requests))
-        seen = []
-        while not running.done():
-            seen.append((await generator.view()).running)
-            await asyncio.sleep(0.002)
-        await generator.budget(asked)
-        assert max(seen) == 2
-        assert [o.token_ids for o in await running] == [o.token_ids for o in free]
-
     async def test_budget_grants_whole_blocks(self, generator: Generator) -> None:
         view = await generator.view()
         asked = view.quota_blocks * view.block_bytes

@@ -1,4 +1,4 @@
-"""Random steps on a pair of engines: quotas, batch limits, offload, cancels, requests.
+"""Random steps on a pair of engines: quotas, offload, cancels, requests.
 
 Every answer is compared, and nothing may be held at the end.
 """
@@ -47,8 +47,8 @@ class Machine:
 
     async def step(self) -> None:
         kind = self.random.choices(
-            ("extend", "score", "cancel", "budget", "batch", "offload", "restore"),
-            (30, 20, 12, 18, 5, 8, 10),
+            ("extend", "score", "cancel", "budget", "offload", "restore"),
+            (30, 20, 12, 20, 8, 10),
         )[0]
         await getattr(self, kind)()
         await asyncio.sleep(self.random.choice((0.0, 0.0, 0.005, 0.03)))
@@ -79,11 +79,6 @@ class Machine:
         await engine.budget(self.random.randrange(view.blocks_total) * view.block_bytes // 8)
         after = await engine.view()
         assert after.blocks_used <= after.quota_blocks
-
-    async def batch(self) -> None:
-        engine = self.either()
-        view = await engine.view()
-        await engine.budget(view.quota_blocks * view.block_bytes, self.random.choice((None, 1, 4)))
 
     async def offload(self) -> None:
         engine = self.either()

@@ -238,7 +238,7 @@ async def test_the_quota_moves_all_the_while(generator: VllmGenerator, engines: 
 
 
 async def test_beside_others(generator: VllmGenerator, engines: Engines) -> None:
-    """Runs that begin while others speculate, in batches too small for all of them."""
+    """Runs that begin while others speculate, in a memory too small for all of them."""
     view = await generator.view()
     specs = [replace(WIDE, problem=HARD[i], seed=i, n=8) for i in range(4)]
     expected = [await plain(engines, spec) for spec in specs]
@@ -247,8 +247,9 @@ async def test_beside_others(generator: VllmGenerator, engines: Engines) -> None
         await asyncio.sleep(delay_s)
         return await run(engines, spec)
 
-    for limit in (12, None):
-        await generator.budget(view.blocks_total * view.block_bytes, limit)
+    least = generator.max_model_len // view.block_tokens + 2
+    for blocks in (least + 12, view.blocks_total):
+        await generator.budget(blocks * view.block_bytes)
         async with counted(generator) as grown:
             runs = await asyncio.gather(*(later(s, 0.15 * i) for i, s in enumerate(specs)))
         assert [outcome for outcome, _ in runs] == expected

@@ -145,9 +145,9 @@ def test_it_moves_less_where_a_move_takes_long(monkeypatch: pytest.MonkeyPatch) 
     at_once = run_virtual(moves())
     budget = SimEngine.budget
 
-    async def slow(self: SimEngine, kv_bytes: int, max_sequences: int | None = None) -> int:
+    async def slow(self: SimEngine, kv_bytes: int) -> int:
         await asyncio.sleep(100.0)
-        return await budget(self, kv_bytes, max_sequences)
+        return await budget(self, kv_bytes)
 
     monkeypatch.setattr(SimEngine, "budget", slow)
     assert 0 < run_virtual(moves()) < at_once
@@ -175,8 +175,8 @@ def test_both_quotas_stay_within_the_memory() -> None:
             def checked(engine: SimEngine) -> None:
                 budget = engine.budget
 
-                async def watched(kv_bytes: int, max_sequences: int | None = None) -> int:
-                    granted = await budget(kv_bytes, max_sequences)
+                async def watched(kv_bytes: int) -> int:
+                    granted = await budget(kv_bytes)
                     views = [await e.view() for e in both(here.engines)]
                     held.append(sum(v.quota_blocks * v.block_bytes for v in views))
                     return granted

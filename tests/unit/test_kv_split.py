@@ -26,7 +26,7 @@ FLAT = EngineCost(curve=Whole(fixed=1, each=0), kv_bytes_per_token=1)
 ALONE = Workload(paths=8, context_tokens=0, live_tokens=0, step_tokens=10)
 
 
-def test_a_standing_split_gets_the_batch_limits_of_another_load() -> None:
+def test_a_standing_split_gets_the_batches_of_another_load() -> None:
     """Hysteresis keeps bytes; a limit of a small level must not hold back a large one."""
     few = replace(LEVEL, paths=4, live_tokens=1600)
     standing = split_of(3000 * MIB, few)
@@ -179,8 +179,9 @@ def test_offload_where_memory_is_tight_and_the_way_is_short() -> None:
         replace(LINK, bytes_per_s=1e8),
         replace(LINK, switch_s=1.0),
         replace(LINK, capacity_bytes=MIB),
+        replace(LINK, margin=9.0),
     ],
-    ids=["slow", "slow to switch", "no room"],
+    ids=["slow", "slow to switch", "no room", "not believed"],
 )
 def test_no_offload_that_costs_more(link: HostLink) -> None:
     args = {"generator": SMALL, "verifier": VERIFIER_7B, "kv_bytes": 600 * MIB}

@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 
 from flashedge.benchmark.live_run import LiveRun
+from scripts.bench.flashtts import ladder_page, study
 from scripts.bench.flashtts.ladder_page import NAMES, read, rows_of, tables
 from scripts.bench.flashtts.ladder_real import DID
+
+HERE = "here"
 
 
 def run(rung: str, problem: int, seconds: float, tree: str = "t") -> LiveRun:
@@ -51,7 +54,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_gains_are_of_each_problem_and_of_the_rung_before(folder: Path) -> None:
-    cells = rows_of(read(folder), {(0, "4"): True, (1, "4"): False})
+    cells = rows_of(read(folder), {(0, "4"): True, (1, "4"): False}, HERE)
     ((cell, rows),) = cells.items()
     assert cell == ("34MiB", 16)
     assert [row["rung"] for row in rows] == NAMES
@@ -65,11 +68,33 @@ def test_gains_are_of_each_problem_and_of_the_rung_before(folder: Path) -> None:
 
 def test_the_tables_tell_of_trees_that_differ(folder: Path) -> None:
     found = read(folder)
-    page = tables(rows_of(found, {}))
-    assert "| 34MiB | 16 | 2 | 2.00 (2.00–2.00) | 4.00 (4.00–4.00) |" in page[1]
+    page = tables(rows_of(found, {}, HERE))
+    assert "| 34MiB | 16 | here | 2 | 2.00 (2.00–2.00) | 4.00 (4.00–4.00) |" in page[1]
     assert "| - | 100% |" in page[-1]
     found["34MiB", 16].append((run("+P", 1, 3.0, tree="another"), dict.fromkeys(DID, 0)))
-    assert "| - | 50% |" in tables(rows_of(found, {}))[-1]
+    assert "| - | 50% |" in tables(rows_of(found, {}, HERE))[-1]
+
+
+def test_what_is_on_the_page_and_not_in_the_folder_stays(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    docs = tmp_path / "docs"
+    for module in (ladder_page, study):
+        monkeypatch.setattr(module, "DOCS", docs)
+
+    def page(on: str) -> list[tuple[object, ...]]:
+        monkeypatch.setattr("sys.argv", ["ladder_page", str(folder), "--on", on])
+        ladder_page.main()
+        rows = json.loads((docs / "ladder.json").read_text())["rungs"]
+        return [(row["n"], row["on"]) for row in rows if row["rung"] == "stock"]
+
+    assert page("one machine") == [(16, "one machine")]
+    file = folder / "runs.jsonl"
+    whole = file.read_text()
+    file.write_text(whole.replace('"n": 16', '"n": 4'))
+    assert page("another") == [(4, "another"), (16, "one machine")]
+    file.write_text(whole)
+    assert page("a third") == [(4, "another"), (16, "a third")]
 
 
 def test_without_a_file_it_says_what_makes_one(tmp_path: Path) -> None:

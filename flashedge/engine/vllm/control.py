@@ -22,7 +22,7 @@ def _view(self: EngineCore) -> dict[str, int]:
     return self.scheduler.view()
 
 
-def _set_quota(self: EngineCore, blocks: int, sequences: int | None) -> int:
+def _set_quota(self: EngineCore, blocks: int) -> int:
     """It stays as it was where there is no memory for a larger one. Returns it."""
     scheduler = self.scheduler
     away = scheduler.pause_state is PauseState.PAUSED_ALL  # `_restore` claims what it needs
@@ -31,7 +31,6 @@ def _set_quota(self: EngineCore, blocks: int, sequences: int | None) -> int:
         log.warning("no memory for %d KV blocks (%s): still %d", blocks, missing, scheduler.quota)
         blocks = scheduler.quota
     granted = scheduler.set_quota(blocks)
-    scheduler.set_sequences(sequences)
     _give_back(self, scheduler.take_ballooned())
     return granted
 

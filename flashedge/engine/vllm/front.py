@@ -13,7 +13,7 @@ class EngineFront:
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
         self._process = EngineProcess(options, self._after_restart)
-        self._budget: tuple[int, int | None] | None = None
+        self._budget: int | None = None
         self._away = False
 
     @property
@@ -34,10 +34,10 @@ class EngineFront:
     async def view(self) -> EngineView:
         return await self._process.view()
 
-    async def budget(self, kv_bytes: int, max_sequences: int | None = None) -> int:
+    async def budget(self, kv_bytes: int) -> int:
         """See `engine.base`; never less than one request of full length."""
-        self._budget = kv_bytes, max_sequences
-        return await self._process.budget(kv_bytes, max_sequences)
+        self._budget = kv_bytes
+        return await self._process.budget(kv_bytes)
 
     async def offload(self, *, keep: bool = True) -> int:
         """See `engine.base`."""
@@ -54,7 +54,7 @@ class EngineFront:
     async def _after_restart(self) -> None:
         """What was asked of the process before it died."""
         if self._budget is not None:
-            await self._process.budget(*self._budget)
+            await self._process.budget(self._budget)
         if self._away:
             await self.offload(keep=False)
 

@@ -235,11 +235,10 @@ class EngineProcess:
     async def view(self) -> EngineView:
         return EngineView(**await self.call("view"), block_bytes=self.block_bytes)
 
-    async def budget(self, kv_bytes: int, max_sequences: int | None) -> int:
-        """Bound the KV in use to whole blocks within `kv_bytes`, and the sequences of a step;
-        returns the bytes granted."""
+    async def budget(self, kv_bytes: int) -> int:
+        """Bound the KV in use to whole blocks within `kv_bytes`; returns the bytes granted."""
         blocks = kv_bytes // self.block_bytes
-        return int(await self.call("set_quota", blocks, max_sequences)) * self.block_bytes
+        return int(await self.call("set_quota", blocks)) * self.block_bytes
 
 
 def _process_of(llm: AsyncLLM) -> Any:

@@ -26,15 +26,13 @@ def anyone(request: Request) -> bool:
 
 
 class QuotaScheduler(Scheduler):
-    """Keeps the KV blocks of requests and of the prefix cache within a quota, and the sequences of
-    a step within a limit."""
+    """Keeps the KV blocks of requests and of the prefix cache within a quota."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._balloon: list[Any] = []
         self._quota = self._usable_blocks
         self._preempted = 0
-        self._all_sequences: int = self.max_num_active_reqs
         self._untold: set[int] = set()  # block ids that came into the balloon
         self._from_the_end = KV_START in settings_of(self.vllm_config)
         if self._from_the_end:
@@ -73,10 +71,6 @@ class QuotaScheduler(Scheduler):
     def _allowed(self, blocks: int) -> int:
         longest = -(-self.max_model_len // self.cache_config.block_size)
         return max(min(blocks, self._usable_blocks), min(longest + 1, self._usable_blocks))
-
-    def set_sequences(self, count: int | None) -> None:
-        """Bound the sequences of a step; None: as at the start. Those that run go on."""
-        self.max_num_active_reqs = max(1, min(count or self._all_sequences, self._all_sequences))
 
     def _inflate(self) -> None:
         """Move the balloon towards its size: at once when it shrinks or blocks are free, by having

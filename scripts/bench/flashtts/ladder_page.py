@@ -4,7 +4,8 @@
 
 Reads runs.jsonl of `ladder_real` or of `flashedge bench flashtts`, and only those problems that
 were run on every rung. Gains are ratios on the same problem: their median over the problems, with
-its 95 % bootstrap interval. The last line is JSON.
+its 95 % bootstrap interval. Sizes and widths that are on the page and not in the folder stay as
+they are, with the device that they were measured on. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -27,12 +28,13 @@ from flashedge.problem_file import read_problems
 from flashedge.statistics import mean
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.ladder_real import DID, PROBLEMS
-from scripts.bench.flashtts.study import keep, keep_tables, picture, table
+from scripts.bench.flashtts.study import DOCS, keep, keep_tables, picture, table
 
 NAMES = [rung.name for rung in RUNGS]
 BEST = NAMES[-2]  # what the product does by default, lookahead left out
 Cell = tuple[str, int]  # KV, n
 Runs = dict[Cell, list[tuple[LiveRun, Mapping[str, int]]]]  # with what the mechanisms did
+Rows = dict[Cell, list[dict[str, Any]]]  # one a rung
 
 
 def read(folder: Path) -> Runs:
@@ -50,10 +52,18 @@ def read(folder: Path) -> Runs:
     for (kv, n, _), runs in found.items():
         if {run.rung for run, _ in runs} >= set(NAMES):
             cells[kv, n] += runs
-    return dict(sorted(cells.items(), key=lambda cell: (cell[0][1], cell[0][0])))
+    return cells
 
 
-def rows_of(cells: Runs, right: Mapping[Any, bool]) -> dict[Cell, list[dict[str, Any]]]:
+def kept_on(name: str) -> Rows:
+    """What the page says already."""
+    file, cells = DOCS / f"{name}.json", defaultdict(list)
+    for row in json.loads(file.read_text(encoding="utf-8"))["rungs"] if file.exists() else ():
+        cells[row["kv"], row["n"]].append(row)
+    return cells
+
+
+def rows_of(cells: Runs, right: Mapping[Any, bool], on: str) -> Rows:
     """For each cell a row a rung, in the ladder's order: against the stock loop, and as `step`
     against the rung before it."""
     found = {}
@@ -65,7 +75,7 @@ def rows_of(cells: Runs, right: Mapping[Any, bool]) -> dict[Cell, list[dict[str,
             told[name]["step"] = row["speedup"]
         for name in NAMES:
             did = [did for run, did in runs if run.rung == name]
-            told[name].update({key: mean([one[key] for one in did]) for key in DID})
+            told[name].update({key: mean([one[key] for one in did]) for key in DID}, on=on)
         found[cell] = [told[name] for name in NAMES]
     return found
 
@@ -79,11 +89,11 @@ def gain(found: Mapping[str, float] | None) -> str:
     return f"{found['median']:.2f} ({found['median_low']:.2f}–{found['median_high']:.2f})"
 
 
-def tables(cells: Mapping[Cell, list[dict[str, Any]]]) -> list[str]:
-    head = ("KV of both", "n", "problems")
+def tables(cells: Rows) -> list[str]:
+    head = ("KV of both", "n", "on", "problems")
 
     def lines(cell: Cell, rows: Sequence[Mapping[str, Any]], *told: object) -> tuple[object, ...]:
-        return (*cell, rows[0]["problems"], *told)
+        return (*cell, rows[0]["on"], rows[0]["problems"], *told)
 
     def of(rows: Sequence[Mapping[str, Any]], name: str) -> list[str]:
         return [gain(row[name]) for row in rows[1:]]
@@ -145,7 +155,7 @@ def _did(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
 
 
-def plot(cells: Mapping[Cell, list[dict[str, Any]]], name: str, on: str) -> None:
+def plot(cells: Rows, name: str) -> None:
     series: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for (kv, n), rows in cells.items():
         for rung, row in zip(NAMES, rows, strict=True):
@@ -154,7 +164,7 @@ def plot(cells: Mapping[Cell, list[dict[str, Any]]], name: str, on: str) -> None
     line_plot(
         picture(name),
         series,
-        title=f"Goodput over the stock loop, {on}",
+        title="Goodput over the stock loop",
         x="log2 n",
         y="gain",
         points=True,
@@ -173,12 +183,13 @@ def main() -> None:
         raise SystemExit(f"{asked.folder}: no problem was run on every rung yet")
     runs = [run for cell in found.values() for run, _ in cell]
     problems = read_problems(asked.problems, max(run.problem for run in runs) + 1)
-    cells = rows_of(found, asyncio.run(graded(runs, problems)))
-    keep(asked.name, {"simulated": False, "on": asked.on, "rungs": [*chain(*cells.values())]})
-    note = f"Measured on {asked.on}, real engines."
+    new = rows_of(found, asyncio.run(graded(runs, problems)), asked.on)
+    cells = dict(sorted({**kept_on(asked.name), **new}.items(), key=lambda cell: cell[0][::-1]))
+    keep(asked.name, {"simulated": False, "rungs": [*chain(*cells.values())]})
     page = tables(cells)
+    note = "Measured, real engines."
     keep_tables(asked.name, "Every optimization on real engines", page, "ladder_page", note)
-    plot(cells, asked.name, asked.on)
+    plot(cells, asked.name)
     print("\n\n".join(page))
     report(cells=[[*cell, rows[0]["problems"]] for cell, rows in cells.items()])
 
