@@ -56,7 +56,7 @@ def kv_memory(config: Config) -> Check:
         detail = "moves between the engines if a trial of the card succeeds (the log says so)"
     else:
         detail = (
-            "fixed when the engines start: only quotas within each engine's own move "
+            "divided by the profile when the engines start, for good "
             "([scheduling] mapped_kv is off)"
         )
     return Check(name="kv memory", verdict=GOOD, detail=detail)

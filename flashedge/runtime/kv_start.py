@@ -32,7 +32,7 @@ async def keeper_of(
     pair: Pair, generator: Generator, verifier: Verifier, curves: Curves, config: Config
 ) -> KvKeeper | None:
     """Started. None where it is switched off, or the device keeps each engine's memory where it
-    is, or an engine does not answer: the split is the memory plan's then."""
+    is, or an engine does not answer: each keeps what it started with then."""
     mechanisms = {generator.health().kv_memory, verifier.health().kv_memory}
     if not config.scheduling_kv_split or not mechanisms <= MOVES:
         return None
@@ -68,8 +68,8 @@ async def keeper_by(
     KV that is offloaded may wait; forced: see `KvKeeper`."""
     views = await generator.view(), await verifier.view()
     costs = (
-        cost_of(curves.generator, views[0], generator.max_model_len, max_batch),
-        cost_of(curves.verifier, views[1], verifier.max_model_len, max_batch),
+        cost_seen(curves.generator, views[0], generator.max_model_len, max_batch),
+        cost_seen(curves.verifier, views[1], verifier.max_model_len, max_batch),
     )
     kv_bytes = min(kv_bytes, sum(view.blocks_total * view.block_bytes for view in views))
     link = None
@@ -84,14 +84,28 @@ async def keeper_by(
     return KvKeeper(generator, verifier, costs, curves, kv_bytes=kv_bytes, link=link, forced=forced)
 
 
-def cost_of(curve: CostCurve, view: EngineView, max_model_len: int, max_batch: int) -> EngineCost:
-    """An engine as the split sees it: blocks as they are, its least budget."""
+def cost_seen(curve: CostCurve, view: EngineView, max_model_len: int, max_batch: int) -> EngineCost:
+    """Of an engine that runs: its blocks as they are."""
+    return cost_of(
+        curve,
+        token_bytes=view.block_bytes // view.block_tokens,
+        block_tokens=view.block_tokens,
+        max_model_len=max_model_len,
+        max_batch=max_batch,
+    )
+
+
+def cost_of(
+    curve: CostCurve, *, token_bytes: int, block_tokens: int, max_model_len: int, max_batch: int
+) -> EngineCost:
+    """An engine as the split sees it. token_bytes: of KV; max_model_len: of the longest request,
+    which its budget always holds."""
     return EngineCost(
         curve=curve,
-        kv_bytes_per_token=view.block_bytes // view.block_tokens,
-        block_tokens=view.block_tokens,
+        kv_bytes_per_token=token_bytes,
+        block_tokens=block_tokens,
         max_batch=max_batch,
-        least_bytes=(-(-max_model_len // view.block_tokens) + 1) * view.block_bytes,
+        least_bytes=(-(-max_model_len // block_tokens) + 1) * block_tokens * token_bytes,
     )
 
 

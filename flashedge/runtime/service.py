@@ -36,6 +36,7 @@ from flashedge.runtime.run import Run, RunStatus
 from flashedge.runtime.run_id import check_run_id, new_run_id
 from flashedge.runtime.served_pair import EnginePair, ServedPair, ServiceHealth
 from flashedge.runtime.spec import RunSpec
+from flashedge.runtime.start_split import start_split
 from flashedge.runtime.store import RunStore
 from flashedge.runtime.strategies import search_of
 from flashedge.search.seeds import child_seed
@@ -275,4 +276,5 @@ def build(config: Config) -> Service:
     pair = find_pair(config.pair, config)
     texts = embedding_groups(config)
     store = RunStore(config.state_dir / "runs.sqlite")
-    return Service(config, pair, VllmPair(pair, config), store, Grader(), texts)
+    engines = VllmPair(pair, config, start_split(pair, config))
+    return Service(config, pair, engines, store, Grader(), texts)

@@ -17,7 +17,7 @@ from flashedge.runtime.driver import Outcome
 from flashedge.runtime.engines import Engines
 from flashedge.runtime.kv_curves import Curves
 from flashedge.runtime.kv_keeper import KvKeeper
-from flashedge.runtime.kv_start import cost_of
+from flashedge.runtime.kv_start import cost_seen
 from flashedge.runtime.spec import RunSpec
 from flashedge.scheduling.cost_curves import RooflineCurve
 from flashedge.scheduling.kv_split import HostLink, KvSplit
@@ -97,7 +97,7 @@ async def kept(
     engines = sim_engines(config=ROOM, verifier=verifier)
     views = [await engine.view() for engine in both(engines)]
     curve = RooflineCurve(device=RTX_4090, shape=TINY)
-    costs = [cost_of(curve, view, ROOM.max_model_len, 64) for view in views]
+    costs = [cost_seen(curve, view, ROOM.max_model_len, 64) for view in views]
     curves = Curves(generator=curve, verifier=curve, link_bytes_per_s=1e12, source="a test")
     keeper = KvKeeper(
         engines.generator,

@@ -30,7 +30,7 @@ class VllmPair:
 
     Making it is cheap: it checks versions, settings and checkpoints (ConfigError, CheckpointError)
     and lets the fork server begin its imports. `start` brings both engines up at once; the engines
-    exist from then on.
+    exist from then on. kv_bytes: of generator and verifier when they start, None: by the plan.
     """
 
     generator: VllmGenerator
@@ -38,12 +38,13 @@ class VllmPair:
     stock_generator: Generator
     stock_verifier: Verifier
 
-    def __init__(self, pair: Pair, config: Config) -> None:
+    def __init__(self, pair: Pair, config: Config, kv_bytes: tuple[int, int] | None = None) -> None:
         compat.check_version()
         _check_spill(config)
         compat.prepare_environment(config.threads_per_engine)
         self._pair = pair
         self._config = config
+        self._kv_bytes = kv_bytes or kv_plan(pair, config)
         self._generator_path = resolve_model(pair.generator, config)
         self._verifier_path = resolve_model(pair.verifier, config)
         compat.start_fork_server()
@@ -112,7 +113,7 @@ class VllmPair:
         moves = config.scheduling_kv_split and (
             compat.on_cpu() or (config.scheduling_mapped_kv and card_maps_memory())
         )
-        plan = kv_plan(self._pair, config)
+        plan = self._kv_bytes
         room = sum(plan) if moves else None
         options = self._options(
             "generator", self._pair.generator, self._generator_path, plan[0], room

@@ -1,0 +1,88 @@
+"""What KV each engine is started with."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flashedge.config import load_config
+from flashedge.registry import Pair, find_pair
+from flashedge.runtime import service
+from flashedge.runtime import start_split as module
+from flashedge.runtime.kv_curves import curves_for
+from flashedge.runtime.start_split import WIDE, start_split
+from flashedge.scheduling.kv_split import KvSplit, predicted
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    return {"FLASHEDGE_HOME": str(tmp_path)}
+
+
+def planned(environ: dict[str, str], each_bytes: int) -> Pair:
+    """The bundled pair, half and half of so much."""
+    pair = find_pair("bundled", load_config(environ=environ))
+    memory = replace(pair.memory, generator_kv_bytes=each_bytes, verifier_kv_bytes=each_bytes)
+    return replace(pair, memory=memory)
+
+
+def test_a_wide_level_is_faster_by_it_than_by_halves(environ: dict[str, str]) -> None:
+    config, pair = load_config(environ=environ), planned(environ, 40 * MIB)
+    sizes = start_split(pair, config)
+    assert sum(sizes) == 80 * MIB
+    curves = curves_for(pair, config)
+    generator = module._cost(curves.generator, pair.generator, config)
+    verifier = module._cost(curves.verifier, pair.verifier, config)
+
+    def seconds(generator_bytes: int, verifier_bytes: int) -> float:
+        split = KvSplit(
+            generator_bytes=generator_bytes,
+            verifier_bytes=verifier_bytes,
+            decode_batch=1,
+            prefill_batch=1,
+            generate_s=0.0,
+            verify_s=0.0,
+        )
+        found = predicted(split, WIDE, generator=generator, verifier=verifier)
+        assert found is not None
+        return found
+
+    assert seconds(*sizes) < seconds(40 * MIB, 40 * MIB)
+
+
+def test_off_means_as_planned_or_as_configured(environ: dict[str, str]) -> None:
+    pair = planned(environ, 40 * MIB)
+    off: dict[str, object] = {"scheduling_kv_split": False}
+    assert start_split(pair, load_config(off, environ=environ)) == (40 * MIB, 40 * MIB)
+    given = {**off, "generator_kv_bytes": 50 * MIB}
+    assert start_split(pair, load_config(given, environ=environ)) == (50 * MIB, 40 * MIB)
+
+
+def test_configured_sizes_are_divided_anew(environ: dict[str, str]) -> None:
+    """As while runs go on: `kv_split` off is what keeps each to its own."""
+    config = load_config({"generator_kv_bytes": 60 * MIB}, environ=environ)
+    sizes = start_split(planned(environ, 20 * MIB), config)
+    assert sum(sizes) == 80 * MIB
+    assert sizes == start_split(planned(environ, 40 * MIB), load_config(environ=environ))
+
+
+def test_as_planned_where_it_does_not_hold_a_path(
+    environ: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    assert start_split(planned(environ, MIB), load_config(environ=environ)) == (MIB, MIB)
+    assert "as planned" in caplog.text
+
+
+def test_the_daemon_starts_its_engines_by_it(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[object] = []
+    monkeypatch.setattr("flashedge.engine.vllm.pair.VllmPair", lambda *asked: given.append(asked))
+    config = load_config(environ=environ)
+    service.build(config)
+    pair = find_pair("bundled", config)
+    assert given == [(pair, config, start_split(pair, config))]
