@@ -41,9 +41,10 @@ class Config:
     least cosine of its vectors for two answers to be one; scheduling_prefix_order: paths of a
     level that share KV are handed to the engines together (false: as they come);
     scheduling_speculation: finished paths go on while others generate, where the engine can;
-    scheduling_kv_split: the KV memory of both engines moves to where a level needs it (false: as
-    the pair's memory plan has it, half and half); scheduling_offload: the split may give all of it
-    to each engine in turn, the other's KV waiting in host memory, where that is faster;
+    scheduling_kv_split: the KV memory of both engines together is divided by what levels need, and
+    moves with them where it can (false: as planned, half and half); scheduling_offload: the split
+    may give all of it to each engine in turn, the other's KV waiting in host memory, where that is
+    faster;
     scheduling_offload_to_file: it waits in a file even where memory is not short;
     scheduling_mapped_kv: on CUDA the KV tensors lie in memory that comes and goes, so that the
     split moves there too, if a trial of the card succeeds (off: no card has run it yet);
