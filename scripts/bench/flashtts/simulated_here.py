@@ -1,12 +1,12 @@
 """How far is the simulator from the ratios that `ladder_real` measured on this machine?
 
-    python -m scripts.bench.flashtts.simulated_here [--ladder runs/ladder] [--samples 8]
+    python -m scripts.bench.flashtts.simulated_here [--ladder runs/ladder] [--problems 20]
 
-The ladder's problems again, on engines simulated as this machine: overheads, peak and bandwidth
-of each model are those of the profile's fits (decode for the generator, prefill for the verifier),
-each engine on cores of its own; step lengths are those of fresh samples of the same problems by
-the bundled generator. Nothing is fitted to the ladder. Scores are made up, so trees are other ones:
-what is compared are medians over the problems, of each rung against the stock loop.
+The ladder's first problems again, on engines simulated as this machine: overheads, peak and
+bandwidth of each model are those of the profile's fits (decode for the generator, prefill for the
+verifier), each engine on cores of its own; step lengths are those of fresh samples of the same
+problems by the bundled generator. Nothing is fitted to the ladder. Scores are made up, so trees are
+other ones: what is compared are medians over the problems, of each rung against the stock loop.
 
 Run `flashedge profile` and `ladder_real` first. The last line is JSON.
 """
@@ -15,9 +15,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,7 +29,6 @@ from flashedge.benchmark.live import budget_of
 from flashedge.benchmark.live_run import LiveRun, compared
 from flashedge.benchmark.shapes import pair_shapes
 from flashedge.benchmark.virtual_run import Setup, VirtualRun, run_rung
-from flashedge.cli.progress import bar
 from flashedge.config import Config, load_config
 from flashedge.engine.sim_text import Trace, TraceRow
 from flashedge.engine.vllm.compat import block_tokens
@@ -43,6 +44,7 @@ from profiler.profile import Model
 from scripts.bench.daemon import DATA, report
 from scripts.bench.flashtts.kv_rig import driven, rig
 from scripts.bench.flashtts.ladder_real import digest, kept_in
+from scripts.bench.flashtts.study import in_parallel
 
 ROOM_BYTES = 512 << 20  # of KV while the samples are drawn
 COMPARED = ("speedup", "goodput_gain", "verifier_share")
@@ -108,21 +110,24 @@ def simulated(
     setup: Setup, trace: Trace, cells: Sequence[tuple[str, int]], strategy: str
 ) -> list[LiveRun]:
     """Each (kv, n) on each row of the trace, under every rung, told as a real run is."""
-    runs = []
-    with bar("simulating", len(cells) * len(trace.rows) * len(RUNGS), unit="runs") as advance:
-        for kv, n in cells:
-            _, kv_bytes = budget_of(kv)
-            assert kv_bytes is not None, "the ladder is climbed by sizes"
-            here = replace(setup, kv_bytes=kv_bytes)
-            for row in range(len(trace.rows)):
-                spec = RunSpec(
-                    problem=trace.problem(row), pair="bundled", strategy=strategy, n=n, seed=row
-                )
-                for rung in RUNGS:
-                    run = run_rung(rung, here, trace, row, spec)
-                    runs.append(as_live(run, rung.name, kv, n, row))
-                    advance(1)
-    return runs
+    tasks = [(kv, n, row) for kv, n in cells for row in range(len(trace.rows))]
+    of_this = hashlib.sha256(repr((setup, trace, strategy)).encode()).hexdigest()[:8]
+    done = in_parallel(
+        f"simulated_here-{of_this}", partial(_climbed, setup, trace, strategy), tasks
+    )
+    return [LiveRun.from_json(run) for _, runs in done for run in runs]
+
+
+def _climbed(
+    setup: Setup, trace: Trace, strategy: str, task: tuple[str, int, int]
+) -> list[dict[str, Any]]:
+    kv, n, row = task
+    _, kv_bytes = budget_of(kv)
+    assert kv_bytes is not None, "the ladder is climbed by sizes"
+    here = replace(setup, kv_bytes=kv_bytes)
+    spec = RunSpec(problem=trace.problem(row), pair="bundled", strategy=strategy, n=n, seed=row)
+    runs = [(rung.name, run_rung(rung, here, trace, row, spec)) for rung in RUNGS]
+    return [as_live(run, name, kv, n, row).to_json() for name, run in runs]
 
 
 def as_live(run: VirtualRun, rung: str, kv: str, n: int, problem: int) -> LiveRun:
@@ -172,9 +177,10 @@ def main() -> None:
     parser.add_argument("--ladder", type=Path, default=Path("runs/ladder"))
     parser.add_argument("--strategy", default="beam", help="that the ladder was climbed with")
     parser.add_argument("--samples", type=int, default=8)
+    parser.add_argument("--problems", type=int, default=20, help="at most")
     asked = parser.parse_args()
     with kept_in(asked.ladder, asked.strategy) as kept:
-        real = list(kept.records.values())
+        real = [run for run in kept.records.values() if run.problem < asked.problems]
     if not real:
         raise SystemExit(f"nothing was measured in {asked.ladder}: ladder_real first")
     setup = setup_of(load_config({}))  # complains before the samples are drawn
