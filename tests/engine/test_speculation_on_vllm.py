@@ -248,7 +248,7 @@ async def test_beside_others(generator: VllmGenerator, engines: Engines) -> None
         return await run(engines, spec)
 
     least = generator.max_model_len // view.block_tokens + 2
-    for blocks in (4 * least, view.blocks_total):
+    for blocks in (least + 12, view.blocks_total):
         await generator.budget(blocks * view.block_bytes)
         async with counted(generator) as grown:
             runs = await asyncio.gather(*(later(s, 0.15 * i) for i, s in enumerate(specs)))

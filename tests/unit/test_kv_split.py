@@ -27,7 +27,7 @@ ALONE = Workload(paths=8, context_tokens=0, live_tokens=0, step_tokens=10)
 
 
 def test_a_standing_split_gets_the_batches_of_another_load() -> None:
-    """Hysteresis keeps bytes; a limit of a small level must not hold back a large one."""
+    """Hysteresis keeps bytes; what is told of a small level is not told of a large one."""
     few = replace(LEVEL, paths=4, live_tokens=1600)
     standing = split_of(3000 * MIB, few)
     assert (standing.decode_batch, standing.prefill_batch) == (4, 4)

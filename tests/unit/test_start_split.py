@@ -13,7 +13,7 @@ from flashedge.runtime import service
 from flashedge.runtime import start_split as module
 from flashedge.runtime.kv_curves import curves_for
 from flashedge.runtime.start_split import WIDE, start_split
-from flashedge.scheduling.kv_split import KvSplit, predicted
+from flashedge.scheduling.kv_split import halves, predicted
 
 MIB = 1 << 20
 
@@ -35,23 +35,16 @@ def test_a_wide_level_is_faster_by_it_than_by_halves(environ: dict[str, str]) ->
     sizes = start_split(pair, config)
     assert sum(sizes) == 80 * MIB
     curves = curves_for(pair, config)
-    generator = module._cost(curves.generator, pair.generator, config)
-    verifier = module._cost(curves.verifier, pair.verifier, config)
-
-    def seconds(generator_bytes: int, verifier_bytes: int) -> float:
-        split = KvSplit(
-            generator_bytes=generator_bytes,
-            verifier_bytes=verifier_bytes,
-            decode_batch=1,
-            prefill_batch=1,
-            generate_s=0.0,
-            verify_s=0.0,
-        )
-        found = predicted(split, WIDE, generator=generator, verifier=verifier)
-        assert found is not None
-        return found
-
-    assert seconds(*sizes) < seconds(40 * MIB, 40 * MIB)
+    costs = {
+        "generator": module._cost(curves.generator, pair.generator, config),
+        "verifier": module._cost(curves.verifier, pair.verifier, config),
+    }
+    half = halves(80 * MIB, **costs)
+    split = replace(half, generator_bytes=sizes[0], verifier_bytes=sizes[1])
+    half_s, split_s = (predicted(each, WIDE, **costs) for each in (half, split))
+    assert half_s is not None
+    assert split_s is not None
+    assert split_s < half_s
 
 
 def test_off_means_as_planned_or_as_configured(environ: dict[str, str]) -> None:
