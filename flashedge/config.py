@@ -51,6 +51,7 @@ class Config:
     scheduling_spill_bytes: host memory of each engine for KV that it evicts, CUDA alone;
     scheduling_early_scores: steps are scored as they come, while others of their level generate
     (not given: on CPU, where each engine has processors of its own);
+    scheduling_score_once: equal paths of a run are scored by one pass (false: each by its own);
     scheduling_lookahead: what they finish is scored together with the step before (off: on the
     simulated engines it costs more than it saves).
     """
@@ -78,6 +79,7 @@ class Config:
     scheduling_mapped_kv: bool = False
     scheduling_spill_bytes: int | None = None
     scheduling_early_scores: bool | None = None
+    scheduling_score_once: bool = True
     scheduling_lookahead: bool = False
     state_dir: Path
     cache_dir: Path

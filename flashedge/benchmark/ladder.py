@@ -2,7 +2,7 @@
 
 Which switch a rung turns on is said here and nowhere else: the simulation reads it, and so does
 the bench on real engines, whose switches are the keys of `[scheduling]`. The rungs are the paper's
-(arXiv 2509.00195 §6); what is not is off on all of them.
+(arXiv 2509.00195 §6); what is not is off on all of them. `ONCE` is ours, beside the last of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from flashedge.errors import NotFound
 
-SWITCHES = ("prefix_order", "kv_split", "speculation", "lookahead")
+SWITCHES = ("prefix_order", "kv_split", "speculation", "lookahead", "score_once")
 NO_RUNGS = ("early_scores",)
 PREFIX = "scheduling_"  # of a switch as a field of Config
 
@@ -52,14 +52,20 @@ def _rungs() -> Iterable[Rung]:
         yield Rung(name=name, about=about, switches=on)
 
 
-RUNGS: tuple[Rung, ...] = tuple(_rungs())
+RUNGS: tuple[Rung, ...] = tuple(_rungs())  # of the paper
+ONCE = Rung(
+    name="+P+M+S+once",
+    about="+ equal paths scored once (ours), no lookahead",
+    switches=frozenset(SWITCHES) - {"lookahead"},
+)
+ALL = (*RUNGS, ONCE)
 
 
 def rungs(names: Collection[str] | None = None) -> tuple[Rung, ...]:
     """Those of that name in the order of the ladder, all for None; the stock loop, what the
     others are compared with, is always the first. Raises NotFound."""
-    known = {rung.name for rung in RUNGS}
+    known = {rung.name for rung in ALL}
     for name in names or ():
         if name not in known:
             raise NotFound(f"there is no rung {name!r}", mend=f"known: {', '.join(known)}")
-    return tuple(r for r in RUNGS if names is None or r.stock or r.name in names)
+    return tuple(r for r in ALL if names is None or r.stock or r.name in names)

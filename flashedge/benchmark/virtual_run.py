@@ -41,7 +41,7 @@ class Setup:
     both engines take turns on one device); kv_bytes: for both engines together; link: for offload,
     None: none; limits: most tokens of prompt and path, for generator and verifier; flat:
     speculation takes the places that cost next to nothing (see `BatchView`), else those that
-    finished beams left; truncation: see `SimSpeculator`."""
+    finished beams left; truncation: see `SimSpeculator`; common: see `SimModel`."""
 
     device: Device
     verifier_device: Device | None = None
@@ -54,6 +54,7 @@ class Setup:
     max_num_seqs: int = 256
     flat: bool = True
     truncation: float | None = None
+    common: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +123,7 @@ async def _searched(
     gate = asyncio.Lock() if setup.verifier_device is None else None
     generator = SimulatedGenerator(
         _config(setup, setup.device, setup.generator, setup.limits[0]),
-        SimModel(trace),
+        SimModel(trace, common=setup.common),
         gate=gate,
         truncation=setup.truncation,
     )
@@ -140,6 +141,7 @@ async def _searched(
         order=order or (sweep_order if "prefix_order" in rung.switches else arrival_order),
         speculation="speculation" in rung.switches,
         lookahead="lookahead" in rung.switches,
+        score_once="score_once" in rung.switches,
     )
 
     def note(event: Event) -> None:

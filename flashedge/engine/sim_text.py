@@ -151,13 +151,16 @@ class SimModel:
     """Next tokens as a pure function of (seed, absolute position, all tokens before).
 
     Temperature 0 leaves the seed out; any other temperature, top-k and top-p change nothing.
-    right: the share of paths that box the problem's right answer.
+    right: the share of paths that box the problem's right answer; common: the chance that a step
+    is written in the words of greedy decoding, as small models often do (log-probabilities are
+    told as if it were 0). Then siblings agree in a share of common² of all pairs.
     """
 
-    def __init__(self, trace: Trace, *, right: float = 0.6) -> None:
+    def __init__(self, trace: Trace, *, right: float = 0.6, common: float = 0.0) -> None:
         if not trace.rows:
             raise ValueError("the trace is empty")
         self.right = right
+        self.common = common
         self._trace = trace
         self._levels: dict[tuple[int, int], _Level] = {}
 
@@ -192,6 +195,8 @@ class Reader:
         self._model = model
         self._row = model.row(ids[:start])
         self._answer = digest(ids[:start]) % NUM_ANSWERS
+        ended = (i + 1 for i in range(len(ids) - 1, start - 1, -1) if ids[i] == BLANK_LINE)
+        self._before = digest(ids[: next(ended, start)])  # of all before the step
         self._hash = _hash(ids)
         self._position = len(ids)
         self._step = self._length = 0
@@ -204,14 +209,27 @@ class Reader:
         self._hash.update(array("I", (token,)).tobytes())
         self._position += 1
         self._track(token)
+        if token == BLANK_LINE:
+            self._before = self._context()
 
     def draw(self, seed: int | None) -> tuple[int, float]:
         """The next token and its log-probability. seed None: greedy."""
-        context = int.from_bytes(self._hash.digest(), "little")
-        noise = mix64(context) if seed is None else mix64(mix64(seed, self._position), context)
+        context = self._context()
+        if seed is None or self._common(seed):
+            noise = mix64(context)
+        else:
+            noise = mix64(mix64(seed, self._position), context)
         return self._choose((noise >> 10) / 2**53, mix64(noise))
 
     # ------------------------------------------------------------ inner
+
+    def _context(self) -> int:
+        return int.from_bytes(self._hash.digest(), "little")
+
+    def _common(self, seed: int) -> bool:
+        """The same for all of a step."""
+        common = self._model.common
+        return common > 0 and (mix64(seed, self._before) >> 10) / 2**53 < common
 
     def _track(self, token: int) -> None:
         self._token = token

@@ -53,7 +53,7 @@ class Engines:
     """order: in which the paths of a level are handed to them; speculation: the generator goes on
     past finished steps while others generate, if it can; lookahead: what it finished there is
     scored together with the step before; early_scores: steps are scored as they come, while others
-    of their level generate. None changes a result."""
+    of their level generate; score_once: equal paths share one score. None changes a result."""
 
     generator: Generator
     verifier: Verifier
@@ -63,6 +63,7 @@ class Engines:
     speculation: bool = True
     lookahead: bool = False
     early_scores: bool = False
+    score_once: bool = True
 
 
 async def retried(

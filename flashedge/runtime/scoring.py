@@ -17,6 +17,7 @@ from flashedge.runtime.engines import Engines, retried
 from flashedge.runtime.foresight import Following, Foresight
 from flashedge.runtime.profiles import device_kind
 from flashedge.runtime.recall import Recall
+from flashedge.runtime.score_once import ScoreOnce
 from flashedge.runtime.stopwatch import Stopwatch
 from flashedge.search.base import Scored, Search
 from flashedge.search.tree import Tree
@@ -48,7 +49,7 @@ class Scoring:
         on_restart: Callable[[float], None],
     ) -> None:
         self._problem = problem
-        self._verifier = engines.verifier
+        self._verifier = ScoreOnce(engines.verifier) if engines.score_once else engines.verifier
         self._foresight = foresight
         self._recall = recall
         self._on_restart = on_restart

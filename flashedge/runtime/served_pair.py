@@ -190,6 +190,7 @@ class ServedPair:
             speculation=config.scheduling_speculation and not stock,
             lookahead=config.scheduling_lookahead and not stock,
             early_scores=scores_early(config) and not stock,
+            score_once=config.scheduling_score_once and not stock,
         )
 
     def memory_for(

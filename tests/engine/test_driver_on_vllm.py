@@ -78,10 +78,21 @@ async def test_twice_and_beside_others(engines: Engines, spec: RunSpec) -> None:
 
 
 async def test_the_stock_twin_finds_the_same_tree(pair: VllmPair, engines: Engines) -> None:
-    stock = replace(engines, generator=pair.stock_generator, verifier=pair.stock_verifier)
+    """Where some paths are equal: the stock verifier scores each of them."""
+    stock = replace(
+        engines,
+        generator=pair.stock_generator,
+        verifier=pair.stock_verifier,
+        score_once=False,
+    )
+    equal = 0
     for spec in (BEAM, replace(BEST, problem=HARD[1]), replace(BEAM, problem=EASY[0])):
         ours = await drive(engines, spec)
         assert (await drive(stock, spec)).outcome == ours.outcome
+        tree = ours.outcome.tree
+        paths = [tree.path_steps(node) for node in tree.nodes]
+        equal += len(paths) - len(set(paths))
+    assert equal > 0
     await assert_idle(engines)
 
 
@@ -111,7 +122,8 @@ async def test_an_engine_killed_in_mid_run(pair: VllmPair, engines: Engines, whi
             level.discard(event.node)
 
     outcome = await driver_of(engines, spec, emit).run()
-    expected = await drive(replace(engines, verifier=pair.stock_verifier), spec)
+    stock = replace(engines, verifier=pair.stock_verifier, score_once=False)
+    expected = await drive(stock, spec)
     assert outcome == expected.outcome
     assert folded(events) == nodes_of(expected.outcome.tree, spec)
     told = [event.engine for event in events if isinstance(event, EngineRestarted)]

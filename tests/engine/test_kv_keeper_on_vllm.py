@@ -102,7 +102,7 @@ async def test_trees_while_it_is_mapped_and_unmapped(mapped_pair: VllmPair) -> N
 
 
 async def same_trees(pair: VllmPair, engines: Engines, *, in_turn: bool) -> None:
-    stock = replace(engines, speculation=False)
+    stock = replace(engines, speculation=False, score_once=False)
     engines = replace(engines, early_scores=True)
     plain = [await driver_of(stock, spec, lambda _: None).run() for spec in SPECS]
     views = await pair.generator.view(), await pair.verifier.view()

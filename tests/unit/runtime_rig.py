@@ -58,11 +58,12 @@ def sim_engines(
     config: SimConfig = CONFIG,
     generator: Faults | None = None,
     verifier: Faults | None = None,
+    model: SimModel = MODEL,
 ) -> Engines:
     """A pair on one device, with the real grader (which settles whole numbers by itself)."""
     gate = asyncio.Lock()
     return Engines(
-        generator=SimulatedGenerator(config, MODEL, faults=generator, gate=gate),
+        generator=SimulatedGenerator(config, model, faults=generator, gate=gate),
         verifier=SimulatedVerifier(config, faults=verifier, gate=gate),
         grader=Grader(),
     )

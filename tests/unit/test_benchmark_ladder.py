@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flashedge.benchmark.ladder import NO_RUNGS, PREFIX, RUNGS, SWITCHES, rungs
+from flashedge.benchmark.ladder import ALL, NO_RUNGS, ONCE, PREFIX, RUNGS, SWITCHES, rungs
 from flashedge.benchmark.lengths import WORKLOADS, spread, trace_of
 from flashedge.benchmark.simulate import Bench, Question, answered, figures, understood
 from flashedge.benchmark.virtual_run import VirtualRun, run_rung
@@ -48,25 +48,28 @@ def test_each_rung_adds_one_switch_to_the_one_before() -> None:
     assert not suffix.stock
     assert not suffix.switches
     before = suffix.switches
-    for rung, switch in zip(others, SWITCHES, strict=True):
+    *papers, ours = SWITCHES
+    for rung, switch in zip(others, papers, strict=True):
         assert rung.switches == before | {switch}
         before = rung.switches
+    assert ONCE.switches == others[-2].switches | {ours}
 
 
 def test_switches_are_fields_of_the_configuration_or_said_to_be_missing() -> None:
     fields = {f.name for f in dataclasses.fields(Config)}
-    full = RUNGS[-1]
-    known = {PREFIX + switch for switch in SWITCHES} & fields
-    others = dict.fromkeys((PREFIX + switch for switch in NO_RUNGS), False)
-    assert full.settings(fields) == dict.fromkeys(known, True) | others
-    assert set(full.missing(fields)) == {s for s in SWITCHES if PREFIX + s not in fields}
-    assert full.missing(()) == SWITCHES
+    every = {PREFIX + switch for switch in (*SWITCHES, *NO_RUNGS)}
+    assert every <= fields
+    for rung in ALL:
+        on = {PREFIX + switch for switch in rung.switches}
+        assert rung.settings(fields) == {switch: switch in on for switch in every}
+        assert not rung.missing(fields)
+        assert set(rung.missing(())) == rung.switches
     assert set(NAMED["suffix"].settings(fields).values()) == {False}
 
 
 def test_some_rungs_by_name_in_order_with_the_stock_loop() -> None:
     assert [r.name for r in rungs(["+P+M", "suffix"])] == ["stock", "suffix", "+P+M"]
-    assert rungs() == RUNGS
+    assert rungs() == ALL
     with pytest.raises(NotFound) as e:
         rungs(["+Q"])
     assert "+lookahead" in str(e.value.mend)

@@ -9,7 +9,7 @@ import pytest
 
 from flashedge.benchmark.live_run import LiveRun
 from scripts.bench.flashtts import ladder_page, study
-from scripts.bench.flashtts.ladder_page import NAMES, read, rows_of, tables
+from scripts.bench.flashtts.ladder_page import BEST, NAMES, read, rows_of, tables
 from scripts.bench.flashtts.ladder_real import DID
 
 HERE = "here"
@@ -57,13 +57,24 @@ def test_gains_are_of_each_problem_and_of_the_rung_before(folder: Path) -> None:
     cells = rows_of(read(folder), {(0, "4"): True, (1, "4"): False}, HERE)
     ((cell, rows),) = cells.items()
     assert cell == ("34MiB", 16)
-    assert [row["rung"] for row in rows] == NAMES
-    assert {row["problems"] for row in rows} == {2}
-    assert [row["speedup"]["median"] for row in rows] == [1, 2, 4, 8, 16, 32]
-    assert [row["step"]["median"] for row in rows[1:]] == [2] * 5
-    assert rows[0]["preemptions"] == 0
-    assert [rows[4][name] for name in ("preemptions", "split_moves", "offloads")] == [3, 2, 1]
-    assert rows[4]["right"] == 0.5
+    assert list(rows) == [row["rung"] for row in rows.values()] == NAMES
+    assert {row["problems"] for row in rows.values()} == {2}
+    assert [row["speedup"]["median"] for row in rows.values()] == [1, 2, 4, 8, 16, 32, 64]
+    assert rows["stock"]["step"] is None
+    assert [rows[name]["step"]["median"] for name in NAMES[1:]] == [2, 2, 2, 2, 2, 4]
+    assert rows["stock"]["preemptions"] == 0
+    assert [rows[BEST][name] for name in ("preemptions", "split_moves", "offloads")] == [3, 2, 1]
+    assert rows[BEST]["right"] == 0.5
+
+
+def test_a_rung_that_was_not_run_is_a_dash(folder: Path) -> None:
+    file = folder / "runs.jsonl"
+    kept = [line for line in file.read_text().splitlines() if '"+P+M"' not in line]
+    file.write_text("\n".join(kept))
+    cells = rows_of(read(folder), {}, HERE)
+    assert list(cells["34MiB", 16]) == [name for name in NAMES if name != "+P+M"]
+    assert cells["34MiB", 16][BEST]["step"] is None
+    assert "| 4.00 (4.00–4.00) | - | 16.00 (16.00–16.00) |" in tables(cells)[1]
 
 
 def test_the_tables_tell_of_trees_that_differ(folder: Path) -> None:

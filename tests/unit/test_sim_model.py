@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from flashedge.engine.sim_text import NEXT, SimCodec, SimModel, Trace
+from flashedge.engine.sim_text import BLANK_LINE, EOS, NEXT, SimCodec, SimModel, Trace
 from flashedge.scheduling.roofline import QWEN25_7B, RTX_4090, Work, step_time_s
 
 TRACE = Trace.read(Path(__file__).parent.parent / "data" / "step_lengths_small.jsonl")
@@ -45,14 +46,35 @@ def test_step_lengths_are_those_of_one_row(row: int) -> None:
     assert seen == {len(s) for s in samples}
 
 
-def test_the_reader_takes_up_anywhere() -> None:
+@pytest.mark.parametrize("model", [MODEL, SimModel(TRACE, common=0.5)])
+def test_the_reader_takes_up_anywhere(model: SimModel) -> None:
     ids = list(SimCodec().encode_chat(TRACE.problem(3).messages))
-    reader = MODEL.reader(ids)
+    reader = model.reader(ids)
     for _ in range(120):
-        assert MODEL.reader(ids).draw(9) == reader.draw(9)
+        assert model.reader(ids).draw(9) == reader.draw(9)
         token, _ = reader.draw(9)
         reader.read(token)
         ids.append(token)
+
+
+def test_siblings_agree_as_often_as_common_says() -> None:
+    """Of 400 steps from the same place a half in the commonest words, the others all different."""
+    model = SimModel(TRACE, common=0.5)
+    prompt = list(SimCodec().encode_chat(TRACE.problem(3).messages))
+    steps = [_step(model, [*prompt, *_step(MODEL, prompt, 0)], seed) for seed in range(400)]
+    (commonest, times), (_, next_times) = Counter(steps).most_common(2)
+    assert commonest == _step(model, [*prompt, *_step(MODEL, prompt, 0)], None)
+    assert 160 <= times <= 240  # four deviations around 200
+    assert next_times == 1
+
+
+def _step(model: SimModel, ids: list[int], seed: int | None) -> tuple[int, ...]:
+    """The step that follows `ids`."""
+    reader, step = model.reader(ids), [NEXT]
+    while step[-1] not in (BLANK_LINE, EOS):
+        step.append(reader.draw(seed)[0])
+        reader.read(step[-1])
+    return tuple(step[1:])
 
 
 def test_tokens_depend_on_seed_position_and_context() -> None:

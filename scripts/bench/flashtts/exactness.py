@@ -71,6 +71,7 @@ async def case(
         grader=grader,
         order=arrival_order,
         speculation=False,
+        score_once=False,
     )
     expected = await each(partial(driven, None, stock), specs, setting.at_once)
     await emptied(pair)

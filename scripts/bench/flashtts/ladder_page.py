@@ -3,9 +3,10 @@
     python -m scripts.bench.flashtts.ladder_page [runs/ladder] [--name ladder] [--on "two cores"]
 
 Reads runs.jsonl of `ladder_real` or of `flashedge bench flashtts`, and only those problems that
-were run on every rung. Gains are ratios on the same problem: their median over the problems, with
-its 95 % bootstrap interval. Sizes and widths that are on the page and not in the folder stay as
-they are, with the device that they were measured on. The last line is JSON.
+were run on every rung that their KV size and n were run on. Gains are ratios on the same problem:
+their median over the problems, with its 95 % bootstrap interval. Sizes and widths that are on the
+page and not in the folder stay as they are, with the device that they were measured on. The last
+line is JSON.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ import argparse
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from itertools import chain, pairwise
+from collections.abc import Mapping
+from itertools import chain
 from math import log2
 from pathlib import Path
 from typing import Any
 
 from flashedge.benchmark.grades import graded
-from flashedge.benchmark.ladder import RUNGS
+from flashedge.benchmark.ladder import ALL, ONCE, RUNGS
 from flashedge.benchmark.live_run import LiveRun, compared
 from flashedge.plots import line_plot
 from flashedge.problem_file import read_problems
@@ -30,11 +31,13 @@ from scripts.bench.daemon import report
 from scripts.bench.flashtts.ladder_real import DID, PROBLEMS
 from scripts.bench.flashtts.study import DOCS, keep, keep_tables, picture, table
 
-NAMES = [rung.name for rung in RUNGS]
-BEST = NAMES[-2]  # what the product does by default, lookahead left out
+NAMES = [rung.name for rung in ALL]
+STOCK, SUFFIX = NAMES[:2]
+BEST = RUNGS[-2].name  # all that is the paper's and on by default: lookahead is not
+BEFORE = {**dict(zip(NAMES[1:], NAMES, strict=False)), ONCE.name: BEST}  # what a rung adds to
 Cell = tuple[str, int]  # KV, n
 Runs = dict[Cell, list[tuple[LiveRun, Mapping[str, int]]]]  # with what the mechanisms did
-Rows = dict[Cell, list[dict[str, Any]]]  # one a rung
+Rows = dict[Cell, dict[str, dict[str, Any]]]  # one a rung
 
 
 def read(folder: Path) -> Runs:
@@ -48,35 +51,37 @@ def read(folder: Path) -> Runs:
         did = {name: fields.pop(name, 0) for name in DID}
         run = LiveRun.from_json(fields)
         found[run.kv, run.n, run.problem].append((run, did))
+    rungs: dict[Cell, set[str]] = defaultdict(set)
+    for (kv, n, _), runs in found.items():
+        rungs[kv, n] |= {run.rung for run, _ in runs}
     cells: Runs = defaultdict(list)
     for (kv, n, _), runs in found.items():
-        if {run.rung for run, _ in runs} >= set(NAMES):
+        if {run.rung for run, _ in runs} == rungs[kv, n]:
             cells[kv, n] += runs
     return cells
 
 
 def kept_on(name: str) -> Rows:
     """What the page says already."""
-    file, cells = DOCS / f"{name}.json", defaultdict(list)
+    file, cells = DOCS / f"{name}.json", defaultdict[Cell, dict[str, Any]](dict)
     for row in json.loads(file.read_text(encoding="utf-8"))["rungs"] if file.exists() else ():
-        cells[row["kv"], row["n"]].append(row)
+        cells[row["kv"], row["n"]][row["rung"]] = row
     return cells
 
 
 def rows_of(cells: Runs, right: Mapping[Any, bool], on: str) -> Rows:
     """For each cell a row a rung, in the ladder's order: against the stock loop, and as `step`
-    against the rung before it."""
+    against the rung that it adds to."""
     found = {}
     for cell, runs in cells.items():
-        told = {row["rung"]: row for row in compared([run for run, _ in runs], right)}
-        for before, name in pairwise(NAMES):
-            two = [run for run, _ in runs if run.rung in (before, name)]
-            row = next(row for row in compared(two, {}, first=before) if row["rung"] == name)
-            told[name]["step"] = row["speedup"]
-        for name in NAMES:
+        rows = {row["rung"]: row for row in compared([run for run, _ in runs], right)}
+        found[cell] = told = {name: rows[name] for name in NAMES if name in rows}
+        for name, row in told.items():
             did = [did for run, did in runs if run.rung == name]
-            told[name].update({key: mean([one[key] for one in did]) for key in DID}, on=on)
-        found[cell] = [told[name] for name in NAMES]
+            row.update({key: mean([one[key] for one in did]) for key in DID}, on=on, step=None)
+            if (before := BEFORE.get(name)) in told:
+                two = [run for run, _ in runs if run.rung in (before, name)]
+                row["step"] = compared(two, {}, first=before)[-1]["speedup"]
     return found
 
 
@@ -92,17 +97,17 @@ def gain(found: Mapping[str, float] | None) -> str:
 def tables(cells: Rows) -> list[str]:
     head = ("KV of both", "n", "on", "problems")
 
-    def lines(cell: Cell, rows: Sequence[Mapping[str, Any]], *told: object) -> tuple[object, ...]:
-        return (*cell, rows[0]["on"], rows[0]["problems"], *told)
+    def lines(cell: Cell, rows: Mapping[str, Any], *told: object) -> tuple[object, ...]:
+        return (*cell, rows[STOCK]["on"], rows[STOCK]["problems"], *told)
 
-    def of(rows: Sequence[Mapping[str, Any]], name: str) -> list[str]:
-        return [gain(row[name]) for row in rows[1:]]
+    def of(rows: Mapping[str, Any], key: str) -> list[str]:
+        return [gain(rows[name][key] if name in rows else None) for name in NAMES[1:]]
 
     items = list(cells.items())
     return [
         table(
             (*head, "stock, tokens/s", *NAMES[1:]),
-            [lines(c, r, f"{r[0]['goodput']:.0f}", *of(r, "goodput_gain")) for c, r in items],
+            [lines(c, r, f"{r[STOCK]['goodput']:.0f}", *of(r, "goodput_gain")) for c, r in items],
             "Goodput over the stock loop's",
         ),
         table(
@@ -112,12 +117,13 @@ def tables(cells: Rows) -> list[str]:
         ),
         table(
             (*head, *NAMES[1:]),
-            [lines(c, r, *(gain(row["step"]) for row in r[1:])) for c, r in items],
-            "Each optimization alone: seconds of the rung before over the rung's",
+            [lines(c, r, *of(r, "step")) for c, r in items],
+            "Each optimization alone: seconds of the rung before over the rung's "
+            f"(of {BEST} over {ONCE.name}'s)",
         ),
         table(
             (*head, *NAMES),
-            [lines(c, r, *(_parts(row) for row in r)) for c, r in items],
+            [lines(c, r, *(_parts(r.get(name)) for name in NAMES)) for c, r in items],
             "Median seconds: all, generator + verifier",
         ),
         table(
@@ -133,20 +139,21 @@ def tables(cells: Rows) -> list[str]:
     ]
 
 
-def _parts(row: Mapping[str, Any]) -> str:
+def _parts(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return "-"
     return f"{row['latency_s']:.2f}: {row['generator_s']:.2f} + {row['verifier_s']:.2f}"
 
 
 def _did_names() -> tuple[str, ...]:
-    return (NAMES[1], BEST, "preempted: stock", BEST, "split moves", "offloads", "begun ahead")
+    return (SUFFIX, BEST, "preempted: stock", BEST, "split moves", "offloads", "begun ahead")
 
 
-def _did(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    by = dict(zip(NAMES, rows, strict=True))
-    stock, suffix, best = by["stock"], by["suffix"], by[BEST]
+def _did(rows: Mapping[str, Any]) -> list[str]:
+    stock, suffix, best = rows[STOCK], rows[SUFFIX], rows[BEST]
     return [
         "-" if stock["right"] is None else f"{stock['right']:.0%}",
-        f"{min(row['same_trees'] for row in rows):.0%}",
+        f"{min(row['same_trees'] for row in rows.values()):.0%}",
         *(f"{row['reuse']:.0%}" for row in (stock, suffix, best)),
         *(f"{row['preemptions']:.1f}" for row in (stock, best)),
         f"{best['split_moves']:.1f}",
@@ -158,8 +165,8 @@ def _did(rows: Sequence[Mapping[str, Any]]) -> list[str]:
 def plot(cells: Rows, name: str) -> None:
     series: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for (kv, n), rows in cells.items():
-        for rung, row in zip(NAMES, rows, strict=True):
-            if rung in (NAMES[1], BEST):
+        for rung, row in rows.items():
+            if rung in (SUFFIX, BEST, ONCE.name):
                 series[f"{kv}, {rung}"].append((log2(n), row["goodput_gain"]["median"]))
     line_plot(
         picture(name),
@@ -185,13 +192,16 @@ def main() -> None:
     problems = read_problems(asked.problems, max(run.problem for run in runs) + 1)
     new = rows_of(found, asyncio.run(graded(runs, problems)), asked.on)
     cells = dict(sorted({**kept_on(asked.name), **new}.items(), key=lambda cell: cell[0][::-1]))
-    keep(asked.name, {"simulated": False, "rungs": [*chain(*cells.values())]})
+    keep(
+        asked.name,
+        {"simulated": False, "rungs": [*chain(*(rows.values() for rows in cells.values()))]},
+    )
     page = tables(cells)
     note = "Measured, real engines."
     keep_tables(asked.name, "Every optimization on real engines", page, "ladder_page", note)
     plot(cells, asked.name)
     print("\n\n".join(page))
-    report(cells=[[*cell, rows[0]["problems"]] for cell, rows in cells.items()])
+    report(cells=[[*cell, rows[STOCK]["problems"]] for cell, rows in cells.items()])
 
 
 if __name__ == "__main__":

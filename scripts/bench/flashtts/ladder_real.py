@@ -28,7 +28,7 @@ from typing import Any
 
 from flashedge.benchmark.goodput import goodput
 from flashedge.benchmark.grades import graded
-from flashedge.benchmark.ladder import RUNGS, Rung
+from flashedge.benchmark.ladder import ALL, Rung
 from flashedge.benchmark.live import budget_of
 from flashedge.benchmark.live_run import LiveRun, Which, compared
 from flashedge.events import Event, NodesMarked
@@ -44,7 +44,7 @@ from flashedge.types import NodeId, Problem
 from scripts.bench.daemon import DATA, report
 from scripts.bench.flashtts.kv_rig import Rig, driven, emptied, rig
 
-BY_NAME = {rung.name: rung for rung in RUNGS}
+BY_NAME = {rung.name: rung for rung in ALL}
 PROBLEMS = DATA / "heldout.jsonl"
 DID = ("preemptions", "split_moves", "offloads")
 
@@ -75,6 +75,7 @@ class Ladder:
             order=sweep_order if "prefix_order" in rung.switches else arrival_order,
             speculation="speculation" in rung.switches,
             lookahead="lookahead" in rung.switches,
+            score_once="score_once" in rung.switches,
         )
 
     async def run(self, which: Which, problem: FileProblem) -> LadderRun:
