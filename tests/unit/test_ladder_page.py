@@ -38,11 +38,12 @@ def run(rung: str, problem: int, seconds: float, tree: str = "t") -> LiveRun:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two problems on every rung, each rung twice as fast as the one before; a third cut off."""
+    """Two problems on every rung, each rung twice as fast as the one before, the second from the
+    last rung to the first; a third cut off."""
     runs = [
         run(name, problem, 64 / 2**place * (problem + 1))
-        for problem in (0, 1)
-        for place, name in enumerate(NAMES)
+        for problem in (1, 0)
+        for place, name in list(enumerate(NAMES))[:: 1 - 2 * problem]
     ]
     runs.append(run("stock", 2, 1000.0))
     lines: list[dict[str, object]] = [{"settings": {}}]

@@ -81,7 +81,11 @@ def rows_of(cells: Runs, right: Mapping[Any, bool], on: str) -> Rows:
             row.update({key: mean([one[key] for one in did]) for key in DID}, on=on, step=None)
             if (before := BEFORE.get(name)) in told:
                 two = [run for run, _ in runs if run.rung in (before, name)]
-                row["step"] = compared(two, {}, first=before)[-1]["speedup"]
+                (row["step"],) = (
+                    other["speedup"]
+                    for other in compared(two, {}, first=before)
+                    if other["rung"] == name
+                )
     return found
 
 
