@@ -43,7 +43,8 @@ from flashedge.types import NodeId, Problem, TokenIds
 from tests.contracts.engine_rig import settle
 
 STEPS = ((6, 9, 4, 7), (5, 8, 6), (6, 7, 5, 8, 6), (4, 9, 5), (5, 6, 7, 6, 5))
-MODEL = SimModel(Trace((TraceRow(prompt_tokens=8, step_tokens=STEPS),)))
+TRACE = Trace((TraceRow(prompt_tokens=8, step_tokens=STEPS),))
+MODEL = SimModel(TRACE)
 TINY = ModelShape(name="tiny", params=2**22, layers=2, heads=1, kv_heads=1, head_dim=16)
 CONFIG = SimConfig(shape=TINY, kv_bytes=4096 * TINY.kv_bytes_per_token, max_model_len=256)
 TIGHT = replace(CONFIG, block_tokens=4, kv_bytes=512 * TINY.kv_bytes_per_token)

@@ -19,8 +19,8 @@ from flashedge.search.catalog import STRATEGIES
 from tests.unit.runtime_rig import (
     BEAM,
     CONFIG,
-    MODEL,
     PROBLEM,
+    TRACE,
     assert_nothing_left,
     drive,
     driver_of,
@@ -29,7 +29,7 @@ from tests.unit.runtime_rig import (
 
 REQUEST = ScoreRequest(problem=PROBLEM, steps=("Next w1 w2",))
 OTHER = replace(REQUEST, steps=("Next w1 w3",))
-TWINS = SimModel(MODEL._trace, common=0.7)  # half of all sibling pairs are the same words
+TWINS = SimModel(TRACE, common=0.7)  # half of all sibling pairs are the same words
 
 
 @pytest.fixture
