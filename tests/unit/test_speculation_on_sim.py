@@ -135,7 +135,7 @@ async def test_steps_scored_ahead_need_no_call_of_their_own() -> None:
     for on in (False, True):
         engines = engines_with(lookahead=on)
         verifier: Any = CountingVerifier(engines.verifier)
-        engines = replace(engines, verifier=verifier)
+        engines = replace(engines, verifier=verifier, score_once=False)
         trees = []
         for problem in PROBLEMS:
             run = await run_told(engines, spec_for(problem, **WIDE))
