@@ -15,6 +15,7 @@ Checked with vLLM 0.32.0. Seams used beyond the public API:
 - the first of vLLM's two model runners, whose logits processors noise.py is made for; the second
   is the default on CUDA;
 - `vllm.v1.engine.utils.get_mp_context`, replaced below on CPU by a preloaded fork server;
+- `EngineCoreOutputs`, the message of an engine process (`learn_messages`);
 - `AsyncLLM.output_processor.propagate_error` and `engine_core.resources.engine_manager`
   (process.py), to fail open requests at once when the process dies.
 Another minor version is refused unless FLASHEDGE_ALLOW_VLLM=1.
@@ -104,3 +105,16 @@ def patch_process_start() -> None:
 
     method = "forkserver" if on_cpu() else "spawn"
     utils.get_mp_context = lambda: multiprocessing.get_context(method)
+
+
+def learn_messages() -> None:
+    """Let msgspec look at vLLM's messages before two engines start in two threads.
+
+    The first decoder of a type shows others what it has found before it is whole (msgspec 0.22):
+    a second one, made in another thread meanwhile and used at once, ends this process by signal 11.
+    """
+    from msgspec.msgpack import Decoder
+    from vllm.v1.engine import EngineCoreOutputs, EngineCoreReadyResponse
+
+    Decoder(EngineCoreOutputs)
+    Decoder(EngineCoreReadyResponse)
