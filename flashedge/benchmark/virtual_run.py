@@ -39,9 +39,9 @@ OnStep = Callable[[str, float, float, tuple[Slice, ...]], None]
 class Setup:
     """A pair on a device. verifier_device: where the verifier has cores of its own (None: steps of
     both engines take turns on one device); kv_bytes: for both engines together; link: for offload,
-    None: none; limits: most tokens of prompt and path, for generator and verifier; flat:
-    speculation takes the places that cost next to nothing (see `BatchView`), else those that
-    finished beams left; truncation: see `SimSpeculator`; common: see `SimModel`."""
+    None: none; limits: most tokens of prompt and path, for generator and verifier; flat_batch: see
+    `BatchView`, None: by the device's roofline; truncation: see `SimSpeculator`; common: see
+    `SimModel`."""
 
     device: Device
     verifier_device: Device | None = None
@@ -52,7 +52,7 @@ class Setup:
     link: HostLink | None = None
     limits: tuple[int, int] = (4096, 4096)
     max_num_seqs: int = 256
-    flat: bool = True
+    flat_batch: int | None = None
     truncation: float | None = None
     common: float = 0.0
 
@@ -220,7 +220,9 @@ def _keeper(setup: Setup, generator: SimulatedGenerator, verifier: SimulatedVeri
 
 
 def _config(setup: Setup, device: Device, shape: ModelShape, limit: int) -> SimConfig:
-    step = even_step(device, shape, TYPICAL_CONTEXT, 1)
+    flat = setup.flat_batch
+    if flat is None:
+        flat = flat_batch(even_step(device, shape, TYPICAL_CONTEXT, 1), setup.max_num_seqs)
     return SimConfig(
         shape=shape,
         kv_bytes=setup.kv_bytes,
@@ -230,7 +232,7 @@ def _config(setup: Setup, device: Device, shape: ModelShape, limit: int) -> SimC
         max_num_seqs=setup.max_num_seqs,
         stream_interval=CHUNK_TOKENS,
         host_bytes_per_s=25e9 if setup.link is None else setup.link.bytes_per_s,
-        flat_batch=flat_batch(step, setup.max_num_seqs) if setup.flat else 0,
+        flat_batch=flat,
     )
 
 

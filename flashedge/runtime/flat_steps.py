@@ -21,7 +21,13 @@ def tell_flat_batch(speculator: Speculator | None, curve: CostCurve, config: Con
     """Where no profile fits, nothing is told: only the places left by beams are filled."""
     if speculator is None or not config.scheduling_speculation:
         return
-    if isinstance(curve, MeasuredCurve):
-        step_s = curve.decode_at(CONTEXT_TOKENS)
-        speculator.flat_batch = flat_batch(step_s, config.max_num_seqs)
-        log.info("steps are flat up to %d sequences", speculator.flat_batch)
+    if flat := measured_flat_batch(curve, config.max_num_seqs):
+        speculator.flat_batch = flat
+        log.info("steps are flat up to %d sequences", flat)
+
+
+def measured_flat_batch(curve: CostCurve, most: int) -> int:
+    """0 where the curve was not measured."""
+    if not isinstance(curve, MeasuredCurve):
+        return 0
+    return flat_batch(curve.decode_at(CONTEXT_TOKENS), most)

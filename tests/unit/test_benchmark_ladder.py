@@ -149,6 +149,17 @@ def test_speculation_and_lookahead_do_what_they_are_named_for(
     assert ladder["+P+M+S"].speculation.drawn_tokens == 0, "32 paths: it would not pay"
 
 
+def test_batches_are_filled_up_as_far_as_is_said(config: Config) -> None:
+    """Else by the device's roofline; 0: only places that beams left."""
+    bench = bench_of(config)
+    begun = []
+    for flat in (0, 4, 64):
+        told = dataclasses.replace(bench, setup=dataclasses.replace(bench.setup, flat_batch=flat))
+        begun.append(told.run(NAMED["+P+M+S"], bench.rows[0]).speculation.kept_steps)
+    left, few, many = begun
+    assert few < left < many
+
+
 def test_the_offload_is_chosen_where_memory_is_short_and_takes_time(config: Config) -> None:
     bench = bench_of(config, pair="math-1.5b+skywork-1.5b", n=64, kv_bytes=260 << 20)
     run = bench.run(NAMED["+P+M"], bench.rows[0])

@@ -51,7 +51,7 @@ def load_of(n: int, problems: int) -> Load:
     question = Question(gpu="rtx4090", pair=PAIR, strategy="beam", n=n, problems=problems)
     bench = understood(question, load_config())
     bare = replace(bench.setup.device, overhead_s=0.0, sequence_s=0.0)
-    setup = replace(bench.setup, device=bare, flat=False)  # the paper's rule
+    setup = replace(bench.setup, device=bare, flat_batch=0)  # the paper's rule
     batches: list[int] = []
     seconds = 0.0
     for row in bench.rows:

@@ -4,10 +4,11 @@
 
 The ladder's first problems again, on engines simulated as this machine: overheads, peak and
 bandwidth of each model are those of the profile's fits (decode for the generator, prefill for the
-verifier), each engine on cores of its own; step lengths are those of fresh samples of the same
-problems by the bundled generator, and siblings are as often written in the same words as in a fresh
-beam search of 16 paths. Nothing is fitted to the ladder. Scores are made up, so trees are other
-ones: what is compared are medians over the problems, of each rung against the stock loop.
+verifier), each engine on cores of its own; speculation fills batches up as far as the profile's
+curve is flat, as the real one does; step lengths are those of fresh samples of the same problems
+by the bundled generator, and siblings are as often written in the same words as in a fresh beam
+search of 16 paths. Nothing is fitted to the ladder. Scores are made up, so trees are other ones:
+what is compared are medians over the problems, of each rung against the stock loop.
 
 Run `flashedge profile` and `ladder_real` first. The last line is JSON.
 """
@@ -37,6 +38,8 @@ from flashedge.engine.vllm.compat import block_tokens
 from flashedge.problem_file import FileProblem, read_problems
 from flashedge.registry import find_pair
 from flashedge.runtime.engines import Engines
+from flashedge.runtime.flat_steps import measured_flat_batch
+from flashedge.runtime.kv_curves import curves_for
 from flashedge.runtime.profiles import find_profile
 from flashedge.runtime.spec import RunSpec
 from flashedge.scheduling.roofline import Device
@@ -121,6 +124,7 @@ def setup_of(config: Config) -> Setup:
         block_tokens=block_tokens(),
         limits=(pair.generator.max_model_len, pair.verifier.max_model_len),
         max_num_seqs=config.max_num_seqs,
+        flat_batch=measured_flat_batch(curves_for(pair, config).generator, config.max_num_seqs),
     )
 
 

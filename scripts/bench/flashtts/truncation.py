@@ -40,7 +40,7 @@ def problem(task: Task) -> list[dict[str, Any]]:
     device = bench.setup.device
     if sheet:
         device = replace(device, overhead_s=0.002, sequence_s=0.0)
-    setup = replace(bench.setup, device=device, flat=False)
+    setup = replace(bench.setup, device=device, flat_batch=0)
     spec = bench.spec(row)
     off = run_rung(RUNGS[3], setup, bench.trace, row, spec)
     runs = [
