@@ -121,7 +121,7 @@ def test_memory_goes_down_to_where_a_path_still_fits() -> None:
 
 def test_a_level_is_its_generation_and_its_verification() -> None:
     bench = bench_of("1.5B+1.5B", "amc", 4)
-    steps = utilization.steps_of(bench, bench.rows[0], 3, True)
+    steps = utilization.steps_of(bench, bench.rows[0], 3, None)
     first, second = (utilization.level_of(steps, number) for number in (1, 2))
     assert steps[: len(first) + len(second)] == first + second
     for level in (first, second):

@@ -27,7 +27,8 @@ from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import bench_of, keep, keep_tables, picture, table
 
 NAME = "utilization"
-WAYS = {"off": (3, True), "on": (4, True), "constant": (4, False)}  # rung, flat
+Way = tuple[int, int | None]  # rung; flat batch, None: by the roofline, 0: the paper's rule
+WAYS: dict[str, Way] = {"off": (3, None), "on": (4, None), "constant": (4, 0)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,8 @@ class Step:
     utilization: float
 
 
-def steps_of(bench: Bench, row: int, rung: int, flat: bool) -> list[Step]:
-    setup = replace(bench.setup, flat=flat)
+def steps_of(bench: Bench, row: int, rung: int, flat: int | None) -> list[Step]:
+    setup = replace(bench.setup, flat_batch=flat)
     found: list[Step] = []
 
     def note(engine: str, at_s: float, took_s: float, batch: tuple[Slice, ...]) -> None:
