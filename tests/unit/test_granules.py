@@ -130,7 +130,7 @@ def test_where_memory_is_short_nothing_has_changed(monkeypatch: pytest.MonkeyPat
 
 
 def test_kernel_blocks_that_are_smaller_count_as_parts() -> None:
-    pages = FixedPages(64, "cpu")
+    pages = FixedPages(torch.zeros(64, dtype=torch.int8))
     kv = KvRange(pages, [pages.tensor.view(16, 4)], 4)
     assert [tuple(layer.shape) for layer in kv.layers] == [(4, 4, 4)]
     assert kv.block_bytes == 16

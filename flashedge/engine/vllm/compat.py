@@ -11,7 +11,7 @@ Checked with vLLM 0.32.0. Seams used beyond the public API:
 - the scheduler's pause state, its block pool's hashes and `max_num_active_reqs` (control.py,
   quota.py);
 - a worker extension (kv_memory.py), and `gpu_model_runner.allocate_kv_cache` replaced
-  (kv_tensor.py), which takes one tensor of zeros for all layers;
+  (kv_tensor.py), which lays the layers out by vLLM's own `create_kv_cache_views`;
 - the first of vLLM's two model runners, whose logits processors noise.py is made for; the second
   is the default on CUDA;
 - `vllm.v1.engine.utils.get_mp_context`, replaced below on CPU by a preloaded fork server;
@@ -68,10 +68,12 @@ def prepare_environment(threads: int = 1) -> None:
     """Settings that must stand before vllm is imported, in this process and its children.
 
     nobind: vLLM would otherwise pin both engines to core 0. The first model runner: the second
-    refuses logits processors like ours.
+    refuses logits processors like ours. No FlashInfer sampler: vLLM tries it at start, which
+    compiles it and fails on a machine without nvcc, and our noise samples without it.
     """
     settings = {
         "VLLM_USE_V2_MODEL_RUNNER": "0",
+        "VLLM_USE_FLASHINFER_SAMPLER": "0",
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(threads),
         "VLLM_NO_USAGE_STATS": "1",

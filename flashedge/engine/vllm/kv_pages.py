@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 
@@ -77,13 +77,16 @@ class HostPages:
 
 
 class FixedPages:
-    """An ordinary tensor of zeros."""
+    """The tensor that vLLM itself allocated: its memory stays, only the quota moves.
+
+    `tensor` is the whole buffer as bytes, (bytes,) int8.
+    """
 
     mechanism = KEPT
 
-    def __init__(self, size: int, device: Any) -> None:
-        self.granule = size
-        self.tensor = torch.zeros(size, dtype=torch.int8, device=device)
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.granule = tensor.numel()
+        self.tensor = tensor
 
     def take(self, first: int, count: int) -> None: ...
 

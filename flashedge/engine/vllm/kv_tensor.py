@@ -1,8 +1,8 @@
-"""Has vLLM put its KV tensor where memory comes and goes.
+"""Gives vLLM a KV tensor whose memory can come and go.
 
-vLLM takes one tensor of zeros for all layers, which takes all of its memory at once: with a pool
-for each engine as large as both together that is twice too much. Here it gets a range of addresses
-of which some blocks have memory.
+vLLM takes one tensor of zeros for the KV of all layers, and with it all of its memory at once. Two
+engines that share one device would together take twice what there is. `allocate` puts the same
+tensor into a range of addresses (`kv_pages`) of which only the blocks in use have memory.
 
 Checked with vLLM 0.32.0: replaces `vllm.v1.worker.gpu_model_runner.allocate_kv_cache`.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from vllm.config import VllmConfig, get_current_vllm_config
@@ -21,57 +20,100 @@ from flashedge.engine.vllm.keys import ARGS_KEY, KV_FIXED, KV_GUARDED, KV_KEY, K
 from flashedge.engine.vllm.kv_pages import FixedPages, HostPages, Pages
 from flashedge.engine.vllm.kv_range import KvRange
 
-_allocate = utils.allocate_kv_cache
-_ranges: list[KvRange] = []  # of this process: one
+_allocate_in_vllm = utils.allocate_kv_cache
+_ranges: list[KvRange] = []  # one for each engine of this process: in practice one
 
 
 def install() -> None:
-    """For this process."""
+    """Replace vLLM's allocation in this process."""
     gpu_model_runner.allocate_kv_cache = allocate
 
 
 def kv_range() -> KvRange:
-    """Of this process's engine, once it has a KV tensor."""
+    """The KV memory of this process's engine, which exists once vLLM has allocated it."""
     return _ranges[-1]
 
 
-def allocate(kv_cache_config: Any, device: Any, *args: Any, **kwargs: Any) -> Any:
-    """As vLLM's own."""
+def allocate(
+    kv_cache_config: Any, device: Any, layout: Any, kernel_block_sizes: list[int] | None = None
+) -> dict[str, torch.Tensor]:
+    """Allocate the KV cache. Takes and returns what vLLM's own function does.
+
+    Returns a view of shape (blocks, …) for each layer's name.
+    """
     config = get_current_vllm_config()
-    made: list[Pages] = []
-
-    def zeros(size: int, *, dtype: Any, device: Any) -> torch.Tensor:
-        made.append(_pages(size, torch.device(device), settings_of(config)))
-        return made[0].tensor
-
-    with patch.object(torch, "zeros", zeros):
-        tensors = _allocate(kv_cache_config, device, *args, **kwargs)
-    (pages,) = made
+    settings = read_settings(config)
+    if settings.get(KV_FIXED):
+        views = _allocate_in_vllm(kv_cache_config, device, layout, kernel_block_sizes)
+        pages: Pages = FixedPages(_whole_buffer(views))
+    else:
+        pages = _make_pages(_buffer_bytes(kv_cache_config), torch.device(device), settings)
+        views = _lay_out(pages.tensor, kv_cache_config, layout, kernel_block_sizes)
     blocks = kv_cache_config.num_blocks
-    found = KvRange(pages, tensors.values(), blocks)
-    found.claim(range(start_blocks(config, blocks - 1) + 1))  # and vLLM's null block, the first
+    found = KvRange(pages, views.values(), blocks)
+    found.claim(range(start_blocks(config, blocks - 1) + 1))  # one more: vLLM's null block
     _ranges.append(found)
-    return tensors
+    return views
 
 
-def settings_of(config: VllmConfig) -> Mapping[str, Any]:
-    """What `EngineOptions` says of the KV memory."""
+def read_settings(config: VllmConfig) -> Mapping[str, Any]:
+    """Return what `EngineOptions` says of the KV memory."""
     found: Mapping[str, Any] = config.additional_config.get(ARGS_KEY, {}).get(KV_KEY, {})
     return found
 
 
 def start_blocks(config: VllmConfig, usable: int) -> int:
-    """How many of the blocks, from the first, have memory at the start."""
-    share = settings_of(config).get(KV_START)
+    """Count the blocks, from the first, that have memory at the start."""
+    share = read_settings(config).get(KV_START)
     if share is None:
         return usable
     longest = -(-config.model_config.max_model_len // config.cache_config.block_size)
     return min(usable, max(longest + 1, int(share * usable)))
 
 
-def _pages(size: int, device: torch.device, settings: Mapping[str, Any]) -> Pages:
-    if settings.get(KV_FIXED):
-        return FixedPages(size, device)
+def _buffer_bytes(kv_cache_config: Any) -> int:
+    """Bytes of the one buffer that holds the KV of all layers."""
+    (size,) = {tensor.size for tensor in kv_cache_config.kv_cache_tensors}
+    return int(size)
+
+
+def _whole_buffer(views: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """The buffer, as bytes, that vLLM's views lie in."""
+    storage = next(iter(views.values())).untyped_storage()
+    return torch.empty(0, dtype=torch.int8, device=storage.device).set_(storage)
+
+
+def _lay_out(
+    buffer: torch.Tensor,
+    kv_cache_config: Any,
+    layout: Any,
+    kernel_block_sizes: list[int] | None,
+) -> dict[str, torch.Tensor]:
+    """View `buffer`, (bytes,), as the layers' KV, where vLLM's own function would have them."""
+    groups = kv_cache_config.kv_cache_groups
+    views: dict[str, torch.Tensor] = {}
+    for tensor in kv_cache_config.kv_cache_tensors:
+        name = tensor.layers[0]
+        index = next(i for i, group in enumerate(groups) if name in group.layer_names)
+        spec = groups[index].kv_cache_spec
+        spec = getattr(spec, "kv_cache_specs", {}).get(name, spec)
+        if not spec.has_layer_views:
+            views.update(dict.fromkeys(tensor.layers, buffer))
+            continue
+        sizes = kernel_block_sizes or []
+        layers = utils.create_kv_cache_views(
+            buffer,
+            spec,
+            kv_cache_config.num_blocks_of(tensor),
+            layout,
+            tensor,
+            kernel_block_size=sizes[index] if index < len(sizes) else None,
+        )
+        views.update(zip(tensor.layers, layers, strict=True))
+    return views
+
+
+def _make_pages(size: int, device: torch.device, settings: Mapping[str, Any]) -> Pages:
     if device.type == "cpu":
         guard = settings.get(KV_GUARDED)
         return HostPages(size, guard, guarded=True) if guard else HostPages(size)

@@ -16,7 +16,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
 
 from flashedge.engine.vllm.keys import KV_START
-from flashedge.engine.vllm.kv_tensor import settings_of, start_blocks
+from flashedge.engine.vllm.kv_tensor import read_settings, start_blocks
 
 Chosen = Callable[[Request], bool]
 
@@ -34,7 +34,7 @@ class QuotaScheduler(Scheduler):
         self._quota = self._usable_blocks
         self._preempted = 0
         self._untold: set[int] = set()  # block ids that came into the balloon
-        self._from_the_end = KV_START in settings_of(self.vllm_config)
+        self._from_the_end = KV_START in read_settings(self.vllm_config)
         if self._from_the_end:
             self.set_quota(start_blocks(self.vllm_config, self._usable_blocks))
 
