@@ -145,7 +145,7 @@ def load_config(
         if key not in _TYPES and close:
             raise ConfigError(
                 f"unknown variable {PREFIX}{key.upper()}",
-                mend=f"did you mean {PREFIX}{close.upper()}?",
+                hint=f"did you mean {PREFIX}{close.upper()}?",
             )
 
     values: dict[str, Any] = dict(folders)
@@ -172,8 +172,8 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
 def unknown_key(key: str, source: str, known: Iterable[str]) -> ConfigError:
     names = list(known)
     close = nearest(key, names)
-    mend = f"did you mean {close!r}?" if close else f"known: {', '.join(sorted(names))}"
-    return ConfigError(f"unknown key {key!r} in {source}", mend=mend, param=key)
+    hint = f"did you mean {close!r}?" if close else f"known: {', '.join(sorted(names))}"
+    return ConfigError(f"unknown key {key!r} in {source}", hint=hint, param=key)
 
 
 def read_toml(file: Path) -> dict[str, Any]:

@@ -15,28 +15,28 @@ FlashEdgeError
 │   └── RunInterrupted     the daemon ended under the run                    HTTP 410
 └── StoreError             the run store can't be read or written            HTTP 507, exit 5
 
-Each message names the thing and, after a semicolon or in `mend`, what to do about it.
+Each message names the thing and, after a semicolon or in `hint`, what to do about it.
 """
 
 from __future__ import annotations
 
 
 class FlashEdgeError(Exception):
-    """Base of all. `str(error)` is one line for a user; `mend` says what to do, if known."""
+    """Base of all. `str(error)` is one line for a user; `hint` says what to do, if known."""
 
     exit_code = 1
     http_status = 500
     code = "internal_error"
 
-    def __init__(self, message: str, *, mend: str | None = None, param: str | None = None) -> None:
+    def __init__(self, message: str, *, hint: str | None = None, param: str | None = None) -> None:
         super().__init__(message)
-        self.mend = mend
+        self.hint = hint
         self.param = param
 
     @property
     def line(self) -> str:
-        """Message and mend as one line."""
-        return f"{self}; {self.mend}" if self.mend else str(self)
+        """Message and hint as one line."""
+        return f"{self}; {self.hint}" if self.hint else str(self)
 
 
 class ConfigError(FlashEdgeError):
@@ -68,8 +68,8 @@ class QueueFull(RequestError):
     http_status = 503
     code = "queue_full"
 
-    def __init__(self, message: str, *, retry_after_s: float, mend: str | None = None) -> None:
-        super().__init__(message, mend=mend)
+    def __init__(self, message: str, *, retry_after_s: float, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
         self.retry_after_s = retry_after_s
 
 

@@ -159,7 +159,7 @@ class RunFinished:
 class RunFailed:
     error: str
     code: str
-    mend: str | None = None
+    hint: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

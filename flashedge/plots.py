@@ -71,7 +71,7 @@ def line_plot(
             figure.savefig(path, dpi=150, metadata=metadata)
         except OSError as error:
             raise ConfigError(
-                f"can't write {path}: {error.strerror or error}", mend="choose another path"
+                f"can't write {path}: {error.strerror or error}", hint="choose another path"
             ) from error
 
 
@@ -80,7 +80,7 @@ def check_suffix(path: Path) -> None:
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigError(
             f"can't draw {path}: its ending is {path.suffix or 'missing'}",
-            mend=f"end it with {' or '.join(SUFFIXES)}",
+            hint=f"end it with {' or '.join(SUFFIXES)}",
         )
 
 

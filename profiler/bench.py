@@ -1,6 +1,6 @@
 """The device by itself: GEMM peak a dtype, memory, host<->device, launch. Runs as a process:
 
-    python -m profiler.bench --kind cpu --threads 1 --limit 6
+    python -m flashedge.profiler.bench --kind cpu --threads 1 --limit 6
 
 so that nobody's process gets a CUDA context (half a GiB of the card) or other thread counts. It
 prints JSON lines: {"progress": 0.4, "what": "GEMM bfloat16"} and at last {"figures": {...}}.
@@ -18,9 +18,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from profiler.errors import ProfileError
+from flashedge.profiler.errors import ProfileError
 
-COMMAND = (sys.executable, "-P", "-m", "profiler.bench")
+COMMAND = (sys.executable, "-P", "-m", "flashedge.profiler.bench")
 DTYPES = {"cpu": ("float32", "bfloat16"), "cuda": ("float32", "bfloat16", "float16")}
 SIZES = {"cpu": (256, 512, 1024), "cuda": (1024, 2048, 4096, 8192)}
 COPY_BYTES = {"cpu": (64 << 20, 256 << 20), "cuda": (256 << 20, 1 << 30)}
@@ -170,7 +170,7 @@ def _threads(count: int) -> Iterator[None]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m profiler.bench", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m flashedge.profiler.bench", description=__doc__)
     parser.add_argument("--kind", choices=sorted(DTYPES), required=True)
     parser.add_argument("--threads", type=int, default=1, help="of the CPU")
     parser.add_argument("--limit", type=float, default=6.0, help="seconds")

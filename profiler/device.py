@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 
-from profiler.gpu import read_cards
+from flashedge.profiler.gpu import read_cards
 
 
 def describe_device(kind: str, nvml: Any = None) -> dict[str, str]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 class ProfileError(Exception):
-    """Something could not be measured or kept. `mend` says what to do, if known."""
+    """Something could not be measured or kept. `hint` says what to do, if known."""
 
-    def __init__(self, message: str, *, mend: str | None = None) -> None:
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
         super().__init__(message)
-        self.mend = mend
+        self.hint = hint

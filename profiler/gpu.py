@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from profiler.errors import ProfileError
+from flashedge.profiler.errors import ProfileError
 
 # nvmlClocksEventReason* of nvml.h; those that are no slowdown (idle, set by the user) are left out
 THROTTLES = {
@@ -68,7 +68,7 @@ def _pynvml() -> Any:
     try:
         import pynvml
     except ImportError as error:
-        raise ProfileError("nvidia-ml-py is not installed", mend="scripts/setup.sh") from error
+        raise ProfileError("nvidia-ml-py is not installed", hint="scripts/setup.sh") from error
     return pynvml
 
 

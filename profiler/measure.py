@@ -9,12 +9,12 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from profiler.bench import measure_device
-from profiler.errors import ProfileError
-from profiler.gpu import read_cards, warnings_of
-from profiler.probes import ModelProbe, Progress, measure_steps
-from profiler.profile import Model, Profile
-from profiler.roofline import Sample, fit
+from flashedge.profiler.bench import measure_device
+from flashedge.profiler.errors import ProfileError
+from flashedge.profiler.gpu import read_cards, warnings_of
+from flashedge.profiler.probes import ModelProbe, Progress, measure_steps
+from flashedge.profiler.profile import Model, Profile
+from flashedge.profiler.roofline import Sample, fit
 
 QUICK_S, FULL_S = 24.0, 150.0
 DEVICE_SHARE, MODEL_WEIGHTS = 0.2, {True: 2, False: 1}  # of the time; by whether it decodes

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from profiler.errors import ProfileError
-from profiler.roofline import MIN_SAMPLES, Sample
+from flashedge.profiler.errors import ProfileError
+from flashedge.profiler.roofline import MIN_SAMPLES, Sample
 
 PREFILL, DECODE = "prefill", "decode"
 DECODE_STEPS = 12
@@ -114,7 +114,7 @@ async def measure_steps(
         if count < MIN_SAMPLES:
             raise ProfileError(
                 f"{probe.name}: only {count} {phase} steps could be measured in {limit_s:.0f} s",
-                mend="end other programs, or give it longer: flashedge profile without --quick",
+                hint="end other programs, or give it longer: flashedge profile without --quick",
             )
     return samples
 

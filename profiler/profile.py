@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from profiler.errors import ProfileError
-from profiler.roofline import Fit, Sample
+from flashedge.profiler.errors import ProfileError
+from flashedge.profiler.roofline import Fit, Sample
 
 VERSION = 1
 
@@ -100,7 +100,7 @@ class Found:
 
 def load_profile(path: Path, fingerprint: Mapping[str, str]) -> Found:
     """The profile in `path` if it was made on what `fingerprint` says. Never raises: whatever is
-    wrong with the file, a new profile mends it."""
+    wrong with the file, a new profile fixes it."""
     try:
         profile = Profile.from_json(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from profiler.profile import Profile
+from flashedge.profiler.profile import Profile
 
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 Row = tuple[str, str]

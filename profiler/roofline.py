@@ -15,7 +15,7 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from profiler.errors import ProfileError
+from flashedge.profiler.errors import ProfileError
 
 Array = NDArray[np.float64]
 

@@ -26,10 +26,10 @@ EOF
 }
 
 say() { printf '%s\n' "$*" >&2; }
-die() { # message, mend…
+die() { # message, hint…
   say "setup: $1"
   shift
-  for mend in "$@"; do say "  $mend"; done
+  for hint in "$@"; do say "  $hint"; done
   exit 1
 }
 
@@ -262,7 +262,7 @@ if not pathlib.Path(origin).is_relative_to(venv):
 EOF
   say "  first import (Python compiles what FlashEdge uses; about 20 s)"
   local modules="torch, uvicorn, fastapi, rich.live, psutil, math_verify"
-  modules="$modules, flashedge.cli.main, flashedge.daemon_control"
+  modules="$modules, flashedge.cli.main, flashedge.daemon.control"
   if [ "$MODE" = cpu ]; then modules="$modules, vllm.v1.engine.async_llm"; fi
   if ! env -u PYTHONDONTWRITEBYTECODE "$PY" -c "import $modules" >>"$LOG" 2>&1; then
     die "what was installed does not load: $(tail -n 1 "$LOG")" "log: $LOG"

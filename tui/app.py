@@ -16,23 +16,24 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.widgets import Input
 
-from tui import export, feed, messages, state, style
-from tui.device import DeviceSample, read_device
-from tui.run_state import Numbered
-from tui.state import Dashboard
-from tui.widgets.beam_tree import BeamTree
-from tui.widgets.certainty import CertaintyPanel
-from tui.widgets.device import DevicePanel
-from tui.widgets.dialogs import AskLine, Confirm, Help, Submit
-from tui.widgets.event_log import EventLogPanel
-from tui.widgets.key_bar import KEYS, KeyBar
-from tui.widgets.lines import LineList
-from tui.widgets.memory import MemoryPanel
-from tui.widgets.panel import Panel
-from tui.widgets.runs import RunList
-from tui.widgets.status_bar import StatusBar
-from tui.widgets.step import StepPanel
-from tui.widgets.throughput import RatePanel
+from flashedge.tui import export, feed, messages, style
+from flashedge.tui.state import dashboard as state
+from flashedge.tui.state.dashboard import Dashboard
+from flashedge.tui.state.device import DeviceSample, read_device
+from flashedge.tui.state.run import Numbered
+from flashedge.tui.widgets.beam_tree import BeamTree
+from flashedge.tui.widgets.certainty import CertaintyPanel
+from flashedge.tui.widgets.device import DevicePanel
+from flashedge.tui.widgets.dialogs import AskLine, Confirm, Help, Submit
+from flashedge.tui.widgets.event_log import EventLogPanel
+from flashedge.tui.widgets.key_bar import KEYS, KeyBar
+from flashedge.tui.widgets.lines import LineList
+from flashedge.tui.widgets.memory import MemoryPanel
+from flashedge.tui.widgets.panel import Panel
+from flashedge.tui.widgets.runs import RunList
+from flashedge.tui.widgets.status_bar import StatusBar
+from flashedge.tui.widgets.step import StepPanel
+from flashedge.tui.widgets.throughput import RatePanel
 
 FRAMES_PER_S = 12.0
 SAMPLE_S = 0.5

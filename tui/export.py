@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from html import escape
 
+from flashedge.tui.state.node import DROPPED, MARKS, ROOT, SeenNode
+from flashedge.tui.state.run import RunState
+from flashedge.tui.state.scores import SCALE
 from flashedge.types import NodeId
-from tui.node_state import DROPPED, MARKS, ROOT, SeenNode
-from tui.run_state import RunState
-from tui.scores import SCALE
 
 _COLUMN, _ROW, _MARGIN, _BOX_W, _BOX_H = 118, 22, 16, 78, 16
 _TOP = 46

@@ -14,8 +14,7 @@ from typing import Any, Protocol
 from textual.message import Message
 
 from flashedge.errors import DaemonError, FlashEdgeError, RunInterrupted
-from tui.device import DeviceSample
-from tui.messages import (
+from flashedge.tui.messages import (
     DaemonLost,
     DaemonSeen,
     DeviceSeen,
@@ -25,8 +24,9 @@ from tui.messages import (
     Submitted,
     Told,
 )
-from tui.run_state import Numbered
-from tui.summary import look_of, summary_of
+from flashedge.tui.state.device import DeviceSample
+from flashedge.tui.state.run import Numbered
+from flashedge.tui.state.summary import look_of, summary_of
 
 POLL_S = 1.0
 DEVICE_POLL_S = 2.0

@@ -6,9 +6,9 @@ from typing import Literal
 
 from textual.message import Message
 
-from tui.device import DeviceSample
-from tui.run_state import Numbered
-from tui.summary import DaemonLook, RunSummary
+from flashedge.tui.state.device import DeviceSample
+from flashedge.tui.state.run import Numbered
+from flashedge.tui.state.summary import DaemonLook, RunSummary
 
 Severity = Literal["information", "warning", "error"]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from flashedge.events import Event, RunFinished, StepCompleted
-from tui.run_state import Numbered
+from flashedge.tui.state.run import Numbered
 
 SPEEDS = (1, 4, 16)
 _EVENT_S = 0.02  # where a run's duration is not known

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from flashedge.tui.state.node import DROPPED, ROOT, SeenNode
+from flashedge.tui.state.run import RunState
 from flashedge.types import NodeId
-from tui.node_state import DROPPED, ROOT, SeenNode
-from tui.run_state import RunState
 
 MAX_LEAD = 24  # deeper trees keep this much indentation
 

@@ -25,7 +25,7 @@ from flashedge.api.runs import runs_router
 from flashedge.api.system import system_router
 from flashedge.config import Config
 from flashedge.errors import ConfigError, FlashEdgeError
-from flashedge.registry import Pair, find_pair
+from flashedge.models.registry import Pair, find_pair
 
 log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ def create_app(service: ServicePort, config: Config, pair: Pair | None = None) -
     if not config.is_loopback and not config.api_key:
         raise ConfigError(
             f"host {config.host} can be reached by other machines and no API key is set",
-            mend="set FLASHEDGE_API_KEY, or bind to 127.0.0.1",
+            hint="set FLASHEDGE_API_KEY, or bind to 127.0.0.1",
             param="api_key",
         )
     served = pair or find_pair(service.pair, config)

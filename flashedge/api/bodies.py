@@ -25,7 +25,7 @@ async def body_of(request: Request, kind: type[B]) -> B:
             415,
             "unsupported_media_type",
             f"the content type is {media!r}",
-            mend="send JSON with `Content-Type: application/json`",
+            hint="send JSON with `Content-Type: application/json`",
         )
     return parsed(await request.body(), kind)
 
@@ -69,8 +69,8 @@ def _readable(error: ValidationError, kind: type[BaseModel]) -> RequestError:
         case "extra_forbidden":
             known = [n for n in kind.model_fields if n != "detach"]
             near = difflib.get_close_matches(str(first["loc"][-1]), known, n=1)
-            mend = f"did you mean {near[0]!r}?" if near and len(first["loc"]) == 1 else None
-            return RequestError(f"unknown field {param!r}", param=param, mend=mend)
+            hint = f"did you mean {near[0]!r}?" if near and len(first["loc"]) == 1 else None
+            return RequestError(f"unknown field {param!r}", param=param, hint=hint)
         case "missing":
             return RequestError(f"{param} is missing", param=param)
         case "none_required" | "too_long":

@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 from flashedge.engine.base import EngineView, Health
 from flashedge.events import Event
-from flashedge.runtime.archive import RunSummary
 from flashedge.runtime.chat import ChatDelta, ChatSpec
 from flashedge.runtime.metrics import Metrics
-from flashedge.runtime.spec import RunSpec
+from flashedge.runtime.records.archive import RunSummary
+from flashedge.runtime.request.spec import RunSpec
 from flashedge.types import Sampling
 
 

@@ -27,10 +27,10 @@ class Refused(RequestError):
         message: str,
         *,
         param: str | None = None,
-        mend: str | None = None,
+        hint: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
-        super().__init__(message, mend=mend, param=param)
+        super().__init__(message, hint=hint, param=param)
         self.http_status = status
         self.code = code
         self.headers = dict(headers or {})
@@ -39,8 +39,8 @@ class Refused(RequestError):
 class RunFault(FlashEdgeError):
     """A run's end that an event told, as an error with the event's code."""
 
-    def __init__(self, message: str, code: str, mend: str | None = None) -> None:
-        super().__init__(message, mend=mend)
+    def __init__(self, message: str, code: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
         self.code = code
 
 

@@ -66,7 +66,7 @@ class Guard:
                     403,
                     "bad_host",
                     f"the Host header is {host!r}, which is not this machine",
-                    mend="address the daemon as localhost or 127.0.0.1",
+                    hint="address the daemon as localhost or 127.0.0.1",
                 )
         origin = headers.get("origin")
         if origin is None:
@@ -100,7 +100,7 @@ class Guard:
                 401,
                 "invalid_api_key",
                 "the API key is wrong" if given else "an API key is needed",
-                mend="send it as `Authorization: Bearer KEY`",
+                hint="send it as `Authorization: Bearer KEY`",
                 headers={"WWW-Authenticate": "Bearer"},
             )
 
@@ -135,7 +135,7 @@ class Guard:
             413,
             "request_too_large",
             f"the request is longer than {self._max_bytes} bytes",
-            mend="shorten it, or raise max_request_bytes",
+            hint="shorten it, or raise max_request_bytes",
             headers=_CLOSE,  # the rest of the body is not read
         )
 

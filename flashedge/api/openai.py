@@ -213,8 +213,8 @@ async def _search_chunks(handle: HandlePort, completion: Completion) -> AsyncGen
                     yield completion.chunk({}, finish=search_finish(result), flashedge=extra)
                     yield completion.end(search_usage(result))
                     return
-                case RunFailed(error=message, code=code, mend=mend):
-                    raise RunFault(message, code, mend)
+                case RunFailed(error=message, code=code, hint=hint):
+                    raise RunFault(message, code, hint)
                 case RunCancelled(reason=reason):
                     raise Refused(499, "cancelled", f"the run was cancelled: {reason}")
                 case _:

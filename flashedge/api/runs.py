@@ -60,7 +60,7 @@ def runs_router(service: ServicePort, defaults: Defaults) -> APIRouter:
         body = await body_of(request, SolveBody)
         if body.stream:
             raise RequestError(
-                "a queued run is not streamed", mend="follow /v1/runs/{id}/events", param="stream"
+                "a queued run is not streamed", hint="follow /v1/runs/{id}/events", param="stream"
             )
         handle = submitted(body)
         return Json(

@@ -11,10 +11,10 @@ from flashedge.api.contract import Defaults
 from flashedge.api.schemas import ASKS_NOTHING, ChatBody, SolveBody
 from flashedge.errors import NotFound, RequestError
 from flashedge.runtime.chat import ChatSpec
-from flashedge.runtime.checks import check_int
-from flashedge.runtime.exit_options import ExitOptions
-from flashedge.runtime.spec import RunSpec
-from flashedge.runtime.strategies import defaults_of, watched_options
+from flashedge.runtime.request.checks import check_int
+from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.strategies import defaults_of, watched_options
 from flashedge.types import MAX_SEED, Problem, Sampling
 
 _SUFFIX = re.compile(r"(?P<strategy>[a-z]+(?:[_-][a-z]+)*)(?:-(?P<n>[0-9]{1,6}))?")
@@ -35,7 +35,7 @@ class ModelName:
         if pair != served or (colon and match is None):
             raise NotFound(
                 f"there is no model {name!r}",
-                mend=f"this daemon serves {served!r} (search: {served}:beam-16)",
+                hint=f"this daemon serves {served!r} (search: {served}:beam-16)",
                 param="model",
             )
         if match is None:
@@ -65,7 +65,7 @@ def chat_search_spec(
     """The run that a chat completion by search asks for. Raises RequestError."""
     if (body.n or 1) != 1:
         raise RequestError(
-            f"n is {body.n}; a search gives one choice", mend="set search.n for paths", param="n"
+            f"n is {body.n}; a search gives one choice", hint="set search.n for paths", param="n"
         )
     if body.stop:
         raise RequestError("stop is not supported with a search", param="stop")
@@ -100,7 +100,7 @@ def refuse_unsupported(body: ChatBody) -> None:
     for name, harmless in ASKS_NOTHING.items():
         value = getattr(body, name)
         if value is not None and value not in harmless:
-            raise RequestError(f"{name} is not supported", mend="leave it out", param=name)
+            raise RequestError(f"{name} is not supported", hint="leave it out", param=name)
     if body.stream_options is not None and not body.stream:
         raise RequestError("stream_options needs stream: true", param="stream_options")
 

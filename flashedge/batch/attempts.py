@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
-from flashedge.async_client import AsyncClient
+from flashedge.client.async_client import AsyncClient
 from flashedge.errors import (
     ContextOverflow,
     DaemonError,
@@ -177,8 +177,8 @@ class Attempts:
                 self._losses += 1
                 delay_s = next(delays, None)
                 if delay_s is None:
-                    mend = "what is finished is kept: flashedge up, then the same command goes on"
-                    raise type(error)(str(error), mend=mend) from error
+                    hint = "what is finished is kept: flashedge up, then the same command goes on"
+                    raise type(error)(str(error), hint=hint) from error
                 await asyncio.sleep(delay_s)
 
 

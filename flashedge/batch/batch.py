@@ -17,8 +17,8 @@ from flashedge.batch.ledger import Ledger
 from flashedge.batch.record import Record
 from flashedge.certainty.shared_budget import Claim, share_budget, top_up
 from flashedge.errors import RequestError
-from flashedge.problem_file import FileProblem, ProblemId
-from flashedge.runtime.groups import first_error
+from flashedge.files.problems import FileProblem, ProblemId
+from flashedge.runtime.drive.task_groups import first_error
 
 LEAST_GRANT_TOKENS = 64
 
@@ -48,7 +48,7 @@ class Budget:
         if 0 in shares:
             raise RequestError(
                 f"{self.total_tokens} tokens are not one for each of {num_problems} problems",
-                mend="raise --budget-tokens-total",
+                hint="raise --budget-tokens-total",
                 param="budget_tokens_total",
             )
         return shares

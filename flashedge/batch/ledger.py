@@ -18,7 +18,7 @@ from typing import Any
 
 from flashedge.batch.record import Record
 from flashedge.errors import ConfigError, Conflict, StoreError
-from flashedge.problem_file import ProblemId
+from flashedge.files.problems import ProblemId
 
 _OTHER = "give the same input and options to go on, or another --output"
 
@@ -94,7 +94,7 @@ class Ledger:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise Conflict(
-                f"another batch writes {self.path}", mend="wait for it, or give another --output"
+                f"another batch writes {self.path}", hint="wait for it, or give another --output"
             ) from error
 
     def _begun(self, told: Mapping[str, Any] | None) -> bool:
@@ -107,7 +107,7 @@ class Ledger:
     def _foreign(self) -> ConfigError:
         return ConfigError(
             f"{self.path} is no batch's output: {self._sheet_path.name} does not say whose",
-            mend="give another --output",
+            hint="give another --output",
             param="output",
         )
 
@@ -124,12 +124,12 @@ class Ledger:
     def _go_on(self, told: Mapping[str, Any] | None, asked: Mapping[str, Any]) -> str:
         assert told is not None, "a batch that began has said what was asked"
         if told.get("input") != asked["input"]:
-            raise Conflict(f"{self.path} was made from another input", mend=_OTHER)
+            raise Conflict(f"{self.path} was made from another input", hint=_OTHER)
         before, now = told.get("settings") or {}, asked["settings"]
         for name in sorted({*before, *now}):
             if before.get(name) != now.get(name):
                 was, wanted = _said(name, before), _said(name, now)
-                raise Conflict(f"{self.path} was made with {was}, not {wanted}", mend=_OTHER)
+                raise Conflict(f"{self.path} was made with {was}, not {wanted}", hint=_OTHER)
         return str(told["key"])
 
     def _read(self) -> None:
@@ -146,7 +146,7 @@ class Ledger:
             if record is None or record.id in self.records:
                 raise ConfigError(
                     f"{self.path}, line {number} is damaged or a problem's second",
-                    mend="remove the line: what the daemon keeps is not solved again",
+                    hint="remove the line: what the daemon keeps is not solved again",
                     param="output",
                 )
             self.records[record.id] = record
@@ -202,5 +202,5 @@ def _told(path: Path) -> Iterator[None]:
     except OSError as error:
         raise StoreError(
             f"can't write {path}: {error.strerror}",
-            mend="nothing that was written is lost; mend it, and the same command goes on",
+            hint="nothing that was written is lost; hint it, and the same command goes on",
         ) from error

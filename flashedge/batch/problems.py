@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flashedge.errors import ConfigError
-from flashedge.problem_file import FileProblem, ProblemId, read_problems
+from flashedge.files.problems import FileProblem, ProblemId, read_problems
 
 
 def batch_problems(path: Path) -> tuple[FileProblem, ...]:
@@ -19,7 +19,7 @@ def batch_problems(path: Path) -> tuple[FileProblem, ...]:
         if problem.id in seen:
             raise ConfigError(
                 f"{path}: two problems have the id {problem.id!r}",
-                mend="give each problem an id of its own, or none",
+                hint="give each problem an id of its own, or none",
                 param="input",
             )
         seen.add(problem.id)

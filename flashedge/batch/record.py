@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flashedge.problem_file import ProblemId
+from flashedge.files.problems import ProblemId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

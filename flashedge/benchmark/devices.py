@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from flashedge.errors import NotFound
-from flashedge.scheduling.kv_split import HostLink
-from flashedge.scheduling.roofline import Device
-from profiler.datasheet import sheet_of
+from flashedge.profiler.datasheet import sheet_of
+from flashedge.scheduling.costs.roofline import Device
+from flashedge.scheduling.kv.split import HostLink
 
 HOST_BYTES = 32 << 30  # of RAM for KV that waits, if nothing else is said
 SWITCH_S = 0.005  # pause, release and resume of one phase switch (assumed)
@@ -73,7 +73,7 @@ def find_card(name: str) -> tuple[str, Card]:
     if plain in CARDS:
         return plain, CARDS[plain]
     raise NotFound(
-        f"no card {name!r} can be simulated", mend=f"known: {', '.join(CARDS)}", param="gpu"
+        f"no card {name!r} can be simulated", hint=f"known: {', '.join(CARDS)}", param="gpu"
     )
 
 

@@ -9,14 +9,14 @@ from itertools import product
 from flashedge.benchmark.shapes import pair_shapes
 from flashedge.config import Config
 from flashedge.errors import CheckpointError
-from flashedge.registry import (
+from flashedge.models.registry import (
     ENGINE_OVERHEAD_BYTES,
     RESERVED_BYTES,
     ModelSpec,
     Pair,
     Quantized,
 )
-from flashedge.scheduling.roofline import ModelShape
+from flashedge.scheduling.costs.roofline import ModelShape
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

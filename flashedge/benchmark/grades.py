@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from flashedge.answers.workers.mathematics import Grader
 from flashedge.benchmark.live_run import LiveRun
-from flashedge.grading import Grader
-from flashedge.problem_file import FileProblem
+from flashedge.files.problems import FileProblem
 from flashedge.types import NodeId
 
 

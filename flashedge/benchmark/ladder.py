@@ -67,5 +67,5 @@ def rungs(names: Collection[str] | None = None) -> tuple[Rung, ...]:
     known = {rung.name for rung in ALL}
     for name in names or ():
         if name not in known:
-            raise NotFound(f"there is no rung {name!r}", mend=f"known: {', '.join(known)}")
+            raise NotFound(f"there is no rung {name!r}", hint=f"known: {', '.join(known)}")
     return tuple(r for r in ALL if names is None or r.stock or r.name in names)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from flashedge.engine.sim_text import Trace, TraceRow
+from flashedge.engine.sim.text import Trace, TraceRow
 from flashedge.errors import NotFound
 
 FILE = Path(__file__).parent / "step_lengths.jsonl"
@@ -50,7 +50,7 @@ def trace_of(workload: str) -> Trace:
     if workload not in WORKLOADS:
         raise NotFound(
             f"there is no workload {workload!r}",
-            mend=f"known: {', '.join(WORKLOADS)}",
+            hint=f"known: {', '.join(WORKLOADS)}",
             param="workload",
         )
     wanted = WORKLOADS[workload].levels

@@ -18,13 +18,13 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from flashedge import daemon_control
 from flashedge.benchmark.ladder import Rung
 from flashedge.benchmark.live_run import LiveRun, Which, timed
-from flashedge.client import Client
+from flashedge.client.sync_client import Client
 from flashedge.config import Config
+from flashedge.daemon import control as daemon_control
 from flashedge.errors import ConfigError
-from flashedge.problem_file import FileProblem
+from flashedge.files.problems import FileProblem
 
 FIELDS = frozenset(field.name for field in dataclasses.fields(Config))
 PLANNED = "plan"  # the pair's own memory plan
@@ -78,7 +78,7 @@ def budget_of(text: str) -> tuple[str, int | None]:
         if text.endswith(unit) and number.isascii() and number.isdigit():
             return text, int(number) * factor
     raise ConfigError(
-        f"KV budget {text!r} is no size", mend=f"a size of both engines, like 64MiB, or {PLANNED}"
+        f"KV budget {text!r} is no size", hint=f"a size of both engines, like 64MiB, or {PLANNED}"
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Self
 
 from flashedge import events
 from flashedge.benchmark.goodput import goodput
-from flashedge.client import Client, from_event
+from flashedge.client.sync_client import Client, from_event
 from flashedge.errors import RequestError
 from flashedge.statistics import interval, mean, resampled
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from flashedge.config import Config
 from flashedge.engine.model_shape import DTYPE_BYTES, model_shape
 from flashedge.errors import CheckpointError
-from flashedge.registry import ENGINE_OVERHEAD_BYTES, ModelSpec, Pair, locate
-from flashedge.scheduling.roofline import Device, ModelShape
+from flashedge.models.registry import ENGINE_OVERHEAD_BYTES, ModelSpec, Pair, locate
+from flashedge.scheduling.costs.roofline import Device, ModelShape
 
 
 def shape_of(spec: ModelSpec, config: Config) -> ModelShape:
@@ -27,7 +27,7 @@ def shape_of(spec: ModelSpec, config: Config) -> ModelShape:
     if folder is None:
         raise CheckpointError(
             f"the shape of {spec.source} is not known",
-            mend="give weights_bytes and architecture in models.toml, or pull the model",
+            hint="give weights_bytes and architecture in models.toml, or pull the model",
         )
     return model_shape(folder, spec.dtype, spec.weights_bytes)
 

@@ -13,11 +13,11 @@ from flashedge.benchmark.lengths import WORKLOADS, spread, trace_of
 from flashedge.benchmark.shapes import kv_room, pair_shapes
 from flashedge.benchmark.virtual_run import Setup, VirtualRun, run_rung
 from flashedge.config import Config
-from flashedge.engine.sim_text import Trace
+from flashedge.engine.sim.text import Trace
 from flashedge.errors import ConfigError
-from flashedge.registry import Pair, find_pair
-from flashedge.runtime.spec import RunSpec
-from flashedge.runtime.strategies import defaults_of
+from flashedge.models.registry import Pair, find_pair
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.strategies import defaults_of
 from flashedge.search.catalog import parse_strategy
 
 SHARE = 0.9  # of the card's memory, as the engines are configured
@@ -74,7 +74,7 @@ def understood(question: Question, config: Config) -> Bench:
         raise ConfigError(
             f"{pair.name} does not fit {gpu}: {max(kv_bytes, 0) >> 20} MiB are left for KV, half "
             f"of which must hold one path ({max(least) >> 20} MiB)",
-            mend=f"flashedge doctor --fit {pair.name} --gpu {gpu}",
+            hint=f"flashedge doctor --fit {pair.name} --gpu {gpu}",
         )
     fields: dict[str, Any] = {
         "strategy": strategy,

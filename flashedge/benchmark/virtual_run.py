@@ -8,25 +8,25 @@ from dataclasses import dataclass, field, replace
 
 from flashedge.benchmark.goodput import goodput
 from flashedge.benchmark.ladder import Rung
-from flashedge.engine.sim_clock import run_virtual
-from flashedge.engine.sim_engine import SimConfig, SimEngine
-from flashedge.engine.sim_scheduler import Slice
-from flashedge.engine.sim_text import SimModel, Trace
-from flashedge.engine.simulated import SimulatedGenerator, SimulatedVerifier, StockVerifier
+from flashedge.engine.sim.clock import run_virtual
+from flashedge.engine.sim.engine_loop import SimConfig, SimEngine
+from flashedge.engine.sim.pair import SimulatedGenerator, SimulatedVerifier, StockVerifier
+from flashedge.engine.sim.scheduler import Slice
+from flashedge.engine.sim.text import SimModel, Trace
 from flashedge.events import Event, NodesMarked, Offloaded, Restored
-from flashedge.runtime.driver import Driver
-from flashedge.runtime.engines import Engines
-from flashedge.runtime.hand_over import Ordering
-from flashedge.runtime.kv_curves import Curves
-from flashedge.runtime.kv_keeper import KvKeeper
-from flashedge.runtime.spec import RunSpec
-from flashedge.runtime.strategies import search_of
-from flashedge.scheduling.cost_curves import RooflineCurve
-from flashedge.scheduling.kv_split import HostLink
-from flashedge.scheduling.kv_stages import EngineCost
+from flashedge.runtime.drive.driver import Driver
+from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.drive.ordering import Ordering
+from flashedge.runtime.kv.curves import Curves
+from flashedge.runtime.kv.manager import KvManager
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.strategies import search_of
+from flashedge.scheduling.costs.curves import RooflineCurve
+from flashedge.scheduling.costs.roofline import Device, ModelShape, even_step
+from flashedge.scheduling.kv.split import HostLink
+from flashedge.scheduling.kv.stages import EngineCost
 from flashedge.scheduling.prefix_order import arrival_order, sweep_order
-from flashedge.scheduling.roofline import Device, ModelShape, even_step
-from flashedge.scheduling.speculation import flat_batch
+from flashedge.scheduling.speculation.slots import flat_batch
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Speculation
 
@@ -186,7 +186,7 @@ async def _searched(
     )
 
 
-def _keeper(setup: Setup, generator: SimulatedGenerator, verifier: SimulatedVerifier) -> KvKeeper:
+def _keeper(setup: Setup, generator: SimulatedGenerator, verifier: SimulatedVerifier) -> KvManager:
     """The product's own, which knows the simulated device."""
     rooflines = [
         RooflineCurve(device=engine.config.device, shape=engine.config.shape)
@@ -209,7 +209,7 @@ def _keeper(setup: Setup, generator: SimulatedGenerator, verifier: SimulatedVeri
         )
         for curve, engine in ((curves.generator, generator), (curves.verifier, verifier))
     ]
-    return KvKeeper(
+    return KvManager(
         generator,
         verifier,
         (costs[0], costs[1]),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flashedge.cli import output
-from flashedge.cli.evaluate import sizes_of
+from flashedge.cli.models.evaluate import sizes_of
 from flashedge.cli.progress import bar
 from flashedge.config import Config, load_config
 from flashedge.errors import DaemonError, RequestError
@@ -19,8 +19,8 @@ from flashedge.errors import DaemonError, RequestError
 if TYPE_CHECKING:
     from flashedge.benchmark.live import Course
     from flashedge.benchmark.live_run import LiveRun, Which
-    from flashedge.record_file import RecordFile
-    from flashedge.registry import Pair
+    from flashedge.files.journal import RecordFile
+    from flashedge.models.registry import Pair
 
 app = typer.Typer(help="What optimizations bring.", no_args_is_help=True)
 RUNS, REPORT = "runs.jsonl", "report.json"
@@ -72,11 +72,11 @@ def flashtts(
         _tell(rows, as_json, {"simulated": True})
         return
     if gpu is not None:
-        raise RequestError("--gpu names a simulated card", mend="add --simulated", param="gpu")
+        raise RequestError("--gpu names a simulated card", hint="add --simulated", param="gpu")
     if problems is None:
         raise RequestError(
             "real engines need problems to solve",
-            mend="--problems FILE, or --simulated",
+            hint="--problems FILE, or --simulated",
             param="problems",
         )
     _measure(problems, chosen, widths, kv, limit, rounds, strategy, seed, folder, as_json, config)
@@ -139,8 +139,8 @@ def _measure(
     from flashedge.benchmark.grades import graded
     from flashedge.benchmark.live import Course, budget_of, carried_out, split_by_known
     from flashedge.benchmark.live_run import compared
-    from flashedge.problem_file import read_problems
-    from flashedge.registry import find_pair
+    from flashedge.files.problems import read_problems
+    from flashedge.models.registry import find_pair
 
     pair = find_pair(config.pair, config)
     can, missing = split_by_known(chosen)
@@ -185,12 +185,12 @@ def _measure(
 
 
 def _refuse_company(config: Config) -> None:
-    from flashedge.daemon_files import holder
+    from flashedge.daemon.files import holder
 
     if (pid := holder(config)) is not None:
         raise DaemonError(
             f"a daemon runs (process {pid}); its work would spoil the measurement",
-            mend="flashedge down, then flashedge bench flashtts",
+            hint="flashedge down, then flashedge bench flashtts",
         )
 
 
@@ -200,9 +200,9 @@ def _kept(
     """What was measured of the same models, problems and search before. Raises Conflict,
     StoreError."""
     from flashedge.benchmark.live_run import LiveRun
-    from flashedge.fingerprint import pair_fingerprint
-    from flashedge.problem_file import file_digest
-    from flashedge.record_file import RecordFile
+    from flashedge.files.journal import RecordFile
+    from flashedge.files.problems import file_digest
+    from flashedge.models.fingerprint import pair_fingerprint
 
     settings = {
         "pair": pair.name,

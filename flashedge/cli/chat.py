@@ -12,7 +12,7 @@ import typer
 
 from flashedge.cli import output
 from flashedge.cli.daemon_cmds import ready_client
-from flashedge.cli.solve import finite, follow, split_strategy
+from flashedge.cli.solve.command import finite, follow, split_strategy
 from flashedge.config import Config, load_config
 from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.types import MAX_SEED, Message
@@ -124,9 +124,9 @@ class Conversation:
 
     def show_tree(self, _: str = "") -> None:
         if self._last is None:
-            raise RequestError("no search yet", mend="/search beam-16, then ask")
-        from flashedge.cli.live_tree import render
-        from flashedge.cli.tree_view import from_result
+            raise RequestError("no search yet", hint="/search beam-16, then ask")
+        from flashedge.cli.solve.live_tree import render
+        from flashedge.cli.solve.tree_view import from_result
 
         console = output.stdout()
         console.print(render(from_result(self._last), width=console.width))
@@ -140,7 +140,7 @@ class Conversation:
         name, _, rest = line[1:].partition(" ")
         run = self._commands.get(name)
         if run is None:
-            raise RequestError(f"there is no command /{name}", mend="/help lists them")
+            raise RequestError(f"there is no command /{name}", hint="/help lists them")
         run(rest.strip())
 
     def _answer(self, text: str) -> None:

@@ -30,16 +30,16 @@ def up(
     as_json: Json = False,
 ) -> None:
     """Start the daemon with both engines."""
-    from flashedge import daemon_control
-    from flashedge.daemon import check_exposure
-    from flashedge.registry import find_pair
+    from flashedge.daemon import control as daemon_control
+    from flashedge.daemon.process import check_exposure
+    from flashedge.models.registry import find_pair
 
     given = {"pair": pair, "host": host, "port": port}
     config = load_config(given)
     find_pair(config.pair, config)
     check_exposure(config)
     if foreground:
-        from flashedge.daemon import serve
+        from flashedge.daemon.process import serve
 
         serve(config)
         return
@@ -47,7 +47,7 @@ def up(
     if running is not None:
         raise DaemonError(
             f"a daemon already runs at {running.url} (process {running.pid}, pair {running.pair})",
-            mend="flashedge down stops it",
+            hint="flashedge down stops it",
         )
     renew(config)
     process = daemon_control.start(config, given)
@@ -68,7 +68,7 @@ def up(
 
 def down(as_json: Json = False) -> None:
     """Stop the daemon; what runs is cancelled."""
-    from flashedge import daemon_control
+    from flashedge.daemon import control as daemon_control
 
     pid = daemon_control.stop(load_config())
     if as_json:
@@ -81,7 +81,7 @@ def down(as_json: Json = False) -> None:
 
 def ps(as_json: Json = False) -> None:
     """Show the daemon, its engines and how much they do."""
-    from flashedge import daemon_control
+    from flashedge.daemon import control as daemon_control
 
     config = load_config()
     record = daemon_control.find(config)
@@ -116,12 +116,12 @@ def logs(
     ] = False,
 ) -> None:
     """Show the daemon's log."""
-    from flashedge.daemon_files import log_path, output_path
+    from flashedge.daemon.files import log_path, output_path
 
     config = load_config()
     path = output_path(config) if engines else log_path(config)
     if not path.exists():
-        raise DaemonError(f"there is no log at {path}", mend="flashedge up writes one")
+        raise DaemonError(f"there is no log at {path}", hint="flashedge up writes one")
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in collections.deque(file, maxlen=lines):
             print(line, end="")
@@ -161,8 +161,8 @@ def waiting() -> Iterator[Callable[[str], None]]:
 
 def ready_client(config: Config) -> Any:
     """A client of a ready daemon, started if none runs. Raises as `daemon_control.ensure`."""
-    from flashedge import daemon_control
-    from flashedge.daemon_files import holder
+    from flashedge.daemon import control as daemon_control
+    from flashedge.daemon.files import holder
 
     if daemon_control.find(config) is None:
         if holder(config) is None:

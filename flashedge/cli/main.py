@@ -8,20 +8,11 @@ from typing import Annotated
 import typer
 
 from flashedge import __version__
-from flashedge.cli import (
-    bench,
-    calibrate,
-    chat,
-    daemon_cmds,
-    doctor,
-    models,
-    output,
-    profile,
-    runs,
-    simulate,
-    solve,
-    tui,
-)
+from flashedge.cli import bench, chat, daemon_cmds, output, profile, runs, simulate, tui
+from flashedge.cli.calibrate import command as calibrate
+from flashedge.cli.doctor import command as doctor
+from flashedge.cli.models import command as models
+from flashedge.cli.solve import command as solve
 
 app = typer.Typer(
     name="flashedge",

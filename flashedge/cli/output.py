@@ -77,8 +77,8 @@ def guarded(run: Callable[[], None]) -> int:
 def print_error(error: FlashEdgeError) -> None:
     console = stderr()
     console.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-    if error.mend:
-        console.print(f"  {escape(error.mend)}", highlight=False, soft_wrap=True)
+    if error.hint:
+        console.print(f"  {escape(error.hint)}", highlight=False, soft_wrap=True)
 
 
 def ago(seconds: float) -> str:

@@ -25,11 +25,11 @@ from flashedge.errors import (
     NotFound,
     StoreError,
 )
-from flashedge.registry import Pair, find_pair
+from flashedge.models.registry import Pair, find_pair
 
 if TYPE_CHECKING:
-    from profiler.probes import Progress
-    from profiler.profile import Profile
+    from flashedge.profiler.probes import Progress
+    from flashedge.profiler.profile import Profile
 
 HEIGHT = 24
 DEVICE_PART = 0.25  # of the bar; the rest are the models
@@ -63,7 +63,7 @@ def profile(
     kept = find_profile(chosen, config) if show or if_needed else None
     if show and kept is not None and kept.profile is None:
         raise NotFound(
-            f"pair {chosen.name} has no profile that fits: {kept.why}", mend="flashedge profile"
+            f"pair {chosen.name} has no profile that fits: {kept.why}", hint="flashedge profile"
         )
     found = kept.profile if kept is not None else None
     measured = found is None
@@ -99,9 +99,9 @@ def _measured(pair: Pair, config: Config, *, quick: bool) -> Profile:
     """Measure and keep. Raises DaemonError while a daemon runs, EngineError, StoreError."""
     import asyncio
 
-    from flashedge.daemon_files import prepare_state_dir
+    from flashedge.daemon.files import prepare_state_dir
+    from flashedge.profiler.profile import save_profile
     from flashedge.runtime.profiles import profile_path
-    from profiler.profile import save_profile
 
     _check_alone(config)
     prepare_state_dir(config)
@@ -115,8 +115,8 @@ def _measured(pair: Pair, config: Config, *, quick: bool) -> Profile:
 
 async def _measure(pair: Pair, config: Config, *, quick: bool, tell: Progress) -> Profile:
     from flashedge.engine.vllm.pair import VllmPair
+    from flashedge.profiler.measure import profile_device, profile_models, profile_of
     from flashedge.runtime.profiles import device_kind, profile_fingerprint
-    from profiler.measure import profile_device, profile_models, profile_of
 
     began = time.monotonic()
     fingerprint, kind = profile_fingerprint(pair, config), device_kind()
@@ -146,24 +146,24 @@ async def _measure(pair: Pair, config: Config, *, quick: bool, tell: Progress) -
 
 def _check_alone(config: Config) -> None:
     """Raises DaemonError when a daemon holds device and memory: neither's figures would be true."""
-    from flashedge.daemon_files import holder
+    from flashedge.daemon.files import holder
 
     pid = holder(config)
     if pid is not None:
         raise DaemonError(
             f"a daemon runs (process {pid}); its work would spoil the measurement",
-            mend="flashedge down, then flashedge profile",
+            hint="flashedge down, then flashedge profile",
         )
 
 
 @contextlib.contextmanager
 def _translated(kind: type[FlashEdgeError]) -> Iterator[None]:
-    from profiler.errors import ProfileError
+    from flashedge.profiler.errors import ProfileError
 
     try:
         yield
     except ProfileError as error:
-        raise kind(str(error), mend=error.mend) from error
+        raise kind(str(error), hint=error.hint) from error
 
 
 @contextlib.contextmanager
@@ -209,7 +209,7 @@ def _bar(terminal: TextIO) -> Iterator[Progress]:
 
 def _print(found: Profile) -> None:
     from flashedge.plots import terminal_plot
-    from profiler.report import device_rows, fit_rows, roofline
+    from flashedge.profiler.report import device_rows, fit_rows, roofline
 
     print(f"measured {found.made_at} on {found.fingerprint['device']}, in {found.wall_s:.0f} s")
     output.print_table(("device", "figure"), device_rows(found), "no figures")
@@ -236,7 +236,7 @@ def _print(found: Profile) -> None:
 
 def _draw(found: Profile, path: Path) -> None:
     from flashedge.plots import line_plot
-    from profiler.report import roofline
+    from flashedge.profiler.report import roofline
 
     lines, marks = roofline(found)
     line_plot(

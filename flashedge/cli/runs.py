@@ -20,7 +20,7 @@ RunId = Annotated[str, typer.Argument(help="The run's id, from `flashedge runs l
 
 
 def _client() -> Any:
-    from flashedge import daemon_control
+    from flashedge.daemon import control as daemon_control
 
     return daemon_control.connect(load_config())
 
@@ -53,9 +53,9 @@ def show(
     ] = False,
 ) -> None:
     """Show one run: its tree, its chosen path, its answer."""
-    from flashedge.cli.live_tree import render
-    from flashedge.cli.solve import print_result
-    from flashedge.cli.tree_view import TreeView, fold
+    from flashedge.cli.solve.command import print_result
+    from flashedge.cli.solve.live_tree import render
+    from flashedge.cli.solve.tree_view import TreeView, fold
 
     with _client() as client:
         found = client.run(run)
@@ -116,11 +116,11 @@ def rm(runs: Annotated[list[str], typer.Argument(help="Ids of finished runs.")])
 
 def _page(client: Any, run: str, found: dict[str, Any]) -> str:
     from flashedge import events
-    from flashedge.cli.html_page import page
-    from flashedge.cli.tree_view import TreeView, fold
+    from flashedge.cli.solve.html_page import page
+    from flashedge.cli.solve.tree_view import TreeView, fold
 
     if found.get("status") in ("queued", "running"):
-        raise Conflict(f"run {run} is {found['status']}", mend="export it when it is over")
+        raise Conflict(f"run {run} is {found['status']}", hint="export it when it is over")
     view, problem = TreeView(run=run), ""
     for _, event in stored_events(client, run):
         view = fold(view, event)

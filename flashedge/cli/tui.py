@@ -8,9 +8,9 @@ from flashedge.config import load_config
 
 def tui() -> None:
     """Watch runs live: trees, certainty, rates, memory. Starts the daemon if none runs."""
-    from flashedge import daemon_control
-    from flashedge.async_client import AsyncClient
-    from tui.app import DashboardApp
+    from flashedge.client.async_client import AsyncClient
+    from flashedge.daemon import control as daemon_control
+    from flashedge.tui.app import DashboardApp
 
     config = load_config()
     record = daemon_control.find(config)

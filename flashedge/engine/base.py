@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from flashedge.scheduling.speculation import FollowUp
+from flashedge.scheduling.speculation.slots import FollowUp
 from flashedge.types import FinishReason, Message, Problem, Sampling, TokenIds
 
 

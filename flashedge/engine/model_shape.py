@@ -5,9 +5,9 @@ from __future__ import annotations
 from math import prod
 from pathlib import Path
 
-from flashedge.checkpoints import read_config, tensor_shapes
 from flashedge.errors import CheckpointError
-from flashedge.scheduling.roofline import ModelShape
+from flashedge.models.checkpoints import read_config, tensor_shapes
+from flashedge.scheduling.costs.roofline import ModelShape
 
 DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -37,6 +37,6 @@ def model_shape(path: Path, dtype: str, weights_bytes: int | None = None) -> Mod
     if not params:
         raise CheckpointError(
             f"{path}: the size of the weights is not known",
-            mend="give weights_bytes in models.toml",
+            hint="give weights_bytes in models.toml",
         )
     return shape

@@ -12,10 +12,10 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from flashedge.engine.base import Chunk, ExtendRequest, Generator, ScoreRequest, Verifier
-from flashedge.scheduling.roofline import ModelShape, work_flops
+from flashedge.profiler.probes import DECODE, PREFILL
+from flashedge.profiler.roofline import Sample
+from flashedge.scheduling.costs.roofline import ModelShape, work_flops
 from flashedge.types import Problem, Sampling
-from profiler.probes import DECODE, PREFILL
-from profiler.roofline import Sample
 
 Open = Callable[[ExtendRequest], AsyncGenerator[Chunk]]
 MAX_STEP_TOKENS = 4096  # EngineOptions.max_batched_tokens

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from typing import Any
 
+from flashedge.answers.extraction import votes
 from flashedge.evaluation.records import Chain, ProblemRecord
-from flashedge.search.answers import votes
 from flashedge.search.scoring import aggregate
 from flashedge.statistics import auc, calibration, interval, mean, resampled, within_problem_auc
 

@@ -7,14 +7,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from flashedge.async_client import AsyncClient
+from flashedge.answers.workers.mathematics import Grader
+from flashedge.client.async_client import AsyncClient
 from flashedge.errors import ContextOverflow, FlashEdgeError, GenerationFailed
 from flashedge.evaluation.records import Chain, ProblemRecord, Settings
 from flashedge.evaluation.runs import result_of
 from flashedge.evaluation.step_tokens import StepCounter
-from flashedge.grading import Grader
-from flashedge.problem_file import LabelledProblem
-from flashedge.runtime.groups import first_error
+from flashedge.files.problems import LabelledProblem
+from flashedge.runtime.drive.task_groups import first_error
 from flashedge.search.seeds import mix64
 from flashedge.types import NodeId
 

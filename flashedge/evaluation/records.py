@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flashedge.record_file import RecordFile
+from flashedge.files.journal import RecordFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,8 @@ from contextlib import aclosing, suppress
 from typing import Any
 
 from flashedge import events
-from flashedge.async_client import AsyncClient
-from flashedge.client import RECONNECT_DELAY_S, RECONNECTS, from_event
+from flashedge.client.async_client import AsyncClient
+from flashedge.client.sync_client import RECONNECT_DELAY_S, RECONNECTS, from_event
 from flashedge.errors import DaemonError, FlashEdgeError, QueueFull, RequestError, RunInterrupted
 
 _CANCEL_TIMEOUT_S = 5.0

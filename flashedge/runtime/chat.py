@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from flashedge.engine.base import Codec, ExtendRequest, Generator
 from flashedge.errors import RequestError
-from flashedge.runtime.checks import check_float, check_int
-from flashedge.runtime.spec import check_messages
+from flashedge.runtime.request.checks import check_float, check_int
+from flashedge.runtime.request.spec import check_messages
 from flashedge.runtime.stopping import StopFilter
 from flashedge.types import MAX_SEED, FinishReason, Message, Sampling, TokenIds
 

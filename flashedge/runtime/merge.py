@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
-from flashedge.runtime.groups import first_error
+from flashedge.runtime.drive.task_groups import first_error
 
 T = TypeVar("T")
 

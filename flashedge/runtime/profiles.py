@@ -8,11 +8,11 @@ from pathlib import Path
 from flashedge.config import Config
 from flashedge.engine.vllm import compat
 from flashedge.errors import EngineError
-from flashedge.fingerprint import pair_fingerprint
-from flashedge.registry import Pair
-from profiler.device import describe_device
-from profiler.errors import ProfileError
-from profiler.profile import Found, load_profile
+from flashedge.models.fingerprint import pair_fingerprint
+from flashedge.models.registry import Pair
+from flashedge.profiler.device import describe_device
+from flashedge.profiler.errors import ProfileError
+from flashedge.profiler.profile import Found, load_profile
 
 
 def device_kind() -> str:
@@ -30,7 +30,7 @@ def profile_fingerprint(pair: Pair, config: Config) -> dict[str, str]:
     try:
         device = describe_device(device_kind())
     except ProfileError as error:
-        raise EngineError(str(error), mend=error.mend) from error
+        raise EngineError(str(error), hint=error.hint) from error
     return {
         **device,
         "vllm": f"{name} {version}",

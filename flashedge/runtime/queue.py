@@ -39,7 +39,7 @@ class RunQueue:
             raise QueueFull(
                 f"{len(self._running)} runs are under way and {len(self._waiting)} wait",
                 retry_after_s=RETRY_AFTER_S,
-                mend="try again later, or raise queue_limit",
+                hint="try again later, or raise queue_limit",
             )
         self._waiting.append((run_id, asyncio.get_running_loop().create_future()))
         self._admit()

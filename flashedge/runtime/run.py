@@ -12,9 +12,9 @@ from typing import Any
 
 from flashedge.errors import FlashEdgeError, RequestError, StoreError
 from flashedge.events import Event, Progress, RunCancelled, RunFailed, RunFinished, RunStarted
-from flashedge.runtime.broker import EventLog
-from flashedge.runtime.spec import RunSpec
-from flashedge.runtime.store import RunStore
+from flashedge.runtime.records.event_log import EventLog
+from flashedge.runtime.records.store import RunStore
+from flashedge.runtime.request.spec import RunSpec
 
 log = logging.getLogger(__name__)
 
@@ -150,7 +150,7 @@ class Run:
     def failed(self, error: FlashEdgeError) -> None:
         self._move(RunStatus.FAILED)
         self.error = error
-        self._end(RunFailed(error=str(error), code=error.code, mend=error.mend))
+        self._end(RunFailed(error=str(error), code=error.code, hint=error.hint))
 
     def cancelled(self) -> None:
         self._move(RunStatus.CANCELLED)
@@ -169,7 +169,7 @@ class Run:
     def _error_object(self) -> dict[str, Any] | None:
         if self.error is None:
             return None
-        return {"message": str(self.error), "code": self.error.code, "mend": self.error.mend}
+        return {"message": str(self.error), "code": self.error.code, "hint": self.error.hint}
 
     def _move(self, to: RunStatus) -> None:
         if to not in _NEXT[self.status]:

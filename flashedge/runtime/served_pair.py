@@ -9,21 +9,21 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from flashedge.answers.workers.mathematics import Grader
 from flashedge.config import Config
 from flashedge.engine.base import EngineView, Generator, Health, Verifier
 from flashedge.errors import ContextOverflow, EngineDead, FlashEdgeError, NotFound
 from flashedge.events import Event
-from flashedge.fingerprint import pair_fingerprint
-from flashedge.grading import Grader
-from flashedge.registry import Pair, find_pair
-from flashedge.runtime.engines import Engines, TextGroups
-from flashedge.runtime.flat_steps import tell_flat_batch
-from flashedge.runtime.kv_curves import curves_for
-from flashedge.runtime.kv_keeper import KvKeeper
-from flashedge.runtime.kv_run import FixedMemory, RunMemory
-from flashedge.runtime.kv_start import keeper_of
-from flashedge.runtime.scoring import scores_early
-from flashedge.runtime.spec import RunSpec
+from flashedge.models.fingerprint import pair_fingerprint
+from flashedge.models.registry import Pair, find_pair
+from flashedge.runtime.drive.engines import Engines, TextGroups
+from flashedge.runtime.drive.flat_batch import tell_flat_batch
+from flashedge.runtime.drive.scoring import scores_early
+from flashedge.runtime.kv.build import build_manager
+from flashedge.runtime.kv.curves import curves_for
+from flashedge.runtime.kv.manager import KvManager
+from flashedge.runtime.kv.run_memory import FixedMemory, RunMemory
+from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.prefix_order import arrival_order, sweep_order
 from flashedge.types import Message, TokenIds
 
@@ -67,7 +67,7 @@ class ServedPair:
         self._pair = pair
         self._engines = engines
         self._config = config
-        self._memory: KvKeeper | None = None
+        self._memory: KvManager | None = None
         self._self_test: dict[str, Any] | None = None
         self._failure: str | None = None
         self._fingerprint: str | None = None
@@ -97,7 +97,7 @@ class ServedPair:
         except FlashEdgeError as error:
             log.warning("nothing is known of this device's speed: %s", error.line)
             return
-        self._memory = await keeper_of(self._pair, generator, verifier, curves, self._config)
+        self._memory = await build_manager(self._pair, generator, verifier, curves, self._config)
         tell_flat_batch(generator.speculator, curves.generator, self._config)
 
     async def stop(self) -> None:
@@ -137,14 +137,14 @@ class ServedPair:
             find_pair(asked, self._config)  # raises NotFound for one that no models.toml has
             raise NotFound(
                 f"this daemon serves the pair {self.name!r}, not {asked!r}",
-                mend=f"`flashedge down`, then `flashedge up --pair {asked}`",
+                hint=f"`flashedge down`, then `flashedge up --pair {asked}`",
                 param="model",
             )
         health = self.health()
         if health.state == "failed":
-            raise EngineDead(f"the engines are down: {health.detail}", mend="see `flashedge logs`")
+            raise EngineDead(f"the engines are down: {health.detail}", hint="see `flashedge logs`")
         if health.state == "starting":
-            raise EngineDead("the engines are still loading", mend="wait for /health to say 200")
+            raise EngineDead("the engines are still loading", hint="wait for /health to say 200")
 
     def prompt_ids(self, messages: tuple[Message, ...]) -> TokenIds:
         """Of the conversation, behind the pair's system prompt. Raises ContextOverflow."""
@@ -154,7 +154,7 @@ class ServedPair:
         if len(ids) >= self.longest:
             raise ContextOverflow(
                 f"the problem has {len(ids)} tokens; the generator's context holds {self.longest}",
-                mend="shorten it",
+                hint="shorten it",
                 param="messages",
             )
         return ids

@@ -11,6 +11,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
+from flashedge.answers.workers.embedding_groups import embedding_groups
+from flashedge.answers.workers.mathematics import Grader
 from flashedge.config import Config
 from flashedge.engine.base import EngineView
 from flashedge.errors import (
@@ -19,26 +21,24 @@ from flashedge.errors import (
     NotFound,
     QueueFull,
 )
-from flashedge.grading import Grader
-from flashedge.learned.embedding_groups import embedding_groups
-from flashedge.registry import Pair, find_pair
-from flashedge.runtime.archive import ArchivedRun, RunSummary, summary_of
-from flashedge.runtime.calibrations import as_asked, with_early_exit
+from flashedge.models.registry import Pair, find_pair
 from flashedge.runtime.chat import ChatDelta, ChatSpec, stream_choice
-from flashedge.runtime.driver import Driver, Outcome
-from flashedge.runtime.engines import TextGroups, WordGroups
+from flashedge.runtime.drive.driver import Driver, Outcome
+from flashedge.runtime.drive.earlier_run import NOTHING, Recall, check_continues
+from flashedge.runtime.drive.engines import TextGroups, WordGroups
+from flashedge.runtime.kv.start_split import start_split
 from flashedge.runtime.merge import merged
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.queue import RETRY_AFTER_S, RunQueue
-from flashedge.runtime.recall import NOTHING, Recall, check_continues
-from flashedge.runtime.result import result_of
+from flashedge.runtime.records.archive import ArchivedRun, RunSummary, summary_of
+from flashedge.runtime.records.result import result_of
+from flashedge.runtime.records.store import RunStore
+from flashedge.runtime.request.calibrations import as_asked, with_early_exit
+from flashedge.runtime.request.run_id import check_run_id, new_run_id
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.strategies import search_of
 from flashedge.runtime.run import Run, RunStatus
-from flashedge.runtime.run_id import check_run_id, new_run_id
 from flashedge.runtime.served_pair import EnginePair, ServedPair, ServiceHealth
-from flashedge.runtime.spec import RunSpec
-from flashedge.runtime.start_split import start_split
-from flashedge.runtime.store import RunStore
-from flashedge.runtime.strategies import search_of
 from flashedge.search.seeds import child_seed
 from flashedge.types import MAX_SEED, Timing, TokenIds, Usage
 
@@ -149,7 +149,7 @@ class Service:
             return live
         stored = self._store.get(run_id)
         if stored is None:
-            raise NotFound(f"there is no run {run_id!r}", mend="`flashedge runs ls` lists them")
+            raise NotFound(f"there is no run {run_id!r}", hint="`flashedge runs ls` lists them")
         return ArchivedRun(stored, self._store)
 
     def runs(
@@ -162,7 +162,7 @@ class Service:
     def delete(self, run_id: str) -> None:
         """Remove a finished run. Raises NotFound, StoreError, or Conflict while it runs."""
         if self.run(run_id).status in (RunStatus.QUEUED, RunStatus.RUNNING):
-            raise Conflict(f"run {run_id} is not over", mend="cancel it first")
+            raise Conflict(f"run {run_id} is not over", hint="cancel it first")
         live = self._runs.get(run_id)
         try:
             self._store.delete(run_id)

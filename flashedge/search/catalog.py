@@ -10,17 +10,17 @@ from typing import Any
 from flashedge.certainty.policies import Policy
 from flashedge.errors import NotFound, RequestError
 from flashedge.search.base import Search
-from flashedge.search.beam import Beam
-from flashedge.search.best_of_n import BestOfN
-from flashedge.search.dvts import Dvts
-from flashedge.search.dynamic_branching import DynamicBranching
-from flashedge.search.mcts import Mcts
 from flashedge.search.options import check_options
-from flashedge.search.probed_cot import ProbedCot
-from flashedge.search.program import ProgramSearch, ReasoningProgram
-from flashedge.search.rebase import Rebase
-from flashedge.search.self_consistency import SelfConsistency
-from flashedge.search.varying_granularity import VaryingGranularity
+from flashedge.search.strategies.beam import Beam
+from flashedge.search.strategies.best_of_n import BestOfN
+from flashedge.search.strategies.dvts import Dvts
+from flashedge.search.strategies.dynamic_branching import DynamicBranching
+from flashedge.search.strategies.mcts import Mcts
+from flashedge.search.strategies.probed_cot import ProbedCot
+from flashedge.search.strategies.program import ProgramSearch, ReasoningProgram
+from flashedge.search.strategies.rebase import Rebase
+from flashedge.search.strategies.self_consistency import SelfConsistency
+from flashedge.search.strategies.varying_granularity import VaryingGranularity
 
 STRATEGIES: Mapping[str, str] = MappingProxyType(
     {

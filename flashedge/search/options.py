@@ -91,6 +91,6 @@ def check_options(strategy: str, given: Mapping[str, Any]) -> dict[str, Any]:
         if name not in known:
             said = f"it knows {', '.join(known)}" if known else "it has none"
             raise RequestError(
-                f"strategy {strategy} has no option {name!r}", mend=said, param="options"
+                f"strategy {strategy} has no option {name!r}", hint=said, param="options"
             )
     return {name: known[name].checked(name, value) for name, value in given.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flashedge.search.answers import votes
+from flashedge.answers.extraction import votes
 from flashedge.search.base import Finish
 from flashedge.search.scoring import aggregate
 from flashedge.search.tree import Tree

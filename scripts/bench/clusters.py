@@ -24,10 +24,10 @@ from pathlib import Path
 
 import psutil
 
-from flashedge.certainty.clusters import LIKE, likeness
-from flashedge.certainty.numbers import numbers, numbers_conflict
-from flashedge.learned.embedding_groups import EmbeddingGroups
-from flashedge.search.answers import normalize
+from flashedge.answers.extraction import normalize
+from flashedge.answers.numbers import numbers, numbers_conflict
+from flashedge.answers.words import LIKE, likeness
+from flashedge.answers.workers.embedding_groups import EmbeddingGroups
 from scripts.bench.daemon import DATA, report
 from scripts.train_pair.metrics import auc
 
@@ -127,7 +127,7 @@ def main() -> None:
 def cosine_of(folder: Path, pairs: Sequence[Pair]) -> Score:
     import torch
 
-    from flashedge.learned.embedding import Embedder
+    from flashedge.answers.workers.embedding import Embedder
 
     torch.set_num_threads(1)
     embedder = Embedder(folder)

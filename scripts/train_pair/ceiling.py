@@ -8,17 +8,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
+from flashedge.answers.workers.mathematics import Grader
 from flashedge.cli.progress import bar
 from flashedge.config import Config
 from flashedge.engine.base import ScoreRequest, StepScores, Verifier
-from flashedge.engine.passing import Passing
+from flashedge.engine.proxy import Passing
 from flashedge.engine.vllm.pair import VllmPair
-from flashedge.grading import Grader
-from flashedge.registry import find_pair
-from flashedge.runtime.driver import Driver
-from flashedge.runtime.engines import Engines
-from flashedge.runtime.spec import RunSpec
-from flashedge.runtime.strategies import search_of
+from flashedge.models.registry import find_pair
+from flashedge.runtime.drive.driver import Driver
+from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.strategies import search_of
 from flashedge.search.seeds import mix64
 from flashedge.types import Problem as Asked
 from flashedge.types import Sampling

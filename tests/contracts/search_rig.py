@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from flashedge.search.answers import extract_answer, normalize
+from flashedge.answers.extraction import extract_answer, normalize
 from flashedge.search.base import (
     Cluster,
     Clustered,

@@ -24,19 +24,19 @@ from flashedge.search.base import (
     Scored,
     Search,
 )
-from flashedge.search.beam import Beam
-from flashedge.search.best_of_n import BestOfN
 from flashedge.search.catalog import STRATEGIES
-from flashedge.search.dvts import Dvts
-from flashedge.search.dynamic_branching import DynamicBranching
-from flashedge.search.mcts import Mcts
-from flashedge.search.probed_cot import ProbedCot
-from flashedge.search.program import ProgramSearch
-from flashedge.search.rebase import Rebase
 from flashedge.search.seeds import child_seed
-from flashedge.search.self_consistency import SelfConsistency
+from flashedge.search.strategies.beam import Beam
+from flashedge.search.strategies.best_of_n import BestOfN
+from flashedge.search.strategies.dvts import Dvts
+from flashedge.search.strategies.dynamic_branching import DynamicBranching
+from flashedge.search.strategies.mcts import Mcts
+from flashedge.search.strategies.probed_cot import ProbedCot
+from flashedge.search.strategies.program import ProgramSearch
+from flashedge.search.strategies.rebase import Rebase
+from flashedge.search.strategies.self_consistency import SelfConsistency
+from flashedge.search.strategies.varying_granularity import VaryingGranularity
 from flashedge.search.tree import ROOT, NodeStatus, Tree
-from flashedge.search.varying_granularity import VaryingGranularity
 from flashedge.types import FinishReason, Limits, NodeId, Segment
 
 

@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 
 from flashedge.engine.base import ExtendRequest, ScoreRequest
-from flashedge.engine.sim_clock import VirtualTimePolicy
-from flashedge.engine.sim_text import SimModel, Trace
-from flashedge.engine.simulated import (
+from flashedge.engine.sim.clock import VirtualTimePolicy
+from flashedge.engine.sim.pair import (
     Faults,
     SimConfig,
     SimulatedGenerator,
     SimulatedVerifier,
     simulated_pair,
 )
+from flashedge.engine.sim.text import SimModel, Trace
 from flashedge.errors import ConfigError, EngineDead, GenerationFailed, RequestError
-from flashedge.scheduling.roofline import QWEN25_1_5B, RTX_4090, Work, step_time_s
+from flashedge.scheduling.costs.roofline import QWEN25_1_5B, RTX_4090, Work, step_time_s
 from flashedge.types import FinishReason, Problem
 from tests.contracts.engine_contract import GeneratorContract, OffloadContract, VerifierContract
 from tests.contracts.engine_rig import (

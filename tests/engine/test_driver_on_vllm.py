@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from flashedge.answers.workers.mathematics import Grader
 from flashedge.engine.base import ScoreRequest
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import EngineRestarted, Event, NodesExpanded, StepCompleted
-from flashedge.grading import Grader
-from flashedge.runtime.engines import Engines, retried
-from flashedge.runtime.spec import RunSpec
+from flashedge.runtime.drive.engines import Engines, retried
+from flashedge.runtime.request.spec import RunSpec
 from flashedge.search.tree import NodeStatus
 from flashedge.types import Problem
 from tests.contracts.engine_rig import settle

@@ -10,17 +10,17 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
+from flashedge.answers.workers.mathematics import Grader
 from flashedge.config import load_config
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import Event, KvSplitChanged, Offloaded, Restored
-from flashedge.grading import Grader
-from flashedge.registry import find_pair
-from flashedge.runtime.driver import Outcome
-from flashedge.runtime.engines import Engines
-from flashedge.runtime.kv_curves import curves_for
-from flashedge.runtime.kv_keeper import KvKeeper, Split
-from flashedge.runtime.kv_start import keeper_by
-from flashedge.runtime.spec import RunSpec
+from flashedge.models.registry import find_pair
+from flashedge.runtime.drive.driver import Outcome
+from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.kv.build import build_manager_with
+from flashedge.runtime.kv.curves import curves_for
+from flashedge.runtime.kv.manager import KvManager, Split
+from flashedge.runtime.request.spec import RunSpec
 from scripts.bench.flashtts.moving_split import moving_split
 from tests.contracts.engine_rig import settle
 from tests.engine.test_driver_on_vllm import HARD
@@ -50,11 +50,11 @@ async def engines(pair: VllmPair) -> AsyncIterator[Engines]:
 @asynccontextmanager
 async def kept(
     pair: VllmPair, kv_bytes: int, forced: Split | None = None
-) -> AsyncIterator[KvKeeper]:
+) -> AsyncIterator[KvManager]:
     """A keeper of `kv_bytes` for both; the budgets are as before afterwards."""
     config = load_config(environ={"FLASHEDGE_HOME": "/nonexistent"})
     before = [await engine.view() for engine in (pair.generator, pair.verifier)]
-    keeper = await keeper_by(
+    keeper = await build_manager_with(
         curves_for(find_pair("bundled", config), config),
         pair.generator,
         pair.verifier,
@@ -75,7 +75,7 @@ async def kept(
             await engine.budget(view.quota_blocks * view.block_bytes)
 
 
-async def driven(engines: Engines, keeper: KvKeeper, spec: RunSpec) -> tuple[Outcome, list[Event]]:
+async def driven(engines: Engines, keeper: KvManager, spec: RunSpec) -> tuple[Outcome, list[Event]]:
     events: list[Event] = []
     shared = replace(
         engines,

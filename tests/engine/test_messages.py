@@ -11,7 +11,7 @@ from typing import Any
 
 from flashedge.config import load_config
 from flashedge.engine.vllm.pair import VllmPair
-from flashedge.registry import find_pair
+from flashedge.models.registry import find_pair
 
 DECODERS, APART_S, SLOWER_S = 12, 0.005, 0.0005
 

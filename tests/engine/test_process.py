@@ -15,7 +15,7 @@ from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.engine.vllm.process import EngineProcess
 from flashedge.errors import ConfigError, EngineError
-from flashedge.registry import BUNDLED, find_pair
+from flashedge.models.registry import BUNDLED, find_pair
 
 OPTIONS = EngineOptions(
     name="generator",

@@ -14,15 +14,15 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
+from flashedge.answers.workers.mathematics import Grader
 from flashedge.engine.base import Chunk, ExtendRequest
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import Event, StepCompleted
-from flashedge.grading import Grader
-from flashedge.runtime.driver import Outcome
-from flashedge.runtime.engines import Engines
-from flashedge.runtime.spec import RunSpec
-from flashedge.scheduling.speculation import FollowUp
+from flashedge.runtime.drive.driver import Outcome
+from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.scheduling.speculation.slots import FollowUp
 from flashedge.search.tree import NodeStatus
 from flashedge.types import FinishReason, Granularity, Problem, Speculation
 from tests.contracts.engine_rig import ask, settle

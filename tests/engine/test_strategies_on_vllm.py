@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from flashedge import events
+from flashedge.answers.workers.mathematics import Grader
 from flashedge.certainty.history import ENTROPY
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import Event
-from flashedge.grading import Grader
-from flashedge.runtime.driver import Driver, Outcome
-from flashedge.runtime.engines import Engines
-from flashedge.runtime.exit_options import ExitOptions
-from flashedge.runtime.spec import RunSpec
-from flashedge.runtime.strategies import defaults_of, search_of
+from flashedge.runtime.drive.driver import Driver, Outcome
+from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.strategies import defaults_of, search_of
 from flashedge.search.catalog import STRATEGIES
 from flashedge.search.tree import NodeStatus
 from flashedge.types import Problem

@@ -7,13 +7,13 @@ from typing import Any
 
 from test_http_over_service import SimulatedPair
 
-from flashedge import daemon
+from flashedge.answers.workers.mathematics import Grader
 from flashedge.api.app import create_app
 from flashedge.config import Config
-from flashedge.grading import Grader
-from flashedge.registry import find_pair
+from flashedge.daemon import process as daemon
+from flashedge.models.registry import find_pair
+from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.service import Service
-from flashedge.runtime.store import RunStore
 
 
 def make_app(config: Config) -> Any:

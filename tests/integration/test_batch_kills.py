@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from test_cli_over_daemon import CLI, SIMULATED, cli, config, daemon, runs, wait_for
 
-from flashedge import daemon_control as control
 from flashedge.config import Config
+from flashedge.daemon import control
 
 __all__ = ["config", "daemon"]  # fixtures
 NUM = 16

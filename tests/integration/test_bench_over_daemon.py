@@ -11,8 +11,8 @@ from flashedge.benchmark.ladder import rungs
 from flashedge.benchmark.live import Course, carried_out
 from flashedge.benchmark.live_run import LiveRun, compared
 from flashedge.config import load_config
-from flashedge.daemon_files import holder
-from flashedge.problem_file import FileProblem
+from flashedge.daemon.files import holder
+from flashedge.files.problems import FileProblem
 
 SIMULATED = (sys.executable, str(Path(__file__).with_name("sim_daemon.py")))
 

@@ -12,7 +12,7 @@ import pytest
 from test_cli_over_daemon import cli, config, daemon, runs, started, wait_for
 
 from flashedge.config import Config
-from flashedge.runtime.calibrations import calibrations_file, load_calibrations
+from flashedge.runtime.request.calibrations import calibrations_file, load_calibrations
 
 __all__ = ["config", "daemon"]
 

@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from flashedge import daemon_control as control
 from flashedge.config import Config, load_config
-from flashedge.daemon_files import find
+from flashedge.daemon import control
+from flashedge.daemon.files import find
 
 SIMULATED = (sys.executable, str(Path(__file__).with_name("sim_daemon.py")))
 CLI = (sys.executable, "-c", "from flashedge.cli.main import run; run()")

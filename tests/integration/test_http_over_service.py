@@ -16,16 +16,16 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1] / "unit"))
 import api_rig
 
+from flashedge.answers.workers.mathematics import Grader
 from flashedge.api.app import create_app
 from flashedge.config import load_config
 from flashedge.engine.base import Health
-from flashedge.engine.sim_text import SimModel, Trace
-from flashedge.engine.simulated import simulated_pair
-from flashedge.grading import Grader
-from flashedge.registry import find_pair
+from flashedge.engine.sim.pair import simulated_pair
+from flashedge.engine.sim.text import SimModel, Trace
+from flashedge.models.registry import find_pair
+from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.service import Service
-from flashedge.runtime.store import RunStore
-from flashedge.scheduling.roofline import ModelShape
+from flashedge.scheduling.costs.roofline import ModelShape
 
 TRACE = Path(__file__).parents[1] / "data" / "step_lengths_small.jsonl"
 TINY = ModelShape(name="tiny", params=2**22, layers=2, heads=1, kv_heads=1, head_dim=16)

@@ -16,8 +16,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from flashedge.engine.sim_blocks import BlockCache, OutOfBlocks, chain
-from flashedge.engine.sim_scheduler import Sequence, SequenceState, SimScheduler, Slice
+from flashedge.engine.sim.blocks import BlockCache, OutOfBlocks, chain
+from flashedge.engine.sim.scheduler import Sequence, SequenceState, SimScheduler, Slice
 
 QUICK = settings(
     max_examples=60,

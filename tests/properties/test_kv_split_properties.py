@@ -9,8 +9,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from flashedge.errors import ConfigError
-from flashedge.scheduling.kv_split import ROUNDING, HostLink, best_split
-from flashedge.scheduling.kv_stages import EngineCost, Stage, Workload
+from flashedge.scheduling.kv.split import ROUNDING, HostLink, best_split
+from flashedge.scheduling.kv.stages import EngineCost, Stage, Workload
 from tests.unit.split_rig import Whole
 
 ENGINES = st.builds(

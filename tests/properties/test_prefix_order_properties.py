@@ -14,7 +14,7 @@ from flashedge.scheduling.prefix_order import (
     shared_sum,
     sweep_order,
 )
-from flashedge.scheduling.radix_cost import RadixTree, batches, cache_cost, eviction_cost
+from scripts.bench.flashtts.radix_cost import RadixTree, batches, cache_cost, eviction_cost
 
 PATH = st.lists(st.integers(0, 2), max_size=4).map(tuple)
 FEW = st.lists(PATH, min_size=1, max_size=6)

@@ -12,13 +12,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flashedge.engine.sim_clock import run_virtual
-from flashedge.engine.simulated import Faults
+from flashedge.engine.sim.clock import run_virtual
+from flashedge.engine.sim.pair import Faults
 from flashedge.errors import EngineDead, QueueFull
 from flashedge.events import TERMINAL, RunFinished, RunStarted
+from flashedge.runtime.records.store import RunStore
+from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.run import Run
-from flashedge.runtime.spec import RunSpec
-from flashedge.runtime.store import RunStore
 from flashedge.types import Problem
 from tests.unit.runtime_rig import CONFIG, TIGHT, both, folded
 from tests.unit.service_rig import Rig, log_of

@@ -10,12 +10,12 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flashedge.search.answers import decide_equal, extract_answer, normalize, votes
+from flashedge.answers.extraction import decide_equal, extract_answer, normalize, votes
 from flashedge.search.base import Expand, Score
-from flashedge.search.beam import Beam
 from flashedge.search.nodes import Vector
 from flashedge.search.scoring import AGGREGATES, aggregate
 from flashedge.search.steps import BoundaryRule, split_steps
+from flashedge.search.strategies.beam import Beam
 from flashedge.search.tree import ROOT, NodeStatus, Tree
 from flashedge.types import Limits, NodeId
 

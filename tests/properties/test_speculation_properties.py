@@ -11,15 +11,15 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from flashedge.engine.sim_clock import run_virtual
-from flashedge.engine.simulated import Faults
+from flashedge.engine.sim.clock import run_virtual
+from flashedge.engine.sim.pair import Faults
 from flashedge.errors import EngineError
-from flashedge.runtime.driver import Outcome
-from flashedge.runtime.engines import Engines
-from flashedge.runtime.spec import RunSpec
-from flashedge.scheduling.draft_board import DraftBoard
-from flashedge.scheduling.drafts import Beam, Draft, DraftState
-from flashedge.scheduling.speculation import BatchView, FollowUp, places, potentials
+from flashedge.runtime.drive.driver import Outcome
+from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.scheduling.speculation.draft_board import DraftBoard
+from flashedge.scheduling.speculation.drafts import Beam, Draft, DraftState
+from flashedge.scheduling.speculation.slots import BatchView, FollowUp, places, potentials
 from flashedge.types import FinishReason, Granularity, Sampling
 from tests.unit.runtime_rig import assert_nothing_left, both
 from tests.unit.speculation_rig import AMPLE, engines_with, run_told, spec_for

@@ -12,8 +12,8 @@ from random import Random
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from flashedge.answers.words import group, likeness
 from flashedge.certainty.certainindex import certainty_of_answers
-from flashedge.certainty.clusters import group, likeness
 from flashedge.certainty.combine import Thresholds
 from flashedge.certainty.consistency import consistency
 from flashedge.certainty.history import History, Reading
@@ -22,13 +22,13 @@ from flashedge.certainty.skyline import Skyline
 from flashedge.certainty.tv_stopping import failure_bound, probes_needed, total_variation
 from flashedge.search.apportion import apportion, softmax
 from flashedge.search.base import Expand, Probe
-from flashedge.search.dvts import Dvts
-from flashedge.search.dynamic_branching import DynamicBranching
-from flashedge.search.mcts import Mcts
-from flashedge.search.probed_cot import ProbedCot
-from flashedge.search.rebase import Rebase
 from flashedge.search.scoring import AGGREGATES
-from flashedge.search.self_consistency import SelfConsistency
+from flashedge.search.strategies.dvts import Dvts
+from flashedge.search.strategies.dynamic_branching import DynamicBranching
+from flashedge.search.strategies.mcts import Mcts
+from flashedge.search.strategies.probed_cot import ProbedCot
+from flashedge.search.strategies.rebase import Rebase
+from flashedge.search.strategies.self_consistency import SelfConsistency
 from flashedge.search.tree import ROOT, NodeStatus
 from flashedge.types import Limits
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashedge.events import Progress
+from flashedge.tui.state.run import Numbered, RunState, coalesced, fold
 from flashedge.types import NodeId
 from tests.tui.rig import live_items, stored_items
-from tui.run_state import Numbered, RunState, coalesced, fold
 
 LIVE = live_items()
 STORED = stored_items()

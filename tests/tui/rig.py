@@ -10,9 +10,9 @@ from typing import Any
 
 from flashedge.errors import DaemonError, NotFound
 from flashedge.events import TERMINAL, Event, Progress, from_json
-from tui.app import DashboardApp
-from tui.device import DeviceSample
-from tui.run_state import Numbered
+from flashedge.tui.app import DashboardApp
+from flashedge.tui.state.device import DeviceSample
+from flashedge.tui.state.run import Numbered
 
 DATA = Path(__file__).parents[1] / "data"
 BEAM, MCTS = "recorded_run", "recorded_mcts"
@@ -83,7 +83,7 @@ class FakeDaemon:
 
     def _check(self) -> None:
         if self.down:
-            raise DaemonError("no daemon answers at 127.0.0.1:8642", mend="flashedge up")
+            raise DaemonError("no daemon answers at 127.0.0.1:8642", hint="flashedge up")
 
     async def status(self) -> dict[str, Any]:
         self._check()

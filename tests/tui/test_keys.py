@@ -11,14 +11,14 @@ from pathlib import Path
 from textual.pilot import Pilot
 from textual.widgets import Input
 
+from flashedge.tui.app import DashboardApp
+from flashedge.tui.widgets.beam_tree import BeamTree
+from flashedge.tui.widgets.dialogs import Help, Submit
+from flashedge.tui.widgets.event_log import EventLogPanel
+from flashedge.tui.widgets.key_bar import KEYS
+from flashedge.tui.widgets.runs import RunList
+from flashedge.tui.widgets.step import StepPanel
 from tests.tui.rig import Clock, FakeDaemon, dashboard, live_items, stored_items, summary
-from tui.app import DashboardApp
-from tui.widgets.beam_tree import BeamTree
-from tui.widgets.dialogs import Help, Submit
-from tui.widgets.event_log import EventLogPanel
-from tui.widgets.key_bar import KEYS
-from tui.widgets.runs import RunList
-from tui.widgets.step import StepPanel
 
 OVER, OTHER = "run-over", "run-other"
 

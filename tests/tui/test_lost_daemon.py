@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from flashedge.tui import feed
+from flashedge.tui.widgets.status_bar import StatusBar
 from tests.tui.rig import Clock, FakeDaemon, dashboard, live_items, summary
 from tests.tui.test_keys import until
-from tui import feed
-from tui.widgets.status_bar import StatusBar
 
 RUN = "run-a"
 

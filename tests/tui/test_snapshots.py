@@ -11,6 +11,9 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from flashedge.tui.app import DashboardApp
+from flashedge.tui.state.run import RunState, fold
+from flashedge.tui.widgets.beam_tree import FOLLOW_FRAMES, BeamTree
 from tests.tui.rig import (
     MCTS,
     Clock,
@@ -22,9 +25,6 @@ from tests.tui.rig import (
     summary,
 )
 from tests.tui.test_keys import until
-from tui.app import DashboardApp
-from tui.run_state import RunState, fold
-from tui.widgets.beam_tree import FOLLOW_FRAMES, BeamTree
 
 SIZES = [(80, 24), (120, 40)]
 RUN, QUEUED, PAST = "run-2dcea5c48dce", "run-ccc1e546379c", "run-260cd89ddfe7"

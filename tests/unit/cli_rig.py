@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from fake_daemon import FakeDaemon
 
-from flashedge import daemon_control
-from flashedge.async_client import AsyncClient
 from flashedge.cli.main import main
-from flashedge.client import Client
-from flashedge.daemon_files import Record
+from flashedge.client.async_client import AsyncClient
+from flashedge.client.sync_client import Client
+from flashedge.daemon import control as daemon_control
+from flashedge.daemon.files import Record
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from profiler.probes import DECODE, PREFILL
-from profiler.roofline import Fit, Sample
+from flashedge.profiler.probes import DECODE, PREFILL
+from flashedge.profiler.roofline import Fit, Sample
 
 TRUTH = Fit(
     overhead_s=0.002,

@@ -27,10 +27,10 @@ from flashedge.events import (
     RunStarted,
     StepCompleted,
 )
-from flashedge.runtime.archive import RunSummary
 from flashedge.runtime.chat import ChatDelta, ChatSpec
 from flashedge.runtime.metrics import Metrics
-from flashedge.runtime.spec import RunSpec
+from flashedge.runtime.records.archive import RunSummary
+from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.stopping import StopFilter
 from flashedge.search import catalog
 from flashedge.types import NodeId, Sampling
@@ -130,8 +130,8 @@ class FakeHandle:
                     self.status, self.position = "running", None
                 case RunFinished():
                     self.status = "finished"
-                case RunFailed(error=message, mend=mend):
-                    self.status, self.error = "failed", FlashEdgeError(message, mend=mend)
+                case RunFailed(error=message, hint=hint):
+                    self.status, self.error = "failed", FlashEdgeError(message, hint=hint)
                 case RunCancelled(reason=reason):
                     self.status, self.position = "cancelled", None
                     self.error = RequestError(f"cancelled: {reason}")
@@ -278,7 +278,7 @@ class FakeService:
 
     def run(self, run_id: str) -> FakeHandle:
         if run_id not in self.handles:
-            raise NotFound(f"there is no run {run_id!r}", mend="`flashedge runs ls` lists them")
+            raise NotFound(f"there is no run {run_id!r}", hint="`flashedge runs ls` lists them")
         return self.handles[run_id]
 
     def runs(
@@ -293,7 +293,7 @@ class FakeService:
 
     def delete(self, run_id: str) -> None:
         if self.run(run_id).status in ("queued", "running"):
-            raise Conflict(f"run {run_id} is not over", mend="cancel it first")
+            raise Conflict(f"run {run_id} is not over", hint="cancel it first")
         del self.handles[run_id]
 
     async def chat(self, spec: ChatSpec) -> AsyncGenerator[ChatDelta]:

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flashedge.engine.sim_engine import SimEngine
-from flashedge.engine.sim_text import SimModel, Trace, TraceRow
-from flashedge.engine.simulated import Faults, SimConfig, SimulatedGenerator, SimulatedVerifier
+from flashedge.answers.workers.mathematics import Grader
+from flashedge.engine.sim.engine_loop import SimEngine
+from flashedge.engine.sim.pair import Faults, SimConfig, SimulatedGenerator, SimulatedVerifier
+from flashedge.engine.sim.text import SimModel, Trace, TraceRow
 from flashedge.events import (
     CertaintyUpdated,
     EarlyExit,
@@ -29,13 +30,12 @@ from flashedge.events import (
     Restored,
     StepCompleted,
 )
-from flashedge.grading import Grader
-from flashedge.runtime.driver import Driver, Outcome
-from flashedge.runtime.engines import Engines
-from flashedge.runtime.recall import NOTHING, Recall
-from flashedge.runtime.spec import RunSpec
-from flashedge.runtime.strategies import search_of
-from flashedge.scheduling.roofline import ModelShape
+from flashedge.runtime.drive.driver import Driver, Outcome
+from flashedge.runtime.drive.earlier_run import NOTHING, Recall
+from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.strategies import search_of
+from flashedge.scheduling.costs.roofline import ModelShape
 from flashedge.search.base import Search
 from flashedge.search.scoring import aggregate
 from flashedge.search.tree import ROOT, Tree

@@ -7,17 +7,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from flashedge.answers.workers.mathematics import Grader
 from flashedge.config import load_config
 from flashedge.engine.base import Health
-from flashedge.engine.simulated import Faults
+from flashedge.engine.sim.pair import Faults
 from flashedge.events import Event
-from flashedge.grading import Grader
-from flashedge.registry import find_pair
-from flashedge.runtime.archive import ArchivedRun
-from flashedge.runtime.engines import Engines, WordGroups
+from flashedge.models.registry import find_pair
+from flashedge.runtime.drive.engines import Engines, WordGroups
+from flashedge.runtime.records.archive import ArchivedRun
+from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.run import Run
 from flashedge.runtime.service import Service
-from flashedge.runtime.store import RunStore
 from tests.unit.runtime_rig import BEAM, CONFIG, assert_nothing_left, sim_engines
 
 SLOW = replace(BEAM, n=16, max_step_tokens=4)  # many short levels

@@ -9,15 +9,15 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
+from flashedge.answers.workers.mathematics import Grader
 from flashedge.engine.base import Chunk, ExtendRequest
-from flashedge.engine.sim_engine import Faults, SimConfig
-from flashedge.engine.sim_scheduler import Slice
-from flashedge.engine.sim_text import SimModel, Trace, TraceRow
-from flashedge.engine.simulated import SimulatedGenerator, SimulatedVerifier
-from flashedge.grading import Grader
-from flashedge.runtime.driver import Outcome
-from flashedge.runtime.engines import Engines
-from flashedge.runtime.spec import RunSpec
+from flashedge.engine.sim.engine_loop import Faults, SimConfig
+from flashedge.engine.sim.pair import SimulatedGenerator, SimulatedVerifier
+from flashedge.engine.sim.scheduler import Slice
+from flashedge.engine.sim.text import SimModel, Trace, TraceRow
+from flashedge.runtime.drive.driver import Outcome
+from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.request.spec import RunSpec
 from flashedge.types import Speculation
 from tests.unit.runtime_rig import BEAM, CONFIG, driver_of
 

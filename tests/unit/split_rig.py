@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from flashedge.scheduling.cost_curves import BatchTime, RooflineCurve
-from flashedge.scheduling.kv_split import KvSplit, best_split
-from flashedge.scheduling.kv_stages import EngineCost, Workload
-from flashedge.scheduling.roofline import (
+from flashedge.scheduling.costs.curves import BatchTime, RooflineCurve
+from flashedge.scheduling.costs.roofline import (
     MISTRAL_7B,
     QWEN25_1_5B,
     QWEN25_7B,
     RTX_4090,
     ModelShape,
 )
+from flashedge.scheduling.kv.split import KvSplit, best_split
+from flashedge.scheduling.kv.stages import EngineCost, Workload
 
 MIB = 1 << 20
 

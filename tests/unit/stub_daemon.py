@@ -11,15 +11,15 @@ import sys
 import time
 from typing import Any
 
-from flashedge import daemon
 from flashedge.config import Config
+from flashedge.daemon import process as daemon
 from flashedge.errors import CheckpointError
 
 
 def make_stub(config: Config) -> Any:
     behaviour = os.environ.get("STUB_BEHAVIOUR", "")
     if behaviour == "bad checkpoint":
-        raise CheckpointError("model.safetensors is missing", mend="pull it")
+        raise CheckpointError("model.safetensors is missing", hint="pull it")
     if behaviour == "crash":
         raise RuntimeError("boom")
     if behaviour == "child":

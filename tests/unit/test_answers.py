@@ -6,11 +6,17 @@ import time
 
 import pytest
 
+from flashedge.answers.extraction import (
+    decide_equal,
+    extract_answer,
+    normalize,
+    plain_number,
+    votes,
+)
 from flashedge.errors import NotFound
-from flashedge.search.answers import decide_equal, extract_answer, normalize, plain_number, votes
-from flashedge.search.beam import Beam
-from flashedge.search.best_of_n import BestOfN
 from flashedge.search.catalog import make_search, parse_strategy
+from flashedge.search.strategies.beam import Beam
+from flashedge.search.strategies.best_of_n import BestOfN
 from flashedge.types import Vote
 
 

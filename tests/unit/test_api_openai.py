@@ -228,7 +228,7 @@ async def test_a_streamed_search() -> None:
 @pytest.mark.parametrize(
     ("ending", "code"),
     [
-        (RunFailed(error="engine died", code="engine_dead", mend="try again"), "engine_dead"),
+        (RunFailed(error="engine died", code="engine_dead", hint="try again"), "engine_dead"),
         (RunCancelled(reason="by hand"), "cancelled"),
     ],
 )

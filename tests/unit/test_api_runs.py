@@ -12,7 +12,7 @@ from api_rig import client_of, frames, make_app
 from fake_service import FakeHealth, FakeService, script
 
 from flashedge.events import RunFailed, from_json, to_json
-from flashedge.runtime.spec import RunSpec
+from flashedge.runtime.request.spec import RunSpec
 from flashedge.types import MAX_SEED, Message, Problem, Sampling
 
 ASK = {"problem": "1 + 1?", "n": 4, "seed": 7}
@@ -140,7 +140,7 @@ async def test_a_failed_and_a_cancelled_run() -> None:
             asked = asyncio.create_task(client.post("/v1/solve", json=ASK))
             await asyncio.sleep(0.02)
             if how == "fail":
-                service.last.tell(RunFailed(error="engine died", code="engine_dead", mend="wait"))
+                service.last.tell(RunFailed(error="engine died", code="engine_dead", hint="wait"))
             else:
                 path = f"/v1/runs/{service.last.id}/cancel"
                 for _ in range(2):  # idempotent
@@ -154,7 +154,7 @@ async def test_a_failed_and_a_cancelled_run() -> None:
             "type": "RunFailed",
             "error": "engine died",
             "code": "engine_dead",
-            "mend": "wait",
+            "hint": "wait",
         }
 
 

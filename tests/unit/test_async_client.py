@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Callable
 import httpx
 import pytest
 
-from flashedge.async_client import AsyncClient
+from flashedge.client.async_client import AsyncClient
 from flashedge.errors import DaemonError, NotFound, QueueFull, RunInterrupted
 from flashedge.events import Event, NodeScored, RunCancelled, to_json
 
@@ -117,4 +117,4 @@ async def test_no_daemon() -> None:
     async with client(handler) as daemon:
         with pytest.raises(DaemonError, match="no daemon answers") as caught:
             await daemon.status()
-    assert caught.value.mend == "flashedge up"
+    assert caught.value.hint == "flashedge up"

@@ -172,7 +172,7 @@ def test_ctrl_c_cancels_open_runs_and_keeps_results(
         return min(tasks, key=lambda t: int(t.get_name().rpartition("-")[2]))
 
     monkeypatch.setattr(daemon, "handler", interrupting)
-    monkeypatch.setattr("flashedge.cli.batch.asyncio.run", interrupted(asyncio.run))
+    monkeypatch.setattr("flashedge.cli.solve.batch.asyncio.run", interrupted(asyncio.run))
     done = folder.solve("--jobs", "2")
     assert done.code == 130
     assert "1 of 2 done; the same command goes on" in done.err

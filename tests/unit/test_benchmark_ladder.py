@@ -72,7 +72,7 @@ def test_some_rungs_by_name_in_order_with_the_stock_loop() -> None:
     assert rungs() == ALL
     with pytest.raises(NotFound) as e:
         rungs(["+Q"])
-    assert "+lookahead" in str(e.value.mend)
+    assert "+lookahead" in str(e.value.hint)
 
 
 # ---------------------------------------------------------------- the workload

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashedge.engine.sim_clock import VirtualTimePolicy, run_virtual
+from flashedge.engine.sim.clock import VirtualTimePolicy, run_virtual
 from flashedge.events import TERMINAL, Event, NodesMarked, Progress, RunCancelled, RunFinished
-from flashedge.runtime.broker import EventLog
+from flashedge.runtime.records.event_log import EventLog
 from flashedge.types import NodeId
 
 END = RunFinished(result={})

@@ -9,7 +9,7 @@ from flashedge.certainty.history import ENTROPY, Reading
 from flashedge.certainty.replay import Spent, Trace
 from flashedge.certainty.rules import Rule
 from flashedge.certainty.skyline import Skyline
-from flashedge.cli.calibration_view import frontier, skyline, spelled
+from flashedge.cli.calibrate.view import frontier, skyline, spelled
 
 SURE = (("entropy", 0.75),)
 

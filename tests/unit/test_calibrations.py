@@ -12,12 +12,12 @@ import pytest
 
 from flashedge.certainty.rules import Rule
 from flashedge.config import Config, load_config
-from flashedge.engine.sim_clock import VirtualTimePolicy
+from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.errors import ConfigError, Conflict
 from flashedge.events import RunStarted
-from flashedge.fingerprint import pair_fingerprint
-from flashedge.registry import find_pair
-from flashedge.runtime.calibrations import (
+from flashedge.models.fingerprint import pair_fingerprint
+from flashedge.models.registry import find_pair
+from flashedge.runtime.request.calibrations import (
     Calibration,
     calibrations_file,
     load_calibrations,
@@ -25,8 +25,8 @@ from flashedge.runtime.calibrations import (
     settings_of,
     with_early_exit,
 )
-from flashedge.runtime.exit_options import ExitOptions
-from flashedge.runtime.spec import RunSpec
+from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.runtime.request.spec import RunSpec
 from tests.unit.runtime_rig import BEAM
 from tests.unit.service_rig import Rig, log_of
 

@@ -6,8 +6,9 @@ import math
 
 import pytest
 
+from flashedge.answers.extraction import decide_equal
+from flashedge.answers.words import alike, group, likeness
 from flashedge.certainty.certainindex import certainty_of_answers
-from flashedge.certainty.clusters import alike, group, likeness
 from flashedge.certainty.combine import Thresholds
 from flashedge.certainty.consistency import consistency, hesitates, settled_answer, unsettled
 from flashedge.certainty.rewards import max_reward, mean_reward
@@ -20,7 +21,6 @@ from flashedge.certainty.tv_stopping import (
     probes_needed,
     total_variation,
 )
-from flashedge.search.answers import decide_equal
 
 LN2, LN4, LN5 = math.log(2), math.log(4), math.log(5)
 

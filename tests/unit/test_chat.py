@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashedge.engine.base import Chunk, ExtendRequest
-from flashedge.engine.sim_clock import VirtualTimePolicy
-from flashedge.engine.simulated import SimulatedGenerator
+from flashedge.engine.sim.clock import VirtualTimePolicy
+from flashedge.engine.sim.pair import SimulatedGenerator
 from flashedge.errors import RequestError
 from flashedge.runtime.chat import ChatDelta, ChatSpec, IncrementalText, stream_choice
 from flashedge.types import FinishReason, Message, Sampling

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tiny_models import write_model, write_safetensors
 
-from flashedge.checkpoints import check_checkpoint
 from flashedge.errors import CheckpointError
+from flashedge.models.checkpoints import check_checkpoint
 
 PRM = "Qwen2ForProcessRewardModel"
 

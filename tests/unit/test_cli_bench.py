@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cli_rig import Cli, cli_for
 
-from flashedge import daemon_files
+from flashedge.daemon import files as daemon_files
 
 
 @pytest.fixture

@@ -14,9 +14,9 @@ from cli_rig import Cli, cli_for, with_daemon
 from fake_daemon import STORY, FakeDaemon
 from tiny_models import write_hub_model, write_model
 
-from flashedge import daemon_control
-from flashedge.cli import doctor
+from flashedge.cli.doctor import command as doctor
 from flashedge.config import load_config
+from flashedge.daemon import control as daemon_control
 from flashedge.events import from_json
 
 QWEN = "Qwen/Qwen2.5-1.5B-Instruct"
@@ -298,7 +298,7 @@ def test_doctor_finds_what_is_wrong(
     checks = by_name(done.out)
     assert done.code == 1
     assert checks["models"]["verdict"] == "wrong"
-    assert checks["models"]["mend"] == f"flashedge models pull {QWEN}"
+    assert checks["models"]["hint"] == f"flashedge models pull {QWEN}"
     assert checks["python"]["verdict"] == "ok"
     assert checks["state folder"]["verdict"] == "ok"
     cli("models", "pull", PAIR, "--from", str(hub(tmp_path)))
@@ -328,13 +328,13 @@ def test_doctor_on_versions_and_cards(monkeypatch: pytest.MonkeyPatch) -> None:
     assert checks["vllm"].verdict == "wrong"
     assert "0.31.0; FlashEdge is made for 0.32.x" in checks["vllm"].detail
     assert checks["gpu"].verdict == "warning"
-    assert checks["gpu"].mend == "bash scripts/setup.sh --cuda"
+    assert checks["gpu"].hint == "bash scripts/setup.sh --cuda"
     versions.clear()
     assert {c.name: c.detail for c in doctor.examine()}["torch"] == "not installed"
 
 
 def test_doctor_and_a_port_in_use(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    from flashedge.daemon import bind
+    from flashedge.daemon.process import bind
 
     with bind("127.0.0.1", 0) as taken:
         monkeypatch.setenv("FLASHEDGE_PORT", str(taken.getsockname()[1]))

@@ -11,9 +11,9 @@ from cli_rig import Cli, cli_for, with_daemon
 from eval_daemon import EvalDaemon, completion
 from fake_daemon import FakeDaemon
 
-from flashedge import daemon_control
-from flashedge.async_client import AsyncClient
+from flashedge.client.async_client import AsyncClient
 from flashedge.config import Config
+from flashedge.daemon import control as daemon_control
 
 SAMPLES = [completion("4", 0.9, 0.9), completion("5", 0.3), completion("4", 0.8)]
 

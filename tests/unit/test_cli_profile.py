@@ -13,17 +13,18 @@ from cli_rig import Cli, cli_for
 from fake_nvml import FakeNvml
 from fake_probe import FakeProbe
 
-from flashedge import daemon_control
-from flashedge.cli import daemon_cmds, device_checks
+from flashedge.cli import daemon_cmds
+from flashedge.cli.doctor import device_checks
 from flashedge.config import Config, load_config
-from flashedge.daemon_files import prepare_state_dir
+from flashedge.daemon import control as daemon_control
+from flashedge.daemon.files import prepare_state_dir
 from flashedge.engine.vllm import pair as vllm_pair
 from flashedge.errors import EngineError
-from flashedge.registry import Pair, find_pair
+from flashedge.models.registry import Pair, find_pair
+from flashedge.profiler import measure
+from flashedge.profiler.errors import ProfileError
+from flashedge.profiler.profile import Profile
 from flashedge.runtime.profiles import profile_path
-from profiler import measure
-from profiler.errors import ProfileError
-from profiler.profile import Profile
 
 FIGURES: dict[str, Any] = {
     "gemm": [
@@ -138,7 +139,7 @@ def test_bad_input_is_refused_before_anything_starts(
 
 
 def test_a_running_daemon_is_not_disturbed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    from flashedge import daemon_files
+    from flashedge.daemon import files as daemon_files
 
     monkeypatch.setattr(daemon_files, "holder", lambda config: 4242)
     done = cli("profile")
@@ -158,13 +159,13 @@ def test_what_fails_is_one_error_and_nothing_is_kept(
     FakePair.fails = None
 
     def broken(*arguments: object) -> dict[str, Any]:
-        raise ProfileError("the device could not be measured: no kernel", mend="mend it")
+        raise ProfileError("the device could not be measured: no kernel", hint="hint it")
 
     monkeypatch.setattr(measure, "measure_device", broken)
     done = cli("profile")
     assert done.code == 3
     assert "no kernel" in done.err
-    assert "mend it" in done.err
+    assert "hint it" in done.err
     assert not kept().exists()
 
 
@@ -224,11 +225,11 @@ def test_doctor_tells_the_figures_or_what_changed(
     cli("profile", "--quick")
     good = check(cli)
     assert good["detail"].startswith("90 GFLOP/s float32, 200 GFLOP/s bfloat16, 20 GB/s memory")
-    assert (good["verdict"], good["mend"]) == ("ok", None)
+    assert (good["verdict"], good["hint"]) == ("ok", None)
     spoil()
     stale = check(cli)
     assert stale["verdict"] == "warning"
-    assert stale["mend"] == "flashedge profile --quick"
+    assert stale["hint"] == "flashedge profile --quick"
     assert "driver was older" in stale["detail"]
 
 

@@ -13,7 +13,7 @@ from cli_rig import Cli, cli_for, with_daemon
 from fake_daemon import RESULT, STORY, FakeDaemon
 
 from flashedge import events
-from flashedge.client import Client
+from flashedge.client.sync_client import Client
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_bad_input_is_exit_2(cli: Cli, daemon: FakeDaemon, arguments: list[str],
 def test_the_daemons_errors(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, status: int, code: str, exit_code: int
 ) -> None:
-    told = {"error": {"message": "as told", "code": code, "mend": "do this"}}
+    told = {"error": {"message": "as told", "code": code, "hint": "do this"}}
     with_daemon(
         monkeypatch, FakeDaemon(errors={"POST /v1/solve": httpx.Response(status, json=told)})
     )
@@ -135,7 +135,7 @@ def test_the_daemons_errors(
 
 
 def test_a_run_that_fails(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = events.RunFailed(error="the generator died", code="engine_dead", mend="again")
+    failed = events.RunFailed(error="the generator died", code="engine_dead", hint="again")
     with_daemon(monkeypatch, FakeDaemon([*STORY[:4], failed]))
     done = cli("solve", "p")
     assert (done.code, done.out) == (3, "")

@@ -11,8 +11,8 @@ import pytest
 from cli_rig import Cli, cli_for, with_daemon
 from fake_daemon import FakeDaemon
 
-from flashedge.cli.html_page import page
-from flashedge.cli.tree_view import TreeView, fold
+from flashedge.cli.solve.html_page import page
+from flashedge.cli.solve.tree_view import TreeView, fold
 from tests.tui.rig import stored_items
 
 
@@ -91,7 +91,7 @@ def test_show_tree_is_a_result(cli: Cli) -> None:
     assert "complete" in done.out
 
 
-@pytest.mark.parametrize("command", ["flashedge.cli.main", "flashedge.async_client"])
+@pytest.mark.parametrize("command", ["flashedge.cli.main", "flashedge.client.async_client"])
 def test_the_command_line_loads_without_the_dashboard(command: str) -> None:
     code = f"import sys, {command}; print({{'textual', 'tui'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -100,8 +100,9 @@ def test_the_command_line_loads_without_the_dashboard(command: str) -> None:
 
 def test_the_dashboard_loads_nothing_of_the_engine() -> None:
     code = (
-        "import sys, tui.app; print(sorted(m for m in sys.modules if m.startswith('flashedge.')))"
+        "import sys, flashedge.tui.app; "
+        "print(sorted(m for m in sys.modules if m.startswith('flashedge.')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    allowed = {"errors", "events", "types", "client", "sse"}
+    allowed = {"errors", "events", "types", "client", "tui"}
     assert {m.removeprefix("flashedge.") for m in eval(done.stdout)} <= allowed

@@ -11,15 +11,15 @@ import pytest
 from fake_daemon import RESULT, STORY, FakeDaemon
 
 from flashedge import errors, events
-from flashedge.client import Client, Queued, from_event
+from flashedge.client.sse import Frame, frames
+from flashedge.client.sync_client import Client, Queued, from_event
 from flashedge.errors import DaemonError, FlashEdgeError, QueueFull, RequestError, RunInterrupted
-from flashedge.sse import Frame, frames
 from flashedge.types import Message
 
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flashedge.client.RECONNECT_DELAY_S", 0.0)
+    monkeypatch.setattr("flashedge.client.sync_client.RECONNECT_DELAY_S", 0.0)
 
 
 def client(daemon: httpx.BaseTransport) -> Client:
@@ -57,7 +57,7 @@ def test_run_that_the_daemons_end_interrupted() -> None:
     daemon = FakeDaemon(STORY[:5], cut_after=5, status="interrupted")
     with client(daemon) as c, pytest.raises(RunInterrupted, match="run-1 was interrupted") as e:
         list(c.solve({"problem": "p"}))
-    assert "flashedge runs show run-1" in (e.value.mend or "")
+    assert "flashedge runs show run-1" in (e.value.hint or "")
 
 
 def test_daemon_gone_for_good() -> None:
@@ -103,17 +103,17 @@ def test_what_cannot_be_read_is_one_clear_error(data: str) -> None:
 
 @pytest.mark.parametrize("kind", errors.of_this_module(), ids=lambda k: k.__name__)
 def test_each_error_comes_back_as_itself(kind: type[FlashEdgeError]) -> None:
-    reply = told(kind.code, kind.http_status, param="n", mend="do this")
+    reply = told(kind.code, kind.http_status, param="n", hint="do this")
     daemon = FakeDaemon(errors={"POST /v1/solve": reply})
     with client(daemon) as c, pytest.raises(FlashEdgeError, match="as told") as e:
         list(c.solve({"problem": "p"}))
     assert type(e.value) is kind
-    assert e.value.mend == "do this"
+    assert e.value.hint == "do this"
     if isinstance(e.value, QueueFull):
         assert e.value.retry_after_s == 7.0
     else:
         assert e.value.param == "n"
-    failed = events.RunFailed(error="as told", code=kind.code, mend="do this")
+    failed = events.RunFailed(error="as told", code=kind.code, hint="do this")
     assert type(from_event(failed)) is kind
 
 
@@ -139,7 +139,7 @@ def test_answers_out_of_the_ordinary(
     with client(daemon) as c, pytest.raises(kind, match=said) as e:
         c.run("run-1")
     if response.status_code == 401:
-        assert "FLASHEDGE_API_KEY" in (e.value.mend or "")
+        assert "FLASHEDGE_API_KEY" in (e.value.hint or "")
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,8 @@ def test_sse_frames_however_they_are_cut(size: int, end: str) -> None:
 
 def test_the_client_brings_nothing_of_the_daemons() -> None:
     code = (
-        "import sys, flashedge.client; bad = ('vllm', 'torch', 'fastapi', 'transformers',"
+        "import sys, flashedge.client.sync_client;"
+        " bad = ('vllm', 'torch', 'fastapi', 'transformers',"
         " 'flashedge.api', 'flashedge.runtime', 'flashedge.search');"
         " print([m for m in bad if m in sys.modules])"
     )

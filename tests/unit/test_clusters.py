@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashedge.certainty.clusters import alike, complete_links
-from flashedge.certainty.numbers import numbers, numbers_conflict
-from flashedge.search.answers import normalize
+from flashedge.answers.extraction import normalize
+from flashedge.answers.numbers import numbers, numbers_conflict
+from flashedge.answers.words import alike, complete_links
 
 OPEN_ANSWERS = Path(__file__).parents[1] / "data" / "open_answers.jsonl"
 HALVES = ("tune", "test")

@@ -88,7 +88,7 @@ def test_clusters_have_a_table_of_their_own(tmp_path: Path) -> None:
     assert (config.port, config.clusters_model, config.clusters_threshold) == (1, "./minilm", 0.8)
     with pytest.raises(ConfigError, match="unknown key 'clusters_modle'") as e:
         load(tmp_path, '[clusters]\nmodle = "x"\n')
-    assert e.value.mend == "did you mean 'clusters_model'?"
+    assert e.value.hint == "did you mean 'clusters_model'?"
 
 
 def test_prefix_order_is_on_unless_switched_off(tmp_path: Path) -> None:
@@ -110,20 +110,20 @@ def test_unknown_key_in_the_file_names_the_nearest(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="unknown key 'max_runing'") as e:
         load(tmp_path, "max_runing = 3")
     assert "config.toml" in str(e.value)
-    assert e.value.mend == "did you mean 'max_running'?"
+    assert e.value.hint == "did you mean 'max_running'?"
 
 
 def test_unknown_key_near_nothing_lists_all(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as e:
         load(tmp_path, "zzz = 3")
-    assert "threads_per_engine" in (e.value.mend or "")
+    assert "threads_per_engine" in (e.value.hint or "")
 
 
 def test_misspelt_variable_is_refused_and_a_stranger_left_alone(tmp_path: Path) -> None:
     load(tmp_path, env={"FLASHEDGE_VENV": "/x", "FLASHEDGE_FAST": "1"})
     with pytest.raises(ConfigError, match="FLASHEDGE_PROT") as e:
         load(tmp_path, env={"FLASHEDGE_PROT": "1"})
-    assert "FLASHEDGE_PORT" in (e.value.mend or "")
+    assert "FLASHEDGE_PORT" in (e.value.hint or "")
 
 
 def test_empty_variable_counts_as_unset(tmp_path: Path) -> None:

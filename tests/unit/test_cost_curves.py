@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from flashedge.errors import ConfigError
-from flashedge.scheduling.cost_curves import RooflineCurve, measured
-from flashedge.scheduling.roofline import QWEN25_7B, RTX_4090, Work, step_time_s
+from flashedge.scheduling.costs.curves import RooflineCurve, measured
+from flashedge.scheduling.costs.roofline import QWEN25_7B, RTX_4090, Work, step_time_s
 
 POINTS: dict[str, Any] = {
     "batches": (1, 4),
@@ -72,4 +72,4 @@ def test_noise_never_makes_more_work_faster() -> None:
 def test_unusable_points(change: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said) as e:
         measured(**{**POINTS, **change})
-    assert e.value.mend == "profile again"
+    assert e.value.hint == "profile again"

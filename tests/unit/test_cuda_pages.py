@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 import torch
 
-from flashedge.engine.vllm import cuda_pages
 from flashedge.engine.vllm.card_trial import card_maps_memory
-from flashedge.engine.vllm.cuda_pages import CudaPages
-from flashedge.engine.vllm.kv_range import KvRange
+from flashedge.engine.vllm.inside.kv import cuda_pages
+from flashedge.engine.vllm.inside.kv.blocks import KvRange
+from flashedge.engine.vllm.inside.kv.cuda_pages import CudaPages
 from tests.unit.host_driver import GRANULE, HostDriver
 from tests.unit.test_granules import can_be_read
 

@@ -15,10 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flashedge import daemon_control as control
-from flashedge import daemon_files as files
 from flashedge.config import Config, load_config
-from flashedge.daemon import bind, check_exposure, serve
+from flashedge.daemon import control, files
+from flashedge.daemon.process import bind, check_exposure, serve
 from flashedge.errors import CheckpointError, ConfigError, DaemonError, EngineError
 
 STUB = (sys.executable, str(Path(__file__).with_name("stub_daemon.py")))
@@ -81,7 +80,7 @@ def test_port_in_use(config: Config) -> None:
         process = start(config)
         with pytest.raises(DaemonError, match=f"port {config.port} on 127.0.0.1: is in use") as e:
             control.wait_ready(config, process, timeout_s=20)
-    assert "--port" in (e.value.mend or "")
+    assert "--port" in (e.value.hint or "")
     assert process.returncode == DaemonError.exit_code
     assert files.find(config) is None
 
@@ -142,7 +141,7 @@ def test_error_at_start_is_the_daemons_own(config: Config, monkeypatch: pytest.M
     process = start(config)
     with pytest.raises(CheckpointError, match=r"model\.safetensors is missing") as e:
         control.wait_ready(config, process, timeout_s=20)
-    assert e.value.mend == "pull it"
+    assert e.value.hint == "pull it"
     assert process.returncode == CheckpointError.exit_code
 
 
@@ -181,7 +180,7 @@ def test_state_folder_under_a_file(tmp_path: Path) -> None:
     config = load_config({}, {"FLASHEDGE_HOME": str(tmp_path / "home")})
     with pytest.raises(ConfigError, match="can't write the state folder") as e:
         control.start(config, {}, STUB)
-    assert "FLASHEDGE_HOME" in (e.value.mend or "")
+    assert "FLASHEDGE_HOME" in (e.value.hint or "")
 
 
 def test_off_loopback_needs_a_key(tmp_path: Path) -> None:
@@ -212,7 +211,7 @@ def test_starting_is_quick_to_fail(config: Config) -> None:
         since = time.monotonic()
         code = f"""
 import sys
-from flashedge.daemon import main
+from flashedge.daemon.process import main
 code = main(["--set=state_dir={config.state_dir}", "--set=port={config.port}"])
 heavy = [m for m in ("torch", "vllm", "fastapi", "transformers") if m in sys.modules]
 print(code, heavy)

@@ -11,8 +11,8 @@ from dataclasses import replace
 
 import pytest
 
-from flashedge.engine.sim_clock import VirtualTimePolicy
-from flashedge.engine.simulated import Faults
+from flashedge.engine.sim.clock import VirtualTimePolicy
+from flashedge.engine.sim.pair import Faults
 from flashedge.errors import EngineDead, GenerationFailed
 from flashedge.events import (
     CertaintyUpdated,
@@ -20,8 +20,8 @@ from flashedge.events import (
     Event,
     Progress,
 )
-from flashedge.runtime.spec import RunSpec
-from flashedge.scheduling.roofline import RTX_4090
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.scheduling.costs.roofline import RTX_4090
 from flashedge.search.tree import NodeStatus
 from tests.unit.runtime_rig import (
     BEAM,

@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from flashedge.engine.sim_clock import VirtualTimePolicy
-from flashedge.engine.simulated import Faults, SimConfig
+from flashedge.engine.sim.clock import VirtualTimePolicy
+from flashedge.engine.sim.pair import Faults, SimConfig
 from flashedge.events import EngineRestarted, Event, StepCompleted
-from flashedge.runtime.engines import Engines
-from flashedge.runtime.spec import RunSpec
+from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.request.spec import RunSpec
 from flashedge.search.catalog import STRATEGIES
 from tests.unit.runtime_rig import (
     BEAM,

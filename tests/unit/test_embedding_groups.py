@@ -18,14 +18,14 @@ from cli_rig import cli_for
 from tiny_embedder import MAX_TOKENS, WORDS, write_embedder
 from transformers import AutoTokenizer, BertModel
 
+from flashedge.answers.workers import embedding_groups as module
+from flashedge.answers.workers.embedding import Embedder
+from flashedge.answers.workers.embedding_groups import EmbeddingGroups, embedding_groups
+from flashedge.answers.workers.embedding_worker import groups
+from flashedge.answers.workers.line_worker import package_parent
 from flashedge.config import load_config
 from flashedge.errors import CheckpointError, ConfigError
-from flashedge.learned import embedding_groups as module
-from flashedge.learned.embedding import Embedder
-from flashedge.learned.embedding_groups import EmbeddingGroups, embedding_groups
-from flashedge.learned.worker import groups
-from flashedge.line_worker import package_parent
-from flashedge.registry import find_embedder, resolve_model
+from flashedge.models.registry import find_embedder, resolve_model
 
 HUB_NAME = "somebody/tiny-embedder"
 READY = "import sys; print('{\"ready\": true}', flush=True); "
@@ -160,7 +160,13 @@ async def test_without_a_worker_words_decide(
 
 def test_a_worker_over_a_wrong_folder_says_so(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "flashedge.learned.worker", str(tmp_path / "none"), "0.5"],
+        [
+            sys.executable,
+            "-m",
+            "flashedge.answers.workers.embedding_worker",
+            str(tmp_path / "none"),
+            "0.5",
+        ],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=True,
@@ -171,7 +177,8 @@ def test_a_worker_over_a_wrong_folder_says_so(tmp_path: Path) -> None:
 
 def test_the_daemons_side_imports_no_torch() -> None:
     code = (
-        "import flashedge.learned.embedding_groups, flashedge.learned.worker, sys; "
+        "import flashedge.answers.workers.embedding_groups, sys; "
+        "import flashedge.answers.workers.embedding_worker; "
         "assert not {'torch', 'transformers', 'numpy'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=package_parent())
@@ -188,21 +195,21 @@ def test_nothing_is_set_up_unless_asked_for(tmp_path: Path, folder: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("model", "said", "mend"),
+    ("model", "said", "hint"),
     [
         ("/nowhere/model", "there is no model folder /nowhere/model", module.MEND),
         (HUB_NAME, f"{HUB_NAME} is not on this machine", f"flashedge models pull {HUB_NAME}"),
     ],
 )
 def test_a_model_that_is_not_there(
-    tmp_path: Path, model: str, said: str, mend: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, model: str, said: str, hint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     config = load_config({"clusters_model": model}, {"FLASHEDGE_HOME": str(tmp_path)})
     with pytest.raises(CheckpointError, match=said) as e:
         embedding_groups(config)
     assert e.value.exit_code == 2
-    assert (e.value.mend, e.value.param) == (mend, "clusters_model")
+    assert (e.value.hint, e.value.param) == (hint, "clusters_model")
 
 
 def test_a_relative_folder_is_told_how_to_be_written(
@@ -212,7 +219,7 @@ def test_a_relative_folder_is_told_how_to_be_written(
     config = load_config({"clusters_model": folder.name}, {"FLASHEDGE_HOME": str(tmp_path)})
     with pytest.raises(CheckpointError) as e:
         embedding_groups(config)
-    assert e.value.mend == f"for the folder of that name write ./{folder.name}"
+    assert e.value.hint == f"for the folder of that name write ./{folder.name}"
 
 
 def test_without_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +227,7 @@ def test_without_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="torch, which is not installed") as e:
         embedding_groups(config)
-    assert "flashedge[embeddings]" in str(e.value.mend)
+    assert "flashedge[embeddings]" in str(e.value.hint)
 
 
 def test_what_is_no_embedding_model_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.engine_options import EngineOptions
-from flashedge.registry import BUNDLED
+from flashedge.models.registry import BUNDLED
 
 OPTIONS = EngineOptions(
     name="generator",

@@ -8,14 +8,14 @@ import pytest
 
 from flashedge.engine.model_shape import model_shape
 from flashedge.engine.probe import GeneratorProbe, VerifierProbe
-from flashedge.engine.sim_clock import run_virtual
-from flashedge.engine.sim_text import SimModel, Trace, TraceRow
-from flashedge.engine.simulated import simulated_pair
+from flashedge.engine.sim.clock import run_virtual
+from flashedge.engine.sim.pair import simulated_pair
+from flashedge.engine.sim.text import SimModel, Trace, TraceRow
 from flashedge.errors import CheckpointError
-from flashedge.scheduling.roofline import QWEN25_1_5B, QWEN25_7B, RTX_4090
-from profiler.measure import profile_models
-from profiler.probes import DECODE, PREFILL
-from profiler.profile import Model
+from flashedge.profiler.measure import profile_models
+from flashedge.profiler.probes import DECODE, PREFILL
+from flashedge.profiler.profile import Model
+from flashedge.scheduling.costs.roofline import QWEN25_1_5B, QWEN25_7B, RTX_4090
 
 KV_BYTES = 16 << 30
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from eval_daemon import EvalDaemon, completion
 
-from flashedge.async_client import AsyncClient
+from flashedge.answers.workers.mathematics import Grader
+from flashedge.client.async_client import AsyncClient
 from flashedge.errors import Conflict, EngineDead, FlashEdgeError, StoreError
 from flashedge.evaluation.measure import Measurer
 from flashedge.evaluation.records import ProblemRecord, Settings, record_file
-from flashedge.grading import Grader
-from flashedge.problem_file import LabelledProblem
+from flashedge.files.problems import LabelledProblem
 from flashedge.types import MAX_SEED
 
 SETTINGS = Settings(pair="bundled", models="m", problems="p", n=(2, 3), temperature=0.7, seed=5)

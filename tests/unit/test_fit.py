@@ -11,11 +11,11 @@ from cli_rig import Cli, cli_for
 from fake_nvml import FakeNvml
 
 from flashedge.benchmark.fit import Place, need_of, quantized, that_fit
-from flashedge.cli.check import BAD, GOOD, WARNING, Check
-from flashedge.cli.fit import fit
+from flashedge.cli.doctor.check import BAD, GOOD, WARNING, Check
+from flashedge.cli.doctor.fit import fit
 from flashedge.config import Config, load_config
 from flashedge.errors import CheckpointError, NotFound
-from flashedge.registry import ENGINE_OVERHEAD_BYTES, RESERVED_BYTES, find_pair, load_pairs
+from flashedge.models.registry import ENGINE_OVERHEAD_BYTES, RESERVED_BYTES, find_pair, load_pairs
 
 GIB = 1 << 30
 NONE = FakeNvml(driver=False)
@@ -75,7 +75,7 @@ def test_a_model_of_unknown_shape(config: Config) -> None:
     )
     with pytest.raises(CheckpointError, match="the shape of a/b is not known") as e:
         told("p", "rtx4090", config)
-    assert "architecture" in str(e.value.mend)
+    assert "architecture" in str(e.value.hint)
     assert SMALL in set(
         that_fit(load_pairs(config).values(), Place(name="c", memory_bytes=24 * GIB), config)
     )
@@ -105,20 +105,20 @@ def test_a_quantized_checkpoint_that_would_fit_is_named(config: Config) -> None:
     found = told("qwen-7b+prm-7b", "rtx4090", config)["fit"]
     assert found.verdict == BAD
     assert "7.4 GiB are missing" in found.detail
-    assert "Qwen/Qwen2.5-7B-Instruct-AWQ" in str(found.mend)
+    assert "Qwen/Qwen2.5-7B-Instruct-AWQ" in str(found.hint)
 
 
 def test_else_the_pairs_that_fit(config: Config) -> None:
     found = told("math-7b+skywork-1.5b", "rtx4080", config)["fit"]
-    assert SMALL in str(found.mend)
+    assert SMALL in str(found.hint)
     tiny = FakeNvml(MemoryInfo=SimpleNamespace(total=6 * GIB, free=6 * GIB))
-    assert "but `bundled`" in str(told(SMALL, None, config, tiny)["fit"].mend)
+    assert "but `bundled`" in str(told(SMALL, None, config, tiny)["fit"].hint)
 
 
 def test_a_plan_that_is_larger_than_what_is_left(config: Config) -> None:
     found = told(SMALL, "rtx4080", config)["fit"]
     assert found.verdict == WARNING
-    assert "generator_kv_bytes" in str(found.mend)
+    assert "generator_kv_bytes" in str(found.hint)
 
 
 def test_without_a_card_the_machines_memory(config: Config) -> None:

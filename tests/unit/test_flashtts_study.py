@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flashedge.benchmark.ladder import RUNGS
-from flashedge.engine.sim_text import Trace, TraceRow
+from flashedge.engine.sim.text import Trace, TraceRow
 from scripts.bench.flashtts import grid, memory_sweep, order_memory, utilization
 from scripts.bench.flashtts.calibration import FITTED, PUBLIC_S, Load, errors, fitted
 from scripts.bench.flashtts.study import (

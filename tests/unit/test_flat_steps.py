@@ -12,12 +12,12 @@ from fake_probe import sample
 from test_kv_curves import profile
 
 from flashedge.config import load_config
-from flashedge.registry import find_pair
-from flashedge.runtime.flat_steps import CONTEXT_TOKENS, tell_flat_batch
-from flashedge.runtime.kv_curves import curves_for
+from flashedge.models.registry import find_pair
+from flashedge.profiler.probes import DECODE
+from flashedge.profiler.profile import save_profile
+from flashedge.runtime.drive.flat_batch import CONTEXT_TOKENS, tell_flat_batch
+from flashedge.runtime.kv.curves import curves_for
 from flashedge.runtime.profiles import profile_fingerprint, profile_path
-from profiler.probes import DECODE
-from profiler.profile import save_profile
 
 
 @pytest.mark.parametrize(

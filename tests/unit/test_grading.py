@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from flashedge import grading
-from flashedge.grading import Grader
-from flashedge.line_worker import START_LIMIT_S, package_parent
+from flashedge.answers.workers import mathematics as grading
+from flashedge.answers.workers.line_worker import START_LIMIT_S, package_parent
+from flashedge.answers.workers.mathematics import Grader
 from flashedge.types import NodeId
 
 READY = "import sys; print('{\"ready\": true}', flush=True); "
@@ -138,7 +138,7 @@ async def test_questions_to_the_worker_are_bounded(monkeypatch: pytest.MonkeyPat
 
 def test_the_daemon_does_not_import_math_verify() -> None:
     code = (
-        "import flashedge.grading, sys; "
+        "import flashedge.answers.workers.mathematics, sys; "
         "assert not {'math_verify', 'sympy', 'torch', 'vllm'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, cwd=package_parent())
@@ -147,7 +147,7 @@ def test_the_daemon_does_not_import_math_verify() -> None:
 def test_the_worker_ends_with_its_parent() -> None:
     """Its stdin closes when the daemon is gone, however it went."""
     done = subprocess.run(
-        [sys.executable, "-m", "flashedge.grading"],
+        [sys.executable, "-m", "flashedge.answers.workers.mathematics"],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=60,

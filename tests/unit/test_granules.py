@@ -12,9 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashedge.engine.vllm.granules import Granules, Pieces, Run
-from flashedge.engine.vllm.kv_pages import FixedPages, HostPages
-from flashedge.engine.vllm.kv_range import KvRange
+from flashedge.engine.vllm.inside.kv.blocks import KvRange
+from flashedge.engine.vllm.inside.kv.granules import Granules, Pieces, Run
+from flashedge.engine.vllm.inside.kv.pages import FixedPages, HostPages
 
 BLOCKS = 12
 

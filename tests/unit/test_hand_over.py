@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashedge.engine.base import Chunk, ExtendRequest, Generator
-from flashedge.engine.sim_clock import VirtualTimePolicy, run_virtual
-from flashedge.runtime.hand_over import Ordering
-from flashedge.runtime.spec import RunSpec
+from flashedge.engine.sim.clock import VirtualTimePolicy, run_virtual
+from flashedge.runtime.drive.ordering import Ordering
+from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.prefix_order import (
     arrival_order,
     prefix_order,

@@ -11,13 +11,13 @@ from test_profiler import FIGURES
 
 from flashedge.config import Config, load_config
 from flashedge.errors import ConfigError
-from flashedge.registry import Pair, find_pair
-from flashedge.runtime.kv_curves import LINK_BYTES_PER_S, curves_for, curves_of
+from flashedge.models.registry import Pair, find_pair
+from flashedge.profiler.measure import fitted
+from flashedge.profiler.probes import DECODE, PREFILL
+from flashedge.profiler.profile import Profile, save_profile
+from flashedge.runtime.kv.curves import LINK_BYTES_PER_S, curves_for, curves_of
 from flashedge.runtime.profiles import profile_fingerprint, profile_path
-from flashedge.scheduling.roofline import ModelShape
-from profiler.measure import fitted
-from profiler.probes import DECODE, PREFILL
-from profiler.profile import Profile, save_profile
+from flashedge.scheduling.costs.roofline import ModelShape
 
 SHAPE = ModelShape(  # of fake_probe
     name="fake", params=10**8, layers=25, heads=10, kv_heads=10, head_dim=100

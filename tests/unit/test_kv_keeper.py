@@ -9,20 +9,20 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from flashedge.engine.sim_clock import run_virtual
-from flashedge.engine.sim_engine import SimEngine
-from flashedge.engine.simulated import Faults
+from flashedge.engine.sim.clock import run_virtual
+from flashedge.engine.sim.engine_loop import SimEngine
+from flashedge.engine.sim.pair import Faults
 from flashedge.events import Event, KvSplitChanged, Offloaded, Restored
-from flashedge.runtime.driver import Outcome
-from flashedge.runtime.engines import Engines
-from flashedge.runtime.kv_curves import Curves
-from flashedge.runtime.kv_keeper import KvKeeper
-from flashedge.runtime.kv_start import cost_seen
-from flashedge.runtime.spec import RunSpec
-from flashedge.scheduling.cost_curves import RooflineCurve
-from flashedge.scheduling.kv_split import HostLink, KvSplit
-from flashedge.scheduling.kv_stages import Workload
-from flashedge.scheduling.roofline import RTX_4090
+from flashedge.runtime.drive.driver import Outcome
+from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.kv.build import cost_seen
+from flashedge.runtime.kv.curves import Curves
+from flashedge.runtime.kv.manager import KvManager
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.scheduling.costs.curves import RooflineCurve
+from flashedge.scheduling.costs.roofline import RTX_4090
+from flashedge.scheduling.kv.split import HostLink, KvSplit
+from flashedge.scheduling.kv.stages import Workload
 from tests.contracts.engine_rig import ask, generate
 from tests.unit.runtime_rig import (
     BEAM,
@@ -70,7 +70,7 @@ class Told:
 class Kept:
     """Engines whose pools are all of the memory each, and their keeper."""
 
-    def __init__(self, engines: Engines, keeper: KvKeeper) -> None:
+    def __init__(self, engines: Engines, keeper: KvManager) -> None:
         self.engines, self.keeper = engines, keeper
         self.shared = replace(
             engines,
@@ -99,7 +99,7 @@ async def kept(
     curve = RooflineCurve(device=RTX_4090, shape=TINY)
     costs = [cost_seen(curve, view, ROOM.max_model_len, 64) for view in views]
     curves = Curves(generator=curve, verifier=curve, link_bytes_per_s=1e12, source="a test")
-    keeper = KvKeeper(
+    keeper = KvManager(
         engines.generator,
         engines.verifier,
         (costs[0], costs[1]),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from flashedge.engine.sim_clock import run_virtual
+from flashedge.engine.sim.clock import run_virtual
 from tests.contracts.kv_machine import Machine, walk
 from tests.unit.runtime_rig import PROBLEM, ROOM, TINY, sim_engines
 

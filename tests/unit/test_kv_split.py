@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from flashedge.errors import ConfigError
-from flashedge.scheduling.kv_split import (
+from flashedge.scheduling.kv.split import (
     HostLink,
     best_split,
     halves,
@@ -18,7 +18,7 @@ from flashedge.scheduling.kv_split import (
     refitted,
     settled,
 )
-from flashedge.scheduling.kv_stages import EngineCost, Stage, Workload
+from flashedge.scheduling.kv.stages import EngineCost, Stage, Workload
 from tests.unit.split_rig import LARGE, LEVEL, MIB, SMALL, VERIFIER_7B, Whole, half, split_of
 
 LINK = HostLink(bytes_per_s=25e9, capacity_bytes=1 << 35, switch_s=0.005)
@@ -203,7 +203,7 @@ def test_too_little_for_one_path_names_the_bytes() -> None:
     one = LEVEL.context_tokens + LEVEL.step_tokens
     with pytest.raises(ConfigError, match=f"one path of {one} tokens") as e:
         split_of(1000)
-    needed = int(str(e.value.mend).split()[3])
+    needed = int(str(e.value.hint).split()[3])
     assert split_of(needed).decode_batch == 1
     with pytest.raises(ConfigError):
         split_of(needed - 1)
@@ -213,7 +213,7 @@ def test_offload_needs_room_for_the_larger_only() -> None:
     args = {"generator": SMALL, "verifier": VERIFIER_7B, "link": LINK}
     with pytest.raises(ConfigError) as e:
         best_split(LEVEL, **args, kv_bytes=1000)  # type: ignore[arg-type]
-    needed = int(str(e.value.mend).split()[3])
+    needed = int(str(e.value.hint).split()[3])
     assert best_split(LEVEL, **args, kv_bytes=needed).offload  # type: ignore[arg-type]
     with pytest.raises(ConfigError):
         best_split(LEVEL, **args, kv_bytes=needed - 1)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ from flashedge import events
 from flashedge.benchmark.ladder import RUNGS
 from flashedge.benchmark.live import FIELDS, budget_of, split_by_known
 from flashedge.benchmark.live_run import LiveRun, Which, compared, digest, timed
-from flashedge.client import Client
+from flashedge.client.sync_client import Client
 from flashedge.errors import ConfigError, RequestError
 
 NODES: list[dict[str, Any]] = [
@@ -87,7 +87,7 @@ def test_time_counts_from_the_runs_start_and_goodput_from_each_completion() -> N
 
 
 def test_a_run_that_fails_is_an_error() -> None:
-    failed = events.RunFailed(error="gone", code="engine_dead", mend=None)
+    failed = events.RunFailed(error="gone", code="engine_dead", hint=None)
     with pytest.raises(Exception, match="gone"):
         run_of(FakeDaemon([STORY[0], failed]))
     with pytest.raises(RequestError, match="cancelled: by hand"):

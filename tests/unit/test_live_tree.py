@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from flashedge import events
-from flashedge.cli.live_tree import render
-from flashedge.cli.tree_view import TreeView, fold, from_result
-from flashedge.client import Queued
+from flashedge.cli.solve.live_tree import render
+from flashedge.cli.solve.tree_view import TreeView, fold, from_result
+from flashedge.client.sync_client import Queued
 from flashedge.events import Event
 
 WIDTH = 80

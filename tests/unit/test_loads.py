@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from flashedge.scheduling.kv_stages import Workload
-from flashedge.scheduling.loads import FIRST_STEP_TOKENS, load_of, together
-from flashedge.scheduling.phases import Phase, Phases
+from flashedge.scheduling.kv.loads import FIRST_STEP_TOKENS, load_of, together
+from flashedge.scheduling.kv.stages import Workload
+from flashedge.scheduling.kv.turns import Phase, Phases
 from flashedge.search.tree import ROOT, NodeStatus, Tree
 from flashedge.types import FinishReason, Granularity, NodeId, Segment
 

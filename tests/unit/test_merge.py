@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from flashedge.engine.sim_clock import VirtualTimePolicy
+from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.errors import EngineDead
 from flashedge.runtime.merge import merged
 

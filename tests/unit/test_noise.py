@@ -10,8 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashedge.engine.vllm import noise
-from flashedge.engine.vllm.noise import SPAN, gumbel, noisy, token_hashes
+from flashedge.engine.vllm.inside import noise
+from flashedge.engine.vllm.inside.noise import SPAN, gumbel, noisy, token_hashes
 
 CPU = torch.device("cpu")
 VOCAB = 1200

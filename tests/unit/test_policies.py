@@ -20,7 +20,7 @@ from flashedge.certainty.policies import (
 )
 from flashedge.certainty.skyline import Skyline
 from flashedge.errors import RequestError
-from flashedge.runtime.exit_options import ExitOptions, policy_of
+from flashedge.runtime.request.early_exit import ExitOptions, policy_of
 
 SURE = Thresholds(least=(("entropy", 0.7),))
 SKYLINE = Skyline(steps=((0.2, 18), (0.5, 12), (0.9, 6)))

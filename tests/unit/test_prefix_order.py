@@ -14,7 +14,7 @@ from flashedge.scheduling.prefix_order import (
     shared_sum,
     sweep_order,
 )
-from flashedge.scheduling.radix_cost import (
+from scripts.bench.flashtts.radix_cost import (
     CacheCost,
     LruCache,
     RadixTree,

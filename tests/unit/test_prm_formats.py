@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from transformers import AutoTokenizer
 
-from flashedge.checkpoints import VERIFIER_FAMILIES, check_checkpoint
-from flashedge.engine.vllm import plugin
 from flashedge.engine.vllm.codec import HFCodec
+from flashedge.engine.vllm.inside import plugin
 from flashedge.engine.vllm.prm import FAMILIES, PrmFormat, family
 from flashedge.errors import CheckpointError, ConfigError
+from flashedge.models.checkpoints import VERIFIER_FAMILIES, check_checkpoint
 from flashedge.types import Message, Problem
 from tests.engine.tiny_checkpoints import KINDS, make_checkpoint
 
@@ -208,7 +208,7 @@ def test_a_missing_tokenizer_is_one_clear_error(tmp_path: Path) -> None:
 def test_an_unknown_family_names_the_known_ones() -> None:
     with pytest.raises(ConfigError) as caught:
         family("llama_prm")
-    assert "qwen_prm, rlhflow, skywork, step_tag" in str(caught.value.mend)
+    assert "qwen_prm, rlhflow, skywork, step_tag" in str(caught.value.hint)
 
 
 def test_the_registry_and_the_engine_know_the_same_families(folders: dict[str, Path]) -> None:
@@ -231,6 +231,6 @@ def test_the_tiny_generators_are_whole_checkpoints(kind: str, tmp_path: Path) ->
 
 
 def test_every_process_of_vllm_is_told_of_our_model_class() -> None:
-    """Stale metadata of an editable install fails here: `pip install -e .` again mends it."""
+    """Stale metadata of an editable install fails here: `pip install -e .` again fixes it."""
     found = [e for e in entry_points(group="vllm.general_plugins") if e.name == "flashedge"]
     assert [e.load() for e in found] == [plugin.register]

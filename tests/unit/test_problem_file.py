@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flashedge.errors import ConfigError
-from flashedge.problem_file import FileProblem, LabelledProblem, read_labelled, read_problems
+from flashedge.files.problems import FileProblem, LabelledProblem, read_labelled, read_problems
 
 
 def write(path: Path, *lines: Any) -> Path:

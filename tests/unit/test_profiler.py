@@ -15,16 +15,16 @@ import pytest
 from fake_nvml import FakeNvml
 from fake_probe import TRUTH, FakeProbe, sample
 
-from profiler import bench, measure
-from profiler.datasheet import SHEETS, compare
-from profiler.device import describe_device
-from profiler.errors import ProfileError
-from profiler.gpu import read_cards, warnings_of
-from profiler.measure import fitted, profile_models, profile_of
-from profiler.probes import DECODE, PREFILL, grid, measure_steps
-from profiler.profile import Profile, load_profile, save_profile
-from profiler.report import device_rows, duration, fit_rows, rate, roofline, sample_rows
-from profiler.roofline import Fit, Sample, fit
+from flashedge.profiler import bench, measure
+from flashedge.profiler.datasheet import SHEETS, compare
+from flashedge.profiler.device import describe_device
+from flashedge.profiler.errors import ProfileError
+from flashedge.profiler.gpu import read_cards, warnings_of
+from flashedge.profiler.measure import fitted, profile_models, profile_of
+from flashedge.profiler.probes import DECODE, PREFILL, grid, measure_steps
+from flashedge.profiler.profile import Profile, load_profile, save_profile
+from flashedge.profiler.report import device_rows, duration, fit_rows, rate, roofline, sample_rows
+from flashedge.profiler.roofline import Fit, Sample, fit
 
 FINGERPRINT = {"device": "a card", "driver": "1", "vllm": "0.32.0", "torch": "2.13", "pair": "p"}
 FIGURES: dict[str, Any] = {
@@ -349,7 +349,7 @@ def test_a_benchmark_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_profiler_imports_nothing_of_ours_and_no_torch() -> None:
     code = (
         "import sys, pkgutil, importlib, profiler\n"
-        "for m in pkgutil.iter_modules(profiler.__path__):\n"
+        "for m in pkgutil.iter_modules(flashedge.profiler.__path__):\n"
         "    importlib.import_module('profiler.' + m.name)\n"
         "print({m.partition('.')[0] for m in sys.modules} & {'flashedge', 'tui', 'vllm', 'torch'})"
     )

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from flashedge.engine.sim_clock import VirtualTimePolicy
+from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.errors import QueueFull
 from flashedge.runtime.queue import RunQueue
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from flashedge.engine.sim_clock import VirtualTimePolicy
+from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.errors import Conflict, NotFound, RequestError
-from flashedge.runtime.recall import Recall
+from flashedge.runtime.drive.earlier_run import Recall
 from tests.unit.runtime_rig import BEAM, drive, driver_of, sim_engines
 from tests.unit.service_rig import Rig
 from tests.unit.test_strategies_on_sim import every_strategy, spec_of

@@ -9,7 +9,7 @@ from tiny_models import write_hub_model, write_model
 
 from flashedge.config import Config, load_config
 from flashedge.errors import CheckpointError, ConfigError, NotFound
-from flashedge.registry import (
+from flashedge.models.registry import (
     ENGINE_OVERHEAD_BYTES,
     RESERVED_BYTES,
     Pair,
@@ -160,7 +160,7 @@ def test_bundled_pair(config: Config) -> None:
 def test_unknown_pair_names_the_nearest(config: Config) -> None:
     with pytest.raises(NotFound) as e:
         find_pair("bundeld", config)
-    assert e.value.mend == "did you mean 'bundled'?"
+    assert e.value.hint == "did you mean 'bundled'?"
 
 
 # ---------------------------------------------------------------- the user's file
@@ -202,7 +202,7 @@ def test_users_pair(config: Config) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said", "mend"),
+    ("old", "new", "said", "hint"),
     [
         (
             "max_model_len = 2048",
@@ -227,15 +227,15 @@ def test_users_pair(config: Config) -> None:
     ],
 )
 def test_mistakes_are_named(
-    config: Config, old: str, new: str, said: str, mend: str | None
+    config: Config, old: str, new: str, said: str, hint: str | None
 ) -> None:
     assert old in MINE
     users_file(config, MINE.replace(old, new, 1))
     with pytest.raises(ConfigError, match=said) as e:
         load_pairs(config)
     assert "models.toml" in str(e.value)
-    if mend:
-        assert mend in (e.value.mend or "")
+    if hint:
+        assert hint in (e.value.hint or "")
 
 
 # ---------------------------------------------------------------- folders
@@ -245,7 +245,7 @@ def test_model_that_is_not_here(config: Config) -> None:
     spec = find_pair("qwen-1.5b+skywork-1.5b", config).generator
     with pytest.raises(CheckpointError, match="not on this machine") as e:
         resolve_model(spec, config)
-    assert e.value.mend == "flashedge models pull Qwen/Qwen2.5-1.5B-Instruct"
+    assert e.value.hint == "flashedge models pull Qwen/Qwen2.5-1.5B-Instruct"
 
 
 @pytest.mark.parametrize("place", ["own", "users"])

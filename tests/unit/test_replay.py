@@ -12,12 +12,12 @@ from flashedge.certainty.history import CONSISTENCY, ENTROPY, REWARD, History, R
 from flashedge.certainty.policies import Allotment, Even
 from flashedge.certainty.replay import Spent, Trace, replayed, stopped_at
 from flashedge.certainty.rules import Rule
-from flashedge.engine.sim_clock import VirtualTimePolicy
-from flashedge.runtime.exit_options import ExitOptions
-from flashedge.runtime.recordings import Recording, recording_of
-from flashedge.runtime.result import result_of
-from flashedge.runtime.spec import RunSpec
-from flashedge.runtime.strategies import defaults_of
+from flashedge.engine.sim.clock import VirtualTimePolicy
+from flashedge.runtime.records.recordings import Recording, recording_of
+from flashedge.runtime.records.result import result_of
+from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.strategies import defaults_of
 from flashedge.types import Timing, Usage
 from tests.unit.runtime_rig import BEAM, Story, drive, sim_engines
 

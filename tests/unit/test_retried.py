@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from flashedge.engine.sim_clock import VirtualTimePolicy
+from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.errors import ContextOverflow, EngineDead, GenerationFailed
-from flashedge.runtime.engines import retried
+from flashedge.runtime.drive.engines import retried
 
 DEAD = EngineDead("it died")
 FAILED = GenerationFailed("it failed")

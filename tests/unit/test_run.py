@@ -21,14 +21,14 @@ from flashedge.events import (
     RunStarted,
     to_json,
 )
+from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.run import Cancelled, Run, RunStatus
-from flashedge.runtime.store import RunStore
 from flashedge.types import NodeId
 from tests.unit.runtime_rig import BEAM
 
 RESULT = {"id": "r", "answer": "2", "usage": {"tree_tokens": 7}, "timing": {"total_s": 0.5}}
 STEP = NodesMarked(status="active", nodes=(NodeId(0),))
-DEAD = EngineDead("the engine is gone", mend="start it")
+DEAD = EngineDead("the engine is gone", hint="start it")
 S = RunStatus
 
 MOVES: Mapping[str, Callable[[Run], Any]] = {
@@ -60,7 +60,7 @@ class FailingStore(RunStore):
     def _write(self) -> None:
         self.writes += 1
         if self.writes >= self.fails_at:
-            raise StoreError("the disk is full", mend="free some space")
+            raise StoreError("the disk is full", hint="free some space")
 
     def create(self, run_id: str, spec: Mapping[str, Any], created_at: float) -> None:
         self._write()
@@ -155,13 +155,13 @@ async def test_a_failed_run(store: RunStore) -> None:
     with pytest.raises(EngineDead) as e:
         await run.result()
     assert e.value is DEAD
-    told = {"message": "the engine is gone", "code": "engine_dead", "mend": "start it"}
+    told = {"message": "the engine is gone", "code": "engine_dead", "hint": "start it"}
     assert run.object()["error"] == told
     stored = store.get("r")
     assert stored is not None
     assert stored.error == told
     assert [event async for _, event in run.events(1)] == [
-        RunFailed(error="the engine is gone", code="engine_dead", mend="start it")
+        RunFailed(error="the engine is gone", code="engine_dead", hint="start it")
     ]
 
 

@@ -8,13 +8,13 @@ from dataclasses import replace
 import pytest
 
 from flashedge.engine.base import ScoreRequest, StepScores, Verifier
-from flashedge.engine.passing import Passing
-from flashedge.engine.sim_clock import VirtualTimePolicy
-from flashedge.engine.sim_text import SimModel
-from flashedge.engine.simulated import Faults, SimulatedVerifier
+from flashedge.engine.proxy import Passing
+from flashedge.engine.sim.clock import VirtualTimePolicy
+from flashedge.engine.sim.pair import Faults, SimulatedVerifier
+from flashedge.engine.sim.text import SimModel
 from flashedge.errors import GenerationFailed
-from flashedge.runtime.engines import Engines
-from flashedge.runtime.score_once import ScoreOnce
+from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.drive.score_once import ScoreOnce
 from flashedge.search.catalog import STRATEGIES
 from tests.unit.runtime_rig import (
     BEAM,

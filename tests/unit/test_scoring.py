@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from flashedge.errors import RequestError
-from flashedge.runtime import spec
+from flashedge.runtime.request import spec
 from flashedge.search.base import Finish
 from flashedge.search.scoring import AGGREGATES, aggregate
 from flashedge.search.selection import choose

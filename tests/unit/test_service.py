@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from flashedge.engine.sim_clock import VirtualTimePolicy
-from flashedge.engine.simulated import Faults
+from flashedge.engine.sim.clock import VirtualTimePolicy
+from flashedge.engine.sim.pair import Faults
 from flashedge.errors import (
     Conflict,
     ContextOverflow,
@@ -24,8 +24,8 @@ from flashedge.errors import (
     RunInterrupted,
 )
 from flashedge.events import RunCancelled, RunFailed, RunFinished, RunStarted
-from flashedge.runtime.archive import ArchivedRun
 from flashedge.runtime.chat import ChatSpec
+from flashedge.runtime.records.archive import ArchivedRun
 from flashedge.runtime.run import Cancelled, Run
 from flashedge.types import Message, Problem, Sampling
 from tests.unit.runtime_rig import BEAM, BEST
@@ -199,7 +199,7 @@ async def test_an_archived_run_equals_the_live_one(tmp_path: Path) -> None:
             await archived.result()
         assert str(kept.value) == str(live.value)
         assert kept.value.code == live.value.code
-        assert kept.value.mend == live.value.mend
+        assert kept.value.hint == live.value.hint
     await rig.service.stop()
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from flashedge.engine.sim_clock import VirtualTimePolicy
-from flashedge.engine.simulated import Faults
+from flashedge.engine.sim.clock import VirtualTimePolicy
+from flashedge.engine.sim.pair import Faults
 from flashedge.errors import ContextOverflow, EngineDead, EngineError, QueueFull
 from flashedge.runtime.chat import ChatDelta, ChatSpec
 from flashedge.runtime.service import MAX_CHATS
@@ -62,7 +62,7 @@ async def test_health_from_the_start_to_the_end(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("error", "told"),
     [
-        (EngineError("the generator did not start", mend="read the logs"), "read the logs"),
+        (EngineError("the generator did not start", hint="read the logs"), "read the logs"),
         (MemoryError("no room"), "MemoryError: no room"),
     ],
 )

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flashedge.engine.sim_clock import run_virtual
+from flashedge.engine.sim.clock import run_virtual
 from flashedge.events import KvSplitChanged
 from flashedge.runtime.chat import ChatSpec
 from flashedge.types import Message, Sampling

@@ -11,9 +11,9 @@ from statistics import mean
 
 import pytest
 
-from flashedge.scheduling.draft_board import DraftBoard
-from flashedge.scheduling.drafts import Beam, Draft, DraftState
-from flashedge.scheduling.speculation import (
+from flashedge.scheduling.speculation.draft_board import DraftBoard
+from flashedge.scheduling.speculation.drafts import Beam, Draft, DraftState
+from flashedge.scheduling.speculation.slots import (
     BatchView,
     BeamState,
     FollowUp,

@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 
 from flashedge.engine.base import ScoreRequest, StepScores
-from flashedge.engine.sim_clock import VirtualTimePolicy, run_virtual
-from flashedge.engine.simulated import Faults
+from flashedge.engine.sim.clock import VirtualTimePolicy, run_virtual
+from flashedge.engine.sim.pair import Faults
 from flashedge.errors import ContextOverflow
-from flashedge.runtime.spec import RunSpec
-from flashedge.scheduling.speculation import FollowUp
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.scheduling.speculation.slots import FollowUp
 from flashedge.search.tree import NodeStatus
 from flashedge.types import FinishReason, Granularity, Speculation, TokenIds
 from tests.contracts.engine_rig import ask, generate, generate_all, settle

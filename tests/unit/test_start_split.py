@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from flashedge.config import load_config
-from flashedge.registry import Pair, find_pair
+from flashedge.models.registry import Pair, find_pair
 from flashedge.runtime import service
-from flashedge.runtime import start_split as module
-from flashedge.runtime.kv_curves import curves_for
-from flashedge.runtime.start_split import WIDE, start_split
-from flashedge.scheduling.kv_split import halves, predicted
+from flashedge.runtime.kv import start_split as module
+from flashedge.runtime.kv.curves import curves_for
+from flashedge.runtime.kv.start_split import WIDE, start_split
+from flashedge.scheduling.kv.split import halves, predicted
 
 MIB = 1 << 20
 

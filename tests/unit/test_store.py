@@ -28,9 +28,9 @@ from flashedge.events import (
     RunStarted,
     StepCompleted,
 )
-from flashedge.runtime.spec import RunSpec
-from flashedge.runtime.store import RunStore
-from flashedge.runtime.store_errors import translate
+from flashedge.runtime.records.store import RunStore
+from flashedge.runtime.records.store_errors import translate
+from flashedge.runtime.request.spec import RunSpec
 from flashedge.types import NodeId, Problem
 
 SPEC = RunSpec(problem=Problem.from_text("1 + 1?"), pair="bundled").to_json()
@@ -145,7 +145,7 @@ def test_open_runs_are_ended_at_start_as_their_last_event_tells(tmp_path: Path) 
         "queued": None,
         "running": EVENTS[0],
         "done": RunFinished(result=RESULT),
-        "failed": RunFailed(error="engine died", code="engine_dead", mend="restart"),
+        "failed": RunFailed(error="engine died", code="engine_dead", hint="restart"),
         "gone": RunCancelled(reason="client disconnected"),
     }
     for run_id, event in endings.items():
@@ -167,7 +167,7 @@ def test_open_runs_are_ended_at_start_as_their_last_event_tells(tmp_path: Path) 
         "old": "finished",
     }
     assert store.get("done").result == RESULT  # type: ignore[union-attr]
-    assert store.get("failed").error["mend"] == "restart"  # type: ignore[union-attr,index]
+    assert store.get("failed").error["hint"] == "restart"  # type: ignore[union-attr,index]
     assert store.interrupt_unfinished() == []
     store.close()
 
@@ -184,7 +184,7 @@ _WRITER = textwrap.dedent(
     import sys
     from pathlib import Path
     from flashedge.events import NodeScored, RunStarted
-    from flashedge.runtime.store import RunStore
+    from flashedge.runtime.records.store import RunStore
     store = RunStore(Path(sys.argv[1]))
     store.create("r", {}, 1.0)
     store.append("r", 1, RunStarted(config={}, queue_s=0.0))
@@ -244,7 +244,7 @@ _CAPPED = textwrap.dedent(
     from pathlib import Path
     from flashedge.errors import StoreError
     from flashedge.events import RunFailed
-    from flashedge.runtime.store import RunStore
+    from flashedge.runtime.records.store import RunStore
     store = RunStore(Path(sys.argv[1]))
     store.create("r", {}, 1.0)
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -319,7 +319,7 @@ _UNPRIVILEGED = textwrap.dedent(
     import os, sys
     from pathlib import Path
     from flashedge.errors import StoreError
-    from flashedge.runtime.store import RunStore
+    from flashedge.runtime.records.store import RunStore
     if os.geteuid() == 0:
         os.setgid(65534); os.setuid(65534)  # root may write anywhere
     for path in sys.argv[1:]:
@@ -361,7 +361,7 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     path.write_bytes(b"not a database at all, but long enough to be looked at\n" * 100)
     with pytest.raises(StoreError, match="not an SQLite database") as caught:
         RunStore(path)
-    assert caught.value.mend
+    assert caught.value.hint
 
 
 def test_a_folder_in_its_place(tmp_path: Path) -> None:

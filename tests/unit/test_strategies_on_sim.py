@@ -9,12 +9,12 @@ import pytest
 
 from flashedge import events
 from flashedge.certainty.history import ENTROPY
-from flashedge.engine.sim_clock import VirtualTimePolicy
-from flashedge.engine.simulated import Faults
-from flashedge.runtime.exit_options import ExitOptions
-from flashedge.runtime.result import result_of
-from flashedge.runtime.spec import RunSpec
-from flashedge.runtime.strategies import defaults_of
+from flashedge.engine.sim.clock import VirtualTimePolicy
+from flashedge.engine.sim.pair import Faults
+from flashedge.runtime.records.result import result_of
+from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.strategies import defaults_of
 from flashedge.search.catalog import STRATEGIES
 from flashedge.search.tree import ROOT, NodeStatus
 from flashedge.types import Timing, Usage

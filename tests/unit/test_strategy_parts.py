@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from flashedge.engine.sim_clock import VirtualTimePolicy
+from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.errors import ConfigError, NotFound, RequestError
-from flashedge.runtime import strategies
-from flashedge.runtime.exit_options import ExitOptions
-from flashedge.runtime.spec import RunSpec
-from flashedge.runtime.strategies import search_of
+from flashedge.runtime.request import strategies
+from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.strategies import search_of
 from flashedge.search.apportion import apportion, softmax
-from flashedge.search.mcts import Mcts
-from flashedge.search.probed_cot import ProbedCot
-from flashedge.search.puct import logprob_priors, puct, uniform_priors
-from flashedge.search.rebase import Rebase
+from flashedge.search.strategies.mcts import Mcts
+from flashedge.search.strategies.probed_cot import ProbedCot
+from flashedge.search.strategies.puct import logprob_priors, puct, uniform_priors
+from flashedge.search.strategies.rebase import Rebase
+from flashedge.search.strategies.varying_granularity import VaryingGranularity
 from flashedge.search.tree import NodeStatus, Tree
-from flashedge.search.varying_granularity import VaryingGranularity
 from flashedge.types import FinishReason, NodeId, Segment
 from tests.unit.runtime_rig import BEAM, drive, sim_engines
 

@@ -14,8 +14,8 @@ from fake_service import FakeService
 
 from flashedge import events
 from flashedge.events import Event, from_json, to_json
-from flashedge.runtime.exit_options import ExitOptions
 from flashedge.runtime.metrics import Metrics
+from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.types import NodeId
 
 

@@ -8,19 +8,21 @@ from xml.etree import ElementTree
 import pytest
 
 from flashedge import events
+from flashedge.tui import replay
+from flashedge.tui.export import to_json, to_svg
+from flashedge.tui.feed import backoff_s
+from flashedge.tui.state import dashboard as state
+from flashedge.tui.state import rates
+from flashedge.tui.state.dashboard import Dashboard
+from flashedge.tui.state.device import read_device
+from flashedge.tui.state.node import ROOT
+from flashedge.tui.state.rates import Sample
+from flashedge.tui.state.run import RunState, coalesced, fold, interrupted, thresholds_of
+from flashedge.tui.state.scores import SCALE, bar, colour, spark
+from flashedge.tui.state.summary import look_of, summary_of
+from flashedge.tui.tree_lines import tree_lines
 from flashedge.types import NodeId
 from tests.tui.rig import engine, live_items, recorded, stored_items, summary
-from tui import rates, replay, state
-from tui.device import read_device
-from tui.export import to_json, to_svg
-from tui.feed import backoff_s
-from tui.node_state import ROOT
-from tui.rates import Sample
-from tui.run_state import RunState, coalesced, fold, interrupted, thresholds_of
-from tui.scores import SCALE, bar, colour, spark
-from tui.state import Dashboard
-from tui.summary import look_of, summary_of
-from tui.tree_lines import tree_lines
 
 
 def whole() -> RunState:

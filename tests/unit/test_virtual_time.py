@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from flashedge.engine.sim_clock import VirtualTimeDeadlock, VirtualTimePolicy, run_virtual
+from flashedge.engine.sim.clock import VirtualTimeDeadlock, VirtualTimePolicy, run_virtual
 
 
 def now_s() -> float:

@@ -7,12 +7,12 @@ from typing import ClassVar
 from rich.text import Text
 from textual.binding import Binding, BindingType
 
+from flashedge.tui.state.node import DROPPED, MARKS, SeenNode
+from flashedge.tui.state.run import RunState
+from flashedge.tui.state.scores import DIM, SCALE, score_text
+from flashedge.tui.tree_lines import TreeLine, tree_lines
+from flashedge.tui.widgets.lines import LineList
 from flashedge.types import NodeId
-from tui.node_state import DROPPED, MARKS, SeenNode
-from tui.run_state import RunState
-from tui.scores import DIM, SCALE, score_text
-from tui.tree_lines import TreeLine, tree_lines
-from tui.widgets.lines import LineList
 
 BEST = "★"
 FOLLOW_FRAMES = 4

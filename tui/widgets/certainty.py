@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from tui.run_state import CertaintyPoint, RunState
-from tui.scores import DIM, SCALE, meter
-from tui.state import Dashboard
-from tui.widgets.panel import Panel, labelled, lines
+from flashedge.tui.state.dashboard import Dashboard
+from flashedge.tui.state.run import CertaintyPoint, RunState
+from flashedge.tui.state.scores import DIM, SCALE, meter
+from flashedge.tui.widgets.panel import Panel, labelled, lines
 
 _AXIS = 5
 EXIT = "▼"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from tui.device import DeviceSample
-from tui.scores import DIM, meter
-from tui.state import Dashboard
-from tui.widgets.panel import Panel, labelled, lines, size_text
+from flashedge.tui.state.dashboard import Dashboard
+from flashedge.tui.state.device import DeviceSample
+from flashedge.tui.state.scores import DIM, meter
+from flashedge.tui.widgets.panel import Panel, labelled, lines, size_text
 
 
 class DevicePanel(Panel):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from tui.log_line import LogLine
-from tui.run_state import RunState
-from tui.scores import DIM
-from tui.widgets.lines import LineList
+from flashedge.tui.log_line import LogLine
+from flashedge.tui.state.run import RunState
+from flashedge.tui.state.scores import DIM
+from flashedge.tui.widgets.lines import LineList
 
 _LOUD = {"RunStarted", "RunFinished", "RunFailed", "RunCancelled", "EngineRestarted"}
 

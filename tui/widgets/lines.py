@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from tui.scores import DIM
+from flashedge.tui.state.scores import DIM
 
 CURSOR = "▸"
 

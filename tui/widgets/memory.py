@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from tui.scores import DIM, SCALE, meter
-from tui.state import Dashboard
-from tui.summary import DaemonLook, EngineLook
-from tui.widgets.panel import Panel, labelled, lines, size_text
+from flashedge.tui.state.dashboard import Dashboard
+from flashedge.tui.state.scores import DIM, SCALE, meter
+from flashedge.tui.state.summary import DaemonLook, EngineLook
+from flashedge.tui.widgets.panel import Panel, labelled, lines, size_text
 
 
 class MemoryPanel(Panel):

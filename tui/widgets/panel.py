@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 from textual.widget import Widget
 
-from tui.state import Dashboard
+from flashedge.tui.state.dashboard import Dashboard
 
 
 class Panel(Widget):

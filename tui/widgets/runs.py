@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from tui.run_state import RunState
-from tui.scores import DIM, bar
-from tui.state import Dashboard
-from tui.summary import RunSummary
-from tui.widgets.lines import LineList
+from flashedge.tui.state.dashboard import Dashboard
+from flashedge.tui.state.run import RunState
+from flashedge.tui.state.scores import DIM, bar
+from flashedge.tui.state.summary import RunSummary
+from flashedge.tui.widgets.lines import LineList
 
 STATUS = {
     "queued": ("◌", "queued"),

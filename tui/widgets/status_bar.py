@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from tui.scores import DIM, bar
-from tui.state import Dashboard
-from tui.widgets.panel import Panel
+from flashedge.tui.state.dashboard import Dashboard
+from flashedge.tui.state.scores import DIM, bar
+from flashedge.tui.widgets.panel import Panel
 
 
 class StatusBar(Panel):

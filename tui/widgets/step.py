@@ -7,10 +7,10 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
+from flashedge.tui.state.node import MARKS, SeenNode
+from flashedge.tui.state.run import RunState
+from flashedge.tui.state.scores import DIM, colour
 from flashedge.types import NodeId
-from tui.node_state import MARKS, SeenNode
-from tui.run_state import RunState
-from tui.scores import DIM, colour
 
 
 class StepPanel(VerticalScroll, can_focus=True):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from rich.text import Text
 
-from tui.scores import SCALE, spark
-from tui.state import Dashboard
-from tui.widgets.panel import Panel, labelled, lines
+from flashedge.tui.state.dashboard import Dashboard
+from flashedge.tui.state.scores import SCALE, spark
+from flashedge.tui.widgets.panel import Panel, labelled, lines
 
 
 class RatePanel(Panel):

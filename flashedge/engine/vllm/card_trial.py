@@ -17,7 +17,7 @@ def card_maps_memory() -> bool:
     said else is in the log. Takes seconds, once a process."""
     try:
         found = subprocess.run(
-            [sys.executable, "-m", "flashedge.engine.vllm.cuda_pages"],
+            [sys.executable, "-m", "flashedge.engine.vllm.inside.kv.cuda_pages"],
             capture_output=True,
             text=True,
             timeout=LIMIT_S,

@@ -31,7 +31,7 @@ from multiprocessing import forkserver
 from flashedge.errors import ConfigError
 
 CHECKED = "0.32"
-_PRELOAD = "flashedge.engine.vllm.preload"
+_PRELOAD = "flashedge.engine.vllm.inside.preload"
 
 
 def installed() -> tuple[str, str]:
@@ -41,7 +41,7 @@ def installed() -> tuple[str, str]:
             return name, importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    raise ConfigError("vLLM is not installed", mend="run scripts/setup.sh")
+    raise ConfigError("vLLM is not installed", hint="run scripts/setup.sh")
 
 
 def check_version() -> None:
@@ -50,7 +50,7 @@ def check_version() -> None:
     if not version.startswith(CHECKED + ".") and os.environ.get("FLASHEDGE_ALLOW_VLLM") != "1":
         raise ConfigError(
             f"{name} {version} is installed, FlashEdge was checked with {CHECKED}.*",
-            mend="run scripts/setup.sh, or set FLASHEDGE_ALLOW_VLLM=1 at your own risk",
+            hint="run scripts/setup.sh, or set FLASHEDGE_ALLOW_VLLM=1 at your own risk",
         )
 
 

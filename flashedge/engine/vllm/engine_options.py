@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flashedge.engine.vllm import compat
-from flashedge.engine.vllm.keys import ARGS_KEY, KV_FIXED, KV_GUARDED, KV_KEY, KV_START
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, KV_FIXED, KV_GUARDED, KV_KEY, KV_START
 
 if TYPE_CHECKING:
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -70,8 +70,8 @@ class EngineOptions:
             # By class name: on CPU vLLM turns "uni" into a second process, to set OMP's environment
             # there; ours is set before any process starts, and one process is faster than two.
             distributed_executor_backend="vllm.v1.executor.uniproc_executor.UniProcExecutor",
-            scheduler_cls="flashedge.engine.vllm.scheduler.EdgeScheduler",
-            worker_extension_cls="flashedge.engine.vllm.kv_memory.KvMemory",
+            scheduler_cls="flashedge.engine.vllm.inside.scheduler.EdgeScheduler",
+            worker_extension_cls="flashedge.engine.vllm.inside.kv.worker.KvMemory",
             disable_log_stats=True,
             enable_log_requests=False,
             additional_config={ARGS_KEY: self._ours()},

@@ -12,7 +12,7 @@ from flashedge.engine.base import Chunk, ExtendRequest
 from flashedge.engine.vllm.codec import HFCodec
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.front import EngineFront
-from flashedge.engine.vllm.keys import ARGS_KEY, BOUNDARY, DRAWN
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, BOUNDARY, DRAWN
 from flashedge.engine.vllm.speculator import VllmSpeculator, follow_up_args
 from flashedge.engine.vllm.translate import translated
 from flashedge.errors import ContextOverflow, GenerationFailed
@@ -30,7 +30,7 @@ class VllmGenerator(EngineFront):
 
     def __init__(self, options: EngineOptions, codec: HFCodec) -> None:
         extra = {
-            "logits_processors": ["flashedge.engine.vllm.noise:PositionNoise"],
+            "logits_processors": ["flashedge.engine.vllm.inside.noise:PositionNoise"],
             **options.extra,
         }
         super().__init__(replace(options, boundary=codec.boundary_rule().to_json(), extra=extra))
@@ -54,7 +54,7 @@ class VllmGenerator(EngineFront):
             raise ContextOverflow(
                 f"{len(request.token_ids)} tokens do not fit the generator's context of "
                 f"{self.max_model_len} tokens",
-                mend="shorten the problem or the conversation",
+                hint="shorten the problem or the conversation",
                 param="messages",
             )
         with translated("generator"):

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from flashedge.config import Config
 from flashedge.engine.base import Chunk, ExtendRequest, Generator, Health, Verifier
-from flashedge.engine.kv_plan import kv_plan
 from flashedge.engine.model_shape import model_shape
 from flashedge.engine.probe import GeneratorProbe, VerifierProbe
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.card_trial import card_maps_memory
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.errors import ConfigError
-from flashedge.registry import ModelSpec, Pair, resolve_model
+from flashedge.models.kv_plan import kv_plan
+from flashedge.models.registry import ModelSpec, Pair, resolve_model
 
 if TYPE_CHECKING:
     from flashedge.engine.vllm.generator import VllmGenerator
@@ -152,6 +152,6 @@ def _check_spill(config: Config) -> None:
     if config.scheduling_spill_bytes is not None and compat.on_cpu():
         raise ConfigError(
             "scheduling_spill_bytes is set, but on a CPU all KV is in host memory",
-            mend="leave it out; *_kv_bytes say how much KV an engine keeps",
+            hint="leave it out; *_kv_bytes say how much KV an engine keeps",
             param="scheduling_spill_bytes",
         )

@@ -52,7 +52,7 @@ class EngineProcess:
     def llm(self) -> AsyncLLM:
         """The live engine. Raises EngineDead when it is down."""
         if self._llm is None or self._state != "ready":
-            raise EngineDead(f"the {self.options.name} engine is {self._state}", mend=self._mend())
+            raise EngineDead(f"the {self.options.name} engine is {self._state}", hint=self._hint())
         return self._llm
 
     def health(self) -> Health:
@@ -79,14 +79,14 @@ class EngineProcess:
         except TimeoutError:
             raise EngineDead(
                 f"the {self.options.name} engine did not come back in {timeout_s:g} s",
-                mend=self._mend(),
+                hint=self._hint(),
             ) from None
         if self._state == "failed":
             raise EngineDead(
-                f"the {self.options.name} engine keeps failing: {self._detail}", mend=self._mend()
+                f"the {self.options.name} engine keeps failing: {self._detail}", hint=self._hint()
             )
 
-    def _mend(self) -> str:
+    def _hint(self) -> str:
         if self._state == "failed":
             return "see `flashedge logs`, then `flashedge down` and `flashedge up`"
         return "it is being restarted; try again in a few seconds"
@@ -104,7 +104,7 @@ class EngineProcess:
             await self._shut_down()
             raise EngineError(
                 f"the {self.options.name} engine did not start: {_root_line(error)}",
-                mend="see `flashedge logs`; `flashedge doctor` checks memory and checkpoints",
+                hint="see `flashedge logs`; `flashedge doctor` checks memory and checkpoints",
             ) from error
         self._started_at = time.monotonic()
         self.block_bytes, self._kv_mechanism = view["block_bytes"], view["mechanism"]

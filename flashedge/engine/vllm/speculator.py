@@ -11,7 +11,7 @@ from typing import Any
 from flashedge.engine.base import WholeDraft
 from flashedge.engine.vllm.process import EngineProcess
 from flashedge.errors import EngineDead
-from flashedge.scheduling.speculation import FollowUp
+from flashedge.scheduling.speculation.slots import FollowUp
 from flashedge.types import Granularity
 
 

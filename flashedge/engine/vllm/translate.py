@@ -30,7 +30,7 @@ def translate(error: Exception, engine: str) -> FlashEdgeError:
     from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
     if isinstance(error, EngineDeadError):
-        return EngineDead(f"the {engine} engine died", mend="it is being restarted; try again")
+        return EngineDead(f"the {engine} engine died", hint="it is being restarted; try again")
     if isinstance(error, EngineGenerateError):
         return GenerationFailed(f"the {engine} engine failed on this request: {error.__cause__}")
     if isinstance(error, GracefulHTTPError):

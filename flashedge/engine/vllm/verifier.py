@@ -103,7 +103,7 @@ class VllmVerifier(EngineFront):
             raise ContextOverflow(
                 f"a path of {len(ids)} tokens does not fit the verifier's context of "
                 f"{self.max_model_len} tokens",
-                mend="lower max_tokens or use a pair with a longer verifier context",
+                hint="lower max_tokens or use a pair with a longer verifier context",
                 param="max_tokens",
             )
         return _Path(ids, scored, keys)

@@ -22,15 +22,15 @@ from typing import Any
 
 import numpy as np
 
+from flashedge.answers.extraction import votes
 from flashedge.certainty.certainindex import certainty_of_answers
-from flashedge.cli.calibration_runs import right_answers
+from flashedge.cli.calibrate.runs import right_answers
 from flashedge.cli.daemon_cmds import ready_client
 from flashedge.cli.runs import stored_events
 from flashedge.config import load_config
 from flashedge.events import StepCompleted
+from flashedge.files.problems import read_labelled
 from flashedge.plots import line_plot
-from flashedge.problem_file import read_labelled
-from flashedge.search.answers import votes
 from flashedge.statistics import kendall, mean, pearson, resampled
 from scripts.bench.certainty.whole_runs import whole_runs
 

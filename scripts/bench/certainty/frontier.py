@@ -22,11 +22,11 @@ from pathlib import Path
 from flashedge.certainty.calibration import Calibrator
 from flashedge.certainty.replay import Spent, Trace, replayed
 from flashedge.certainty.rules import POLICIES, Rule
-from flashedge.cli.calibration_runs import right_answers
+from flashedge.cli.calibrate.runs import right_answers
 from flashedge.config import load_config
+from flashedge.files.problems import read_labelled
 from flashedge.plots import line_plot
-from flashedge.problem_file import read_labelled
-from flashedge.runtime.exit_options import ExitOptions, rule_of
+from flashedge.runtime.request.early_exit import ExitOptions, rule_of
 from flashedge.statistics import interval, mean, resampled
 from scripts.bench.certainty.whole_runs import whole_runs
 

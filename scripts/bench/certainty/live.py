@@ -19,14 +19,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flashedge import daemon_control
+from flashedge.answers.workers.mathematics import Grader
 from flashedge.certainty.rules import POLICIES
 from flashedge.cli.daemon_cmds import ready_client
 from flashedge.cli.progress import bar
 from flashedge.config import load_config
+from flashedge.daemon import control as daemon_control
 from flashedge.evaluation.runs import result_of
-from flashedge.grading import Grader
-from flashedge.problem_file import LabelledProblem, read_labelled
+from flashedge.files.problems import LabelledProblem, read_labelled
 from flashedge.statistics import mean
 
 

@@ -18,12 +18,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flashedge import daemon_control
 from flashedge.cli.daemon_cmds import ready_client
 from flashedge.cli.progress import bar
 from flashedge.config import load_config
+from flashedge.daemon import control as daemon_control
 from flashedge.evaluation.runs import result_of
-from flashedge.problem_file import read_labelled
+from flashedge.files.problems import read_labelled
 from flashedge.statistics import mean
 
 SIDES: Mapping[str, Mapping[str, Any]] = {"plain": {"probe_tokens": 0}, "probed": {}}

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flashedge.cli.calibration_runs import run_problems
+from flashedge.cli.calibrate.runs import run_problems
 from flashedge.cli.daemon_cmds import ready_client
 from flashedge.config import Config
-from flashedge.problem_file import LabelledProblem
-from flashedge.registry import find_pair
-from flashedge.runtime.recordings import Recording
+from flashedge.files.problems import LabelledProblem
+from flashedge.models.registry import find_pair
+from flashedge.runtime.records.recordings import Recording
 
 
 def whole_runs(

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from flashedge import events
 from flashedge.api.sse import EventStream, frame
 from flashedge.events import Event, to_json
-from flashedge.runtime.broker import EventLog
+from flashedge.runtime.records.event_log import EventLog
 from flashedge.types import NodeId
 from scripts.bench.dashboard.story import levels
 

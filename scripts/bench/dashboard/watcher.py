@@ -9,9 +9,9 @@ from array import array
 from collections import defaultdict
 from pathlib import Path
 
-from flashedge.async_client import AsyncClient
+from flashedge.client.async_client import AsyncClient
 from flashedge.events import Progress
-from tui.app import DashboardApp
+from flashedge.tui.app import DashboardApp
 
 
 class Watcher(DashboardApp):

@@ -19,10 +19,10 @@ from statistics import median
 from typing import Any
 
 from flashedge.benchmark.live import budget_of
-from flashedge.problem_file import FileProblem, read_problems
-from flashedge.runtime.driver import Outcome
-from flashedge.runtime.engines import Engines
-from flashedge.runtime.spec import RunSpec
+from flashedge.files.problems import FileProblem, read_problems
+from flashedge.runtime.drive.driver import Outcome
+from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.request.spec import RunSpec
 from flashedge.statistics import interval
 from flashedge.types import Problem
 from scripts.bench.daemon import DATA, report

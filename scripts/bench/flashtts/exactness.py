@@ -18,8 +18,8 @@ from functools import partial
 from typing import TypeVar
 
 from flashedge.engine.base import EngineView
-from flashedge.runtime.engines import Engines
-from flashedge.runtime.spec import RunSpec
+from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.prefix_order import arrival_order, sweep_order
 from flashedge.types import Problem
 from scripts.bench.daemon import problems, report

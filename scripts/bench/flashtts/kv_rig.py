@@ -10,19 +10,19 @@ from typing import Any
 
 import psutil
 
+from flashedge.answers.workers.mathematics import Grader
 from flashedge.config import Config, load_config
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import Event
-from flashedge.grading import Grader
-from flashedge.registry import find_pair
-from flashedge.runtime.driver import Driver, Outcome
-from flashedge.runtime.engines import Engines
-from flashedge.runtime.kv_curves import Curves, curves_for
-from flashedge.runtime.kv_keeper import KvKeeper, Split
-from flashedge.runtime.kv_run import FixedMemory, RunMemory
-from flashedge.runtime.kv_start import keeper_by
-from flashedge.runtime.spec import RunSpec
-from flashedge.runtime.strategies import search_of
+from flashedge.models.registry import find_pair
+from flashedge.runtime.drive.driver import Driver, Outcome
+from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.kv.build import build_manager_with
+from flashedge.runtime.kv.curves import Curves, curves_for
+from flashedge.runtime.kv.manager import KvManager, Split
+from flashedge.runtime.kv.run_memory import FixedMemory, RunMemory
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.strategies import search_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,9 +67,9 @@ class Rig:
     @asynccontextmanager
     async def keeper(
         self, forced: Split | None = None, *, offload: bool = False
-    ) -> AsyncIterator[KvKeeper]:
+    ) -> AsyncIterator[KvManager]:
         """By the profile of the machine (`flashedge profile`) if there is one."""
-        made = await keeper_by(
+        made = await build_manager_with(
             self.curves(),
             self.pair.generator,
             self.pair.verifier,
@@ -86,7 +86,7 @@ class Rig:
         for engine in (self.pair.generator, self.pair.verifier):
             await engine.restore()
 
-    async def search(self, keeper: KvKeeper, spec: RunSpec) -> Timed:
+    async def search(self, keeper: KvManager, spec: RunSpec) -> Timed:
         """One search on engines that forgot what they computed before."""
         await emptied(self.pair)
         began = time.monotonic()
@@ -112,7 +112,7 @@ class Rig:
 
 
 async def driven(
-    keeper: KvKeeper | None,
+    keeper: KvManager | None,
     engines: Engines,
     spec: RunSpec,
     emit: Callable[[Event], None] = lambda event: None,

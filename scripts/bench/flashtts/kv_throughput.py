@@ -15,10 +15,10 @@ from bisect import bisect_left
 from flashedge.benchmark.devices import find_card
 from flashedge.errors import ConfigError
 from flashedge.plots import line_plot
-from flashedge.scheduling.cost_curves import RooflineCurve
-from flashedge.scheduling.kv_split import KvSplit, best_split
-from flashedge.scheduling.kv_stages import EngineCost, Workload
-from flashedge.scheduling.roofline import Device, ModelShape
+from flashedge.scheduling.costs.curves import RooflineCurve
+from flashedge.scheduling.costs.roofline import Device, ModelShape
+from flashedge.scheduling.kv.split import KvSplit, best_split
+from flashedge.scheduling.kv.stages import EngineCost, Workload
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import PAIRS, bench_of, keep, keep_tables, picture, table
 

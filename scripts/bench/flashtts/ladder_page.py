@@ -24,8 +24,8 @@ from typing import Any
 from flashedge.benchmark.grades import graded
 from flashedge.benchmark.ladder import ALL, ONCE, RUNGS
 from flashedge.benchmark.live_run import LiveRun, compared
+from flashedge.files.problems import read_problems
 from flashedge.plots import line_plot
-from flashedge.problem_file import read_problems
 from flashedge.statistics import mean
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.ladder_real import DID, PROBLEMS

@@ -32,12 +32,12 @@ from flashedge.benchmark.ladder import ALL, Rung
 from flashedge.benchmark.live import budget_of
 from flashedge.benchmark.live_run import LiveRun, Which, compared
 from flashedge.events import Event, NodesMarked
-from flashedge.problem_file import FileProblem, file_digest, read_problems
-from flashedge.record_file import RecordFile
-from flashedge.runtime.engines import Engines
-from flashedge.runtime.flat_steps import tell_flat_batch
-from flashedge.runtime.kv_keeper import KvKeeper
-from flashedge.runtime.spec import RunSpec
+from flashedge.files.journal import RecordFile
+from flashedge.files.problems import FileProblem, file_digest, read_problems
+from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.drive.flat_batch import tell_flat_batch
+from flashedge.runtime.kv.manager import KvManager
+from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.prefix_order import arrival_order, sweep_order
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Problem
@@ -118,7 +118,7 @@ class Ladder:
         )
 
     @asynccontextmanager
-    async def _memory(self, rung: Rung) -> AsyncIterator[KvKeeper | None]:
+    async def _memory(self, rung: Rung) -> AsyncIterator[KvManager | None]:
         if "kv_split" in rung.switches:
             async with self._here.keeper(offload=self._here.config.scheduling_offload) as keeper:
                 yield keeper

@@ -9,8 +9,8 @@ import itertools
 from collections.abc import Callable, Sequence
 
 from flashedge.engine.base import EngineView
-from flashedge.scheduling.kv_split import KvSplit
-from flashedge.scheduling.kv_stages import Workload
+from flashedge.scheduling.kv.split import KvSplit
+from flashedge.scheduling.kv.stages import Workload
 
 
 def moving_split(

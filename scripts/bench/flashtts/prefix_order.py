@@ -18,17 +18,18 @@ import asyncio
 from random import Random
 from typing import Any
 
-from flashedge.engine.sim_blocks import chain
-from flashedge.engine.sim_clock import run_virtual
-from flashedge.engine.sim_engine import SimConfig
-from flashedge.engine.sim_text import SimModel, Trace
-from flashedge.engine.simulated import SimulatedGenerator, SimulatedVerifier
-from flashedge.grading import Grader
-from flashedge.runtime.driver import Driver
-from flashedge.runtime.engines import Engines
-from flashedge.runtime.hand_over import Ordering
-from flashedge.runtime.spec import RunSpec
-from flashedge.runtime.strategies import search_of
+from flashedge.answers.workers.mathematics import Grader
+from flashedge.engine.sim.blocks import chain
+from flashedge.engine.sim.clock import run_virtual
+from flashedge.engine.sim.engine_loop import SimConfig
+from flashedge.engine.sim.pair import SimulatedGenerator, SimulatedVerifier
+from flashedge.engine.sim.text import SimModel, Trace
+from flashedge.runtime.drive.driver import Driver
+from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.drive.ordering import Ordering
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.strategies import search_of
+from flashedge.scheduling.costs.roofline import QWEN25_1_5B
 from flashedge.scheduling.prefix_order import (
     Paths,
     arrival_order,
@@ -37,11 +38,10 @@ from flashedge.scheduling.prefix_order import (
     scattered_order,
     sweep_order,
 )
-from flashedge.scheduling.radix_cost import cache_cost, eviction_cost
-from flashedge.scheduling.roofline import QWEN25_1_5B
 from flashedge.search.tree import Tree
 from flashedge.types import TokenIds
 from scripts.bench.daemon import DATA, report
+from scripts.bench.flashtts.radix_cost import cache_cost, eviction_cost
 
 TRACE = Trace.read(DATA / "step_lengths_small.jsonl")
 BLOCK = 16

@@ -33,20 +33,20 @@ from flashedge.benchmark.live_run import LiveRun, compared
 from flashedge.benchmark.shapes import pair_shapes
 from flashedge.benchmark.virtual_run import Setup, VirtualRun, run_rung
 from flashedge.config import Config, load_config
-from flashedge.engine.sim_text import Trace, TraceRow
+from flashedge.engine.sim.text import Trace, TraceRow
 from flashedge.engine.vllm.compat import block_tokens
-from flashedge.problem_file import FileProblem, read_problems
-from flashedge.registry import find_pair
-from flashedge.runtime.engines import Engines
-from flashedge.runtime.flat_steps import measured_flat_batch
-from flashedge.runtime.kv_curves import curves_for
+from flashedge.files.problems import FileProblem, read_problems
+from flashedge.models.registry import find_pair
+from flashedge.profiler.probes import DECODE, PREFILL
+from flashedge.profiler.profile import Model
+from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.drive.flat_batch import measured_flat_batch
+from flashedge.runtime.kv.curves import curves_for
 from flashedge.runtime.profiles import find_profile
-from flashedge.runtime.spec import RunSpec
-from flashedge.scheduling.roofline import Device
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.scheduling.costs.roofline import Device
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Problem, TokenIds
-from profiler.probes import DECODE, PREFILL
-from profiler.profile import Model
 from scripts.bench.daemon import DATA, report
 from scripts.bench.flashtts.kv_rig import driven, rig
 from scripts.bench.flashtts.ladder_real import digest, kept_in

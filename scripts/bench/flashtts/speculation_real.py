@@ -31,16 +31,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean, median
 
+from flashedge.answers.workers.mathematics import Grader
 from flashedge.benchmark.goodput import goodput
 from flashedge.config import load_config
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import Event, NodesMarked
-from flashedge.grading import Grader
-from flashedge.registry import find_pair
-from flashedge.runtime.driver import Driver
-from flashedge.runtime.engines import Engines
-from flashedge.runtime.spec import RunSpec
-from flashedge.runtime.strategies import search_of
+from flashedge.models.registry import find_pair
+from flashedge.runtime.drive.driver import Driver
+from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.strategies import search_of
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Problem, Speculation
 from scripts.bench.daemon import problems, report

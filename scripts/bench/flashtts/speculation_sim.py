@@ -31,19 +31,19 @@ from pathlib import Path
 from random import Random
 from statistics import mean
 
+from flashedge.answers.workers.mathematics import Grader
 from flashedge.benchmark.goodput import goodput
-from flashedge.engine.sim_clock import run_virtual
-from flashedge.engine.sim_engine import SimConfig
-from flashedge.engine.sim_text import SimModel, Trace, TraceRow
-from flashedge.engine.simulated import SimulatedGenerator, SimulatedVerifier
+from flashedge.engine.sim.clock import run_virtual
+from flashedge.engine.sim.engine_loop import SimConfig
+from flashedge.engine.sim.pair import SimulatedGenerator, SimulatedVerifier
+from flashedge.engine.sim.text import SimModel, Trace, TraceRow
 from flashedge.events import Event, NodesMarked
-from flashedge.grading import Grader
-from flashedge.runtime.driver import Driver
-from flashedge.runtime.engines import Engines
-from flashedge.runtime.spec import RunSpec
-from flashedge.runtime.strategies import search_of
-from flashedge.scheduling.roofline import QWEN25_1_5B, RTX_4090, even_step
-from flashedge.scheduling.speculation import flat_batch
+from flashedge.runtime.drive.driver import Driver
+from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.strategies import search_of
+from flashedge.scheduling.costs.roofline import QWEN25_1_5B, RTX_4090, even_step
+from flashedge.scheduling.speculation.slots import flat_batch
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Speculation
 from scripts.bench.daemon import DATA, report

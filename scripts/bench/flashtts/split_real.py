@@ -16,9 +16,9 @@ from collections import defaultdict
 from collections.abc import Callable
 from statistics import median
 
-from flashedge.runtime.spec import RunSpec
-from flashedge.scheduling.kv_split import KvSplit
-from flashedge.scheduling.kv_stages import Workload
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.scheduling.kv.split import KvSplit
+from flashedge.scheduling.kv.stages import Workload
 from flashedge.types import Problem
 from scripts.bench.daemon import problems, report
 from scripts.bench.flashtts.kv_rig import Rig, Timed, rig

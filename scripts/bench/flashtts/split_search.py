@@ -15,16 +15,16 @@ import time
 from collections.abc import Iterator
 from itertools import product
 
-from flashedge.scheduling.cost_curves import CostCurve, RooflineCurve, measured
-from flashedge.scheduling.kv_split import HostLink, best_split
-from flashedge.scheduling.kv_stages import EngineCost, Workload
-from flashedge.scheduling.roofline import (
+from flashedge.scheduling.costs.curves import CostCurve, RooflineCurve, measured
+from flashedge.scheduling.costs.roofline import (
     MISTRAL_7B,
     QWEN25_1_5B,
     QWEN25_7B,
     RTX_4090,
     ModelShape,
 )
+from flashedge.scheduling.kv.split import HostLink, best_split
+from flashedge.scheduling.kv.stages import EngineCost, Workload
 from scripts.bench.daemon import report
 
 WIDTHS = (8, 16, 32, 64, 128, 256, 512)

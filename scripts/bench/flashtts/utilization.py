@@ -20,9 +20,9 @@ from typing import Any
 from flashedge.benchmark.ladder import RUNGS
 from flashedge.benchmark.simulate import Bench
 from flashedge.benchmark.virtual_run import run_rung
-from flashedge.engine.sim_scheduler import Slice
+from flashedge.engine.sim.scheduler import Slice
 from flashedge.plots import line_plot
-from flashedge.scheduling.roofline import work_flops
+from flashedge.scheduling.costs.roofline import work_flops
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import bench_of, keep, keep_tables, picture, table
 

@@ -18,7 +18,7 @@ from openai import AsyncOpenAI
 from flashedge.config import load_config
 from flashedge.engine.base import ExtendRequest
 from flashedge.engine.vllm.pair import VllmPair
-from flashedge.registry import find_pair
+from flashedge.models.registry import find_pair
 from flashedge.types import Message, Sampling
 from scripts.bench.daemon import daemon, problems, report
 

@@ -18,7 +18,7 @@ from contextlib import aclosing
 from flashedge.config import load_config
 from flashedge.engine.base import ExtendRequest, ScoreRequest, StepScores
 from flashedge.engine.vllm.pair import VllmPair
-from flashedge.registry import find_pair
+from flashedge.models.registry import find_pair
 from flashedge.search.steps import split_steps
 from flashedge.types import Problem, Sampling
 from scripts.bench.daemon import problems, report

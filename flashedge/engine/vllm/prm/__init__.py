@@ -23,7 +23,7 @@ def family(name: str) -> PrmFamily:
         return FAMILIES[name]
     except KeyError:
         known = ", ".join(sorted(FAMILIES))
-        raise ConfigError(f"unknown verifier family {name!r}", mend=f"known: {known}") from None
+        raise ConfigError(f"unknown verifier family {name!r}", hint=f"known: {known}") from None
 
 
 __all__ = ["FAMILIES", "PrmFamily", "PrmFormat", "family"]

@@ -30,7 +30,7 @@ class QwenPrm:
         if len(ids) != 1:
             raise CheckpointError(
                 f"{path}: the step token {token!r} is not one token of the verifier's vocabulary",
-                mend="the checkpoint is not of family qwen_prm, or its tokenizer is another's",
+                hint="the checkpoint is not of family qwen_prm, or its tokenizer is another's",
             )
         self._separator = ids[0]
 

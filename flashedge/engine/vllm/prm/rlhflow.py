@@ -75,6 +75,6 @@ def _frame(path: Path, hf: Any, good: str, system: str | None) -> tuple[str, str
     if not (found and again and ask and middle.startswith(ask + good)):
         raise CheckpointError(
             f"{path}: the chat template does not open the assistant's turn as it goes on",
-            mend="the checkpoint is not of family rlhflow, or its template is another model's",
+            hint="the checkpoint is not of family rlhflow, or its template is another model's",
         )
     return head, ask, middle.removeprefix(ask)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from flashedge.engine.vllm.plugin import SKYWORK
+from flashedge.engine.vllm.inside.plugin import SKYWORK
 from flashedge.engine.vllm.prm.text import PrmTokenizer, logits_of_tokens, plain_text, sigmoid
 from flashedge.types import Problem, TokenIds
 
@@ -33,7 +33,7 @@ class SkyworkPrm:
 
     @property
     def engine_extra(self) -> Mapping[str, Any]:
-        import flashedge.engine.vllm.prm.skywork_model  # noqa: F401 (registers itself)
+        import flashedge.engine.vllm.inside.skywork_model  # noqa: F401 (registers itself)
 
         return {
             "runner": "pooling",

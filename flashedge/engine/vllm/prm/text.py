@@ -44,7 +44,7 @@ class PrmTokenizer:
         if ids[: len(self._letter)] != self._letter:
             raise CheckpointError(
                 f"{self._path}: the tokenizer melts white space into the word before it",
-                mend="this verifier's text can't be written step by step",
+                hint="this verifier's text can't be written step by step",
             )
         return ids[len(self._letter) :]
 
@@ -55,7 +55,7 @@ class PrmTokenizer:
         if len(ids) != 1 or ids[0] == unknown:
             raise CheckpointError(
                 f"{self._path}: {token!r} is not one token of the verifier's vocabulary",
-                mend="the checkpoint is of another family, or its tokenizer is another model's",
+                hint="the checkpoint is of another family, or its tokenizer is another model's",
             )
         return ids[0]
 

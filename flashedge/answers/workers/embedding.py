@@ -1,0 +1,69 @@
+"""Vectors of short texts, from a BERT-like model in the format of sentence-transformers.
+
+Imports torch and transformers, so only the worker and measurements import it.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoModel, AutoTokenizer
+
+from flashedge.models.checkpoints import check_embedder
+
+MAX_KNOWN = 20_000
+
+
+class Embedder:
+    """Texts to unit vectors: mean of the last layer's states over all tokens, then normalized.
+
+    A text's vector is a function of the text alone, bit for bit on one machine: each is computed
+    by itself on the CPU in fp32, so neither padding nor neighbours change it. Text past the model's
+    own limit (256 tokens for all-MiniLM-L6-v2) is not read. Prompts that a model's card asks for
+    are not added. Ref: Reimers and Gurevych, arXiv 1908.10084 §3 (mean pooling).
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Raises CheckpointError unless `folder` holds such a model (`check_embedder`)."""
+        encoder = check_embedder(folder)
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(encoder, local_files_only=True)
+        self._model: Any = AutoModel.from_pretrained(
+            encoder, local_files_only=True, dtype=torch.float32
+        ).eval()
+        self._max_tokens = _max_tokens(encoder, self._model.config.max_position_embeddings)
+        self._known: dict[str, torch.Tensor] = {}
+
+    def vectors(self, texts: list[str]) -> torch.Tensor:
+        """texts: (n,), n >= 1 -> (n, dim) of length 1, fp64."""
+        if len(self._known) + len(texts) > MAX_KNOWN:
+            self._known.clear()
+        for text in texts:
+            if text not in self._known:
+                self._known[text] = self._vector(text)
+        return torch.stack([self._known[text] for text in texts])
+
+    def cosines(self, texts: list[str]) -> torch.Tensor:
+        """texts: (n,), n >= 1 -> (n, n) in [-1, 1], to six places so that ties are ties."""
+        vectors = self.vectors(texts)
+        return (vectors @ vectors.T).clamp(-1.0, 1.0).round(decimals=6)
+
+    @torch.inference_mode()
+    def _vector(self, text: str) -> torch.Tensor:
+        encoded = self._tokenizer(
+            text, return_tensors="pt", truncation=True, max_length=self._max_tokens
+        )
+        states = self._model(**encoded).last_hidden_state[0].double()  # (tokens, dim)
+        mean: torch.Tensor = states.mean(0)
+        unit: torch.Tensor = mean / mean.norm().clamp(min=1e-12)
+        return unit
+
+
+def _max_tokens(encoder: Path, positions: int) -> int:
+    """What the model reads of a text: its own setting, at most its positions."""
+    file = encoder / "sentence_bert_config.json"
+    own = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    limit = own.get("max_seq_length")
+    return min(limit, positions) if isinstance(limit, int) and limit > 0 else positions

@@ -1,0 +1,127 @@
+"""A child process that answers JSON lines: one question in, one reply out.
+
+For work that must not run in the daemon: it hangs, takes signals, or holds the event loop. The
+child says `{"ready": true}` once it can be asked, or `{"failed": "why"}`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+START_LIMIT_S = 60.0
+MAX_STARTS_FAILED = 3
+MAX_LINE_BYTES = 64 << 20
+
+log = logging.getLogger(__name__)
+
+
+class LineWorker:
+    """Starts the child at the first question, kills it when it hangs, starts another for the next.
+
+    One question at a time is the caller's business. After MAX_STARTS_FAILED failures in a row no
+    further start is tried.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        without: str,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        """name: of the worker in the log; without: what happens where it can't start."""
+        self._name = name
+        self._command = tuple(command)
+        self._without = without
+        self._environ = dict(environ or {})
+        self._process: asyncio.subprocess.Process | None = None
+        self._starts_failed = 0
+
+    @property
+    def pid(self) -> int | None:
+        """Of the child, if one runs."""
+        child = self._process
+        return child.pid if child is not None and child.returncode is None else None
+
+    async def start(self) -> bool:
+        """Whether a child runs, starting one if need be. Raises nothing but cancellation."""
+        if self.pid is not None:
+            return True
+        if self._starts_failed >= MAX_STARTS_FAILED:
+            return False
+        path = os.pathsep.join(filter(None, (package_parent(), os.environ.get("PYTHONPATH"))))
+        reply = None
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", **self._environ},
+                start_new_session=True,
+                limit=MAX_LINE_BYTES,
+            )
+            async with asyncio.timeout(START_LIMIT_S):
+                reply = await self._read(self._process)
+        except (TimeoutError, OSError) as error:
+            reply = {"failed": str(error)}
+        finally:
+            if reply is None or not reply.get("ready"):
+                await self.stop()
+        if reply is not None and reply.get("ready"):
+            self._starts_failed = 0
+            return True
+        self._starts_failed += 1
+        why = (reply or {}).get("failed") or "it ended at once"
+        log.warning("the %s worker did not start (%s); %s", self._name, why, self._without)
+        return False
+
+    async def ask(self, question: Mapping[str, Any], limit_s: float) -> dict[str, Any] | None:
+        """The reply of a child that runs; None when it died or hung, which ends it."""
+        child, reply = self._process, None
+        assert child is not None
+        assert child.stdin is not None
+        try:
+            child.stdin.write(json.dumps(question).encode() + b"\n")
+            async with asyncio.timeout(limit_s):
+                await child.stdin.drain()
+                reply = await self._read(child)
+        except (TimeoutError, OSError):
+            pass
+        finally:
+            if reply is None:  # also when cancelled: the next question must not read this reply
+                await self.stop()
+        return reply
+
+    async def stop(self) -> None:
+        """End the child. The next start makes another."""
+        child, self._process = self._process, None
+        if child is None:
+            return
+        if child.returncode is None:
+            with suppress(ProcessLookupError):
+                child.kill()
+        await child.wait()
+
+    @staticmethod
+    async def _read(child: asyncio.subprocess.Process) -> dict[str, Any] | None:
+        """One line of the child's; None at its end, or when it isn't the protocol."""
+        assert child.stdout is not None
+        try:
+            reply = json.loads(await child.stdout.readline())
+        except ValueError:
+            return None
+        return reply if isinstance(reply, dict) else None
+
+
+def package_parent() -> str:
+    """The folder that makes `import flashedge` work in a child."""
+    return str(Path(__file__).resolve().parents[3])

@@ -1,0 +1,1 @@
+"""The command doctor: what is wrong on this machine, and how to fix it."""

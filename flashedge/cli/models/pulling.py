@@ -1,0 +1,144 @@
+"""Bringing a model's files into FlashEdge's cache, and out of it again."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import uuid
+from pathlib import Path
+
+from flashedge.config import Config
+from flashedge.errors import CheckpointError, ConfigError, DaemonError
+from flashedge.models.registry import ModelSpec, check_model, hub_folder, snapshot
+
+_PATTERNS = ["*.json", "*.safetensors", "*.bin", "*.txt", "*.model", "*.jinja"]
+_OTHER_FORMATS = ["onnx/*", "openvino/*"]
+_SPARE_BYTES = 1 << 28
+
+
+def pull_from_hub(spec: ModelSpec, config: Config) -> Path:
+    """Download from the Hugging Face hub. Raises CheckpointError, DaemonError, ConfigError."""
+    hub = hub_folder(config)
+    _room(hub, spec.weights_bytes or 0)
+    from huggingface_hub import errors as hub_errors
+    from huggingface_hub import snapshot_download
+
+    try:
+        folder = Path(
+            snapshot_download(
+                spec.source,
+                revision=spec.revision,
+                cache_dir=hub,
+                allow_patterns=_PATTERNS,
+                ignore_patterns=_OTHER_FORMATS,
+            )
+        )
+    except hub_errors.GatedRepoError as error:
+        raise CheckpointError(
+            f"{spec.source} needs an agreement on the hub",
+            hint="accept it there, then hf auth login",
+        ) from error
+    except (hub_errors.RepositoryNotFoundError, hub_errors.RevisionNotFoundError) as error:
+        raise CheckpointError(
+            f"the hub has no {spec.source} at revision {spec.revision or 'main'}"
+        ) from error
+    except OSError as error:
+        raise _os_error(error, hub) from error
+    except Exception as error:
+        raise _unreachable(spec) from error
+    check_model(folder, spec)
+    return folder
+
+
+def pull_from_folder(spec: ModelSpec, source: Path, config: Config) -> Path:
+    """Copy from a hub cache or a plain model folder. The copy is whole or not there.
+
+    Raises CheckpointError when the folder doesn't hold the model or the model is not sound.
+    """
+    found = _in_folder(spec, source)
+    check_model(found, spec)
+    hub = hub_folder(config)
+    top = hub / f"models--{spec.source.replace('/', '--')}"
+    revision = spec.revision or "main"
+    in_cache = found.parent.name == "snapshots"
+    commit = found.name if in_cache else (revision if revision != "main" else "local")
+    to = top / "snapshots" / commit
+    try:
+        if found.resolve() == to.resolve():
+            return to
+        _room(hub, sum(f.stat().st_size for f in found.iterdir() if f.is_file()))
+        fresh = top / "snapshots" / f".new-{uuid.uuid4().hex}"
+        try:
+            shutil.copytree(found, fresh, symlinks=False)
+            if to.exists():
+                shutil.rmtree(to)
+            fresh.rename(to)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+        if revision != commit:
+            ref = top / "refs" / revision
+            ref.parent.mkdir(parents=True, exist_ok=True)
+            ref.write_text(commit, encoding="utf-8")
+    except shutil.Error as error:
+        raise CheckpointError(f"can't copy {found}: {error}") from error
+    except OSError as error:
+        raise _os_error(error, hub) from error
+    return to
+
+
+def remove(spec: ModelSpec, config: Config) -> int | None:
+    """Delete the model from FlashEdge's cache; bytes freed, None when it wasn't there."""
+    top = hub_folder(config) / f"models--{spec.source.replace('/', '--')}"
+    if not top.is_dir():
+        return None
+    freed = sum(f.lstat().st_size for f in top.rglob("*") if f.is_file() and not f.is_symlink())
+    try:
+        shutil.rmtree(top)
+    except OSError as error:
+        raise _os_error(error, top) from error
+    return freed
+
+
+def _in_folder(spec: ModelSpec, source: Path) -> Path:
+    if not source.is_dir():
+        raise CheckpointError(f"there is no folder {source}")
+    for hub in (source, source / "hub", source.parent):
+        found = snapshot(hub, spec.source, spec.revision) or snapshot(hub, spec.source, None)
+        if found:
+            return found
+    if (source / "config.json").is_file():
+        return source
+    name = f"models--{spec.source.replace('/', '--')}"
+    raise CheckpointError(
+        f"{source} does not hold {spec.source}",
+        hint=f"it should hold {name}/snapshots/<revision>, or be the model's folder itself",
+    )
+
+
+def _room(hub: Path, needed: int) -> None:
+    at = next(p for p in (hub, *hub.parents) if p.exists())
+    free = shutil.disk_usage(at).free
+    if free < needed + _SPARE_BYTES:
+        raise ConfigError(
+            f"not enough disk under {at}: {needed / 2**30:.1f} GiB needed, {free / 2**30:.1f} free",
+            hint="free some, or set FLASHEDGE_CACHE_DIR",
+        )
+
+
+def _os_error(error: OSError, place: Path) -> ConfigError | DaemonError:
+    """Errors of the disk and of the network, which Python gives one class."""
+    if error.errno == errno.ENOSPC:
+        return ConfigError(f"no space left under {place}", hint="set FLASHEDGE_CACHE_DIR")
+    if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+        return ConfigError(
+            f"can't write {error.filename or place}: {error.strerror}",
+            hint="set FLASHEDGE_CACHE_DIR to a folder that you may write",
+        )
+    return DaemonError(f"the hub can't be reached: {error}", hint=_OFFLINE)
+
+
+_OFFLINE = "check the network, or bring the files: flashedge models pull NAME --from FOLDER"
+
+
+def _unreachable(spec: ModelSpec) -> DaemonError:
+    return DaemonError(f"{spec.source}: the hub can't be reached", hint=_OFFLINE)

@@ -1,0 +1,1 @@
+"""The command solve: one problem, or a file of them."""

@@ -1,0 +1,141 @@
+"""A run as one page for a browser: no scripts, nothing loaded, the tree folds by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from html import escape
+from typing import Any
+
+from flashedge.cli.solve.live_tree import GLYPHS
+from flashedge.cli.solve.tree_view import ROOT, SeenNode, TreeView
+from flashedge.types import NodeId
+
+_CSS = """
+:root { color-scheme: light dark; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.25rem; } h2 { font-size: 1.05rem; margin-top: 2rem; }
+pre { font: 13px/1.5 ui-monospace, monospace; white-space: pre-wrap; margin: .3rem 0; }
+.box { border: 1px solid #8888; border-radius: .4rem; padding: .5rem .8rem; }
+table { border-collapse: collapse; } td, th { padding: .1rem 1rem .1rem 0; text-align: left; }
+details, .leaf { margin-left: 1.1rem; border-left: 1px solid #8886; padding-left: .5rem; }
+summary { cursor: pointer; }
+.line { font: 13px/1.6 ui-monospace, monospace; }
+.bar { display: inline-block; width: 4rem; height: .6em; border: 1px solid #8888; }
+.bar i { display: block; height: 100%; background: #4f78bd; }
+.dropped { opacity: .6; } .best > .line, .best > summary { font-weight: bold; }
+"""
+_DROPPED = ("pruned", "duplicate", "cancelled")
+
+
+def page(view: TreeView, found: Mapping[str, Any], problem: str) -> str:
+    """The page of a run: what was asked, what came out, votes, best path, tree.
+
+    found: the run's object; view: the fold of its events.
+    """
+    title = f"FlashEdge run {found.get('id')}"
+    return "\n".join(
+        (
+            "<!doctype html>",
+            '<html lang="en"><head><meta charset="utf-8">',
+            '<meta name="viewport" content="width=device-width, initial-scale=1">',
+            f"<title>{escape(title)}</title><style>{_CSS}</style></head><body>",
+            f"<h1>{escape(title)}</h1>",
+            f'<pre class="box">{escape(problem)}</pre>',
+            *_figures(view, found),
+            *_votes(found),
+            *_best_path(view),
+            "<h2>Tree</h2>",
+            f"<p>{escape(_legend())}</p>",
+            *_tree(view),
+            "</body></html>",
+            "",
+        )
+    )
+
+
+def _figures(view: TreeView, found: Mapping[str, Any]) -> Iterator[str]:
+    timing = found.get("timing") or {}
+    certainty = found.get("certainty")
+    error = found.get("error") or {}
+    rows = {
+        "answer": found.get("answer"),
+        "status": found.get("status"),
+        "search": f"{found.get('strategy')}-{found.get('n')}, seed {found.get('seed')}",
+        "pair": found.get("pair"),
+        "certainty": None if certainty is None else f"{certainty:.3f}",
+        "ended early by": found.get("cut_by"),
+        "tokens of the tree": f"{view.tokens:,}",
+        "seconds": f"{timing['total_s']:.2f}" if timing.get("total_s") is not None else None,
+        "error": error.get("message") if isinstance(error, Mapping) else error,
+    }
+    yield "<table>"
+    for name, value in rows.items():
+        if value is not None:
+            yield f"<tr><th>{name}</th><td>{escape(str(value))}</td></tr>"
+    yield "</table>"
+
+
+def _votes(found: Mapping[str, Any]) -> Iterator[str]:
+    votes = found.get("votes") or []
+    if len(votes) < 2:
+        return
+    yield "<h2>Votes</h2><table><tr><th>answer</th><th>paths</th><th>weight</th></tr>"
+    for vote in votes:
+        answer, count, weight = escape(str(vote["answer"])), vote["count"], vote["weight"]
+        yield f"<tr><td>{answer}</td><td>{count}</td><td>{weight:.2f}</td></tr>"
+    yield "</table>"
+
+
+def _best_path(view: TreeView) -> Iterator[str]:
+    choice = (view.result or {}).get("choice")
+    if not isinstance(choice, int):
+        return
+    yield "<h2>Best path</h2><table><tr><th>score</th><th>step</th></tr>"
+    for node in (view.nodes[n] for n in view.path(NodeId(choice))):
+        score = "" if node.score is None else f"{node.score:.2f}"
+        yield f"<tr><td>{score}</td><td><pre>{escape(node.text.strip())}</pre></td></tr>"
+    yield "</table>"
+
+
+def _legend() -> str:
+    marks = ", ".join(f"{glyph} {status}" for status, (glyph, _) in GLYPHS.items())
+    return f"{marks}, ★ on the best path. A click on a line opens or shuts what is below it."
+
+
+def _tree(view: TreeView) -> Iterator[str]:
+    """Nested <details>; those of the best path and of kept nodes stand open."""
+    chosen = view.chosen
+    children: dict[NodeId, list[SeenNode]] = {}
+    for node in view.nodes.values():
+        if node.parent is not None:
+            children.setdefault(node.parent, []).append(node)
+    stack: list[SeenNode | str] = list(reversed(children.get(ROOT, [])))
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str):
+            yield item
+            continue
+        node = item
+        below = children.get(node.id, [])
+        kinds = ["best"] if node.id in chosen else []
+        kinds += ["dropped"] if node.status in _DROPPED else []
+        line = _line(node, node.id in chosen)
+        if not below:
+            yield f'<div class="{" ".join(["leaf", *kinds])}">{line}</div>'
+            continue
+        opened = "" if node.status in _DROPPED else " open"
+        yield f'<details class="{" ".join(kinds)}"{opened}><summary>{line}</summary>'
+        stack.append("</details>")
+        stack.extend(reversed(below))
+
+
+def _line(node: SeenNode, best: bool) -> str:
+    glyph, _ = GLYPHS.get(node.status, ("?", ""))
+    star = "★ " if best else ""
+    score = ""
+    if node.score is not None:
+        part = min(max(node.score, 0.0), 1.0)
+        score = f'{node.score:.2f} <span class="bar"><i style="width:{part:.0%}"></i></span> '
+    text = escape(node.text.strip()) or f"{node.tokens} tokens"
+    told = f"node {node.id}, {node.status}, {node.tokens} tokens"
+    return f'<span class="line" title="{escape(told)}">{star}{glyph} {score}{text}</span>'

@@ -1,0 +1,180 @@
+"""Starting, finding, awaiting and stopping a daemon from another process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from flashedge.client.async_client import AsyncClient
+from flashedge.client.sync_client import Client, from_body
+from flashedge.config import Config
+from flashedge.daemon.files import (
+    Record,
+    already_runs,
+    find,
+    holder,
+    output_path,
+    prepare_state_dir,
+)
+from flashedge.daemon.process import ERROR_MARK
+from flashedge.errors import DaemonError, EngineError, FlashEdgeError
+
+__all__ = ["connect", "connect_async", "ensure", "find", "start", "stop", "wait_ready"]
+
+READY_TIMEOUT_S = 600.0  # large models load for minutes
+STOP_TIMEOUT_S = 20.0
+PRODUCT = (sys.executable, "-P", "-m", "flashedge.daemon")
+_POLL_S = 0.1
+
+
+def connect(config: Config) -> Client:
+    """A client of the running daemon. Raises DaemonError when there is none."""
+    return Client(_running(config).url, api_key=config.api_key)
+
+
+def connect_async(config: Config) -> AsyncClient:
+    """The same for an event loop."""
+    return AsyncClient(_running(config).url, api_key=config.api_key)
+
+
+def _running(config: Config) -> Record:
+    record = find(config)
+    if record is None:
+        raise DaemonError("no daemon runs", hint="flashedge up")
+    return record
+
+
+def start(
+    config: Config,
+    values: Mapping[str, object] | None = None,
+    command: Sequence[str] = PRODUCT,
+) -> subprocess.Popen[bytes]:
+    """Start a daemon in a session of its own; `values` are settings given explicitly.
+
+    Raises ConfigError when the state folder can't be written, DaemonError when one runs. Says
+    nothing about whether the daemon comes up: see `wait_ready`.
+    """
+    prepare_state_dir(config)
+    if (pid := holder(config)) is not None:
+        raise already_runs(config, pid)
+    folders = {k: getattr(config, k) for k in ("state_dir", "cache_dir", "config_dir")}
+    given = {**folders, **{k: v for k, v in (values or {}).items() if v is not None}}
+    options = [part for k, v in given.items() for part in ("--set", f"{k}={v}")]
+    output = output_path(config)
+    with contextlib.suppress(OSError):
+        output.replace(output.with_suffix(".out.1"))
+    with output.open("wb") as out:
+        return subprocess.Popen(
+            [*command, "--detached", *options],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+        )
+
+
+def wait_ready(
+    config: Config,
+    process: subprocess.Popen[bytes] | None = None,
+    timeout_s: float = READY_TIMEOUT_S,
+    on_state: Callable[[str], None] = lambda state: None,
+) -> Record:
+    """Wait until the daemon serves.
+
+    Raises the error that the daemon gave, EngineError when an engine failed for good, DaemonError
+    when it ended without a word or took too long.
+    """
+    until = time.monotonic() + timeout_s
+    while time.monotonic() < until:
+        if process is not None and process.poll() is not None:
+            raise told_error(config, process.returncode)
+        record = find(config)
+        if record is not None and process is not None and record.pid != process.pid:
+            record = None  # another's: ours is about to find that out and end
+        health = _health(config, record)
+        state = str(health.get("status"))
+        if record is not None and state in ("ready", "degraded"):
+            return record
+        if state == "failed":
+            detail = health.get("detail") or "it did not say why"
+            raise EngineError(f"the engines did not start: {detail}", hint="flashedge logs")
+        if process is None and record is None and holder(config) is None:
+            raise DaemonError("the daemon stopped while it was starting", hint="flashedge logs")
+        on_state(state if record is not None and "status" in health else "loading")
+        time.sleep(_POLL_S)
+    raise DaemonError(f"the daemon was not ready after {timeout_s:.0f} s", hint="flashedge logs")
+
+
+def ensure(
+    config: Config,
+    on_state: Callable[[str], None] = lambda state: None,
+    command: Sequence[str] = PRODUCT,
+) -> Record:
+    """A ready daemon: the one that runs, else a new one. Raises like `wait_ready`."""
+    if holder(config) is not None:
+        return wait_ready(config, on_state=on_state)
+    process: subprocess.Popen[bytes] | None = None
+    try:
+        given = {"pair": config.pair, "port": config.port, "host": config.host}
+        process = start(config, given, command)
+        return wait_ready(config, process, on_state=on_state)
+    except DaemonError:
+        if holder(config) in (None, process.pid if process else None):
+            raise
+        return wait_ready(config, on_state=on_state)  # somebody else's was quicker
+    except (EngineError, KeyboardInterrupt):
+        stop(config)
+        raise
+
+
+def stop(config: Config, timeout_s: float = STOP_TIMEOUT_S) -> int | None:
+    """Stop the daemon; its pid, or None when none ran. Raises DaemonError if it won't die."""
+    pid = holder(config)
+    if pid is None:
+        return None
+    for number, patience_s in ((signal.SIGTERM, timeout_s), (signal.SIGKILL, 5.0)):
+        try:
+            os.kill(pid, number)
+            if number == signal.SIGKILL and os.getsid(pid) == pid:
+                os.killpg(pid, number)
+        except ProcessLookupError:
+            pass
+        except PermissionError as error:
+            raise DaemonError(f"the daemon (process {pid}) belongs to another user") from error
+        until = time.monotonic() + patience_s
+        while time.monotonic() < until:
+            if holder(config) != pid:
+                return pid
+            time.sleep(0.05)
+    raise DaemonError(f"the daemon (process {pid}) does not end", hint=f"kill -9 {pid}")
+
+
+def told_error(config: Config, returncode: int) -> FlashEdgeError:
+    """What a daemon that ended said about it, in its own words."""
+    try:
+        lines = output_path(config).read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    for line in reversed(lines):
+        if line.startswith(ERROR_MARK):
+            told = json.loads(line.removeprefix(ERROR_MARK))
+            return from_body({"error": told}, 500)
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+    return DaemonError(
+        f"the daemon ended at once (exit code {returncode}): {last[:200]}", hint="flashedge logs"
+    )
+
+
+def _health(config: Config, record: Record | None) -> dict[str, Any]:
+    if record is None:
+        return {}
+    with contextlib.suppress(DaemonError), Client(record.url, api_key=config.api_key) as client:
+        return client.health(timeout_s=2.0)
+    return {}

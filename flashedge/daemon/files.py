@@ -1,0 +1,140 @@
+"""What the daemon leaves in the state folder: the lock, the record of itself, its logs.
+
+The lock is the truth: a POSIX record lock, which ends with its process however that ends and is
+not inherited by the engine processes. `daemon.json` only says where a live daemon listens; one
+left by a daemon that was killed means nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import fcntl
+import json
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+
+from flashedge.config import Config
+from flashedge.errors import ConfigError, DaemonError
+
+_FLOCK = "hhqqi4x"  # struct flock on 64-bit Linux
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """Where a daemon listens. started_at: unix seconds."""
+
+    pid: int
+    host: str
+    port: int
+    pair: str
+    started_at: float
+    version: str
+
+    @property
+    def url(self) -> str:
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
+
+
+def lock_path(config: Config) -> Path:
+    return config.state_dir / "daemon.lock"
+
+
+def record_path(config: Config) -> Path:
+    return config.state_dir / "daemon.json"
+
+
+def log_path(config: Config) -> Path:
+    """The daemon's own log, rotated."""
+    return config.state_dir / "logs" / "daemon.log"
+
+
+def output_path(config: Config) -> Path:
+    """What the daemon and its engines print, since its last start."""
+    return config.state_dir / "logs" / "daemon.out"
+
+
+def prepare_state_dir(config: Config) -> None:
+    """Make the state folder. Raises ConfigError when it can't be written."""
+    try:
+        (config.state_dir / "logs").mkdir(parents=True, exist_ok=True)
+        config.state_dir.chmod(0o700)
+        with lock_path(config).open("a"), output_path(config).open("a"):
+            pass
+    except OSError as error:
+        raise state_error(config, error) from error
+
+
+def state_error(config: Config, error: OSError) -> ConfigError:
+    """What an OSError in the state folder means to a user."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return ConfigError(f"no space left for the state folder {config.state_dir}")
+    return ConfigError(
+        f"can't write the state folder {config.state_dir}: {error.strerror}",
+        hint="set FLASHEDGE_HOME or FLASHEDGE_STATE_DIR to a folder that you may write",
+    )
+
+
+def already_runs(config: Config, pid: int | None) -> DaemonError:
+    return DaemonError(
+        f"a daemon already runs (process {pid}) with state folder {config.state_dir}",
+        hint="flashedge down stops it",
+    )
+
+
+class Lock:
+    """Held by the one daemon of a state folder for as long as its process lives."""
+
+    def __init__(self, config: Config) -> None:
+        """Raises DaemonError naming the process that holds it."""
+        self._file = lock_path(config).open("a")
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._file.close()
+            if error.errno not in (errno.EACCES, errno.EAGAIN):
+                raise state_error(config, error) from error
+            raise already_runs(config, holder(config)) from error
+
+    def release(self) -> None:
+        self._file.close()
+
+
+def holder(config: Config) -> int | None:
+    """The pid of the daemon that holds the lock, if one does."""
+    try:
+        with lock_path(config).open("r+") as file:
+            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
+    except (FileNotFoundError, PermissionError):
+        return None
+    return None if kind == fcntl.F_UNLCK else int(pid)
+
+
+def write_record(config: Config, record: Record) -> None:
+    """Raises ConfigError when the state folder can't be written."""
+    path = record_path(config)
+    try:
+        fresh = path.with_suffix(".json.new")
+        fresh.write_text(json.dumps(dataclasses.asdict(record)) + "\n", encoding="utf-8")
+        fresh.replace(path)
+    except OSError as error:
+        raise state_error(config, error) from error
+
+
+def read_record(config: Config) -> Record | None:
+    """The record, whether its daemon lives or not; None when there is none that makes sense."""
+    try:
+        return Record(**json.loads(record_path(config).read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def find(config: Config) -> Record | None:
+    """The live daemon of this state folder, once it listens."""
+    pid = holder(config)
+    record = read_record(config)
+    return record if pid is not None and record is not None and record.pid == pid else None

@@ -1,0 +1,1 @@
+"""The simulated engines, on virtual time: for unit tests and planning only."""

@@ -1,0 +1,1 @@
+"""Code that runs inside vLLM's engine processes, never in the daemon."""

@@ -1,0 +1,122 @@
+"""Gives vLLM a KV tensor whose memory can come and go.
+
+vLLM takes one tensor of zeros for the KV of all layers, and with it all of its memory at once. Two
+engines that share one device would together take twice what there is. `allocate` puts the same
+tensor into a range of addresses (`kv_pages`) of which only the blocks in use have memory.
+
+Checked with vLLM 0.32.0: replaces `vllm.v1.worker.gpu_model_runner.allocate_kv_cache`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from vllm.config import VllmConfig, get_current_vllm_config
+from vllm.v1.worker import gpu_model_runner, utils
+
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, KV_FIXED, KV_GUARDED, KV_KEY, KV_START
+from flashedge.engine.vllm.inside.kv.blocks import KvRange
+from flashedge.engine.vllm.inside.kv.pages import FixedPages, HostPages, Pages
+
+_allocate_in_vllm = utils.allocate_kv_cache
+_ranges: list[KvRange] = []  # one for each engine of this process: in practice one
+
+
+def install() -> None:
+    """Replace vLLM's allocation in this process."""
+    gpu_model_runner.allocate_kv_cache = allocate
+
+
+def kv_range() -> KvRange:
+    """The KV memory of this process's engine, which exists once vLLM has allocated it."""
+    return _ranges[-1]
+
+
+def allocate(
+    kv_cache_config: Any, device: Any, layout: Any, kernel_block_sizes: list[int] | None = None
+) -> dict[str, torch.Tensor]:
+    """Allocate the KV cache. Takes and returns what vLLM's own function does.
+
+    Returns a view of shape (blocks, …) for each layer's name.
+    """
+    config = get_current_vllm_config()
+    settings = read_settings(config)
+    if settings.get(KV_FIXED):
+        views = _allocate_in_vllm(kv_cache_config, device, layout, kernel_block_sizes)
+        pages: Pages = FixedPages(_whole_buffer(views))
+    else:
+        pages = _make_pages(_buffer_bytes(kv_cache_config), torch.device(device), settings)
+        views = _lay_out(pages.tensor, kv_cache_config, layout, kernel_block_sizes)
+    blocks = kv_cache_config.num_blocks
+    found = KvRange(pages, views.values(), blocks)
+    found.claim(range(start_blocks(config, blocks - 1) + 1))  # one more: vLLM's null block
+    _ranges.append(found)
+    return views
+
+
+def read_settings(config: VllmConfig) -> Mapping[str, Any]:
+    """Return what `EngineOptions` says of the KV memory."""
+    found: Mapping[str, Any] = config.additional_config.get(ARGS_KEY, {}).get(KV_KEY, {})
+    return found
+
+
+def start_blocks(config: VllmConfig, usable: int) -> int:
+    """Count the blocks, from the first, that have memory at the start."""
+    share = read_settings(config).get(KV_START)
+    if share is None:
+        return usable
+    longest = -(-config.model_config.max_model_len // config.cache_config.block_size)
+    return min(usable, max(longest + 1, int(share * usable)))
+
+
+def _buffer_bytes(kv_cache_config: Any) -> int:
+    """Bytes of the one buffer that holds the KV of all layers."""
+    (size,) = {tensor.size for tensor in kv_cache_config.kv_cache_tensors}
+    return int(size)
+
+
+def _whole_buffer(views: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """The buffer, as bytes, that vLLM's views lie in."""
+    storage = next(iter(views.values())).untyped_storage()
+    return torch.empty(0, dtype=torch.int8, device=storage.device).set_(storage)
+
+
+def _lay_out(
+    buffer: torch.Tensor,
+    kv_cache_config: Any,
+    layout: Any,
+    kernel_block_sizes: list[int] | None,
+) -> dict[str, torch.Tensor]:
+    """View `buffer`, (bytes,), as the layers' KV, where vLLM's own function would have them."""
+    groups = kv_cache_config.kv_cache_groups
+    views: dict[str, torch.Tensor] = {}
+    for tensor in kv_cache_config.kv_cache_tensors:
+        name = tensor.layers[0]
+        index = next(i for i, group in enumerate(groups) if name in group.layer_names)
+        spec = groups[index].kv_cache_spec
+        spec = getattr(spec, "kv_cache_specs", {}).get(name, spec)
+        if not spec.has_layer_views:
+            views.update(dict.fromkeys(tensor.layers, buffer))
+            continue
+        sizes = kernel_block_sizes or []
+        layers = utils.create_kv_cache_views(
+            buffer,
+            spec,
+            kv_cache_config.num_blocks_of(tensor),
+            layout,
+            tensor,
+            kernel_block_size=sizes[index] if index < len(sizes) else None,
+        )
+        views.update(zip(tensor.layers, layers, strict=True))
+    return views
+
+
+def _make_pages(size: int, device: torch.device, settings: Mapping[str, Any]) -> Pages:
+    if device.type == "cpu":
+        guard = settings.get(KV_GUARDED)
+        return HostPages(size, guard, guarded=True) if guard else HostPages(size)
+    from flashedge.engine.vllm.inside.kv.cuda_pages import CudaPages
+
+    return CudaPages(size, device.index or 0)

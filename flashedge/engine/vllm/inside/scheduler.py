@@ -1,0 +1,70 @@
+"""vLLM's scheduler with what FlashEdge needs inside it: step boundaries, and a KV quota.
+
+Boundaries are found here, not by stop strings in the front end: the front end sees tokens a step
+or more late, and speculation (arXiv 2509.00195 §4.1) needs the boundary known where slots are
+filled.
+
+Checked with vLLM 0.32.0.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from multiprocessing import connection
+from typing import Any
+
+from vllm.v1.request import Request, RequestStatus
+
+from flashedge.engine.vllm.inside import control  # noqa: F401  what the daemon calls between steps
+from flashedge.engine.vllm.inside.keys import BOUNDARY
+from flashedge.engine.vllm.inside.speculation import SpeculativeScheduler
+
+
+class EdgeScheduler(SpeculativeScheduler):
+    """Ends requests that ask for it at a step's boundary; goes on past it where that is of use;
+    keeps KV blocks within a quota."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        _die_with_daemon()
+
+    # ------------------------------------------------------------ boundaries
+
+    def _update_request_with_output(
+        self, request: Request, new_token_ids: list[int], is_stale: bool = False
+    ) -> tuple[list[int], bool]:
+        start, to_boundary = self.step_of(request)
+        if self._rule is None or not to_boundary:
+            return super()._update_request_with_output(request, new_token_ids, is_stale)
+        kept: list[int] = []
+        for token in new_token_ids:
+            previous = request.output_token_ids[-1] if request.num_output_tokens > start else None
+            _, stopped = super()._update_request_with_output(request, [token], is_stale)
+            kept.append(token)
+            if self._rule.ends_step(previous, token):
+                request.status = RequestStatus.FINISHED_STOPPED
+                request.stop_reason = BOUNDARY
+                stopped = True
+            if stopped:
+                return kept, True
+        return kept, False
+
+
+def _die_with_daemon() -> None:
+    """Have this engine process end when the daemon is killed, so that none is orphaned.
+
+    Linux's PR_SET_PDEATHSIG would watch the fork server, which itself lives as long as its
+    children do; multiprocessing hands every child a pipe that only the daemon holds open.
+    """
+    daemon = multiprocessing.parent_process()
+    if daemon is None:
+        return  # in the daemon's own process (tests)
+
+    def watch() -> None:
+        connection.wait([daemon.sentinel])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="die-with-daemon", daemon=True).start()

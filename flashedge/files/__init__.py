@@ -1,0 +1,1 @@
+"""Files of problems, and journals that let an interrupted command resume."""

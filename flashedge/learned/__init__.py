@@ -1,1 +1,0 @@
-"""Open-ended answers grouped by meaning: a sentence-embedding model in a worker process."""

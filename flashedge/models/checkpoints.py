@@ -1,0 +1,245 @@
+"""What a model's folder must hold before an engine is asked to load it.
+
+Reads only JSON and the headers of safetensors files: no torch, a few milliseconds.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal
+
+from flashedge.errors import CheckpointError
+
+# family -> architectures that its checkpoints name in config.json
+VERIFIER_FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "qwen_prm": ("Qwen2ForProcessRewardModel",),
+        "skywork": ("Qwen2ForPrmModel", "Qwen2ForCausalLM", "Qwen2ForRewardModel"),
+        "step_tag": ("MistralForCausalLM", "LlamaForCausalLM", "Qwen2ForCausalLM"),
+        "rlhflow": ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"),
+    }
+)
+_EMBEDDER_MODULES = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
+_EMBEDDINGS = ("model.embed_tokens.weight", "pretrained_model.model.embed_tokens.weight")
+_POINTER = b"version https://git-lfs"
+
+
+def check_checkpoint(
+    path: Path,
+    kind: Literal["generator", "verifier"],
+    *,
+    family: str | None = None,
+    tokens: Sequence[str] = (),
+    max_model_len: int | None = None,
+) -> None:
+    """Raises CheckpointError at the first thing that is wrong with the folder `path`.
+
+    tokens: entries that the vocabulary must hold (a verifier's step and label tokens).
+    """
+    if not path.is_dir():
+        raise CheckpointError(f"there is no model folder {path}")
+    config = _json(path / "config.json")
+    _check_architecture(path, config, kind, family)
+    limit = config.get("max_position_embeddings")
+    if max_model_len and isinstance(limit, int) and limit < max_model_len:
+        raise CheckpointError(
+            f"{path}: the model has {limit} positions, models.toml asks for {max_model_len}",
+            hint=f"set max_model_len = {limit}",
+        )
+    rows = _check_weights(path)
+    vocab_size = config.get("vocab_size")
+    if not isinstance(vocab_size, int):
+        raise CheckpointError(f"{path}/config.json: vocab_size is missing")
+    if rows is not None and rows != vocab_size:
+        raise CheckpointError(
+            f"{path}: the weights embed {rows} tokens, config.json says vocab_size {vocab_size}",
+            hint="the files are of different models; pull it again",
+        )
+    _check_tokenizer(path, vocab_size, tokens)
+
+
+def check_embedder(path: Path) -> Path:
+    """The folder of the encoder in `path`, a sentence-transformers folder with mean pooling.
+
+    Raises CheckpointError at the first thing that is wrong.
+    """
+    if not path.is_dir():
+        raise CheckpointError(f"there is no model folder {path}")
+    listed = path / "modules.json"
+    if not listed.is_file():
+        raise CheckpointError(
+            f"{path} is no sentence-embedding model: modules.json is missing",
+            hint="give a folder in the format of sentence-transformers, such as all-MiniLM-L6-v2's",
+        )
+    try:
+        modules = json.loads(listed.read_text(encoding="utf-8"))
+        kinds = [str(m["type"]).rpartition(".")[2] for m in modules]
+        folders = [path / str(m["path"]) for m in modules]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise CheckpointError(f"{listed} is damaged", hint="pull the model again") from error
+    if kinds not in _EMBEDDER_MODULES:
+        raise CheckpointError(
+            f"{path} is made of {', '.join(kinds) or 'nothing'}; FlashEdge runs Transformer,"
+            " Pooling and Normalize only",
+            hint="choose another model, such as sentence-transformers/all-MiniLM-L6-v2",
+        )
+    pooling = _json(folders[1] / "config.json")
+    modes = [k for k, v in pooling.items() if k.startswith("pooling_mode_") and v is True]
+    if modes != ["pooling_mode_mean_tokens"] and pooling.get("pooling_mode") != "mean":
+        raise CheckpointError(
+            f"{path} does not pool by the mean of its tokens",
+            hint="choose another model, such as sentence-transformers/all-MiniLM-L6-v2",
+        )
+    vocab_size = _json(folders[0] / "config.json").get("vocab_size")
+    if not isinstance(vocab_size, int):
+        raise CheckpointError(f"{folders[0]}/config.json: vocab_size is missing")
+    _check_weights(folders[0])
+    _check_tokenizer(folders[0], vocab_size, ())
+    return folders[0]
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The model's config.json. Raises CheckpointError."""
+    return _json(path / "config.json")
+
+
+def tensor_shapes(path: Path) -> list[list[int]]:
+    """The shape of every tensor in the folder's safetensors files; empty when there are none.
+
+    Raises CheckpointError for a damaged file.
+    """
+    return [
+        tensor["shape"]
+        for file in sorted(path.glob("*.safetensors"))
+        for name, tensor in _header(file).items()
+        if name != "__metadata__"
+    ]
+
+
+def _check_architecture(
+    path: Path, config: Mapping[str, Any], kind: str, family: str | None
+) -> None:
+    named = config.get("architectures") or []
+    if kind == "generator":
+        good = any(str(a).endswith("ForCausalLM") for a in named)
+        wanted = "a causal language model"
+    else:
+        known = VERIFIER_FAMILIES.get(family or "", ())
+        good = any(a in known for a in named)
+        wanted = f"a verifier of family {family} ({' or '.join(known)})"
+    if not good:
+        found = ", ".join(map(str, named)) or "none"
+        raise CheckpointError(f"{path} is not {wanted}: its architecture is {found}")
+
+
+def _check_weights(path: Path) -> int | None:
+    """Rows of the embedding, where a safetensors header tells. Raises CheckpointError."""
+    shards: list[Path] = []
+    for single, index in (
+        ("model.safetensors", "model.safetensors.index.json"),
+        ("pytorch_model.bin", "pytorch_model.bin.index.json"),
+    ):
+        if (path / index).is_file():
+            files = set(_json(path / index).get("weight_map", {}).values())
+            shards = [path / name for name in sorted(files)]
+        elif (path / single).is_file():
+            shards = [path / single]
+        if shards:
+            break
+    if not shards:
+        raise CheckpointError(f"{path}: model.safetensors is missing", hint="pull the model again")
+    rows: int | None = None
+    for shard in shards:
+        if not shard.is_file():
+            raise CheckpointError(f"{path}: {shard.name} is missing", hint="pull the model again")
+        if shard.suffix == ".safetensors":
+            header = _header(shard)
+            shapes = (header[n].get("shape") for n in _EMBEDDINGS if n in header)
+            rows = next((s[0] for s in shapes if s), rows)
+        elif _is_pointer(shard):
+            raise _pointer_error(shard)
+    return rows
+
+
+def _header(file: Path) -> dict[str, Any]:
+    """A safetensors file's header, with the file's length checked against it."""
+    if _is_pointer(file):
+        raise _pointer_error(file)
+    cut = CheckpointError(f"{file} is cut short or damaged", hint="pull the model again")
+    try:
+        with file.open("rb") as opened:
+            start = opened.read(8)
+            length = struct.unpack("<Q", start)[0] if len(start) == 8 else -1
+            if not 0 < length < 1 << 28:
+                raise cut
+            header = json.loads(opened.read(length))
+    except OSError as error:
+        raise CheckpointError(f"can't read {file}: {error.strerror}") from error
+    except ValueError as error:
+        raise cut from error
+    ends = [t["data_offsets"][1] for n, t in header.items() if n != "__metadata__"]
+    if 8 + length + max(ends, default=0) != file.stat().st_size:
+        raise cut
+    return dict(header)
+
+
+def _check_tokenizer(path: Path, vocab_size: int, tokens: Sequence[str]) -> None:
+    for name in ("tokenizer_config.json", "tokenizer.json"):
+        if name == "tokenizer.json" and (path / "tokenizer.model").is_file():
+            continue
+        if not (path / name).is_file():
+            raise CheckpointError(f"{path}: {name} is missing", hint="pull the model again")
+    if not (path / "tokenizer.json").is_file():
+        return  # SentencePiece only: the engine checks it when it loads
+    vocabulary = _vocabulary(path)
+    highest = max(vocabulary.values(), default=-1)
+    if highest >= vocab_size:
+        raise CheckpointError(
+            f"{path}: the tokenizer knows {highest + 1} tokens, the model only {vocab_size}",
+            hint="the tokenizer belongs to another model; pull it again",
+        )
+    for token in tokens:
+        if token not in vocabulary and f"▁{token}" not in vocabulary:
+            raise CheckpointError(
+                f"{path}: the verifier's vocabulary has no token {token!r}",
+                hint="the checkpoint is of another family, or its tokenizer is another model's",
+            )
+
+
+def _vocabulary(path: Path) -> dict[str, int]:
+    data = _json(path / "tokenizer.json")
+    vocab = data.get("model", {}).get("vocab", {})
+    found = dict(vocab) if isinstance(vocab, dict) else {t[0]: i for i, t in enumerate(vocab)}
+    found.update({a["content"]: a["id"] for a in data.get("added_tokens", [])})
+    return found
+
+
+def _json(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise CheckpointError(f"{file.parent}: {file.name} is missing", hint="pull the model again")
+    if _is_pointer(file):
+        raise _pointer_error(file)
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise CheckpointError(f"can't read {file}: {error.strerror}") from error
+    except ValueError as error:
+        raise CheckpointError(f"{file} is not valid JSON", hint="pull the model again") from error
+    if not isinstance(data, dict):
+        raise CheckpointError(f"{file} holds no JSON object", hint="pull the model again")
+    return data
+
+
+def _is_pointer(file: Path) -> bool:
+    with file.open("rb") as opened:
+        return opened.read(len(_POINTER)) == _POINTER
+
+
+def _pointer_error(file: Path) -> CheckpointError:
+    return CheckpointError(
+        f"{file} is a git-lfs pointer, not the file itself", hint=f"git lfs pull in {file.parent}"
+    )

@@ -1,0 +1,1 @@
+"""The driver: carries a search's commands out on the engines."""

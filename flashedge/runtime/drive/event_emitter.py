@@ -1,0 +1,89 @@
+"""What a run's followers are told: results, statuses, certainty, as events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import assert_never
+
+from flashedge.certainty.history import History
+from flashedge.events import (
+    CertaintyUpdated,
+    Event,
+    NodeScored,
+    NodesExpanded,
+    NodesMarked,
+    StepCompleted,
+)
+from flashedge.search.base import Clustered, Expand, Generated, Probed, Result, Scored
+from flashedge.search.scoring import aggregate
+from flashedge.search.tree import NodeStatus, Tree
+from flashedge.types import NodeId
+
+SHOWN = frozenset(NodeStatus) - {NodeStatus.GENERATING, NodeStatus.GENERATED}
+
+
+class EventEmitter:
+    """Emits each fact once, in order. Remembers what it told last."""
+
+    def __init__(self, emit: Callable[[Event], None], aggregate: str) -> None:
+        self._emit = emit
+        self._aggregate = aggregate
+        self._tree = Tree()
+        self._readings = 0
+
+    def result(self, result: Result, tree: Tree) -> None:
+        match result:
+            case Generated(node=node, segment=segment):
+                self._emit(
+                    StepCompleted(
+                        node=node,
+                        token_ids=segment.token_ids,
+                        logprobs=segment.logprobs,
+                        text=segment.text,
+                        steps=segment.steps,
+                        finish=segment.finish,
+                    )
+                )
+            case Scored(node=node, scores=scores):
+                score = aggregate(tree.path_scores(node), self._aggregate)
+                self._emit(NodeScored(node=node, scores=scores, score=score))
+            case Clustered() | Probed():
+                pass
+            case _:
+                assert_never(result)
+
+    def certainty(self, history: History) -> None:
+        """Tell the readings that are new."""
+        for reading in history[self._readings :]:
+            self._emit(
+                CertaintyUpdated(
+                    certainty=reading.certainty,
+                    answers=reading.answers,
+                    measures=dict(reading.measures),
+                    knob=reading.knob,
+                    tokens=reading.tokens,
+                    answer=reading.answer,
+                )
+            )
+        self._readings = len(history)
+
+    def expansion(self, tree: Tree, command: Expand) -> None:
+        made = [tree[c.node] for c in command.children]
+        self._emit(
+            NodesExpanded(
+                parent=command.parent,
+                depth=made[0].depth,
+                children=tuple((n.id, n.index, n.seed) for n in made),
+            )
+        )
+
+    def marks(self, tree: Tree) -> None:
+        """Emit the statuses that a decision of the search changed (levels end with one)."""
+        changed: dict[NodeStatus, list[NodeId]] = {}
+        for node in tree.nodes.values():
+            before = self._tree.nodes.get(node.id)
+            if node.status in SHOWN and (before is None or before.status != node.status):
+                changed.setdefault(node.status, []).append(node.id)
+        for status, nodes in changed.items():
+            self._emit(NodesMarked(status=status, nodes=tuple(nodes)))
+        self._tree = tree

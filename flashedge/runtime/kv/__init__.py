@@ -1,0 +1,1 @@
+"""The KV memory of both engines while runs go on."""

@@ -1,0 +1,316 @@
+"""Runs on disk: one SQLite file. What `append` has returned from survives a killed daemon.
+
+WAL journal with synchronous=NORMAL: a commit is in the operating system's hands when the call
+returns, so it outlives the process (a power cut may lose the last commits, never the file).
+Raises StoreError and NotFound, nothing else; after a StoreError the store stays usable, so a
+later call may succeed once the cause is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flashedge.errors import NotFound, StoreError
+from flashedge.events import (
+    Event,
+    Progress,
+    RunCancelled,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    from_json,
+    to_json,
+)
+from flashedge.runtime.records.store_errors import make_private, translated
+
+SCHEMA_VERSION = 1
+APPLICATION_ID = 0x464C4544  # "FLED": tells our file from another program's
+UNFINISHED = ("queued", "running")
+_SCHEMA = """
+CREATE TABLE runs (
+  id TEXT PRIMARY KEY, status TEXT NOT NULL, spec TEXT NOT NULL, created_at REAL NOT NULL,
+  finished_at REAL, answer TEXT, tree_tokens INTEGER, total_s REAL, result TEXT, error TEXT
+) STRICT;
+CREATE INDEX runs_by_age ON runs (created_at, id);
+CREATE TABLE events (
+  run_id TEXT NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
+  seq INTEGER NOT NULL, event TEXT NOT NULL, PRIMARY KEY (run_id, seq)
+) STRICT;
+"""
+_ROW = "id, status, spec, created_at, finished_at, answer, tree_tokens, total_s, error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRun:
+    """A run as the store knows it. Times are unix seconds.
+
+    answer, tree_tokens, total_s are copies out of the result. `result` is None in listings
+    (it holds the whole tree): `get` reads it.
+    """
+
+    id: str
+    status: str
+    spec: Mapping[str, Any]
+    created_at: float
+    finished_at: float | None
+    answer: str | None
+    tree_tokens: int | None
+    total_s: float | None
+    error: Mapping[str, Any] | None
+    result: Mapping[str, Any] | None = None
+
+
+StoredRuns = list[StoredRun]
+StoredEvents = list[tuple[int, Event]]
+RunIds = list[str]
+
+
+class RunStore:
+    """All runs of one daemon. Calls are short and may come from any thread."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or create. Raises StoreError: no permission, read-only, not ours, newer schema."""
+        self.path = path
+        self._lock = threading.Lock()
+        make_private(path)
+        with translated(path):
+            self._db = sqlite3.connect(
+                path, timeout=2.0, isolation_level=None, check_same_thread=False
+            )
+        try:
+            with translated(path):
+                _open_schema(self._db, path)
+        except StoreError:
+            self._db.close()
+            raise
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    # ------------------------------------------------------------ writing
+
+    def create(self, run_id: str, spec: Mapping[str, Any], created_at: float) -> None:
+        with self._transaction() as db:
+            db.execute(
+                "INSERT INTO runs (id, status, spec, created_at) VALUES (?, 'queued', ?, ?)",
+                (run_id, json.dumps(spec), created_at),
+            )
+
+    def append(self, run_id: str, seq: int, event: Event) -> None:
+        """Store event `seq`, committed before it returns. RunStarted makes the run "running".
+
+        Raises ValueError for Progress, which is never stored.
+        """
+        if isinstance(event, Progress):
+            raise ValueError("Progress events are not stored")
+        with self._transaction() as db:
+            db.execute(
+                "INSERT INTO events (run_id, seq, event) VALUES (?, ?, ?)",
+                (run_id, seq, json.dumps(to_json(event), separators=(",", ":"))),
+            )
+            if isinstance(event, RunStarted):
+                db.execute("UPDATE runs SET status = 'running' WHERE id = ?", (run_id,))
+
+    def finish(
+        self,
+        run_id: str,
+        status: str,
+        result: Mapping[str, Any] | None,
+        error: Mapping[str, Any] | None,
+        finished_at: float | None,
+    ) -> None:
+        """The run is over. Raises NotFound."""
+        found = result or {}
+        with self._transaction() as db:
+            changed = db.execute(
+                "UPDATE runs SET status = ?, finished_at = ?, answer = ?, tree_tokens = ?,"
+                " total_s = ?, result = ?, error = ? WHERE id = ?",
+                (
+                    status,
+                    finished_at,
+                    found.get("answer"),
+                    (found.get("usage") or {}).get("tree_tokens"),
+                    (found.get("timing") or {}).get("total_s"),
+                    None if result is None else json.dumps(result),
+                    None if error is None else json.dumps(error),
+                    run_id,
+                ),
+            ).rowcount
+        if not changed:
+            raise _no_run(run_id)
+
+    def interrupt_unfinished(self, now: float | None = None) -> RunIds:
+        """At the daemon's start: end the runs that a crash left open; returns their ids.
+
+        A run whose terminal event was stored gets the status that the event tells; the others
+        become "interrupted". Their events stay. `now`: the finish time to note.
+        """
+        with self._reading() as db:
+            rows = db.execute(
+                "SELECT id, (SELECT event FROM events WHERE run_id = runs.id"
+                " ORDER BY seq DESC LIMIT 1) FROM runs WHERE status IN (?, ?) ORDER BY created_at",
+                UNFINISHED,
+            ).fetchall()
+        for run_id, last in rows:
+            status, result, error = _ending(from_json(json.loads(last)) if last else None)
+            self.finish(run_id, status, result, error, now)
+        return [run_id for run_id, _ in rows]
+
+    def delete(self, run_id: str) -> None:
+        """Forget a run and its events; the space is given back. Raises NotFound."""
+        with self._transaction() as db:
+            deleted = db.execute("DELETE FROM runs WHERE id = ?", (run_id,)).rowcount
+        if not deleted:
+            raise _no_run(run_id)
+        with self._reading() as db:
+            db.execute("PRAGMA incremental_vacuum").fetchall()
+
+    # ------------------------------------------------------------ reading
+
+    def get(self, run_id: str) -> StoredRun | None:
+        with self._reading() as db:
+            row = db.execute(f"SELECT {_ROW}, result FROM runs WHERE id = ?", (run_id,)).fetchone()
+        return None if row is None else _run(row)
+
+    def events(self, run_id: str, after: int = 0) -> StoredEvents:
+        """Events with seq > after, in order. Empty for an unknown run."""
+        with self._reading() as db:
+            rows = db.execute(
+                "SELECT seq, event FROM events WHERE run_id = ? AND seq > ? ORDER BY seq",
+                (run_id, after),
+            ).fetchall()
+        return [(seq, from_json(json.loads(text))) for seq, text in rows]
+
+    def list(
+        self, *, limit: int = 50, before: str | None = None, status: str | None = None
+    ) -> StoredRuns:
+        """Newest first, at most `limit`, without results; `before`: only runs older than that
+        one. Raises NotFound when `before` is unknown."""
+        where, values = ["1"], list[Any]()
+        if status is not None:
+            where.append("status = ?")
+            values.append(status)
+        with self._reading() as db:
+            if before is not None:
+                at = db.execute(
+                    "SELECT created_at, id FROM runs WHERE id = ?", (before,)
+                ).fetchone()
+                if at is None:
+                    raise _no_run(before)
+                where.append("(created_at, id) < (?, ?)")
+                values.extend(at)
+            rows = db.execute(
+                f"SELECT {_ROW}, NULL FROM runs WHERE {' AND '.join(where)}"
+                " ORDER BY created_at DESC, id DESC LIMIT ?",
+                (*values, limit),
+            ).fetchall()
+        return [_run(row) for row in rows]
+
+    def counts(self) -> dict[str, int]:
+        """Status -> number of runs."""
+        with self._reading() as db:
+            return dict(db.execute("SELECT status, count(*) FROM runs GROUP BY status").fetchall())
+
+    def export(self, run_id: str) -> dict[str, Any]:
+        """All that is known of a run, as plain JSON values. Raises NotFound."""
+        run = self.get(run_id)
+        if run is None:
+            raise _no_run(run_id)
+        return {
+            "format": "flashedge-run",
+            "version": SCHEMA_VERSION,
+            "run": {name: getattr(run, name) for name in StoredRun.__slots__},
+            "events": [{"seq": s, **to_json(e)} for s, e in self.events(run_id)],
+        }
+
+    # ------------------------------------------------------------ inner
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with self._reading() as db:
+            db.execute("BEGIN IMMEDIATE")
+            try:
+                yield db
+                db.execute("COMMIT")
+            except BaseException:
+                if db.in_transaction:  # a full disk may have rolled it back already
+                    db.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, translated(self.path):
+            yield self._db
+
+
+def _open_schema(db: sqlite3.Connection, path: Path) -> None:
+    """Bring an empty file to our schema, accept ours, refuse anything else."""
+    version = db.execute("PRAGMA user_version").fetchone()[0]
+    application = db.execute("PRAGMA application_id").fetchone()[0]
+    tables = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    if application != APPLICATION_ID and (tables or version or application):
+        raise StoreError(
+            f"{path} is a database of another program",
+            hint="move it away, or set FLASHEDGE_HOME to another folder",
+        )
+    if version > SCHEMA_VERSION:
+        raise StoreError(
+            f"{path} was written by a newer FlashEdge"
+            f" (schema {version}, this one knows {SCHEMA_VERSION})",
+            hint="update FlashEdge, or move the file away to start with an empty store",
+        )
+    if not tables:
+        db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only takes before the first table
+    db.execute("PRAGMA journal_mode = WAL").fetchall()
+    db.execute("PRAGMA synchronous = NORMAL")
+    db.execute("PRAGMA foreign_keys = ON")
+    db.execute(f"PRAGMA journal_size_limit = {16 << 20}").fetchall()
+    db.execute("BEGIN IMMEDIATE")  # also finds out now whether we may write
+    if not tables:
+        for statement in filter(str.strip, _SCHEMA.split(";")):
+            db.execute(statement)
+        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    db.execute("COMMIT")
+
+
+def _run(row: tuple[Any, ...]) -> StoredRun:
+    run_id, status, spec, created_at, finished_at, answer, tree_tokens, total_s, error, result = row
+    return StoredRun(
+        id=run_id,
+        status=status,
+        spec=json.loads(spec),
+        created_at=created_at,
+        finished_at=finished_at,
+        answer=answer,
+        tree_tokens=tree_tokens,
+        total_s=total_s,
+        error=None if error is None else json.loads(error),
+        result=None if result is None else json.loads(result),
+    )
+
+
+def _ending(last: Event | None) -> tuple[str, Mapping[str, Any] | None, Mapping[str, Any] | None]:
+    """(status, result, error) that a run's last event tells."""
+    match last:
+        case RunFinished(result=result):
+            return "finished", result, None
+        case RunFailed(error=message, code=code, hint=hint):
+            return "failed", None, {"message": message, "code": code, "hint": hint}
+        case RunCancelled(reason=reason):
+            return "cancelled", None, {"message": reason, "code": "cancelled", "hint": None}
+        case _:
+            message = "the daemon stopped before the run was over"
+            return "interrupted", None, {"message": message, "code": "interrupted", "hint": None}
+
+
+def _no_run(run_id: str) -> NotFound:
+    return NotFound(f"no run {run_id!r}", hint="`flashedge runs ls` lists them", param="id")

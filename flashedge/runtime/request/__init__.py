@@ -1,0 +1,1 @@
+"""What a request asks for: checked values with every default filled in."""

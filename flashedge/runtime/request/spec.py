@@ -1,0 +1,114 @@
+"""What a run is asked to do, checked, with every default filled in."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flashedge.errors import RequestError
+from flashedge.runtime.drive.answer_groups import ANSWERS
+from flashedge.runtime.request.checks import check_choice, check_float, check_int
+from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.types import MAX_SEED, Limits, Message, Problem, Sampling
+
+AGGREGATES = ("last", "min", "prod", "mean")
+SELECTIONS = ("weighted", "majority", "best")
+ROLES = ("system", "user", "assistant")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """One search run.
+
+    n: paths to complete; branching: children per kept path; aggregate: how step scores become a
+    path's score; selection: how the answer is chosen among the completed paths; max_step_tokens:
+    longest step; max_steps: depth at which the last step runs to the end; max_path_tokens: longest
+    path; token_budget: generated tokens of the whole tree; deadline_s: wall clock from the start
+    of the run; baseline: the stock loop (boundary by stop string, whole-path scoring);
+    early_exit: when the run may stop before its end, None: never; options: of that strategy alone
+    (`search.options`, or what a user's program takes), plain JSON values; answers: boxed, or text
+    for open-ended problems (`runtime.answer_groups`); early_exit_source, early_exit_note: who
+    settled the early exit (`runtime.calibrations`), which no request says.
+    """
+
+    problem: Problem
+    pair: str
+    strategy: str = "beam"
+    n: int = 16
+    branching: int = 4
+    aggregate: str = "last"
+    selection: str = "weighted"
+    seed: int = 0
+    sampling: Sampling = dataclasses.field(default_factory=Sampling)
+    max_step_tokens: int = 256
+    max_steps: int = 40
+    max_path_tokens: int = 2048
+    token_budget: int | None = None
+    deadline_s: float | None = None
+    baseline: bool = False
+    early_exit: ExitOptions | None = None
+    options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    answers: str = "boxed"
+    early_exit_source: str | None = None
+    early_exit_note: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raises RequestError naming the first field that is wrong (`param`)."""
+        check_messages(self.problem.messages)
+        check_choice("aggregate", self.aggregate, AGGREGATES)
+        check_choice("selection", self.selection, SELECTIONS)
+        check_choice("answers", self.answers, ANSWERS)
+        check_int("n", self.n, 1, 1024)
+        check_int("branching", self.branching, 1, 1024)
+        check_int("seed", self.seed, 0, MAX_SEED)
+        check_int("max_step_tokens", self.max_step_tokens, 1, 1 << 20)
+        check_int("max_steps", self.max_steps, 1, 10_000)
+        check_int("max_path_tokens", self.max_path_tokens, 1, 1 << 20)
+        if self.token_budget is not None:
+            check_int("token_budget", self.token_budget, 1, 1 << 40)
+        if self.deadline_s is not None:
+            check_float("deadline_s", self.deadline_s, 0.001, 1e6)
+        check_sampling(self.sampling)
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(max_path_tokens=self.max_path_tokens, token_budget=self.token_budget)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values: lists, no tuples."""
+        fields = dataclasses.asdict(self)
+        fields["problem"]["messages"] = list(fields["problem"]["messages"])
+        if self.early_exit is not None:
+            fields["early_exit"]["curve"] = [list(point) for point in self.early_exit.curve]
+        return fields
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> RunSpec:
+        """The inverse of `to_json`. Raises RequestError."""
+        fields = dict(data)
+        fields["problem"] = Problem(
+            messages=tuple(Message(**m) for m in data["problem"]["messages"])
+        )
+        fields["sampling"] = Sampling(**data["sampling"])
+        if data.get("early_exit") is not None:
+            fields["early_exit"] = ExitOptions.from_json(data["early_exit"])
+        return cls(**fields)
+
+
+def check_messages(messages: tuple[Message, ...]) -> None:
+    if not messages:
+        raise RequestError("messages is empty; give at least one user message", param="messages")
+    for i, message in enumerate(messages):
+        check_choice(f"messages[{i}].role", message.role, ROLES)
+    if messages[-1].role != "user":
+        raise RequestError("the last message must be the user's", param="messages")
+    if not messages[-1].content.strip():
+        raise RequestError("the problem is empty; give some text", param="problem")
+
+
+def check_sampling(sampling: Sampling) -> None:
+    check_float("temperature", sampling.temperature, 0.0, 2.0)
+    check_float("top_p", sampling.top_p, 0.0, 1.0, open_low=True)
+    check_int("top_k", sampling.top_k, 0, 1 << 20)

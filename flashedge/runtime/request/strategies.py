@@ -1,0 +1,88 @@
+"""From a run's specification to its search, users' own programs included."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from types import MappingProxyType
+from typing import Any
+
+from flashedge.errors import ConfigError, RequestError
+from flashedge.runtime.request.early_exit import ExitOptions, policy_of
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.search.base import Search
+from flashedge.search.catalog import make_search
+from flashedge.search.strategies.program import ReasoningProgram
+
+GROUP = "flashedge.strategies"
+REBASE_TREE = 16
+
+_DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "self_consistency": {"selection": "majority"},
+        "mcts": {"selection": "best", "aggregate": "prod"},
+        "probed_cot": {"n": 1, "early_exit": ExitOptions()},
+    }
+)
+
+
+def defaults_of(strategy: str) -> Mapping[str, Any]:
+    """Fields of RunSpec that a strategy fills in where a request says nothing.
+
+    Ref: arXiv 2412.20993 App. F (majority for SC, best-of-n for MCTS); arXiv 2604.00510 §3
+    (cumulative product of rewards).
+    """
+    return _DEFAULTS.get(strategy, {})
+
+
+def watched_options(strategy: str, n: object) -> Mapping[str, Any]:
+    """Options of a run that certainty may end, and of those that it is calibrated by, where a
+    request says nothing: the answers of a REBASE tree come all at its end, so where there are more
+    paths than the paper's first look (16) they come in trees of that size.
+    Ref: arXiv 2412.20993 Tables 1, 3.
+    """
+    several = strategy == "rebase" and isinstance(n, int) and n > REBASE_TREE
+    return {"width": REBASE_TREE} if several else {}
+
+
+def search_of(spec: RunSpec) -> Search[Any]:
+    """Raises NotFound, RequestError, ConfigError (a user's program can't be loaded)."""
+    if spec.strategy == "probed_cot" and spec.n != 1:
+        raise RequestError(f"n is {spec.n}; probed_cot is one chain", hint="leave n out", param="n")
+    return make_search(
+        spec.strategy,
+        n=spec.n,
+        branching=spec.branching,
+        max_step_tokens=spec.max_step_tokens,
+        max_steps=spec.max_steps,
+        aggregate=spec.aggregate,
+        selection=spec.selection,
+        options=spec.options,
+        policy=policy_of(spec.early_exit, spec.strategy),
+        programs=user_programs(),
+    )
+
+
+@cache
+def user_programs() -> Mapping[str, Callable[..., ReasoningProgram]]:
+    """Programs that installed packages name under `flashedge.strategies`, loaded when asked for.
+
+    Looked up once a process. See `search.program`.
+    """
+    return {point.name: _loader(point) for point in entry_points(group=GROUP)}
+
+
+def _loader(point: EntryPoint) -> Callable[..., ReasoningProgram]:
+    def make(**options: Any) -> ReasoningProgram:
+        try:
+            made = point.load()
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(
+                f"strategy {point.name!r} ({point.value}) can't be loaded: {error}",
+                hint="hint or uninstall the package that names it",
+            ) from error
+        program: ReasoningProgram = made(**options)
+        return program
+
+    return make

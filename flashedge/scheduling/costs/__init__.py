@@ -1,0 +1,1 @@
+"""What a step costs: measured curves, or a roofline of the device."""

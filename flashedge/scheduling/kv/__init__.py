@@ -1,0 +1,1 @@
+"""How the KV memory is divided between generator and verifier."""

@@ -1,0 +1,1 @@
+"""Which steps are drafted before the search asks for them."""

@@ -1,0 +1,1 @@
+"""The search strategies, one file each."""

@@ -1,0 +1,290 @@
+"""One chain of thought that is asked for its answer as it goes, and ends when that is settled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from flashedge.answers.extraction import decide_equal, extract_answer
+from flashedge.answers.words import group
+from flashedge.certainty.consistency import consistency, hesitates, settled_answer, unsettled
+from flashedge.certainty.history import CONSISTENCY, TV, History, Reading
+from flashedge.certainty.policies import Policy, Reason
+from flashedge.certainty.tv_stopping import distributions_settled, probes_needed
+from flashedge.search.base import (
+    Child,
+    Cluster,
+    Clustered,
+    Command,
+    Expand,
+    Finish,
+    Generated,
+    Lookahead,
+    Probe,
+    Probed,
+    Result,
+    Scored,
+)
+from flashedge.search.level_state import BUDGET, NOTHING, Phase
+from flashedge.search.seeds import mix64
+from flashedge.search.tree import ROOT, NodeStatus, Tree
+from flashedge.types import Granularity, Limits, NodeId, Problem, Segment, Vote
+
+SUFFIX = "\n\nOh, I suddenly got the answer to the whole problem. Final Answer: \\boxed{"
+_PROBE = 1 << 32  # no child index comes that far
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedState:
+    """leaf: the newest node; probe: the node whose probe is out; answers: (k,) probed answers,
+    each as its cluster's first member, None where there was none or it was in doubt; asked: the
+    readings at which the policy was asked; ask_at: the number of probes at which it is asked next.
+    """
+
+    tree: Tree
+    limits: Limits
+    phase: Phase = Phase.GENERATE
+    leaf: NodeId = ROOT
+    probe: NodeId | None = None
+    answers: tuple[str | None, ...] = ()
+    history: History = ()
+    asked: History = ()
+    ask_at: int = 1
+    cut_by: str | None = None
+
+    @property
+    def over_budget(self) -> bool:
+        budget = self.limits.token_budget
+        return budget is not None and self.tree.committed_tokens >= budget
+
+    @property
+    def room(self) -> int:
+        return max(0, self.limits.max_path_tokens - self.tree[self.leaf].path_tokens)
+
+
+Move = tuple[ProbedState, tuple[Command, ...]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbedCot:
+    """Chain of thought with probe-in-the-middle.
+
+    probe_tokens: T, a probe after each T tokens of the chain, 0 for none; suffix: what a probe
+    says; max_probe_tokens: longest answer to it; window: w of C_k; policy: when C_k ends the chain
+    (knob: probes); give_up_after, give_up_below: see `consistency.unsettled` (0: never);
+    beside: the next segment is generated while its predecessor's probe runs, so an exit wastes
+    up to T tokens; without it an exit wastes none and each probe is waited for; tv_epsilon,
+    tv_delta: with an epsilon above 0 the rule of App. E is measured too (see `tv_stopping`).
+
+    The chain is child 0 of child 0 …, which keeps the root's noise: its tokens are those of a
+    chain without probes. A node's segment and the probe before it are one level: both are waited
+    for, so the order of arrival changes nothing.
+    Ref: arXiv 2412.20993 §2.1, App. E. Departures: probed answers are equal by spelling
+    (`decide_equal`), mathematics is not asked; a chain that ends without an answer of its own
+    answers what its last probes said; a chain that ends in a level does so whatever its probe says.
+    """
+
+    probe_tokens: int = 64
+    suffix: str = SUFFIX
+    max_probe_tokens: int = 32
+    window: int = 3
+    policy: Policy | None = None
+    give_up_after: int = 0
+    give_up_below: float = 0.3
+    beside: bool = True
+    tv_epsilon: float = 0.0
+    tv_delta: float = 0.05
+
+    @property
+    def name(self) -> str:
+        return "probed_cot"
+
+    @property
+    def scores_levels(self) -> bool:
+        return False
+
+    @property
+    def n(self) -> int:
+        return 1
+
+    # ------------------------------------------------------------ ask and tell
+
+    def start(self, problem: Problem, seed: int, limits: Limits) -> Move:
+        ask_at = 1 if self.policy is None else self.policy.allot((), self.cap(limits)).more
+        return self._expand(ProbedState(tree=Tree.rooted(seed), limits=limits, ask_at=ask_at))
+
+    def tell(self, state: ProbedState, result: Result) -> Move:
+        match result:
+            case Generated(node=node, segment=segment):
+                return self._generated(state, node, segment)
+            case Probed(node=node, text=text):
+                return self._probed(state, node, text)
+            case Clustered():
+                return self._clustered(state, result)
+            case Scored():
+                return state, ()
+            case _:
+                assert_never(result)
+
+    def conclude(self, state: ProbedState) -> Move:
+        """Answer from the chain so far, or from the newest probes."""
+        if state.phase is Phase.DONE:
+            return state, ()
+        if state.phase is Phase.CLUSTER:
+            return state, (Cluster(nodes=(state.leaf,)),)
+        leaf = state.tree[state.leaf]
+        if leaf.status is NodeStatus.GENERATING:
+            tree = state.tree.mark({leaf.id: NodeStatus.CANCELLED})
+            assert leaf.parent is not None, "the root is not generated"
+            state = replace(state, tree=tree, leaf=leaf.parent)
+        elif leaf.status is NodeStatus.GENERATED:
+            to = NodeStatus.COMPLETE if self._ends(state) else NodeStatus.ACTIVE
+            state = replace(state, tree=state.tree.mark({leaf.id: to}))
+        state = replace(state, probe=None)
+        if state.leaf == ROOT:
+            done = replace(state, phase=Phase.DONE)
+            return done, (Finish(choice=ROOT, answer=None, votes=()),)
+        return self._conclude(state)
+
+    def lookahead(self, state: ProbedState, node: NodeId) -> Lookahead:
+        at = state.tree[node]
+        family = state.tree.children(node)
+        over = state.phase is not Phase.GENERATE or node != state.leaf or state.over_budget
+        if not family and (over or (at.segment is not None and self._ends(state))):
+            return Lookahead(granularity=NOTHING, seeds=(), terminal=True)
+        above = replace(state, leaf=node)
+        if at.status is NodeStatus.GENERATING and at.parent is not None:
+            above = replace(state, leaf=at.parent)
+        return Lookahead(granularity=self._granularity(above), seeds=(at.seed,), terminal=False)
+
+    # ------------------------------------------------------------ inner
+
+    def _generated(self, state: ProbedState, node: NodeId, segment: Segment) -> Move:
+        at = state.tree.nodes.get(node)
+        if at is None or at.status is not NodeStatus.GENERATING:
+            return state, ()
+        return self._decide(replace(state, tree=state.tree.generated(node, segment)))
+
+    def _probed(self, state: ProbedState, node: NodeId, text: str) -> Move:
+        if state.probe is None or state.probe != node:
+            return state, ()
+        said = None if hesitates(text) else extract_answer(self.suffix + text)
+        answers = group((*state.answers, said), lambda a, b: decide_equal(a, b) is True)
+        return self._decide(replace(state, probe=None, answers=answers))
+
+    def _decide(self, state: ProbedState) -> Move:
+        """What follows once the newest segment and the probe before it are both in."""
+        leaf = state.tree[state.leaf]
+        if state.probe is not None or leaf.status is NodeStatus.GENERATING:
+            return state, ()
+        if len(state.answers) > len(state.history):
+            state = self._judged(state)
+        made = leaf.status is NodeStatus.GENERATED
+        ended = made and self._ends(state)
+        if made:
+            to = NodeStatus.COMPLETE if ended else NodeStatus.ACTIVE
+            state = replace(state, tree=state.tree.mark({leaf.id: to}))
+        if ended:
+            return self._conclude(replace(state, cut_by=None))
+        if state.over_budget and state.cut_by is None:
+            state = replace(state, cut_by=BUDGET)
+        if state.cut_by is not None:
+            return self._conclude(state)
+        if not made:  # its probe was waited for
+            return self._expand(state)
+        return self._ask(state)
+
+    def _ask(self, state: ProbedState) -> Move:
+        """Probe the newest node, and go on beside it if told so."""
+        leaf = state.tree[state.leaf]
+        probe = Probe(
+            node=leaf.id,
+            seed=mix64(leaf.seed, leaf.depth, _PROBE),
+            suffix=self.suffix,
+            max_tokens=self.max_probe_tokens,
+        )
+        state = replace(state, probe=leaf.id)
+        if not self.beside:
+            return state, (probe,)
+        state, commands = self._expand(state)
+        return state, (probe, *commands)
+
+    def _expand(self, state: ProbedState) -> Move:
+        bound = self._granularity(state)
+        tree, (made,) = state.tree.expand(state.leaf, 1)
+        child = Child(node=made.id, seed=made.seed)
+        command = Expand(parent=state.leaf, children=(child,), granularity=bound)
+        return replace(state, tree=tree, leaf=made.id), (command,)
+
+    def _conclude(self, state: ProbedState) -> Move:
+        return replace(state, phase=Phase.CLUSTER), (Cluster(nodes=(state.leaf,)),)
+
+    def _clustered(self, state: ProbedState, result: Clustered) -> Move:
+        if state.phase is not Phase.CLUSTER or result.answers.keys() != {state.leaf}:
+            return state, ()
+        own, probed = result.answers[state.leaf], settled_answer(state.answers, self.window)
+        stopped = state.cut_by in (Reason.CERTAINTY, Reason.NON_CONVERGENCE)
+        answer = (probed or own) if stopped else (own or probed)
+        tree = state.tree.answered({state.leaf: answer})
+        votes = () if answer is None else (Vote(answer=answer, weight=1.0, count=1),)
+        finish = Finish(choice=state.leaf, answer=answer, votes=votes, cut_by=state.cut_by)
+        return replace(state, tree=tree, phase=Phase.DONE), (finish,)
+
+    # ------------------------------------------------------------ measures
+
+    def _granularity(self, state: ProbedState) -> Granularity:
+        room = state.room
+        tokens = min(self.probe_tokens, room) if self.probe_tokens else room
+        return Granularity(max_tokens=tokens, to_end=True)
+
+    def _ends(self, state: ProbedState) -> bool:
+        segment = state.tree[state.leaf].segment
+        return state.room == 0 or (segment is not None and segment.finish.ends_path)
+
+    def cap(self, limits: Limits) -> int:
+        """Most probes that a chain can come to."""
+        return max(1, limits.max_path_tokens // max(1, self.probe_tokens))
+
+    def _judged(self, state: ProbedState) -> ProbedState:
+        """Take the newest probe into account; `cut_by` is set when it ends the chain."""
+        reading = self._reading(state)
+        state = replace(state, history=(*state.history, reading))
+        if self.policy is None:
+            return state
+        if reading.knob >= state.ask_at:
+            asked = (*state.asked, reading)
+            given = self.policy.allot(asked, self.cap(state.limits))
+            if given.more <= 0:
+                return replace(state, asked=asked, cut_by=str(given.reason))
+            state = replace(state, asked=asked, ask_at=reading.knob + given.more)
+        after = self.give_up_after
+        if after and unsettled(state.answers, after=after, below=self.give_up_below):
+            return replace(state, cut_by=str(Reason.NON_CONVERGENCE))
+        return state
+
+    def _reading(self, state: ProbedState) -> Reading:
+        answers, measures = state.answers, {}
+        agreed = consistency(answers, self.window)
+        if agreed is not None:
+            measures[CONSISTENCY] = agreed
+        if self.tv_epsilon > 0:
+            k = probes_needed(
+                epsilon=self.tv_epsilon, delta=self.tv_delta, num_groups=max(1, len(set(answers)))
+            )
+            settled = distributions_settled(answers, k, epsilon=self.tv_epsilon)
+            measures[TV] = float(settled)
+        return Reading(
+            knob=len(answers),
+            tokens=state.tree.committed_tokens,
+            answers=sum(a is not None for a in answers),
+            measures=measures,
+            answer=self._answer_at(state),
+        )
+
+    def _answer_at(self, state: ProbedState) -> str | None:
+        """What the chain would say if this reading ended it; one that has ended speaks first."""
+        leaf = state.tree[state.leaf]
+        own = extract_answer(state.tree.path_text(state.leaf))
+        probed = settled_answer(state.answers, self.window)
+        ended = leaf.status is NodeStatus.GENERATED and self._ends(state)
+        return (own or probed) if ended else (probed or own)

@@ -1,0 +1,1 @@
+"""What the dashboard knows: pure folds over events and status replies."""
