@@ -105,7 +105,7 @@ class Calibrator:
             figures=self.figures(rule),
             validated=self._validated(floor),
             frontier=pareto(Point(tokens=f.tokens, accuracy=f.accuracy) for f in seen),
-            even=tuple(self._even(knob) for knob in self._grid.detects),
+            even=tuple(self._even(progress) for progress in self._grid.detects),
         )
 
     def figures(self, rule: Rule | None, runs: Sequence[int] | None = None) -> Figures:
@@ -149,8 +149,8 @@ class Calibrator:
             self._known[rule] = tuple(replayed(trace, policy) for trace in self._traces)
         return self._known[rule]
 
-    def _even(self, knob: int) -> Point:
-        ends = [ended_at(trace, knob) or trace.whole for trace in self._traces]
+    def _even(self, progress: int) -> Point:
+        ends = [ended_at(trace, progress) or trace.whole for trace in self._traces]
         return Point(
             tokens=math.fsum(e.tokens for e in ends) / len(ends),
             accuracy=sum(e.right for e in ends) / len(ends),

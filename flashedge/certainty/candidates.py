@@ -21,9 +21,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """What is tried; it is made of readings alone and knows no answer.
+    """What is tried; it is made of checkpoints alone and knows no answer.
 
-    detects: knobs; measures: (name, thresholds) of each, the first one always in force.
+    detects: progress_values; measures: (name, thresholds) of each, the first one always in force.
     """
 
     detects: tuple[int, ...]
@@ -31,18 +31,18 @@ class Grid:
 
     @classmethod
     def over(cls, traces: Sequence[Trace], measures: Sequence[str]) -> Grid:
-        """Knobs at which some run could have been stopped, and values that its readings had;
+        """Knobs at which some run could have been stopped, and values that its checkpoints had;
         where there are many, evenly spread ones, the least and the greatest among them."""
-        readings = [r for trace in traces for r in trace.readings[:-1]]
+        checkpoints = [r for trace in traces for r in trace.checkpoints[:-1]]
         found = []
         for i, name in enumerate(measures):
-            seen = {_floor(r.measures[name]) for r in readings if name in r.measures}
+            seen = {_floor(r.measures[name]) for r in checkpoints if name in r.measures}
             if i == 0:
                 found.append((name, _spread(sorted({*seen, 1.0}), MAX_FIRST)))
             elif seen:
                 found.append((name, _spread(sorted(seen), MAX_OTHER)))
-        knobs = _spread(sorted({r.knob for r in readings}), MAX_DETECTS)
-        return cls(detects=knobs, measures=tuple(found))
+        progress_values = _spread(sorted({r.progress for r in checkpoints}), MAX_DETECTS)
+        return cls(detects=progress_values, measures=tuple(found))
 
     def rules(self, policy: str, traces: Sequence[Trace]) -> Iterator[Rule]:
         """All rules of a policy; the curves are fitted to `traces`, which know their answers."""
@@ -70,31 +70,34 @@ class Grid:
         return found
 
 
-def ended_at(trace: Trace, knob: int) -> Spent | None:
-    """What the run would have been with `knob` for its cap; None: it never came there."""
-    at = next((i for i, reading in enumerate(trace.readings) if reading.knob >= knob), None)
+def ended_at(trace: Trace, progress: int) -> Spent | None:
+    """What the run would have been with `progress` for its cap; None: it never came there."""
+    at = next(
+        (i for i, checkpoint in enumerate(trace.checkpoints) if checkpoint.progress >= progress),
+        None,
+    )
     return None if at is None else trace.stops[at]
 
 
 def needs(traces: Iterable[Trace], detect: int, measure: str) -> tuple[tuple[float, int], ...]:
-    """(certainty at the detection step, knob needed) of each run that ended right."""
+    """(certainty at the detection step, progress needed) of each run that ended right."""
     found = []
     for trace in traces:
-        reading = next((r for r in trace.readings if r.knob >= detect), None)
+        checkpoint = next((r for r in trace.checkpoints if r.progress >= detect), None)
         need = needed(trace)
-        if reading is not None and need is not None:
-            found.append((reading.measures.get(measure, 0.0), need))
+        if checkpoint is not None and need is not None:
+            found.append((checkpoint.measures.get(measure, 0.0), need))
     return tuple(found)
 
 
 def needed(trace: Trace) -> int | None:
-    """The knob from which on the run's answer was right for good; None: it ended wrong."""
-    if not trace.whole.right or not trace.readings:
+    """The progress from which on the run's answer was right for good; None: it ended wrong."""
+    if not trace.whole.right or not trace.checkpoints:
         return None
-    for reading, stop in zip(reversed(trace.readings), reversed(trace.stops), strict=True):
+    for checkpoint, stop in zip(reversed(trace.checkpoints), reversed(trace.stops), strict=True):
         if not stop.right:
-            return min(trace.cap, reading.knob + 1)
-    return trace.readings[0].knob
+            return min(trace.cap, checkpoint.progress + 1)
+    return trace.checkpoints[0].progress
 
 
 def _floor(value: float) -> float:

@@ -1,4 +1,4 @@
-"""What a policy is told: one reading for each fixed point that a run came to."""
+"""What a policy is told: one checkpoint for each checkpoint that a run came to."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ MEASURES = (ENTROPY, REWARD, CONSISTENCY, TV, PROGRAM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """How sure a run was at one fixed point.
+class Checkpoint:
+    """How sure a run was at one checkpoint.
 
-    knob: what the algorithm is scaled by, so far: finished paths, rollouts (MCTS) or probes (CoT);
+    progress: what the algorithm is scaled by, so far: finished paths, rollouts (MCTS) or probes (CoT);
     tokens: committed tokens; answers: paths (or probes) with an answer; measures: name -> value in
     [0, 1], those that could be taken; answer: what the run would say if it ended here. Never
     mutated.
-    Ref: arXiv 2412.20993 App. D.1 (certainindex and knob of a reasoning program).
+    Ref: arXiv 2412.20993 App. D.1 (certainindex and progress of a reasoning program).
     """
 
-    knob: int
+    progress: int
     tokens: int
     answers: int
     measures: Mapping[str, float]
@@ -37,4 +37,4 @@ class Reading:
         return None
 
 
-History = tuple[Reading, ...]
+History = tuple[Checkpoint, ...]

@@ -1,6 +1,6 @@
 """How much more a run may spend, from how sure it has been: pure functions of its history.
 
-A search asks its policy before it starts (empty history) and then at fixed points: when its knob
+A search asks its policy before it starts (empty history) and then at checkpoints: when its progress
 has moved by what the last allotment gave it. Ref: arXiv 2412.20993 App. B.2, D.2, F.2, G.4.
 """
 
@@ -24,7 +24,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allotment:
-    """more: units of the knob to spend before the policy is asked again; 0: stop, for `reason`."""
+    """more: units of the progress to spend before the policy is asked again; 0: stop, for `reason`."""
 
     more: int
     reason: Reason = Reason.CERTAINTY
@@ -32,7 +32,7 @@ class Allotment:
 
 class Policy(Protocol):
     def allot(self, history: History, cap: int) -> Allotment:
-        """What follows `history`, oldest first. cap: the knob's end; more never goes beyond it."""
+        """What follows `history`, oldest first. cap: the progress's end; more never goes beyond it."""
         ...
 
 
@@ -89,7 +89,7 @@ class Threshold:
 class Curve:
     """Spend what a fitted skyline says runs of this certainty need at most.
 
-    every: 0 fits the first reading only ("initial curve fit": what is needed is settled at the
+    every: 0 fits the first checkpoint only ("initial curve fit": what is needed is settled at the
     detection step); 1 or more reads the curve again and again ("dynamic"). Ref: App. B.2, G.4.
     """
 
@@ -101,16 +101,16 @@ class Curve:
     def allot(self, history: History, cap: int) -> Allotment:
         if not history:
             return Allotment(more=min(self.detect, cap))
-        reading = history[-1] if self.every else history[0]
-        needed = min(cap, self.skyline.needed(reading.measures.get(self.measure, 0.0), cap))
-        more = max(0, needed - history[-1].knob)
+        checkpoint = history[-1] if self.every else history[0]
+        needed = min(cap, self.skyline.needed(checkpoint.measures.get(self.measure, 0.0), cap))
+        more = max(0, needed - history[-1].progress)
         return Allotment(more=min(self.every, more) if self.every else more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveUp:
     """Another policy, and an end for runs that don't settle: `measure` still below `below` when
-    the knob has come to `after`. Ref: §2.1 (failing to converge justifies early termination)."""
+    the progress has come to `after`. Ref: §2.1 (failing to converge justifies early termination)."""
 
     policy: Policy
     after: int
@@ -122,12 +122,12 @@ class GiveUp:
         if not history or given.more == 0:
             return given
         last = history[-1]
-        if last.knob < self.after:
-            return Allotment(more=min(given.more, self.after - last.knob))
+        if last.progress < self.after:
+            return Allotment(more=min(given.more, self.after - last.progress))
         if last.measures.get(self.measure, 0.0) < self.below:
             return Allotment(more=0, reason=Reason.NON_CONVERGENCE)
         return given
 
 
 def _left(history: History, cap: int) -> int:
-    return max(0, cap - (history[-1].knob if history else 0))
+    return max(0, cap - (history[-1].progress if history else 0))

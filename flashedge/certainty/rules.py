@@ -16,9 +16,9 @@ _EVERY: Mapping[str, int] = MappingProxyType({"static": 0, "every_5": 5, "every_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """policy: one of POLICIES; detect: the knob at which it is first asked; thresholds: (measure,
+    """policy: one of POLICIES; detect: the progress at which it is first asked; thresholds: (measure,
     least value) pairs, at least one: a curve reads the first one's measure; max_tokens: of
-    `length`; curve: (certainty, knob needed) pairs of the two curves."""
+    `length`; curve: (certainty, progress needed) pairs of the two curves."""
 
     policy: str
     detect: int

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skyline:
-    """A falling staircase. steps: (certainty, knob needed), certainty strictly rising and need
+    """A falling staircase. steps: (certainty, progress needed), certainty strictly rising and need
     strictly falling: no calibration run at that certainty or above needed more.
 
     Ref: arXiv 2412.20993 App. B.2 (Pareto frontier), Fig. 12 (green curve), G.4.
@@ -18,7 +18,7 @@ class Skyline:
 
     @classmethod
     def fitted(cls, runs: Iterable[tuple[float, int]]) -> Skyline:
-        """From (certainty at the detection step, knob at which the answer was right for good) of
+        """From (certainty at the detection step, progress at which the answer was right for good) of
         solvable calibration runs: those that no other run dominates (surer and needing more)."""
         steps: list[tuple[float, int]] = []
         for certainty, needed in sorted(runs, key=lambda run: (-run[0], -run[1])):

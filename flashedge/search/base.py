@@ -142,7 +142,7 @@ class SearchState(Protocol):
 
     @property
     def history(self) -> History:
-        """How sure the run was at each fixed point so far, oldest first."""
+        """How sure the run was at each checkpoint so far, oldest first."""
         ...
 
 

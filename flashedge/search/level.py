@@ -35,7 +35,7 @@ from flashedge.search.base import (
     Score,
     Scored,
 )
-from flashedge.search.level_readings import noted, read, reread
+from flashedge.search.level_checkpoints import noted, read, reread
 from flashedge.search.level_state import NOTHING, LevelState, Move, Phase, Shares
 from flashedge.search.scoring import aggregate
 from flashedge.search.seeds import child_seed
@@ -92,7 +92,7 @@ class LevelSearch(ABC):
         """Begin what was planned, after the policy was asked if it was due."""
         return self._expand(state, state.planned)
 
-    def knob(self, state: LevelState) -> int:
+    def progress(self, state: LevelState) -> int:
         """How much of `n` is used up."""
         return sum(state.tree[n].status is NodeStatus.COMPLETE for n in state.complete)
 
@@ -181,12 +181,12 @@ class LevelSearch(ABC):
         return self.resume(self.note(state))
 
     def asks(self, state: LevelState) -> bool:
-        """Whether this fixed point is one at which the policy is asked."""
-        due = self.policy is not None and self.knob(state) >= state.ask_at
+        """Whether this checkpoint is one at which the policy is asked."""
+        due = self.policy is not None and self.progress(state) >= state.ask_at
         return due and bool(state.complete)
 
     def note(self, state: LevelState) -> LevelState:
-        """Without a policy: remember this fixed point."""
+        """Without a policy: remember this checkpoint."""
         return noted(self, state)
 
     def vote(self, state: LevelState, cut_by: str | None = None) -> Move:
@@ -199,13 +199,13 @@ class LevelSearch(ABC):
         return self._grouped(replace(state, phase=Phase.CLUSTER, complete=nodes))
 
     def consult(self, state: LevelState) -> tuple[LevelState, bool]:
-        """Take a reading of clustered answers and ask the policy; whether the search goes on."""
+        """Take a checkpoint of clustered answers and ask the policy; whether the search goes on."""
         assert self.policy is not None, "without a policy nothing is checked"
         state = read(self, state)
         given = self.policy.allot(state.history, self.n)
         if given.more <= 0:
             return replace(state, cut_by=str(given.reason)), False
-        return replace(state, ask_at=state.history[-1].knob + given.more), True
+        return replace(state, ask_at=state.history[-1].progress + given.more), True
 
     def finish(self, state: LevelState) -> Move:
         finish = choose(state.tree, state.complete, how=self.aggregate, by=self.selection)

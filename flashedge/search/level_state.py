@@ -26,7 +26,7 @@ class Phase(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FixedPoint:
+class PendingCheckpoint:
     """Where a policy would have been asked: paths that had ended, rollouts that were made,
     committed tokens."""
 
@@ -40,9 +40,9 @@ class LevelState:
     """level: the nodes under way, ascending ids; missing: results of this phase still out;
     ended: nodes of the level whose path is known to end; complete: nodes that ended a path, then
     what is put to the vote, ascending ids; clustered: those of them whose answers were grouped;
-    planned: the level that follows if the policy lets it; ask_at: the knob at which the policy is
+    planned: the level that follows if the policy lets it; ask_at: the progress at which the policy is
     asked next; history: what it was told; rollouts (MCTS only): the nodes in which rollouts ended,
-    in their order; passed: the fixed points of a run without a policy, read when it is over;
+    in their order; passed: the checkpoints of a run without a policy, read when it is over;
     cut_by: see `Finish`.
     """
 
@@ -58,7 +58,7 @@ class LevelState:
     ask_at: int = 0
     history: History = ()
     rollouts: tuple[NodeId, ...] = ()
-    passed: tuple[FixedPoint, ...] = ()
+    passed: tuple[PendingCheckpoint, ...] = ()
     cut_by: str | None = None
 
     def room(self, node: NodeId) -> int:

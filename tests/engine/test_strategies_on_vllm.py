@@ -63,7 +63,7 @@ async def test_certainty_stops_a_run(pair: VllmPair, problem: Problem) -> None:
     spec = spec_of(problem, "self_consistency", n=8, early_exit=exits)
     outcome, told = await solved(pair, spec)
     assert outcome.cut_by == "certainty"
-    assert outcome.history[-1].knob == 2
+    assert outcome.history[-1].progress == 2
     (end,) = [e for e in told if isinstance(e, events.EarlyExit)]
     assert end.tokens == outcome.tree.committed_tokens
     whole, _ = await solved(pair, replace(spec, early_exit=None))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flashedge.certainty.calibration import Calibrator, Figures, Point, figures, pareto
 from flashedge.certainty.candidates import Grid, ended_at, needed, needs
-from flashedge.certainty.history import ENTROPY, REWARD, Reading
+from flashedge.certainty.history import ENTROPY, REWARD, Checkpoint
 from flashedge.certainty.policies import Even
 from flashedge.certainty.replay import Spent, Trace, replayed
 from flashedge.certainty.rules import POLICIES, Rule
@@ -24,16 +24,16 @@ CAP = 12
 def trace(
     problem: str, certain: Sequence[float], right: Sequence[bool], overhead: int = 0
 ) -> Trace:
-    """A run with a reading at each knob from 1 on, ten tokens each."""
-    readings = tuple(
-        Reading(knob=k, tokens=10 * k, answers=k, measures={ENTROPY: c, REWARD: c / 2})
+    """A run with a checkpoint at each progress from 1 on, ten tokens each."""
+    checkpoints = tuple(
+        Checkpoint(progress=k, tokens=10 * k, answers=k, measures={ENTROPY: c, REWARD: c / 2})
         for k, c in enumerate(certain, start=1)
     )
     stops = tuple(
         Spent(right=r, tokens=10 * k, overhead=overhead * k) for k, r in enumerate(right, start=1)
     )
     return Trace(
-        problem=problem, cap=len(readings), readings=readings, stops=stops, whole=stops[-1]
+        problem=problem, cap=len(checkpoints), checkpoints=checkpoints, stops=stops, whole=stops[-1]
     )
 
 
@@ -132,8 +132,8 @@ def test_it_finds_the_threshold_that_separates() -> None:
     assert choice.rule.detect == 1
     (name, least), *_ = choice.rule.thresholds
     assert name == ENTROPY
-    unsure = max(one.readings[0].measures[ENTROPY] for one in made[1::2])
-    assert unsure < least <= min(one.readings[0].measures[ENTROPY] for one in made[::2])
+    unsure = max(one.checkpoints[0].measures[ENTROPY] for one in made[1::2])
+    assert unsure < least <= min(one.checkpoints[0].measures[ENTROPY] for one in made[::2])
     assert (choice.figures.gained, choice.figures.lost) == (0, 0)
     assert choice.figures.saved == pytest.approx(0.5 * 11 / 12, abs=0.06)
     assert choice.validated is not None

@@ -16,7 +16,7 @@ from flashedge.answers.words import group, likeness
 from flashedge.certainty.certainindex import certainty_of_answers
 from flashedge.certainty.combine import Thresholds
 from flashedge.certainty.consistency import consistency
-from flashedge.certainty.history import History, Reading
+from flashedge.certainty.history import Checkpoint, History
 from flashedge.certainty.policies import Curve, Even, GiveUp, Length, Policy, Threshold
 from flashedge.certainty.skyline import Skyline
 from flashedge.certainty.tv_stopping import failure_bound, probes_needed, total_variation
@@ -157,7 +157,7 @@ def test_groups_are_what_the_policy_allots(
     asked = [policy.allot(history[:i], n).more for i in range(len(sizes))]
     assert sizes == [max(1, more) if i == 0 else more for i, more in enumerate(asked)]
     assert sum(sizes) <= n
-    assert [r.knob for r in history] == [sum(sizes[: i + 1]) for i in range(len(sizes))]
+    assert [r.progress for r in history] == [sum(sizes[: i + 1]) for i in range(len(sizes))]
     if run.end.cut_by is None:
         assert sum(sizes) == n
     elif run.end.cut_by != "budget":
@@ -200,34 +200,38 @@ def test_a_chain_is_a_chain(
 # ---------------------------------------------------------------- policies
 
 
-def history_of(entropies: list[float], knobs: list[int]) -> History:
+def history_of(entropies: list[float], progress_values: list[int]) -> History:
     return tuple(
-        Reading(knob=knob, tokens=10 * knob, answers=knob, measures={"entropy": entropy})
-        for knob, entropy in zip(sorted(knobs), entropies, strict=False)
+        Checkpoint(
+            progress=progress, tokens=10 * progress, answers=progress, measures={"entropy": entropy}
+        )
+        for progress, entropy in zip(sorted(progress_values), entropies, strict=False)
     )
 
 
 @given(
     policy=policies,
     entropies=st.lists(unit, max_size=6),
-    knobs=st.lists(st.integers(1, 20), max_size=6, unique=True),
+    progress_values=st.lists(st.integers(1, 20), max_size=6, unique=True),
     cap=st.integers(20, 40),
 )
 def test_no_policy_goes_beyond_the_cap(
-    policy: Policy, entropies: list[float], knobs: list[int], cap: int
+    policy: Policy, entropies: list[float], progress_values: list[int], cap: int
 ) -> None:
-    history = history_of(entropies, knobs)
+    history = history_of(entropies, progress_values)
     given_ = policy.allot(history, cap)
-    spent = history[-1].knob if history else 0
+    spent = history[-1].progress if history else 0
     assert 0 <= given_.more <= cap - spent
     assert history or given_.more > 0
     assert policy.allot(history, cap) == given_
 
 
-@given(policy=plain, knob=st.integers(1, 20), one=unit, other=unit)
-def test_a_surer_run_never_gets_more(policy: Policy, knob: int, one: float, other: float) -> None:
+@given(policy=plain, progress=st.integers(1, 20), one=unit, other=unit)
+def test_a_surer_run_never_gets_more(
+    policy: Policy, progress: int, one: float, other: float
+) -> None:
     assume(one <= other)
-    less, more = (policy.allot(history_of([e], [knob]), 30).more for e in (one, other))
+    less, more = (policy.allot(history_of([e], [progress]), 30).more for e in (one, other))
     assert more <= less
 
 

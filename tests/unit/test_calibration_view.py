@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from flashedge.certainty.calibration import Calibrator
-from flashedge.certainty.history import ENTROPY, Reading
+from flashedge.certainty.history import ENTROPY, Checkpoint
 from flashedge.certainty.replay import Spent, Trace
 from flashedge.certainty.rules import Rule
 from flashedge.certainty.skyline import Skyline
@@ -15,13 +15,14 @@ SURE = (("entropy", 0.75),)
 
 
 def trace(certainty: float, need: int, cap: int = 8) -> Trace:
-    """A run that is right from the knob `need` on."""
-    knobs = range(1, cap + 1)
-    stops = tuple(Spent(right=k >= need, tokens=10 * k) for k in knobs)
-    readings = tuple(
-        Reading(knob=k, tokens=10 * k, answers=k, measures={ENTROPY: certainty}) for k in knobs
+    """A run that is right from the progress `need` on."""
+    progress_values = range(1, cap + 1)
+    stops = tuple(Spent(right=k >= need, tokens=10 * k) for k in progress_values)
+    checkpoints = tuple(
+        Checkpoint(progress=k, tokens=10 * k, answers=k, measures={ENTROPY: certainty})
+        for k in progress_values
     )
-    return Trace(problem=str(need), cap=cap, readings=readings, stops=stops, whole=stops[-1])
+    return Trace(problem=str(need), cap=cap, checkpoints=checkpoints, stops=stops, whole=stops[-1])
 
 
 TRACES = [trace(0.1, 8), trace(0.1, 3), trace(0.5, 4), trace(0.9, 2), trace(0.95, 1)]

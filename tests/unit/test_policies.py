@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flashedge.certainty.combine import Thresholds
-from flashedge.certainty.history import Reading
+from flashedge.certainty.history import Checkpoint
 from flashedge.certainty.policies import (
     Curve,
     Even,
@@ -26,16 +26,18 @@ SURE = Thresholds(least=(("entropy", 0.7),))
 SKYLINE = Skyline(steps=((0.2, 18), (0.5, 12), (0.9, 6)))
 
 
-def reading(knob: int, entropy: float, tokens: int = 0) -> Reading:
-    return Reading(knob=knob, tokens=tokens, answers=knob, measures={"entropy": entropy})
+def checkpoint(progress: int, entropy: float, tokens: int = 0) -> Checkpoint:
+    return Checkpoint(
+        progress=progress, tokens=tokens, answers=progress, measures={"entropy": entropy}
+    )
 
 
 def grants(policy: Policy, entropies: list[float], cap: int = 20) -> list[int]:
-    """What is allotted, asked as a search asks: each time the knob has moved by the last grant."""
-    history: tuple[Reading, ...] = ()
+    """What is allotted, asked as a search asks: each time the last grant is used up."""
+    history: tuple[Checkpoint, ...] = ()
     given = [policy.allot(history, cap).more]
     for entropy in entropies:
-        history = (*history, reading(sum(given), entropy))
+        history = (*history, checkpoint(sum(given), entropy))
         given.append(policy.allot(history, cap).more)
         if given[-1] == 0:
             break
@@ -50,22 +52,22 @@ def test_static_looks_once() -> None:
     static = Threshold(detect=5, thresholds=SURE)
     assert grants(static, [0.8]) == [5, 0]
     assert grants(static, [0.69]) == [5, 15]
-    assert static.allot((reading(5, 0.1), reading(9, 1.0)), 20).more == 11
+    assert static.allot((checkpoint(5, 0.1), checkpoint(9, 1.0)), 20).more == 11
     assert grants(static, [0.1], cap=3)[0] == 3
 
 
 def test_every_5_and_every_step() -> None:
     assert grants(Threshold(detect=5, thresholds=SURE, every=5), [0.1, 0.1, 0.7]) == [5, 5, 5, 0]
     assert grants(Threshold(detect=5, thresholds=SURE, every=1), [0.1, 0.6, 0.9]) == [5, 1, 1, 0]
-    last = Threshold(detect=5, thresholds=SURE, every=5).allot((reading(18, 0.1),), 20)
+    last = Threshold(detect=5, thresholds=SURE, every=5).allot((checkpoint(18, 0.1),), 20)
     assert last.more == 2
 
 
 def test_length_stops_short_runs_at_the_detection_step() -> None:
     policy = Length(detect=5, max_tokens=100)
     assert policy.allot((), 20).more == 5
-    assert policy.allot((reading(5, 0.0, tokens=100),), 20).more == 0
-    assert policy.allot((reading(5, 1.0, tokens=101),), 20).more == 15
+    assert policy.allot((checkpoint(5, 0.0, tokens=100),), 20).more == 0
+    assert policy.allot((checkpoint(5, 1.0, tokens=101),), 20).more == 15
 
 
 def test_the_initial_curve_settles_the_end_at_the_detection_step() -> None:
@@ -86,9 +88,11 @@ def test_a_run_that_does_not_settle_is_given_up() -> None:
     static = Threshold(detect=5, thresholds=SURE)
     policy = GiveUp(policy=static, after=10, below=0.3, measure="entropy")
     assert grants(policy, [0.1, 0.2]) == [5, 5, 0]
-    assert policy.allot((reading(5, 0.1), reading(10, 0.2)), 20).reason is Reason.NON_CONVERGENCE
+    assert (
+        policy.allot((checkpoint(5, 0.1), checkpoint(10, 0.2)), 20).reason is Reason.NON_CONVERGENCE
+    )
     assert grants(policy, [0.1, 0.5]) == [5, 5, 10]
-    assert policy.allot((reading(5, 0.9),), 20).reason is Reason.CERTAINTY
+    assert policy.allot((checkpoint(5, 0.9),), 20).reason is Reason.CERTAINTY
 
 
 # ---------------------------------------------------------------- as a request says it

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flashedge import events
-from flashedge.certainty.history import CONSISTENCY, ENTROPY, REWARD, History, Reading
+from flashedge.certainty.history import CONSISTENCY, ENTROPY, REWARD, Checkpoint, History
 from flashedge.certainty.policies import Allotment, Even
 from flashedge.certainty.replay import Spent, Trace, replayed, stopped_at
 from flashedge.certainty.rules import Rule
@@ -101,16 +101,16 @@ async def test_replay_is_what_an_early_exit_does(strategy: str) -> None:
         whole = await recorded(spec)
         for rule in rules(strategy):
             real = await drive(sim_engines(), replace(spec, early_exit=ExitOptions.of(rule)))
-            at = stopped_at(whole.readings, rule.made(), whole.cap)
-            answer = whole.answer if at is None else whole.readings[at].answer
+            at = stopped_at(whole.checkpoints, rule.made(), whole.cap)
+            answer = whole.answer if at is None else whole.checkpoints[at].answer
             assert answer == real.outcome.finish.answer, (seed, rule)
             spent = replayed(whole.trace(frozenset()), rule.made())
             assert spent.tokens == real.outcome.tree.committed_tokens, (seed, rule)
             assert spent.overhead == sum(e.tokens for e in real.told(events.Probed))
             stopped += real.outcome.cut_by == "certainty"
             if at is not None and real.outcome.cut_by == "certainty":
-                assert dict(whole.readings[at].measures) == real.outcome.history[-1].measures
-                assert whole.readings[at].knob == real.outcome.history[-1].knob
+                assert dict(whole.checkpoints[at].measures) == real.outcome.history[-1].measures
+                assert whole.checkpoints[at].progress == real.outcome.history[-1].progress
     assert stopped >= SEEDS
 
 
@@ -133,12 +133,12 @@ async def test_the_even_policy_is_the_whole_run(strategy: str) -> None:
     right = frozenset({whole.answer} - {None})
     spent = replayed(whole.trace(right), Even())
     assert (spent.right, spent.tokens) == (True, whole.tokens)
-    knobs = [reading.knob for reading in whole.readings]
-    assert knobs == sorted(knobs)
-    tokens = [reading.tokens for reading in whole.readings]
+    progress_values = [checkpoint.progress for checkpoint in whole.checkpoints]
+    assert progress_values == sorted(progress_values)
+    tokens = [checkpoint.tokens for checkpoint in whole.checkpoints]
     assert tokens == sorted(tokens)
     if strategy in ("self_consistency", "best_of_n"):
-        assert knobs == list(range(1, spec.n + 1))
+        assert progress_values == list(range(1, spec.n + 1))
 
 
 async def test_only_whole_runs_are_recorded() -> None:
@@ -157,22 +157,30 @@ async def test_only_whole_runs_are_recorded() -> None:
 
 
 def test_a_policy_is_told_only_what_it_would_have_seen() -> None:
-    """A jump over the knob asked for is read where it lands; what lies between is not seen."""
+    """A jump over the progress asked for is read where it lands; what lies between is not seen."""
     seen: list[list[int]] = []
 
     class Spy:
         def allot(self, history: History, cap: int) -> Allotment:
-            seen.append([reading.knob for reading in history])
+            seen.append([checkpoint.progress for checkpoint in history])
             return Allotment(more=3 if len(history) < 2 else 0)
 
-    knobs = (1, 2, 5, 6, 9, 10)
-    readings = tuple(Reading(knob=k, tokens=k, answers=k, measures={}) for k in knobs)
-    assert stopped_at(readings, Spy(), 12) == 4
+    progress_values = (1, 2, 5, 6, 9, 10)
+    checkpoints = tuple(
+        Checkpoint(progress=k, tokens=k, answers=k, measures={}) for k in progress_values
+    )
+    assert stopped_at(checkpoints, Spy(), 12) == 4
     assert seen == [[], [5], [5, 9]]
-    assert stopped_at(readings[:4], Spy(), 12) is None
+    assert stopped_at(checkpoints[:4], Spy(), 12) is None
 
 
 def test_a_trace_has_a_stop_for_each_reading() -> None:
-    reading = Reading(knob=1, tokens=1, answers=1, measures={})
-    with pytest.raises(ValueError, match="1 readings, 0 stops"):
-        Trace(problem="p", cap=1, readings=(reading,), stops=(), whole=Spent(right=True, tokens=1))
+    checkpoint = Checkpoint(progress=1, tokens=1, answers=1, measures={})
+    with pytest.raises(ValueError, match="1 checkpoints, 0 stops"):
+        Trace(
+            problem="p",
+            cap=1,
+            checkpoints=(checkpoint,),
+            stops=(),
+            whole=Spent(right=True, tokens=1),
+        )

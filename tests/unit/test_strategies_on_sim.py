@@ -62,9 +62,9 @@ async def test_the_events_tell_the_tree(strategy: str) -> None:
     assert story.outcome.finish.answer is not None
     assert story.outcome.cut_by is None
     assert not story.told(events.EarlyExit)
-    readings = [(e.knob, e.tokens, e.measures) for e in story.told(events.CertaintyUpdated)]
-    assert readings == [(r.knob, r.tokens, r.measures) for r in story.outcome.history]
-    assert readings
+    checkpoints = [(e.knob, e.tokens, e.measures) for e in story.told(events.CertaintyUpdated)]
+    assert checkpoints == [(r.progress, r.tokens, r.measures) for r in story.outcome.history]
+    assert checkpoints
     await assert_nothing_left(engines)
 
 
@@ -111,8 +111,8 @@ async def test_certainty_stops_the_run(strategy: str) -> None:
     story = await drive(engines, spec)
     outcome = story.outcome
     assert outcome.cut_by == "certainty"
-    (reading,) = outcome.history
-    assert reading.knob < spec.n
+    (checkpoint,) = outcome.history
+    assert checkpoint.progress < spec.n
     assert outcome.tree.committed_tokens < whole.outcome.tree.committed_tokens
     assert story.told(events.EarlyExit) == [
         events.EarlyExit(reason="certainty", tokens=outcome.tree.committed_tokens)

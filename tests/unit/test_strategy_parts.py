@@ -167,7 +167,7 @@ async def test_a_program_is_found_by_name_and_driven() -> None:
     exits = ExitOptions(policy="every_step", detect=1, thresholds={"program": 0.9})
     stopped = await drive(sim_engines(), spec("wide", n=8, early_exit=exits))
     assert stopped.outcome.cut_by == "certainty"
-    assert stopped.outcome.history[-1].knob < 8
+    assert stopped.outcome.history[-1].progress < 8
 
 
 @pytest.mark.usefixtures("installed")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from flashedge.runtime.records.recordings import Recording
 
 KNOWN, WHOLE = "known answers", "answers at full compute"
-MAX_N = 256  # a run at full compute tells so many readings
+MAX_N = 256  # a run at full compute tells so many checkpoints
 
 
 def calibrate(

@@ -72,7 +72,7 @@ def frontier(choice: Choice) -> Series:
 
 
 def skyline(rule: Rule, traces: Sequence[Trace], measure: str) -> Series:
-    """Certainty at the detection step against the knob that a run needed, and the most of those
+    """Certainty at the detection step against the progress that a run needed, and the most of those
     that were at least as sure."""
     from flashedge.certainty.candidates import needs
     from flashedge.certainty.skyline import Skyline

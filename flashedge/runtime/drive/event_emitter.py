@@ -29,7 +29,7 @@ class EventEmitter:
         self._emit = emit
         self._aggregate = aggregate
         self._tree = Tree()
-        self._readings = 0
+        self._num_emitted = 0
 
     def result(self, result: Result, tree: Tree) -> None:
         match result:
@@ -53,19 +53,19 @@ class EventEmitter:
                 assert_never(result)
 
     def certainty(self, history: History) -> None:
-        """Tell the readings that are new."""
-        for reading in history[self._readings :]:
+        """Tell the checkpoints that are new."""
+        for checkpoint in history[self._num_emitted :]:
             self._emit(
                 CertaintyUpdated(
-                    certainty=reading.certainty,
-                    answers=reading.answers,
-                    measures=dict(reading.measures),
-                    knob=reading.knob,
-                    tokens=reading.tokens,
-                    answer=reading.answer,
+                    certainty=checkpoint.certainty,
+                    answers=checkpoint.answers,
+                    measures=dict(checkpoint.measures),
+                    knob=checkpoint.progress,
+                    tokens=checkpoint.tokens,
+                    answer=checkpoint.answer,
                 )
             )
-        self._readings = len(history)
+        self._num_emitted = len(history)
 
     def expansion(self, tree: Tree, command: Expand) -> None:
         made = [tree[c.node] for c in command.children]

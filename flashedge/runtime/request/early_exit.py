@@ -18,11 +18,11 @@ from flashedge.runtime.request.checks import check_choice, check_float, check_in
 class ExitOptions:
     """Early exit. Left out, `policy`, `detect` and `thresholds` are those of the strategy.
 
-    policy: one of POLICIES ("even" is a run without early exit); detect: the knob (finished paths,
+    policy: one of POLICIES ("even" is a run without early exit); detect: the progress (paths,
     rollouts, probes) at which the policy is first asked; thresholds: measure -> least value, all
     must be met; max_tokens (length): stop at `detect` with at most so many tokens; curve
-    (…_curve): (certainty, knob needed) pairs of calibration runs; give_up_after, give_up_below:
-    stop as not converging when the strategy's first measure is below the one at the knob of the
+    (…_curve): (certainty, progress needed) pairs of calibration runs; give_up_after, give_up_below:
+    stop as not converging when the strategy's first measure is below the one at the progress of the
     other (0: never).
     Ref: arXiv 2412.20993 App. F.2, G.4; defaults: Table 3.
     """
@@ -48,9 +48,9 @@ class ExitOptions:
             check_float(f"early_exit.thresholds.{name}", value, 0.0, 1.0)
         if self.max_tokens is not None:
             check_int("early_exit.max_tokens", self.max_tokens, 1, 1 << 40)
-        for certainty, knob in self.curve:
+        for certainty, progress in self.curve:
             check_float("early_exit.curve", certainty, 0.0, 1.0)
-            check_int("early_exit.curve", knob, 0, 1 << 20)
+            check_int("early_exit.curve", progress, 0, 1 << 20)
         check_int("early_exit.give_up_after", self.give_up_after, 0, 1 << 20)
         check_float("early_exit.give_up_below", self.give_up_below, 0.0, 1.0)
         for kind, needs in (("length", self.max_tokens), ("curve", self.curve)):
@@ -89,7 +89,7 @@ class ExitOptions:
             fields["curve"] = tuple((at, need) for at, need in data.get("curve") or ())
         except (TypeError, ValueError) as error:
             raise RequestError(
-                "early_exit.curve must be a list of [certainty, knob]", param="early_exit"
+                "early_exit.curve must be a list of [certainty, progress]", param="early_exit"
             ) from error
         return cls(**fields)
 

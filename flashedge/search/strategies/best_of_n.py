@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from flashedge.search.level import LevelSearch
-from flashedge.search.level_readings import MAX_NOTED
-from flashedge.search.level_state import BUDGET, NOTHING, FixedPoint, LevelState, Move
+from flashedge.search.level_checkpoints import MAX_NOTED
+from flashedge.search.level_state import BUDGET, NOTHING, LevelState, Move, PendingCheckpoint
 from flashedge.search.tree import ROOT, NodeStatus
 from flashedge.types import Granularity, NodeId
 
@@ -51,7 +51,9 @@ class BestOfN(LevelSearch):
             return state
         tree = state.tree
         tokens = accumulate(tree[node].path_tokens for node in state.complete[:MAX_NOTED])
-        passed = (FixedPoint(complete=i, rollouts=0, tokens=t) for i, t in enumerate(tokens, 1))
+        passed = (
+            PendingCheckpoint(complete=i, rollouts=0, tokens=t) for i, t in enumerate(tokens, 1)
+        )
         return replace(state, passed=tuple(passed)[: self.n - 1])
 
     def resume(self, state: LevelState) -> Move:

@@ -96,7 +96,7 @@ class Mcts(Stepwise):
 
     # ------------------------------------------------------------ certainty
 
-    def knob(self, state: LevelState) -> int:
+    def progress(self, state: LevelState) -> int:
         return len(state.rollouts)
 
     def counted(self, state: LevelState) -> Sequence[NodeId]:

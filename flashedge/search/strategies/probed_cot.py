@@ -8,7 +8,7 @@ from typing import assert_never
 from flashedge.answers.extraction import decide_equal, extract_answer
 from flashedge.answers.words import group
 from flashedge.certainty.consistency import consistency, hesitates, settled_answer, unsettled
-from flashedge.certainty.history import CONSISTENCY, TV, History, Reading
+from flashedge.certainty.history import CONSISTENCY, TV, Checkpoint, History
 from flashedge.certainty.policies import Policy, Reason
 from flashedge.certainty.tv_stopping import distributions_settled, probes_needed
 from flashedge.search.base import (
@@ -38,7 +38,7 @@ _PROBE = 1 << 32  # no child index comes that far
 class ProbedState:
     """leaf: the newest node; probe: the node whose probe is out; answers: (k,) probed answers,
     each as its cluster's first member, None where there was none or it was in doubt; asked: the
-    readings at which the policy was asked; ask_at: the number of probes at which it is asked next.
+    checkpoints at which the policy was asked; ask_at: the number of probes at which it is asked next.
     """
 
     tree: Tree
@@ -71,7 +71,7 @@ class ProbedCot:
 
     probe_tokens: T, a probe after each T tokens of the chain, 0 for none; suffix: what a probe
     says; max_probe_tokens: longest answer to it; window: w of C_k; policy: when C_k ends the chain
-    (knob: probes); give_up_after, give_up_below: see `consistency.unsettled` (0: never);
+    (progress: probes); give_up_after, give_up_below: see `consistency.unsettled` (0: never);
     beside: the next segment is generated while its predecessor's probe runs, so an exit wastes
     up to T tokens; without it an exit wastes none and each probe is waited for; tv_epsilon,
     tv_delta: with an epsilon above 0 the rule of App. E is measured too (see `tv_stopping`).
@@ -247,22 +247,22 @@ class ProbedCot:
 
     def _judged(self, state: ProbedState) -> ProbedState:
         """Take the newest probe into account; `cut_by` is set when it ends the chain."""
-        reading = self._reading(state)
-        state = replace(state, history=(*state.history, reading))
+        checkpoint = self._checkpoint(state)
+        state = replace(state, history=(*state.history, checkpoint))
         if self.policy is None:
             return state
-        if reading.knob >= state.ask_at:
-            asked = (*state.asked, reading)
+        if checkpoint.progress >= state.ask_at:
+            asked = (*state.asked, checkpoint)
             given = self.policy.allot(asked, self.cap(state.limits))
             if given.more <= 0:
                 return replace(state, asked=asked, cut_by=str(given.reason))
-            state = replace(state, asked=asked, ask_at=reading.knob + given.more)
+            state = replace(state, asked=asked, ask_at=checkpoint.progress + given.more)
         after = self.give_up_after
         if after and unsettled(state.answers, after=after, below=self.give_up_below):
             return replace(state, cut_by=str(Reason.NON_CONVERGENCE))
         return state
 
-    def _reading(self, state: ProbedState) -> Reading:
+    def _checkpoint(self, state: ProbedState) -> Checkpoint:
         answers, measures = state.answers, {}
         agreed = consistency(answers, self.window)
         if agreed is not None:
@@ -273,8 +273,8 @@ class ProbedCot:
             )
             settled = distributions_settled(answers, k, epsilon=self.tv_epsilon)
             measures[TV] = float(settled)
-        return Reading(
-            knob=len(answers),
+        return Checkpoint(
+            progress=len(answers),
             tokens=state.tree.committed_tokens,
             answers=sum(a is not None for a in answers),
             measures=measures,
@@ -282,7 +282,7 @@ class ProbedCot:
         )
 
     def _answer_at(self, state: ProbedState) -> str | None:
-        """What the chain would say if this reading ended it; one that has ended speaks first."""
+        """What the chain would say if this checkpoint ended it; one that has ended speaks first."""
         leaf = state.tree[state.leaf]
         own = extract_answer(state.tree.path_text(state.leaf))
         probed = settled_answer(state.answers, self.window)

@@ -24,7 +24,7 @@ from flashedge.types import NodeId
 
 
 class ReasoningProgram(Protocol):
-    """Ref: arXiv 2412.20993 App. D.1 (`execute`, `update_certindex`; the knob is the number of
+    """Ref: arXiv 2412.20993 App. D.1 (`execute`, `update_certindex`; the progress is the number of
     finished paths, the state the tree). Departure: both are pure functions, called by the search,
     so that a program is driven, cut and replayed like any other algorithm."""
 
@@ -37,7 +37,7 @@ class ReasoningProgram(Protocol):
         ...
 
     def update_certainindex(self, tree: Tree, finished: Sequence[NodeId]) -> float | None:
-        """How sure the program is, in [0, 1], at a fixed point; None: it can't tell. finished:
+        """How sure the program is, in [0, 1], at a checkpoint; None: it can't tell. finished:
         the paths that ended; their answers (as representatives of clusters) are in the tree."""
         ...
 

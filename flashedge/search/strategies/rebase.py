@@ -19,7 +19,7 @@ class Rebase(Stepwise):
     temperature: T; 1 is the plain softmax of arXiv 2412.20993 App. A, smaller is greedier;
     `branching` is not used; width: paths of one tree, 0: all n. A tree's answers come all at its
     end, so with one tree there is nothing to save; with more, each begun where the one before has
-    ended, their number is what certainty decides (the paper's knob: its Tables 1, 3).
+    ended, their number is what certainty decides (the paper's progress: its Tables 1, 3).
     Departures: shares are rounded by largest remainder, ties to the better path, so that the width
     is met exactly; finished paths give their width back.
     """

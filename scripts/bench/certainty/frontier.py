@@ -3,7 +3,7 @@ Table 1, Figs. 6, 7, Table 4).
 
 Whole runs of calibration problems and of held-out problems are made once, through the daemon; the
 rules are chosen on the former and replayed on the latter, which is what those runs would have been
-(tests/unit holds replay against real early exits). A cap below n is a whole run ended at that knob:
+(tests/unit holds replay against real early exits). A cap below n is a whole run ended there:
 exact where runs begin alike whatever their end: self-consistency, MCTS, REBASE in trees whose
 `width` (`--options`) divides the caps. Give other strategies one n a call.
 
@@ -86,12 +86,16 @@ def capped(trace: Trace, cap: int | None) -> Trace:
     """The run as it had been with a smaller end."""
     if cap is None or cap >= trace.cap:
         return trace
-    count = sum(reading.knob <= cap for reading in trace.readings)
+    count = sum(checkpoint.progress <= cap for checkpoint in trace.checkpoints)
     if not count:
         return trace
     whole = trace.stops[count - 1]
     return replace(
-        trace, cap=cap, readings=trace.readings[:count], stops=trace.stops[:count], whole=whole
+        trace,
+        cap=cap,
+        checkpoints=trace.checkpoints[:count],
+        stops=trace.stops[:count],
+        whole=whole,
     )
 
 

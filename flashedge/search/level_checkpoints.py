@@ -1,6 +1,6 @@
-"""What is read of a level-wise search at its fixed points: certainty, and what it would answer.
+"""What is read of a level-wise search at its checkpoints: certainty, and what it would answer.
 
-With a policy a reading is what it is asked by. Without one the fixed points are only remembered,
+With a policy a checkpoint is what it is asked by. Without one the checkpoints are only remembered,
 and read when the run is over: what a policy could have been told, for calibration to replay.
 """
 
@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from flashedge.certainty.history import Reading
-from flashedge.search.level_state import FixedPoint, LevelState
+from flashedge.certainty.history import Checkpoint
+from flashedge.search.level_state import LevelState, PendingCheckpoint
 from flashedge.search.selection import choose
 
 if TYPE_CHECKING:
@@ -20,16 +20,16 @@ MAX_NOTED = 256
 
 
 def read(search: LevelSearch, state: LevelState) -> LevelState:
-    """Take a reading of `complete`, whose answers are grouped."""
-    reading = _reading(search, state, state.tree.committed_tokens)
-    return replace(state, history=(*state.history, reading))
+    """Take a checkpoint of `complete`, whose answers are grouped."""
+    checkpoint = _checkpoint(search, state, state.tree.committed_tokens)
+    return replace(state, history=(*state.history, checkpoint))
 
 
 def noted(search: LevelSearch, state: LevelState) -> LevelState:
-    """Without a policy: remember this fixed point, whose answers are grouped at the end."""
+    """Without a policy: remember this checkpoint, whose answers are grouped at the end."""
     if search.policy is not None or not state.complete or len(state.passed) >= MAX_NOTED:
         return state
-    here = FixedPoint(
+    here = PendingCheckpoint(
         complete=len(state.complete),
         rollouts=len(state.rollouts),
         tokens=state.tree.committed_tokens,
@@ -38,25 +38,25 @@ def noted(search: LevelSearch, state: LevelState) -> LevelState:
 
 
 def reread(search: LevelSearch, state: LevelState) -> LevelState:
-    """Take the readings of the fixed points that were passed: the first at each knob, as a policy
+    """Take the checkpoints of the checkpoints that were passed: the first at each progress, as a policy
     could have been told. Answers of a prefix of the paths group as those of all do."""
-    readings: list[Reading] = []
+    checkpoints: list[Checkpoint] = []
     for at in state.passed:
         then = replace(
             state,
             complete=state.complete[: at.complete],
             rollouts=state.rollouts[: at.rollouts],
         )
-        if not readings or search.knob(then) > readings[-1].knob:
-            readings.append(_reading(search, then, at.tokens))
-    return replace(state, history=(*state.history, *readings), passed=())
+        if not checkpoints or search.progress(then) > checkpoints[-1].progress:
+            checkpoints.append(_checkpoint(search, then, at.tokens))
+    return replace(state, history=(*state.history, *checkpoints), passed=())
 
 
-def _reading(search: LevelSearch, state: LevelState, tokens: int) -> Reading:
+def _checkpoint(search: LevelSearch, state: LevelState, tokens: int) -> Checkpoint:
     tree = state.tree
     chosen = choose(tree, state.complete, how=search.aggregate, by=search.selection)
-    return Reading(
-        knob=search.knob(state),
+    return Checkpoint(
+        progress=search.progress(state),
         tokens=tokens,
         answers=sum(tree[n].answer is not None for n in search.counted(state)),
         measures=search.measures(state),
