@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from flashedge.config import Config, load_config
+from flashedge.config import Config, list_settings, load_config, trace_settings
 from flashedge.errors import ConfigError
 
 
@@ -44,7 +45,13 @@ def test_order_is_command_environment_file_default(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "count"),
-    [("512MiB", 512 << 20), ("2 GiB", 2 << 30), ("1048576", 1 << 20), (1 << 21, 1 << 21)],
+    [
+        ("512MiB", 512 << 20),
+        ("2 GiB", 2 << 30),
+        ("2_048 kib", 2 << 20),
+        ("1048576", 1 << 20),
+        (1 << 21, 1 << 21),
+    ],
 )
 def test_sizes(tmp_path: Path, text: object, count: int) -> None:
     assert load(tmp_path, generator_kv_bytes=text).generator_kv_bytes == count
@@ -66,7 +73,9 @@ def test_sizes(tmp_path: Path, text: object, count: int) -> None:
         ("log_level", "loud", "must be one of debug"),
         ("host", 5, "must be a string"),
         ("state_dir", "", "must be a folder"),
-        ("generator_kv_bytes", "12XiB", "must be an integer"),
+        ("generator_kv_bytes", "12XiB", 'must be a size such as "512MiB"'),
+        ("generator_kv_bytes", "64KiB", "at least 1.0 MiB"),
+        ("generator_kv_bytes", -1, "at least 1.0 MiB"),
         ("scheduling_prefix_order", "maybe", "must be true or false"),
         ("scheduling_prefix_order", 1, "must be true or false"),
         ("scheduling_speculation", "perhaps", "must be true or false"),
@@ -142,6 +151,51 @@ def test_config_dir_cannot_move_itself(tmp_path: Path) -> None:
 
 def test_the_key_is_not_printed(tmp_path: Path) -> None:
     assert "sesame" not in repr(load(tmp_path, api_key="sesame"))
+
+
+@pytest.mark.parametrize("key", [" ", "\t", "clé", "se\u200bsame", "ses\name"])
+def test_a_key_that_no_request_can_carry_is_refused(tmp_path: Path, key: str) -> None:
+    for settings in ({"api_key": key}, {"env": {"FLASHEDGE_API_KEY": key}}):
+        with pytest.raises(ConfigError, match=r"api_key in the .*printable ASCII") as e:
+            load(tmp_path, **settings)  # type: ignore[arg-type]
+        assert e.value.param == "api_key"
+        assert key not in str(e.value) or key == " "
+
+
+def test_spaces_around_a_key_do_not_count(tmp_path: Path) -> None:
+    assert load(tmp_path, api_key=" sesame\n").api_key == "sesame"
+
+
+def test_every_setting_says_where_it_is_written_and_what_it_does() -> None:
+    settings = {setting.name: setting for setting in list_settings()}
+    assert list(settings) == [field.name for field in dataclasses.fields(Config)]
+    assert all(setting.description.endswith(".") for setting in settings.values())
+    model = settings["clusters_model"]
+    assert (model.table, model.key) == ("clusters", "model")
+    assert model.variable == "FLASHEDGE_CLUSTERS_MODEL"
+    port = settings["port"]
+    assert (port.table, port.key, port.kind, port.default) == (None, "port", "integer", 8642)
+    assert (port.at_least, port.at_most) == (0, 65535)
+    assert settings["generator_kv_bytes"].kind == "size"
+    assert settings["api_key"].is_secret
+    assert [name for name in settings if not settings[name].is_in_file] == ["config_dir"]
+
+
+def test_every_default_is_a_value_that_the_setting_accepts() -> None:
+    for setting in list_settings():
+        if setting.default is not None:
+            assert setting.parse(setting.default, "the defaults") == setting.default
+
+
+def test_a_value_says_where_it_comes_from(tmp_path: Path) -> None:
+    load(tmp_path, "queue_limit = 3\n")
+    env = {"FLASHEDGE_HOME": str(tmp_path), "FLASHEDGE_PAIR": "env"}
+    found = trace_settings({"port": 3}, env)
+    assert found["port"] == (3, "the command")
+    assert found["pair"] == ("env", "the environment")
+    assert found["queue_limit"] == (3, str(tmp_path / "config" / "config.toml"))
+    assert found["max_running"] == (2, "the defaults")
+    assert found["state_dir"] == (tmp_path / "state", "the environment")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,170 @@
+"""What a setting is: its name, its type, its limits, and what users read about it.
+
+The settings themselves are the fields of `flashedge.config.Config`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flashedge.errors import ConfigError
+from flashedge.sizes import format_size, parse_size
+
+PREFIX = "FLASHEDGE_"
+TABLES = ("clusters", "scheduling")
+"""Tables of config.toml. A field whose name begins with one of them is a key of that table."""
+
+_BOOLEANS = {"true": True, "false": False}
+_KINDS = {Path: "folder", str: "string", bool: "boolean", int: "integer", float: "number"}
+_EXPECTED = {
+    "folder": "a folder",
+    "string": "a string",
+    "boolean": "true or false",
+    "integer": "an integer",
+    "number": "a number",
+    "size": 'a size such as "512MiB"',
+}
+
+
+def setting(
+    default: object,
+    description: str,
+    *,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    choices: tuple[str, ...] = (),
+    is_secret: bool = False,
+) -> Any:
+    """A field of `Config` and what `Setting` says about it.
+
+    `default` is `dataclasses.MISSING` where the value depends on the platform.
+    """
+    metadata = {
+        "description": description,
+        "at_least": at_least,
+        "at_most": at_most,
+        "choices": choices,
+        "is_secret": is_secret,
+    }
+    field: Any = dataclasses.field
+    return field(default=default, repr=not is_secret, metadata=metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """One setting as users see it."""
+
+    name: str
+    """The field of `Config`, such as "clusters_model"."""
+
+    kind: str
+    """"folder", "string", "boolean", "integer", "number" or "size" (bytes, such as "512MiB")."""
+
+    default: Any
+    """None means "not set"; folders follow the platform."""
+
+    description: str
+    at_least: float | None = None
+    at_most: float | None = None
+    choices: tuple[str, ...] = ()
+    is_secret: bool = False
+    """Whether the value must not be printed."""
+
+    @property
+    def table(self) -> str | None:
+        """The table of config.toml that holds the key; None for the top of the file."""
+        return next((t for t in TABLES if self.name.startswith(f"{t}_")), None)
+
+    @property
+    def key(self) -> str:
+        """The key in its table of config.toml, such as "model" in [clusters]."""
+        return self.name.removeprefix(f"{self.table}_") if self.table else self.name
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return PREFIX + self.name.upper()
+
+    @property
+    def is_in_file(self) -> bool:
+        """Whether config.toml may hold it. The file can't move its own folder."""
+        return self.name != "config_dir"
+
+    def parse(self, value: object, source: str) -> Any:
+        """`value` in the setting's type. `source` is where it stands, for the error's text.
+
+        Raises ConfigError naming the setting.
+        """
+        parsed = self._convert(value)
+        shown = f"{self.name} in {source}" if self.is_secret else f"{self.name} is {value!r}"
+        where = "" if self.is_secret else f" in {source}"
+        if parsed is None:
+            expected = _EXPECTED[self.kind]
+        elif self.is_secret and not (parsed and parsed.isascii() and parsed.isprintable()):
+            expected = "printable ASCII characters, at least one"
+        elif self.at_least is not None and not parsed >= self.at_least:
+            expected = f"at least {self._format(self.at_least)}"
+        elif self.at_most is not None and not parsed <= self.at_most:
+            expected = f"at most {self._format(self.at_most)}"
+        elif self.choices and parsed not in self.choices:
+            expected = f"one of {', '.join(self.choices)}"
+        else:
+            return parsed
+        raise ConfigError(f"{shown}{where}; it must be {expected}", param=self.name)
+
+    def _format(self, limit: float) -> str:
+        return format_size(limit) if self.kind == "size" else f"{limit:g}"
+
+    def _convert(self, value: object) -> Any:
+        """`value` in the setting's type, or None when it has another."""
+        if isinstance(value, bool) and self.kind != "boolean":
+            return None
+        text = value.strip() if isinstance(value, str) else None
+        match self.kind:
+            case "folder" if isinstance(value, str | Path) and str(value):
+                return Path(value).expanduser().absolute()
+            case "string" if isinstance(value, str):
+                return text if self.is_secret else value  # HTTP strips spaces around a key
+            case "boolean":
+                return value if isinstance(value, bool) else _BOOLEANS.get((text or "").lower())
+            case "integer" | "size" if isinstance(value, int):
+                return value
+            case "integer" if text is not None:
+                return _parse_integer(text)
+            case "size" if text is not None:
+                return parse_size(text)
+            case "number" if isinstance(value, int | float | str):
+                return _parse_number(value)
+        return None
+
+
+def describe_field(field: dataclasses.Field[Any], hint: Any) -> Setting:
+    """The setting that a field of `Config` with type `hint` is."""
+    types_ = [t for t in typing.get_args(hint) if t is not types.NoneType] or [hint]
+    return Setting(
+        name=field.name,
+        kind="size" if field.name.endswith("_bytes") else _KINDS[types_[0]],
+        default=None if field.default is dataclasses.MISSING else field.default,
+        **field.metadata,
+    )
+
+
+def _parse_integer(text: str) -> int | None:
+    try:
+        return int(text)
+    except ValueError:
+        return None
+
+
+def _parse_number(value: int | float | str) -> float | None:
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None
