@@ -109,11 +109,6 @@ class Config:
         "On CUDA, map the KV tensors onto memory that can be given back, so that the split can "
         "move there, if a trial of the card succeeds. Experimental: no card has run it yet.",
     )
-    scheduling_spill_bytes: int | None = setting(
-        None,
-        "Host memory of each engine for KV that it evicts. CUDA only.",
-        at_least=1 << 20,
-    )
     scheduling_early_scores: bool | None = setting(
         None,
         "Score each step when it ends, while others of its level still generate. Not set: only "

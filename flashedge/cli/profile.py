@@ -114,9 +114,10 @@ def _measured(pair: Pair, config: Config, *, quick: bool) -> Profile:
 
 
 async def _measure(pair: Pair, config: Config, *, quick: bool, tell: Progress) -> Profile:
+    from flashedge.engine.platform import device_kind
     from flashedge.engine.vllm.pair import VllmPair
     from flashedge.profiler.measure import profile_device, profile_models, profile_of
-    from flashedge.runtime.profiles import device_kind, profile_fingerprint
+    from flashedge.runtime.profiles import profile_fingerprint
 
     began = time.monotonic()
     fingerprint, kind = profile_fingerprint(pair, config), device_kind()

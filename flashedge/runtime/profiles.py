@@ -6,7 +6,7 @@ import importlib.metadata
 from pathlib import Path
 
 from flashedge.config import Config
-from flashedge.engine.vllm import compat
+from flashedge.engine.platform import device_kind, find_vllm
 from flashedge.errors import EngineError
 from flashedge.models.fingerprint import pair_fingerprint
 from flashedge.models.registry import Pair
@@ -15,18 +15,13 @@ from flashedge.profiler.errors import ProfileError
 from flashedge.profiler.profile import Found, load_profile
 
 
-def device_kind() -> str:
-    """cpu or cuda: what the engines run on. Raises ConfigError without vLLM."""
-    return "cpu" if compat.on_cpu() else "cuda"
-
-
 def profile_path(pair: Pair, config: Config) -> Path:
     return config.state_dir / "profiles" / f"{pair.name.replace('/', '_')}.json"
 
 
 def profile_fingerprint(pair: Pair, config: Config) -> dict[str, str]:
     """What a profile of the pair hangs on here. Raises ConfigError, EngineError without a card."""
-    name, version = compat.installed()
+    name, version = find_vllm()
     try:
         device = describe_device(device_kind())
     except ProfileError as error:

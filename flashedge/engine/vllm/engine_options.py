@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flashedge.engine.vllm import compat
+from flashedge.engine.platform import runs_on_cpu
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, KV_FIXED, KV_GUARDED, KV_KEY, KV_START
 
 if TYPE_CHECKING:
     from vllm.engine.arg_utils import AsyncEngineArgs
 
 
-GIB = 1 << 30
 # Share of the device that must be free for vLLM to start, whatever KV is asked for: 0.92 unless
 # told, which the second engine on a card never finds. What one needs is `registry`'s to know.
 LEAST_FREE = 0.01
@@ -29,8 +28,7 @@ class EngineOptions:
     as it is written); kv_fixed: its memory never goes back; guarded: see `keys.KV_GUARDED` (for
     tests); boundary: `search.steps.BoundaryRule` as JSON; block_tokens: tokens per KV block (on
     CPU a multiple of 32); offload_folder: for KV that waits in a file; offload_to_file: it always
-    does, else only where memory is short; spill_bytes: host memory that vLLM copies KV to before
-    it evicts it; extra: further fields of vLLM's AsyncEngineArgs.
+    does, else only where memory is short; extra: further fields of vLLM's AsyncEngineArgs.
     """
 
     name: str
@@ -47,7 +45,6 @@ class EngineOptions:
     block_tokens: int = 32
     offload_folder: Path = Path(tempfile.gettempdir())
     offload_to_file: bool = False
-    spill_bytes: int | None = None
     extra: dict[str, Any] = field(default_factory=dict)
 
     def args(self) -> AsyncEngineArgs:
@@ -63,9 +60,8 @@ class EngineOptions:
             kv_cache_memory_bytes=self.kv_bytes,
             gpu_memory_utilization=LEAST_FREE,
             block_size=self.block_tokens,
-            kv_offloading_size=self.spill_bytes and self.spill_bytes / GIB,
             enable_prefix_caching=True,
-            enforce_eager=compat.on_cpu(),
+            enforce_eager=runs_on_cpu(),
             async_scheduling=False,
             # By class name: on CPU vLLM turns "uni" into a second process, to set OMP's environment
             # there; ours is set before any process starts, and one process is faster than two.

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 from flashedge.config import Config
 from flashedge.engine.base import Chunk, ExtendRequest, Generator, Health, Verifier
 from flashedge.engine.model_shape import model_shape
+from flashedge.engine.platform import block_tokens, runs_on_cpu
 from flashedge.engine.probe import GeneratorProbe, VerifierProbe
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.card_trial import card_maps_memory
 from flashedge.engine.vllm.engine_options import EngineOptions
-from flashedge.errors import ConfigError
 from flashedge.models.kv_plan import kv_plan
 from flashedge.models.registry import ModelSpec, Pair, resolve_model
 
@@ -40,7 +40,6 @@ class VllmPair:
 
     def __init__(self, pair: Pair, config: Config, kv_bytes: tuple[int, int] | None = None) -> None:
         compat.check_version()
-        _check_spill(config)
         compat.prepare_environment(config.threads_per_engine)
         self._pair = pair
         self._config = config
@@ -111,7 +110,7 @@ class VllmPair:
 
         config = self._config
         moves = config.scheduling_kv_split and (
-            compat.on_cpu() or (config.scheduling_mapped_kv and card_maps_memory())
+            runs_on_cpu() or (config.scheduling_mapped_kv and card_maps_memory())
         )
         plan = self._kv_bytes
         room = sum(plan) if moves else None
@@ -131,7 +130,7 @@ class VllmPair:
     ) -> EngineOptions:
         """kv_bytes: by the plan; room: what the engine can grow to, None: it has its plan for
         good."""
-        on_cpu = compat.on_cpu()
+        on_cpu = runs_on_cpu()
         return EngineOptions(
             name=name,
             model=path,
@@ -141,17 +140,7 @@ class VllmPair:
             kv_start_bytes=kv_bytes if room and not on_cpu else None,
             kv_fixed=room is None and not on_cpu,
             max_num_seqs=self._config.max_num_seqs,
-            block_tokens=compat.block_tokens(),
+            block_tokens=block_tokens(),
             offload_folder=self._config.state_dir / "offload",
             offload_to_file=self._config.scheduling_offload_to_file,
-            spill_bytes=self._config.scheduling_spill_bytes,
-        )
-
-
-def _check_spill(config: Config) -> None:
-    if config.scheduling_spill_bytes is not None and compat.on_cpu():
-        raise ConfigError(
-            "scheduling_spill_bytes is set, but on a CPU all KV is in host memory",
-            hint="leave it out; *_kv_bytes say how much KV an engine keeps",
-            param="scheduling_spill_bytes",
         )

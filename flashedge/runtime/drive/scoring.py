@@ -13,12 +13,12 @@ from typing import Any
 
 from flashedge.config import Config
 from flashedge.engine.base import ScoreRequest, StepScores
+from flashedge.engine.platform import device_kind
 from flashedge.runtime.drive.earlier_run import Recall
 from flashedge.runtime.drive.engines import Engines, retried
 from flashedge.runtime.drive.score_once import ScoreOnce
 from flashedge.runtime.drive.speculation_client import Following, SpeculationClient
 from flashedge.runtime.drive.stopwatch import Stopwatch
-from flashedge.runtime.profiles import device_kind
 from flashedge.search.base import Scored, Search
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Problem, Segment
