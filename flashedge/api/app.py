@@ -25,7 +25,8 @@ from flashedge.api.runs import runs_router
 from flashedge.api.system import system_router
 from flashedge.config import Config
 from flashedge.errors import ConfigError, FlashEdgeError
-from flashedge.models.registry import Pair, find_pair
+from flashedge.models.registry import find_pair
+from flashedge.models.specs import Pair
 
 log = logging.getLogger(__name__)
 

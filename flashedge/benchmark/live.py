@@ -25,14 +25,14 @@ from flashedge.config import Config
 from flashedge.daemon import control as daemon_control
 from flashedge.errors import ConfigError
 from flashedge.files.problems import FileProblem
+from flashedge.sizes import parse_size
 
-FIELDS = frozenset(field.name for field in dataclasses.fields(Config))
 PLANNED = "plan"  # the pair's own memory plan
 
 
 @dataclass(frozen=True, kw_only=True)
 class Course:
-    """What is run. kv: budgets of both engines together by name (see `budget_of`)."""
+    """What is run. kv: budgets of both engines together by name (see `parse_budget`)."""
 
     rungs: tuple[Rung, ...]
     problems: tuple[FileProblem, ...]
@@ -59,24 +59,13 @@ class Course:
         )
 
 
-def split_by_known(
-    rungs: Sequence[Rung], known: frozenset[str] = FIELDS
-) -> tuple[tuple[Rung, ...], dict[str, tuple[str, ...]]]:
-    """(those that this version can run, of the others the switches that are missing)."""
-    missing = {rung.name: rung.missing(known) for rung in rungs}
-    can = tuple(rung for rung in rungs if not missing[rung.name])
-    return can, {name: switches for name, switches in missing.items() if switches}
-
-
-def budget_of(text: str) -> tuple[str, int | None]:
+def parse_budget(text: str) -> tuple[str, int | None]:
     """("plan", None), or ("64MiB", bytes). Raises ConfigError."""
     if text == PLANNED:
         return PLANNED, None
-    sizes = {"KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-    for unit, factor in sizes.items():
-        number = text.removesuffix(unit)
-        if text.endswith(unit) and number.isascii() and number.isdigit():
-            return text, int(number) * factor
+    size = parse_size(text)
+    if size is not None and size >= 1 << 10:  # a bare "64" lacks its unit
+        return text, size
     raise ConfigError(
         f"KV budget {text!r} is no size", hint=f"a size of both engines, like 64MiB, or {PLANNED}"
     )
@@ -99,7 +88,7 @@ def carried_out(
     for (number, kv, name), whiches in groupby(left, key=lambda w: (w.round, w.kv, w.rung)):
         rung = rungs[name]
         say(f"round {number + 1}, KV {kv}: a daemon for {name}")
-        settings = {**rung.settings(FIELDS), **_memory(course.kv[kv])}
+        settings = {**rung.optimizations.to_config(), **_memory(course.kv[kv])}
         with _daemon(config, settings, command) as client:
             warm_up = _body(course, rung, course.problems[0], 1)  # an engine's first run is slow
             list(client.solve(warm_up))
@@ -120,7 +109,7 @@ def _body(course: Course, rung: Rung, problem: FileProblem, n: int) -> dict[str,
         "strategy": course.strategy,
         "n": n,
         "seed": course.seed + problem.index,
-        "baseline": rung.stock,
+        "baseline": rung.is_stock,
     }
 
 

@@ -10,12 +10,14 @@ from typing import Any
 from flashedge.benchmark.devices import CALIBRATED, Card, device_of, find_card
 from flashedge.benchmark.ladder import Rung
 from flashedge.benchmark.lengths import WORKLOADS, spread, trace_of
-from flashedge.benchmark.shapes import kv_room, pair_shapes
 from flashedge.benchmark.virtual_run import Setup, VirtualRun, run_rung
 from flashedge.config import Config
 from flashedge.engine.sim.text import Trace
 from flashedge.errors import ConfigError
-from flashedge.models.registry import Pair, find_pair
+from flashedge.models.checkpoint_shape import find_pair_shapes
+from flashedge.models.kv_plan import estimate_kv_room
+from flashedge.models.registry import find_pair
+from flashedge.models.specs import Pair
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import defaults_of
 from flashedge.search.catalog import parse_strategy
@@ -63,11 +65,11 @@ def understood(question: Question, config: Config) -> Bench:
     pair = find_pair(question.pair, config)
     strategy, n = parse_strategy(question.strategy)
     trace = trace_of(question.workload)
-    shapes = pair_shapes(pair, config)
+    shapes = find_pair_shapes(pair, config)
     device = device_of(card)
     kv_bytes = question.kv_bytes
     if kv_bytes is None:
-        kv_bytes = kv_room(device, shapes, question.share)
+        kv_bytes = estimate_kv_room(device.memory_bytes, shapes, question.share)
     limits = pair.generator.max_model_len, pair.verifier.max_model_len
     least = [limit * shape.kv_bytes_per_token for limit, shape in zip(limits, shapes, strict=True)]
     if kv_bytes < 2 * max(least):

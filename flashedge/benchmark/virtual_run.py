@@ -14,18 +14,18 @@ from flashedge.engine.sim.pair import SimulatedGenerator, SimulatedVerifier, Sto
 from flashedge.engine.sim.scheduler import Slice
 from flashedge.engine.sim.text import SimModel, Trace
 from flashedge.events import Event, NodesMarked, Offloaded, Restored
+from flashedge.models.shape import ModelShape
 from flashedge.runtime.drive.driver import Driver
-from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.drive.engines import build_engines
 from flashedge.runtime.drive.ordering import Ordering
 from flashedge.runtime.kv.curves import Curves
 from flashedge.runtime.kv.manager import KvManager
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import search_of
 from flashedge.scheduling.costs.curves import RooflineCurve
-from flashedge.scheduling.costs.roofline import Device, ModelShape, even_step
+from flashedge.scheduling.costs.roofline import Device, even_step
 from flashedge.scheduling.kv.split import HostLink
 from flashedge.scheduling.kv.stages import EngineCost
-from flashedge.scheduling.prefix_order import arrival_order, sweep_order
 from flashedge.scheduling.speculation.slots import flat_batch
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Speculation
@@ -89,7 +89,7 @@ class _Noted:
 
 
 class _SameText:
-    """runtime.engines.Grader: the simulated model boxes plain integers."""
+    """answers.equality.Grader: the simulated model boxes plain integers."""
 
     async def cluster(self, answers: Mapping[NodeId, str | None]) -> Mapping[NodeId, str | None]:
         return dict(answers)
@@ -120,29 +120,23 @@ async def _searched(
     order: Ordering | None,
 ) -> VirtualRun:
     loop, noted = asyncio.get_running_loop(), _Noted()
-    gate = asyncio.Lock() if setup.verifier_device is None else None
-    generator = SimulatedGenerator(
-        _config(setup, setup.device, setup.generator, setup.limits[0]),
-        SimModel(trace, common=setup.common),
-        gate=gate,
-        truncation=setup.truncation,
-    )
-    verifier = (StockVerifier if rung.stock else SimulatedVerifier)(
-        _config(setup, setup.verifier_device or setup.device, setup.verifier, setup.limits[1]),
-        gate=gate,
-    )
-    for name, engine in (("generator", generator), ("verifier", verifier)):
+    twins = _Twins.build(setup, trace)
+    generator, verifier = twins.generator, twins.verifier
+    for name, engine in (
+        ("generator", generator),
+        ("verifier", verifier),
+        ("verifier", twins.stock_verifier),
+    ):
         await engine.budget(setup.kv_bytes // 2)
         _watch(name, engine, noted, on_step)
-    engines = Engines(
-        generator=generator,
-        verifier=verifier,
-        grader=_SameText(),
-        order=order or (sweep_order if "prefix_order" in rung.switches else arrival_order),
-        speculation="speculation" in rung.switches,
-        lookahead="lookahead" in rung.switches,
-        score_once="score_once" in rung.switches,
-    )
+    optimizations = rung.optimizations
+    manager = None
+    if optimizations.kv_split:
+        link = setup.link if optimizations.offload else None
+        manager = _build_manager(setup, link, generator, verifier)
+        await manager.start()
+    engines = build_engines(optimizations, twins, grader=_SameText(), kv_manager=manager)
+    engines = replace(engines, order=order)
 
     def note(event: Event) -> None:
         match event:
@@ -152,21 +146,13 @@ async def _searched(
                 noted.offload_s += seconds
 
     prompt = generator.codec.encode_chat(spec.problem.messages)
-    search, moved = search_of(spec), {"split_moves": 0, "offloads": 0}
-    if "kv_split" in rung.switches:
-        keeper = _keeper(setup, generator, verifier)
-        await keeper.start()
-        engines = replace(
-            engines, generator=keeper.generator(generator), verifier=keeper.verifier(verifier)
-        )
-        with keeper.join(note, baseline=False) as memory:
-            driver = Driver(memory.watched(search, len(prompt)), spec, prompt, engines, note)
-            tree = (await driver.run()).tree
-        await keeper.stop()
-        moved = {"split_moves": keeper.moves, "offloads": keeper.offloads}
-    else:
+    with engines.join_kv(note) as memory:
+        search = memory.watched(search_of(spec), len(prompt))
         driver = Driver(search, spec, prompt, engines, note)
         tree = (await driver.run()).tree
+    if manager is not None:
+        await manager.stop()
+    views = [await engine.view() for engine in (generator, verifier, twins.stock_verifier)]
     lengths = [tree[node].path_tokens for node in noted.done_s]
     return VirtualRun(
         tree=tree,
@@ -177,17 +163,51 @@ async def _searched(
         paths=len(lengths),
         generator_peak_bytes=noted.peaks["generator"],
         verifier_peak_bytes=noted.peaks["verifier"],
-        preemptions=(await generator.view()).preemptions + (await verifier.view()).preemptions,
+        preemptions=sum(view.preemptions for view in views),
         verifier_tokens=driver.scoring.tokens,
         verifier_cached_tokens=driver.scoring.cached_tokens,
         offload_s=noted.offload_s,
         speculation=driver.speculation,
-        **moved,
+        split_moves=0 if manager is None else manager.moves,
+        offloads=0 if manager is None else manager.offloads,
     )
 
 
-def _keeper(setup: Setup, generator: SimulatedGenerator, verifier: SimulatedVerifier) -> KvManager:
-    """The product's own, which knows the simulated device."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Twins:
+    """The simulated pair. Its generator ends steps by itself, so it is its own stock twin."""
+
+    generator: SimulatedGenerator
+    verifier: SimulatedVerifier
+    stock_generator: SimulatedGenerator
+    stock_verifier: SimulatedVerifier
+
+    @classmethod
+    def build(cls, setup: Setup, trace: Trace) -> _Twins:
+        gate = asyncio.Lock() if setup.verifier_device is None else None
+        generator = SimulatedGenerator(
+            _config(setup, setup.device, setup.generator, setup.limits[0]),
+            SimModel(trace, common=setup.common),
+            gate=gate,
+            truncation=setup.truncation,
+        )
+        device = setup.verifier_device or setup.device
+        config = _config(setup, device, setup.verifier, setup.limits[1])
+        return cls(
+            generator=generator,
+            verifier=SimulatedVerifier(config, gate=gate),
+            stock_generator=generator,
+            stock_verifier=StockVerifier(config, gate=gate),
+        )
+
+
+def _build_manager(
+    setup: Setup,
+    link: HostLink | None,
+    generator: SimulatedGenerator,
+    verifier: SimulatedVerifier,
+) -> KvManager:
+    """Build the product's own manager with the costs of the simulated device."""
     rooflines = [
         RooflineCurve(device=engine.config.device, shape=engine.config.shape)
         for engine in (generator, verifier)
@@ -195,7 +215,7 @@ def _keeper(setup: Setup, generator: SimulatedGenerator, verifier: SimulatedVeri
     curves = Curves(
         generator=rooflines[0],
         verifier=rooflines[1],
-        link_bytes_per_s=0.0 if setup.link is None else setup.link.bytes_per_s,
+        link_bytes_per_s=0.0 if link is None else link.bytes_per_s,
         source="the simulated device",
     )
     costs = [
@@ -215,7 +235,7 @@ def _keeper(setup: Setup, generator: SimulatedGenerator, verifier: SimulatedVeri
         (costs[0], costs[1]),
         curves,
         kv_bytes=setup.kv_bytes,
-        link=setup.link,
+        link=link,
     )
 
 

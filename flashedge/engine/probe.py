@@ -12,9 +12,10 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 
 from flashedge.engine.base import Chunk, ExtendRequest, Generator, ScoreRequest, Verifier
+from flashedge.models.shape import ModelShape
 from flashedge.profiler.probes import DECODE, PREFILL
 from flashedge.profiler.roofline import Sample
-from flashedge.scheduling.costs.roofline import ModelShape, work_flops
+from flashedge.scheduling.costs.roofline import work_flops
 from flashedge.types import Problem, Sampling
 
 Open = Callable[[ExtendRequest], AsyncGenerator[Chunk]]

@@ -9,7 +9,7 @@ from flashedge.config import Config
 from flashedge.engine.platform import device_kind, find_vllm
 from flashedge.errors import EngineError
 from flashedge.models.fingerprint import pair_fingerprint
-from flashedge.models.registry import Pair
+from flashedge.models.specs import Pair
 from flashedge.profiler.device import describe_device
 from flashedge.profiler.errors import ProfileError
 from flashedge.profiler.profile import Found, load_profile

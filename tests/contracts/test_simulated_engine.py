@@ -20,7 +20,8 @@ from flashedge.engine.sim.pair import (
 )
 from flashedge.engine.sim.text import SimModel, Trace
 from flashedge.errors import ConfigError, EngineDead, GenerationFailed, RequestError
-from flashedge.scheduling.costs.roofline import QWEN25_1_5B, RTX_4090, Work, step_time_s
+from flashedge.models.shape import QWEN25_1_5B
+from flashedge.scheduling.costs.roofline import RTX_4090, Work, step_time_s
 from flashedge.types import FinishReason, Problem
 from tests.contracts.engine_contract import GeneratorContract, OffloadContract, VerifierContract
 from tests.contracts.engine_rig import (

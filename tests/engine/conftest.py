@@ -19,7 +19,8 @@ from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.engine.vllm.verifier import VllmVerifier
-from flashedge.models.registry import ModelSpec, find_pair
+from flashedge.models.registry import find_pair
+from flashedge.models.specs import ModelSpec
 from flashedge.types import Problem
 
 PROBLEM = (

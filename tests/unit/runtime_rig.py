@@ -30,12 +30,12 @@ from flashedge.events import (
     Restored,
     StepCompleted,
 )
+from flashedge.models.shape import ModelShape
 from flashedge.runtime.drive.driver import Driver, Outcome
 from flashedge.runtime.drive.earlier_run import NOTHING, Recall
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import search_of
-from flashedge.scheduling.costs.roofline import ModelShape
 from flashedge.search.base import Search
 from flashedge.search.scoring import aggregate
 from flashedge.search.tree import ROOT, Tree

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from flashedge.models.shape import MISTRAL_7B, QWEN25_1_5B, QWEN25_7B, ModelShape
 from flashedge.scheduling.costs.curves import BatchTime, RooflineCurve
-from flashedge.scheduling.costs.roofline import (
-    MISTRAL_7B,
-    QWEN25_1_5B,
-    QWEN25_7B,
-    RTX_4090,
-    ModelShape,
-)
-from flashedge.scheduling.kv.split import KvSplit, best_split
+from flashedge.scheduling.costs.roofline import RTX_4090
+from flashedge.scheduling.kv.split import KvSplit, choose_split
 from flashedge.scheduling.kv.stages import EngineCost, Workload
 
 MIB = 1 << 20
@@ -56,4 +51,4 @@ def split_of(
     generator: EngineCost = SMALL,
     verifier: EngineCost = VERIFIER_7B,
 ) -> KvSplit:
-    return best_split(load, generator=generator, verifier=verifier, kv_bytes=kv_bytes)
+    return choose_split(load, generator=generator, verifier=verifier, kv_bytes=kv_bytes)

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from flashedge.errors import ConfigError
+from flashedge.models.shape import QWEN25_7B
 from flashedge.scheduling.costs.curves import RooflineCurve, measured
-from flashedge.scheduling.costs.roofline import QWEN25_7B, RTX_4090, Work, step_time_s
+from flashedge.scheduling.costs.roofline import RTX_4090, Work, step_time_s
 
 POINTS: dict[str, Any] = {
     "batches": (1, 4),

@@ -25,7 +25,8 @@ from flashedge.answers.workers.embedding_worker import groups
 from flashedge.answers.workers.line_worker import package_parent
 from flashedge.config import load_config
 from flashedge.errors import CheckpointError, ConfigError
-from flashedge.models.registry import find_embedder, resolve_model
+from flashedge.models.folders import resolve_model
+from flashedge.models.registry import find_embedder
 
 HUB_NAME = "somebody/tiny-embedder"
 READY = "import sys; print('{\"ready\": true}', flush=True); "

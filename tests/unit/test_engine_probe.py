@@ -6,16 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from flashedge.engine.model_shape import model_shape
 from flashedge.engine.probe import GeneratorProbe, VerifierProbe
 from flashedge.engine.sim.clock import run_virtual
 from flashedge.engine.sim.pair import simulated_pair
 from flashedge.engine.sim.text import SimModel, Trace, TraceRow
 from flashedge.errors import CheckpointError
+from flashedge.models.checkpoint_shape import read_shape
+from flashedge.models.shape import QWEN25_1_5B, QWEN25_7B
 from flashedge.profiler.measure import profile_models
 from flashedge.profiler.probes import DECODE, PREFILL
 from flashedge.profiler.profile import Model
-from flashedge.scheduling.costs.roofline import QWEN25_1_5B, QWEN25_7B, RTX_4090
+from flashedge.scheduling.costs.roofline import RTX_4090
 
 KV_BYTES = 16 << 30
 
@@ -60,10 +61,10 @@ def test_nothing_measured_came_from_the_cache() -> None:
 
 def test_the_shape_is_that_of_the_checkpoint(tmp_path: Path) -> None:
     bundled = Path(__file__).parents[2] / "flashedge" / "bundled" / "generator"
-    shape = model_shape(bundled, "float32")
+    shape = read_shape(bundled, "float32")
     weights = bundled / "model.safetensors"
     assert shape.weights_bytes == pytest.approx(weights.stat().st_size, rel=0.05)
     assert (shape.layers, shape.heads, shape.head_dim) == (4, 4, 32)
     (tmp_path / "config.json").write_text('{"num_attention_heads": 2}')
     with pytest.raises(CheckpointError, match="does not tell the model's shape"):
-        model_shape(tmp_path, "float32")
+        read_shape(tmp_path, "float32")

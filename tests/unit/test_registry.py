@@ -1,4 +1,4 @@
-"""models.toml as shipped and as a user writes it; memory plans; where a model's folder is."""
+"""models.toml, as shipped and as users write it; memory plans; folders of models."""
 
 from __future__ import annotations
 
@@ -9,16 +9,9 @@ from tiny_models import write_hub_model, write_model
 
 from flashedge.config import Config, load_config
 from flashedge.errors import CheckpointError, ConfigError, NotFound
-from flashedge.models.registry import (
-    ENGINE_OVERHEAD_BYTES,
-    RESERVED_BYTES,
-    Pair,
-    find_pair,
-    hub_folder,
-    load_pairs,
-    locate,
-    resolve_model,
-)
+from flashedge.models.folders import hub_folder, locate_model, resolve_model
+from flashedge.models.registry import find_pair, load_pairs
+from flashedge.models.specs import ENGINE_OVERHEAD_BYTES, RESERVED_BYTES, Pair
 
 CARD_BYTES = 24_564 << 20
 
@@ -71,14 +64,13 @@ def papers_pairs(config: Config) -> list[Pair]:
     return [p for p in load_pairs(config).values() if p.name != "bundled"]
 
 
-def test_known_counts() -> None:
-    """The formulas give the counts that the models' cards state."""
+def test_the_formulas_give_the_counts_of_the_model_cards() -> None:
     assert SMALL == 1_543_714_304
     assert LARGE == 7_615_616_512
     assert PARAMETERS["peiyi9979/math-shepherd-mistral-7b-prm"] == 7_241_732_096
 
 
-def test_shipped_models_and_weights(config: Config) -> None:
+def test_shipped_models_weigh_what_their_architectures_imply(config: Config) -> None:
     specs = {s.source: s for p in papers_pairs(config) for s in (p.generator, p.verifier)}
     assert specs.keys() == PARAMETERS.keys()
     for source, spec in specs.items():
@@ -87,27 +79,27 @@ def test_shipped_models_and_weights(config: Config) -> None:
         assert spec.revision
 
 
-def test_shipped_architectures_hold_the_kv_that_the_plans_reckon_with(config: Config) -> None:
+def test_shipped_architectures_have_the_kv_size_that_the_plans_assume(config: Config) -> None:
     specs = {s.source: s for p in papers_pairs(config) for s in (p.generator, p.verifier)}
     for source, spec in specs.items():
         shape = spec.architecture
         assert shape is not None, source
         kv_bytes = 2 * shape.layers * shape.kv_heads * shape.head_dim * 2
         size = "1.5B" if "1.5" in source.rpartition("Qwen")[2] else "7B"
-        wanted = 131_072 if "mistral" in source else KV_BYTES_A_TOKEN[size]
-        assert kv_bytes == wanted, source
+        expected = 131_072 if "mistral" in source else KV_BYTES_A_TOKEN[size]
+        assert kv_bytes == expected, source
 
 
-def test_quantized_checkpoints_weigh_what_their_formats_say(config: Config) -> None:
+def test_quantized_checkpoints_have_the_size_that_their_format_implies(config: Config) -> None:
     """Linear layers in groups of 128: a scale of 16 bits and a zero point each; the rest as is."""
     linear = {
         "1.5B": 28 * (2 * 1536 * 1536 + 2 * 1536 * 256 + 3 * 1536 * 8960),
         "7B": 28 * (2 * 3584 * 3584 + 2 * 3584 * 512 + 3 * 3584 * 18944),
     }
     specs = {p.generator.source: p.generator for p in papers_pairs(config)}
-    told = {source: spec.quantized for source, spec in specs.items() if spec.quantized}
-    assert set(told) == {f"Qwen/Qwen2.5-{size}-Instruct" for size in linear}
-    for source, found in told.items():
+    listed = {source: spec.quantized for source, spec in specs.items() if spec.quantized}
+    assert set(listed) == {f"Qwen/Qwen2.5-{size}-Instruct" for size in linear}
+    for source, found in listed.items():
         weights = linear["7B" if "7B" in source else "1.5B"]
         rest = 2 * (PARAMETERS[source] - weights)
         assert [q.source.rpartition("Instruct-")[2] for q in found] == ["GPTQ-Int8", "AWQ"]
@@ -116,7 +108,7 @@ def test_quantized_checkpoints_weigh_what_their_formats_say(config: Config) -> N
             assert q.weights_bytes == rest + weights * group // (8 * 128), q.source
 
 
-def test_an_architecture_that_says_too_little_is_refused(config: Config) -> None:
+def test_an_incomplete_architecture_is_refused(config: Config) -> None:
     users_file(
         config,
         '[generators.g]\nsource = "a/b"\ndtype = "bfloat16"\nmax_model_len = 8\n'
@@ -126,7 +118,7 @@ def test_an_architecture_that_says_too_little_is_refused(config: Config) -> None
         load_pairs(config)
 
 
-def test_each_plan_fits_24_gb_or_says_that_it_does_not(config: Config) -> None:
+def test_each_plan_fits_24_gb_or_is_marked(config: Config) -> None:
     for pair in papers_pairs(config):
         memory = pair.memory
         assert memory.total_bytes == CARD_BYTES
@@ -148,7 +140,7 @@ def test_each_plan_holds_a_whole_path(config: Config) -> None:
         assert pair.memory.generator_kv_bytes > path_bytes, pair.name
 
 
-def test_bundled_pair(config: Config) -> None:
+def test_the_bundled_pair_is_found(config: Config) -> None:
     pair = find_pair("bundled", config)
     assert pair.generator.source.endswith("flashedge/bundled/generator")
     assert pair.verifier.family == "qwen_prm"
@@ -190,7 +182,7 @@ options.mcts = { c = 0.5 }
 """
 
 
-def test_users_pair(config: Config) -> None:
+def test_a_users_pair_is_found_beside_the_packages(config: Config) -> None:
     users_file(config, MINE)
     pair = find_pair("mine", config)
     assert pair.memory.generator_kv_bytes == 1 << 30
@@ -202,7 +194,7 @@ def test_users_pair(config: Config) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said", "hint"),
+    ("old", "new", "message", "hint"),
     [
         (
             "max_model_len = 2048",
@@ -217,21 +209,21 @@ def test_users_pair(config: Config) -> None:
         ('family = "step_tag"', 'family = "step"', "family is 'step'", None),
         ('family = "step_tag"\n', "", "family is missing", None),
         ("max_step_tokens = 100\n", "", "max_step_tokens is missing", None),
-        ("max_step_tokens = 100", "max_step_tokens = 0", "must be positive", None),
-        ("max_step_tokens = 100", "max_step_tokens = true", "is no integer", None),
-        ('"1GiB"', '"1GB"', "is no integer", None),
+        ("max_step_tokens = 100", "max_step_tokens = 0", "must be at least 1", None),
+        ("max_step_tokens = 100", "max_step_tokens = true", "must be an integer", None),
+        ('"1GiB"', '"1GB"', 'must be a size such as "512MiB"', None),
         ("[pairs.mine]", '[pairs."mi:ne"]', "can't hold ':'", None),
-        ('description = "mine"', "description = 3", "is no string", None),
+        ('description = "mine"', "description = 3", "must be a string", None),
         ("sampling = {", "sampling = 3 #", "must be a table", None),
         ("options.mcts = {", "options.mcts = 3 #", "options.mcts must be a table", None),
     ],
 )
-def test_mistakes_are_named(
-    config: Config, old: str, new: str, said: str, hint: str | None
+def test_a_mistake_is_named(
+    config: Config, old: str, new: str, message: str, hint: str | None
 ) -> None:
     assert old in MINE
     users_file(config, MINE.replace(old, new, 1))
-    with pytest.raises(ConfigError, match=said) as e:
+    with pytest.raises(ConfigError, match=message) as e:
         load_pairs(config)
     assert "models.toml" in str(e.value)
     if hint:
@@ -241,7 +233,7 @@ def test_mistakes_are_named(
 # ---------------------------------------------------------------- folders
 
 
-def test_model_that_is_not_here(config: Config) -> None:
+def test_a_missing_model_names_the_command_that_pulls_it(config: Config) -> None:
     spec = find_pair("qwen-1.5b+skywork-1.5b", config).generator
     with pytest.raises(CheckpointError, match="not on this machine") as e:
         resolve_model(spec, config)
@@ -249,7 +241,7 @@ def test_model_that_is_not_here(config: Config) -> None:
 
 
 @pytest.mark.parametrize("place", ["own", "users"])
-def test_model_in_a_hub_cache(config: Config, tmp_path: Path, place: str) -> None:
+def test_a_model_in_a_hub_cache_is_found(config: Config, tmp_path: Path, place: str) -> None:
     spec = find_pair("qwen-1.5b+skywork-1.5b", config).generator
     hub = hub_folder(config) if place == "own" else tmp_path / "hf" / "hub"
     assert spec.revision is not None
@@ -260,17 +252,17 @@ def test_model_in_a_hub_cache(config: Config, tmp_path: Path, place: str) -> Non
 def test_another_revision_does_not_count(config: Config) -> None:
     spec = find_pair("qwen-1.5b+skywork-1.5b", config).generator
     write_hub_model(hub_folder(config), spec.source, "0" * 40, "Qwen2ForCausalLM")
-    assert locate(spec, config) is None
+    assert locate_model(spec, config) is None
 
 
-def test_main_is_whatever_the_cache_says(config: Config) -> None:
+def test_the_revision_main_is_the_one_of_the_cache(config: Config) -> None:
     spec = find_pair("qwen-1.5b+skywork-1.5b", config).verifier
     assert spec.revision == "main"
     made = write_hub_model(hub_folder(config), spec.source, "1" * 40, "Qwen2ForPrmModel")
     assert resolve_model(spec, config) == made
 
 
-def test_model_in_a_folder(config: Config, tmp_path: Path) -> None:
+def test_a_model_in_a_folder_is_found(config: Config, tmp_path: Path) -> None:
     users_file(config, MINE.replace("/models", str(tmp_path)))
     pair = find_pair("mine", config)
     with pytest.raises(CheckpointError, match="no model folder"):

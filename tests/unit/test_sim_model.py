@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from flashedge.engine.sim.text import BLANK_LINE, EOS, NEXT, SimCodec, SimModel, Trace
-from flashedge.scheduling.costs.roofline import QWEN25_7B, RTX_4090, Work, step_time_s
+from flashedge.models.shape import QWEN25_7B
+from flashedge.scheduling.costs.roofline import RTX_4090, Work, step_time_s
 
 TRACE = Trace.read(Path(__file__).parent.parent / "data" / "step_lengths_small.jsonl")
 MODEL = SimModel(TRACE)

@@ -9,11 +9,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from flashedge.answers.words import alike, group
+from flashedge.answers.groups import group_by_first_match
+from flashedge.answers.words import are_alike
 from flashedge.answers.workers.line_worker import LineWorker
 from flashedge.config import Config
 from flashedge.errors import CheckpointError, ConfigError
-from flashedge.models.registry import find_embedder, resolve_model
+from flashedge.models.folders import resolve_model
+from flashedge.models.registry import find_embedder
 
 LIMIT_S = 30.0
 LIMIT_A_TEXT_S = 0.5
@@ -70,7 +72,7 @@ class EmbeddingGroups:
             return tuple(answers)
         homes = await self._ask(texts)
         if homes is None:
-            return group(answers, alike)
+            return group_by_first_match(answers, are_alike)
         home = dict(zip(texts, homes, strict=True))
         first: dict[int, str] = {}
         return tuple(None if a is None else first.setdefault(home[a], a) for a in answers)

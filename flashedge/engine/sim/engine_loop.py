@@ -14,7 +14,8 @@ from flashedge.engine.sim import scheduler as sim_scheduler
 from flashedge.engine.sim.blocks import BlockCache
 from flashedge.engine.sim.scheduler import SimScheduler
 from flashedge.errors import ConfigError, ContextOverflow, EngineDead, EngineError, GenerationFailed
-from flashedge.scheduling.costs.roofline import RTX_4090, Device, ModelShape, step_time_s
+from flashedge.models.shape import ModelShape
+from flashedge.scheduling.costs.roofline import RTX_4090, Device, step_time_s
 
 Gate = AbstractAsyncContextManager[Any]
 

@@ -28,7 +28,8 @@ from flashedge.engine.sim.generation import Generation
 from flashedge.engine.sim.speculation import SimSpeculator
 from flashedge.engine.sim.text import SEPARATOR, SimCodec, SimModel, digest
 from flashedge.errors import EngineError, RequestError
-from flashedge.scheduling.costs.roofline import RTX_4090, Device, ModelShape
+from flashedge.models.shape import ModelShape
+from flashedge.scheduling.costs.roofline import RTX_4090, Device
 from flashedge.types import FinishReason
 
 __all__ = ["Faults", "SimConfig", "SimulatedGenerator", "SimulatedVerifier", "simulated_pair"]

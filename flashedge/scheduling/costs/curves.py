@@ -10,7 +10,8 @@ from math import isfinite
 from typing import Protocol
 
 from flashedge.errors import ConfigError
-from flashedge.scheduling.costs.roofline import Device, ModelShape, even_step
+from flashedge.models.shape import ModelShape
+from flashedge.scheduling.costs.roofline import Device, even_step
 
 BatchTime = Callable[[int], float]  # batch size -> seconds; never falls as the batch grows
 

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from flashedge.models.shape import ModelShape
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
@@ -25,39 +27,8 @@ class Device:
     sequence_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelShape:
-    """What of a transformer decides its cost. params: weights read in each step."""
-
-    name: str
-    params: int
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    dtype_bytes: int = 2
-
-    @property
-    def kv_bytes_per_token(self) -> int:
-        return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype_bytes
-
-    @property
-    def weights_bytes(self) -> int:
-        return self.params * self.dtype_bytes
-
-
 RTX_4090 = Device(
     name="RTX 4090 (bf16 dense)", flops=165e12, bandwidth=1008e9, memory_bytes=24 * 2**30
-)
-
-QWEN25_1_5B = ModelShape(
-    name="Qwen2.5-1.5B", params=1_543_714_304, layers=28, heads=12, kv_heads=2, head_dim=128
-)
-QWEN25_7B = ModelShape(
-    name="Qwen2.5-7B", params=7_615_616_512, layers=28, heads=28, kv_heads=4, head_dim=128
-)
-MISTRAL_7B = ModelShape(
-    name="Mistral-7B", params=7_241_732_096, layers=32, heads=32, kv_heads=8, head_dim=128
 )
 
 

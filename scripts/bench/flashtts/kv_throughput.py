@@ -14,10 +14,11 @@ from bisect import bisect_left
 
 from flashedge.benchmark.devices import find_card
 from flashedge.errors import ConfigError
+from flashedge.models.shape import ModelShape
 from flashedge.plots import line_plot
 from flashedge.scheduling.costs.curves import RooflineCurve
-from flashedge.scheduling.costs.roofline import Device, ModelShape
-from flashedge.scheduling.kv.split import KvSplit, best_split
+from flashedge.scheduling.costs.roofline import Device
+from flashedge.scheduling.kv.split import KvSplit, choose_split
 from flashedge.scheduling.kv.stages import EngineCost, Workload
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import PAIRS, bench_of, keep, keep_tables, picture, table
@@ -62,7 +63,7 @@ def split_of(pair: str, kv_bytes: float) -> KvSplit | None:
         for shape in (setup.generator, setup.verifier)
     ]
     try:
-        return best_split(
+        return choose_split(
             LEVEL,
             generator=costs[0],
             verifier=costs[1],

@@ -24,12 +24,12 @@ from flashedge.engine.sim.clock import run_virtual
 from flashedge.engine.sim.engine_loop import SimConfig
 from flashedge.engine.sim.pair import SimulatedGenerator, SimulatedVerifier
 from flashedge.engine.sim.text import SimModel, Trace
+from flashedge.models.shape import QWEN25_1_5B
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.ordering import Ordering
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import search_of
-from flashedge.scheduling.costs.roofline import QWEN25_1_5B
 from flashedge.scheduling.prefix_order import (
     Paths,
     arrival_order,

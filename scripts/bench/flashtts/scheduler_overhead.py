@@ -25,7 +25,8 @@ from typing import Any
 from flashedge.config import load_config
 from flashedge.engine.base import ExtendRequest
 from flashedge.engine.vllm import compat
-from flashedge.models.registry import find_pair, resolve_model
+from flashedge.models.folders import resolve_model
+from flashedge.models.registry import find_pair
 from flashedge.scheduling.speculation.slots import FollowUp
 from flashedge.types import Granularity, Message, Sampling, TokenIds
 from scripts.bench.daemon import problems, report

@@ -38,11 +38,12 @@ from flashedge.engine.sim.engine_loop import SimConfig
 from flashedge.engine.sim.pair import SimulatedGenerator, SimulatedVerifier
 from flashedge.engine.sim.text import SimModel, Trace, TraceRow
 from flashedge.events import Event, NodesMarked
+from flashedge.models.shape import QWEN25_1_5B
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import search_of
-from flashedge.scheduling.costs.roofline import QWEN25_1_5B, RTX_4090, even_step
+from flashedge.scheduling.costs.roofline import RTX_4090, even_step
 from flashedge.scheduling.speculation.slots import flat_batch
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Speculation

@@ -15,15 +15,10 @@ import time
 from collections.abc import Iterator
 from itertools import product
 
+from flashedge.models.shape import MISTRAL_7B, QWEN25_1_5B, QWEN25_7B, ModelShape
 from flashedge.scheduling.costs.curves import CostCurve, RooflineCurve, measured
-from flashedge.scheduling.costs.roofline import (
-    MISTRAL_7B,
-    QWEN25_1_5B,
-    QWEN25_7B,
-    RTX_4090,
-    ModelShape,
-)
-from flashedge.scheduling.kv.split import HostLink, best_split
+from flashedge.scheduling.costs.roofline import RTX_4090
+from flashedge.scheduling.kv.split import HostLink, choose_split
 from flashedge.scheduling.kv.stages import EngineCost, Workload
 from scripts.bench.daemon import report
 
@@ -68,7 +63,7 @@ def searches_s(kind: str, paths: int) -> Iterator[float]:
         engines = engine(generator, make(generator)), engine(verifier, make(verifier))
         for _ in range(REPEATS):
             began = time.perf_counter()
-            best_split(
+            choose_split(
                 load(paths),
                 generator=engines[0],
                 verifier=engines[1],

@@ -1,0 +1,39 @@
+"""The shape of a transformer: the figures that decide what its steps cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelShape:
+    """The size of a model's weights and of its KV cache."""
+
+    name: str
+    params: int
+    """Weights that each step reads."""
+
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    dtype_bytes: int = 2
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        return 2 * self.layers * self.kv_heads * self.head_dim * self.dtype_bytes
+
+    @property
+    def weights_bytes(self) -> int:
+        return self.params * self.dtype_bytes
+
+
+QWEN25_1_5B = ModelShape(
+    name="Qwen2.5-1.5B", params=1_543_714_304, layers=28, heads=12, kv_heads=2, head_dim=128
+)
+QWEN25_7B = ModelShape(
+    name="Qwen2.5-7B", params=7_615_616_512, layers=28, heads=28, kv_heads=4, head_dim=128
+)
+MISTRAL_7B = ModelShape(
+    name="Mistral-7B", params=7_241_732_096, layers=32, heads=32, kv_heads=8, head_dim=128
+)
