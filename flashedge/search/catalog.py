@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -52,14 +53,15 @@ Programs = Mapping[str, Callable[..., ReasoningProgram]]
 _SUFFIXED = re.compile(r"(.+)-(\d{1,9})", re.ASCII)
 
 
-def parse_strategy(text: str) -> tuple[str, int | None]:
+def parse_strategy(text: str, programs: Collection[str] = ()) -> tuple[str, int | None]:
     """`"beam-16"` -> ("beam", 16); `"beam"` -> ("beam", None). Raises NotFound.
 
-    Hyphens may stand for underscores (best-of-n-16). The range of n is not checked here.
+    Hyphens may stand for underscores (best-of-n-16). `programs` are names of users' own programs.
+    The range of n is not checked here.
     """
     suffixed = _SUFFIXED.fullmatch(text)
     name, n = (suffixed[1], int(suffixed[2])) if suffixed else (text, None)
-    return _known(name.replace("-", "_"), text), n
+    return _check_name(name.replace("-", "_"), text, programs), n
 
 
 def make_search(
@@ -80,7 +82,7 @@ def make_search(
     options: of that strategy alone (see `options`); programs: users' own, by name, which can't
     take the name of one of ours. Raises NotFound, RequestError.
     """
-    name = _known(strategy, strategy, programs)
+    name = _check_name(strategy, strategy, programs)
     voting: dict[str, Any] = {
         "n": n,
         "aggregate": aggregate,
@@ -114,8 +116,13 @@ def _made(
         ) from error
 
 
-def _known(name: str, asked: str, programs: Programs = MappingProxyType({})) -> str:
+def _check_name(name: str, given: str, programs: Collection[str] = ()) -> str:
     if name not in STRATEGIES and name not in programs:
-        known = ", ".join([*STRATEGIES, *sorted(programs)])
-        raise NotFound(f"no strategy {asked!r}; known: {known}", param="strategy")
+        known = [*STRATEGIES, *sorted(programs)]
+        close = difflib.get_close_matches(name.lower(), known, n=1)
+        raise NotFound(
+            f"no strategy {given!r}; known: {', '.join(known)}",
+            hint=f"did you mean {close[0]!r}?" if close else None,
+            param="strategy",
+        )
     return name
