@@ -1,28 +1,28 @@
-"""Every exception that FlashEdge raises on purpose.
+"""Every exception that FlashEdge raises deliberately.
 
 FlashEdgeError
-├── ConfigError            a file, flag or environment value is wrong        exit 2
-│   └── CheckpointError    a model folder is incomplete or of the wrong kind
-├── RequestError           the caller's request is wrong                     HTTP 4xx, exit 2
-│   ├── NotFound           no such run, pair, strategy                       HTTP 404
-│   ├── ContextOverflow    problem or path does not fit the model            HTTP 400
-│   ├── QueueFull          too many runs wait                                HTTP 503 + Retry-After
-│   └── Conflict           the request contradicts the state (run not over)  HTTP 409
-├── EngineError            a model engine failed                             HTTP 5xx, exit 3
-│   ├── GenerationFailed   one request failed, the engine lives: retry it
-│   └── EngineDead         the engine process is gone; it is being restarted
+├── ConfigError            a setting, option or file is wrong                exit 2
+│   └── CheckpointError    a model folder is incomplete or of another kind
+├── RequestError           the request is wrong                              HTTP 4xx, exit 2
+│   ├── NotFound           no such run, pair or strategy                     HTTP 404
+│   ├── ContextOverflow    the problem or a path exceeds the context         HTTP 400
+│   ├── QueueFull          too many runs wait                                HTTP 503, exit 6
+│   └── Conflict           the run's state does not allow the request        HTTP 409
+├── EngineError            an engine failed                                  HTTP 5xx, exit 3
+│   ├── GenerationFailed   one request failed and can be retried
+│   └── EngineDead         the engine process ended and is restarted         HTTP 503
 ├── DaemonError            the daemon can't start or be reached              exit 4
-│   └── RunInterrupted     the daemon ended under the run                    HTTP 410
-└── StoreError             the run store can't be read or written            HTTP 507, exit 5
+│   └── RunInterrupted     the daemon ended before the run did               HTTP 410
+└── StoreError             a file or the run store can't be written          HTTP 507, exit 5
 
-Each message names the thing and, after a semicolon or in `hint`, what to do about it.
+A message says what happened and names the thing; the hint says what to do, with the command.
 """
 
 from __future__ import annotations
 
 
 class FlashEdgeError(Exception):
-    """Base of all. `str(error)` is one line for a user; `hint` says what to do, if known."""
+    """The base of all. `str(error)` is one line for users; `hint` says what to do, if known."""
 
     exit_code = 1
     http_status = 500
@@ -65,6 +65,7 @@ class ContextOverflow(RequestError):
 
 
 class QueueFull(RequestError):
+    exit_code = 6
     http_status = 503
     code = "queue_full"
 
@@ -110,7 +111,7 @@ class StoreError(FlashEdgeError):
     code = "store_error"
 
 
-def of_this_module() -> tuple[type[FlashEdgeError], ...]:
-    """The classes above, and none that other modules derive from them: what a client can meet."""
+def list_error_types() -> tuple[type[FlashEdgeError], ...]:
+    """The classes of this module: those that a client can receive from the daemon."""
     kinds = (k for k in globals().values() if isinstance(k, type))
     return tuple(k for k in kinds if issubclass(k, FlashEdgeError))

@@ -1,6 +1,6 @@
-"""What happens in a run, as numbered facts: the dashboard, SSE and the run store are their folds.
+"""What happens in a run, as numbered events. Dashboard, SSE stream and run store read only these.
 
-Every event is frozen and goes through JSON and back unchanged (`to_json`, `from_json`).
+Every event is frozen, and `from_json(to_json(event)) == event`.
 """
 
 from __future__ import annotations
@@ -17,31 +17,38 @@ from flashedge.types import NodeId, TokenIds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunStarted:
-    """The run left the queue. `config` is the request as understood, all defaults filled in."""
+    """The run left the queue."""
 
     config: Mapping[str, Any]
+    """The request with all its defaults filled in."""
+
     queue_s: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodesExpanded:
-    """New nodes began to generate. children: (node, child index, seed) of each."""
+    """New nodes began to generate."""
 
     parent: NodeId
     depth: int
     children: tuple[tuple[NodeId, int, int], ...]
+    """(node, child index, seed) of each new node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Tokens so far of nodes that generate; sent at most ten times a second. Not stored."""
+    """How far nodes have generated. Sent at most ten times a second, and not stored."""
 
     tokens: tuple[tuple[NodeId, int], ...]
+    """(node, tokens so far)."""
+
+    tails: tuple[tuple[NodeId, str], ...] = ()
+    """The end of the text so far of some of these nodes; sent at most once a second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCompleted:
-    """A node's segment is whole. `finish` is a FinishReason."""
+    """A node's segment is complete."""
 
     node: NodeId
     token_ids: TokenIds
@@ -49,65 +56,94 @@ class StepCompleted:
     text: str
     steps: tuple[str, ...]
     finish: str
+    """A value of FinishReason."""
+
+    answer: str | None = None
+    """The boxed answer of a path that ends here, as the model wrote it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeScored:
-    """scores: one for each step of the node's segment; score: the whole path's aggregate."""
+    """The verifier scored a node."""
 
     node: NodeId
     scores: tuple[float, ...]
+    """One score in [0, 1] for each step of the node's segment."""
+
     score: float
+    """The aggregate over the whole path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodesMarked:
-    """Nodes changed status (active, pruned, duplicate, complete, cancelled)."""
+    """Nodes changed their status."""
 
     status: str
+    """active, pruned, duplicate, complete or cancelled."""
+
     nodes: tuple[NodeId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CertaintyUpdated:
-    """How sure the run is at a fixed point. certainty in [0, 1]: 1 - normalized entropy of the
-    answers so far (a probed chain: the consistency of its probes); None: it can't be told yet.
+class RolloutsEnded:
+    """MCTS rollouts ended. Visits and mean values of all nodes follow from these."""
 
-    measures: every measure taken, by name (see `certainty.history`); knob: finished paths,
-    rollouts or probes so far; tokens: committed tokens so far; answer: what the run would say if
-    it ended here. A run that no policy may stop tells its past fixed points at its end.
+    nodes: tuple[NodeId, ...]
+    """The node in which each rollout ended, in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertaintyUpdated:
+    """How sure the run is at a checkpoint.
+
+    A run that no policy may stop emits all its checkpoints at its end.
     """
 
     certainty: float | None
+    """1 - normalized entropy of the answers so far; the consistency of the probes of a probed
+    chain. In [0, 1]; None while it is unknown."""
+
     answers: int
+    """Answers so far."""
+
     measures: Mapping[str, float] = field(default_factory=dict)
+    """Every measure by name (see `certainty.history`)."""
+
     knob: int = 0
+    """The progress: finished paths, rollouts or probes so far."""
+
     tokens: int = 0
+    """Committed tokens so far."""
+
     answer: str | None = None
+    """The answer of the run if it ended here."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probed:
-    """A probe of a chain was answered. text: what the model said after the probe's suffix;
-    tokens: what that cost (they are no part of the tree)."""
+    """A probe of a chain ended."""
 
     node: NodeId
     text: str
+    """The text that the model generated after the probe's suffix."""
+
     tokens: int
+    """Tokens that the probe generated. They are no part of the tree."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlyExit:
-    """The search stopped before its own end. reason: certainty, non_convergence, budget, or
-    deadline."""
+    """The search stopped before its own end."""
 
     reason: str
+    """certainty, non_convergence, budget or deadline."""
+
     tokens: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRestarted:
-    """An engine died under the run and came back; nothing of the run was lost."""
+    """An engine died during the run and was restarted. The run lost nothing."""
 
     engine: str
     waited_s: float
@@ -115,44 +151,57 @@ class EngineRestarted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvSplitChanged:
-    """The engines' KV memory was divided anew, for all runs (told to each at its first level too).
+    """The KV memory was divided anew between the engines, for all runs.
 
-    Bytes and sequences of a step for each; offload: each has its bytes only while the other's KV
-    is away; predicted_s: of a level; curves: what the costs were taken from.
+    Each run also emits the current split at its first level.
     """
 
     generator_bytes: int
     verifier_bytes: int
     decode_batch: int
+    """Sequences in one step of the generator."""
+
     prefill_batch: int
+    """Sequences in one step of the verifier."""
+
     offload: bool
+    """Whether the engines own the memory in turn, each while the other's KV is offloaded."""
+
     predicted_s: float
+    """Predicted seconds of a level."""
+
     curves: str
+    """The source of the cost curves, in words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offloaded:
-    """An engine's KV memory went to the other one. saved_bytes: that wait in host memory."""
+    """An engine gave its KV memory to the other one."""
 
     engine: str
     saved_bytes: int
+    """Bytes of its KV that are now in host memory."""
+
     seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """It is back; loaded_bytes: of what was saved and is still of use."""
+    """An engine got its KV memory back."""
 
     engine: str
     loaded_bytes: int
+    """Bytes of the saved KV that were still needed."""
+
     seconds: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFinished:
-    """result: the object of `solve --json`."""
+    """The run ended with a result."""
 
     result: Mapping[str, Any]
+    """The object that `flashedge solve --json` prints."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +223,7 @@ Event = (
     | StepCompleted
     | NodeScored
     | NodesMarked
+    | RolloutsEnded
     | CertaintyUpdated
     | Probed
     | EarlyExit
@@ -201,21 +251,22 @@ def from_json(data: Mapping[str, Any]) -> Event:
     if kind is None:
         raise ValueError(f"unknown event type {data.get('type')!r}")
     hints = typing.get_type_hints(kind)
-    fields = {k: _as(hints.get(k), v) for k, v in data.items() if k != "type"}
+    fields = {k: _restore_tuples(hints.get(k), v) for k, v in data.items() if k != "type"}
     try:
         return typing.cast(Event, kind(**fields))
     except TypeError as error:
         raise ValueError(f"{kind.__name__}: {error}") from error
 
 
-def _as(hint: Any, value: Any) -> Any:
-    """JSON lists back to the tuples that `hint` asks for, at any depth."""
+def _restore_tuples(hint: Any, value: Any) -> Any:
+    """`value` with JSON lists turned into the tuples of `hint`, at any depth."""
     origin = typing.get_origin(hint)
     if origin is tuple and isinstance(value, list | tuple):
         inner = typing.get_args(hint)
         if len(inner) == 2 and inner[1] is Ellipsis:
-            return tuple(_as(inner[0], v) for v in value)
-        return tuple(_as(h, v) for h, v in zip(inner, value, strict=True))
+            return tuple(_restore_tuples(inner[0], v) for v in value)
+        return tuple(_restore_tuples(h, v) for h, v in zip(inner, value, strict=True))
     if origin in (typing.Union, types.UnionType) and value is not None:
-        return _as(next(h for h in typing.get_args(hint) if h is not type(None)), value)
+        some = next(h for h in typing.get_args(hint) if h is not type(None))
+        return _restore_tuples(some, value)
     return value

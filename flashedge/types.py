@@ -1,4 +1,4 @@
-"""The nouns that every layer shares. Frozen values, no behaviour beyond small derivations."""
+"""The values that every layer shares. All are frozen."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What a run is asked: a conversation whose last message is the user's."""
+    """The question of a run: a conversation whose last message is the user's."""
 
     messages: tuple[Message, ...]
 
@@ -38,31 +38,41 @@ class Problem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How a token is drawn: temperature, then top-k, then top-p, then seeded noise.
-
-    temperature 0 is greedy; top_k 0 and top_p 1 are off.
-    """
+    """How a token is sampled: temperature, then top-k, then top-p, then seeded noise."""
 
     temperature: float = 0.8
+    """0 is greedy."""
+
     top_p: float = 1.0
+    """1 is off."""
+
     top_k: int = 0
+    """0 is off."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Granularity:
-    """How far one expansion generates: at most `max_tokens`, up to a step's end unless `to_end`."""
+    """How far one expansion generates."""
 
     max_tokens: int
     to_end: bool = False
+    """Whether it goes on to the end of the answer. False ends it with the step."""
 
 
 class FinishReason(StrEnum):
     """Why a segment ended."""
 
-    BOUNDARY = "boundary"  # a blank line: the step is whole, the path goes on
-    STEP_LIMIT = "step_limit"  # the granularity's token limit: cut in the middle, the path goes on
-    STOP = "stop"  # end of the answer (EOS or a stop string)
-    LENGTH = "length"  # the path has no room left (context or max_tokens)
+    BOUNDARY = "boundary"
+    """A blank line: the step is complete and the path goes on."""
+
+    STEP_LIMIT = "step_limit"
+    """The token limit of the granularity: the step is cut and the path goes on."""
+
+    STOP = "stop"
+    """The end of the answer (EOS or a stop string)."""
+
+    LENGTH = "length"
+    """The path has no room left (context or max_tokens)."""
 
     @property
     def ends_path(self) -> bool:
@@ -71,83 +81,97 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """What one expansion generated.
-
-    token_ids: (num_tokens,); logprobs: (num_tokens,), natural log under the model's own
-    distribution at temperature 1. `steps` are the texts of the steps that the segment holds,
-    at least one; an unfinished step (STEP_LIMIT) is its last.
-    """
+    """What one expansion generated."""
 
     token_ids: TokenIds
+    """Shape (num_tokens,)."""
+
     logprobs: tuple[float, ...]
+    """Shape (num_tokens,): natural log under the model's distribution at temperature 1."""
+
     text: str
     steps: tuple[str, ...]
+    """The texts of the segment's steps, at least one. The last may be cut (STEP_LIMIT)."""
+
     finish: FinishReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vote:
-    """One cluster of equal answers. weight: sum of its paths' scores; count: its paths."""
+    """One cluster of equal answers."""
 
     answer: str
     weight: float
+    """The sum of its paths' scores."""
+
     count: int
+    """The number of its paths."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of one run. Token counts are committed tokens; the deadline is the runtime's.
-
-    max_path_tokens: generated tokens of one path; token_budget: generated tokens of the whole
-    tree, checked at the end of each level (None: no bound).
-    """
+    """Limits of one run, in committed tokens. The runtime keeps the deadline."""
 
     max_path_tokens: int
+    """Most generated tokens of one path."""
+
     token_budget: int | None = None
+    """Most generated tokens of the whole tree, checked at the end of each level."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """What was done ahead in a run. drawn_tokens: drawn beyond boundaries; kept_tokens: those of
-    them that a step began with; kept_steps: steps that did; scored_steps: steps whose scores were
-    found together with those of the step before."""
+    """What drafts brought to a run."""
 
     drawn_tokens: int = 0
+    """Tokens drafted beyond the ends of steps."""
+
     kept_tokens: int = 0
+    """Drafted tokens that became part of a step."""
+
     kept_steps: int = 0
+    """Steps that began with a draft."""
+
     scored_steps: int = 0
+    """Steps that were scored together with the step before."""
 
     @property
     def wasted_tokens(self) -> int:
-        """At the end of the run: drawn and not used."""
+        """Drafted tokens that no step used, once the run is over."""
         return max(0, self.drawn_tokens - self.kept_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Usage:
-    """Token counts of a run.
-
-    completion_tokens: tokens of the chosen path (all choices for plain chat);
-    tree_tokens: committed tokens of the whole tree; speculation: what was done ahead;
-    verifier_tokens: prompt tokens the verifier was asked about;
-    verifier_cached_tokens: those of them whose KV it re-used; probe_tokens: generated by probes
-    and discarded (no part of tree_tokens).
-    """
+    """Token counts of a run."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    """Tokens of the chosen path; of all choices in plain chat."""
+
     tree_tokens: int = 0
+    """Committed tokens of the whole tree."""
+
     speculation: Speculation = Speculation()
     verifier_tokens: int = 0
+    """Prompt tokens of the requests to the verifier."""
+
     verifier_cached_tokens: int = 0
+    """Prompt tokens whose KV the verifier reused."""
+
     probe_tokens: int = 0
+    """Tokens that probes generated. They are discarded and no part of `tree_tokens`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:
-    """Wall-clock seconds. generate_s and verify_s: time with at least one such request open."""
+    """Wall-clock seconds of a run."""
 
     queue_s: float = 0.0
     generate_s: float = 0.0
+    """Time with at least one request to the generator open."""
+
     verify_s: float = 0.0
+    """Time with at least one request to the verifier open."""
+
     total_s: float = 0.0
