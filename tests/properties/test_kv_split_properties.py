@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from flashedge.errors import ConfigError
-from flashedge.scheduling.kv.split import ROUNDING, HostLink, best_split
+from flashedge.scheduling.kv.split import ROUNDING, HostLink, choose_split
 from flashedge.scheduling.kv.stages import EngineCost, Stage, Workload
 from tests.unit.split_rig import Whole
 
@@ -41,7 +41,7 @@ def loads(draw: st.DrawFn) -> Workload:
 def gone(engine: EngineCost, load: Workload, kv_bytes: int) -> float:
     """Share of the live tree that the window of neighbours that fits leaves out."""
     bare = Stage(replace(engine, least_bytes=0), load, decodes=True)
-    one, whole = bare.bytes_for(1), bare.bytes_for(load.paths)
+    one, whole = bare.count_bytes(1), bare.count_bytes(load.paths)
     return 0.0 if kv_bytes >= whole else 1 - (kv_bytes - one) / (whole - one)
 
 
@@ -55,16 +55,16 @@ def sweep(
 ) -> float:
     """With the fastest of all batches that fit; with `link` what is kept has to be moved."""
     stage = Stage(engine, load, decodes=decodes)
-    fitting = [b for b in range(1, stage.max_batch + 1) if stage.bytes_for(b) <= kv_bytes]
+    fitting = [b for b in range(1, stage.max_batch + 1) if stage.count_bytes(b) <= kv_bytes]
     if not fitting:
         return inf
-    times = [(-(-stage.paths // b), *stage.round_s(b)) for b in fitting]
+    times = [(-(-stage.paths // b), *stage.estimate_round(b)) for b in fitting]
     kept_s = min(rounds * kept for rounds, kept, _ in times)
     lost_s = min(rounds * lost for rounds, _, lost in times)
     seconds = kept_s + gone(engine, load, kv_bytes) * (lost_s - kept_s)
     if link is None:
         return seconds
-    return min(lost_s, seconds + link.seconds(min(kv_bytes, stage.whole)))
+    return min(lost_s, seconds + link.estimate_round_trip(min(kv_bytes, stage.whole)))
 
 
 @settings(max_examples=150, deadline=None)
@@ -93,7 +93,7 @@ def test_no_division_is_faster(
         turns_s = sum(sweep(e, load, kv_bytes, decodes=d, link=link) for e, d in sides)
         turns_s = (1 + link.margin) * (turns_s + 2 * link.switch_s)
     try:
-        split = best_split(
+        split = choose_split(
             load, generator=generator, verifier=verifier, kv_bytes=kv_bytes, link=link
         )
     except ConfigError:
@@ -109,9 +109,9 @@ def test_no_division_is_faster(
         ties = [-b for total, b in least if total <= shared_s * (1 + ROUNDING)]
         if sum((decode.whole, prefill.whole)) > kv_bytes:  # else both have headroom
             assert split.verifier_bytes == min(ties)
-        assert split.decode_batch == max(decode.largest_batch(kv_bytes - b) for b in ties)
-    assert decode.bytes_for(split.decode_batch) <= split.generator_bytes
-    assert prefill.bytes_for(split.prefill_batch) <= split.verifier_bytes
+        assert split.decode_batch == max(decode.find_largest_batch(kv_bytes - b) for b in ties)
+    assert decode.count_bytes(split.decode_batch) <= split.generator_bytes
+    assert prefill.count_bytes(split.prefill_batch) <= split.verifier_bytes
     assert 1 <= split.decode_batch <= min(load.paths, generator.max_batch)
     assert 1 <= split.prefill_batch <= min(load.paths, verifier.max_batch)
 
@@ -128,7 +128,7 @@ def test_more_memory_is_never_slower(
 ) -> None:
     def seconds(kv_bytes: int) -> float:
         try:
-            return best_split(
+            return choose_split(
                 load, generator=generator, verifier=verifier, kv_bytes=kv_bytes, link=link
             ).seconds
         except ConfigError:
@@ -145,5 +145,5 @@ def test_the_largest_batch_is_the_last_that_fits(
     load: Workload, engine: EngineCost, kv_bytes: int
 ) -> None:
     stage = Stage(engine, load, decodes=True)
-    fitting = [b for b in range(1, stage.max_batch + 1) if stage.bytes_for(b) <= kv_bytes]
-    assert stage.largest_batch(kv_bytes) == max(fitting, default=0)
+    fitting = [b for b in range(1, stage.max_batch + 1) if stage.count_bytes(b) <= kv_bytes]
+    assert stage.find_largest_batch(kv_bytes) == max(fitting, default=0)

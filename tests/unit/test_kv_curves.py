@@ -11,13 +11,14 @@ from test_profiler import FIGURES
 
 from flashedge.config import Config, load_config
 from flashedge.errors import ConfigError
-from flashedge.models.registry import Pair, find_pair
+from flashedge.models.registry import find_pair
+from flashedge.models.shape import ModelShape
+from flashedge.models.specs import Pair
 from flashedge.profiler.measure import fitted
 from flashedge.profiler.probes import DECODE, PREFILL
 from flashedge.profiler.profile import Profile, save_profile
-from flashedge.runtime.kv.curves import LINK_BYTES_PER_S, curves_for, curves_of
+from flashedge.runtime.kv.curves import LINK_BYTES_PER_S, build_curves, load_curves
 from flashedge.runtime.profiles import profile_fingerprint, profile_path
-from flashedge.scheduling.costs.roofline import ModelShape
 
 SHAPE = ModelShape(  # of fake_probe
     name="fake", params=10**8, layers=25, heads=10, kv_heads=10, head_dim=100
@@ -48,7 +49,7 @@ def profile(fingerprint: dict[str, str] | None = None, *, skipped: object = None
 
 
 def test_measured_points_are_met_exactly() -> None:
-    curves = curves_of(profile(), (SHAPE, SHAPE))
+    curves = build_curves(profile(), (SHAPE, SHAPE))
     for batch, context in ((1, 32), (8, 256), (64, 768)):
         expected = sample(DECODE, batch, context, 1).seconds
         assert curves.generator.decode_at(context)(batch) == pytest.approx(expected)
@@ -59,7 +60,7 @@ def test_measured_points_are_met_exactly() -> None:
 
 
 def test_a_point_that_did_not_fit_is_the_fits() -> None:
-    curves = curves_of(profile(skipped=(64, 768)), (SHAPE, SHAPE))
+    curves = build_curves(profile(skipped=(64, 768)), (SHAPE, SHAPE))
     truth = sample(DECODE, 64, 768, 1).seconds
     assert curves.generator.decode_at(768)(64) == pytest.approx(truth, rel=0.1)
 
@@ -70,13 +71,13 @@ def test_a_transfer_decides_the_link() -> None:
         for way, pinned, rate in (("a", True, 2e10), ("a", False, 6e9), ("b", False, 5e9))
     ]
     found = replace(profile(), device={**FIGURES, "transfers": rows})
-    assert curves_of(found, (SHAPE, SHAPE)).link_bytes_per_s == 5e9
+    assert build_curves(found, (SHAPE, SHAPE)).link_bytes_per_s == 5e9
 
 
 def test_a_profile_of_one_model_alone_is_refused() -> None:
     whole = profile()
     with pytest.raises(ConfigError, match="both models"):
-        curves_of(replace(whole, models=whole.models[:1]), (SHAPE, SHAPE))
+        build_curves(replace(whole, models=whole.models[:1]), (SHAPE, SHAPE))
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ def here(tmp_path: Path) -> tuple[Pair, Config]:
 
 def test_what_is_kept_here_is_used_if_it_was_made_here(here: tuple[Pair, Config]) -> None:
     pair, config = here
-    fallback = curves_for(pair, config)
+    fallback = load_curves(pair, config)
     assert "roofline" in fallback.source
     assert "there is none yet" in fallback.source
     assert fallback.link_bytes_per_s == LINK_BYTES_PER_S
@@ -95,10 +96,10 @@ def test_what_is_kept_here_is_used_if_it_was_made_here(here: tuple[Pair, Config]
     path = profile_path(pair, config)
     fingerprint = profile_fingerprint(pair, config)
     save_profile(profile(fingerprint), path)
-    assert curves_for(pair, config).source.startswith("profile of 2026-11-21")
+    assert load_curves(pair, config).source.startswith("profile of 2026-11-21")
 
     save_profile(profile({**fingerprint, "threads": "9"}), path)
-    stale = curves_for(pair, config)
+    stale = load_curves(pair, config)
     assert "roofline" in stale.source
     assert "threads was 9" in stale.source
     decode = stale.generator.decode_at(256)

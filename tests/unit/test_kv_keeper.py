@@ -15,7 +15,7 @@ from flashedge.engine.sim.pair import Faults
 from flashedge.events import Event, KvSplitChanged, Offloaded, Restored
 from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.engines import Engines
-from flashedge.runtime.kv.build import cost_seen
+from flashedge.runtime.kv.build import build_cost_from_view
 from flashedge.runtime.kv.curves import Curves
 from flashedge.runtime.kv.manager import KvManager
 from flashedge.runtime.request.spec import RunSpec
@@ -74,14 +74,14 @@ class Kept:
         self.engines, self.keeper = engines, keeper
         self.shared = replace(
             engines,
-            generator=keeper.generator(engines.generator),
-            verifier=keeper.verifier(engines.verifier),
+            generator=keeper.wrap_generator(engines.generator),
+            verifier=keeper.wrap_verifier(engines.verifier),
         )
 
     async def drive(self, spec: RunSpec) -> Told:
         events: list[Event] = []
         with self.keeper.join(events.append, baseline=spec.baseline) as memory:
-            driver = driver_of(self.shared, spec, events.append, watch=memory.watched)
+            driver = driver_of(self.shared, spec, events.append, watch=memory.watch)
             outcome = await driver.run()
         return Told(outcome=outcome, events=events, record=memory.record)
 
@@ -97,7 +97,7 @@ async def kept(
     engines = sim_engines(config=ROOM, verifier=verifier)
     views = [await engine.view() for engine in both(engines)]
     curve = RooflineCurve(device=RTX_4090, shape=TINY)
-    costs = [cost_seen(curve, view, ROOM.max_model_len, 64) for view in views]
+    costs = [build_cost_from_view(curve, view, ROOM.max_model_len, 64) for view in views]
     curves = Curves(generator=curve, verifier=curve, link_bytes_per_s=1e12, source="a test")
     keeper = KvManager(
         engines.generator,
@@ -110,7 +110,7 @@ async def kept(
     )
     await keeper.start()
     yield Kept(engines, keeper)
-    await keeper.settled()
+    await keeper.wait_settled()
     await keeper.stop()
     await assert_nothing_left(engines)
 
@@ -221,7 +221,7 @@ def test_no_turns_are_taken_while_a_guest_is_there() -> None:
 
     async def main() -> None:
         async with kept(kv_bytes=ROOM.kv_bytes // 2 + 8192, link=LINK) as here:
-            guest = here.keeper.guest(here.engines.generator)
+            guest = here.keeper.wrap_chat_generator(here.engines.generator)
             chat = ask(here.engines.generator, BEAM.problem, seed=9, max_tokens=40)
 
             async def chatting() -> None:
@@ -260,7 +260,7 @@ def test_the_stock_twin_has_half_and_half() -> None:
             assert {(e.generator_bytes, e.verifier_bytes, e.offload) for e in changes} == {
                 (half, half, False)
             }
-            await here.keeper.settled()
+            await here.keeper.wait_settled()
             assert told.count(Offloaded) == 0
 
     run_virtual(main())

@@ -12,11 +12,11 @@ import pytest
 from flashedge.errors import ConfigError
 from flashedge.scheduling.kv.split import (
     HostLink,
-    best_split,
-    halves,
-    predicted,
-    refitted,
-    settled,
+    choose_split,
+    keep_unless_faster,
+    predict_seconds,
+    refit_split,
+    split_evenly,
 )
 from flashedge.scheduling.kv.stages import EngineCost, Stage, Workload
 from tests.unit.split_rig import LARGE, LEVEL, MIB, SMALL, VERIFIER_7B, Whole, half, split_of
@@ -32,14 +32,14 @@ def test_a_standing_split_gets_the_batches_of_another_load() -> None:
     standing = split_of(3000 * MIB, few)
     assert (standing.decode_batch, standing.prefill_batch) == (4, 4)
     costs = {"generator": SMALL, "verifier": VERIFIER_7B}
-    now = refitted(standing, LEVEL, **costs)
+    now = refit_split(standing, LEVEL, **costs)
     assert (now.generator_bytes, now.verifier_bytes) == (
         standing.generator_bytes,
         standing.verifier_bytes,
     )
     assert min(now.decode_batch, now.prefill_batch) > 4
-    assert now.seconds == predicted(standing, LEVEL, **costs)
-    assert refitted(standing, few, **costs) == standing
+    assert now.seconds == predict_seconds(standing, LEVEL, **costs)
+    assert refit_split(standing, few, **costs) == standing
 
 
 @pytest.mark.parametrize(
@@ -50,12 +50,12 @@ def test_halves_hold_a_request_of_full_length(kv_bytes: int, generator_bytes: in
     not have as well."""
     generator = replace(FLAT, least_bytes=10)
     verifier = replace(FLAT, least_bytes=40 if kv_bytes > 21 else 10)
-    split = halves(kv_bytes, generator=generator, verifier=verifier)
+    split = split_evenly(kv_bytes, generator=generator, verifier=verifier)
     assert (split.generator_bytes, split.verifier_bytes) == (
         generator_bytes,
         kv_bytes - generator_bytes,
     )
-    mirrored = halves(kv_bytes, generator=verifier, verifier=generator)
+    mirrored = split_evenly(kv_bytes, generator=verifier, verifier=generator)
     assert mirrored.generator_bytes == max(kv_bytes - kv_bytes // 2, verifier.least_bytes)
 
 
@@ -77,7 +77,7 @@ def test_what_neither_needs_is_headroom_for_both() -> None:
     """Means stand for heavy tails: a verifier with what the mean step needs and no byte more
     evicts the tree that it lives on as soon as steps are longer."""
     needs = [
-        Stage(engine, LEVEL, decodes=decodes).bytes_for(LEVEL.paths)
+        Stage(engine, LEVEL, decodes=decodes).count_bytes(LEVEL.paths)
         for engine, decodes in ((SMALL, True), (VERIFIER_7B, False))
     ]
     just = split_of(sum(needs))
@@ -89,7 +89,7 @@ def test_what_neither_needs_is_headroom_for_both() -> None:
 
 def test_a_fixed_half_is_slower() -> None:
     found = split_of(1400 * MIB)
-    fixed_s = predicted(half(found), LEVEL, generator=SMALL, verifier=VERIFIER_7B)
+    fixed_s = predict_seconds(half(found), LEVEL, generator=SMALL, verifier=VERIFIER_7B)
     assert fixed_s is not None
     assert fixed_s > 1.1 * found.seconds
 
@@ -101,7 +101,7 @@ def test_what_does_not_fit_of_the_live_tree_is_computed_again() -> None:
 
     def verify_s(kv_bytes: int) -> float:
         split = replace(split_of(3000 * MIB), generator_bytes=beside, verifier_bytes=kv_bytes)
-        return refitted(split, LEVEL, generator=SMALL, verifier=VERIFIER_7B).verify_s
+        return refit_split(split, LEVEL, generator=SMALL, verifier=VERIFIER_7B).verify_s
 
     all_s = verify_s(whole)
     assert all_s < verify_s(whole - 1) < 1.01 * all_s
@@ -119,7 +119,7 @@ def test_what_eq_1_chooses_loses_the_verifier_its_tree() -> None:
     path = LEVEL.context_tokens + LEVEL.step_tokens
     unkept = Workload(paths=LEVEL.paths, context_tokens=0, live_tokens=0, step_tokens=path)
     eq_1 = split_of(kv_bytes, unkept)
-    eq_1_s = predicted(eq_1, LEVEL, generator=SMALL, verifier=VERIFIER_7B)
+    eq_1_s = predict_seconds(eq_1, LEVEL, generator=SMALL, verifier=VERIFIER_7B)
     found = split_of(kv_bytes)
     assert eq_1_s is not None
     assert eq_1.verifier_bytes < found.verifier_bytes
@@ -129,14 +129,14 @@ def test_what_eq_1_chooses_loses_the_verifier_its_tree() -> None:
 def test_ties_go_to_the_larger_decode_batch() -> None:
     """Room for twelve paths: eight decode and four score, or the other way round, in 30 s."""
     slow = replace(FLAT, curve=Whole(fixed=10, each=0))  # as slow for a step as ten decode steps
-    split = best_split(ALONE, generator=FLAT, verifier=slow, kv_bytes=120)
+    split = choose_split(ALONE, generator=FLAT, verifier=slow, kv_bytes=120)
     assert split.seconds == 30
     assert (split.decode_batch, split.prefill_batch) == (8, 4)
 
 
 def test_what_no_batch_of_the_verifier_needs_goes_to_the_generator() -> None:
     linear = replace(FLAT, curve=Whole(fixed=0, each=1))  # as long in all, whatever the batch
-    split = best_split(ALONE, generator=linear, verifier=linear, kv_bytes=90)
+    split = choose_split(ALONE, generator=linear, verifier=linear, kv_bytes=90)
     assert (split.decode_batch, split.prefill_batch) == (8, 1)
 
 
@@ -165,7 +165,7 @@ def test_an_engine_never_gets_less_than_it_can_do_with() -> None:
 
 def test_offload_where_memory_is_tight_and_the_way_is_short() -> None:
     kv_bytes = 600 * MIB  # half of the verifier's tree fits alone, less beside the generator
-    split = best_split(LEVEL, generator=SMALL, verifier=VERIFIER_7B, kv_bytes=kv_bytes, link=LINK)
+    split = choose_split(LEVEL, generator=SMALL, verifier=VERIFIER_7B, kv_bytes=kv_bytes, link=LINK)
     assert split.offload
     assert split.generator_bytes == split.verifier_bytes == kv_bytes
     assert split.seconds < split_of(kv_bytes).seconds
@@ -185,14 +185,14 @@ def test_offload_where_memory_is_tight_and_the_way_is_short() -> None:
 )
 def test_no_offload_that_costs_more(link: HostLink) -> None:
     args = {"generator": SMALL, "verifier": VERIFIER_7B, "kv_bytes": 600 * MIB}
-    split = best_split(LEVEL, **args, link=link)  # type: ignore[arg-type]
+    split = choose_split(LEVEL, **args, link=link)  # type: ignore[arg-type]
     assert split.seconds <= split_of(600 * MIB).seconds
     if split.offload:  # KV that can't be moved is dropped
         assert split.transfer_s == 2 * link.switch_s
 
 
 def test_no_offload_where_there_is_memory() -> None:
-    split = best_split(LEVEL, generator=SMALL, verifier=VERIFIER_7B, kv_bytes=9000 * MIB, link=LINK)
+    split = choose_split(LEVEL, generator=SMALL, verifier=VERIFIER_7B, kv_bytes=9000 * MIB, link=LINK)
     assert split == split_of(9000 * MIB)
 
 
@@ -212,11 +212,11 @@ def test_too_little_for_one_path_names_the_bytes() -> None:
 def test_offload_needs_room_for_the_larger_only() -> None:
     args = {"generator": SMALL, "verifier": VERIFIER_7B, "link": LINK}
     with pytest.raises(ConfigError) as e:
-        best_split(LEVEL, **args, kv_bytes=1000)  # type: ignore[arg-type]
+        choose_split(LEVEL, **args, kv_bytes=1000)  # type: ignore[arg-type]
     needed = int(str(e.value.hint).split()[3])
-    assert best_split(LEVEL, **args, kv_bytes=needed).offload  # type: ignore[arg-type]
+    assert choose_split(LEVEL, **args, kv_bytes=needed).offload  # type: ignore[arg-type]
     with pytest.raises(ConfigError):
-        best_split(LEVEL, **args, kv_bytes=needed - 1)  # type: ignore[arg-type]
+        choose_split(LEVEL, **args, kv_bytes=needed - 1)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -240,24 +240,24 @@ def test_loads_that_can_not_be(wrong: dict[str, int]) -> None:
 def test_a_split_stands_until_it_pays_to_move() -> None:
     last = split_of(2000 * MIB)
     new = split_of(3000 * MIB)
-    assert settled(None, new, last_s=None) is new
-    assert settled(last, new, last_s=None) is new  # it no longer fits
-    assert settled(last, new, last_s=new.seconds * 1.01) is last
-    assert settled(last, new, last_s=new.seconds * 1.03) is new
-    assert settled(last, new, last_s=new.seconds * 1.03, least_gain=0.05) is last
-    assert settled(last, new, last_s=new.seconds * 0.9) is last
+    assert keep_unless_faster(None, new, last_s=None) is new
+    assert keep_unless_faster(last, new, last_s=None) is new  # it no longer fits
+    assert keep_unless_faster(last, new, last_s=new.seconds * 1.01) is last
+    assert keep_unless_faster(last, new, last_s=new.seconds * 1.03) is new
+    assert keep_unless_faster(last, new, last_s=new.seconds * 1.03, least_gain=0.05) is last
+    assert keep_unless_faster(last, new, last_s=new.seconds * 0.9) is last
     dear = 0.1 * new.seconds
-    assert settled(last, new, last_s=new.seconds * 1.09, move_s=dear) is last
-    assert settled(last, new, last_s=new.seconds * 1.11, move_s=dear) is new
+    assert keep_unless_faster(last, new, last_s=new.seconds * 1.09, move_s=dear) is last
+    assert keep_unless_faster(last, new, last_s=new.seconds * 1.11, move_s=dear) is new
 
 
 def test_a_standing_split_is_predicted_as_it_was_chosen() -> None:
     args = {"generator": SMALL, "verifier": VERIFIER_7B}
     for kv_bytes in (300 * MIB, 1500 * MIB, 9000 * MIB):
         for link in (None, LINK):
-            split = best_split(LEVEL, **args, kv_bytes=kv_bytes, link=link)
-            assert predicted(split, LEVEL, **args, link=link) == pytest.approx(split.seconds)
+            split = choose_split(LEVEL, **args, kv_bytes=kv_bytes, link=link)
+            assert predict_seconds(split, LEVEL, **args, link=link) == pytest.approx(split.seconds)
     longer = replace(LEVEL, context_tokens=10**6, live_tokens=10**6)
-    assert predicted(split_of(300 * MIB), longer, **args) is None
-    away = best_split(LEVEL, **args, kv_bytes=600 * MIB, link=LINK)
-    assert predicted(away, LEVEL, **args) is None
+    assert predict_seconds(split_of(300 * MIB), longer, **args) is None
+    away = choose_split(LEVEL, **args, kv_bytes=600 * MIB, link=LINK)
+    assert predict_seconds(away, LEVEL, **args) is None

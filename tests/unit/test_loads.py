@@ -1,16 +1,17 @@
-"""The load of a level, of one tree and of several runs; whose turn it is."""
+"""The load of a level, of one tree and of several runs; which engine owns the memory."""
 
 from __future__ import annotations
 
 import pytest
 
-from flashedge.scheduling.kv.loads import FIRST_STEP_TOKENS, load_of, together
+from flashedge.scheduling.kv.loads import FIRST_STEP_TOKENS, combine_loads, estimate_load
+from flashedge.scheduling.kv.ownership import EngineRole, Ownership
 from flashedge.scheduling.kv.stages import Workload
-from flashedge.scheduling.kv.turns import Phase, Phases
 from flashedge.search.tree import ROOT, NodeStatus, Tree
 from flashedge.types import FinishReason, Granularity, NodeId, Segment
 
 STEP = Granularity(max_tokens=100)
+GENERATOR, VERIFIER = EngineRole.GENERATOR, EngineRole.VERIFIER
 
 
 def grown(tree: Tree, node: int, tokens: int) -> Tree:
@@ -27,13 +28,13 @@ def grown(tree: Tree, node: int, tokens: int) -> Tree:
 
 def test_the_first_level_shares_its_prompt() -> None:
     tree, _ = Tree.rooted(1).expand(ROOT, 4)
-    load = load_of(tree, 50, STEP)
+    load = estimate_load(tree, 50, STEP)
     expected = Workload(paths=4, context_tokens=50, live_tokens=50, step_tokens=FIRST_STEP_TOKENS)
     assert load == expected
-    assert load_of(tree, 50, Granularity(max_tokens=30)) == Workload(
+    assert estimate_load(tree, 50, Granularity(max_tokens=30)) == Workload(
         paths=4, context_tokens=50, live_tokens=50, step_tokens=30
     )
-    whole = load_of(tree, 50, Granularity(max_tokens=600, to_end=True))
+    whole = estimate_load(tree, 50, Granularity(max_tokens=600, to_end=True))
     assert whole is not None
     assert whole.step_tokens == 300
 
@@ -42,46 +43,47 @@ def test_shared_ancestors_count_once_and_dead_branches_not_at_all() -> None:
     tree, _ = Tree.rooted(1).expand(ROOT, 3)
     for node, tokens in ((1, 10), (2, 20), (3, 90)):
         tree = grown(tree, node, tokens)
-    assert load_of(tree, 50, STEP) is None
+    assert estimate_load(tree, 50, STEP) is None
     tree, _ = tree.expand(NodeId(1), 2)
     tree, _ = tree.expand(NodeId(2), 1)
-    load = load_of(tree, 50, STEP)
+    load = estimate_load(tree, 50, STEP)
     assert load == Workload(
         paths=3, context_tokens=(60 + 60 + 70) // 3, live_tokens=80, step_tokens=40
     )
 
 
-def test_what_still_grows_counts_beside_what_begins() -> None:
+def test_a_path_that_still_grows_counts_beside_a_new_one() -> None:
     tree, _ = Tree.rooted(1).expand(ROOT, 2)
     tree = grown(tree, 1, 10)
     tree, _ = tree.expand(NodeId(1), 1)
-    load = load_of(tree, 50, STEP)
+    load = estimate_load(tree, 50, STEP)
     assert load is not None
     assert load.paths == 2
 
 
-def test_runs_share_no_kv() -> None:
+def test_the_loads_of_several_runs_are_added_up() -> None:
     a = Workload(paths=4, context_tokens=100, live_tokens=200, step_tokens=40)
     b = Workload(paths=1, context_tokens=300, live_tokens=300, step_tokens=90)
-    assert together([a, b]) == Workload(
+    assert combine_loads([a, b]) == Workload(
         paths=5, context_tokens=140, live_tokens=500, step_tokens=50
     )
-    assert together([a]) == a
-    assert together([]) is None
+    assert combine_loads([a]) == a
+    assert combine_loads([]) is None
 
 
-def test_the_turn_passes_at_a_common_barrier() -> None:
-    phases = Phases().opened(Phase.GENERATE).opened(Phase.GENERATE)
-    phases = phases.closed(Phase.GENERATE).opened(Phase.VERIFY)  # the first run scores
-    assert phases.due is Phase.GENERATE  # the second one still generates
-    phases = phases.closed(Phase.GENERATE)
-    assert phases.due is Phase.VERIFY
-    passed = phases.passed()
-    assert (passed.turn, passed.due) == (Phase.VERIFY, Phase.VERIFY)
-    assert passed.closed(Phase.VERIFY).due is Phase.VERIFY  # nobody waits for the other
-    assert passed.closed(Phase.VERIFY).opened(Phase.GENERATE).due is Phase.GENERATE
+def test_the_memory_changes_hands_at_a_common_barrier() -> None:
+    state = Ownership().open_request(GENERATOR).open_request(GENERATOR)
+    state = state.close_request(GENERATOR).open_request(VERIFIER)  # the first run scores
+    assert state.next_owner is GENERATOR  # the second one still generates
+    state = state.close_request(GENERATOR)
+    assert state.next_owner is VERIFIER
+    state = state.give_to(VERIFIER)
+    assert (state.owner, state.next_owner) == (VERIFIER, VERIFIER)
+    state = state.close_request(VERIFIER)
+    assert state.next_owner is VERIFIER  # no request is open for the other engine
+    assert state.open_request(GENERATOR).next_owner is GENERATOR
 
 
-def test_nothing_is_closed_that_was_not_open() -> None:
-    with pytest.raises(ValueError, match="no request of phase verify"):
-        Phases().opened(Phase.GENERATE).closed(Phase.VERIFY)
+def test_only_an_open_request_can_be_closed() -> None:
+    with pytest.raises(ValueError, match="no verifier request"):
+        Ownership().open_request(GENERATOR).close_request(VERIFIER)

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from flashedge.config import load_config
-from flashedge.models.registry import Pair, find_pair
+from flashedge.models.registry import find_pair
+from flashedge.models.specs import Pair
 from flashedge.runtime import service
 from flashedge.runtime.kv import start_split as module
-from flashedge.runtime.kv.curves import curves_for
-from flashedge.runtime.kv.start_split import WIDE, start_split
-from flashedge.scheduling.kv.split import halves, predicted
+from flashedge.runtime.kv.curves import load_curves
+from flashedge.runtime.kv.start_split import WIDE, choose_start_split
+from flashedge.scheduling.kv.split import predict_seconds, split_evenly
 
 MIB = 1 << 20
 
@@ -32,16 +33,16 @@ def planned(environ: dict[str, str], each_bytes: int) -> Pair:
 
 def test_a_wide_level_is_faster_by_it_than_by_halves(environ: dict[str, str]) -> None:
     config, pair = load_config(environ=environ), planned(environ, 40 * MIB)
-    sizes = start_split(pair, config)
+    sizes = choose_start_split(pair, config)
     assert sum(sizes) == 80 * MIB
-    curves = curves_for(pair, config)
+    curves = load_curves(pair, config)
     costs = {
-        "generator": module._cost(curves.generator, pair.generator, config),
-        "verifier": module._cost(curves.verifier, pair.verifier, config),
+        "generator": module._build_cost(curves.generator, pair.generator, config),
+        "verifier": module._build_cost(curves.verifier, pair.verifier, config),
     }
-    half = halves(80 * MIB, **costs)
+    half = split_evenly(80 * MIB, **costs)
     split = replace(half, generator_bytes=sizes[0], verifier_bytes=sizes[1])
-    half_s, split_s = (predicted(each, WIDE, **costs) for each in (half, split))
+    half_s, split_s = (predict_seconds(each, WIDE, **costs) for each in (half, split))
     assert half_s is not None
     assert split_s is not None
     assert split_s < half_s
@@ -50,23 +51,23 @@ def test_a_wide_level_is_faster_by_it_than_by_halves(environ: dict[str, str]) ->
 def test_off_means_as_planned_or_as_configured(environ: dict[str, str]) -> None:
     pair = planned(environ, 40 * MIB)
     off: dict[str, object] = {"scheduling_kv_split": False}
-    assert start_split(pair, load_config(off, environ=environ)) == (40 * MIB, 40 * MIB)
+    assert choose_start_split(pair, load_config(off, environ=environ)) == (40 * MIB, 40 * MIB)
     given = {**off, "generator_kv_bytes": 50 * MIB}
-    assert start_split(pair, load_config(given, environ=environ)) == (50 * MIB, 40 * MIB)
+    assert choose_start_split(pair, load_config(given, environ=environ)) == (50 * MIB, 40 * MIB)
 
 
 def test_configured_sizes_are_divided_anew(environ: dict[str, str]) -> None:
     """As while runs go on: `kv_split` off is what keeps each to its own."""
     config = load_config({"generator_kv_bytes": 60 * MIB}, environ=environ)
-    sizes = start_split(planned(environ, 20 * MIB), config)
+    sizes = choose_start_split(planned(environ, 20 * MIB), config)
     assert sum(sizes) == 80 * MIB
-    assert sizes == start_split(planned(environ, 40 * MIB), load_config(environ=environ))
+    assert sizes == choose_start_split(planned(environ, 40 * MIB), load_config(environ=environ))
 
 
 def test_as_planned_where_it_does_not_hold_a_path(
     environ: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert start_split(planned(environ, MIB), load_config(environ=environ)) == (MIB, MIB)
+    assert choose_start_split(planned(environ, MIB), load_config(environ=environ)) == (MIB, MIB)
     assert "as planned" in caplog.text
 
 
@@ -78,4 +79,4 @@ def test_the_daemon_starts_its_engines_by_it(
     config = load_config(environ=environ)
     service.build(config)
     pair = find_pair("bundled", config)
-    assert given == [(pair, config, start_split(pair, config))]
+    assert given == [(pair, config, choose_start_split(pair, config))]

@@ -1,4 +1,4 @@
-"""The keeper of the KV memory, made once the engines are up."""
+"""Build the KV manager once the engines are up."""
 
 from __future__ import annotations
 
@@ -12,45 +12,55 @@ import psutil
 from flashedge.config import Config
 from flashedge.engine.base import EngineView, Generator, Verifier
 from flashedge.errors import FlashEdgeError
-from flashedge.models.kv_plan import kv_plan
-from flashedge.models.registry import Pair
+from flashedge.models.kv_plan import plan_kv
+from flashedge.models.specs import Pair
 from flashedge.runtime.kv.curves import Curves
-from flashedge.runtime.kv.manager import KvManager, Split
+from flashedge.runtime.kv.decide import ForcedSplit
+from flashedge.runtime.kv.manager import KvManager
 from flashedge.scheduling.costs.curves import CostCurve
 from flashedge.scheduling.kv.split import HostLink
 from flashedge.scheduling.kv.stages import EngineCost
 
 log = logging.getLogger(__name__)
 
-MOVES = {"os", "device"}  # `Health.kv_memory`: what one engine gives up the other can have
-# Turns predicted 8 % faster were 4 % slower on two cores (docs/log.md, 2026-11-22): memory that the
-# system had comes back page by page while an engine computes, which no change of turns shows
+MOVABLE = {"os", "device"}
+"""Values of `Health.kv_memory` with which one engine can use what the other gives up."""
+
 OS_MARGIN = 0.1
+"""Share of a level that alternating has to gain on a CPU.
+
+There, memory that went back to the system returns page by page while an engine computes, which the
+measured cost of a switch does not show: alternating that was predicted 8 % faster was 4 % slower on
+two cores (docs/log.md, 2026-11-22).
+"""
 
 
 async def build_manager(
     pair: Pair, generator: Generator, verifier: Verifier, curves: Curves, config: Config
 ) -> KvManager | None:
-    """Started. None where it is switched off, or the device keeps each engine's memory where it
-    is, or an engine does not answer: each keeps what it started with then."""
+    """Build and start the manager.
+
+    None if the split is switched off, if the memory can't move on this device, or if an engine does
+    not answer. Each engine then keeps the memory that it started with.
+    """
     mechanisms = {generator.health().kv_memory, verifier.health().kv_memory}
-    if not config.scheduling_kv_split or not mechanisms <= MOVES:
+    if not config.scheduling_kv_split or not mechanisms <= MOVABLE:
         return None
     try:
-        keeper = await build_manager_with(
+        manager = await build_manager_with(
             curves,
             generator,
             verifier,
-            kv_bytes=sum(kv_plan(pair, config)),
+            kv_bytes=sum(plan_kv(pair, config)),
             max_batch=config.max_num_seqs,
             offload=config.scheduling_offload,
-            folder_bytes=_free_bytes(config.state_dir),
+            folder_bytes=_count_free_bytes(config.state_dir),
         )
     except FlashEdgeError as error:
-        log.warning("KV memory stays as planned: %s", error.line)
+        log.warning("the KV memory stays as planned: %s", error.line)
         return None
-    await keeper.start()
-    return keeper
+    await manager.start()
+    return manager
 
 
 async def build_manager_with(
@@ -62,14 +72,17 @@ async def build_manager_with(
     max_batch: int,
     offload: bool,
     folder_bytes: int,
-    forced: Split | None = None,
+    forced: ForcedSplit | None = None,
 ) -> KvManager:
-    """Not started. kv_bytes: of both engines, as far as they can have it; folder_bytes: free where
-    KV that is offloaded may wait; forced: see `KvManager`."""
+    """Build the manager without starting it.
+
+    `kv_bytes` is for both engines, and is lowered to what their pools can hold. `folder_bytes` are
+    free where offloaded KV may wait in a file. `forced` decides instead of the search.
+    """
     views = await generator.view(), await verifier.view()
     costs = (
-        cost_seen(curves.generator, views[0], generator.max_model_len, max_batch),
-        cost_seen(curves.verifier, views[1], verifier.max_model_len, max_batch),
+        build_cost_from_view(curves.generator, views[0], generator.max_model_len, max_batch),
+        build_cost_from_view(curves.verifier, views[1], verifier.max_model_len, max_batch),
     )
     kv_bytes = min(kv_bytes, sum(view.blocks_total * view.block_bytes for view in views))
     link = None
@@ -78,7 +91,7 @@ async def build_manager_with(
         link = HostLink(
             bytes_per_s=curves.link_bytes_per_s,
             capacity_bytes=room,
-            switch_s=await _switch_s(generator, verifier),
+            switch_s=await _measure_switch(generator, verifier),
             margin=OS_MARGIN if generator.health().kv_memory == "os" else 0.0,
         )
     return KvManager(
@@ -86,9 +99,11 @@ async def build_manager_with(
     )
 
 
-def cost_seen(curve: CostCurve, view: EngineView, max_model_len: int, max_batch: int) -> EngineCost:
-    """Of an engine that runs: its blocks as they are."""
-    return cost_of(
+def build_cost_from_view(
+    curve: CostCurve, view: EngineView, max_model_len: int, max_batch: int
+) -> EngineCost:
+    """Describe a running engine, whose block size is known."""
+    return build_engine_cost(
         curve,
         token_bytes=view.block_bytes // view.block_tokens,
         block_tokens=view.block_tokens,
@@ -97,11 +112,14 @@ def cost_seen(curve: CostCurve, view: EngineView, max_model_len: int, max_batch:
     )
 
 
-def cost_of(
+def build_engine_cost(
     curve: CostCurve, *, token_bytes: int, block_tokens: int, max_model_len: int, max_batch: int
 ) -> EngineCost:
-    """An engine as the split sees it. token_bytes: of KV; max_model_len: of the longest request,
-    which its budget always holds."""
+    """Describe an engine for the split.
+
+    `token_bytes` is the KV of one token. The engine's budget always holds a request of
+    `max_model_len` tokens.
+    """
     return EngineCost(
         curve=curve,
         kv_bytes_per_token=token_bytes,
@@ -111,14 +129,14 @@ def cost_of(
     )
 
 
-def _free_bytes(folder: Path) -> int:
-    """On the disk that the folder is on, or will be."""
+def _count_free_bytes(folder: Path) -> int:
+    """Free bytes on the disk that holds the folder, or will hold it."""
     there = next(path for path in (folder, *folder.parents) if path.exists())
     return shutil.disk_usage(there).free
 
 
-async def _switch_s(generator: Generator, verifier: Verifier) -> float:
-    """Seconds that a change of turns takes with next to nothing to move."""
+async def _measure_switch(generator: Generator, verifier: Verifier) -> float:
+    """Seconds of one offload and one restore when there is next to nothing to move."""
     clock = asyncio.get_running_loop().time
     began = clock()
     for engine in (generator, verifier):

@@ -12,16 +12,18 @@ from dataclasses import dataclass
 from statistics import median
 
 from flashedge.config import Config
-from flashedge.engine.model_shape import model_shape
+from flashedge.engine.platform import device_kind
 from flashedge.errors import ConfigError, EngineError
-from flashedge.models.registry import ModelSpec, Pair, resolve_model
+from flashedge.models.checkpoint_shape import load_shape
+from flashedge.models.shape import ModelShape
+from flashedge.models.specs import Pair
 from flashedge.profiler.datasheet import sheet_of
 from flashedge.profiler.probes import DECODE, PREFILL
 from flashedge.profiler.profile import Model, Profile
 from flashedge.profiler.roofline import Sample
-from flashedge.runtime.profiles import device_kind, find_profile
+from flashedge.runtime.profiles import find_profile
 from flashedge.scheduling.costs.curves import CostCurve, MeasuredCurve, RooflineCurve, measured
-from flashedge.scheduling.costs.roofline import RTX_4090, Device, ModelShape, work_flops
+from flashedge.scheduling.costs.roofline import RTX_4090, Device, work_flops
 
 LINK_BYTES_PER_S = 1e9  # one way to host memory, before anything was moved: a slow guess
 ASSUMED_CPU = Device(
@@ -39,9 +41,9 @@ class Curves:
     source: str
 
 
-def curves_for(pair: Pair, config: Config) -> Curves:
+def load_curves(pair: Pair, config: Config) -> Curves:
     """By the pair's profile if it was made on what is here now. Raises CheckpointError."""
-    shapes = shape_of(pair.generator, config), shape_of(pair.verifier, config)
+    shapes = load_shape(pair.generator, config), load_shape(pair.verifier, config)
     found = find_profile(pair, config)
     if found.profile is None:
         device, named = _device()
@@ -52,23 +54,23 @@ def curves_for(pair: Pair, config: Config) -> Curves:
             link_bytes_per_s=LINK_BYTES_PER_S,
             source=f"roofline of {named} (profile: {found.why})",
         )
-    return curves_of(found.profile, shapes)
+    return build_curves(found.profile, shapes)
 
 
-def curves_of(profile: Profile, shapes: tuple[ModelShape, ModelShape]) -> Curves:
+def build_curves(profile: Profile, shapes: tuple[ModelShape, ModelShape]) -> Curves:
     """Raises ConfigError for a profile that lacks one of the two models."""
     models = {model.name: model for model in profile.models}
     if not {"generator", "verifier"} <= set(models):
         raise ConfigError("the profile has no curves of both models", hint="flashedge profile")
     return Curves(
-        generator=measured_curve(models["generator"], shapes[0]),
-        verifier=measured_curve(models["verifier"], shapes[1]),
+        generator=build_measured_curve(models["generator"], shapes[0]),
+        verifier=build_measured_curve(models["verifier"], shapes[1]),
         link_bytes_per_s=_link(profile),
         source=f"profile of {profile.made_at}{' (quick)' if profile.quick else ''}",
     )
 
 
-def measured_curve(model: Model, shape: ModelShape) -> MeasuredCurve:
+def build_measured_curve(model: Model, shape: ModelShape) -> MeasuredCurve:
     """A model's samples as whole tables; a model that does not decode costs nothing there."""
     prefill: dict[float, list[float]] = defaultdict(list)
     for sample in _of(model, PREFILL):
@@ -86,11 +88,6 @@ def measured_curve(model: Model, shape: ModelShape) -> MeasuredCurve:
         tokens=tokens,
         prefill=[median(prefill[count]) for count in tokens],
     )
-
-
-def shape_of(spec: ModelSpec, config: Config) -> ModelShape:
-    """Raises CheckpointError."""
-    return model_shape(resolve_model(spec, config), spec.dtype, spec.weights_bytes)
 
 
 def _of(model: Model, phase: str) -> Sequence[Sample]:

@@ -1,4 +1,4 @@
-"""A search that tells when a level of steps begins; else the search that it is given."""
+"""A search that reports when a level of steps begins, and otherwise does what it wraps does."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from flashedge.search.base import Command, Expand, Lookahead, Result, Search
 from flashedge.search.tree import Tree
 from flashedge.types import Limits, NodeId, Problem
 
-Told = Callable[[Tree, tuple[Expand, ...]], None]
+OnLevel = Callable[[Tree, tuple[Expand, ...]], None]
 
 
 @dataclass(frozen=True, slots=True)
 class LevelWatch:
-    """Implements search.base.Search. on_level: told of the tree and of all it is extended by."""
+    """Implements `search.base.Search`."""
 
     search: Search[Any]
-    on_level: Told
+    on_level: OnLevel
+    """Receives the tree and all expansions that begin together."""
 
     @property
     def name(self) -> str:
@@ -33,18 +34,18 @@ class LevelWatch:
         return self.search.scores_levels
 
     def start(self, problem: Problem, seed: int, limits: Limits) -> tuple[Any, tuple[Command, ...]]:
-        return self._told(*self.search.start(problem, seed, limits))
+        return self._report(*self.search.start(problem, seed, limits))
 
     def tell(self, state: Any, result: Result) -> tuple[Any, tuple[Command, ...]]:
-        return self._told(*self.search.tell(state, result))
+        return self._report(*self.search.tell(state, result))
 
     def conclude(self, state: Any) -> tuple[Any, tuple[Command, ...]]:
-        return self._told(*self.search.conclude(state))
+        return self._report(*self.search.conclude(state))
 
     def lookahead(self, state: Any, node: NodeId) -> Lookahead:
         return self.search.lookahead(state, node)
 
-    def _told(self, state: Any, commands: tuple[Command, ...]) -> tuple[Any, tuple[Command, ...]]:
+    def _report(self, state: Any, commands: tuple[Command, ...]) -> tuple[Any, tuple[Command, ...]]:
         expansions = tuple(c for c in commands if isinstance(c, Expand))
         if expansions:
             self.on_level(state.tree, expansions)

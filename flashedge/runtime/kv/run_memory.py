@@ -1,4 +1,4 @@
-"""A run's part in the KV memory: the load that it is, what it is told, what its record says."""
+"""A run's part in the KV memory: the load it reports, the events it receives, its record."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from flashedge.events import Event, KvSplitChanged, Offloaded
 from flashedge.runtime.kv.level_watch import LevelWatch
-from flashedge.scheduling.kv.loads import load_of
+from flashedge.scheduling.kv.loads import estimate_load
 from flashedge.scheduling.kv.split import KvSplit
 from flashedge.scheduling.kv.stages import Workload
 from flashedge.search.base import Expand, Search
@@ -15,32 +15,33 @@ from flashedge.search.tree import Tree
 
 
 class RunMemory:
-    """One run's part in it."""
+    """What the KV manager and one run know of each other."""
 
     def __init__(
-        self, changed: Callable[[], None], emit: Callable[[Event], None], *, baseline: bool
+        self, on_load: Callable[[], None], emit: Callable[[Event], None], *, baseline: bool
     ) -> None:
-        """changed: to be called when the load is another."""
+        """`on_load` is called when the run has another load."""
         self.baseline = baseline
         self.load: Workload | None = None
-        self._changed = changed
+        self._on_load = on_load
         self._emit = emit
         self._split: KvSplit | None = None
         self._curves: str | None = None
         self._counts = {"split_moves": 0, "offloads": 0}
 
-    def watched(self, search: Search[Any], prompt_tokens: int) -> Search[Any]:
-        """The search, whose levels are taken in."""
+    def watch(self, search: Search[Any], prompt_tokens: int) -> Search[Any]:
+        """Wrap the search so that the run reports the load of each level."""
 
-        def level(tree: Tree, expansions: tuple[Expand, ...]) -> None:
-            self.load = load_of(tree, prompt_tokens, expansions[0].granularity)
-            self._changed()
+        def report(tree: Tree, expansions: tuple[Expand, ...]) -> None:
+            self.load = estimate_load(tree, prompt_tokens, expansions[0].granularity)
+            self._on_load()
 
-        return LevelWatch(search, level)
+        return LevelWatch(search, report)
 
-    def split_is(self, split: KvSplit, curves: str) -> None:
+    def record_split(self, split: KvSplit, curves: str) -> None:
+        """Record the split in effect, and emit an event if its bytes changed."""
         last, self._split, self._curves = self._split, split, curves
-        if last is not None and same_bytes(last, split):
+        if last is not None and have_equal_bytes(last, split):
             return
         self._counts["split_moves"] += last is not None
         self._emit(
@@ -55,7 +56,7 @@ class RunMemory:
             )
         )
 
-    def tell(self, event: Event) -> None:
+    def emit(self, event: Event) -> None:
         self._counts["offloads"] += isinstance(event, Offloaded)
         self._emit(event)
 
@@ -73,9 +74,9 @@ class RunMemory:
 
 
 class FixedMemory:
-    """The naive twin: budgets stay as they were when the engines started."""
+    """The same for a run without a KV manager: budgets stay as they were at the engines' start."""
 
-    def watched(self, search: Search[Any], prompt_tokens: int) -> Search[Any]:
+    def watch(self, search: Search[Any], prompt_tokens: int) -> Search[Any]:
         return search
 
     @property
@@ -83,8 +84,8 @@ class FixedMemory:
         return {"curves": None}
 
 
-def same_bytes(a: KvSplit, b: KvSplit) -> bool:
-    """Whether they differ in batches alone, if at all."""
+def have_equal_bytes(a: KvSplit, b: KvSplit) -> bool:
+    """Whether two splits differ only in batches, if at all."""
     return (a.generator_bytes, a.verifier_bytes, a.offload) == (
         b.generator_bytes,
         b.verifier_bytes,

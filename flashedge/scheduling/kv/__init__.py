@@ -1,1 +1,1 @@
-"""How the KV memory is divided between generator and verifier."""
+"""Pure decisions about the KV memory: how it is divided, and which engine owns it."""

@@ -1,4 +1,4 @@
-"""The level of a search, as far as its tree tells, and those of several searches together."""
+"""Estimate the workload of the current level from a search's tree, and add up several searches."""
 
 from __future__ import annotations
 
@@ -8,33 +8,37 @@ from flashedge.scheduling.kv.stages import Workload
 from flashedge.search.tree import Node, NodeStatus, Tree
 from flashedge.types import Granularity
 
-FIRST_STEP_TOKENS = 64  # of a step, before one is known
+FIRST_STEP_TOKENS = 64
+"""Assumed length of a step before the tree has one."""
 
 
-def load_of(tree: Tree, prompt_tokens: int, step: Granularity) -> Workload | None:
-    """What is being generated now; None where nothing is. Steps are foreseen to be as long as the
-    mean of those that the tree has; before there is one, a path to its end as half of its limit."""
+def estimate_load(tree: Tree, prompt_tokens: int, step: Granularity) -> Workload | None:
+    """Describe what is being generated now. None if nothing is.
+
+    A step is expected to be as long as the mean step of the tree. Before there is one, a path that
+    is generated to its end is expected to take half of its limit.
+    """
     growing = [node for node in tree.nodes.values() if node.status is NodeStatus.GENERATING]
     if not growing:
         return None
     parents = {node.parent for node in growing if node.parent is not None}
     contexts = {parent: prompt_tokens + tree[parent].path_tokens for parent in parents}
     total = sum(contexts[n.parent] for n in growing if n.parent is not None)
-    shared = {at.id: at for parent in parents for at in tree.path(parent)}
-    live = prompt_tokens + sum(_tokens(node) for node in shared.values())
-    steps = [_tokens(node) for node in tree.nodes.values() if node.segment is not None]
+    ancestors = {at.id: at for parent in parents for at in tree.path(parent)}
+    live = prompt_tokens + sum(_count_tokens(node) for node in ancestors.values())
+    steps = [_count_tokens(node) for node in tree.nodes.values() if node.segment is not None]
     first = step.max_tokens // 2 if step.to_end else FIRST_STEP_TOKENS
     mean = round(sum(steps) / len(steps)) if steps else first
-    return _workload(len(growing), total, live, max(1, min(mean, step.max_tokens)))
+    return _build_workload(len(growing), total, live, max(1, min(mean, step.max_tokens)))
 
 
-def together(loads: Iterable[Workload]) -> Workload | None:
-    """Of runs that share the engines and no KV; None of none."""
+def combine_loads(loads: Iterable[Workload]) -> Workload | None:
+    """Add up runs that share the engines but no KV. None if there is no run."""
     found = list(loads)
     if not found:
         return None
     paths = sum(load.paths for load in found)
-    return _workload(
+    return _build_workload(
         paths,
         sum(load.paths * load.context_tokens for load in found),
         sum(load.live_tokens for load in found),
@@ -42,7 +46,8 @@ def together(loads: Iterable[Workload]) -> Workload | None:
     )
 
 
-def _workload(paths: int, total_tokens: int, live_tokens: int, step_tokens: int) -> Workload:
+def _build_workload(paths: int, total_tokens: int, live_tokens: int, step_tokens: int) -> Workload:
+    """`total_tokens` counts shared tokens once per path, `live_tokens` once in all."""
     context = total_tokens // paths
     return Workload(
         paths=paths,
@@ -52,5 +57,5 @@ def _workload(paths: int, total_tokens: int, live_tokens: int, step_tokens: int)
     )
 
 
-def _tokens(node: Node) -> int:
+def _count_tokens(node: Node) -> int:
     return 0 if node.segment is None else len(node.segment.token_ids)

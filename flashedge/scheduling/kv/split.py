@@ -1,7 +1,9 @@
-"""How the KV memory is divided between generator and verifier.
+"""Choose how the KV memory is divided between generator and verifier.
 
-A linear search over the verifier's share, everything left being the generator's. Or both get all
-of it in turn, the other's KV waiting in host memory (offload), when that is faster.
+There are two ways. Either the engines share the memory: a linear search over the verifier's share
+finds the fastest division, and the generator gets the rest. Or they own all of it alternately,
+while the other engine's KV waits in host memory (offload). The faster way is taken.
+
 Ref: arXiv 2509.00195 §4.3 (Eq. 1, dual strategy). Departures: docs/adr/0006.
 """
 
@@ -13,51 +15,57 @@ from itertools import compress
 from math import inf
 
 from flashedge.errors import ConfigError
-from flashedge.scheduling.kv.stages import EngineCost, Option, Stage, Workload
+from flashedge.scheduling.kv.stages import BatchChoice, EngineCost, Stage, Workload
 
-ROUNDING = 1e-12  # times that differ by less are equal
+ROUNDING = 1e-12
+"""Times that differ by a smaller share than this are equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostLink:
-    """Where KV goes to wait. bytes_per_s: one way, to pinned memory if that is used;
-    capacity_bytes: room for one engine's KV; switch_s: pause, release and resume of one phase
-    switch; margin: share of a level that turns have to gain to be taken, counted as their cost."""
+    """The way to the place where offloaded KV waits."""
 
     bytes_per_s: float
+    """Speed one way, to pinned memory if that is used."""
     capacity_bytes: int
+    """Room for one engine's KV."""
     switch_s: float = 0.0
+    """Seconds to pause one engine and resume the other when there is nothing to move."""
     margin: float = 0.0
+    """Share of a level that alternating has to gain before it is chosen. Counted as its cost."""
 
-    def seconds(self, kv_bytes: int) -> float:
-        """To save so many bytes and to restore them; infinite where there is no room."""
+    def estimate_round_trip(self, kv_bytes: int) -> float:
+        """Seconds to save and restore so many bytes. Infinite if they don't fit."""
         return 2 * kv_bytes / self.bytes_per_s if kv_bytes <= self.capacity_bytes else inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KvSplit:
-    """Bytes of both engines, and how many paths each is taken to compute at once; generate_s,
-    verify_s, transfer_s: predicted seconds of a level. offload: each has its bytes only while the
-    other's KV is away; what a side keeps is then saved and restored (generator_saved,
-    verifier_saved), else dropped."""
+    """A division of the KV memory, with the seconds that a level is predicted to take under it."""
 
     generator_bytes: int
     verifier_bytes: int
     decode_batch: int
+    """Paths that the generator is assumed to decode at once."""
     prefill_batch: int
+    """Paths that the verifier is assumed to score at once."""
     generate_s: float
     verify_s: float
     transfer_s: float = 0.0
+    """Seconds to move KV to host memory and back."""
     offload: bool = False
+    """Whether the engines alternate: each has its bytes only while the other is offloaded."""
     generator_saved: bool = False
+    """With `offload`: whether the generator's KV is saved and restored, or else dropped."""
     verifier_saved: bool = False
+    """The same for the verifier's KV."""
 
     @property
     def seconds(self) -> float:
         return self.generate_s + self.verify_s + self.transfer_s
 
 
-def best_split(
+def choose_split(
     load: Workload,
     *,
     generator: EngineCost,
@@ -65,27 +73,31 @@ def best_split(
     kv_bytes: int,
     link: HostLink | None = None,
 ) -> KvSplit:
-    """The fastest way to spend `kv_bytes` on a level of `load`; of equally fast ones that with the
-    largest decode batch. Where all paths of both fit, they share what is left in proportion: means
-    stand for heavy tails. Without `link` nothing is offloaded.
+    """Find the fastest way to spend `kv_bytes` on a level of `load`.
 
-    Raises ConfigError when the memory does not hold one path.
+    Among equally fast ways the one with the largest decode batch is taken. If all paths of both
+    engines fit, the spare memory is divided in proportion, since some steps are much longer than
+    the mean. Without `link` nothing is offloaded.
+
+    Raises ConfigError if the memory does not hold one path.
     """
     decode = _Side(Stage(generator, load, decodes=True), kv_bytes)
     prefill = _Side(Stage(verifier, load, decodes=False), kv_bytes)
-    if not (decode.options and prefill.options):
-        raise _too_little(decode, prefill, load, kv_bytes, link)
-    found = [] if link is None else [_in_turn(decode, prefill, kv_bytes, link)]
-    if (split := _shared(decode, prefill, kv_bytes)) is not None:
-        found.insert(0, split)  # first among equals
-    if not found:
-        raise _too_little(decode, prefill, load, kv_bytes, link)
-    return min(found, key=lambda split: split.seconds)
+    if not (decode.choices and prefill.choices):
+        raise _build_error(decode, prefill, load, kv_bytes, link)
+    splits = [] if link is None else [_alternate(decode, prefill, kv_bytes, link)]
+    if (split := _divide(decode, prefill, kv_bytes)) is not None:
+        splits.insert(0, split)  # of two equally fast ways `min` takes the first
+    if not splits:
+        raise _build_error(decode, prefill, load, kv_bytes, link)
+    return min(splits, key=lambda split: split.seconds)
 
 
-def halves(kv_bytes: int, *, generator: EngineCost, verifier: EngineCost) -> KvSplit:
-    """Half and half, but for an engine that needs more to hold a request of full length. Nothing is
-    predicted."""
+def split_evenly(kv_bytes: int, *, generator: EngineCost, verifier: EngineCost) -> KvSplit:
+    """Give each engine half, or more if it needs more for one request of full length.
+
+    Predicts no times.
+    """
     share = max(kv_bytes // 2, verifier.least_bytes)
     share = min(share, kv_bytes - generator.least_bytes)
     return KvSplit(
@@ -98,7 +110,7 @@ def halves(kv_bytes: int, *, generator: EngineCost, verifier: EngineCost) -> KvS
     )
 
 
-def predicted(
+def predict_seconds(
     split: KvSplit,
     load: Workload,
     *,
@@ -106,18 +118,22 @@ def predicted(
     verifier: EngineCost,
     link: HostLink | None = None,
 ) -> float | None:
-    """Seconds of a level of `load` under a standing split; None if a path does not fit, or the
-    split offloads and there is no `link` any more."""
+    """Predict the seconds of a level of `load` under the current split.
+
+    None if a path does not fit, or if the split offloads but `link` is None.
+    """
     decode = _Side(Stage(generator, load, decodes=True), split.generator_bytes)
     prefill = _Side(Stage(verifier, load, decodes=False), split.verifier_bytes)
-    if not (decode.options and prefill.options) or (split.offload and link is None):
+    if not (decode.choices and prefill.choices) or (split.offload and link is None):
         return None
     if link is not None and split.offload:
-        return _in_turn(decode, prefill, split.generator_bytes, link).seconds
-    return decode.seconds(split.generator_bytes) + prefill.seconds(split.verifier_bytes)
+        return _alternate(decode, prefill, split.generator_bytes, link).seconds
+    return decode.estimate_seconds(split.generator_bytes) + prefill.estimate_seconds(
+        split.verifier_bytes
+    )
 
 
-def settled(
+def keep_unless_faster(
     last: KvSplit | None,
     new: KvSplit,
     *,
@@ -125,17 +141,18 @@ def settled(
     move_s: float = 0.0,
     least_gain: float = 0.02,
 ) -> KvSplit:
-    """Hysteresis: `last` unless a level under `new` is faster by `least_gain`, a share of it, and
-    by as much as the move takes.
+    """Apply hysteresis: keep `last` unless `new` makes a level clearly faster.
 
-    last_s: what a level takes now under `last` (see `predicted`), None: it no longer fits.
+    The gain must be at least `least_gain` (a share of the level) and at least `move_s`, the time
+    of the move. `last_s` is what a level takes under `last` (see `predict_seconds`); None means
+    that the level no longer fits.
     """
     if last is None or last_s is None:
         return new
     return new if last_s - new.seconds >= max(least_gain * new.seconds, move_s) else last
 
 
-def refitted(
+def refit_split(
     split: KvSplit,
     load: Workload,
     *,
@@ -143,80 +160,86 @@ def refitted(
     verifier: EngineCost,
     link: HostLink | None = None,
 ) -> KvSplit:
-    """A standing split with the batches and the times that it has for another load, which it must
-    hold one path of; `link` must be there if it offloads."""
+    """Keep the bytes of `split`, and compute its batches and times for another load.
+
+    One path of `load` must fit, and `link` must be given if the split offloads.
+    """
     decode = _Side(Stage(generator, load, decodes=True), split.generator_bytes)
     prefill = _Side(Stage(verifier, load, decodes=False), split.verifier_bytes)
     if split.offload:
-        assert link is not None, "it offloads"
-        return _in_turn(decode, prefill, split.generator_bytes, link)
+        assert link is not None, "the split offloads"
+        return _alternate(decode, prefill, split.generator_bytes, link)
     return replace(
         split,
-        decode_batch=decode.stage.largest_batch(split.generator_bytes),
-        prefill_batch=prefill.options[-1].batch,
-        generate_s=decode.seconds(split.generator_bytes),
-        verify_s=prefill.seconds(split.verifier_bytes),
+        decode_batch=decode.stage.find_largest_batch(split.generator_bytes),
+        prefill_batch=prefill.choices[-1].batch,
+        generate_s=decode.estimate_seconds(split.generator_bytes),
+        verify_s=prefill.estimate_seconds(split.verifier_bytes),
     )
 
 
 class _Side:
-    """A stage, and its options within all of the memory."""
+    """A stage and its choices within all of the memory."""
 
     def __init__(self, stage: Stage, kv_bytes: int) -> None:
         self.stage = stage
-        self.options = stage.options(kv_bytes)
-        self._from = [option.kv_bytes for option in self.options]
+        self.choices = stage.list_choices(kv_bytes)
+        self._from = [choice.kv_bytes for choice in self.choices]
 
     @property
     def bends(self) -> list[int]:
-        """Bytes between which `seconds` falls evenly."""
+        """Bytes between which `estimate_seconds` falls evenly."""
         return [*self._from, self.stage.whole]
 
-    def option(self, kv_bytes: int) -> Option:
-        """The last that fits: there must be one."""
-        return self.options[bisect_right(self._from, kv_bytes) - 1]
+    def find_choice(self, kv_bytes: int) -> BatchChoice:
+        """The last choice that fits. There must be one."""
+        return self.choices[bisect_right(self._from, kv_bytes) - 1]
 
-    def seconds(self, kv_bytes: int) -> float:
-        """Of the level, with what of the live tree's KV fits into so much memory."""
-        _, _, kept_s, lost_s = self.options[bisect_right(self._from, kv_bytes) - 1]
-        return kept_s + self.stage.missing(kv_bytes) * (lost_s - kept_s)
+    def estimate_seconds(self, kv_bytes: int) -> float:
+        """Seconds of the level, with as much of the live tree's KV as fits into `kv_bytes`."""
+        _, _, kept_s, lost_s = self.choices[bisect_right(self._from, kv_bytes) - 1]
+        return kept_s + self.stage.estimate_missing(kv_bytes) * (lost_s - kept_s)
 
 
-def _shared(decode: _Side, prefill: _Side, kv_bytes: int) -> KvSplit | None:
-    """The linear search: every share of the verifier at which one of both begins to fare
-    differently; between two of them the time changes evenly, so none is faster. None: they do
-    not fit beside each other."""
-    least, most = prefill.options[0].kv_bytes, kv_bytes - decode.options[0].kv_bytes
+def _divide(decode: _Side, prefill: _Side, kv_bytes: int) -> KvSplit | None:
+    """Share the memory: search every verifier share at which one engine's choice changes.
+
+    Between two of these shares the time changes evenly, so no share between them is faster. None
+    if the two engines do not fit beside each other.
+    """
+    least, most = prefill.choices[0].kv_bytes, kv_bytes - decode.choices[0].kv_bytes
     if least > most:
         return None
     whole = decode.stage.whole, prefill.stage.whole
     spare = kv_bytes - sum(whole)
-    if spare >= 0:  # all fits: what neither is known to need is headroom
+    if spare >= 0:  # all paths fit: divide the spare memory in proportion
         share = whole[1] + spare * whole[1] // sum(whole)
     else:
         shares = {*prefill.bends, *[kv_bytes - bend for bend in decode.bends]}
         share, best_s = least, inf
         for other in sorted(shares):  # the first of equals leaves the generator most
             if least <= other <= most:
-                seconds = decode.seconds(kv_bytes - other) + prefill.seconds(other)
+                seconds = decode.estimate_seconds(kv_bytes - other)
+                seconds += prefill.estimate_seconds(other)
                 if seconds < best_s:
                     share, best_s = other, seconds * (1 - ROUNDING)
     return KvSplit(
         generator_bytes=kv_bytes - share,
         verifier_bytes=share,
-        decode_batch=decode.stage.largest_batch(kv_bytes - share),
-        prefill_batch=prefill.option(share).batch,
-        generate_s=decode.seconds(kv_bytes - share),
-        verify_s=prefill.seconds(share),
+        decode_batch=decode.stage.find_largest_batch(kv_bytes - share),
+        prefill_batch=prefill.find_choice(share).batch,
+        generate_s=decode.estimate_seconds(kv_bytes - share),
+        verify_s=prefill.estimate_seconds(share),
     )
 
 
-def _in_turn(decode: _Side, prefill: _Side, kv_bytes: int, link: HostLink) -> KvSplit:
-    """All memory to each in its phase. KV that is worth less than its way is dropped, not moved."""
+def _alternate(decode: _Side, prefill: _Side, kv_bytes: int, link: HostLink) -> KvSplit:
+    """Give all memory to each engine while it works. KV that is cheaper to compute than to move is
+    dropped."""
     sides = decode, prefill
-    kept_s = [side.seconds(kv_bytes) for side in sides]
-    move_s = [link.seconds(min(kv_bytes, side.stage.whole)) for side in sides]
-    lost_s = [side.options[-1].lost_s for side in sides]
+    kept_s = [side.estimate_seconds(kv_bytes) for side in sides]
+    move_s = [link.estimate_round_trip(min(kv_bytes, side.stage.whole)) for side in sides]
+    lost_s = [side.choices[-1].lost_s for side in sides]
     saved = [kept + move <= lost for kept, move, lost in zip(kept_s, move_s, lost_s, strict=True)]
     stage_s = [
         kept if save else lost for kept, lost, save in zip(kept_s, lost_s, saved, strict=True)
@@ -225,8 +248,8 @@ def _in_turn(decode: _Side, prefill: _Side, kv_bytes: int, link: HostLink) -> Kv
     return KvSplit(
         generator_bytes=kv_bytes,
         verifier_bytes=kv_bytes,
-        decode_batch=decode.stage.largest_batch(kv_bytes),
-        prefill_batch=prefill.options[-1].batch,
+        decode_batch=decode.stage.find_largest_batch(kv_bytes),
+        prefill_batch=prefill.choices[-1].batch,
         generate_s=stage_s[0],
         verify_s=stage_s[1],
         transfer_s=moving_s + link.margin * (sum(stage_s) + moving_s),
@@ -236,10 +259,10 @@ def _in_turn(decode: _Side, prefill: _Side, kv_bytes: int, link: HostLink) -> Kv
     )
 
 
-def _too_little(
+def _build_error(
     decode: _Side, prefill: _Side, load: Workload, kv_bytes: int, link: HostLink | None
 ) -> ConfigError:
-    one = decode.stage.bytes_for(1), prefill.stage.bytes_for(1)
+    one = decode.stage.count_bytes(1), prefill.stage.count_bytes(1)
     least = max(one) if link else sum(one)
     return ConfigError(
         f"{kv_bytes} bytes of KV memory do not hold one path of "

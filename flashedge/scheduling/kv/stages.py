@@ -1,13 +1,14 @@
-"""What a level of a search costs one engine under a given KV memory.
+"""Estimate what one level of a search costs an engine that has a given amount of KV memory.
 
-A level: `paths` paths are continued by a step each (generator), then the steps are scored
-(verifier). Both engines keep the KV of the live paths and compute only what it lacks. Paths come in
-prefix order, so one after another adds to the first one's context what it does not share with its
-neighbour. Once the live paths do not fit together they run in rounds, and of what the next level
-would re-use there is what the last round left: the level's order turns, so that is used first, and
-the rest is computed again.
+In a level the generator continues `paths` paths by one step each; then the verifier scores the
+steps. Both engines keep the KV of the live paths and compute only what is missing. Paths run in
+prefix order, so each path after the first adds only what it does not share with its neighbour.
 
-Ref: arXiv 2509.00195 §4.3, Eq. (1), which is the case of no context: docs/adr/0006.
+If the live paths do not fit together, they run in rounds. What the next level can reuse is then
+what the last round left in memory. The order is reversed at every level, so that part is used
+first; the rest is computed again.
+
+Ref: arXiv 2509.00195 §4.3, Eq. (1), which is the case without context. Departures: docs/adr/0006.
 """
 
 from __future__ import annotations
@@ -22,53 +23,59 @@ from flashedge.scheduling.costs.curves import CostCurve
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """One level. paths: to be continued; context_tokens: mean tokens of a path before the level,
-    prompt included; live_tokens: distinct tokens of all contexts together, shared ones counted
-    once; step_tokens: mean tokens that a path grows by. Raises ValueError for what can't be."""
+    """One level of a search. Raises ValueError for impossible figures."""
 
     paths: int
+    """Paths to continue."""
     context_tokens: int
+    """Mean tokens of a path before the level, prompt included."""
     live_tokens: int
+    """Distinct tokens of all contexts together: shared prefixes count once."""
     step_tokens: int
+    """Mean tokens by which a path grows."""
 
     def __post_init__(self) -> None:
         if self.paths < 1 or self.step_tokens < 1 or self.context_tokens < 0:
-            raise ValueError(f"no level of a search: {self}")
+            raise ValueError(f"not a level of a search: {self}")
         if not self.context_tokens <= self.live_tokens <= self.paths * self.context_tokens:
-            raise ValueError(f"live_tokens can't be those of {self.paths} contexts: {self}")
+            raise ValueError(f"{self.paths} contexts can't have these live_tokens: {self}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCost:
-    """An engine as the split sees it. max_batch: sequences in one engine step; least_bytes: the
-    engine's budget never goes below (one request of full length)."""
+    """What the split knows of an engine."""
 
     curve: CostCurve
     kv_bytes_per_token: int
     block_tokens: int = 1
     max_batch: int = 1 << 30
+    """Most sequences in one engine step."""
     least_bytes: int = 0
+    """The smallest budget: KV of one request of full length."""
 
 
 RoundTimes = Callable[[int], tuple[float, float]]
-"""Paths at once -> seconds of a round with all of the live tree's KV there, and with none of it."""
+"""Batch size -> seconds of a round with the whole live tree's KV in memory, and with none of it."""
 
 
-class Option(NamedTuple):
-    """From `kv_bytes` on, `batch` paths fit at once. kept_s, lost_s: seconds of the level at the
-    best with all of the live tree's KV there and with none of it, by batches up to that one. A
-    tuple: hundreds are made in a search."""
+class BatchChoice(NamedTuple):
+    """From `kv_bytes` on, `batch` paths fit at once.
+
+    A tuple, because one search makes hundreds of them.
+    """
 
     kv_bytes: int
     batch: int
     kept_s: float
+    """Seconds of the level, with the best batch up to this one, if the live tree's KV was kept."""
     lost_s: float
+    """The same if all of that KV was lost."""
 
 
 class Stage:
-    """One engine's part of a level. decodes: it generates the step; else it computes it at once.
+    """One engine's part of a level: the generator decodes the steps, the verifier prefills them.
 
-    one, whole: bytes in which one path, all paths fit with their steps; round_s: see `RoundTimes`.
+    `one` and `whole` are the bytes in which one path and all paths fit, with their steps.
     """
 
     def __init__(self, engine: EngineCost, load: Workload, *, decodes: bool) -> None:
@@ -76,53 +83,60 @@ class Stage:
         self.max_batch = min(load.paths, engine.max_batch)
         size, context, step = engine.block_tokens, load.context_tokens, load.step_tokens
         others = load.live_tokens - context  # what the paths after the first add to its context
-        # a step begins and ends within a block: half of one each, on average
-        own = step + size - 1 if context else _whole(step, size)
-        self._one = engine.kv_bytes_per_token * _whole(context + step, size)
+        # A step begins and ends within a block: half a block is unused at each end, on average.
+        own = step + size - 1 if context else _round_up(step, size)
+        self._one = engine.kv_bytes_per_token * _round_up(context + step, size)
         self._next = engine.kv_bytes_per_token * (own + -(-others // max(1, load.paths - 1)))
         self._least = engine.least_bytes
         lost = load.live_tokens / load.paths  # each prefix is computed once a level
-        self.round_s = (_decoding if decodes else _scoring)(engine.curve, context, step, lost)
-        self.one, self.whole = self.bytes_for(1), self.bytes_for(self.paths)
+        time_rounds = _time_decode_rounds if decodes else _time_prefill_rounds
+        self.estimate_round: RoundTimes = time_rounds(engine.curve, context, step, lost)
+        self.one, self.whole = self.count_bytes(1), self.count_bytes(self.paths)
 
-    def bytes_for(self, batch: int) -> int:
-        """KV of `batch` neighbours in prefix order, with their steps: the first in whole blocks, of
-        the others what they need on average."""
+    def count_bytes(self, batch: int) -> int:
+        """Bytes of KV of `batch` neighbours in prefix order, with their steps.
+
+        The first path takes whole blocks, each other one what it needs on average.
+        """
         return max(self._one + (batch - 1) * self._next, self._least)
 
-    def largest_batch(self, kv_bytes: int) -> int:
-        """Paths that fit at once, at most all of them; 0 if not even one does."""
+    def find_largest_batch(self, kv_bytes: int) -> int:
+        """Most paths that fit at once. 0 if not even one does."""
         if kv_bytes < self.one:
             return 0
         return min(1 + (kv_bytes - self._one) // self._next, self.max_batch)
 
-    def missing(self, kv_bytes: int) -> float:
-        """Share of the live tree's KV that is gone when its turn comes: all where one path fits."""
+    def estimate_missing(self, kv_bytes: int) -> float:
+        """Share of the live tree's KV that was evicted before it could be reused.
+
+        It is 1 if only one path fits.
+        """
         if kv_bytes >= self.whole:
             return 0.0
         rest = (self.paths - 1) * self._next
         return (self.whole - kv_bytes) / rest
 
-    def options(self, kv_bytes: int) -> list[Option]:
-        """What the engine can do within `kv_bytes`, by rising memory; times fall, or stay.
+    def list_choices(self, kv_bytes: int) -> list[BatchChoice]:
+        """List the batches worth considering within `kv_bytes`, by rising memory and falling time.
 
-        Looked at is the smallest batch of each number of rounds: any other of as many rounds has
-        more work in each, and needs more memory.
+        For each number of rounds only the smallest batch counts: any larger batch with as many
+        rounds does more work in each and needs more memory.
         """
-        found: list[Option] = []
+        choices: list[BatchChoice] = []
         least_kept_s = least_lost_s = math.inf
-        for rounds, batch in reversed(self._rounds(kv_bytes)):
-            kept_s, lost_s = self.round_s(batch)
+        for rounds, batch in reversed(self._list_rounds(kv_bytes)):
+            kept_s, lost_s = self.estimate_round(batch)
             kept_s, lost_s = rounds * kept_s, rounds * lost_s
             if kept_s < least_kept_s or lost_s < least_lost_s:
                 least_kept_s, least_lost_s = min(kept_s, least_kept_s), min(lost_s, least_lost_s)
-                found.append(Option(self.bytes_for(batch), batch, least_kept_s, least_lost_s))
-        return found
+                needed = self.count_bytes(batch)
+                choices.append(BatchChoice(needed, batch, least_kept_s, least_lost_s))
+        return choices
 
-    def _rounds(self, kv_bytes: int) -> list[tuple[int, int]]:
-        """(rounds, paths in each), rising rounds, falling batches down to one."""
+    def _list_rounds(self, kv_bytes: int) -> list[tuple[int, int]]:
+        """(rounds, paths in each), by rising rounds, down to one path in each."""
         found, paths = [], self.paths
-        batch = self.largest_batch(kv_bytes)
+        batch = self.find_largest_batch(kv_bytes)
         while batch:
             rounds = -(-paths // batch)
             batch = -(-paths // rounds)
@@ -131,27 +145,27 @@ class Stage:
         return found
 
 
-def _decoding(curve: CostCurve, context: int, step: int, lost: float) -> RoundTimes:
-    """A step of each path; what is lost of its context is computed before."""
+def _time_decode_rounds(curve: CostCurve, context: int, step: int, lost: float) -> RoundTimes:
+    """Compute the lost context of each path again, then decode a step of each."""
     decode_s = curve.decode_at(context + step / 2)
-    again_s = curve.prefill_at(context - lost, lost) if lost else _nothing
+    again_s = curve.prefill_at(context - lost, lost) if lost else _take_no_time
 
-    def seconds(batch: int) -> tuple[float, float]:
+    def estimate(batch: int) -> tuple[float, float]:
         kept_s = step * decode_s(batch)
         return kept_s, kept_s + again_s(batch)
 
-    return seconds
+    return estimate
 
 
-def _scoring(curve: CostCurve, context: int, step: int, lost: float) -> RoundTimes:
-    """A step of each path at once, together with what is lost of its context."""
+def _time_prefill_rounds(curve: CostCurve, context: int, step: int, lost: float) -> RoundTimes:
+    """Prefill the step of each path, together with its lost context."""
     kept_s, lost_s = curve.prefill_at(context, step), curve.prefill_at(context - lost, step + lost)
     return lambda batch: (kept_s(batch), lost_s(batch))
 
 
-def _nothing(batch: int) -> float:
+def _take_no_time(batch: int) -> float:
     return 0.0
 
 
-def _whole(tokens: int, size: int) -> int:
+def _round_up(tokens: int, size: int) -> int:
     return -(-tokens // size) * size

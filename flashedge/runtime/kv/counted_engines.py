@@ -1,6 +1,6 @@
-"""Engines that tell when a request to them is open: by that the KV memory changes hands.
+"""Engines that report their open requests, from which the KV manager knows who needs the memory.
 
-They pass everything on as it is. A request to an engine whose KV is away waits inside it.
+They pass everything on unchanged. A request to an engine that is offloaded waits inside it.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ from flashedge.engine.base import (
 )
 from flashedge.engine.proxy import E, Passing
 
-Open = Callable[[], AbstractContextManager[None]]
+CountRequest = Callable[[], AbstractContextManager[None]]
+"""Makes a context that is entered for as long as a request is open."""
 
 
-class _Shared(Passing[E]):
-    """opened: a context for as long as a request is open."""
-
-    def __init__(self, engine: E, opened: Open) -> None:
+class _CountedEngine(Passing[E]):
+    def __init__(self, engine: E, count_request: CountRequest) -> None:
         super().__init__(engine)
-        self._opened = opened
+        self._count_request = count_request
 
 
-class SharedGenerator(_Shared[Generator]):
+class CountedGenerator(_CountedEngine[Generator]):
     """Implements `engine.base.Generator`."""
 
     @property
@@ -43,15 +42,15 @@ class SharedGenerator(_Shared[Generator]):
         return self._engine.codec
 
     async def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
-        with self._opened():
+        with self._count_request():
             async with aclosing(self._engine.extend(request)) as stream:
                 async for chunk in stream:
                     yield chunk
 
 
-class SharedVerifier(_Shared[Verifier]):
+class CountedVerifier(_CountedEngine[Verifier]):
     """Implements `engine.base.Verifier`."""
 
     async def score(self, request: ScoreRequest) -> StepScores:
-        with self._opened():
+        with self._count_request():
             return await self._engine.score(request)
