@@ -197,8 +197,18 @@ def trace_settings(
     return found
 
 
+def check_exposure(config: Config) -> None:
+    """Raises ConfigError when other machines could reach the daemon without a key."""
+    if not config.is_loopback and not config.api_key:
+        raise ConfigError(
+            f"other machines can reach the host {config.host}, and no API key is set",
+            hint="set FLASHEDGE_API_KEY, or serve this machine only: --host 127.0.0.1",
+            param="api_key",
+        )
+
+
 def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
-    """The known name that `name` most likely means."""
+    """The known name that is most like `name`."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return close[0] if close else None
 

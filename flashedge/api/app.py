@@ -23,8 +23,8 @@ from flashedge.api.guard import Guard
 from flashedge.api.openai import openai_router
 from flashedge.api.runs import runs_router
 from flashedge.api.system import system_router
-from flashedge.config import Config
-from flashedge.errors import ConfigError, FlashEdgeError
+from flashedge.config import Config, check_exposure
+from flashedge.errors import FlashEdgeError
 from flashedge.models.registry import find_pair
 from flashedge.models.specs import Pair
 
@@ -38,12 +38,7 @@ def create_app(service: ServicePort, config: Config, pair: Pair | None = None) -
     needed) while they load; the server's end stops the service. Raises ConfigError when it would
     serve other machines without a key.
     """
-    if not config.is_loopback and not config.api_key:
-        raise ConfigError(
-            f"host {config.host} can be reached by other machines and no API key is set",
-            hint="set FLASHEDGE_API_KEY, or bind to 127.0.0.1",
-            param="api_key",
-        )
+    check_exposure(config)
     served = pair or find_pair(service.pair, config)
     defaults = Defaults(
         sampling=served.sampling,

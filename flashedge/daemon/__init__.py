@@ -1,1 +1,1 @@
-"""The daemon as a process: its life, its control from outside, its files."""
+"""The daemon as a process: how it runs, how others control it, which files it writes."""

@@ -1,4 +1,4 @@
-"""Starting, finding, awaiting and stopping a daemon from another process."""
+"""Start, find, await and stop a daemon from another process."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from flashedge.client.async_client import AsyncClient
 from flashedge.client.sync_client import Client, from_body
 from flashedge.config import Config
 from flashedge.daemon.files import (
-    Record,
-    already_runs,
+    DaemonRecord,
+    already_running_error,
     find,
-    holder,
+    find_holder,
     output_path,
     prepare_state_dir,
 )
@@ -28,26 +28,27 @@ from flashedge.errors import DaemonError, EngineError, FlashEdgeError
 
 __all__ = ["connect", "connect_async", "ensure", "find", "start", "stop", "wait_ready"]
 
-READY_TIMEOUT_S = 600.0  # large models load for minutes
+READY_TIMEOUT_S = 600.0  # large models take minutes to load
 STOP_TIMEOUT_S = 20.0
 PRODUCT = (sys.executable, "-P", "-m", "flashedge.daemon")
 _POLL_S = 0.1
+_SEE_LOG = "to see its log: flashedge logs"
 
 
 def connect(config: Config) -> Client:
     """A client of the running daemon. Raises DaemonError when there is none."""
-    return Client(_running(config).url, api_key=config.api_key)
+    return Client(_find_running(config).url, api_key=config.api_key)
 
 
 def connect_async(config: Config) -> AsyncClient:
-    """The same for an event loop."""
-    return AsyncClient(_running(config).url, api_key=config.api_key)
+    """An asynchronous client of the running daemon. Raises DaemonError when there is none."""
+    return AsyncClient(_find_running(config).url, api_key=config.api_key)
 
 
-def _running(config: Config) -> Record:
+def _find_running(config: Config) -> DaemonRecord:
     record = find(config)
     if record is None:
-        raise DaemonError("no daemon runs", hint="flashedge up")
+        raise DaemonError("no daemon is running", hint="to start one: flashedge up")
     return record
 
 
@@ -56,14 +57,14 @@ def start(
     values: Mapping[str, object] | None = None,
     command: Sequence[str] = PRODUCT,
 ) -> subprocess.Popen[bytes]:
-    """Start a daemon in a session of its own; `values` are settings given explicitly.
+    """Start a daemon in its own session, with the explicit settings `values`.
 
-    Raises ConfigError when the state folder can't be written, DaemonError when one runs. Says
-    nothing about whether the daemon comes up: see `wait_ready`.
+    Returns at once; `wait_ready` waits until it serves. Raises ConfigError when the state folder
+    can't be written, DaemonError when a daemon is already running.
     """
     prepare_state_dir(config)
-    if (pid := holder(config)) is not None:
-        raise already_runs(config, pid)
+    if (pid := find_holder(config)) is not None:
+        raise already_running_error(config, pid)
     folders = {k: getattr(config, k) for k in ("state_dir", "cache_dir", "config_dir")}
     given = {**folders, **{k: v for k, v in (values or {}).items() if v is not None}}
     options = [part for k, v in given.items() for part in ("--set", f"{k}={v}")]
@@ -85,40 +86,40 @@ def wait_ready(
     process: subprocess.Popen[bytes] | None = None,
     timeout_s: float = READY_TIMEOUT_S,
     on_state: Callable[[str], None] = lambda state: None,
-) -> Record:
+) -> DaemonRecord:
     """Wait until the daemon serves.
 
-    Raises the error that the daemon gave, EngineError when an engine failed for good, DaemonError
-    when it ended without a word or took too long.
+    Raises the error that the daemon reported, EngineError when an engine failed for good,
+    DaemonError when the daemon ended without a report or took too long.
     """
     until = time.monotonic() + timeout_s
     while time.monotonic() < until:
         if process is not None and process.poll() is not None:
-            raise told_error(config, process.returncode)
+            raise read_error(config, process.returncode)
         record = find(config)
         if record is not None and process is not None and record.pid != process.pid:
-            record = None  # another's: ours is about to find that out and end
+            record = None  # another daemon was faster; ours will notice and end
         health = _health(config, record)
         state = str(health.get("status"))
         if record is not None and state in ("ready", "degraded"):
             return record
         if state == "failed":
-            detail = health.get("detail") or "it did not say why"
-            raise EngineError(f"the engines did not start: {detail}", hint="flashedge logs")
-        if process is None and record is None and holder(config) is None:
-            raise DaemonError("the daemon stopped while it was starting", hint="flashedge logs")
+            detail = health.get("detail") or "no reason is known"
+            raise EngineError(f"the engines did not start: {detail}", hint=_SEE_LOG)
+        if process is None and record is None and find_holder(config) is None:
+            raise DaemonError("the daemon stopped while it was starting", hint=_SEE_LOG)
         on_state(state if record is not None and "status" in health else "loading")
         time.sleep(_POLL_S)
-    raise DaemonError(f"the daemon was not ready after {timeout_s:.0f} s", hint="flashedge logs")
+    raise DaemonError(f"the daemon was not ready after {timeout_s:.0f} s", hint=_SEE_LOG)
 
 
 def ensure(
     config: Config,
     on_state: Callable[[str], None] = lambda state: None,
     command: Sequence[str] = PRODUCT,
-) -> Record:
-    """A ready daemon: the one that runs, else a new one. Raises like `wait_ready`."""
-    if holder(config) is not None:
+) -> DaemonRecord:
+    """The running daemon, or a new one, once it is ready. Raises like `wait_ready`."""
+    if find_holder(config) is not None:
         return wait_ready(config, on_state=on_state)
     process: subprocess.Popen[bytes] | None = None
     try:
@@ -126,19 +127,23 @@ def ensure(
         process = start(config, given, command)
         return wait_ready(config, process, on_state=on_state)
     except DaemonError:
-        if holder(config) in (None, process.pid if process else None):
+        if find_holder(config) in (None, process.pid if process else None):
             raise
-        return wait_ready(config, on_state=on_state)  # somebody else's was quicker
+        return wait_ready(config, on_state=on_state)  # another daemon was faster
     except (EngineError, KeyboardInterrupt):
         stop(config)
         raise
 
 
 def stop(config: Config, timeout_s: float = STOP_TIMEOUT_S) -> int | None:
-    """Stop the daemon; its pid, or None when none ran. Raises DaemonError if it won't die."""
-    pid = holder(config)
+    """Stop the daemon and wait until its process has ended.
+
+    Returns its pid, or None when no daemon ran. Raises DaemonError when it does not end.
+    """
+    pid = find_holder(config)
     if pid is None:
         return None
+    has_ended = _watch_end(pid)
     for number, patience_s in ((signal.SIGTERM, timeout_s), (signal.SIGKILL, 5.0)):
         try:
             os.kill(pid, number)
@@ -150,29 +155,46 @@ def stop(config: Config, timeout_s: float = STOP_TIMEOUT_S) -> int | None:
             raise DaemonError(f"the daemon (process {pid}) belongs to another user") from error
         until = time.monotonic() + patience_s
         while time.monotonic() < until:
-            if holder(config) != pid:
+            if has_ended():
                 return pid
             time.sleep(0.05)
     raise DaemonError(f"the daemon (process {pid}) does not end", hint=f"kill -9 {pid}")
 
 
-def told_error(config: Config, returncode: int) -> FlashEdgeError:
-    """What a daemon that ended said about it, in its own words."""
+def _watch_end(pid: int) -> Callable[[], bool]:
+    """A function that tells whether the process `pid` of now has ended."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+    except psutil.NoSuchProcess:
+        return lambda: True
+
+    def has_ended() -> bool:
+        try:
+            return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+
+    return has_ended
+
+
+def read_error(config: Config, returncode: int) -> FlashEdgeError:
+    """The error with which a daemon ended, from its output."""
     try:
         lines = output_path(config).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
     for line in reversed(lines):
         if line.startswith(ERROR_MARK):
-            told = json.loads(line.removeprefix(ERROR_MARK))
-            return from_body({"error": told}, 500)
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+            return from_body({"error": json.loads(line.removeprefix(ERROR_MARK))}, 500)
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
     return DaemonError(
-        f"the daemon ended at once (exit code {returncode}): {last[:200]}", hint="flashedge logs"
+        f"the daemon ended at once (exit code {returncode}): {last[:200]}", hint=_SEE_LOG
     )
 
 
-def _health(config: Config, record: Record | None) -> dict[str, Any]:
+def _health(config: Config, record: DaemonRecord | None) -> dict[str, Any]:
     if record is None:
         return {}
     with contextlib.suppress(DaemonError), Client(record.url, api_key=config.api_key) as client:

@@ -1,8 +1,9 @@
-"""What the daemon leaves in the state folder: the lock, the record of itself, its logs.
+"""The daemon's files in the state folder: the lock, the record and the logs.
 
-The lock is the truth: a POSIX record lock, which ends with its process however that ends and is
-not inherited by the engine processes. `daemon.json` only says where a live daemon listens; one
-left by a daemon that was killed means nothing.
+The lock decides whether a daemon runs. It is a POSIX record lock: the system releases it when the
+process ends, however it ends, and the engine processes do not inherit it. The record,
+`daemon.json`, says where a running daemon listens. A killed daemon leaves its record behind, so a
+record without the lock means nothing.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ _FLOCK = "hhqqi4x"  # struct flock on 64-bit Linux
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """Where a daemon listens. started_at: unix seconds."""
+class DaemonRecord:
+    """Where a daemon listens and what it serves."""
 
     pid: int
     host: str
     port: int
     pair: str
     started_at: float
+    """Unix seconds."""
+
     version: str
 
     @property
@@ -48,12 +51,12 @@ def record_path(config: Config) -> Path:
 
 
 def log_path(config: Config) -> Path:
-    """The daemon's own log, rotated."""
+    """The daemon's log, which rotates."""
     return config.state_dir / "logs" / "daemon.log"
 
 
 def output_path(config: Config) -> Path:
-    """What the daemon and its engines print, since its last start."""
+    """The output of the daemon and its engines since the last start."""
     return config.state_dir / "logs" / "daemon.out"
 
 
@@ -69,24 +72,26 @@ def prepare_state_dir(config: Config) -> None:
 
 
 def state_error(config: Config, error: OSError) -> ConfigError:
-    """What an OSError in the state folder means to a user."""
+    """An OSError in the state folder, worded for users."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return ConfigError(f"no space left for the state folder {config.state_dir}")
+        return ConfigError(
+            f"the disk of the state folder {config.state_dir} is full", hint="free some space"
+        )
     return ConfigError(
         f"can't write the state folder {config.state_dir}: {error.strerror}",
-        hint="set FLASHEDGE_HOME or FLASHEDGE_STATE_DIR to a folder that you may write",
+        hint="set FLASHEDGE_HOME or FLASHEDGE_STATE_DIR to a folder that you can write",
     )
 
 
-def already_runs(config: Config, pid: int | None) -> DaemonError:
+def already_running_error(config: Config, pid: int | None) -> DaemonError:
     return DaemonError(
-        f"a daemon already runs (process {pid}) with state folder {config.state_dir}",
-        hint="flashedge down stops it",
+        f"a daemon is already running (process {pid}) with the state folder {config.state_dir}",
+        hint="to stop it: flashedge down",
     )
 
 
 class Lock:
-    """Held by the one daemon of a state folder for as long as its process lives."""
+    """The lock that the one daemon of a state folder holds while its process lives."""
 
     def __init__(self, config: Config) -> None:
         """Raises DaemonError naming the process that holds it."""
@@ -97,24 +102,24 @@ class Lock:
             self._file.close()
             if error.errno not in (errno.EACCES, errno.EAGAIN):
                 raise state_error(config, error) from error
-            raise already_runs(config, holder(config)) from error
+            raise already_running_error(config, find_holder(config)) from error
 
     def release(self) -> None:
         self._file.close()
 
 
-def holder(config: Config) -> int | None:
-    """The pid of the daemon that holds the lock, if one does."""
+def find_holder(config: Config) -> int | None:
+    """The pid of the daemon that holds the lock. None when no daemon runs."""
     try:
         with lock_path(config).open("r+") as file:
-            asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-            kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, asked))
+            query = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+            kind, _, _, _, pid = struct.unpack(_FLOCK, fcntl.fcntl(file, fcntl.F_GETLK, query))
     except (FileNotFoundError, PermissionError):
         return None
     return None if kind == fcntl.F_UNLCK else int(pid)
 
 
-def write_record(config: Config, record: Record) -> None:
+def write_record(config: Config, record: DaemonRecord) -> None:
     """Raises ConfigError when the state folder can't be written."""
     path = record_path(config)
     try:
@@ -125,16 +130,16 @@ def write_record(config: Config, record: Record) -> None:
         raise state_error(config, error) from error
 
 
-def read_record(config: Config) -> Record | None:
-    """The record, whether its daemon lives or not; None when there is none that makes sense."""
+def read_record(config: Config) -> DaemonRecord | None:
+    """The record, even of a daemon that has ended. None when it is missing or damaged."""
     try:
-        return Record(**json.loads(record_path(config).read_text(encoding="utf-8")))
+        return DaemonRecord(**json.loads(record_path(config).read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
         return None
 
 
-def find(config: Config) -> Record | None:
-    """The live daemon of this state folder, once it listens."""
-    pid = holder(config)
+def find(config: Config) -> DaemonRecord | None:
+    """The running daemon of this state folder. None before it listens."""
+    pid = find_holder(config)
     record = read_record(config)
     return record if pid is not None and record is not None and record.pid == pid else None

@@ -1,13 +1,14 @@
-"""The daemon's process: `python -m flashedge.daemon`. Its life, nothing of what it serves.
+"""The daemon's process: `python -m flashedge.daemon`.
 
-In this order, so that what is wrong is said in milliseconds: configuration, state folder, lock,
-port; then the slow imports, the service, the server.
+It reads the configuration, takes the lock and opens the port before the slow imports, so that a
+mistake is reported within milliseconds. Then it builds the service and starts the server.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import json
 import logging
 import logging.handlers
@@ -20,10 +21,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from flashedge import __version__
-from flashedge.config import Config, load_config
+from flashedge.config import Config, check_exposure, load_config
 from flashedge.daemon.files import (
+    DaemonRecord,
     Lock,
-    Record,
     log_path,
     prepare_state_dir,
     read_record,
@@ -31,16 +32,16 @@ from flashedge.daemon.files import (
     state_error,
     write_record,
 )
-from flashedge.errors import ConfigError, DaemonError, FlashEdgeError
+from flashedge.errors import DaemonError, FlashEdgeError
 
 log = logging.getLogger("flashedge.daemon")
-GRACE_S = 5  # for open connections, once their runs are over
+GRACE_S = 5  # open connections may take so long to close, once their runs are over
 ERROR_MARK = "flashedge-daemon-error "
 App = Any
 
 
 def make_app(config: Config) -> App:
-    """The product's application. Imports vLLM's world, so only called once the port is ours."""
+    """The application with real engines. Its imports are slow."""
     from flashedge.api.app import create_app
     from flashedge.runtime import service
 
@@ -54,13 +55,13 @@ def serve(config: Config, make: Callable[[Config], App] = make_app) -> None:
     lock = Lock(config)
     listening: socket.socket | None = None
     try:
-        _log_to(config)
+        _configure_logging(config)
         reap_orphans(config)
         listening = bind(config.host, config.port)
         port = listening.getsockname()[1]
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, _exit)
-        record = Record(
+            signal.signal(number, _exit_on_signal)
+        record = DaemonRecord(
             pid=os.getpid(),
             host=config.host,
             port=port,
@@ -69,7 +70,7 @@ def serve(config: Config, make: Callable[[Config], App] = make_app) -> None:
             version=__version__,
         )
         write_record(config, record)
-        log.info("daemon %s starts, pair %s, %s", __version__, config.pair, record.url)
+        log.info("FlashEdge %s starts: pair %s at %s", __version__, config.pair, record.url)
         server = _server(make(config), config)
         server.run(sockets=[listening])
         if not server.started:
@@ -87,45 +88,42 @@ def serve(config: Config, make: Callable[[Config], App] = make_app) -> None:
         lock.release()
 
 
-def check_exposure(config: Config) -> None:
-    """Raises ConfigError when others than this machine could reach a daemon without a key."""
-    if not config.is_loopback and not config.api_key:
-        raise ConfigError(
-            f"host {config.host} can be reached from other machines and no key is set",
-            hint="set FLASHEDGE_API_KEY, or host 127.0.0.1",
-            param="host",
-        )
-
-
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises DaemonError saying why the address can't be had."""
+    """A listening socket. Raises DaemonError when the address can't be used."""
     try:
         found = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)
         family, kind, proto, _, address = found[0]
     except OSError as error:
-        raise DaemonError(f"{host} is no address of this machine ({error.strerror})") from error
-    made = socket.socket(family, kind, proto)
-    try:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(address)
-        made.listen(256)
-    except OSError as error:
-        made.close()
-        in_use = "is in use by another program" if error.errno == 98 else str(error.strerror)
         raise DaemonError(
-            f"port {port} on {host}: {in_use}",
-            hint="choose another with flashedge up --port N, or FLASHEDGE_PORT",
+            f"{host} is not an address of this machine ({error.strerror})",
+            hint="to serve this machine only: flashedge up --host 127.0.0.1",
+            param="host",
+        ) from error
+    listening = socket.socket(family, kind, proto)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(address)
+        listening.listen(256)
+    except OSError as error:
+        listening.close()
+        if error.errno == errno.EADDRINUSE:
+            message = f"another program already uses port {port} on {host}"
+        else:
+            message = f"can't listen on port {port} of {host}: {error.strerror}"
+        raise DaemonError(
+            message,
+            hint="choose another port: flashedge up --port N, or set FLASHEDGE_PORT",
             param="port",
         ) from error
-    made.set_inheritable(False)
-    return made
+    listening.set_inheritable(False)
+    return listening
 
 
 def reap_orphans(config: Config) -> None:
-    """Kill engines that outlived a killed daemon. Only called with the lock held.
+    """Kill engines that outlived a killed daemon. The caller holds the lock.
 
-    They are in the dead daemon's session and name vLLM or the daemon in their command line; a
-    session whose leader lives is somebody else's.
+    An orphan is in the session of the dead daemon and has vLLM or FlashEdge in its command line. A
+    session whose leader is alive belongs to another program.
     """
     import psutil
 
@@ -137,12 +135,14 @@ def reap_orphans(config: Config) -> None:
             command = " ".join(process.cmdline()).lower()
             ours = "vllm" in command or "flashedge" in command
             if ours and os.getsid(process.pid) == before.pid:
-                log.warning("killing process %d, left by daemon %d", process.pid, before.pid)
+                log.warning(
+                    "killing process %d that daemon %d left behind", process.pid, before.pid
+                )
                 process.kill()
 
 
 def kill_children(grace_s: float = 0.5) -> None:
-    """End every process that this one started: asked first, then forced."""
+    """Terminate every process that this one started, and kill those that stay."""
     import psutil
 
     children = psutil.Process().children(recursive=True)
@@ -158,8 +158,8 @@ def kill_children(grace_s: float = 0.5) -> None:
 def _server(app: App, config: Config) -> Any:
     """A uvicorn server that ends the application before it waits for open connections.
 
-    uvicorn itself waits first, and a stream ends only when its run does. With `idle_timeout_s` it
-    ends by itself once nobody has asked anything for that long.
+    uvicorn itself waits first, but a stream ends only when its run does. With `idle_timeout_s` the
+    server stops after that time without a request.
     """
     import uvicorn
 
@@ -167,7 +167,7 @@ def _server(app: App, config: Config) -> Any:
         async def on_tick(self, counter: int) -> bool:
             limit = config.idle_timeout_s
             if limit is not None and app.state.service.idle_s > limit:
-                log.info("idle for %g s: stopping", limit)
+                log.info("no request for %g s: the daemon stops", limit)
                 self.should_exit = True
             return bool(await super().on_tick(counter))
 
@@ -189,12 +189,12 @@ def _server(app: App, config: Config) -> Any:
     )
 
 
-def _exit(number: int, _frame: object) -> NoReturn:
+def _exit_on_signal(number: int, _frame: object) -> NoReturn:
     raise SystemExit(0 if number == signal.SIGTERM else 130)
 
 
-def _log_to(config: Config) -> None:
-    """All of this process's logging into one rotating file, and to stderr in the foreground."""
+def _configure_logging(config: Config) -> None:
+    """Log into one rotating file, and in a terminal to stderr too."""
     try:
         file = logging.handlers.RotatingFileHandler(
             log_path(config), maxBytes=5 << 20, backupCount=3, encoding="utf-8"
@@ -211,7 +211,10 @@ def _log_to(config: Config) -> None:
 
 
 def main(argv: Sequence[str] | None = None, make: Callable[[Config], App] = make_app) -> int:
-    """The process's exit code. On an error, one marked line on stderr for whoever started us."""
+    """Run the daemon and return its exit code.
+
+    A detached daemon writes an error as one marked line to stderr, for the process that started it.
+    """
     parser = argparse.ArgumentParser(prog="python -m flashedge.daemon", description=serve.__doc__)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="values")
     parser.add_argument("--detached", action="store_true", help=argparse.SUPPRESS)
@@ -220,8 +223,8 @@ def main(argv: Sequence[str] | None = None, make: Callable[[Config], App] = make
         serve(load_config(dict(v.split("=", 1) for v in given.values)), make)
     except FlashEdgeError as error:
         if given.detached:
-            told = {"message": str(error), "hint": error.hint, "code": error.code}
-            print(ERROR_MARK + json.dumps(told), file=sys.stderr, flush=True)
+            body = {"message": str(error), "hint": error.hint, "code": error.code}
+            print(ERROR_MARK + json.dumps(body), file=sys.stderr, flush=True)
         else:
             print(f"error: {error.line}", file=sys.stderr, flush=True)
         return error.exit_code

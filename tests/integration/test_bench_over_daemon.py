@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from flashedge.benchmark.ladder import rungs
+from flashedge.benchmark.ladder import find_rungs
 from flashedge.benchmark.live import Course, carried_out
 from flashedge.benchmark.live_run import LiveRun, compared
 from flashedge.config import load_config
-from flashedge.daemon.files import holder
+from flashedge.daemon.files import find_holder
 from flashedge.files.problems import FileProblem
 
 SIMULATED = (sys.executable, str(Path(__file__).with_name("sim_daemon.py")))
@@ -23,7 +23,7 @@ def test_each_rung_is_run_and_builds_the_same_trees(
     monkeypatch.setenv("FLASHEDGE_HOME", str(tmp_path))
     config = load_config()
     course = Course(
-        rungs=rungs(["suffix"]),
+        rungs=find_rungs(["suffix"]),
         problems=tuple(
             FileProblem(index=i, id=i, text=f"How many are left of {i}?") for i in range(2)
         ),
@@ -44,7 +44,7 @@ def test_each_rung_is_run_and_builds_the_same_trees(
     assert all(row["same_trees"] == 1 for row in rows.values())
     assert rows["suffix"]["problems"] == 2
     assert all(run.goodput > 0 and run.seconds >= run.generate_s for run in runs)
-    assert holder(config) is None
+    assert find_holder(config) is None
     missing = runs.pop(5)
     done = {run.which for run in runs}
     carried_out(course, config, said.append, runs.append, kept=done, command=SIMULATED)

@@ -13,7 +13,7 @@ from flashedge.cli.main import main
 from flashedge.client.async_client import AsyncClient
 from flashedge.client.sync_client import Client
 from flashedge.daemon import control as daemon_control
-from flashedge.daemon.files import Record
+from flashedge.daemon.files import DaemonRecord
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ def cli_for(
 
 def with_daemon(monkeypatch: pytest.MonkeyPatch, daemon: FakeDaemon) -> FakeDaemon:
     """Make the commands find `daemon` running."""
-    record = Record(
+    record = DaemonRecord(
         pid=4242, host="127.0.0.1", port=8642, pair="bundled", started_at=1.7e9, version="0"
     )
 

@@ -1,6 +1,6 @@
-"""A daemon whose application is a stub: the product's process life without engines.
+"""A daemon whose application is a stub: the real process without engines.
 
-Run as a program with the daemon's own arguments. STUB_* variables say how it misbehaves.
+Run it as a program with the daemon's own arguments. STUB_* variables make it misbehave.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ def make_stub(config: Config) -> Any:
         raise RuntimeError("boom")
     if behaviour == "child":
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-    ready_at = time.monotonic() + float(os.environ.get("STUB_LOADS_S", "0"))
+    loads_s = float(os.environ.get("STUB_LOADS_S", "0"))
+    ready_at = 0.0
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
+        nonlocal ready_at
         if scope["type"] == "lifespan":
+            ready_at = time.monotonic() + loads_s
             while True:
                 message = await receive()
                 await send({"type": message["type"] + ".complete"})
@@ -36,7 +39,7 @@ def make_stub(config: Config) -> Any:
         state = "ready" if time.monotonic() >= ready_at else "starting"
         if behaviour == "failed":
             state = "failed"
-        body = f'{{"status": "{state}", "detail": "as told"}}'.encode()
+        body = f'{{"status": "{state}", "detail": "no memory"}}'.encode()
         headers = [(b"content-type", b"application/json")]
         code = 200 if state == "ready" else 503
         await send({"type": "http.response.start", "status": code, "headers": headers})
@@ -46,4 +49,7 @@ def make_stub(config: Config) -> Any:
 
 
 if __name__ == "__main__":
-    sys.exit(daemon.main(make=make_stub))
+    code = daemon.main(make=make_stub)
+    if os.environ.get("STUB_BEHAVIOUR") == "lingers":
+        time.sleep(1.5)
+    sys.exit(code)

@@ -49,7 +49,7 @@ def test_what_is_refused(cli: Cli, problems: str, monkeypatch: pytest.MonkeyPatc
         done = cli("bench", "flashtts", *flags)
         assert (done.code, done.out) == (2, ""), said
         assert said in done.err
-    monkeypatch.setattr(daemon_files, "holder", lambda config: 4242)
+    monkeypatch.setattr(daemon_files, "find_holder", lambda config: 4242)
     done = cli("bench", "flashtts", "--problems", problems)
     assert done.code == 4
     assert "process 4242" in done.err

@@ -13,14 +13,15 @@ from cli_rig import Cli, cli_for
 from fake_nvml import FakeNvml
 from fake_probe import FakeProbe
 
-from flashedge.cli import daemon_cmds
+from flashedge.cli import profile
 from flashedge.cli.doctor import device_checks
 from flashedge.config import Config, load_config
 from flashedge.daemon import control as daemon_control
 from flashedge.daemon.files import prepare_state_dir
 from flashedge.engine.vllm import pair as vllm_pair
 from flashedge.errors import EngineError
-from flashedge.models.registry import Pair, find_pair
+from flashedge.models.registry import find_pair
+from flashedge.models.specs import Pair
 from flashedge.profiler import measure
 from flashedge.profiler.errors import ProfileError
 from flashedge.profiler.profile import Profile
@@ -141,7 +142,7 @@ def test_bad_input_is_refused_before_anything_starts(
 def test_a_running_daemon_is_not_disturbed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     from flashedge.daemon import files as daemon_files
 
-    monkeypatch.setattr(daemon_files, "holder", lambda config: 4242)
+    monkeypatch.setattr(daemon_files, "find_holder", lambda config: 4242)
     done = cli("profile")
     assert done.code == 4
     assert "a daemon runs (process 4242)" in done.err
@@ -204,7 +205,7 @@ def test_a_renewal_that_fails_stops_no_daemon(
     cli("profile", "--quick")
     spoil()
     FakePair.fails = EngineError("no memory")
-    daemon_cmds.renew(load_config())
+    profile.renew_profile(load_config())
     assert "not profiled: no memory" in capfd.readouterr().err
 
 

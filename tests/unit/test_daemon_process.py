@@ -1,4 +1,4 @@
-"""The daemon's life: started, found, awaited, stopped, killed; all that can be in its way."""
+"""The daemon as a process: starting, finding, awaiting and stopping it, and what can go wrong."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from flashedge.config import Config, load_config
+from flashedge.config import Config, check_exposure, load_config
 from flashedge.daemon import control, files
-from flashedge.daemon.process import bind, check_exposure, serve
+from flashedge.daemon.process import bind, serve
 from flashedge.errors import CheckpointError, ConfigError, DaemonError, EngineError
 
 STUB = (sys.executable, str(Path(__file__).with_name("stub_daemon.py")))
@@ -46,11 +46,11 @@ def up(config: Config) -> subprocess.Popen[bytes]:
     return process
 
 
-def test_up_find_and_down(config: Config) -> None:
+def test_a_daemon_is_started_found_and_stopped(config: Config) -> None:
     process = up(config)
     record = files.find(config)
     assert record is not None
-    assert record.pid == process.pid == files.holder(config)
+    assert record.pid == process.pid == files.find_holder(config)
     assert record.url == f"http://127.0.0.1:{config.port}"
     assert control.stop(config) == process.pid
     assert process.wait(5) == 0
@@ -60,39 +60,50 @@ def test_up_find_and_down(config: Config) -> None:
     assert "daemon stopped" in files.log_path(config).read_text()
 
 
-def test_second_daemon_names_the_first(config: Config) -> None:
+def test_stop_returns_once_the_process_has_ended(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STUB_BEHAVIOUR", "lingers")
+    process = up(config)
+    assert control.stop(config) == process.pid
+    assert process.poll() == 0
+
+
+def test_a_second_daemon_names_the_first(config: Config) -> None:
     first = up(config)
-    with pytest.raises(DaemonError, match=rf"already runs \(process {first.pid}\)"):
+    with pytest.raises(DaemonError, match=rf"is already running \(process {first.pid}\)"):
         start(config)
     arguments = [f"--set=state_dir={config.state_dir}", f"--set=port={config.port}"]
     second = subprocess.run([*STUB, *arguments], capture_output=True, text=True, timeout=20)
-    assert f"already runs (process {first.pid})" in second.stderr
+    assert f"is already running (process {first.pid})" in second.stderr
     assert second.returncode == DaemonError.exit_code
-    assert files.holder(config) == first.pid
+    assert files.find_holder(config) == first.pid
 
 
-def test_ensure_takes_the_running_one_and_starts_none(config: Config) -> None:
+def test_ensure_returns_the_running_daemon(config: Config) -> None:
     assert control.ensure(config, command=STUB).pid == control.ensure(config, command=STUB).pid
 
 
-def test_port_in_use(config: Config) -> None:
+def test_a_port_in_use_is_reported(config: Config) -> None:
     with bind("127.0.0.1", config.port):
         process = start(config)
-        with pytest.raises(DaemonError, match=f"port {config.port} on 127.0.0.1: is in use") as e:
+        with pytest.raises(
+            DaemonError, match=f"another program already uses port {config.port} on 127.0.0.1"
+        ) as e:
             control.wait_ready(config, process, timeout_s=20)
     assert "--port" in (e.value.hint or "")
     assert process.returncode == DaemonError.exit_code
     assert files.find(config) is None
 
 
-def test_stale_record_is_no_problem(config: Config) -> None:
+def test_a_stale_record_is_ignored(config: Config) -> None:
     files.prepare_state_dir(config)
-    record = files.Record(
+    record = files.DaemonRecord(
         pid=os.getpid(), host="127.0.0.1", port=1, pair="bundled", started_at=0, version="0"
     )
     files.write_record(config, record)
     assert files.find(config) is None
-    assert control.stop(config) is None  # and above all does not kill us
+    assert control.stop(config) is None  # it must not kill this process
     up(config)
     found = files.find(config)
     assert found is not None
@@ -100,13 +111,13 @@ def test_stale_record_is_no_problem(config: Config) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}'])
-def test_broken_record_is_no_problem(config: Config, text: str) -> None:
+def test_a_damaged_record_is_ignored(config: Config, text: str) -> None:
     files.prepare_state_dir(config)
     files.record_path(config).write_text(text)
     assert files.find(config) is None
 
 
-def test_killed_daemon_leaves_nothing_in_the_way(
+def test_a_new_daemon_starts_after_one_was_killed(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process = up(config)
@@ -129,14 +140,18 @@ def test_children_end_with_the_daemon(config: Config, monkeypatch: pytest.Monkey
     assert not alive
 
 
-def test_waits_while_it_loads(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_ready_waits_while_the_engines_load(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("STUB_LOADS_S", "0.6")
     states: list[str] = []
     control.wait_ready(config, start(config), timeout_s=20, on_state=states.append)
     assert "starting" in states
 
 
-def test_error_at_start_is_the_daemons_own(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_ready_raises_the_error_of_the_daemon(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("STUB_BEHAVIOUR", "bad checkpoint")
     process = start(config)
     with pytest.raises(CheckpointError, match=r"model\.safetensors is missing") as e:
@@ -145,37 +160,37 @@ def test_error_at_start_is_the_daemons_own(config: Config, monkeypatch: pytest.M
     assert process.returncode == CheckpointError.exit_code
 
 
-def test_crash_at_start_is_told(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_ready_reports_a_crash(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUB_BEHAVIOUR", "crash")
     with pytest.raises(DaemonError, match="boom"):
         control.wait_ready(config, start(config), timeout_s=20)
 
 
-def test_failed_engines_are_told(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wait_ready_reports_failed_engines(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STUB_BEHAVIOUR", "failed")
-    with pytest.raises(EngineError, match="as told"):
+    with pytest.raises(EngineError, match="no memory"):
         control.wait_ready(config, start(config), timeout_s=20)
 
 
-def test_interrupt_in_the_foreground(config: Config) -> None:
+def test_a_daemon_in_the_foreground_stops_on_interrupt(config: Config) -> None:
     files.prepare_state_dir(config)
     arguments = [f"--set=state_dir={config.state_dir}", f"--set=port={config.port}"]
     process = subprocess.Popen([*STUB, *arguments])
     control.wait_ready(config, process, timeout_s=20)
     process.send_signal(signal.SIGINT)
     assert process.wait(10) in (0, 130)
-    assert files.holder(config) is None
+    assert files.find_holder(config) is None
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_no_permission_by_mode(tmp_path: Path) -> None:
+def test_a_state_folder_without_permission_is_refused(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     config = load_config({}, {"FLASHEDGE_HOME": str(tmp_path / "home")})
     with pytest.raises(ConfigError, match="can't write the state folder"):
         control.start(config, {}, STUB)
 
 
-def test_state_folder_under_a_file(tmp_path: Path) -> None:
+def test_a_state_folder_below_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("a file where the folder should be")
     config = load_config({}, {"FLASHEDGE_HOME": str(tmp_path / "home")})
     with pytest.raises(ConfigError, match="can't write the state folder") as e:
@@ -183,21 +198,21 @@ def test_state_folder_under_a_file(tmp_path: Path) -> None:
     assert "FLASHEDGE_HOME" in (e.value.hint or "")
 
 
-def test_off_loopback_needs_a_key(tmp_path: Path) -> None:
+def test_a_host_that_others_can_reach_needs_a_key(tmp_path: Path) -> None:
     env = {"FLASHEDGE_HOME": str(tmp_path), "FLASHEDGE_HOST": "0.0.0.0"}
-    with pytest.raises(ConfigError, match="no key is set"):
+    with pytest.raises(ConfigError, match="no API key is set"):
         serve(load_config({}, env))
     check_exposure(load_config({"api_key": "k"}, env))
 
 
-def test_host_that_is_not_ours() -> None:
+def test_a_host_of_another_machine_is_refused() -> None:
     with pytest.raises(DaemonError):
         bind("192.0.2.1", 0)
-    with pytest.raises(DaemonError, match="no address"):
+    with pytest.raises(DaemonError, match="not an address"):
         bind("no.such.host.invalid", 0)
 
 
-def test_bad_setting_on_the_command_line(config: Config) -> None:
+def test_a_wrong_setting_on_the_command_line_is_refused(config: Config) -> None:
     done = subprocess.run([*STUB, "--set", "prot=1"], capture_output=True, text=True, timeout=20)
     assert done.returncode == 2
     assert "unknown key 'prot'" in done.stderr
@@ -205,8 +220,7 @@ def test_bad_setting_on_the_command_line(config: Config) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_starting_is_quick_to_fail(config: Config) -> None:
-    """A port in use is told before anything slow is imported."""
+def test_a_port_in_use_is_reported_before_the_slow_imports(config: Config) -> None:
     with bind("127.0.0.1", config.port):
         since = time.monotonic()
         code = f"""
@@ -221,9 +235,9 @@ print(code, heavy)
         assert time.monotonic() - since < 5
 
 
-def test_record_survives_json(config: Config) -> None:
+def test_the_record_is_read_back_from_its_file(config: Config) -> None:
     files.prepare_state_dir(config)
-    record = files.Record(pid=1, host="::", port=2, pair="p", started_at=3.0, version="4")
+    record = files.DaemonRecord(pid=1, host="::", port=2, pair="p", started_at=3.0, version="4")
     files.write_record(config, record)
     assert files.read_record(config) == record
     assert record.url == "http://[::1]:2"
