@@ -1,12 +1,18 @@
-"""The numbers that a text names, in digits or in English words.
+"""Numbers: the value of an answer that is one, and the values that a text names.
 
-Texts that differ only in a figure are alike by every measure of wording or meaning: "3 days" and
-"four days". So numbers are compared by value, beside the measure.
+Open-ended answers that differ only in a figure ("3 days", "four days") are alike by every measure
+of wording or meaning, so their numbers are compared by value as well.
 """
 
 from __future__ import annotations
 
 import re
+from fractions import Fraction
+
+_MAX_DIGITS = 1000
+_INTEGER = re.compile(r"-?\d+")
+_DECIMAL = re.compile(r"-?\d+\.\d+")
+_FRACTION = re.compile(r"(-?\d+)/(\d+)")
 
 _WORDS = """
 zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
@@ -23,11 +29,26 @@ _SCALES = {"dozen": 12, "hundred": 100, "thousand": 1000, "million": 10**6, "bil
 _TOKEN = re.compile(r"\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|[^\W\d_]+")
 
 
-def numbers(text: str) -> frozenset[float]:
+def parse_number(normalized: str) -> Fraction | None:
+    """The value of an integer, decimal or fraction of integers; None for anything else.
+
+    normalized: a result of `spelling.normalize`, which writes mixed numbers as fractions.
+    """
+    if len(normalized) > _MAX_DIGITS:
+        return None
+    if _INTEGER.fullmatch(normalized) or _DECIMAL.fullmatch(normalized):
+        return Fraction(normalized)
+    match = _FRACTION.fullmatch(normalized)
+    if match and int(match[2]):
+        return Fraction(int(match[1]), int(match[2]))
+    return None
+
+
+def find_numbers(text: str) -> frozenset[float]:
     """Values in `text`: "21", "twenty-one" and "5,000" are 21, 21 and 5000.
 
     A run of number words is one number ("a hundred and two" is 102); ordinals count as their
-    number. Signs, fractions in words and languages other than English are not read.
+    number. Signs, fractions in words and languages other than English are ignored.
     """
     found: set[float] = set()
     done, part, open_ = 0.0, 0.0, False
@@ -53,7 +74,7 @@ def numbers(text: str) -> frozenset[float]:
 
 
 def numbers_conflict(a: frozenset[float], b: frozenset[float]) -> bool:
-    """Whether each of two texts, of which these are the numbers, names one that the other does not.
+    """Whether each of two texts names a number that the other does not. a, b: their numbers.
 
     A number that only one of them names is no conflict: it may be an aside.
     """

@@ -1,7 +1,8 @@
 r"""One spelling for answers that differ in writing only: `\frac12`, `\dfrac{1}{2}` and `1/2`.
 
-Ref: the ideas of MATH's `strip_string` (arXiv 2103.03874); departures: idempotent, fractions of
-integers become a/b, numbers lose leading and trailing zeros, words that follow a number are units.
+Fractions of integers become a/b, mixed numbers too (`12\frac{3}{5}` is 63/5). Numbers lose leading
+and trailing zeros, and words that follow a number are dropped as units.
+Ref: the ideas of MATH's `strip_string` (arXiv 2103.03874). Departure: it is idempotent.
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ _SHORT_FRAC = re.compile(r"\\frac\s*(?:(\d)\s*(\d)|(\d)\s*\{([^{}]*)\}|\{([^{}]*
 _SHORT_SQRT = re.compile(r"\\sqrt\s*(\d)")
 _INT_FRAC = re.compile(
     r"(?<![\w.})^])(-?)\\frac\s*\{\s*([+-]?\d+)\s*\}\s*\{\s*(\d+)\s*\}(?!\s*[\w.({\\^!])"
+)
+_MIXED = re.compile(
+    r"(?:^|(?<=[(\[,]))\s*(-?)\s*(\d+)"  # sign and whole part, alone or in a list
+    r"(?:\s*\\frac\s*\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}|\s+(\d+)\s*/\s*(\d+))"
+    r"(?=\s*(?:$|[,)\]])|\s+[^\W\d_]{2,}(?:\s[^\W\d_]+)*(?:\^\{?\d\}?)?$)"  # end, or a unit
 )
 _NAMED = re.compile(r"[a-zA-Z](?:_?\{?\w\}?)?(?:\(\w\))?\s*=\s*(?=[^=]+\Z)")
 _BRACKET = re.compile(r"[(\[]|\\\{")
@@ -50,14 +56,14 @@ def normalize(answer: str) -> str:
     if len(text) > _MAX_LENGTH:
         return text
     for _ in range(_ROUNDS):
-        before, text = text, _once(text)
+        before, text = text, _normalize_once(text)
         if text == before:
             break
     return text
 
 
-def unbraced_end(text: str, start: int) -> int | None:
-    r"""Index of the brace that closes the one before `start`; `\{` and `\}` don't count."""
+def find_closing_brace(text: str, start: int) -> int | None:
+    r"""Index of the brace that closes the one before `start`; `\{` and `\}` are skipped."""
     depth, at = 1, start
     while at < len(text):
         if text[at] == "\\":
@@ -72,16 +78,16 @@ def unbraced_end(text: str, start: int) -> int | None:
     return None
 
 
-def _once(text: str) -> str:
+def _normalize_once(text: str) -> str:
     text = _ESCAPED_SPACE.sub(" ", text.replace("−", "-").replace("~", " "))
     text = " ".join(text.split())
-    text = _unwrapped(text).rstrip(".").removeprefix("$").strip()
+    text = _unwrap(text).rstrip(".").removeprefix("$").strip()
     text = text.replace("{,}", ",")
     text = _DROPPED.sub("", text)
-    text = _plain_text(_UNIT_TEXT.sub("", text))
+    text = _strip_text_commands(_UNIT_TEXT.sub("", text))
     text = _FRAC_NAME.sub(lambda _: r"\frac", text)
-    text = _SHORT_FRAC.sub(_braced, text)
-    text = _INT_FRAC.sub(_slashed, text)
+    text = _SHORT_FRAC.sub(_brace_fraction, text)
+    text = _INT_FRAC.sub(_slash_fraction, text)
     text = _SHORT_SQRT.sub(r"\\sqrt{\1}", text)
     named = _NAMED.match(text)
     if named:
@@ -90,7 +96,8 @@ def _once(text: str) -> str:
         text = text.replace(" ", "")
     if not _BRACKET.search(text):
         text = _THOUSANDS.sub(lambda m: m[0].replace(",", ""), text)
-    text = _NUMBER.sub(_trimmed, _POINT.sub("0.", text))
+    text = _NUMBER.sub(_trim_number, _POINT.sub("0.", text))
+    text = _MIXED.sub(_add_mixed, text)
     text = "0" if text == "-0" else text
     if not _NOT_UNITS.search(text):
         units = _UNITS.fullmatch(text)
@@ -99,9 +106,9 @@ def _once(text: str) -> str:
     return text.lower() if _PHRASE.fullmatch(text) else text.strip()
 
 
-def _unwrapped(text: str) -> str:
-    """Without math delimiters, or braces, around the whole."""
-    while text.startswith("{") and unbraced_end(text, 1) == len(text) - 1:
+def _unwrap(text: str) -> str:
+    """Drop math delimiters, or braces, around the whole text."""
+    while text.startswith("{") and find_closing_brace(text, 1) == len(text) - 1:
         text = text[1:-1].strip()
     for left, right in _WRAPPED:
         inner = text[len(left) : -len(right)]
@@ -111,28 +118,37 @@ def _unwrapped(text: str) -> str:
     return text
 
 
-def _plain_text(text: str) -> str:
-    r"""`\text{...}` and its like become what they hold."""
+def _strip_text_commands(text: str) -> str:
+    r"""Replace `\text{...}` and similar commands by their contents."""
     while (match := _TEXT.search(text)) is not None:
-        end = unbraced_end(text, match.end())
+        end = find_closing_brace(text, match.end())
         if end is None:
             break
         text = f"{text[: match.start()]}{text[match.end() : end]}{text[end + 1 :]}"
     return text
 
 
-def _braced(match: re.Match[str]) -> str:
+def _brace_fraction(match: re.Match[str]) -> str:
     over, under = (part for part in match.groups() if part is not None)
     return f"\\frac{{{over}}}{{{under}}}"
 
 
-def _slashed(match: re.Match[str]) -> str:
+def _slash_fraction(match: re.Match[str]) -> str:
     sign, over, under = match.groups()
     negative = (sign == "-") != over.startswith("-")
     return f"{'-' if negative else ''}{over.lstrip('+-')}/{under}"
 
 
-def _trimmed(match: re.Match[str]) -> str:
-    """A number without plus sign, leading zeros and zeros at the end of its decimals."""
+def _add_mixed(match: re.Match[str]) -> str:
+    r"""Write a mixed number as one fraction. 2\frac{5}{3} stays: it may be a product."""
+    sign, whole, *parts = match.groups()
+    over, under = (int(part) for part in parts if part is not None)
+    if not 0 < over < under:
+        return match[0]
+    return f"{sign}{int(whole) * under + over}/{under}"
+
+
+def _trim_number(match: re.Match[str]) -> str:
+    """Drop the plus sign, leading zeros, and zeros at the end of the decimals."""
     sign, whole, decimals = match.groups()
     return f"{sign}{whole}.{decimals}" if decimals else f"{sign}{whole}"

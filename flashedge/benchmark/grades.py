@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from flashedge.answers.workers.mathematics import Grader
+from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.benchmark.live_run import LiveRun
 from flashedge.files.problems import FileProblem
 from flashedge.types import NodeId
@@ -16,7 +16,7 @@ async def graded(
     """Whether each answer is right, of problems whose answer is known."""
     known = {p.index: p.answer for p in problems if p.answer is not None}
     asked = {(run.problem, run.answer) for run in runs if run.problem in known}
-    grader = Grader()
+    grader = MathGrader()
     found: dict[tuple[int, str | None], bool] = {}
     try:
         for problem, answer in sorted(asked, key=str):

@@ -57,7 +57,7 @@ class Cluster:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
     """Ask the path of `node` for its answer now: continue path + suffix, keep the text, discard
-    the tokens. The path itself is not touched. Answered by one `Probed`.
+    the tokens. The path itself is not touched. Answered by one `ProbeResult`.
 
     seed: of the probe's own noise; max_tokens: at most; it ends where a box that `suffix` opened
     is closed. Ref: arXiv 2412.20993 §2.1 (probe-in-the-middle).
@@ -109,14 +109,14 @@ class Clustered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Probed:
+class ProbeResult:
     """text: what the model said after the probe's suffix."""
 
     node: NodeId
     text: str
 
 
-Result = Generated | Scored | Clustered | Probed
+Result = Generated | Scored | Clustered | ProbeResult
 
 # ---------------------------------------------------------------- the contract
 

@@ -12,7 +12,7 @@ from flashedge.certainty.policies import Policy
 from flashedge.errors import NotFound, RequestError
 from flashedge.search.base import Search
 from flashedge.search.options import check_options
-from flashedge.search.strategies.beam import Beam
+from flashedge.search.strategies.beam import BeamSearch
 from flashedge.search.strategies.best_of_n import BestOfN
 from flashedge.search.strategies.dvts import Dvts
 from flashedge.search.strategies.dynamic_branching import DynamicBranching
@@ -38,7 +38,7 @@ STRATEGIES: Mapping[str, str] = MappingProxyType(
 )
 _STEPWISE: Mapping[str, Callable[..., Search[Any]]] = MappingProxyType(
     {
-        "beam": Beam,
+        "beam": BeamSearch,
         "dvts": Dvts,
         "dynamic_branching": DynamicBranching,
         "varying_granularity": VaryingGranularity,

@@ -17,10 +17,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, assert_never
 
-from flashedge.certainty.certainindex import certainty_of_answers
+from flashedge.certainty.certainindex import measure_certainty
 from flashedge.certainty.history import ENTROPY, REWARD
 from flashedge.certainty.policies import Policy
 from flashedge.certainty.rewards import max_reward
+from flashedge.search.answer_choice import choose_answer
 from flashedge.search.base import (
     Child,
     Cluster,
@@ -30,16 +31,15 @@ from flashedge.search.base import (
     Finish,
     Generated,
     Lookahead,
-    Probed,
+    ProbeResult,
     Result,
     Score,
     Scored,
 )
 from flashedge.search.level_checkpoints import noted, read, reread
 from flashedge.search.level_state import NOTHING, LevelState, Move, Phase, Shares
-from flashedge.search.scoring import aggregate
+from flashedge.search.scoring import aggregate, score_per_step
 from flashedge.search.seeds import child_seed
-from flashedge.search.selection import choose
 from flashedge.search.tree import ROOT, Node, NodeStatus, Tree
 from flashedge.types import Granularity, Limits, NodeId, Problem, Segment
 
@@ -49,7 +49,7 @@ class LevelSearch(ABC):
     """A search that works in levels. Subclasses decide what follows a level.
 
     n: paths to complete; aggregate: last, min, prod or mean of a path's step scores; selection:
-    weighted, majority or best (see `selection.choose`); policy: when to stop early, None: never;
+    weighted, majority or best (see `answer_choice.choose_answer`); policy: when to stop early, None: never;
     verifies: whether nodes are scored.
     """
 
@@ -107,9 +107,10 @@ class LevelSearch(ABC):
     def measures(self, state: LevelState) -> dict[str, float]:
         """Certainty of a state whose finished paths are clustered, by measure."""
         tree, paths = state.tree, self.counted(state)
-        taken = {ENTROPY: certainty_of_answers(tree[n].answer for n in paths)}
+        taken = {ENTROPY: measure_certainty(tree[n].answer for n in paths)}
         if self.verifies:
-            taken[REWARD] = self.reward(self.score_of(state, n) for n in paths)
+            scores = (state.tree.path_scores(n) for n in paths)
+            taken[REWARD] = self.reward(score_per_step(s, self.aggregate) for s in scores)
         return {name: value for name, value in taken.items() if value is not None}
 
     # ------------------------------------------------------------ ask and tell
@@ -129,7 +130,7 @@ class LevelSearch(ABC):
                 return self._scored(state, node, scores)
             case Clustered():
                 return self._clustered(state, result)
-            case Probed():
+            case ProbeResult():
                 return state, ()
             case _:
                 assert_never(result)
@@ -208,7 +209,7 @@ class LevelSearch(ABC):
         return replace(state, ask_at=state.history[-1].progress + given.more), True
 
     def finish(self, state: LevelState) -> Move:
-        finish = choose(state.tree, state.complete, how=self.aggregate, by=self.selection)
+        finish = choose_answer(state.tree, state.complete, how=self.aggregate, by=self.selection)
         return replace(state, phase=Phase.DONE), (replace(finish, cut_by=state.cut_by),)
 
     def score_of(self, state: LevelState, node: NodeId) -> float:

@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flashedge.certainty.history import Checkpoint
+from flashedge.search.answer_choice import choose_answer
 from flashedge.search.level_state import LevelState, PendingCheckpoint
-from flashedge.search.selection import choose
 
 if TYPE_CHECKING:
     from flashedge.search.level import LevelSearch
@@ -54,7 +54,7 @@ def reread(search: LevelSearch, state: LevelState) -> LevelState:
 
 def _checkpoint(search: LevelSearch, state: LevelState, tokens: int) -> Checkpoint:
     tree = state.tree
-    chosen = choose(tree, state.complete, how=search.aggregate, by=search.selection)
+    chosen = choose_answer(tree, state.complete, how=search.aggregate, by=search.selection)
     return Checkpoint(
         progress=search.progress(state),
         tokens=tokens,

@@ -12,7 +12,7 @@ from flashedge.errors import RequestError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Option:
+class StrategyOption:
     """kind: int, float, bool or str. Numbers lie in [low, high]; texts are one of `choices`, any
     non-empty text where there are none."""
 
@@ -46,15 +46,15 @@ class Option:
         return "true or false" if self.kind is bool else "a text"
 
 
-def _int(about: str, low: int, high: int = 1 << 20) -> Option:
-    return Option(kind=int, about=about, low=low, high=high)
+def _int(about: str, low: int, high: int = 1 << 20) -> StrategyOption:
+    return StrategyOption(kind=int, about=about, low=low, high=high)
 
 
-def _float(about: str, low: float, high: float) -> Option:
-    return Option(kind=float, about=about, low=low, high=high)
+def _float(about: str, low: float, high: float) -> StrategyOption:
+    return StrategyOption(kind=float, about=about, low=low, high=high)
 
 
-OPTIONS: Mapping[str, Mapping[str, Option]] = MappingProxyType(
+OPTIONS: Mapping[str, Mapping[str, StrategyOption]] = MappingProxyType(
     {
         "varying_granularity": {
             "short_steps": _int("steps that are short", 0, 10_000),
@@ -67,16 +67,18 @@ OPTIONS: Mapping[str, Mapping[str, Option]] = MappingProxyType(
         },
         "mcts": {
             "c": _float("weight of exploration in PUCT", 0.0, 1000.0),
-            "prior": Option(kind=str, about="prior of a child", choices=("logprob", "uniform")),
+            "prior": StrategyOption(
+                kind=str, about="prior of a child", choices=("logprob", "uniform")
+            ),
         },
         "probed_cot": {
             "probe_tokens": _int("a probe after each so many tokens, 0: none", 0),
-            "suffix": Option(kind=str, about="what a probe says"),
+            "suffix": StrategyOption(kind=str, about="what a probe says"),
             "max_probe_tokens": _int("longest answer to a probe", 1, 4096),
             "window": _int("probes that C_k is taken over", 1, 10_000),
             "give_up_after": _int("probes after which an unsettled chain ends, 0: never", 0),
             "give_up_below": _float("share of one answer that is unsettled", 0.0, 1.0),
-            "beside": Option(kind=bool, about="the chain goes on while a probe runs"),
+            "beside": StrategyOption(kind=bool, about="the chain goes on while a probe runs"),
             "tv_epsilon": _float("measure the rule of App. E with this epsilon, 0: don't", 0, 0.99),
             "tv_delta": _float("delta of that rule", 1e-9, 0.999),
         },

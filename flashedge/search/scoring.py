@@ -30,3 +30,13 @@ def aggregate(scores: Sequence[float], how: str) -> float:
         known = ", ".join(AGGREGATES)
         raise RequestError(f"no aggregate {how!r}; known: {known}", param="aggregate")
     return take(scores) if scores else 0.0
+
+
+def score_per_step(scores: Sequence[float], how: str) -> float:
+    """Return a path's score on the scale of one step's score, which certainty thresholds have.
+
+    A product of step scores shrinks with every step; its place takes the geometric mean. The other
+    aggregates are on that scale already. Shapes and Raises as `aggregate`.
+    """
+    score = aggregate(scores, how)
+    return score ** (1 / len(scores)) if how == "prod" and scores else score

@@ -12,8 +12,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from flashedge.answers.numbers import numbers, numbers_conflict
-from flashedge.answers.words import complete_links
+from flashedge.answers.groups import group_by_complete_links
+from flashedge.answers.numbers import find_numbers, numbers_conflict
 
 if TYPE_CHECKING:
     from flashedge.answers.workers.embedding import Embedder
@@ -26,12 +26,12 @@ def groups(embedder: Embedder, texts: list[str], threshold: float) -> tuple[int,
     a number instead of the other's; groups are complete links of these.
     """
     cosines = embedder.cosines(texts)
-    named = [numbers(text) for text in texts]
+    named = [find_numbers(text) for text in texts]
     near = (cosines >= threshold).triu(diagonal=1).nonzero().tolist()
     alike = [
         (cosines[i, j].item(), i, j) for i, j in near if not numbers_conflict(named[i], named[j])
     ]
-    return complete_links(len(texts), alike)
+    return group_by_complete_links(len(texts), alike)
 
 
 def main() -> None:

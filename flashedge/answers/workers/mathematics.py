@@ -2,7 +2,7 @@
 
 math-verify's time limits use SIGALRM, which works in a main thread only, and sympy can hang or
 eat all memory on an answer like 9^{9^{9}}. So the daemon never imports it: this module run as
-`python -m` is the worker, one JSON line in, one out. `Grader` starts it at the
+`python -m` is the worker, one JSON line in, one out. `MathGrader` starts it at the
 first pair that spelling can't decide, kills it when it hangs, and starts another.
 """
 
@@ -17,7 +17,8 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flashedge.answers.extraction import decide_equal, normalize
+from flashedge.answers.equality import decide_equal
+from flashedge.answers.spelling import normalize
 from flashedge.answers.workers.line_worker import LineWorker
 from flashedge.types import NodeId
 
@@ -32,7 +33,7 @@ MEMORY_BYTES = 4 << 30
 log = logging.getLogger(__name__)
 
 
-class Grader:
+class MathGrader:
     """Groups equal answers. Its answer is a function of the answers and their node ids, never of
     the order of arrival; a comparison that takes longer than `limit_s` counts as different."""
 

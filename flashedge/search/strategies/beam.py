@@ -11,7 +11,7 @@ from flashedge.types import NodeId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Beam(Stepwise):
+class BeamSearch(Stepwise):
     """The best width / branching paths go on, with equal shares of the width.
 
     Ref: search-and-learn's `beam_search`; arXiv 2509.00195 §3.1.

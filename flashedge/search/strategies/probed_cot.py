@@ -5,12 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from flashedge.answers.extraction import decide_equal, extract_answer
-from flashedge.answers.words import group
-from flashedge.certainty.consistency import consistency, hesitates, settled_answer, unsettled
+from flashedge.answers.equality import decide_equal
+from flashedge.answers.extraction import extract_answer
+from flashedge.answers.groups import group_by_first_match
+from flashedge.certainty.consistency import (
+    consistency,
+    hesitates,
+    is_unsettled,
+    pick_settled_answer,
+)
 from flashedge.certainty.history import CONSISTENCY, TV, Checkpoint, History
 from flashedge.certainty.policies import Policy, Reason
-from flashedge.certainty.tv_stopping import distributions_settled, probes_needed
+from flashedge.certainty.tv_stopping import has_settled, min_probes
 from flashedge.search.base import (
     Child,
     Cluster,
@@ -21,7 +27,7 @@ from flashedge.search.base import (
     Generated,
     Lookahead,
     Probe,
-    Probed,
+    ProbeResult,
     Result,
     Scored,
 )
@@ -71,7 +77,7 @@ class ProbedCot:
 
     probe_tokens: T, a probe after each T tokens of the chain, 0 for none; suffix: what a probe
     says; max_probe_tokens: longest answer to it; window: w of C_k; policy: when C_k ends the chain
-    (progress: probes); give_up_after, give_up_below: see `consistency.unsettled` (0: never);
+    (progress: probes); give_up_after, give_up_below: see `consistency.is_unsettled` (0: never);
     beside: the next segment is generated while its predecessor's probe runs, so an exit wastes
     up to T tokens; without it an exit wastes none and each probe is waited for; tv_epsilon,
     tv_delta: with an epsilon above 0 the rule of App. E is measured too (see `tv_stopping`).
@@ -117,7 +123,7 @@ class ProbedCot:
         match result:
             case Generated(node=node, segment=segment):
                 return self._generated(state, node, segment)
-            case Probed(node=node, text=text):
+            case ProbeResult(node=node, text=text):
                 return self._probed(state, node, text)
             case Clustered():
                 return self._clustered(state, result)
@@ -169,7 +175,9 @@ class ProbedCot:
         if state.probe is None or state.probe != node:
             return state, ()
         said = None if hesitates(text) else extract_answer(self.suffix + text)
-        answers = group((*state.answers, said), lambda a, b: decide_equal(a, b) is True)
+        answers = group_by_first_match(
+            (*state.answers, said), lambda a, b: decide_equal(a, b) is True
+        )
         return self._decide(replace(state, probe=None, answers=answers))
 
     def _decide(self, state: ProbedState) -> Move:
@@ -222,7 +230,7 @@ class ProbedCot:
     def _clustered(self, state: ProbedState, result: Clustered) -> Move:
         if state.phase is not Phase.CLUSTER or result.answers.keys() != {state.leaf}:
             return state, ()
-        own, probed = result.answers[state.leaf], settled_answer(state.answers, self.window)
+        own, probed = result.answers[state.leaf], pick_settled_answer(state.answers, self.window)
         stopped = state.cut_by in (Reason.CERTAINTY, Reason.NON_CONVERGENCE)
         answer = (probed or own) if stopped else (own or probed)
         tree = state.tree.answered({state.leaf: answer})
@@ -258,7 +266,7 @@ class ProbedCot:
                 return replace(state, asked=asked, cut_by=str(given.reason))
             state = replace(state, asked=asked, ask_at=checkpoint.progress + given.more)
         after = self.give_up_after
-        if after and unsettled(state.answers, after=after, below=self.give_up_below):
+        if after and is_unsettled(state.answers, after=after, below=self.give_up_below):
             return replace(state, cut_by=str(Reason.NON_CONVERGENCE))
         return state
 
@@ -268,10 +276,10 @@ class ProbedCot:
         if agreed is not None:
             measures[CONSISTENCY] = agreed
         if self.tv_epsilon > 0:
-            k = probes_needed(
+            k = min_probes(
                 epsilon=self.tv_epsilon, delta=self.tv_delta, num_groups=max(1, len(set(answers)))
             )
-            settled = distributions_settled(answers, k, epsilon=self.tv_epsilon)
+            settled = has_settled(answers, k, epsilon=self.tv_epsilon)
             measures[TV] = float(settled)
         return Checkpoint(
             progress=len(answers),
@@ -285,6 +293,6 @@ class ProbedCot:
         """What the chain would say if this checkpoint ended it; one that has ended speaks first."""
         leaf = state.tree[state.leaf]
         own = extract_answer(state.tree.path_text(state.leaf))
-        probed = settled_answer(state.answers, self.window)
+        probed = pick_settled_answer(state.answers, self.window)
         ended = leaf.status is NodeStatus.GENERATED and self._ends(state)
         return (own or probed) if ended else (probed or own)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flashedge.search.strategies.beam import Beam
+from flashedge.search.strategies.beam import BeamSearch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VaryingGranularity(Beam):
+class VaryingGranularity(BeamSearch):
     """The first `short_steps` steps have at most `short_step_tokens`, the others at most
     `long_step_tokens` (`max_step_tokens` is not used).
 
