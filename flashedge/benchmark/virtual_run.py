@@ -147,7 +147,7 @@ async def _searched(
 
     prompt = generator.codec.encode_chat(spec.problem.messages)
     with engines.join_kv(note) as memory:
-        search = memory.watched(search_of(spec), len(prompt))
+        search = memory.watch(search_of(spec), len(prompt))
         driver = Driver(search, spec, prompt, engines, note)
         tree = (await driver.run()).tree
     if manager is not None:

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass
 from itertools import zip_longest
 from typing import Any
 
-from flashedge.answers.extraction import votes
 from flashedge.evaluation.records import Chain, ProblemRecord
+from flashedge.search.answer_choice import count_votes
 from flashedge.search.scoring import aggregate
 from flashedge.statistics import auc, calibration, interval, mean, resampled, within_problem_auc
 
@@ -158,7 +158,7 @@ def _over_problems(
 def _voted(chains: Sequence[Chain], weights: Sequence[float]) -> float:
     """1 when the vote's answer is right; equal votes go to the earlier chain."""
     ballots = ((chain.answer, weight) for chain, weight in zip(chains, weights, strict=True))
-    counted = votes(ballots)
+    counted = count_votes(ballots)
     right = {chain.answer for chain in chains if chain.right}
     return float(bool(counted) and counted[0].answer in right)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from flashedge.answers.workers.mathematics import Grader
+from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.client.async_client import AsyncClient
 from flashedge.errors import ContextOverflow, FlashEdgeError, GenerationFailed
 from flashedge.evaluation.records import Chain, ProblemRecord, Settings
@@ -37,7 +37,7 @@ class Measurer:
     """in_flight: problems at a time."""
 
     client: AsyncClient
-    grader: Grader
+    grader: MathGrader
     settings: Settings
     count_steps: StepCounter
     watcher: Watcher

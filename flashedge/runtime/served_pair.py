@@ -1,46 +1,34 @@
-"""The pair that the daemon serves: its engines, started and tested, and their KV memory."""
+"""The pair that the daemon serves: its engines, their start-up self-test and their KV memory."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from flashedge.answers.workers.mathematics import Grader
+from flashedge.answers.equality import TextGroups
+from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import Config
-from flashedge.engine.base import EngineView, Generator, Health, Verifier
+from flashedge.engine.base import EngineView, Generator, Health
+from flashedge.engine.platform import runs_on_cpu
 from flashedge.errors import ContextOverflow, EngineDead, FlashEdgeError, NotFound
-from flashedge.events import Event
 from flashedge.models.fingerprint import pair_fingerprint
 from flashedge.models.registry import Pair, find_pair
-from flashedge.runtime.drive.engines import Engines, TextGroups
+from flashedge.optimizations import Optimizations
+from flashedge.runtime.drive.engines import Engines, TwinEngines, build_engines
 from flashedge.runtime.drive.flat_batch import tell_flat_batch
-from flashedge.runtime.drive.scoring import scores_early
 from flashedge.runtime.kv.build import build_manager
-from flashedge.runtime.kv.curves import curves_for
+from flashedge.runtime.kv.curves import load_curves
 from flashedge.runtime.kv.manager import KvManager
-from flashedge.runtime.kv.run_memory import FixedMemory, RunMemory
-from flashedge.runtime.request.spec import RunSpec
-from flashedge.scheduling.prefix_order import arrival_order, sweep_order
 from flashedge.types import Message, TokenIds
 
 log = logging.getLogger(__name__)
 
 
-class EnginePair(Protocol):
-    """The two engines of a pair and their naive twins. See `engine.vllm.pair`."""
-
-    @property
-    def generator(self) -> Generator: ...
-    @property
-    def verifier(self) -> Verifier: ...
-    @property
-    def stock_generator(self) -> Generator: ...
-    @property
-    def stock_verifier(self) -> Verifier: ...
+class EnginePair(TwinEngines, Protocol):
+    """The engines of a pair as the daemon starts and stops them. See `engine.vllm.pair`."""
 
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
@@ -50,13 +38,19 @@ class EnginePair(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceHealth:
-    """state: starting, ready, degraded (an engine is being restarted) or failed."""
+    """The health of the daemon and of both engines."""
 
     state: str
+    """starting, ready, degraded (an engine is being restarted) or failed."""
+
     detail: str | None
+    """The last error, if there is one."""
+
     generator: Health
     verifier: Health
+
     self_test: Mapping[str, Any] | None
+    """What the start-up self-test found; None before it has run. See `engine.vllm.self_test`."""
 
 
 class ServedPair:
@@ -67,7 +61,7 @@ class ServedPair:
         self._pair = pair
         self._engines = engines
         self._config = config
-        self._memory: KvManager | None = None
+        self._kv_manager: KvManager | None = None
         self._self_test: dict[str, Any] | None = None
         self._failure: str | None = None
         self._fingerprint: str | None = None
@@ -75,7 +69,7 @@ class ServedPair:
     # ------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Start the engines and test them. Raises EngineError; `health` then says failed."""
+        """Start the engines and test them. Raises EngineError; `health` then reports failed."""
         try:
             await self._engines.start()
             self_test = await self._engines.self_test()
@@ -90,19 +84,24 @@ class ServedPair:
             raise
 
     async def _tune(self) -> None:
-        """To what is known of this device. Where nothing is, the memory stays as it was planned."""
+        """Fit KV memory and speculation to the speed of this device, if it is known."""
         generator, verifier = self._engines.generator, self._engines.verifier
         try:
-            curves = await asyncio.to_thread(curves_for, self._pair, self._config)
+            curves = await asyncio.to_thread(load_curves, self._pair, self._config)
         except FlashEdgeError as error:
-            log.warning("nothing is known of this device's speed: %s", error.line)
+            log.warning(
+                "the speed of this device is not known, so KV memory stays as planned: %s",
+                error.line,
+            )
             return
-        self._memory = await build_manager(self._pair, generator, verifier, curves, self._config)
+        self._kv_manager = await build_manager(
+            self._pair, generator, verifier, curves, self._config
+        )
         tell_flat_batch(generator.speculator, curves.generator, self._config)
 
     async def stop(self) -> None:
-        if self._memory is not None:
-            await self._memory.stop()
+        if self._kv_manager is not None:
+            await self._kv_manager.stop()
         await self._engines.stop()
 
     def health(self) -> ServiceHealth:
@@ -125,19 +124,25 @@ class ServedPair:
         )
 
     async def views(self) -> dict[str, EngineView]:
-        """A look at both engines. Raises EngineDead."""
+        """The load of both engines now. Raises EngineDead."""
         generator, verifier = self._engines.generator, self._engines.verifier
         return {"generator": await generator.view(), "verifier": await verifier.view()}
 
+    @property
+    def is_deterministic(self) -> bool | None:
+        """Whether the same request gives the same tokens whatever runs beside it: what the
+        self-test found for the generator's kernels. None when the test gave no verdict."""
+        return (self._self_test or {}).get("batch_invariant")
+
     # ------------------------------------------------------------ for runs and chats
 
-    def check(self, asked: str) -> None:
+    def check_serves(self, name: str) -> None:
         """Raises NotFound for another pair than this one, EngineDead while it can't serve."""
-        if asked != self.name:
-            find_pair(asked, self._config)  # raises NotFound for one that no models.toml has
+        if name != self.name:
+            find_pair(name, self._config)  # raises NotFound for one that no models.toml has
             raise NotFound(
-                f"this daemon serves the pair {self.name!r}, not {asked!r}",
-                hint=f"`flashedge down`, then `flashedge up --pair {asked}`",
+                f"this daemon serves the pair {self.name!r}, not {name!r}",
+                hint=f"`flashedge down`, then `flashedge up --pair {name}`",
                 param="model",
             )
         health = self.health()
@@ -146,57 +151,52 @@ class ServedPair:
         if health.state == "starting":
             raise EngineDead("the engines are still loading", hint="wait for /health to say 200")
 
-    def prompt_ids(self, messages: tuple[Message, ...]) -> TokenIds:
-        """Of the conversation, behind the pair's system prompt. Raises ContextOverflow."""
+    def encode_prompt(self, messages: tuple[Message, ...]) -> TokenIds:
+        """Ids of the conversation after the pair's system prompt. Raises ContextOverflow."""
         if self._pair.system_prompt and messages[0].role != "system":
             messages = (Message(role="system", content=self._pair.system_prompt), *messages)
         ids = self._engines.generator.codec.encode_chat(messages)
-        if len(ids) >= self.longest:
+        if len(ids) >= self.max_model_len:
             raise ContextOverflow(
-                f"the problem has {len(ids)} tokens; the generator's context holds {self.longest}",
+                f"the problem has {len(ids)} tokens; the generator's context holds"
+                f" {self.max_model_len}",
                 hint="shorten it",
                 param="messages",
             )
         return ids
 
     @property
-    def longest(self) -> int:
-        """Tokens of prompt and path together."""
+    def max_model_len(self) -> int:
+        """Most tokens of prompt and path together."""
         return self._engines.generator.max_model_len
 
     def fingerprint(self) -> str:
-        """Of the models that the engines loaded: taken once."""
+        """Fingerprint of the models that the engines loaded. Computed once."""
         if self._fingerprint is None:
             self._fingerprint = pair_fingerprint(self._pair, self._config)
         return self._fingerprint
 
     def chat_generator(self) -> Generator:
-        """For requests that belong to no run."""
+        """The generator for requests that belong to no run."""
         generator = self._engines.generator
-        return generator if self._memory is None else self._memory.guest(generator)
-
-    def engines_for(self, spec: RunSpec, grader: Grader, texts: TextGroups) -> Engines:
-        """What a run works with: every optimization that is on, or none for a baseline."""
-        pair, stock, memory, config = self._engines, spec.baseline, self._memory, self._config
-        generator = pair.stock_generator if stock else pair.generator
-        verifier = pair.stock_verifier if stock else pair.verifier
-        ordered = config.scheduling_prefix_order and not stock
-        return Engines(
-            generator=generator if memory is None else memory.generator(generator),
-            verifier=verifier if memory is None else memory.verifier(verifier),
-            grader=grader,
-            texts=texts,
-            order=sweep_order if ordered else arrival_order,
-            speculation=config.scheduling_speculation and not stock,
-            lookahead=config.scheduling_lookahead and not stock,
-            early_scores=scores_early(config) and not stock,
-            score_once=config.scheduling_score_once and not stock,
+        return (
+            generator
+            if self._kv_manager is None
+            else self._kv_manager.wrap_chat_generator(generator)
         )
 
-    def memory_for(
-        self, spec: RunSpec, emit: Callable[[Event], None]
-    ) -> AbstractContextManager[RunMemory | FixedMemory]:
-        """A run's part in the KV memory, for as long as it goes on."""
-        if self._memory is None:
-            return nullcontext(FixedMemory())
-        return self._memory.join(emit, baseline=spec.baseline)
+    def build_engines(self, grader: MathGrader, texts: TextGroups, *, baseline: bool) -> Engines:
+        """Build what a run works with: all optimizations that are configured, or none."""
+        if baseline:
+            optimizations = Optimizations.none()
+        else:
+            optimizations = Optimizations.from_config(
+                self._config, separate_processors=runs_on_cpu()
+            )
+        return build_engines(
+            optimizations,
+            self._engines,
+            grader=grader,
+            texts=texts,
+            kv_manager=self._kv_manager,
+        )

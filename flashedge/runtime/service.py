@@ -11,8 +11,9 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
+from flashedge.answers.equality import TextGroups, WordGroups
 from flashedge.answers.workers.embedding_groups import embedding_groups
-from flashedge.answers.workers.mathematics import Grader
+from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import Config
 from flashedge.engine.base import EngineView
 from flashedge.errors import (
@@ -21,19 +22,19 @@ from flashedge.errors import (
     NotFound,
     QueueFull,
 )
-from flashedge.models.registry import Pair, find_pair
+from flashedge.models.registry import find_pair
+from flashedge.models.specs import Pair
 from flashedge.runtime.chat import ChatDelta, ChatSpec, stream_choice
 from flashedge.runtime.drive.driver import Driver, Outcome
 from flashedge.runtime.drive.earlier_run import NOTHING, Recall, check_continues
-from flashedge.runtime.drive.engines import TextGroups, WordGroups
-from flashedge.runtime.kv.start_split import start_split
+from flashedge.runtime.kv.start_split import choose_start_split
 from flashedge.runtime.merge import merged
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.queue import RETRY_AFTER_S, RunQueue
 from flashedge.runtime.records.archive import ArchivedRun, RunSummary, summary_of
 from flashedge.runtime.records.result import result_of
 from flashedge.runtime.records.store import RunStore
-from flashedge.runtime.request.calibrations import as_asked, with_early_exit
+from flashedge.runtime.request.calibrations import resolve_early_exit, restore_request
 from flashedge.runtime.request.run_id import check_run_id, new_run_id
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import search_of
@@ -57,7 +58,7 @@ class Service:
         pair: Pair,
         engines: EnginePair,
         store: RunStore,
-        grader: Grader,
+        grader: MathGrader,
         texts: TextGroups | None = None,
     ) -> None:
         """texts: what groups open-ended answers; None: likeness of words."""
@@ -118,11 +119,11 @@ class Service:
         Raises NotFound, ContextOverflow, QueueFull, EngineDead, RequestError for the name,
         Conflict when the named run or the continued one asked for something else.
         """
-        self._served.check(spec.pair)
-        prompt_ids = self._served.prompt_ids(spec.problem.messages)
-        room = self._served.longest - len(prompt_ids)
+        self._served.check_serves(spec.pair)
+        prompt_ids = self._served.encode_prompt(spec.problem.messages)
+        room = self._served.max_model_len - len(prompt_ids)
         spec = dataclasses.replace(spec, max_path_tokens=min(spec.max_path_tokens, room))
-        spec = with_early_exit(spec, self.config, self._served.fingerprint)
+        spec = resolve_early_exit(spec, self.config, self._served.fingerprint)
         if spec.early_exit_note is not None:
             log.warning("%s", spec.early_exit_note)
         search = search_of(spec)
@@ -181,7 +182,7 @@ class Service:
             known = self.run(run_id)
         except NotFound:
             return None
-        if as_asked(known.spec).to_json() != as_asked(spec).to_json():
+        if restore_request(known.spec).to_json() != restore_request(spec).to_json():
             raise Conflict(f"run {run_id} asked for something else", param="id")
         return known
 
@@ -196,9 +197,11 @@ class Service:
         try:
             async with self._queue.turn(run.id):
                 queue_s, began = run.started(), time.monotonic()
-                engines = self._served.engines_for(run.spec, self._grader, self._texts)
-                with self._served.memory_for(run.spec, run.emit) as memory:
-                    search = memory.watched(search, len(prompt_ids))
+                engines = self._served.build_engines(
+                    self._grader, self._texts, baseline=run.spec.baseline
+                )
+                with engines.join_kv(run.emit) as memory:
+                    search = memory.watch(search, len(prompt_ids))
                     driver = Driver(search, run.spec, prompt_ids, engines, run.emit, recall)
                     outcome = await driver.run()
                 timing = Timing(
@@ -234,8 +237,8 @@ class Service:
 
     async def chat(self, spec: ChatSpec) -> AsyncGenerator[ChatDelta]:
         """Plain generation, choices interleaved as they come. Closing it cancels them."""
-        self._served.check(self.pair)
-        prompt_ids = self._served.prompt_ids(spec.messages)
+        self._served.check_serves(self.pair)
+        prompt_ids = self._served.encode_prompt(spec.messages)
         if self._chats + spec.n > MAX_CHATS:
             raise QueueFull(f"{self._chats} completions are open", retry_after_s=RETRY_AFTER_S)
         seed = secrets.randbelow(MAX_SEED) if spec.seed is None else spec.seed
@@ -276,5 +279,5 @@ def build(config: Config) -> Service:
     pair = find_pair(config.pair, config)
     texts = embedding_groups(config)
     store = RunStore(config.state_dir / "runs.sqlite")
-    engines = VllmPair(pair, config, start_split(pair, config))
-    return Service(config, pair, engines, store, Grader(), texts)
+    engines = VllmPair(pair, config, choose_start_split(pair, config))
+    return Service(config, pair, engines, store, MathGrader(), texts)

@@ -24,9 +24,9 @@ from pathlib import Path
 
 import psutil
 
-from flashedge.answers.extraction import normalize
-from flashedge.answers.numbers import numbers, numbers_conflict
-from flashedge.answers.words import LIKE, likeness
+from flashedge.answers.numbers import find_numbers, numbers_conflict
+from flashedge.answers.spelling import normalize
+from flashedge.answers.words import MIN_LIKENESS, likeness
 from flashedge.answers.workers.embedding_groups import EmbeddingGroups
 from scripts.bench.daemon import DATA, report
 from scripts.train_pair.metrics import auc
@@ -46,7 +46,7 @@ class Pair:
 
     @property
     def conflict(self) -> bool:
-        return numbers_conflict(numbers(self.left), numbers(self.right))
+        return numbers_conflict(find_numbers(self.left), find_numbers(self.right))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +90,7 @@ def main() -> None:
         scores["embedding"] = cosine_of(folder, pairs)
     verdicts: dict[str, Verdict] = {
         "exact": lambda p: normalize(p.left) == normalize(p.right),
-        f"lexical at {LIKE}": veto(scores["lexical"], LIKE),
+        f"lexical at {MIN_LIKENESS}": veto(scores["lexical"], MIN_LIKENESS),
     }
     thresholds = {}
     for name, score in scores.items():
@@ -109,7 +109,7 @@ def main() -> None:
         ours, score = verdicts["embedding, tuned"], scores["embedding"]
         told["f1_gain"] = {
             other: gain(test, ours, verdicts[other])
-            for other in ("exact", f"lexical at {LIKE}", "lexical, tuned")
+            for other in ("exact", f"lexical at {MIN_LIKENESS}", "lexical, tuned")
         }
         told["embedding_by_threshold"] = {
             at: told_of(counted(test, veto(score, at))) for at in (0.5, 0.6, 0.7, 0.8, 0.9)

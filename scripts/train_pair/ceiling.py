@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from flashedge.answers.workers.mathematics import Grader
+from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.cli.progress import bar
 from flashedge.config import Config
 from flashedge.engine.base import ScoreRequest, StepScores, Verifier
@@ -49,7 +49,7 @@ async def ceiling(problems: Sequence[Problem], n: int, config: Config, seed: int
     chosen = find_pair(config.pair, config)
     pair = VllmPair(chosen, config)
     await pair.start()
-    grader = Grader()
+    grader = MathGrader()
     judge = CheckerVerifier({problem.text: problem for problem in problems}, pair.verifier)
     engines = Engines(generator=pair.generator, verifier=judge, grader=grader)
     room = asyncio.Semaphore(AT_ONCE)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from flashedge.answers.extraction import extract_answer, normalize
+from flashedge.answers.extraction import extract_answer
+from flashedge.answers.spelling import normalize
 from flashedge.search.base import (
     Cluster,
     Clustered,
@@ -20,7 +21,7 @@ from flashedge.search.base import (
     Finish,
     Generated,
     Probe,
-    Probed,
+    ProbeResult,
     Result,
     Score,
     Scored,
@@ -97,7 +98,7 @@ class World:
                 case Cluster(nodes=nodes):
                     made.append(Clustered(answers=self.clusters(tree, nodes)))
                 case Probe(node=node, seed=seed):
-                    made.append(Probed(node=node, text=self.said(seed)))
+                    made.append(ProbeResult(node=node, text=self.said(seed)))
                 case Finish():
                     pass
         return made

@@ -19,14 +19,14 @@ from flashedge.search.base import (
     Finish,
     Generated,
     Lookahead,
-    Probed,
+    ProbeResult,
     Score,
     Scored,
     Search,
 )
 from flashedge.search.catalog import STRATEGIES
 from flashedge.search.seeds import child_seed
-from flashedge.search.strategies.beam import Beam
+from flashedge.search.strategies.beam import BeamSearch
 from flashedge.search.strategies.best_of_n import BestOfN
 from flashedge.search.strategies.dvts import Dvts
 from flashedge.search.strategies.dynamic_branching import DynamicBranching
@@ -60,11 +60,11 @@ def watching(every: int = 1) -> Policy:
 SEARCHES: dict[str, Search[Any]] = {
     "best_of_n": BestOfN(n=5),
     "best_of_1": BestOfN(n=1, selection="best", aggregate="min"),
-    "beam": Beam(n=8, branching=3, max_step_tokens=5, max_steps=4),
-    "beam_of_1": Beam(n=1, branching=1, max_step_tokens=4, max_steps=3),
-    "beam_one_step": Beam(n=4, max_steps=1, selection="majority"),
-    "beam_wide": Beam(n=6, branching=8, max_step_tokens=30, max_steps=9, aggregate="prod"),
-    "beam_watched": Beam(n=8, branching=3, max_step_tokens=5, max_steps=4, policy=watching()),
+    "beam": BeamSearch(n=8, branching=3, max_step_tokens=5, max_steps=4),
+    "beam_of_1": BeamSearch(n=1, branching=1, max_step_tokens=4, max_steps=3),
+    "beam_one_step": BeamSearch(n=4, max_steps=1, selection="majority"),
+    "beam_wide": BeamSearch(n=6, branching=8, max_step_tokens=30, max_steps=9, aggregate="prod"),
+    "beam_watched": BeamSearch(n=8, branching=3, max_step_tokens=5, max_steps=4, policy=watching()),
     "best_of_n_in_groups": BestOfN(n=5, policy=watching(2)),
     "self_consistency": SelfConsistency(n=6),
     "self_consistency_one_by_one": SelfConsistency(n=6, policy=watching()),
@@ -193,8 +193,8 @@ def test_results_that_nobody_asked_for_change_nothing(search: Search[Any]) -> No
             Scored(node=ROOT, scores=(0.5,)),
             Scored(node=NodeId(10_000), scores=(0.5,)),
             Clustered(answers={}),
-            Probed(node=ROOT, text="7}"),
-            Probed(node=NodeId(10_000), text="7}"),
+            ProbeResult(node=ROOT, text="7}"),
+            ProbeResult(node=NodeId(10_000), text="7}"),
             Clustered(answers={NodeId(10_000): "1"}),
             *(Generated(node=n.id, segment=SEGMENT) for n in known if n.segment),
             *(Scored(node=n.id, scores=(0.5,)) for n in known if n.scores or not n.segment),

@@ -16,11 +16,12 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from flashedge.answers.workers.mathematics import Grader
+from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.engine.base import ScoreRequest
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import EngineRestarted, Event, NodesExpanded, StepCompleted
-from flashedge.runtime.drive.engines import Engines, retried
+from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.drive.retry import retry_after_restart
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.search.tree import NodeStatus
 from flashedge.types import Problem
@@ -44,7 +45,7 @@ SPECS = pytest.mark.parametrize("spec", [BEAM, BEST], ids=lambda spec: spec.stra
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def engines(pair: VllmPair) -> AsyncIterator[Engines]:
-    grader = Grader()
+    grader = MathGrader()
     yield Engines(generator=pair.generator, verifier=pair.verifier, grader=grader)
     await grader.close()
 
@@ -83,8 +84,7 @@ async def test_the_stock_twin_finds_the_same_tree(pair: VllmPair, engines: Engin
         engines,
         generator=pair.stock_generator,
         verifier=pair.stock_verifier,
-        score_once=False,
-    )
+    ).switch(score_once=False)
     equal = 0
     for spec in (BEAM, replace(BEST, problem=HARD[1]), replace(BEAM, problem=EASY[0])):
         ours = await drive(engines, spec)
@@ -122,7 +122,7 @@ async def test_an_engine_killed_in_mid_run(pair: VllmPair, engines: Engines, whi
             level.discard(event.node)
 
     outcome = await driver_of(engines, spec, emit).run()
-    stock = replace(engines, verifier=pair.stock_verifier, score_once=False)
+    stock = replace(engines, verifier=pair.stock_verifier).switch(score_once=False)
     expected = await drive(stock, spec)
     assert outcome == expected.outcome
     assert folded(events) == nodes_of(expected.outcome.tree, spec)
@@ -142,7 +142,7 @@ async def test_a_death_that_the_loop_sees_late(engines: Engines, problem: Proble
     before = verifier.health()
     os.kill(before.pid, signal.SIGKILL)
     time.sleep(0.3)  # noqa: ASYNC251
-    again = await retried(verifier, lambda: verifier.score(request), waited.append)
+    again = await retry_after_restart(verifier, lambda: verifier.score(request), waited.append)
     assert again.scores == (await verifier.score_whole(request)).scores
     assert verifier.health().restarts == before.restarts + 1
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-from flashedge.answers.workers.mathematics import Grader
+from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import load_config
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import Event, KvSplitChanged, Offloaded, Restored
@@ -18,8 +18,9 @@ from flashedge.models.registry import find_pair
 from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.kv.build import build_manager_with
-from flashedge.runtime.kv.curves import curves_for
-from flashedge.runtime.kv.manager import KvManager, Split
+from flashedge.runtime.kv.curves import load_curves
+from flashedge.runtime.kv.decide import ForcedSplit
+from flashedge.runtime.kv.manager import KvManager
 from flashedge.runtime.request.spec import RunSpec
 from scripts.bench.flashtts.moving_split import moving_split
 from tests.contracts.engine_rig import settle
@@ -36,7 +37,7 @@ SPECS = [
 
 @asynccontextmanager
 async def engines_of(pair: VllmPair) -> AsyncIterator[Engines]:
-    grader = Grader()
+    grader = MathGrader()
     yield Engines(generator=pair.generator, verifier=pair.verifier, grader=grader)
     await grader.close()
 
@@ -49,13 +50,13 @@ async def engines(pair: VllmPair) -> AsyncIterator[Engines]:
 
 @asynccontextmanager
 async def kept(
-    pair: VllmPair, kv_bytes: int, forced: Split | None = None
+    pair: VllmPair, kv_bytes: int, forced: ForcedSplit | None = None
 ) -> AsyncIterator[KvManager]:
     """A keeper of `kv_bytes` for both; the budgets are as before afterwards."""
     config = load_config(environ={"FLASHEDGE_HOME": "/nonexistent"})
     before = [await engine.view() for engine in (pair.generator, pair.verifier)]
     keeper = await build_manager_with(
-        curves_for(find_pair("bundled", config), config),
+        load_curves(find_pair("bundled", config), config),
         pair.generator,
         pair.verifier,
         kv_bytes=kv_bytes,
@@ -68,7 +69,7 @@ async def kept(
     try:
         yield keeper
     finally:
-        await keeper.settled()
+        await keeper.wait_settled()
         await keeper.stop()
         for engine, view in zip((pair.generator, pair.verifier), before, strict=True):
             await engine.restore()
@@ -79,11 +80,11 @@ async def driven(engines: Engines, keeper: KvManager, spec: RunSpec) -> tuple[Ou
     events: list[Event] = []
     shared = replace(
         engines,
-        generator=keeper.generator(engines.generator),
-        verifier=keeper.verifier(engines.verifier),
+        generator=keeper.wrap_generator(engines.generator),
+        verifier=keeper.wrap_verifier(engines.verifier),
     )
     with keeper.join(events.append, baseline=False) as memory:
-        driver = driver_of(shared, spec, events.append, watch=memory.watched)
+        driver = driver_of(shared, spec, events.append, watch=memory.watch)
         return await driver.run(), events
 
 
@@ -102,8 +103,8 @@ async def test_trees_while_it_is_mapped_and_unmapped(mapped_pair: VllmPair) -> N
 
 
 async def same_trees(pair: VllmPair, engines: Engines, *, in_turn: bool) -> None:
-    stock = replace(engines, speculation=False, score_once=False)
-    engines = replace(engines, early_scores=True)
+    stock = engines.switch(speculation=False, score_once=False)
+    engines = engines.switch(early_scores=True)
     plain = [await driver_of(stock, spec, lambda _: None).run() for spec in SPECS]
     views = await pair.generator.view(), await pair.verifier.view()
     async with kept(pair, 1 << 40, moving_split(views, in_turn=in_turn)) as keeper:

@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 import pytest_asyncio
 
-from flashedge.answers.workers.mathematics import Grader
+from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.engine.base import Chunk, ExtendRequest
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.pair import VllmPair
@@ -36,7 +36,7 @@ WIDE = RunSpec(problem=HARD[0], pair="bundled", n=16, seed=21)
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def engines(pair: VllmPair) -> AsyncIterator[Engines]:
-    grader = Grader()
+    grader = MathGrader()
     yield Engines(generator=pair.generator, verifier=pair.verifier, grader=grader)
     await assert_idle(Engines(generator=pair.generator, verifier=pair.verifier, grader=grader))
     await grader.close()
@@ -48,7 +48,7 @@ async def run(engines: Engines, spec: RunSpec) -> tuple[Outcome, Speculation]:
 
 
 async def plain(engines: Engines, spec: RunSpec) -> Outcome:
-    outcome, did = await run(replace(engines, speculation=False), spec)
+    outcome, did = await run(engines.switch(speculation=False), spec)
     assert did == Speculation()
     return outcome
 
@@ -92,7 +92,7 @@ async def test_steps_are_scored_ahead(engines: Engines) -> None:
     ahead = 0
     for seed, problem in enumerate(HARD[:3]):
         spec = replace(WIDE, problem=problem, seed=seed)
-        outcome, did = await run(replace(engines, lookahead=True), spec)
+        outcome, did = await run(engines.switch(lookahead=True), spec)
         ahead += did.scored_steps
         assert outcome == await plain(engines, spec)
     assert ahead > 0

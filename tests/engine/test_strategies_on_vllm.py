@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flashedge import events
-from flashedge.answers.workers.mathematics import Grader
+from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.certainty.history import ENTROPY
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import Event
@@ -36,7 +36,7 @@ def spec_of(problem: Problem, strategy: str, **fields: Any) -> RunSpec:
 
 async def solved(pair: VllmPair, spec: RunSpec) -> tuple[Outcome, list[Event]]:
     told: list[Event] = []
-    grader = Grader()
+    grader = MathGrader()
     engines = Engines(generator=pair.generator, verifier=pair.verifier, grader=grader)
     prompt = pair.generator.codec.encode_chat(spec.problem.messages)
     try:

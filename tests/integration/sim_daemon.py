@@ -7,7 +7,7 @@ from typing import Any
 
 from test_http_over_service import SimulatedPair
 
-from flashedge.answers.workers.mathematics import Grader
+from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.api.app import create_app
 from flashedge.config import Config
 from flashedge.daemon import process as daemon
@@ -19,7 +19,7 @@ from flashedge.runtime.service import Service
 def make_app(config: Config) -> Any:
     store = RunStore(config.state_dir / "runs.sqlite")
     pair = find_pair(config.pair, config)
-    return create_app(Service(config, pair, SimulatedPair(), store, Grader()), config)
+    return create_app(Service(config, pair, SimulatedPair(), store, MathGrader()), config)
 
 
 if __name__ == "__main__":

@@ -16,16 +16,16 @@ import pytest
 sys.path.append(str(Path(__file__).parents[1] / "unit"))
 import api_rig
 
-from flashedge.answers.workers.mathematics import Grader
+from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.api.app import create_app
 from flashedge.config import load_config
 from flashedge.engine.base import Health
 from flashedge.engine.sim.pair import simulated_pair
 from flashedge.engine.sim.text import SimModel, Trace
 from flashedge.models.registry import find_pair
+from flashedge.models.shape import ModelShape
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.service import Service
-from flashedge.scheduling.costs.roofline import ModelShape
 
 TRACE = Path(__file__).parents[1] / "data" / "step_lengths_small.jsonl"
 TINY = ModelShape(name="tiny", params=2**22, layers=2, heads=1, kv_heads=1, head_dim=16)
@@ -65,7 +65,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[api_rig.Live]:
     config = load_config({"queue_limit": 100}, environ={"FLASHEDGE_HOME": str(home)})
     store = RunStore(config.state_dir / "runs.sqlite")
     pair = find_pair("bundled", config)
-    service = Service(config, pair, SimulatedPair(), store, Grader())
+    service = Service(config, pair, SimulatedPair(), store, MathGrader())
     with api_rig.serving(create_app(service, config), service) as server:
         api_rig.wait_until(lambda: httpx.get(f"{server.base_url}/health").status_code == 200)
         yield server

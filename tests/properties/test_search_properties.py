@@ -10,12 +10,15 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flashedge.answers.extraction import decide_equal, extract_answer, normalize, votes
+from flashedge.answers.equality import decide_equal
+from flashedge.answers.extraction import extract_answer
+from flashedge.answers.spelling import normalize
+from flashedge.search.answer_choice import count_votes
 from flashedge.search.base import Expand, Score
 from flashedge.search.nodes import Vector
 from flashedge.search.scoring import AGGREGATES, aggregate
 from flashedge.search.steps import BoundaryRule, split_steps
-from flashedge.search.strategies.beam import Beam
+from flashedge.search.strategies.beam import BeamSearch
 from flashedge.search.tree import ROOT, NodeStatus, Tree
 from flashedge.types import Limits, NodeId
 
@@ -32,7 +35,7 @@ MATHS = st.lists(
 ).map("".join)
 
 beams = st.builds(
-    Beam,
+    BeamSearch,
     n=st.integers(1, 12),
     branching=st.integers(1, 6),
     max_step_tokens=st.integers(1, 10),
@@ -53,7 +56,9 @@ beams = st.builds(
     order=st.integers(0, 1000).map(Random),
 )
 @settings(max_examples=150, deadline=None)
-def test_beam_keeps_its_rules(search: Beam, limits: Limits, world: World, order: Random) -> None:
+def test_beam_keeps_its_rules(
+    search: BeamSearch, limits: Limits, world: World, order: Random
+) -> None:
     run = drive(search, limits=limits, world=world, order=order)
     tree = run.tree
     levels = [c.nodes for c in run.commands if isinstance(c, Score)]
@@ -77,7 +82,7 @@ def test_beam_keeps_its_rules(search: Beam, limits: Limits, world: World, order:
 
 
 def test_the_budget_is_reached_exactly() -> None:
-    search = Beam(n=6, branching=2, max_step_tokens=5)
+    search = BeamSearch(n=6, branching=2, max_step_tokens=5)
     first = next(c.nodes for c in drive(search).commands if isinstance(c, Score))
     for budget, levels in ((tokens(drive(search).tree, first), 1), (1, 1), (10_000, None)):
         run = drive(search, limits=Limits(max_path_tokens=40, token_budget=budget))
@@ -90,7 +95,7 @@ def tokens(tree: Tree, nodes: tuple[NodeId, ...]) -> int:
 
 
 def check_level(
-    search: Beam,
+    search: BeamSearch,
     tree: Tree,
     level: tuple[NodeId, ...],
     width: int,
@@ -120,7 +125,7 @@ def check_level(
         assert all(expanded[n].granularity.to_end == last_step for n in kept)
 
 
-def check_choice(search: Beam, run: Run) -> None:
+def check_choice(search: BeamSearch, run: Run) -> None:
     tree, finish = run.tree, run.end
     done = [n.id for n in tree.nodes.values() if n.status is S.COMPLETE]
     if not done:
@@ -192,7 +197,7 @@ def test_a_balanced_box_is_found(inside: str, before: str) -> None:
     st.sampled_from(["weighted", "majority"]),
 )
 def test_votes_count_every_answer_once(ballots: list[tuple[str | None, float]], by: str) -> None:
-    counted = votes(ballots, by)
+    counted = count_votes(ballots, by)
     assert sum(v.count for v in counted) == sum(a is not None for a, _ in ballots)
     assert len({v.answer for v in counted}) == len(counted)
     keys = [(v.count, v.weight) if by == "majority" else (v.weight, v.count) for v in counted]

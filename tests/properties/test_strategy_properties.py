@@ -12,14 +12,15 @@ from random import Random
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from flashedge.answers.words import group, likeness
-from flashedge.certainty.certainindex import certainty_of_answers
+from flashedge.answers.groups import group_by_first_match
+from flashedge.answers.words import likeness
+from flashedge.certainty.certainindex import measure_certainty
 from flashedge.certainty.combine import Thresholds
 from flashedge.certainty.consistency import consistency
 from flashedge.certainty.history import Checkpoint, History
 from flashedge.certainty.policies import Curve, Even, GiveUp, Length, Policy, Threshold
 from flashedge.certainty.skyline import Skyline
-from flashedge.certainty.tv_stopping import failure_bound, probes_needed, total_variation
+from flashedge.certainty.tv_stopping import failure_bound, min_probes, total_variation
 from flashedge.search.apportion import apportion, softmax
 from flashedge.search.base import Expand, Probe
 from flashedge.search.scoring import AGGREGATES
@@ -49,7 +50,7 @@ stepping = {
     "aggregate": st.sampled_from(AGGREGATES),
 }
 thresholds = st.builds(Thresholds, least=st.tuples(st.tuples(st.just("entropy"), unit)))
-skylines = st.lists(st.tuples(unit, st.integers(0, 30)), max_size=8).map(Skyline.fitted)
+skylines = st.lists(st.tuples(unit, st.integers(0, 30)), max_size=8).map(Skyline.fit)
 plain: st.SearchStrategy[Policy] = st.one_of(
     st.builds(Even),
     st.builds(Length, detect=st.integers(1, 9), max_tokens=st.integers(0, 100)),
@@ -237,11 +238,11 @@ def test_a_surer_run_never_gets_more(
 
 @given(runs=st.lists(st.tuples(unit, st.integers(1, 30)), min_size=1, max_size=20), at=unit)
 def test_the_skyline_covers_every_run(runs: list[tuple[float, int]], at: float) -> None:
-    skyline = Skyline.fitted(runs)
-    assert all(skyline.needed(certainty, 99) >= needed for certainty, needed in runs)
+    skyline = Skyline.fit(runs)
+    assert all(skyline.look_up(certainty, 99) >= needed for certainty, needed in runs)
     assert set(skyline.steps) <= set(runs)
-    surer = skyline.needed(min(1.0, at + 0.1), 99)
-    assert surer <= skyline.needed(at, 99)
+    surer = skyline.look_up(min(1.0, at + 0.1), 99)
+    assert surer <= skyline.look_up(at, 99)
 
 
 # ---------------------------------------------------------------- measures
@@ -249,13 +250,13 @@ def test_the_skyline_covers_every_run(runs: list[tuple[float, int]], at: float) 
 
 @given(st.lists(st.sampled_from(["a", "b", "c", None]), min_size=2, max_size=12))
 def test_certainindex_is_in_the_unit_interval(answers: list[str | None]) -> None:
-    found = certainty_of_answers(answers)
+    found = measure_certainty(answers)
     if found is None:
         assert set(answers) == {None}
         return
     assert 0 <= found <= 1
     assert (found == 1) == (len(set(answers)) == 1)
-    assert certainty_of_answers(reversed(answers)) == found
+    assert measure_certainty(reversed(answers)) == found
     k = consistency(answers, len(answers))
     assert k is not None
     assert 0 <= k <= 1
@@ -287,7 +288,7 @@ def test_softmax_sums_to_one(values: list[float], temperature: float) -> None:
 
 @given(st.floats(0.1, 0.9), st.floats(0.01, 0.9), st.integers(1, 20))
 def test_the_k_of_app_e_is_the_least(epsilon: float, delta: float, groups: int) -> None:
-    k = probes_needed(epsilon=epsilon, delta=delta, num_groups=groups)
+    k = min_probes(epsilon=epsilon, delta=delta, num_groups=groups)
     assert failure_bound(k, epsilon=epsilon, num_groups=groups) <= delta
     assert k == 2 or failure_bound(k - 1, epsilon=epsilon, num_groups=groups) > delta
 
@@ -301,7 +302,7 @@ def test_total_variation_is_a_distance(p: str, q: str) -> None:
 
 @given(st.lists(st.none() | st.text("abc ", max_size=6), max_size=10))
 def test_groups_have_a_first_member(answers: list[str | None]) -> None:
-    labels = group(answers, lambda a, b: likeness(a, b) > 0.6)
+    labels = group_by_first_match(answers, lambda a, b: likeness(a, b) > 0.6)
     for answer, label in zip(answers, labels, strict=True):
         assert (answer is None) == (label is None)
         assert label is None or labels[answers.index(label)] == label

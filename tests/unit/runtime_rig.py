@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from flashedge.answers.workers.mathematics import Grader
+from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.engine.sim.engine_loop import SimEngine
 from flashedge.engine.sim.pair import Faults, SimConfig, SimulatedGenerator, SimulatedVerifier
 from flashedge.engine.sim.text import SimModel, Trace, TraceRow
@@ -66,7 +66,7 @@ def sim_engines(
     return Engines(
         generator=SimulatedGenerator(config, model, faults=generator, gate=gate),
         verifier=SimulatedVerifier(config, faults=verifier, gate=gate),
-        grader=Grader(),
+        grader=MathGrader(),
     )
 
 

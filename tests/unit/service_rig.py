@@ -7,13 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flashedge.answers.workers.mathematics import Grader
+from flashedge.answers.equality import WordGroups
+from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import load_config
 from flashedge.engine.base import Health
 from flashedge.engine.sim.pair import Faults
 from flashedge.events import Event
 from flashedge.models.registry import find_pair
-from flashedge.runtime.drive.engines import Engines, WordGroups
+from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.records.archive import ArchivedRun
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.run import Run
@@ -68,10 +69,12 @@ class Rig:
         self.engines = sim_engines(config=config, generator=generator, verifier=verifier)
         self.pair = SimPair(self.engines, error)
         pair = find_pair("bundled", self.config)
-        self.service = Service(self.config, pair, self.pair, self.store, Grader())
+        self.service = Service(self.config, pair, self.pair, self.store, MathGrader())
 
     def engines_for(self, run: Run) -> Engines:
-        return self.service._served.engines_for(run.spec, Grader(), WordGroups())
+        return self.service._served.build_engines(
+            MathGrader(), WordGroups(), baseline=run.spec.baseline
+        )
 
     async def assert_idle(self) -> None:
         assert self.service.counts == {"queued": 0, "running": 0}

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from flashedge.answers.workers.mathematics import Grader
+from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.engine.base import Chunk, ExtendRequest
 from flashedge.engine.sim.engine_loop import Faults, SimConfig
 from flashedge.engine.sim.pair import SimulatedGenerator, SimulatedVerifier
@@ -102,10 +102,8 @@ def engines_with(
     return Engines(
         generator=WatchedGenerator(config, model, gate=gate, truncation=truncation, faults=faults),
         verifier=SimulatedVerifier(verifier or config, gate=gate),
-        grader=Grader(),
-        speculation=speculation,
-        lookahead=lookahead,
-    )
+        grader=MathGrader(),
+    ).switch(speculation=speculation, lookahead=lookahead)
 
 
 def watched(engines: Engines) -> WatchedGenerator:

@@ -6,19 +6,25 @@ import math
 
 import pytest
 
-from flashedge.answers.extraction import decide_equal
-from flashedge.answers.words import alike, group, likeness
-from flashedge.certainty.certainindex import certainty_of_answers
+from flashedge.answers.equality import decide_equal
+from flashedge.answers.groups import group_by_first_match
+from flashedge.answers.words import are_alike, likeness
+from flashedge.certainty.certainindex import measure_certainty
 from flashedge.certainty.combine import Thresholds
-from flashedge.certainty.consistency import consistency, hesitates, settled_answer, unsettled
+from flashedge.certainty.consistency import (
+    consistency,
+    hesitates,
+    is_unsettled,
+    pick_settled_answer,
+)
 from flashedge.certainty.rewards import max_reward, mean_reward
 from flashedge.certainty.shared_budget import Claim, share_budget, top_up
 from flashedge.certainty.skyline import Skyline
 from flashedge.certainty.tv_stopping import (
     can_fire,
-    distributions_settled,
     failure_bound,
-    probes_needed,
+    has_settled,
+    min_probes,
     total_variation,
 )
 
@@ -41,12 +47,12 @@ LN2, LN4, LN5 = math.log(2), math.log(4), math.log(5)
     ],
 )
 def test_certainindex(answers: list[str | None], expected: float | None) -> None:
-    assert certainty_of_answers(answers) == pytest.approx(expected)
+    assert measure_certainty(answers) == pytest.approx(expected)
 
 
 def test_four_of_five_is_above_half_and_below_the_papers_threshold() -> None:
     """0.5004 nats of 1.6094: 0.689, just short of SC's 0.7 at step 5."""
-    found = certainty_of_answers(["7", "7", "7", "7", "8"])
+    found = measure_certainty(["7", "7", "7", "7", "8"])
     assert found == pytest.approx(0.689, abs=5e-4)
 
 
@@ -104,17 +110,17 @@ def test_no_hesitation(text: str) -> None:
 
 
 def test_unsettled() -> None:
-    assert not unsettled(list("abcd"), after=5, below=0.5)
-    assert unsettled(list("abcd"), after=4, below=0.5)
-    assert not unsettled(list("aabc"), after=4, below=0.5)
-    assert unsettled(["a", "a", "a", "a", None, None, None], after=3, below=0.5)
+    assert not is_unsettled(list("abcd"), after=5, below=0.5)
+    assert is_unsettled(list("abcd"), after=4, below=0.5)
+    assert not is_unsettled(list("aabc"), after=4, below=0.5)
+    assert is_unsettled(["a", "a", "a", "a", None, None, None], after=3, below=0.5)
 
 
 def test_settled_answer() -> None:
-    assert settled_answer(list("bbbaa"), 3) == "a"
-    assert settled_answer(["b", None, "a", None], 4) == "a"  # a tie: the newest
-    assert settled_answer(["b", "b", None, None], 2) == "b"  # none in the window: of all
-    assert settled_answer([None], 1) is None
+    assert pick_settled_answer(list("bbbaa"), 3) == "a"
+    assert pick_settled_answer(["b", None, "a", None], 4) == "a"  # a tie: the newest
+    assert pick_settled_answer(["b", "b", None, None], 2) == "b"  # none in the window: of all
+    assert pick_settled_answer([None], 1) is None
 
 
 # ---------------------------------------------------------------- App. E
@@ -137,33 +143,33 @@ def test_probes_needed() -> None:
     """The least k: the bound holds there and not one below. By hand, at eps = 0.3, delta = 0.05,
     M = 2: 16 k exp(-0.005 (k - 1)) <= 0.05, so ln(320 k) <= 0.005 (k - 1); at k = 2,737 13.6829
     is above 13.6800, at 2,738 13.6833 is below 13.6850."""
-    k = probes_needed(epsilon=0.3, delta=0.05, num_groups=2)
+    k = min_probes(epsilon=0.3, delta=0.05, num_groups=2)
     assert k == 2738
     for epsilon in (0.9, 0.5, 0.1):
         for delta in (0.5, 0.01):
             for groups in (1, 5):
-                k = probes_needed(epsilon=epsilon, delta=delta, num_groups=groups)
+                k = min_probes(epsilon=epsilon, delta=delta, num_groups=groups)
                 assert failure_bound(k, epsilon=epsilon, num_groups=groups) <= delta
                 assert failure_bound(k - 1, epsilon=epsilon, num_groups=groups) > delta
     with pytest.raises(ValueError, match="epsilon"):
-        probes_needed(epsilon=0.0, delta=0.1, num_groups=2)
+        min_probes(epsilon=0.0, delta=0.1, num_groups=2)
 
 
 def test_on_ordinary_chains_the_rule_never_fires() -> None:
     """A chain of 16,384 tokens, a probe every 32: 512 probes."""
     assert not can_fire(512, epsilon=0.5, delta=0.05, num_groups=2)
-    k = probes_needed(epsilon=0.9, delta=0.2, num_groups=1)
+    k = min_probes(epsilon=0.9, delta=0.2, num_groups=1)
     assert can_fire(2 * k, epsilon=0.9, delta=0.2, num_groups=1)
     assert not can_fire(2 * k - 1, epsilon=0.9, delta=0.2, num_groups=1)
 
 
 def test_the_rule_itself() -> None:
-    assert distributions_settled("a" * 8, 4, epsilon=0.3)
-    assert distributions_settled("b" * 50 + "a" * 8, 4, epsilon=0.3)  # only the last 2k count
-    assert not distributions_settled("a" * 7, 4, epsilon=0.3)
-    assert not distributions_settled("aaaabbbb", 4, epsilon=0.9)
-    assert not distributions_settled("abababab", 4, epsilon=0.3)  # windows of 3 move by 1/3
-    assert distributions_settled("ab" * 40, 40, epsilon=0.3)  # they move by 1/39
+    assert has_settled("a" * 8, 4, epsilon=0.3)
+    assert has_settled("b" * 50 + "a" * 8, 4, epsilon=0.3)  # only the last 2k count
+    assert not has_settled("a" * 7, 4, epsilon=0.3)
+    assert not has_settled("aaaabbbb", 4, epsilon=0.9)
+    assert not has_settled("abababab", 4, epsilon=0.3)  # windows of 3 move by 1/3
+    assert has_settled("ab" * 40, 40, epsilon=0.3)  # they move by 1/39
 
 
 # ---------------------------------------------------------------- clusters
@@ -173,8 +179,8 @@ def test_groups_go_by_the_first_member() -> None:
     def same(a: str, b: str) -> bool:
         return decide_equal(a, b) is True
 
-    assert group(["7", None, "07", "8", "$7$"], same) == ("7", None, "7", "8", "7")
-    assert group([], same) == ()
+    assert group_by_first_match(["7", None, "07", "8", "$7$"], same) == ("7", None, "7", "8", "7")
+    assert group_by_first_match([], same) == ()
 
 
 def test_likeness_of_open_ended_text() -> None:
@@ -183,9 +189,9 @@ def test_likeness_of_open_ended_text() -> None:
     other = "Use a hash set and return as soon as an element is seen twice."
     assert likeness(a, a.upper()) == 1.0
     assert likeness(a, b) == likeness(b, a) > 0.6 > likeness(a, other)
-    assert alike(a, b)
-    assert not alike(a, other)
-    assert not alike("It takes 3 days to get there.", "It takes 4 days to get there.")
+    assert are_alike(a, b)
+    assert not are_alike(a, other)
+    assert not are_alike("It takes 3 days to get there.", "It takes 4 days to get there.")
     assert likeness("", "x") == 0.0
 
 
@@ -218,10 +224,10 @@ def test_a_top_up_too_small_to_matter_goes_to_the_unsure() -> None:
 
 def test_the_skyline_keeps_who_is_surer_and_needs_more() -> None:
     runs = [(0.2, 20), (0.5, 12), (0.4, 9), (0.8, 5), (0.8, 3), (0.9, 5), (1.0, 1)]
-    skyline = Skyline.fitted(runs)
+    skyline = Skyline.fit(runs)
     assert skyline.steps == ((0.2, 20), (0.5, 12), (0.9, 5), (1.0, 1))
-    assert [skyline.needed(c, 30) for c in (0.1, 0.2, 0.3, 0.5, 0.6, 0.9, 0.95)] == [
+    assert [skyline.look_up(c, 30) for c in (0.1, 0.2, 0.3, 0.5, 0.6, 0.9, 0.95)] == [
         *(20, 20, 12, 12, 5, 5, 1),
     ]
-    assert Skyline.fitted(runs[:2]).needed(0.9, 30) == 12  # surer than all: as the surest
-    assert Skyline(steps=()).needed(0.9, 30) == 30
+    assert Skyline.fit(runs[:2]).look_up(0.9, 30) == 12  # surer than all: as the surest
+    assert Skyline(steps=()).look_up(0.9, 30) == 30

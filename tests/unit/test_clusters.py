@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashedge.answers.extraction import normalize
-from flashedge.answers.numbers import numbers, numbers_conflict
-from flashedge.answers.words import alike, complete_links
+from flashedge.answers.groups import group_by_complete_links
+from flashedge.answers.numbers import find_numbers, numbers_conflict
+from flashedge.answers.spelling import normalize
+from flashedge.answers.words import are_alike
 
 OPEN_ANSWERS = Path(__file__).parents[1] / "data" / "open_answers.jsonl"
 HALVES = ("tune", "test")
@@ -21,9 +22,9 @@ HALVES = ("tune", "test")
 
 def test_complete_links_do_not_chain() -> None:
     chain = [(0.9, 0, 1), (0.8, 1, 2), (0.7, 2, 3)]
-    assert complete_links(5, chain) == (0, 0, 2, 2, 4)
-    assert complete_links(3, [(0.9, 0, 1), (0.8, 1, 2), (0.7, 2, 0)]) == (0, 0, 0)
-    assert complete_links(0, []) == ()
+    assert group_by_complete_links(5, chain) == (0, 0, 2, 2, 4)
+    assert group_by_complete_links(3, [(0.9, 0, 1), (0.8, 1, 2), (0.7, 2, 0)]) == (0, 0, 0)
+    assert group_by_complete_links(0, []) == ()
 
 
 @given(st.sets(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=28), st.randoms())
@@ -31,14 +32,14 @@ def test_complete_links(found: set[tuple[int, int]], rng: random.Random) -> None
     """Any two of a group are alike, no two groups could be one, order is nothing."""
     pairs = {(i, j): (i * 5 + j * 3) % 4 / 4 for i, j in found if i < j}
     alike = [(similarity, i, j) for (i, j), similarity in pairs.items()]
-    homes = complete_links(8, alike)
+    homes = group_by_complete_links(8, alike)
     members = {home: [i for i in range(8) if homes[i] == home] for home in set(homes)}
     assert all(min(group) == home for home, group in members.items())
     for a, b in itertools.combinations_with_replacement(members.values(), 2):
         whole = all((min(i, j), max(i, j)) in pairs for i in a for j in b if i != j)
         assert whole == (a is b)
     rng.shuffle(alike)
-    assert complete_links(8, [(s, j, i) for s, i, j in alike]) == homes
+    assert group_by_complete_links(8, [(s, j, i) for s, i, j in alike]) == homes
 
 
 @pytest.mark.parametrize(
@@ -54,13 +55,13 @@ def test_complete_links(found: set[tuple[int, int]], rng: random.Random) -> None
     ],
 )
 def test_numbers_in_digits_and_words(text: str, values: set[float]) -> None:
-    assert numbers(text) == values
+    assert find_numbers(text) == values
 
 
 def test_numbers_conflict_when_each_has_its_own() -> None:
-    assert numbers_conflict(numbers("3 days"), numbers("four days"))
-    assert not numbers_conflict(numbers("3 days"), numbers("three days"))
-    assert not numbers_conflict(numbers("91 is prime"), numbers("91 = 7 * 13"))
+    assert numbers_conflict(find_numbers("3 days"), find_numbers("four days"))
+    assert not numbers_conflict(find_numbers("3 days"), find_numbers("three days"))
+    assert not numbers_conflict(find_numbers("91 is prime"), find_numbers("91 = 7 * 13"))
 
 
 def test_likeness_on_the_labelled_answers() -> None:
@@ -70,10 +71,12 @@ def test_likeness_on_the_labelled_answers() -> None:
     assert len(halves["tune"]) == len(halves["test"])
     assert halves["tune"].isdisjoint(halves["test"])
     assert len(pairs) >= 120
-    called = [(alike(p["left"], p["right"]), p["same"]) for p in pairs]
+    called = [(are_alike(p["left"], p["right"]), p["same"]) for p in pairs]
     exact = [(normalize(p["left"]) == normalize(p["right"]), p["same"]) for p in pairs]
     assert (called.count((True, True)), called.count((True, False))) == (24, 40)
     assert (exact.count((True, True)), exact.count((True, False))) == (6, 0)
-    figures = [p for p in pairs if numbers_conflict(numbers(p["left"]), numbers(p["right"]))]
+    figures = [
+        p for p in pairs if numbers_conflict(find_numbers(p["left"]), find_numbers(p["right"]))
+    ]
     assert len(figures) > 5
-    assert not any(p["same"] or alike(p["left"], p["right"]) for p in figures)
+    assert not any(p["same"] or are_alike(p["left"], p["right"]) for p in figures)

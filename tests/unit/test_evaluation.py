@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from eval_daemon import EvalDaemon, completion
 
-from flashedge.answers.workers.mathematics import Grader
+from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.client.async_client import AsyncClient
 from flashedge.errors import Conflict, EngineDead, FlashEdgeError, StoreError
 from flashedge.evaluation.measure import Measurer
@@ -48,7 +48,7 @@ def problems(count: int) -> list[LabelledProblem]:
 
 
 async def measured(daemon: EvalDaemon, count: int, in_flight: int = 2) -> Notes:
-    notes, grader = Notes(), Grader()
+    notes, grader = Notes(), MathGrader()
     try:
         async with AsyncClient("http://daemon", transport=daemon) as client:
             await Measurer(
@@ -124,7 +124,7 @@ async def test_cancelled_it_cancels_its_runs_and_keeps_what_is_done() -> None:
     daemon = EvalDaemon(SAMPLES, "7", BEAMS, hold=frozenset({"problem 1"}))
     notes = Notes()
     async with AsyncClient("http://daemon", transport=daemon) as client:
-        grader = Grader()
+        grader = MathGrader()
         work = asyncio.create_task(
             Measurer(
                 client=client,

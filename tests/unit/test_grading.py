@@ -14,15 +14,15 @@ import pytest
 
 from flashedge.answers.workers import mathematics as grading
 from flashedge.answers.workers.line_worker import START_LIMIT_S, package_parent
-from flashedge.answers.workers.mathematics import Grader
+from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.types import NodeId
 
 READY = "import sys; print('{\"ready\": true}', flush=True); "
 
 
 @pytest.fixture(scope="module")
-async def grader() -> AsyncIterator[Grader]:
-    made = Grader(limit_s=1.0)
+async def grader() -> AsyncIterator[MathGrader]:
+    made = MathGrader(limit_s=1.0)
     yield made
     await made.close()
 
@@ -45,13 +45,13 @@ def nodes(*answers: str | None) -> dict[NodeId, str | None]:
         ("{{{", "}}", False),
     ],
 )
-async def test_equal(grader: Grader, a: str, b: str, equal: bool) -> None:
+async def test_equal(grader: MathGrader, a: str, b: str, equal: bool) -> None:
     assert await grader.equal(a, b) is equal
     assert await grader.equal(b, a) is equal
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_clusters_are_named_by_their_lowest_node(grader: Grader) -> None:
+async def test_clusters_are_named_by_their_lowest_node(grader: MathGrader) -> None:
     answers = nodes("(x+1)^2", None, "7", "x^2+2x+1", "07.0", "8")
     expected = nodes("(x+1)^2", None, "7", "(x+1)^2", "7", "8")
     assert await grader.cluster(answers) == expected
@@ -60,7 +60,7 @@ async def test_clusters_are_named_by_their_lowest_node(grader: Grader) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_hopeless_comparison_is_cut_and_the_worker_goes_on(grader: Grader) -> None:
+async def test_a_hopeless_comparison_is_cut_and_the_worker_goes_on(grader: MathGrader) -> None:
     since = time.perf_counter()
     assert not await grader.equal("9^{9^{9^{9}}}", r"\sqrt{3}")
     assert time.perf_counter() - since < 1.0 + grading.GRACE_S + START_LIMIT_S
@@ -68,7 +68,7 @@ async def test_a_hopeless_comparison_is_cut_and_the_worker_goes_on(grader: Grade
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_killed_worker_is_replaced(grader: Grader) -> None:
+async def test_a_killed_worker_is_replaced(grader: MathGrader) -> None:
     assert await grader.equal(r"\sqrt{9}", "3")
     assert grader.pid is not None
     os.kill(grader.pid, signal.SIGKILL)
@@ -77,7 +77,7 @@ async def test_a_killed_worker_is_replaced(grader: Grader) -> None:
 
 
 async def test_spelling_needs_no_worker() -> None:
-    grader = Grader(command=("/nonexistent",))
+    grader = MathGrader(command=("/nonexistent",))
     assert await grader.equal(r"\frac12", "0.5")
     assert not await grader.equal("5", "6")
     assert await grader.cluster(nodes("5", "5.0", "Monday", "6")) == nodes("5", "5", "Monday", "6")
@@ -86,7 +86,7 @@ async def test_spelling_needs_no_worker() -> None:
 
 async def test_a_worker_that_can_not_start_leaves_spelling() -> None:
     for command in [("/nonexistent",), (sys.executable, "-c", "print('hello')")]:
-        grader = Grader(command=command)
+        grader = MathGrader(command=command)
         answers = nodes(*(f"x+{i}" for i in range(5)), "x + 1")
         assert await grader.cluster(answers) == answers | {NodeId(6): "x+1"}
         assert grader.pid is None
@@ -95,7 +95,7 @@ async def test_a_worker_that_can_not_start_leaves_spelling() -> None:
 async def test_a_worker_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(grading, "GRACE_S", 0.1)
     hang = (sys.executable, "-c", READY + "import time; time.sleep(60)")
-    grader = Grader(limit_s=0.1, command=hang)
+    grader = MathGrader(limit_s=0.1, command=hang)
     assert not await grader.equal("x", "y")
     assert grader.pid is None
     for other in "abcdef":  # after three strikes the answer is not asked about again
@@ -105,7 +105,7 @@ async def test_a_worker_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch) ->
 
 async def test_a_worker_that_dies_counts_as_different() -> None:
     die = (sys.executable, "-c", READY + "sys.stdin.readline()")
-    grader = Grader(command=die)
+    grader = MathGrader(command=die)
     assert await grader.cluster(nodes("x", "y")) == nodes("x", "y")
     assert grader.pid is None
 
@@ -113,7 +113,7 @@ async def test_a_worker_that_dies_counts_as_different() -> None:
 async def test_a_cancelled_question_does_not_answer_the_next() -> None:
     slow = """import time
 for _ in sys.stdin: time.sleep(0.4); print('{"equal": true}', flush=True)"""
-    grader = Grader(command=(sys.executable, "-c", READY + slow))
+    grader = MathGrader(command=(sys.executable, "-c", READY + slow))
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.3):
             await grader.equal("x", "y")
@@ -125,14 +125,14 @@ for _ in sys.stdin: time.sleep(0.4); print('{"equal": true}', flush=True)"""
 async def test_questions_to_the_worker_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    async def verified(self: Grader, a: str, b: str) -> bool:
+    async def verified(self: MathGrader, a: str, b: str) -> bool:
         asked.append((a, b))
         return False
 
-    monkeypatch.setattr(Grader, "_verified", verified)
+    monkeypatch.setattr(MathGrader, "_verified", verified)
     monkeypatch.setattr(grading, "MAX_COMPARISONS", 10)
     answers = nodes(*(f"x+{i}" for i in range(30)))
-    assert await Grader().cluster(answers) == answers
+    assert await MathGrader().cluster(answers) == answers
     assert len(asked) == 10
 
 

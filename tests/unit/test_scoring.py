@@ -6,9 +6,9 @@ import pytest
 
 from flashedge.errors import RequestError
 from flashedge.runtime.request import spec
+from flashedge.search.answer_choice import choose_answer
 from flashedge.search.base import Finish
 from flashedge.search.scoring import AGGREGATES, aggregate
-from flashedge.search.selection import choose
 from flashedge.search.tree import ROOT, Tree
 from flashedge.types import NodeId
 
@@ -45,13 +45,13 @@ def finished(*paths: tuple[str | None, float]) -> tuple[Tree, tuple[NodeId, ...]
 def test_choose(by: str, answer: str, choice: int) -> None:
     paths = [("7", 0.1), ("7", 0.2), ("8", 0.6), ("8", 0.6), ("9", 0.7), ("7", 0.2), (None, 1.0)]
     tree, nodes = finished(*paths)
-    finish = choose(tree, nodes, how="last", by=by)
+    finish = choose_answer(tree, nodes, how="last", by=by)
     assert (finish.answer, finish.choice) == (answer, choice)
     assert len(finish.votes) == 3
 
 
 def test_choose_without_an_answer_shows_the_best_path() -> None:
     tree, nodes = finished((None, 0.1), (None, 0.4), (None, 0.4))
-    assert choose(tree, nodes, how="last", by="weighted") == Finish(
+    assert choose_answer(tree, nodes, how="last", by="weighted") == Finish(
         choice=NodeId(2), answer=None, votes=()
     )

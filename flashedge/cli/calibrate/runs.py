@@ -1,16 +1,18 @@
-"""The whole runs that `calibrate` replays: of a file's problems, or those the daemon has kept."""
+"""The runs at full compute that `calibrate` replays: new ones, or those that are stored."""
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
+import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flashedge.cli import output
 from flashedge.cli.progress import bar
 from flashedge.config import Config
-from flashedge.errors import FlashEdgeError
+from flashedge.errors import FlashEdgeError, RequestError
 
 if TYPE_CHECKING:
     from flashedge.files.problems import LabelledProblem
@@ -22,50 +24,74 @@ PAGE = 200
 def run_problems(
     problems: Sequence[LabelledProblem], settings: Mapping[str, Any], work: str, config: Config
 ) -> tuple[Recording, ...]:
-    """A whole run of each problem, those that an earlier call finished from the daemon's store.
+    """Run each problem once at full compute, or find the run of an earlier call in the store.
 
-    settings: the request's fields; work: what a run is of, beside them and its problem's index: the
-    daemon finds the runs of the same work again. A problem that fails is told and left out.
-    Raises DaemonError, EngineError, RequestError when the runs can't go on; what is finished is
-    kept.
+    settings: the request's fields. work: a text that, with the settings and a problem's index,
+    identifies a run, so that the same call finds it again. A problem that fails is reported and
+    left out. Raises DaemonError, EngineError, RequestError when the runs can't continue; finished
+    runs are kept.
     """
     found: dict[int, Recording] = {}
     try:
         asyncio.run(_solve(problems, settings, _key(settings, work), config, found))
     except (KeyboardInterrupt, FlashEdgeError):
         done = f"{len(found)} of {len(problems)} runs are done and kept"
-        output.note(f"{done}; the same command goes on")
+        output.note(f"{done}; the same command continues with the others")
         raise
     return tuple(found[i] for i in sorted(found))
 
 
-def stored_runs(
-    client: Any, pair: str, strategy: str, n: int, since: float, limit: int | None
-) -> Iterator[Recording]:
-    """The newest `limit` whole runs of a pair, strategy and n that the daemon has kept since."""
-    from flashedge.cli.runs import stored_events
-    from flashedge.runtime.records.recordings import recording_of
+def read_stored_runs(
+    client: Any,
+    pair: str,
+    strategy: str,
+    n: int,
+    since: float,
+    problems: Sequence[LabelledProblem],
+) -> tuple[Recording, ...]:
+    """Read the newest run at full compute of each problem that the daemon has stored since then.
 
-    left = limit
-    for run in _listed(client, since):
-        if left == 0:
-            return
-        if (run["pair"], run["strategy"], run["n"]) == (pair, strategy, n):
-            told = (event for _, event in stored_events(client, run["id"]))
-            recording = recording_of(run["id"], told)
-            if recording is not None:
-                left = None if left is None else left - 1
-                yield recording
-
-
-def right_answers(
-    recordings: Iterable[Recording], answers: Mapping[str, str] | None
-) -> tuple[frozenset[str], ...]:
-    """Of each recording the answers that are right, compared as answers are in a vote.
-
-    answers: by the problem's text; None: each run's own final answer is taken for right.
+    Runs of other problems have no known answer and are ignored.
     """
-    return asyncio.run(_right(tuple(recordings), answers))
+    from flashedge.cli.runs import stored_events
+    from flashedge.runtime.records.recordings import build_recording
+
+    texts = {problem.text for problem in problems}
+    found: dict[str, Recording] = {}
+    for run in _iter_finished(client, since):
+        if (run["pair"], run["strategy"], run["n"]) == (pair, strategy, n):
+            log = (event for _, event in stored_events(client, run["id"]))
+            recording = build_recording(run["id"], log)
+            if recording is not None and recording.problem.strip() in texts:
+                found.setdefault(recording.problem.strip(), recording)
+                if len(found) == len(texts):
+                    break
+    return tuple(found.values())
+
+
+def keep_comparable(found: Sequence[Recording], what: str) -> tuple[Recording, ...]:
+    """Keep the runs with the settings that most of them have. Raises RequestError without runs."""
+    counted = Counter(json.dumps(one.settings, sort_keys=True) for one in found)
+    if not counted:
+        raise RequestError(
+            f"there is no run of {what} at full compute with a known answer",
+            hint="leave out --from-runs, or solve the problems with --no-early-exit",
+        )
+    most = counted.most_common(1)[0][0]
+    kept = tuple(one for one in found if json.dumps(one.settings, sort_keys=True) == most)
+    if len(kept) < len(found):
+        output.note(f"{len(found) - len(kept)} of {len(found)} runs have other options: left out")
+    return kept
+
+
+def find_right_answers(
+    recordings: Iterable[Recording], answers: Mapping[str, str]
+) -> tuple[frozenset[str], ...]:
+    """Return the right ones among each recording's answers, compared as in a vote.
+
+    answers: the known answer by the problem's text.
+    """
+    return asyncio.run(_find_right(tuple(recordings), answers))
 
 
 # ---------------------------------------------------------------- inner
@@ -81,21 +107,21 @@ async def _solve(
     from flashedge.batch.attempts import Attempts
     from flashedge.daemon import control as daemon_control
     from flashedge.runtime.drive.task_groups import first_error
-    from flashedge.runtime.records.recordings import recording_of
+    from flashedge.runtime.records.recordings import build_recording
 
     async with daemon_control.connect_async(config) as client:
         attempts = Attempts(client, key, settings, retry_failed=True)
-        left = iter(problems)
+        waiting = iter(problems)
 
         async def worker(advance: Callable[[int], None]) -> None:
-            for problem in left:
+            for problem in waiting:
                 attempt = await attempts.run(problem.index, problem.text)
                 if attempt.error is not None or attempt.run is None:
                     why = (attempt.error or {}).get("message", "no run")
                     output.note(f"left out: problem {problem.id}: {why}")
                 else:
-                    told = [e async for piece in client.events(attempt.run) for _, e in piece]
-                    recording = recording_of(attempt.run, told)
+                    log = [e async for piece in client.events(attempt.run) for _, e in piece]
+                    recording = build_recording(attempt.run, log)
                     if recording is None:
                         output.note(f"left out: problem {problem.id}: run {attempt.run} was cut")
                     else:
@@ -105,7 +131,9 @@ async def _solve(
         try:
             with bar("recording", len(problems), unit="runs") as advance, first_error():
                 async with asyncio.TaskGroup() as group:
-                    for _ in range(config.max_running + 1):  # one waits, so that none idles
+                    for _ in range(
+                        config.max_running + 1
+                    ):  # one waits in the queue, so that no slot idles
                         group.create_task(worker(advance))
         except asyncio.CancelledError:
             await attempts.cancel_open()
@@ -113,12 +141,13 @@ async def _solve(
 
 
 def _key(settings: Mapping[str, Any], work: str) -> str:
-    """Names the runs."""
-    said = repr((sorted(settings.items()), work))
-    return "calibrate-" + hashlib.sha256(said.encode()).hexdigest()[:16]
+    """Return the prefix of the runs' ids."""
+    identity = repr((sorted(settings.items()), work))
+    return "calibrate-" + hashlib.sha256(identity.encode()).hexdigest()[:16]
 
 
-def _listed(client: Any, since: float) -> Iterator[Mapping[str, Any]]:
+def _iter_finished(client: Any, since: float) -> Iterator[Mapping[str, Any]]:
+    """Yield the finished runs since then, newest first."""
     before = None
     while True:
         page = client.runs(limit=PAGE, before=before, status="finished")
@@ -131,18 +160,18 @@ def _listed(client: Any, since: float) -> Iterator[Mapping[str, Any]]:
         before = page["data"][-1]["id"]
 
 
-async def _right(
-    recordings: Sequence[Recording], answers: Mapping[str, str] | None
+async def _find_right(
+    recordings: Sequence[Recording], answers: Mapping[str, str]
 ) -> tuple[frozenset[str], ...]:
-    from flashedge.answers.workers.mathematics import Grader
+    from flashedge.answers.workers.mathematics import MathGrader
 
-    grader = Grader()
+    grader = MathGrader()
     try:
         found = []
         for recording in recordings:
-            truth = recording.answer if answers is None else answers[recording.problem.strip()]
-            said = sorted(recording.answers) if truth is not None else []
-            found.append(frozenset([a for a in said if await grader.equal(a, truth or "")]))
+            truth = answers[recording.problem.strip()]
+            given = sorted(recording.answers)
+            found.append(frozenset([a for a in given if await grader.equal(a, truth)]))
         return tuple(found)
     finally:
         await grader.close()

@@ -13,7 +13,8 @@ from flashedge.cli import output
 from flashedge.cli.progress import bar
 from flashedge.config import Config, load_config
 from flashedge.errors import FlashEdgeError, RequestError
-from flashedge.models.registry import find_pair, resolve_model
+from flashedge.models.folders import resolve_model
+from flashedge.models.registry import find_pair
 
 if TYPE_CHECKING:
     from flashedge.evaluation.measure import Watcher
@@ -106,17 +107,17 @@ def _measure(
     """Measure what is left, with a bar on stderr. Interrupted: says what is kept."""
     import asyncio
 
-    from flashedge.answers.workers.mathematics import Grader
-    from flashedge.cli.daemon_cmds import ready_client
+    from flashedge.answers.workers.mathematics import MathGrader
+    from flashedge.cli.connection import connect_ready
     from flashedge.daemon import control as daemon_control
     from flashedge.evaluation.measure import Measurer, runs_per_problem
 
-    ready_client(config).close()
+    connect_ready(config).close()
     total = (len(problems) + len(kept.records)) * runs_per_problem(settings)
     done = len(kept.records) * runs_per_problem(settings)
 
     async def work() -> None:
-        grader = Grader()
+        grader = MathGrader()
         try:
             async with daemon_control.connect_async(config) as client:
                 with _bar(kept, failed, done, total) as watcher:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from flashedge.cli import output
-from flashedge.cli.daemon_cmds import ready_client
+from flashedge.cli.connection import connect_ready
 from flashedge.config import Config
 from flashedge.errors import ConfigError, RequestError
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 MAX_JOBS = 64
 
 
-def check_alone(**flags: object) -> None:
+def check_unused(**flags: object) -> None:
     """Raises RequestError when a flag of batch mode is given without it."""
     for name, value in flags.items():
         if value not in (None, False):
@@ -62,7 +62,7 @@ def solve_batch(
     if target.exists() and target.samefile(source):
         raise ConfigError(f"{target} is the input; give another --output", param="output")
     budget = _budget(budget_tokens_total, settings, len(problems))
-    with ready_client(config) as client:
+    with connect_ready(config) as client:
         pair = client.status()["pair"]
     settings = {"pair": pair, **settings}
     with Ledger(target, {"input": digest(problems), "settings": settings}) as ledger:
@@ -101,16 +101,16 @@ async def _solve(
     retry_failed: bool,
     quiet: bool,
 ) -> None:
-    from flashedge.answers.words import alike
-    from flashedge.answers.workers.mathematics import Grader
+    from flashedge.answers.words import are_alike
+    from flashedge.answers.workers.mathematics import MathGrader
     from flashedge.batch.attempts import Attempts
     from flashedge.batch.batch import Batch
     from flashedge.daemon import control as daemon_control
 
-    grader = Grader()
+    grader = MathGrader()
 
     async def similar(given: str, right: str) -> bool:
-        return alike(given, right)
+        return are_alike(given, right)
 
     async with daemon_control.connect_async(config) as client:
         attempts = Attempts(client, ledger.key, settings, retry_failed=retry_failed)

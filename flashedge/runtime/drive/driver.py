@@ -14,15 +14,16 @@ from functools import partial
 from typing import Any, TypeVar, assert_never
 
 from flashedge import events
+from flashedge.answers.equality import group_answers
 from flashedge.certainty.history import History
 from flashedge.engine.base import Chunk, ExtendRequest, Generator, Verifier
 from flashedge.events import EarlyExit, EngineRestarted, Event, Progress
-from flashedge.runtime.drive.answer_groups import grouped
 from flashedge.runtime.drive.earlier_run import NOTHING, Recall
-from flashedge.runtime.drive.engines import Engines, retried
+from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.event_emitter import EventEmitter
 from flashedge.runtime.drive.ordering import in_order
 from flashedge.runtime.drive.probing import probe_request, probed
+from flashedge.runtime.drive.retry import retry_after_restart
 from flashedge.runtime.drive.scoring import Scoring
 from flashedge.runtime.drive.segments import segment_of
 from flashedge.runtime.drive.speculation_client import SpeculationClient
@@ -38,7 +39,7 @@ from flashedge.search.base import (
     Finish,
     Generated,
     Probe,
-    Probed,
+    ProbeResult,
     Result,
     Score,
     Scored,
@@ -65,7 +66,7 @@ class Outcome:
 
     @property
     def certainty(self) -> float | None:
-        """At the last fixed point."""
+        """At the last checkpoint."""
         return self.history[-1].certainty if self.history else None
 
     @property
@@ -154,7 +155,7 @@ class Driver:
         ):
             self._start(group, self._speculation_client.settle())
         finish = None
-        for command in in_order(commands, tree, self._engines.order):
+        for command in in_order(commands, tree, self._engines.ordering):
             match command:
                 case Expand(parent=parent, children=children, granularity=granularity):
                     self._emitter.expansion(tree, command)
@@ -222,7 +223,9 @@ class Driver:
             return chunks
 
         with self.generating.open():
-            chunks = await retried(generator, work, self._note_restart(generator, "generator"))
+            chunks = await retry_after_restart(
+                generator, work, self._note_restart(generator, "generator")
+            )
         self._tokens.pop(child.node, None)
         self._speculation_client.count(chunks)
         segment = segment_of(chunks, generator.codec)
@@ -243,7 +246,8 @@ class Driver:
         self._inbox.put_nowait(await self.scoring.score(state, node))
 
     async def _cluster(self, nodes: tuple[NodeId, ...], tree: Tree) -> None:
-        found = await grouped(nodes, tree, self._spec.answers, self._engines)
+        engines, paths = self._engines, {node: tree.path_steps(node) for node in nodes}
+        found = await group_answers(paths, self._spec.answers, engines.grader, engines.texts)
         self._inbox.put_nowait(Clustered(answers=found))
 
     async def _probe(self, probe: Probe, tree: Tree) -> None:
@@ -255,7 +259,7 @@ class Driver:
         text = ""
         if request is not None:
             with self.generating.open():
-                kept, text = await retried(
+                kept, text = await retry_after_restart(
                     generator,
                     lambda: probed(request, probe.suffix, generator),
                     self._note_restart(generator, "generator"),
@@ -265,7 +269,7 @@ class Driver:
     def _answer_probe(self, told: events.Probed) -> None:
         self.probe_tokens += told.tokens
         self._emit(told)
-        self._inbox.put_nowait(Probed(node=told.node, text=told.text))
+        self._inbox.put_nowait(ProbeResult(node=told.node, text=told.text))
 
     # ------------------------------------------------------------ time
 

@@ -1,101 +1,97 @@
-"""The engines that one run uses, and how a failure under it is waited out."""
+"""What a run works with, built from the switches of the optimizations."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Protocol
 
-from flashedge.answers.words import alike, group
+from flashedge.answers.equality import Grader, TextGroups, WordGroups
 from flashedge.engine.base import Generator, Verifier
-from flashedge.errors import EngineDead, GenerationFailed
+from flashedge.events import Event
+from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.ordering import Ordering
-from flashedge.scheduling.prefix_order import sweep_order
-from flashedge.types import NodeId
-
-RETRIES = 3
-PAUSES_S = (0.05, 0.5, 2.0)  # before each wait: an engine may learn of its death after we do
-RESTART_TIMEOUT_S = 120.0
-T = TypeVar("T")
+from flashedge.runtime.kv.manager import KvManager
+from flashedge.runtime.kv.run_memory import FixedMemory, RunMemory
+from flashedge.scheduling.prefix_order import arrival_order, sweep_order
 
 
-class Grader(Protocol):
-    """Groups equal answers. See `flashedge.answers.workers.mathematics`."""
+class TwinEngines(Protocol):
+    """Both engines of a pair and their stock twins."""
 
-    async def cluster(
-        self, answers: Mapping[NodeId, str | None]
-    ) -> Mapping[NodeId, str | None]: ...
-
-
-class TextGroups(Protocol):
-    """Groups open-ended answers. See `flashedge.learned`."""
-
-    async def group(self, answers: Sequence[str | None]) -> Sequence[str | None]:
-        """answers: (n,) -> (n,) the first member of each one's group, None for no answer."""
-        ...
-
-    async def close(self) -> None: ...
-
-
-class WordGroups:
-    """By likeness of words: what needs no model."""
-
-    async def group(self, answers: Sequence[str | None]) -> Sequence[str | None]:
-        return group(answers, alike)
-
-    async def close(self) -> None:
-        pass
+    @property
+    def generator(self) -> Generator: ...
+    @property
+    def verifier(self) -> Verifier: ...
+    @property
+    def stock_generator(self) -> Generator: ...
+    @property
+    def stock_verifier(self) -> Verifier: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Engines:
-    """order: in which the paths of a level are handed to them; speculation: the generator goes on
-    past finished steps while others generate, if it can; lookahead: what it finished there is
-    scored together with the step before; early_scores: steps are scored as they come, while others
-    of their level generate; score_once: equal paths share one score. None changes a result."""
+    """What one run works with. Build it with `build_engines`."""
 
     generator: Generator
     verifier: Verifier
     grader: Grader
     texts: TextGroups = field(default_factory=WordGroups)
-    order: Ordering = sweep_order
-    speculation: bool = True
-    lookahead: bool = False
-    early_scores: bool = False
-    score_once: bool = True
+    optimizations: Optimizations = field(default_factory=Optimizations)
+
+    order: Ordering | None = None
+    """Submits levels in this order instead of the one that `prefix_order` chooses. For
+    measurements."""
+
+    kv_manager: KvManager | None = None
+    """Moves the KV memory of both engines. None leaves each engine its own."""
+
+    def switch(self, **switches: bool) -> Engines:
+        """The same engines with some switches changed, any but `suffix_scoring`."""
+        return replace(self, optimizations=replace(self.optimizations, **switches))
+
+    @property
+    def ordering(self) -> Ordering:
+        """Order in which the paths of a level are submitted."""
+        by_switch = sweep_order if self.optimizations.prefix_order else arrival_order
+        return self.order or by_switch
+
+    def join_kv(
+        self, emit: Callable[[Event], None]
+    ) -> AbstractContextManager[RunMemory | FixedMemory]:
+        """The run's part in the KV memory, for the length of the block. A run without `kv_split`
+        gets half of the memory for each engine, and so do the runs beside it."""
+        if self.kv_manager is None:
+            return nullcontext(FixedMemory())
+        return self.kv_manager.join(emit, baseline=not self.optimizations.kv_split)
 
 
-async def retried(
-    engine: Generator | Verifier,
-    work: Callable[[], Awaitable[T]],
-    on_restart: Callable[[float], None],
-) -> T:
-    """Do `work`, again after an engine's restart or a failed request.
+def build_engines(
+    optimizations: Optimizations,
+    twins: TwinEngines,
+    *,
+    grader: Grader,
+    texts: TextGroups | None = None,
+    kv_manager: KvManager | None = None,
+) -> Engines:
+    """Build what a run works with. The only place that turns switches into engines.
 
-    What a request yields is a pure function of its path and seed, so doing it again loses
-    nothing. Raises EngineDead when the engine stays away, GenerationFailed when it keeps failing.
-    A cancel that the engine answers with an error is a cancel.
+    texts: what groups open-ended answers. None groups them by their words.
     """
-    for attempt in range(RETRIES):
-        try:
-            return await work()
-        except EngineDead:
-            _give_way()
-            clock = asyncio.get_running_loop().time
-            since = clock()
-            await asyncio.sleep(PAUSES_S[attempt])
-            await engine.wait_ready(RESTART_TIMEOUT_S)
-            on_restart(clock() - since)
-        except GenerationFailed:
-            _give_way()
-            if attempt == RETRIES - 1:
-                raise
-    return await work()
-
-
-def _give_way() -> None:
-    """Raise the cancellation whose place an engine's error took."""
-    task = asyncio.current_task()
-    if task is not None and task.cancelling():
-        raise asyncio.CancelledError
+    is_stock = not optimizations.suffix_scoring
+    generator = twins.stock_generator if is_stock else twins.generator
+    verifier = twins.stock_verifier if is_stock else twins.verifier
+    if kv_manager is not None:
+        generator, verifier = (
+            kv_manager.wrap_generator(generator),
+            kv_manager.wrap_verifier(verifier),
+        )
+    return Engines(
+        generator=generator,
+        verifier=verifier,
+        grader=grader,
+        texts=texts or WordGroups(),
+        optimizations=optimizations,
+        kv_manager=kv_manager,
+    )

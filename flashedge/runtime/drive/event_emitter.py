@@ -14,7 +14,7 @@ from flashedge.events import (
     NodesMarked,
     StepCompleted,
 )
-from flashedge.search.base import Clustered, Expand, Generated, Probed, Result, Scored
+from flashedge.search.base import Clustered, Expand, Generated, ProbeResult, Result, Scored
 from flashedge.search.scoring import aggregate
 from flashedge.search.tree import NodeStatus, Tree
 from flashedge.types import NodeId
@@ -47,7 +47,7 @@ class EventEmitter:
             case Scored(node=node, scores=scores):
                 score = aggregate(tree.path_scores(node), self._aggregate)
                 self._emit(NodeScored(node=node, scores=scores, score=score))
-            case Clustered() | Probed():
+            case Clustered() | ProbeResult():
                 pass
             case _:
                 assert_never(result)

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flashedge.answers.equality import ANSWER_KINDS
 from flashedge.errors import RequestError
-from flashedge.runtime.drive.answer_groups import ANSWERS
 from flashedge.runtime.request.checks import check_choice, check_float, check_int
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.types import MAX_SEED, Limits, Message, Problem, Sampling
@@ -29,7 +29,7 @@ class RunSpec:
     of the run; baseline: the stock loop (boundary by stop string, whole-path scoring);
     early_exit: when the run may stop before its end, None: never; options: of that strategy alone
     (`search.options`, or what a user's program takes), plain JSON values; answers: boxed, or text
-    for open-ended problems (`runtime.answer_groups`); early_exit_source, early_exit_note: who
+    for open-ended problems (`answers.equality`); early_exit_source, early_exit_note: who
     settled the early exit (`runtime.calibrations`), which no request says.
     """
 
@@ -59,7 +59,7 @@ class RunSpec:
         check_messages(self.problem.messages)
         check_choice("aggregate", self.aggregate, AGGREGATES)
         check_choice("selection", self.selection, SELECTIONS)
-        check_choice("answers", self.answers, ANSWERS)
+        check_choice("answers", self.answers, ANSWER_KINDS)
         check_int("n", self.n, 1, 1024)
         check_int("branching", self.branching, 1, 1024)
         check_int("seed", self.seed, 0, MAX_SEED)

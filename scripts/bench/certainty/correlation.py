@@ -22,15 +22,15 @@ from typing import Any
 
 import numpy as np
 
-from flashedge.answers.extraction import votes
-from flashedge.certainty.certainindex import certainty_of_answers
-from flashedge.cli.calibrate.runs import right_answers
-from flashedge.cli.daemon_cmds import ready_client
+from flashedge.certainty.certainindex import measure_certainty
+from flashedge.cli.calibrate.runs import find_right_answers
+from flashedge.cli.connection import connect_ready
 from flashedge.cli.runs import stored_events
 from flashedge.config import load_config
 from flashedge.events import StepCompleted
 from flashedge.files.problems import read_labelled
 from flashedge.plots import line_plot
+from flashedge.search.answer_choice import count_votes
 from flashedge.statistics import kendall, mean, pearson, resampled
 from scripts.bench.certainty.whole_runs import whole_runs
 
@@ -55,10 +55,10 @@ def main() -> None:
     config = load_config({})
     asked = read_labelled(options.problems, options.limit)
     runs = whole_runs(asked, options.problems.name, "self_consistency", options.n, config, {})
-    right = right_answers(runs, {problem.text: problem.answer for problem in asked})
+    right = find_right_answers(runs, {problem.text: problem.answer for problem in asked})
     rng = random.Random(0)
     rows: dict[str, list[Row]] = {"own": [], "mean": []}
-    with ready_client(config) as client:
+    with connect_ready(config) as client:
         for run, said in zip(runs, right, strict=True):
             samples = samples_of(client, run.run)
             if needed(samples, said) is None:
@@ -96,7 +96,7 @@ def needed(samples: Sequence[Sample], right: frozenset[str]) -> int | None:
     """The fewest samples from which on the vote stays right; None when it ends wrong."""
     last_wrong = 0
     for count in range(1, len(samples) + 1):
-        best = votes((sample.answer, 1.0) for sample in samples[:count])
+        best = count_votes((sample.answer, 1.0) for sample in samples[:count])
         if not best or best[0].answer not in right:
             last_wrong = count
     return None if last_wrong == len(samples) else last_wrong + 1
@@ -104,7 +104,7 @@ def needed(samples: Sequence[Sample], right: frozenset[str]) -> int | None:
 
 def signals(samples: Sequence[Sample]) -> Row:
     """In the order of SIGNALS."""
-    certainty = certainty_of_answers(sample.answer for sample in samples)
+    certainty = measure_certainty(sample.answer for sample in samples)
     lengths, logprobs = [s.tokens for s in samples], [s.logprob for s in samples]
     return (certainty or 0.0, mean(lengths), mean(logprobs))
 

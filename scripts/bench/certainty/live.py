@@ -19,9 +19,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flashedge.answers.workers.mathematics import Grader
+from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.certainty.rules import POLICIES
-from flashedge.cli.daemon_cmds import ready_client
+from flashedge.cli.connection import connect_ready
 from flashedge.cli.progress import bar
 from flashedge.config import load_config
 from flashedge.daemon import control as daemon_control
@@ -60,9 +60,9 @@ async def measure(
 ) -> dict[str, list[Row]]:
     """The rows of each policy, in the same order of problems."""
     config = load_config({})
-    ready_client(config).close()
+    connect_ready(config).close()
     rows: dict[str, list[Row]] = {name: [] for name in policies}
-    grader = Grader()
+    grader = MathGrader()
     total = rounds * len(problems) * len(policies)
     try:
         async with daemon_control.connect_async(config) as client:

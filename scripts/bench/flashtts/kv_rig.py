@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass, replace
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import psutil
 
-from flashedge.answers.workers.mathematics import Grader
+from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import Config, load_config
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import Event
 from flashedge.models.registry import find_pair
+from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.driver import Driver, Outcome
-from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.drive.engines import Engines, build_engines
 from flashedge.runtime.kv.build import build_manager_with
-from flashedge.runtime.kv.curves import Curves, curves_for
-from flashedge.runtime.kv.manager import KvManager, Split
-from flashedge.runtime.kv.run_memory import FixedMemory, RunMemory
+from flashedge.runtime.kv.curves import Curves, load_curves
+from flashedge.runtime.kv.decide import ForcedSplit
+from flashedge.runtime.kv.manager import KvManager
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import search_of
 
@@ -41,20 +42,21 @@ class Timed:
 class Rig:
     """The bundled pair. kv_bytes: of both engines together; each has a pool of that size."""
 
-    def __init__(self, pair: VllmPair, config: Config, grader: Grader, kv_bytes: int) -> None:
+    def __init__(self, pair: VllmPair, config: Config, grader: MathGrader, kv_bytes: int) -> None:
         self.pair = pair
         self.grader = grader
         self.kv_bytes = kv_bytes
         self.config = config
-        self._engines = Engines(
-            generator=pair.generator,
-            verifier=pair.verifier,
-            grader=grader,
-            speculation=config.scheduling_speculation,
-        )
+        self._optimizations = Optimizations.from_config(config, separate_processors=False)
+
+    def build_engines(
+        self, optimizations: Optimizations, keeper: KvManager | None = None
+    ) -> Engines:
+        """What a search works with. keeper: moves the KV memory; None leaves it where it is."""
+        return build_engines(optimizations, self.pair, grader=self.grader, kv_manager=keeper)
 
     def curves(self) -> Curves:
-        return curves_for(find_pair("bundled", self.config), self.config)
+        return load_curves(find_pair("bundled", self.config), self.config)
 
     async def halve(self) -> None:
         """What each engine has where nothing moves. Raises SystemExit where half of the memory does
@@ -66,7 +68,7 @@ class Rig:
 
     @asynccontextmanager
     async def keeper(
-        self, forced: Split | None = None, *, offload: bool = False
+        self, forced: ForcedSplit | None = None, *, offload: bool = False
     ) -> AsyncIterator[KvManager]:
         """By the profile of the machine (`flashedge profile`) if there is one."""
         made = await build_manager_with(
@@ -81,7 +83,7 @@ class Rig:
         )
         await made.start()
         yield made
-        await made.settled()
+        await made.wait_settled()
         await made.stop()
         for engine in (self.pair.generator, self.pair.verifier):
             await engine.restore()
@@ -91,7 +93,8 @@ class Rig:
         await emptied(self.pair)
         began = time.monotonic()
         moves, offloads = keeper.moves, keeper.offloads
-        outcome, driver, record = await driven(keeper, self._engines, spec)
+        engines = self.build_engines(self._optimizations, keeper)
+        outcome, driver, record = await drive_search(engines, spec)
         return Timed(
             outcome=outcome,
             seconds=time.monotonic() - began,
@@ -111,27 +114,18 @@ class Rig:
         }
 
 
-async def driven(
-    keeper: KvManager | None,
+async def drive_search(
     engines: Engines,
     spec: RunSpec,
     emit: Callable[[Event], None] = lambda event: None,
 ) -> tuple[Outcome, Driver, dict[str, Any]]:
-    """A search on engines whose memory is kept (None: as it is); with the record of its memory."""
-    memory: AbstractContextManager[RunMemory | FixedMemory] = nullcontext(FixedMemory())
-    if keeper is not None:
-        engines = replace(
-            engines,
-            generator=keeper.generator(engines.generator),
-            verifier=keeper.verifier(engines.verifier),
-        )
-        memory = keeper.join(emit, baseline=False)
+    """Run a search. Returns its driver too, and the record of its KV memory."""
     prompt = engines.generator.codec.encode_chat(spec.problem.messages)
-    with memory as part:
-        search = part.watched(search_of(spec), len(prompt))
+    with engines.join_kv(emit) as memory:
+        search = memory.watch(search_of(spec), len(prompt))
         driver = Driver(search, spec, prompt, engines, emit)
         outcome = await driver.run()
-    return outcome, driver, part.record
+    return outcome, driver, memory.record
 
 
 async def emptied(pair: VllmPair) -> None:
@@ -147,7 +141,7 @@ async def rig(kv_bytes: int, **settings: object) -> AsyncIterator[Rig]:
     """Started. settings: Config fields."""
     half = kv_bytes // 2
     config = load_config({"generator_kv_bytes": half, "verifier_kv_bytes": half, **settings})
-    pair, grader = VllmPair(find_pair("bundled", config), config), Grader()
+    pair, grader = VllmPair(find_pair("bundled", config), config), MathGrader()
     await pair.start()
     try:
         yield Rig(pair, config, grader, 2 * half)

@@ -18,7 +18,7 @@ import asyncio
 from random import Random
 from typing import Any
 
-from flashedge.answers.workers.mathematics import Grader
+from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.engine.sim.blocks import chain
 from flashedge.engine.sim.clock import run_virtual
 from flashedge.engine.sim.engine_loop import SimConfig
@@ -77,7 +77,7 @@ async def searched(n: int, row: int, kv_tokens: int, order: Ordering) -> dict[st
     gate, loop = asyncio.Lock(), asyncio.get_running_loop()
     generator = SimulatedGenerator(config, SimModel(TRACE), gate=gate)
     verifier = SimulatedVerifier(config, gate=gate)
-    engines = Engines(generator=generator, verifier=verifier, grader=Grader(), order=order)
+    engines = Engines(generator=generator, verifier=verifier, grader=MathGrader(), order=order)
     spec = RunSpec(problem=TRACE.problem(row), pair="bundled", n=n, seed=row)
     prompt = generator.codec.encode_chat(spec.problem.messages)
     driver = Driver(search_of(spec), spec, prompt, engines, lambda event: None)

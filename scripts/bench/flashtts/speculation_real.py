@@ -28,17 +28,18 @@ import asyncio
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from statistics import mean, median
 
-from flashedge.answers.workers.mathematics import Grader
+from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.benchmark.goodput import goodput
 from flashedge.config import load_config
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import Event, NodesMarked
 from flashedge.models.registry import find_pair
+from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.driver import Driver
-from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.drive.engines import build_engines
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import search_of
 from flashedge.search.tree import Tree
@@ -49,17 +50,16 @@ from scripts.bench.flashtts.kv_rig import emptied
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    speculation: bool = True
-    lookahead: bool = False
+    optimizations: Optimizations = field(default_factory=Optimizations)
     flat: bool = False
 
 
 WAYS = {
-    "off": Way(speculation=False),
+    "off": Way(optimizations=Optimizations(speculation=False)),
     "on": Way(),
-    "on+lookahead": Way(lookahead=True),
+    "on+lookahead": Way(optimizations=Optimizations(lookahead=True)),
     "flat": Way(flat=True),
-    "flat+lookahead": Way(flat=True, lookahead=True),
+    "flat+lookahead": Way(optimizations=Optimizations(lookahead=True), flat=True),
 }
 
 
@@ -82,13 +82,13 @@ class Bench:
     def __init__(self, pair: VllmPair, flat: int) -> None:
         self._pair = pair
         self._flat = flat
-        self._engines = Engines(generator=pair.generator, verifier=pair.verifier, grader=Grader())
+        self._grader = MathGrader()
 
     async def searched(self, spec: RunSpec, way: Way) -> Run:
         await emptied(self._pair)
         speculator, loop = self._pair.generator.speculator, asyncio.get_running_loop()
         speculator.flat_batch = self._flat if way.flat else 0
-        engines = replace(self._engines, speculation=way.speculation, lookahead=way.lookahead)
+        engines = build_engines(way.optimizations, self._pair, grader=self._grader)
         before, done_s = await self._counters(), dict[NodeId, float]()
         began = loop.time()
 

@@ -26,12 +26,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 from statistics import mean
 
-from flashedge.answers.workers.mathematics import Grader
+from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.benchmark.goodput import goodput
 from flashedge.engine.sim.clock import run_virtual
 from flashedge.engine.sim.engine_loop import SimConfig
@@ -39,6 +39,7 @@ from flashedge.engine.sim.pair import SimulatedGenerator, SimulatedVerifier
 from flashedge.engine.sim.text import SimModel, Trace, TraceRow
 from flashedge.events import Event, NodesMarked
 from flashedge.models.shape import QWEN25_1_5B
+from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.spec import RunSpec
@@ -58,16 +59,15 @@ FLAT = flat_batch(STEP, most=256)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    speculation: bool = True
-    lookahead: bool = False
+    optimizations: Optimizations = field(default_factory=Optimizations)
     truncation: float | None = None
     flat_batch: int = 0
 
 
 WAYS = {
-    "off": Way(speculation=False),
+    "off": Way(optimizations=Optimizations(speculation=False)),
     "on": Way(),
-    "lookahead": Way(lookahead=True),
+    "lookahead": Way(optimizations=Optimizations(lookahead=True)),
     f"flat={FLAT}": Way(flat_batch=FLAT),
     f"R={R:g}": Way(truncation=R),
 }
@@ -94,13 +94,9 @@ async def searched(trace: Trace, row: int, n: int, kv_tokens: int, way: Way) -> 
     gate, loop = asyncio.Lock(), asyncio.get_running_loop()
     generator = SimulatedGenerator(config, SimModel(trace), gate=gate, truncation=way.truncation)
     verifier = SimulatedVerifier(config, gate=gate)
-    grader = Grader()
+    grader = MathGrader()
     engines = Engines(
-        generator=generator,
-        verifier=verifier,
-        grader=grader,
-        speculation=way.speculation,
-        lookahead=way.lookahead,
+        generator=generator, verifier=verifier, grader=grader, optimizations=way.optimizations
     )
     problem = trace.problem(row)
     spec = RunSpec(problem=problem, pair="bundled", n=n, seed=row, max_path_tokens=CONTEXT // 2)
