@@ -6,17 +6,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
 
-from flashedge.benchmark.shapes import pair_shapes
 from flashedge.config import Config
 from flashedge.errors import CheckpointError
-from flashedge.models.registry import (
-    ENGINE_OVERHEAD_BYTES,
-    RESERVED_BYTES,
-    ModelSpec,
-    Pair,
-    Quantized,
-)
-from flashedge.scheduling.costs.roofline import ModelShape
+from flashedge.models.checkpoint_shape import find_pair_shapes
+from flashedge.models.shape import ModelShape
+from flashedge.models.specs import ENGINE_OVERHEAD_BYTES, RESERVED_BYTES, ModelSpec, Pair, Quantized
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +66,7 @@ class Need:
 
 def need_of(pair: Pair, config: Config) -> Need:
     """Raises CheckpointError for a pair whose shape nobody knows."""
-    shapes = pair_shapes(pair, config)
+    shapes = find_pair_shapes(pair, config)
     limits = pair.generator.max_model_len, pair.verifier.max_model_len
     generator, verifier = shapes
     return Need(

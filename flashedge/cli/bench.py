@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from flashedge.cli import output
+from flashedge.cli import exit_codes, output
 from flashedge.cli.models.evaluate import sizes_of
 from flashedge.cli.progress import bar
 from flashedge.config import Config, load_config
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from flashedge.benchmark.live import Course
     from flashedge.benchmark.live_run import LiveRun, Which
     from flashedge.files.journal import RecordFile
-    from flashedge.models.registry import Pair
+    from flashedge.models.specs import Pair
 
 app = typer.Typer(help="What optimizations bring.", no_args_is_help=True)
 RUNS, REPORT = "runs.jsonl", "report.json"
@@ -64,7 +64,7 @@ def flashtts(
     from flashedge.benchmark import ladder
 
     config = load_config({"pair": pair})
-    chosen = ladder.rungs(None if rungs is None else [r.strip() for r in rungs.split(",")])
+    chosen = ladder.find_rungs(None if rungs is None else [r.strip() for r in rungs.split(",")])
     widths = sizes_of(n)
     if simulated:
         pairs = PAPERS_PAIRS if pair is None else (pair,)
@@ -137,20 +137,17 @@ def _measure(
     config: Config,
 ) -> None:
     from flashedge.benchmark.grades import graded
-    from flashedge.benchmark.live import Course, budget_of, carried_out, split_by_known
+    from flashedge.benchmark.live import Course, carried_out, parse_budget
     from flashedge.benchmark.live_run import compared
     from flashedge.files.problems import read_problems
     from flashedge.models.registry import find_pair
 
     pair = find_pair(config.pair, config)
-    can, missing = split_by_known(chosen)
-    for name, switches in missing.items():
-        output.note(f"{name} is left out: this version has no {', '.join(switches)}")
     course = Course(
-        rungs=can,
+        rungs=tuple(chosen),
         problems=read_problems(file, limit),
         widths=widths,
-        kv=dict(budget_of(part.strip()) for part in kv.split(",")),
+        kv=dict(parse_budget(part.strip()) for part in kv.split(",")),
         rounds=rounds,
         strategy=strategy,
         seed=seed,
@@ -181,13 +178,13 @@ def _measure(
     _tell([{**row, "case": f"KV {row['kv']}"} for row in rows], as_json, told)
     output.note(f"in {folder}: {RUNS}, {REPORT}")
     if cut:
-        raise typer.Exit(output.EXIT_INTERRUPTED)
+        raise typer.Exit(exit_codes.INTERRUPTED)
 
 
 def _refuse_company(config: Config) -> None:
-    from flashedge.daemon.files import holder
+    from flashedge.daemon.files import find_holder
 
-    if (pid := holder(config)) is not None:
+    if (pid := find_holder(config)) is not None:
         raise DaemonError(
             f"a daemon runs (process {pid}); its work would spoil the measurement",
             hint="flashedge down, then flashedge bench flashtts",

@@ -15,7 +15,8 @@ from flashedge.engine.base import EngineView, Generator, Health
 from flashedge.engine.platform import runs_on_cpu
 from flashedge.errors import ContextOverflow, EngineDead, FlashEdgeError, NotFound
 from flashedge.models.fingerprint import pair_fingerprint
-from flashedge.models.registry import Pair, find_pair
+from flashedge.models.registry import find_pair
+from flashedge.models.specs import Pair
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.engines import Engines, TwinEngines, build_engines
 from flashedge.runtime.drive.flat_batch import tell_flat_batch

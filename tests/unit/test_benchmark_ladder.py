@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from flashedge.benchmark.ladder import ALL, NO_RUNGS, ONCE, PREFIX, RUNGS, SWITCHES, rungs
+from flashedge.benchmark.ladder import ALL, BEST, ONCE, RUNGS, find_rungs
 from flashedge.benchmark.lengths import WORKLOADS, spread, trace_of
 from flashedge.benchmark.simulate import Bench, Question, answered, figures, understood
 from flashedge.benchmark.virtual_run import VirtualRun, run_rung
 from flashedge.config import Config, load_config
 from flashedge.errors import NotFound
+from flashedge.optimizations import SWITCHES
 
 NAMED = {rung.name: rung for rung in RUNGS}
 
@@ -41,37 +43,25 @@ def ladder(config: Config) -> dict[str, VirtualRun]:
 # ---------------------------------------------------------------- the table
 
 
-def test_each_rung_adds_one_switch_to_the_one_before() -> None:
-    stock, suffix, *others = RUNGS
-    assert stock.stock
-    assert not stock.switches
-    assert not suffix.stock
-    assert not suffix.switches
-    before = suffix.switches
-    *papers, ours = SWITCHES
-    for rung, switch in zip(others, papers, strict=True):
-        assert rung.switches == before | {switch}
-        before = rung.switches
-    assert ONCE.switches == others[-2].switches | {ours}
-
-
-def test_switches_are_fields_of_the_configuration_or_said_to_be_missing() -> None:
-    fields = {f.name for f in dataclasses.fields(Config)}
-    every = {PREFIX + switch for switch in (*SWITCHES, *NO_RUNGS)}
-    assert every <= fields
-    for rung in ALL:
-        on = {PREFIX + switch for switch in rung.switches}
-        assert rung.settings(fields) == {switch: switch in on for switch in every}
-        assert not rung.missing(fields)
-        assert set(rung.missing(())) == rung.switches
-    assert set(NAMED["suffix"].settings(fields).values()) == {False}
+def test_each_rung_adds_to_the_one_before() -> None:
+    on = [{switch for switch in SWITCHES if getattr(rung.optimizations, switch)} for rung in RUNGS]
+    assert all(before < after for before, after in pairwise(on))
+    assert [after - before for before, after in pairwise(on)] == [
+        {"suffix_scoring"},
+        {"prefix_order"},
+        {"kv_split", "offload"},
+        {"speculation"},
+        {"lookahead"},
+    ]
+    assert [rung.is_stock for rung in ALL] == [True, *[False] * (len(ALL) - 1)]
+    assert ONCE.optimizations == dataclasses.replace(BEST.optimizations, score_once=True)
 
 
 def test_some_rungs_by_name_in_order_with_the_stock_loop() -> None:
-    assert [r.name for r in rungs(["+P+M", "suffix"])] == ["stock", "suffix", "+P+M"]
-    assert rungs() == ALL
+    assert [r.name for r in find_rungs(["+P+M", "suffix"])] == ["stock", "suffix", "+P+M"]
+    assert find_rungs() == ALL
     with pytest.raises(NotFound) as e:
-        rungs(["+Q"])
+        find_rungs(["+Q"])
     assert "+lookahead" in str(e.value.hint)
 
 
@@ -202,7 +192,7 @@ def test_no_more_than_n_paths_are_completed_and_goodput_is_of_those(
 def test_figures_compare_problem_by_problem(config: Config) -> None:
     bench = bench_of(config, n=4, problems=2)
     ticks: list[int] = []
-    rows = answered(bench, rungs(["suffix"]), ticks.append)
+    rows = answered(bench, find_rungs(["suffix"]), ticks.append)
     assert ticks == [1] * 4
     assert [row["rung"] for row in rows] == ["stock", "suffix"]
     assert rows[0]["goodput_gain"] == 1

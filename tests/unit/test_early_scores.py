@@ -37,7 +37,7 @@ def early(engines: Engines) -> Engines:
     """Each engine on a device of its own: neither waits for the other's steps."""
     for engine in both(engines):
         engine._gate = asyncio.Lock()
-    return replace(engines, early_scores=True)
+    return engines.switch(early_scores=True)
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
@@ -56,7 +56,7 @@ async def test_a_level_waits_for_its_last_scores_only() -> None:
     waited = []
     for on in (False, True):
         engines = early(sim_engines())
-        driver = driver_of(replace(engines, early_scores=on), BEAM, lambda event: None)
+        driver = driver_of(engines.switch(early_scores=on), BEAM, lambda event: None)
         began = asyncio.get_running_loop().time()
         await driver.run()
         took_s = asyncio.get_running_loop().time() - began

@@ -147,6 +147,6 @@ async def test_it_can_be_switched_off_and_the_baseline_has_none(
     rig = Rig(tmp_path, scheduling_prefix_order=on)
     await rig.service.start()
     run = rig.service.submit(replace(BEAM, baseline=baseline))
-    assert rig.engines_for(run).order is order
+    assert rig.engines_for(run).ordering is order
     assert await ended(run) == "finished"
     await rig.service.stop()

@@ -11,8 +11,7 @@ import pytest
 from fake_daemon import STORY, FakeDaemon
 
 from flashedge import events
-from flashedge.benchmark.ladder import RUNGS
-from flashedge.benchmark.live import FIELDS, budget_of, split_by_known
+from flashedge.benchmark.live import parse_budget
 from flashedge.benchmark.live_run import LiveRun, Which, compared, digest, timed
 from flashedge.client.sync_client import Client
 from flashedge.errors import ConfigError, RequestError
@@ -142,19 +141,9 @@ def test_a_rung_without_its_stock_runs_has_no_gain() -> None:
 # ---------------------------------------------------------------- what can be run
 
 
-def test_rungs_whose_switch_is_missing_are_told() -> None:
-    can, missing = split_by_known(RUNGS, frozenset({"scheduling_prefix_order"}))
-    assert [rung.name for rung in can] == ["stock", "suffix", "+P"]
-    assert missing["+P+M"] == ("kv_split",)
-    assert missing["+lookahead"] == ("kv_split", "speculation", "lookahead")
-    can, missing = split_by_known(RUNGS)
-    assert {rung.name for rung in can} | set(missing) == {rung.name for rung in RUNGS}
-    assert all(set(rung.settings(FIELDS)) <= FIELDS for rung in can)
-
-
 def test_budgets() -> None:
-    assert budget_of("plan") == ("plan", None)
-    assert budget_of("64MiB") == ("64MiB", 64 << 20)
+    assert parse_budget("plan") == ("plan", None)
+    assert parse_budget("64MiB") == ("64MiB", 64 << 20)
     for text in ("64", "MiB", "-1MiB", "x"):
         with pytest.raises(ConfigError, match="no size"):
-            budget_of(text)
+            parse_budget(text)

@@ -10,7 +10,7 @@ import pytest
 
 from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.errors import ContextOverflow, EngineDead, GenerationFailed
-from flashedge.runtime.drive.engines import retried
+from flashedge.runtime.drive.retry import retry_after_restart
 
 DEAD = EngineDead("it died")
 FAILED = GenerationFailed("it failed")
@@ -49,7 +49,7 @@ def failing(*errors: Exception) -> Callable[[], Any]:
 async def outcome(engine: Any, *errors: Exception) -> tuple[int, list[float]]:
     """Times of work, and the seconds of each wait."""
     waited: list[float] = []
-    done = await retried(engine, failing(*errors), waited.append)
+    done = await retry_after_restart(engine, failing(*errors), waited.append)
     return done, [round(seconds, 9) for seconds in waited]
 
 
@@ -81,7 +81,7 @@ async def test_an_engine_that_does_not_know_yet_that_it_is_dead() -> None:
         return clock()
 
     engine.wait_ready = wait_ready  # type: ignore[method-assign]
-    assert await retried(engine, work, lambda waited_s: None) == pytest.approx(1.05)  # type: ignore[arg-type]
+    assert await retry_after_restart(engine, work, lambda waited_s: None) == pytest.approx(1.05)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("errors", [(FAILED,) * 3, (DEAD, DEAD, FAILED), (DEAD, FAILED, FAILED)])
@@ -122,7 +122,7 @@ async def test_cancel_wins_over_the_engines_error(error: Exception) -> None:
         except asyncio.CancelledError:
             raise error from None
 
-    task = asyncio.create_task(retried(engine, work, lambda waited_s: None))  # type: ignore[arg-type]
+    task = asyncio.create_task(retry_after_restart(engine, work, lambda waited_s: None))  # type: ignore[arg-type]
     await asyncio.sleep(1)
     task.cancel()
     await asyncio.wait({task})

@@ -100,9 +100,9 @@ async def test_a_failure_is_told_to_the_one_that_asked() -> None:
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 async def test_the_same_tree(strategy: str, early: bool) -> None:
     spec = replace(BEAM, strategy=strategy, n=1 if strategy == "probed_cot" else 8)
-    expected = await drive(replace(sim_engines(model=TWINS), score_once=False), spec)
+    expected = await drive(sim_engines(model=TWINS).switch(score_once=False), spec)
     faults = Faults(fail_requests=frozenset({1}), die_after_steps=frozenset({3}), restart_s=2.0)
-    engines = replace(sim_engines(model=TWINS, verifier=faults), early_scores=early)
+    engines = sim_engines(model=TWINS, verifier=faults).switch(early_scores=early)
     assert (await drive(engines, spec)).outcome == expected.outcome
     await assert_nothing_left(engines)
 
@@ -122,4 +122,4 @@ async def test_duplicates_cost_the_verifier_nothing() -> None:
 
 
 def watched(engines: Engines, verifier: Counting, score_once: bool) -> Engines:
-    return replace(engines, verifier=verifier, score_once=score_once)
+    return replace(engines, verifier=verifier).switch(score_once=score_once)

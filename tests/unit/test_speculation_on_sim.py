@@ -135,7 +135,7 @@ async def test_steps_scored_ahead_need_no_call_of_their_own() -> None:
     for on in (False, True):
         engines = engines_with(lookahead=on)
         verifier: Any = CountingVerifier(engines.verifier)
-        engines = replace(engines, verifier=verifier, score_once=False)
+        engines = replace(engines, verifier=verifier).switch(score_once=False)
         trees = []
         for problem in PROBLEMS:
             run = await run_told(engines, spec_for(problem, **WIDE))
@@ -328,7 +328,7 @@ async def test_switched_off_and_the_baseline_has_none(
     await rig.service.start()
     run = rig.service.submit(replace(spec_for(0), pair="bundled", baseline=baseline))
     engines = rig.engines_for(run)
-    assert (engines.speculation, engines.lookahead) == on
+    assert (engines.optimizations.speculation, engines.optimizations.lookahead) == on
     assert await ended(run) == "finished"
     usage = (await run.result())["usage"]
     assert (usage["speculation"]["drawn_tokens"] > 0) is on[0]

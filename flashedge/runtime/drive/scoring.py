@@ -1,5 +1,5 @@
 """What a run asks of its verifier: the steps of a level at once when it is whole, or each as it
-comes (`Engines.early_scores`), while others of its level still generate. The scores are the same.
+comes (`Optimizations.early_scores`), while others of its level still generate. The scores are the same.
 
 A search decides about whole levels, so a step that is generated will be scored: nothing of it is
 in vain unless the run is cut. It pays where each engine has processors of its own (ADR 8).
@@ -11,11 +11,10 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from flashedge.config import Config
 from flashedge.engine.base import ScoreRequest, StepScores
-from flashedge.engine.platform import device_kind
 from flashedge.runtime.drive.earlier_run import Recall
-from flashedge.runtime.drive.engines import Engines, retried
+from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.drive.retry import retry_after_restart
 from flashedge.runtime.drive.score_once import ScoreOnce
 from flashedge.runtime.drive.speculation_client import Following, SpeculationClient
 from flashedge.runtime.drive.stopwatch import Stopwatch
@@ -24,15 +23,6 @@ from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Problem, Segment
 
 Start = Callable[[Coroutine[Any, Any, StepScores]], "asyncio.Task[StepScores]"]
-
-
-def scores_early(config: Config) -> bool:
-    """As configured; else where each engine has processors of its own. Not with lookahead, which
-    needs the whole level."""
-    if config.scheduling_lookahead:
-        return False
-    asked = config.scheduling_early_scores
-    return device_kind() == "cpu" if asked is None else asked
 
 
 class Scoring:
@@ -49,11 +39,12 @@ class Scoring:
         on_restart: Callable[[float], None],
     ) -> None:
         self._problem = problem
-        self._verifier = ScoreOnce(engines.verifier) if engines.score_once else engines.verifier
+        switches, verifier = engines.optimizations, engines.verifier
+        self._verifier = ScoreOnce(verifier) if switches.score_once else verifier
         self._speculation_client = speculation_client
         self._recall = recall
         self._on_restart = on_restart
-        self._is_early = engines.early_scores and search.scores_levels
+        self._is_early = switches.early_scores and search.scores_levels
         self._early: dict[NodeId, asyncio.Task[StepScores]] = {}
         self.waiting = Stopwatch()
         self.tokens = 0
@@ -96,7 +87,7 @@ class Scoring:
         request = ScoreRequest(
             problem=self._problem, steps=(*before, *segment.steps), num_scored=len(before)
         )
-        return await retried(
+        return await retry_after_restart(
             self._verifier,
             lambda: self._speculation_client.score(self._verifier, request, node, ahead),
             self._on_restart,

@@ -39,9 +39,10 @@ class SpeculationClient:
 
     def __init__(self, search: Search[Any], engines: Engines) -> None:
         self._search = search
-        self._speculator = engines.generator.speculator if engines.speculation else None
+        switches = engines.optimizations
+        self._speculator = engines.generator.speculator if switches.speculation else None
         self._codec: Codec = engines.generator.codec
-        self._looks_ahead = engines.lookahead and self._speculator is not None
+        self._looks_ahead = switches.lookahead and self._speculator is not None
         self._run = secrets.token_hex(8)
         self._level = 0
         self._seeds: frozenset[int] = frozenset()

@@ -26,13 +26,14 @@ from flashedge.benchmark.simulate import Question, understood
 from flashedge.benchmark.virtual_run import run_rung
 from flashedge.cli.progress import bar
 from flashedge.config import load_config
+from flashedge.optimizations import Optimizations
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import keep, keep_tables, table
 
 PUBLIC_S = {1: 9.5, 4: 12.7, 16: 18.3, 64: 31.8, 256: 65.3}
 FITTED = (1, 256)
 PAIR = "math-7b+skywork-1.5b"
-PORT = Rung(name="port", about="", switches=frozenset({"speculation"}), stock=True)
+PORT = Rung(name="port", about="", optimizations=Optimizations.only("speculation"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

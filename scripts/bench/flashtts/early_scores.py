@@ -14,34 +14,28 @@ import argparse
 import asyncio
 import os
 from collections.abc import Sequence
-from dataclasses import replace
 from statistics import median
 from typing import Any
 
-from flashedge.benchmark.live import budget_of
+from flashedge.benchmark.live import parse_budget
 from flashedge.files.problems import FileProblem, read_problems
+from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.driver import Outcome
-from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.statistics import interval
 from flashedge.types import Problem
 from scripts.bench.daemon import DATA, report
-from scripts.bench.flashtts.kv_rig import Rig, driven, emptied, rig
+from scripts.bench.flashtts.kv_rig import Rig, drive_search, emptied, rig
 
 Seconds = tuple[float, float]  # all of a run, waiting for scores
 
 
 async def timed(here: Rig, spec: RunSpec, *, early: bool) -> tuple[Outcome, Seconds]:
-    engines = Engines(
-        generator=here.pair.generator,
-        verifier=here.pair.verifier,
-        grader=here.grader,
-        speculation=False,
-    )
+    engines = here.build_engines(Optimizations(speculation=False, early_scores=early))
     await emptied(here.pair)
     clock = asyncio.get_running_loop().time
     began = clock()
-    outcome, driver, _ = await driven(None, replace(engines, early_scores=early), spec)
+    outcome, driver, _ = await drive_search(engines, spec)
     return outcome, (clock() - began, driver.scoring.waiting.seconds)
 
 
@@ -72,7 +66,7 @@ async def cell(here: Rig, n: int, problems: Sequence[FileProblem]) -> dict[str, 
 async def measured(asked: argparse.Namespace) -> list[dict[str, Any]]:
     problems, rows = read_problems(DATA / "heldout.jsonl", asked.problems), []
     for kv in asked.kv:
-        name, kv_bytes = budget_of(kv)
+        name, kv_bytes = parse_budget(kv)
         if kv_bytes is None:
             raise SystemExit(f"{name} is no size")
         async with rig(kv_bytes) as here:

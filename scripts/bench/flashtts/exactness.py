@@ -18,12 +18,11 @@ from functools import partial
 from typing import TypeVar
 
 from flashedge.engine.base import EngineView
-from flashedge.runtime.drive.engines import Engines
+from flashedge.optimizations import Optimizations
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.scheduling.prefix_order import arrival_order, sweep_order
 from flashedge.types import Problem
 from scripts.bench.daemon import problems, report
-from scripts.bench.flashtts.kv_rig import Rig, driven, emptied, rig
+from scripts.bench.flashtts.kv_rig import Rig, drive_search, emptied, rig
 from scripts.bench.flashtts.moving_split import moving_split
 
 T = TypeVar("T")
@@ -63,31 +62,18 @@ async def case(
     here: Rig, specs: Sequence[RunSpec], views: Sequence[EngineView]
 ) -> dict[str, object]:
     """One strategy, one n: every problem both ways."""
-    pair, grader, began = here.pair, here.grader, time.monotonic()
+    pair, began = here.pair, time.monotonic()
     setting = SETTINGS[specs[0].n]
-    stock = Engines(
-        generator=pair.stock_generator,
-        verifier=pair.stock_verifier,
-        grader=grader,
-        order=arrival_order,
-        speculation=False,
-        score_once=False,
-    )
-    expected = await each(partial(driven, None, stock), specs, setting.at_once)
+    stock = here.build_engines(Optimizations.none())
+    expected = await each(partial(drive_search, stock), specs, setting.at_once)
     await emptied(pair)
     before = await pair.generator.view(), await pair.verifier.view()
     drafted = await pair.generator.speculator.counters()
     pair.generator.speculator.flat_batch = setting.flat
     split = moving_split(views, in_turn=True, paths=setting.paths)
     async with here.keeper(split, offload=True) as keeper:
-        ours = Engines(
-            generator=pair.generator,
-            verifier=pair.verifier,
-            grader=grader,
-            order=sweep_order,
-            lookahead=True,
-        )
-        runs = await each(partial(driven, keeper, ours), specs, setting.at_once)
+        ours = here.build_engines(Optimizations(lookahead=True), keeper)
+        runs = await each(partial(drive_search, ours), specs, setting.at_once)
     after = await pair.generator.view(), await pair.verifier.view()
     drafts = await pair.generator.speculator.counters()
     same = [ours == base for (ours, *_), (base, *_) in zip(runs, expected, strict=True)]

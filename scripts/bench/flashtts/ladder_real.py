@@ -29,20 +29,18 @@ from typing import Any
 from flashedge.benchmark.goodput import goodput
 from flashedge.benchmark.grades import graded
 from flashedge.benchmark.ladder import ALL, Rung
-from flashedge.benchmark.live import budget_of
+from flashedge.benchmark.live import parse_budget
 from flashedge.benchmark.live_run import LiveRun, Which, compared
 from flashedge.events import Event, NodesMarked
 from flashedge.files.journal import RecordFile
 from flashedge.files.problems import FileProblem, file_digest, read_problems
-from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.flat_batch import tell_flat_batch
 from flashedge.runtime.kv.manager import KvManager
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.scheduling.prefix_order import arrival_order, sweep_order
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Problem
 from scripts.bench.daemon import DATA, report
-from scripts.bench.flashtts.kv_rig import Rig, driven, emptied, rig
+from scripts.bench.flashtts.kv_rig import Rig, drive_search, emptied, rig
 
 BY_NAME = {rung.name: rung for rung in ALL}
 PROBLEMS = DATA / "heldout.jsonl"
@@ -66,18 +64,6 @@ class Ladder:
         self._kv = kv
         self._strategy = strategy
 
-    def engines(self, rung: Rung) -> Engines:
-        pair = self._here.pair
-        return Engines(
-            generator=pair.stock_generator if rung.stock else pair.generator,
-            verifier=pair.stock_verifier if rung.stock else pair.verifier,
-            grader=self._here.grader,
-            order=sweep_order if "prefix_order" in rung.switches else arrival_order,
-            speculation="speculation" in rung.switches,
-            lookahead="lookahead" in rung.switches,
-            score_once="score_once" in rung.switches,
-        )
-
     async def run(self, which: Which, problem: FileProblem) -> LadderRun:
         rung, clock = BY_NAME[which.rung], asyncio.get_running_loop().time
         spec = RunSpec(
@@ -96,7 +82,8 @@ class Ladder:
                 if isinstance(event, NodesMarked) and event.status == "complete":
                     done_s.update(dict.fromkeys(event.nodes, clock() - began))
 
-            outcome, driver, record = await driven(keeper, self.engines(rung), spec, note)
+            engines = self._here.build_engines(rung.optimizations, keeper)
+            outcome, driver, record = await drive_search(engines, spec, note)
             seconds, after = clock() - began, await self._preemptions()
         tree, did = outcome.tree, driver.speculation
         return LadderRun(
@@ -119,8 +106,8 @@ class Ladder:
 
     @asynccontextmanager
     async def _memory(self, rung: Rung) -> AsyncIterator[KvManager | None]:
-        if "kv_split" in rung.switches:
-            async with self._here.keeper(offload=self._here.config.scheduling_offload) as keeper:
+        if rung.optimizations.kv_split:
+            async with self._here.keeper(offload=rung.optimizations.offload) as keeper:
                 yield keeper
             return
         await self._here.halve()
@@ -157,7 +144,7 @@ async def measured(
 ) -> None:
     for kv in asked.kv:
         left = [which for which in course(asked, kv, problems) if which not in kept.records]
-        _, kv_bytes = budget_of(kv)
+        _, kv_bytes = parse_budget(kv)
         if not left or kv_bytes is None:
             continue
         async with rig(kv_bytes) as here:

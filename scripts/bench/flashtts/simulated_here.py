@@ -28,27 +28,27 @@ from statistics import median
 from typing import Any
 
 from flashedge.benchmark.ladder import ALL
-from flashedge.benchmark.live import budget_of
+from flashedge.benchmark.live import parse_budget
 from flashedge.benchmark.live_run import LiveRun, compared
-from flashedge.benchmark.shapes import pair_shapes
 from flashedge.benchmark.virtual_run import Setup, VirtualRun, run_rung
 from flashedge.config import Config, load_config
+from flashedge.engine.platform import block_tokens
 from flashedge.engine.sim.text import Trace, TraceRow
-from flashedge.engine.vllm.compat import block_tokens
 from flashedge.files.problems import FileProblem, read_problems
+from flashedge.models.checkpoint_shape import find_pair_shapes
 from flashedge.models.registry import find_pair
+from flashedge.optimizations import Optimizations
 from flashedge.profiler.probes import DECODE, PREFILL
 from flashedge.profiler.profile import Model
-from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.flat_batch import measured_flat_batch
-from flashedge.runtime.kv.curves import curves_for
+from flashedge.runtime.kv.curves import load_curves
 from flashedge.runtime.profiles import find_profile
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.costs.roofline import Device
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Problem, TokenIds
 from scripts.bench.daemon import DATA, report
-from scripts.bench.flashtts.kv_rig import driven, rig
+from scripts.bench.flashtts.kv_rig import drive_search, rig
 from scripts.bench.flashtts.ladder_real import digest, kept_in
 from scripts.bench.flashtts.study import in_parallel
 
@@ -63,7 +63,7 @@ async def sampled(problems: Sequence[FileProblem], samples: int) -> tuple[Trace,
     rows, same, pairs = [], 0, 0
     async with rig(ROOM_BYTES) as here:
         generator = here.pair.generator
-        engines = Engines(generator=generator, verifier=here.pair.verifier, grader=here.grader)
+        engines = here.build_engines(Optimizations())
         rule = generator.codec.boundary_rule()
         for problem in problems:
             spec = RunSpec(
@@ -73,12 +73,12 @@ async def sampled(problems: Sequence[FileProblem], samples: int) -> tuple[Trace,
                 n=samples,
                 seed=problem.index + FRESH,
             )
-            outcome, _, _ = await driven(None, engines, spec)
+            outcome, _, _ = await drive_search(engines, spec)
             paths = [n.segment.token_ids for n in outcome.tree.nodes.values() if n.segment]
             prompt = generator.codec.encode_chat(spec.problem.messages)
             lengths = [tuple(map(len, rule.split_ids(path))) for path in paths]
             rows.append(TraceRow(prompt_tokens=len(prompt), step_tokens=tuple(lengths)))
-            outcome, _, _ = await driven(None, engines, replace(spec, strategy="beam", n=16))
+            outcome, _, _ = await drive_search(engines, replace(spec, strategy="beam", n=16))
             for siblings in sibling_texts(outcome.tree):
                 same += sum(a == b for a, b in combinations(siblings, 2))
                 pairs += math.comb(len(siblings), 2)
@@ -114,7 +114,7 @@ def setup_of(config: Config) -> Setup:
     if found.profile is None:
         raise SystemExit(f"no profile ({found.why}): flashedge profile")
     models = {model.name: model for model in found.profile.models}
-    generator, verifier = pair_shapes(pair, config)
+    generator, verifier = find_pair_shapes(pair, config)
     return Setup(
         device=device_of(models["generator"], DECODE),
         verifier_device=device_of(models["verifier"], PREFILL),
@@ -124,7 +124,7 @@ def setup_of(config: Config) -> Setup:
         block_tokens=block_tokens(),
         limits=(pair.generator.max_model_len, pair.verifier.max_model_len),
         max_num_seqs=config.max_num_seqs,
-        flat_batch=measured_flat_batch(curves_for(pair, config).generator, config.max_num_seqs),
+        flat_batch=measured_flat_batch(load_curves(pair, config).generator, config.max_num_seqs),
     )
 
 
@@ -144,7 +144,7 @@ def _climbed(
     setup: Setup, trace: Trace, strategy: str, task: tuple[str, int, int]
 ) -> list[dict[str, Any]]:
     kv, n, row = task
-    _, kv_bytes = budget_of(kv)
+    _, kv_bytes = parse_budget(kv)
     assert kv_bytes is not None, "the ladder is climbed by sizes"
     here = replace(setup, kv_bytes=kv_bytes)
     spec = RunSpec(problem=trace.problem(row), pair="bundled", strategy=strategy, n=n, seed=row)

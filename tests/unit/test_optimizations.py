@@ -1,0 +1,153 @@
+"""Every switch is documented, can be set by the user, and changes a run's cost but not its tree."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flashedge import optimizations
+from flashedge.benchmark.ladder import Rung
+from flashedge.benchmark.simulate import Bench, Question, understood
+from flashedge.benchmark.virtual_run import VirtualRun
+from flashedge.config import Config, load_config
+from flashedge.optimizations import CONFIG_KEYS, KEY_PREFIX, SWITCHES, Optimizations
+from tests.unit.runtime_rig import BEAM
+from tests.unit.service_rig import Rig
+
+ENGINE_SETTINGS = {"scheduling_offload_to_file", "scheduling_mapped_kv"}
+"""Keys of `[scheduling]` that say how the engines hold KV, not which optimizations are on."""
+
+
+def config_of(home: Path, **settings: object) -> Config:
+    return load_config(settings, {"FLASHEDGE_HOME": str(home)})
+
+
+# ---------------------------------------------------------------- documented
+
+
+def test_every_switch_says_what_it_does_and_where_it_comes_from() -> None:
+    tree = ast.parse(inspect.getsource(optimizations))
+    body = next(n for n in tree.body if isinstance(n, ast.ClassDef)).body
+    documented = {}
+    for field, below in pairwise(body):
+        match field, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=doc)):
+                documented[name] = str(doc)
+            case _:
+                pass
+    assert set(documented) == set(SWITCHES)
+    for name, doc in documented.items():
+        assert "Ref: arXiv" in doc or "Ours." in doc, name
+
+
+# ---------------------------------------------------------------- set by the user
+
+
+def test_every_switch_but_the_baselines_has_a_key_and_every_key_a_switch() -> None:
+    keys = {f.name for f in dataclasses.fields(Config) if f.name.startswith(KEY_PREFIX)}
+    assert set(CONFIG_KEYS.values()) == keys - ENGINE_SETTINGS
+    assert set(SWITCHES) - set(CONFIG_KEYS) == {"suffix_scoring"}
+
+
+@pytest.mark.parametrize("switch", CONFIG_KEYS)
+@pytest.mark.parametrize("on", [False, True])
+def test_its_key_sets_a_switch_and_no_other(tmp_path: Path, switch: str, on: bool) -> None:
+    plain = Optimizations.from_config(config_of(tmp_path), separate_processors=False)
+    config = config_of(tmp_path, **{CONFIG_KEYS[switch]: on})
+    found = Optimizations.from_config(config, separate_processors=False)
+    assert found == replace(plain, **{switch: on})
+
+
+def test_the_defaults_are_those_of_the_configuration(tmp_path: Path) -> None:
+    config = config_of(tmp_path)
+    assert Optimizations.from_config(config, separate_processors=False) == Optimizations()
+
+
+def test_early_scores_are_on_where_they_pay_unless_lookahead_needs_whole_levels(
+    tmp_path: Path,
+) -> None:
+    for settings, on in (
+        ({}, True),
+        ({"scheduling_early_scores": False}, False),
+        ({"scheduling_lookahead": True}, False),
+        ({"scheduling_lookahead": True, "scheduling_early_scores": True}, False),
+    ):
+        config = config_of(tmp_path, **settings)
+        assert Optimizations.from_config(config, separate_processors=True).early_scores is on
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_the_keys_of_some_switches_set_them_again(tmp_path: Path, switch: str) -> None:
+    only = Optimizations.only(switch)
+    config = config_of(tmp_path, **only.to_config())
+    again = Optimizations.from_config(config, separate_processors=True)
+    assert again == replace(only, suffix_scoring=True)
+
+
+def test_an_unknown_switch_is_refused() -> None:
+    with pytest.raises(TypeError):
+        Optimizations.only("prefix_oder")
+
+
+async def test_a_baseline_run_works_with_the_stock_twins_and_no_optimization(
+    tmp_path: Path,
+) -> None:
+    rig = Rig(tmp_path, scheduling_kv_split=False)  # else the engines stand behind counters
+    stock: Any = object()
+    rig.pair.stock_generator = rig.pair.stock_verifier = stock
+    await rig.service.start()
+    for baseline in (False, True):
+        run = rig.service.submit(replace(BEAM, baseline=baseline))
+        engines = rig.engines_for(run)
+        assert (engines.optimizations == Optimizations.none()) is baseline
+        assert (engines.verifier is stock) is baseline
+        run.cancel("seen")
+    await rig.service.stop()
+
+
+# ---------------------------------------------------------------- used
+
+
+SHORT_OF_MEMORY = {"prefix_order", "kv_split", "offload"}
+"""Switches that only matter where the paths of a level do not all fit."""
+
+
+def bench_of(home: Path, n: int) -> Bench:
+    """A pair with little KV memory, whose generator often repeats itself in siblings."""
+    question = Question(
+        gpu="rtx4090",
+        pair="math-1.5b+skywork-1.5b",
+        strategy="beam",
+        n=n,
+        workload="aime",
+        problems=1,
+        kv_bytes=230 << 20,
+    )
+    found = understood(question, config_of(home))
+    return replace(
+        found,
+        setup=replace(found.setup, common=0.5, limits=(1024, 1024)),
+        search=replace(found.search, max_path_tokens=700),
+    )
+
+
+def run_with(bench: Bench, optimizations: Optimizations) -> VirtualRun:
+    return bench.run(Rung(name="", about="", optimizations=optimizations), bench.rows[0])
+
+
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_every_switch_changes_what_a_run_costs_and_never_its_tree(
+    tmp_path: Path, switch: str
+) -> None:
+    bench = bench_of(tmp_path, n=64 if switch in SHORT_OF_MEMORY else 8)
+    on = Optimizations(**{switch: True})
+    with_it, without = (run_with(bench, replace(on, **{switch: value})) for value in (True, False))
+    assert with_it.tree == without.tree
+    assert with_it != without
