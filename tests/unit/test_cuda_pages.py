@@ -25,7 +25,7 @@ def on_host(address: int, size: int, device: int) -> torch.Tensor:
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> HostDriver:
-    monkeypatch.setattr(cuda_pages, "_tensor_at", on_host)
+    monkeypatch.setattr(cuda_pages, "_make_tensor", on_host)
     return HostDriver(free=4)
 
 
@@ -38,11 +38,11 @@ def test_memory_comes_all_zero_and_goes(driver: HostDriver) -> None:
     assert (pages.mechanism, pages.granule) == ("device", GRANULE)
     assert len(pages.tensor) == 8 * GRANULE - 100
     assert not any(can_be_read(pages.tensor[i * GRANULE :]) for i in range(8))
-    pages.take(2, 3)
+    pages.map(2, 3)
     assert (driver.free, len(driver.handles)) == (1, 3)
     assert not pages.tensor[2 * GRANULE : 5 * GRANULE].any()
     pages.tensor[2 * GRANULE : 5 * GRANULE] = 5
-    assert pages.give(3, 1) == GRANULE
+    assert pages.unmap(3, 1) == GRANULE
     assert [can_be_read(pages.tensor[i * GRANULE :]) for i in range(1, 6)] == [
         False,
         True,
@@ -51,29 +51,29 @@ def test_memory_comes_all_zero_and_goes(driver: HostDriver) -> None:
         False,
     ]
     assert bool((pages.tensor[4 * GRANULE : 5 * GRANULE] == 5).all())
-    pages.take(3, 1)
+    pages.map(3, 1)
     assert not pages.tensor[3 * GRANULE : 4 * GRANULE].any()
-    assert pages.give(2, 3) == 3 * GRANULE
+    assert pages.unmap(2, 3) == 3 * GRANULE
     assert (driver.free, driver.handles, driver.mapped) == (4, set(), {})
 
 
 def test_what_the_card_has_not_is_not_half_taken(driver: HostDriver) -> None:
     """Nor lost to the other engine, which has the rest."""
     pages, others = pages_of(driver, 8), pages_of(driver, 8)
-    others.take(0, 2)
+    others.map(0, 2)
     with pytest.raises(MemoryError, match="no memory left"):
-        pages.take(0, 3)
+        pages.map(0, 3)
     assert (driver.free, len(driver.handles)) == (2, 2)
     assert not can_be_read(pages.tensor)
-    others.give(0, 2)
-    pages.take(0, 3)
+    others.unmap(0, 2)
+    pages.map(0, 3)
     assert can_be_read(pages.tensor)
 
 
 def test_any_other_refusal_is_told_by_name(driver: HostDriver) -> None:
     pages = pages_of(driver, 2)
     with pytest.raises(RuntimeError, match="cuMemUnmap: CUDA_ERROR_INVALID_VALUE"):
-        pages._unmap([0])
+        pages._unmap_all([0])
     assert driver.handles == set()
 
 
@@ -112,7 +112,7 @@ def fresh_trial() -> Iterator[None]:
 def test_the_trial_says_no_without_a_card(caplog: pytest.LogCaptureFixture) -> None:
     assert not card_maps_memory()
     (record,) = caplog.records
-    assert "KV memory stays as planned" in record.getMessage()
+    assert "the KV memory is fixed" in record.getMessage()
     assert "CUDA" in record.getMessage()
 
 

@@ -13,25 +13,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashedge.engine.vllm.inside.kv.blocks import KvRange
-from flashedge.engine.vllm.inside.kv.granules import Granules, Pieces, Run
+from flashedge.engine.vllm.inside.kv.granules import BlockLayout, Granules, GranuleSpan
 from flashedge.engine.vllm.inside.kv.pages import FixedPages, HostPages
 
 BLOCKS = 12
 
 
 @st.composite
-def layouts(draw: st.DrawFn) -> tuple[list[Pieces], int]:
+def layouts(draw: st.DrawFn) -> tuple[list[BlockLayout], int]:
     """Layers one after the other, or block after block with all layers in each; a granule."""
     layers, size = draw(st.integers(1, 3)), draw(st.integers(1, 40))
     gap = draw(st.integers(0, 5))
     if draw(st.booleans()):
-        pieces = [Pieces(i * BLOCKS * (size + gap), size + gap, size) for i in range(layers)]
+        pieces = [BlockLayout(i * BLOCKS * (size + gap), size + gap, size) for i in range(layers)]
     else:
-        pieces = [Pieces(i * size, layers * size + gap, size) for i in range(layers)]
+        pieces = [BlockLayout(i * size, layers * size + gap, size) for i in range(layers)]
     return pieces, draw(st.integers(1, 64))
 
 
-def needed(pieces: Sequence[Pieces], used: set[int], granule: int) -> set[int]:
+def needed(pieces: Sequence[BlockLayout], used: set[int], granule: int) -> set[int]:
     return {
         byte // granule
         for layer in pieces
@@ -42,7 +42,7 @@ def needed(pieces: Sequence[Pieces], used: set[int], granule: int) -> set[int]:
     }
 
 
-def covered(runs: Sequence[Run]) -> set[int]:
+def covered(runs: Sequence[GranuleSpan]) -> set[int]:
     found = [granule for first, count in runs for granule in range(first, first + count)]
     assert len(found) == len(set(found))
     return set(found)
@@ -53,7 +53,7 @@ def covered(runs: Sequence[Run]) -> set[int]:
     st.lists(st.tuples(st.booleans(), st.sets(st.integers(0, BLOCKS - 1))), max_size=12),
 )
 def test_a_granule_has_memory_as_long_as_a_used_block_lies_in_it(
-    layout: tuple[list[Pieces], int], steps: list[tuple[bool, set[int]]]
+    layout: tuple[list[BlockLayout], int], steps: list[tuple[bool, set[int]]]
 ) -> None:
     pieces, granule = layout
     granules, used, there = Granules(pieces, BLOCKS, granule), set[int](), set[int]()
@@ -105,26 +105,30 @@ def test_only_what_is_claimed_can_be_touched() -> None:
     kv.claim([1, 2])  # again: nothing happens
 
 
-def test_where_memory_is_short_nothing_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_claim_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     page = mmap.PAGESIZE
     pages = HostPages(32 * page, page, guarded=True)
     layers = pages.tensor.view(2, 8, 2 * page).unbind(0)
     kv = KvRange(pages, layers, 8)
     kv.claim([0])
-    take = pages.take
+    map_granules = pages.map
 
     def at_most_twice(first: int, count: int) -> None:
         if first > 8:
             raise MemoryError("the device is full")
-        take(first, count)
+        map_granules(first, count)
 
-    monkeypatch.setattr(pages, "take", at_most_twice)
+    monkeypatch.setattr(pages, "map", at_most_twice)
     with pytest.raises(MemoryError, match="full"):
         kv.claim([3, 4])
     assert not any(can_be_read(layer[i]) for layer in layers for i in (3, 4))
     assert can_be_read(layers[1][0])
+    with pytest.raises(MemoryError, match="full"):
+        kv.claim([0, 3, 4])
+    assert can_be_read(layers[0][0]), "block 0 was claimed before"
     monkeypatch.undo()
-    kv.claim([3, 4])
+    assert kv.release([0]) == 4 * page
+    kv.claim([0, 3, 4])
     assert all(can_be_read(layer[i]) for layer in layers for i in (3, 4))
     assert kv.release([3, 4]) == 8 * page
 

@@ -1,4 +1,4 @@
-"""Whether memory of this card can come and go: tried once, before the engines start."""
+"""Try once, before the engines start, whether this card's memory can be mapped and unmapped."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ LIMIT_S = 60
 
 @functools.cache
 def card_maps_memory() -> bool:
-    """Whether a process of its own (`cuda_pages`) mapped memory and found it free again; what it
-    said else is in the log. Takes seconds, once a process."""
+    """Whether a process of its own (`cuda_pages`) could map and unmap memory of the card.
+
+    If not, the log says why. Takes seconds, once in a process.
+    """
     try:
-        found = subprocess.run(
+        trial = subprocess.run(
             [sys.executable, "-m", "flashedge.engine.vllm.inside.kv.cuda_pages"],
             capture_output=True,
             text=True,
@@ -24,9 +26,10 @@ def card_maps_memory() -> bool:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        log.warning("KV memory stays as planned: its trial took more than %d s", LIMIT_S)
+        log.warning("the KV memory is fixed: the trial of mapping took more than %d s", LIMIT_S)
         return False
-    if found.returncode:
-        said = found.stderr.strip().splitlines()
-        log.warning("KV memory stays as planned: %s", said[-1] if said else "its trial failed")
-    return found.returncode == 0
+    if trial.returncode:
+        lines = trial.stderr.strip().splitlines()
+        reason = lines[-1] if lines else f"the trial of mapping exited with {trial.returncode}"
+        log.warning("the KV memory is fixed: %s", reason)
+    return trial.returncode == 0

@@ -1,15 +1,15 @@
-"""Memory of a card that comes and goes under fixed addresses, by the driver's virtual memory.
+"""CUDA memory that is mapped and unmapped under fixed addresses, by the driver's virtual memory.
 
-A range of addresses is reserved once; memory is created, mapped and unmapped by granules of 2 MiB
-or so while the engine runs, and what is unmapped is free for any process. The addresses stay, so
-tensors and captured graphs do.
+A range of addresses is reserved once. Memory is created, mapped and unmapped in granules of about
+2 MiB while the engine runs. What is unmapped is free for any process. The addresses never change,
+so tensors and captured graphs stay valid.
 
-Run as a module it says whether this card can do so, in a process of its own: it maps a granule,
-writes and reads it, and looks whether the card has as much free memory afterwards as before. Exit
-code 1 and a line where it can't.
+Run as a module it tries this on the card, in a process of its own: it maps a few granules, writes
+and reads them, and checks that the card has as much free memory afterwards as before. If that
+fails it prints why and exits with 1.
 
-Not run on a card yet: tested with a driver made of host memory (tests/unit/host_driver.py).
-Ref: CUDA driver API, "Virtual Memory Management".
+This has not run on a card yet. It is tested with a driver made of host memory
+(tests/unit/host_driver.py). Ref: CUDA driver API, "Virtual Memory Management".
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ import torch
 
 from flashedge.engine.vllm.inside.kv.pages import DEVICE
 
-TRIED = 8  # granules that the trial maps
+TRIAL_GRANULES = 8
 
 
 class CudaPages:
-    """`kv_pages.Pages` on the current device, whose context must be current in the thread."""
+    """Implements `pages.Pages` on a device whose context is current in the calling thread."""
 
     mechanism = DEVICE
 
     def __init__(self, size: int, device: int, driver: ModuleType | None = None) -> None:
-        self._driver = driver or _bindings()
+        self._driver = driver or _load_driver()
         d = self._driver
         self._memory = d.CUmemAllocationProp()
         self._memory.type = d.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
@@ -45,31 +45,31 @@ class CudaPages:
         whole = -(-size // self.granule) * self.granule
         self._address = int(self._call("cuMemAddressReserve", whole, self.granule, 0, 0))
         self._handles: dict[int, Any] = {}  # by granule
-        self.take(0, 1)  # torch asks the driver whose memory the first byte is
-        self.tensor = _tensor_at(self._address, size, device)
-        self.give(0, 1)
+        self.map(0, 1)  # torch asks the driver which device the first byte is on
+        self.tensor = _make_tensor(self._address, size, device)
+        self.unmap(0, 1)
 
-    def take(self, first: int, count: int) -> None:
-        """One handle a granule, so that any of them can go alone."""
-        taken = range(first, first + count)
+    def map(self, first: int, count: int) -> None:
+        """See `Pages`. Each granule has a handle of its own, so that it can be unmapped alone."""
+        granules = range(first, first + count)
         try:
-            for granule in taken:
-                self._map(granule)
+            for granule in granules:
+                self._map_one(granule)
             start, size = self._address + first * self.granule, count * self.granule
             self._call("cuMemSetAccess", start, size, [self._access], 1)
             self._call("cuMemsetD8", start, 0, size)
             self._call("cuCtxSynchronize")
         except MemoryError:
-            self._unmap([granule for granule in taken if granule in self._handles])
+            self._unmap_all([granule for granule in granules if granule in self._handles])
             raise
 
-    def give(self, first: int, count: int) -> int:
-        """After what the card is still doing."""
+    def unmap(self, first: int, count: int) -> int:
+        """See `Pages`. Waits for what the card is still doing."""
         self._call("cuCtxSynchronize")
-        self._unmap(range(first, first + count))
+        self._unmap_all(range(first, first + count))
         return count * self.granule
 
-    def _map(self, granule: int) -> None:
+    def _map_one(self, granule: int) -> None:
         handle = self._call("cuMemCreate", self.granule, self._memory, 0)
         try:
             address = self._address + granule * self.granule
@@ -79,13 +79,16 @@ class CudaPages:
             raise
         self._handles[granule] = handle
 
-    def _unmap(self, granules: Any) -> None:
+    def _unmap_all(self, granules: Any) -> None:
         for granule in granules:
             self._call("cuMemUnmap", self._address + granule * self.granule, self.granule)
             self._call("cuMemRelease", self._handles.pop(granule))
 
     def _call(self, name: str, *args: Any) -> Any:
-        """The result. Raises MemoryError where the card has too little, else RuntimeError."""
+        """Call the driver and return its result.
+
+        Raises MemoryError if the card has too little memory, RuntimeError for any other error.
+        """
         error, *found = getattr(self._driver, name)(*args)
         if error == self._driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY:
             raise MemoryError(f"{name}: the card has no memory left")
@@ -94,15 +97,15 @@ class CudaPages:
         return found[0] if found else None
 
 
-def _bindings() -> ModuleType:
+def _load_driver() -> ModuleType:
     from cuda.bindings import driver  # type: ignore[import-not-found]  # a dependency of torch for CUDA
 
     found: ModuleType = driver
     return found
 
 
-class _Range:
-    """What torch makes a tensor of without a copy."""
+class _AddressRange:
+    """Addresses from which torch makes a tensor without a copy."""
 
     def __init__(self, address: int, size: int) -> None:
         self.__cuda_array_interface__ = {
@@ -113,38 +116,42 @@ class _Range:
         }
 
 
-def _tensor_at(address: int, size: int, device: int) -> torch.Tensor:
-    return torch.as_tensor(_Range(address, size), device=f"cuda:{device}")
+def _make_tensor(address: int, size: int, device: int) -> torch.Tensor:
+    return torch.as_tensor(_AddressRange(address, size), device=f"cuda:{device}")
 
 
-def trial(device: int = 0) -> None:
-    """Raises RuntimeError, MemoryError or what torch does where memory can't come and go."""
+def try_card(device: int = 0) -> None:
+    """Raises RuntimeError, MemoryError or an error of torch if memory can't be mapped."""
     if not torch.cuda.is_available():
         raise RuntimeError("torch sees no CUDA device")
     torch.cuda.set_device(device)
-    torch.zeros(1, device="cuda")  # makes the context, and its memory, before anything is counted
-    pages = CudaPages(TRIED * (64 << 20), device)
-    pages.take(0, 1)
-    pages.give(0, 1)
+    torch.zeros(
+        1, device="cuda"
+    )  # makes the context, which takes memory, before anything is counted
+    pages = CudaPages(TRIAL_GRANULES * (64 << 20), device)
+    pages.map(0, 1)
+    pages.unmap(0, 1)
     before, _ = torch.cuda.mem_get_info(device)
-    pages.take(1, TRIED)
+    pages.map(1, TRIAL_GRANULES)
     held, _ = torch.cuda.mem_get_info(device)
     part = pages.tensor[pages.granule : 2 * pages.granule]
     if part.any():
         raise RuntimeError("fresh memory is not zero")
     part.fill_(1)
     if int(part.sum(dtype=torch.int64)) != pages.granule:
-        raise RuntimeError("what was written was not read")
+        raise RuntimeError("what was read is not what was written")
     del part
-    pages.give(1, TRIED)
+    pages.unmap(1, TRIAL_GRANULES)
     after, _ = torch.cuda.mem_get_info(device)
-    wanted = TRIED * pages.granule
+    wanted = TRIAL_GRANULES * pages.granule
     if before - held < wanted or after - held < wanted:
-        raise RuntimeError(f"{before - held} bytes were taken and {after - held} given of {wanted}")
+        raise RuntimeError(
+            f"of {wanted} bytes {before - held} were mapped and {after - held} unmapped"
+        )
 
 
 if __name__ == "__main__":
     try:
-        trial()
-    except Exception as error:  # whatever it is, the answer is no
+        try_card()
+    except Exception as error:  # any error means that the card can't
         sys.exit(f"{type(error).__name__}: {error}")

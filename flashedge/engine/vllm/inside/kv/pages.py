@@ -1,7 +1,8 @@
-"""A range of addresses whose memory comes and goes: what a KV tensor lies in.
+"""A range of addresses whose memory can be mapped and unmapped. A KV tensor lies in it.
 
-On CPU fresh anonymous memory, which takes what is written and gives it back by madvise; on CUDA
-`cuda_pages`. Where nothing can be given back it is an ordinary tensor (`FixedPages`).
+On CPU it is anonymous memory, which the system commits on the first write and takes back by
+madvise. On CUDA see `cuda_pages`. Where memory can't be unmapped it is an ordinary tensor
+(`FixedPages`).
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ from typing import Protocol
 
 import torch
 
-OS = "os"  # memory that is given goes back to the operating system
-DEVICE = "device"  # ... to the device
-KEPT = "kept"  # it stays allocated: only the quota moves
+OS = "os"  # unmapped memory goes back to the operating system
+DEVICE = "device"  # it goes back to the device
+KEPT = "kept"  # it stays allocated: only the quota changes
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -22,30 +23,39 @@ _libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 class Pages(Protocol):
-    """tensor: (bytes,) int8, all of the range, none of which has memory at first; granule: bytes
-    that come and go at once; mechanism: OS, DEVICE or KEPT."""
+    """A range of addresses. None of it has memory at first."""
 
     mechanism: str
+    """What becomes of unmapped memory: OS, DEVICE or KEPT."""
     granule: int
+    """Bytes of a granule, the unit of mapping."""
     tensor: torch.Tensor
+    """(bytes,) int8, the whole range."""
 
-    def take(self, first: int, count: int) -> None:
-        """So many granules get memory, all zero. Raises MemoryError when there is too little: then
-        none of them got any."""
+    def map(self, first: int, count: int) -> None:
+        """Give memory to `count` granules, all zero.
 
-    def give(self, first: int, count: int) -> int:
-        """Their memory goes back: the bytes. Nobody may read or write there until it is taken
-        again."""
+        Raises MemoryError if there is too little. None of them has memory then.
+        """
+
+    def unmap(self, first: int, count: int) -> int:
+        """Take the memory of `count` granules. Returns the bytes.
+
+        Nobody may read or write there until they are mapped again.
+        """
         ...
 
 
 class HostPages:
-    """guarded: what was not taken can't be touched, as on CUDA, where a kernel that does so ends
-    the process (for tests)."""
+    """Host memory, for engines on a CPU."""
 
     mechanism = OS
 
     def __init__(self, size: int, granule: int = mmap.PAGESIZE, *, guarded: bool = False) -> None:
+        """With `guarded`, for tests, whoever touches memory that is not mapped is killed.
+
+        A kernel on CUDA that does so ends the process as well.
+        """
         self.granule = granule
         self._guarded = guarded
         whole = -(-size // granule) * granule
@@ -56,31 +66,28 @@ class HostPages:
         if guarded:
             self._protect(0, whole, 0)
 
-    def take(self, first: int, count: int) -> None:
+    def map(self, first: int, count: int) -> None:
         if self._guarded:
             self._protect(
                 first * self.granule, count * self.granule, mmap.PROT_READ | mmap.PROT_WRITE
             )
 
-    def give(self, first: int, count: int) -> int:
-        """Pages come back all zero: never NaN, which attention would spread from masked places."""
+    def unmap(self, first: int, count: int) -> int:
+        """Pages return all zero. NaN would spread in attention, from masked positions too."""
         start, size = first * self.granule, count * self.granule
         if _libc.madvise(self._address + start, size, mmap.MADV_DONTNEED) != 0:
-            raise OSError(ctypes.get_errno(), "madvise refused to take KV memory back")
+            raise OSError(ctypes.get_errno(), "madvise could not return KV memory to the system")
         if self._guarded:
             self._protect(start, size, 0)
         return size
 
     def _protect(self, start: int, size: int, allowed: int) -> None:
         if _libc.mprotect(self._address + start, size, allowed) != 0:
-            raise OSError(ctypes.get_errno(), "mprotect refused")
+            raise OSError(ctypes.get_errno(), "mprotect failed")
 
 
 class FixedPages:
-    """The tensor that vLLM itself allocated: its memory stays, only the quota moves.
-
-    `tensor` is the whole buffer as bytes, (bytes,) int8.
-    """
+    """The tensor that vLLM itself allocated. Its memory stays; only the quota changes."""
 
     mechanism = KEPT
 
@@ -88,7 +95,7 @@ class FixedPages:
         self.granule = tensor.numel()
         self.tensor = tensor
 
-    def take(self, first: int, count: int) -> None: ...
+    def map(self, first: int, count: int) -> None: ...
 
-    def give(self, first: int, count: int) -> int:
+    def unmap(self, first: int, count: int) -> int:
         return 0

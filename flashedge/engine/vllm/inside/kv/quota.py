@@ -1,8 +1,17 @@
-"""vLLM's scheduler with a KV quota that moves while requests run.
+"""vLLM's scheduler with a KV quota that can change while requests run.
 
-The quota is a balloon: blocks taken out of the pool and held by nobody, whose memory `kv_memory`
-gives back. Which ones: those that were used longest ago, where memory goes back by pages as small
-as a block; else the last of the pool, so that memory is free by the piece.
+Each engine's block pool is larger than its share of the memory: it could hold what both engines
+have together. The quota is how many blocks may be used at the moment. The other blocks of the pool
+are *reserved*: the scheduler takes them out of the pool, so that no request can use them.
+
+Who does what:
+- The daemon decides the quota (`runtime.kv.manager`) and calls `control.set_quota`.
+- This scheduler reserves or returns blocks. To shrink it takes free blocks first, then preempts.
+- The worker unmaps the memory of reserved blocks, and maps it again before they return to the pool
+  (`worker`, `pages`).
+
+Which blocks are reserved depends on the device. If memory goes back in pages as small as a block
+(CPU), those unused for longest. Else the last of the pool, so that whole granules become free.
 
 Checked with vLLM 0.32.0.
 """
@@ -12,16 +21,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
 
 from flashedge.engine.vllm.inside.keys import KV_START
-from flashedge.engine.vllm.inside.kv.tensor import read_settings, start_blocks
+from flashedge.engine.vllm.inside.kv.tensor import get_kv_range, read_settings
 
-Chosen = Callable[[Request], bool]
+RequestFilter = Callable[[Request], bool]
 
 
-def anyone(request: Request) -> bool:
+def accept_any(request: Request) -> bool:
     return True
 
 
@@ -30,13 +40,13 @@ class QuotaScheduler(Scheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._balloon: list[Any] = []
+        self._reserved: list[Any] = []
+        self._newly_reserved: set[int] = set()  # ids that `collect_reserved` has not returned yet
         self._quota = self._usable_blocks
         self._preempted = 0
-        self._untold: set[int] = set()  # block ids that came into the balloon
-        self._from_the_end = KV_START in read_settings(self.vllm_config)
-        if self._from_the_end:
-            self.set_quota(start_blocks(self.vllm_config, self._usable_blocks))
+        self._reserves_last = KV_START in read_settings(self.vllm_config)
+        if self._reserves_last:
+            self.set_quota(get_kv_range().count_claimed() - 1)  # one is vLLM's null block
 
     # ------------------------------------------------------------ quota
 
@@ -46,52 +56,58 @@ class QuotaScheduler(Scheduler):
 
     @property
     def quota(self) -> int:
-        """Blocks that may be held, as it was last set."""
+        """Blocks that may be used, as last set."""
         return self._quota
 
     @property
     def _usable_blocks(self) -> int:
         return self._pool.num_gpu_blocks - 1  # block 0 is vLLM's null block
 
-    def set_quota(self, blocks: int) -> int:
-        """Bound the blocks that requests and the prefix cache may hold. Preempts when short.
+    @property
+    def _is_settled(self) -> bool:
+        """Whether as many blocks are reserved as the quota demands."""
+        return len(self._reserved) == self._usable_blocks - self._quota
 
-        At least one request of full length must fit: below that the bound is raised to it.
-        Returns the quota granted.
+    def set_quota(self, blocks: int) -> int:
+        """Limit the blocks that requests and the prefix cache may use. Preempts if necessary.
+
+        The quota never falls below one request of full length. Returns the quota granted.
         """
-        self._quota = self._allowed(blocks)
-        self._inflate()
+        self._quota = self._clamp(blocks)
+        self._adjust_reserve()
         return self._quota
 
-    def leaving(self, blocks: int) -> list[int]:
-        """Ids of the blocks that would come back into the pool by such a quota: they must have
-        memory by then."""
-        return [b.block_id for b in self._balloon[self._usable_blocks - self._allowed(blocks) :]]
+    def list_returning(self, blocks: int) -> list[int]:
+        """Ids of the blocks that such a quota would return to the pool: they need memory first."""
+        return [b.block_id for b in self._reserved[self._usable_blocks - self._clamp(blocks) :]]
 
-    def _allowed(self, blocks: int) -> int:
+    def _clamp(self, blocks: int) -> int:
         longest = -(-self.max_model_len // self.cache_config.block_size)
         return max(min(blocks, self._usable_blocks), min(longest + 1, self._usable_blocks))
 
-    def _inflate(self) -> None:
-        """Move the balloon towards its size: at once when it shrinks or blocks are free, by having
-        requests give way otherwise."""
-        want = self._usable_blocks - self._quota
-        if len(self._balloon) > want:
-            given, self._balloon = self._balloon[want:], self._balloon[:want]
-            self._untold.difference_update(b.block_id for b in given)
-            self._pool.free_blocks(given)
-        while len(self._balloon) < want:
-            taken = self._free_ones(want - len(self._balloon))
-            self._balloon += taken
-            self._untold.update(b.block_id for b in taken)
-            if not taken and not self._give_way(self._in_the_way):
-                return  # blocks of a request that is being freed: the next look completes it
-        if self._from_the_end:
-            self._balloon.sort(key=lambda b: -b.block_id)  # the first of them come back last
+    def _adjust_reserve(self) -> None:
+        """Reserve as many blocks as the quota demands, or return what it no longer demands.
 
-    def _free_ones(self, count: int) -> list[Any]:
-        """At most so many free blocks, out of the pool."""
-        if not self._from_the_end:
+        Preempts requests while there are too few free blocks. Blocks of a request that is just
+        being freed are reserved by the next call.
+        """
+        target = self._usable_blocks - self._quota
+        if len(self._reserved) > target:
+            returned, self._reserved = self._reserved[target:], self._reserved[:target]
+            self._newly_reserved.difference_update(b.block_id for b in returned)
+            self._pool.free_blocks(returned)
+        while len(self._reserved) < target:
+            taken = self._take_free_blocks(target - len(self._reserved))
+            self._reserved += taken
+            self._newly_reserved.update(b.block_id for b in taken)
+            if not taken and not self._preempt_one(self._blocks_reserve):
+                return
+        if self._reserves_last:
+            self._reserved.sort(key=lambda b: -b.block_id)  # the first of them return last
+
+    def _take_free_blocks(self, count: int) -> list[Any]:
+        """Take at most `count` free blocks out of the pool."""
+        if not self._reserves_last:
             return list(self._pool.get_new_blocks(min(count, self._pool.get_num_free_blocks())))
         last = self._pool.blocks[self._quota + 1 :]
         found = [b for b in last if b.ref_cnt == 0]
@@ -99,16 +115,16 @@ class QuotaScheduler(Scheduler):
         self._pool.touch(found)
         return found
 
-    def _in_the_way(self, request: Request) -> bool:
-        """Whether the balloon can have what it lacks of the request's blocks."""
-        if not self._from_the_end:
+    def _blocks_reserve(self, request: Request) -> bool:
+        """Whether the request holds blocks that have to be reserved."""
+        if not self._reserves_last:
             return True
         groups = self.kv_cache_manager.get_block_ids(request.request_id)
         return any(block > self._quota for ids in groups for block in ids)
 
-    def _give_way(self, chosen: Chosen = anyone) -> bool:
-        """Preempt the least important of the chosen that run. False when none does."""
-        running = [request for request in self.running if chosen(request)]
+    def _preempt_one(self, is_candidate: RequestFilter = accept_any) -> bool:
+        """Preempt the least important candidate that runs. False if there is none."""
+        running = [request for request in self.running if is_candidate(request)]
         if not running:
             return False
         victim = max(running, key=lambda r: (r.priority, r.arrival_time))
@@ -120,51 +136,62 @@ class QuotaScheduler(Scheduler):
         self._preempted += 1
         super()._preempt_request(request, *args, **kwargs)
 
-    # ------------------------------------------------------------ what `kv_memory` asks
+    # ------------------------------------------------------------ for `control`
 
-    def take_ballooned(self) -> list[int]:
-        """Ids of the blocks that came into the balloon since they were last asked for."""
-        if len(self._balloon) != self._usable_blocks - self._quota:
-            self._inflate()
-        ids, self._untold = sorted(self._untold), set()
+    @property
+    def is_paused(self) -> bool:
+        return bool(self.pause_state is PauseState.PAUSED_ALL)
+
+    def pause(self) -> None:
+        """Stop stepping. Requests wait."""
+        self.set_pause_state(PauseState.PAUSED_ALL)
+
+    def resume(self) -> None:
+        self.set_pause_state(PauseState.UNPAUSED)
+
+    def collect_reserved(self) -> list[int]:
+        """Return the ids of the blocks that were reserved since the last call."""
+        if not self._is_settled:
+            self._adjust_reserve()
+        ids, self._newly_reserved = sorted(self._newly_reserved), set()
         return ids
 
-    def kept_blocks(self) -> list[int]:
+    def list_used_blocks(self) -> list[int]:
         """Ids of the blocks whose content is of use: held by requests, or found by prefix."""
-        balloon = {b.block_id for b in self._balloon}
+        reserved = {b.block_id for b in self._reserved}
         return [
             b.block_id
             for b in self._pool.blocks
             if not b.is_null
-            and b.block_id not in balloon
+            and b.block_id not in reserved
             and (b.ref_cnt > 0 or b.block_hash is not None)
         ]
 
     def drop_kv(self) -> None:
-        """Forget all KV: who runs begins again, no prefix is found."""
-        while self._give_way():
+        """Forget all KV: running requests begin again, and no prefix is found."""
+        while self._preempt_one():
             pass
         self._pool.evict_blocks({b.block_id for b in self._pool.blocks if b.block_hash is not None})
 
-    def all_blocks(self) -> list[int]:
+    def list_all_blocks(self) -> list[int]:
         return [b.block_id for b in self._pool.blocks if not b.is_null]
 
-    def pool_blocks(self) -> list[int]:
-        """Ids of the blocks that are not in the balloon: they must have memory."""
-        balloon = {b.block_id for b in self._balloon}
-        return [block for block in self.all_blocks() if block not in balloon]
+    def list_pool_blocks(self) -> list[int]:
+        """Ids of the blocks that are not reserved: they must have memory."""
+        reserved = {b.block_id for b in self._reserved}
+        return [block for block in self.list_all_blocks() if block not in reserved]
 
     # ------------------------------------------------------------ view
 
     def view(self) -> dict[str, int]:
         """The fields of `engine.base.EngineView` that only the scheduler knows."""
-        if len(self._balloon) != self._usable_blocks - self._quota:
-            self._inflate()
+        if not self._is_settled:
+            self._adjust_reserve()
         free = self._pool.get_num_free_blocks()
         return {
             "running": len(self.running),
             "waiting": len(self.waiting),
-            "blocks_used": self._usable_blocks - len(self._balloon) - free,
+            "blocks_used": self._usable_blocks - len(self._reserved) - free,
             "blocks_total": self._usable_blocks,
             "quota_blocks": self._quota,
             "block_tokens": self.cache_config.block_size,

@@ -1,14 +1,15 @@
-"""Gives vLLM a KV tensor whose memory can come and go.
+"""Give vLLM a KV tensor whose memory can be mapped and unmapped while the engine runs.
 
-vLLM takes one tensor of zeros for the KV of all layers, and with it all of its memory at once. Two
-engines that share one device would together take twice what there is. `allocate` puts the same
-tensor into a range of addresses (`kv_pages`) of which only the blocks in use have memory.
+vLLM allocates one tensor of zeros for the KV of all layers, and with it all of its memory at once.
+Two engines that share one device would together allocate twice what there is. `allocate` puts the
+same tensor into a range of addresses (`pages`) of which only the blocks in use have memory.
 
 Checked with vLLM 0.32.0: replaces `vllm.v1.worker.gpu_model_runner.allocate_kv_cache`.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,8 +21,10 @@ from flashedge.engine.vllm.inside.keys import ARGS_KEY, KV_FIXED, KV_GUARDED, KV
 from flashedge.engine.vllm.inside.kv.blocks import KvRange
 from flashedge.engine.vllm.inside.kv.pages import FixedPages, HostPages, Pages
 
+log = logging.getLogger(__name__)
+
 _allocate_in_vllm = utils.allocate_kv_cache
-_ranges: list[KvRange] = []  # one for each engine of this process: in practice one
+_ranges: list[KvRange] = []  # one for each engine of this process; a daemon's process has one
 
 
 def install() -> None:
@@ -29,8 +32,8 @@ def install() -> None:
     gpu_model_runner.allocate_kv_cache = allocate
 
 
-def kv_range() -> KvRange:
-    """The KV memory of this process's engine, which exists once vLLM has allocated it."""
+def get_kv_range() -> KvRange:
+    """Return the KV memory of this process's engine. It exists once vLLM has allocated it."""
     return _ranges[-1]
 
 
@@ -39,46 +42,65 @@ def allocate(
 ) -> dict[str, torch.Tensor]:
     """Allocate the KV cache. Takes and returns what vLLM's own function does.
 
-    Returns a view of shape (blocks, …) for each layer's name.
+    Returns a view of shape (blocks, …) for each layer's name. Raises MemoryError if there is no
+    memory for one request.
     """
     config = get_current_vllm_config()
     settings = read_settings(config)
     if settings.get(KV_FIXED):
         views = _allocate_in_vllm(kv_cache_config, device, layout, kernel_block_sizes)
-        pages: Pages = FixedPages(_whole_buffer(views))
+        pages: Pages = FixedPages(_find_buffer(views))
     else:
-        pages = _make_pages(_buffer_bytes(kv_cache_config), torch.device(device), settings)
+        pages = _make_pages(_count_buffer_bytes(kv_cache_config), torch.device(device), settings)
         views = _lay_out(pages.tensor, kv_cache_config, layout, kernel_block_sizes)
     blocks = kv_cache_config.num_blocks
     found = KvRange(pages, views.values(), blocks)
-    found.claim(range(start_blocks(config, blocks - 1) + 1))  # one more: vLLM's null block
+    _claim_start(found, config, blocks)
     _ranges.append(found)
     return views
 
 
 def read_settings(config: VllmConfig) -> Mapping[str, Any]:
-    """Return what `EngineOptions` says of the KV memory."""
+    """Return the KV memory's part of `EngineOptions`."""
     found: Mapping[str, Any] = config.additional_config.get(ARGS_KEY, {}).get(KV_KEY, {})
     return found
 
 
-def start_blocks(config: VllmConfig, usable: int) -> int:
-    """Count the blocks, from the first, that have memory at the start."""
+def _claim_start(kv: KvRange, config: VllmConfig, blocks: int) -> None:
+    """Map the memory that the engine starts with: that of the first blocks.
+
+    Maps less if the device lacks memory, e.g. because the other engine grew while this one was
+    restarted. Raises MemoryError if there is too little for one request.
+    """
     share = read_settings(config).get(KV_START)
     if share is None:
-        return usable
+        kv.claim(range(blocks))
+        return
+    usable = blocks - 1  # one is vLLM's null block
     longest = -(-config.model_config.max_model_len // config.cache_config.block_size)
-    return min(usable, max(longest + 1, int(share * usable)))
+    least = min(usable, longest + 1)
+    count = min(usable, max(least, int(share * usable)))
+    while True:
+        try:
+            kv.claim(range(count + 1))
+        except MemoryError as error:
+            if count <= least:
+                raise
+            lower = max(least, count // 2)
+            log.warning("no memory for %d KV blocks (%s): trying %d", count, error, lower)
+            count = lower
+        else:
+            return
 
 
-def _buffer_bytes(kv_cache_config: Any) -> int:
+def _count_buffer_bytes(kv_cache_config: Any) -> int:
     """Bytes of the one buffer that holds the KV of all layers."""
     (size,) = {tensor.size for tensor in kv_cache_config.kv_cache_tensors}
     return int(size)
 
 
-def _whole_buffer(views: Mapping[str, torch.Tensor]) -> torch.Tensor:
-    """The buffer, as bytes, that vLLM's views lie in."""
+def _find_buffer(views: Mapping[str, torch.Tensor]) -> torch.Tensor:
+    """Return the buffer that vLLM's views lie in, (bytes,) int8."""
     storage = next(iter(views.values())).untyped_storage()
     return torch.empty(0, dtype=torch.int8, device=storage.device).set_(storage)
 
@@ -89,7 +111,7 @@ def _lay_out(
     layout: Any,
     kernel_block_sizes: list[int] | None,
 ) -> dict[str, torch.Tensor]:
-    """View `buffer`, (bytes,), as the layers' KV, where vLLM's own function would have them."""
+    """View `buffer`, (bytes,), as the layers' KV, laid out as vLLM's own function does."""
     groups = kv_cache_config.kv_cache_groups
     views: dict[str, torch.Tensor] = {}
     for tensor in kv_cache_config.kv_cache_tensors:
