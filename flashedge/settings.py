@@ -102,12 +102,10 @@ class Setting:
         Raises ConfigError naming the setting.
         """
         parsed = self._convert(value)
-        shown = f"{self.name} in {source}" if self.is_secret else f"{self.name} is {value!r}"
-        where = "" if self.is_secret else f" in {source}"
         if parsed is None:
             expected = _EXPECTED[self.kind]
         elif self.is_secret and not (parsed and parsed.isascii() and parsed.isprintable()):
-            expected = "printable ASCII characters, at least one"
+            expected = "one or more printable ASCII characters"
         elif self.at_least is not None and not parsed >= self.at_least:
             expected = f"at least {self._format(self.at_least)}"
         elif self.at_most is not None and not parsed <= self.at_most:
@@ -116,7 +114,10 @@ class Setting:
             expected = f"one of {', '.join(self.choices)}"
         else:
             return parsed
-        raise ConfigError(f"{shown}{where}; it must be {expected}", param=self.name)
+        place = f"{self.name} is {value!r} in {source}"
+        if self.is_secret:
+            place = f"{self.name} in {source} can't be used"
+        raise ConfigError(f"{place}; it must be {expected}", param=self.name)
 
     def _format(self, limit: float) -> str:
         return format_size(limit) if self.kind == "size" else f"{limit:g}"

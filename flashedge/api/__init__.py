@@ -1,1 +1,1 @@
-"""HTTP: routes, shapes, limits. Speaks to the runtime only through `contract.ServicePort`."""
+"""The HTTP API. It uses the runtime only through `contract.ServicePort`."""

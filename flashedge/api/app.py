@@ -14,10 +14,10 @@ from starlette.exceptions import HTTPException
 import flashedge
 from flashedge.api.contract import Defaults, ServicePort
 from flashedge.api.failures import (
-    on_bad_parameter,
-    on_defect,
-    on_flashedge_error,
-    on_http_exception,
+    handle_bad_parameter,
+    handle_defect,
+    handle_flashedge_error,
+    handle_http_exception,
 )
 from flashedge.api.guard import Guard
 from flashedge.api.openai import openai_router
@@ -32,11 +32,10 @@ log = logging.getLogger(__name__)
 
 
 def create_app(service: ServicePort, config: Config, pair: Pair | None = None) -> FastAPI:
-    """`pair`: the served one, for its defaults; looked up by `service.pair` if not given.
+    """The application. `pair` provides the defaults of requests; None looks up `service.pair`.
 
-    The server's start begins the service's, and the application answers (503 where engines are
-    needed) while they load; the server's end stops the service. Raises ConfigError when it would
-    serve other machines without a key.
+    The service starts and stops with the server. While the engines load, routes that need them
+    answer 503. Raises ConfigError when other machines could reach it without a key.
     """
     check_exposure(config)
     served = pair or find_pair(service.pair, config)
@@ -48,8 +47,8 @@ def create_app(service: ServicePort, config: Config, pair: Pair | None = None) -
     )
 
     @asynccontextmanager
-    async def life(_: FastAPI) -> AsyncIterator[None]:
-        starting = asyncio.create_task(_start(service))
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        starting = asyncio.create_task(_start_service(service))
         try:
             yield
         finally:
@@ -59,18 +58,18 @@ def create_app(service: ServicePort, config: Config, pair: Pair | None = None) -
             await service.stop()
 
     app = FastAPI(
-        lifespan=life,
+        lifespan=lifespan,
         title="FlashEdge",
         version=flashedge.__version__,
-        docs_url=None,  # those pages load scripts from elsewhere
+        docs_url=None,  # these pages load scripts from other hosts
         redoc_url=None,
         redirect_slashes=False,
     )
     app.state.service = service
-    app.add_exception_handler(FlashEdgeError, on_flashedge_error)
-    app.add_exception_handler(HTTPException, on_http_exception)
-    app.add_exception_handler(RequestValidationError, on_bad_parameter)
-    app.add_exception_handler(Exception, on_defect)
+    app.add_exception_handler(FlashEdgeError, handle_flashedge_error)
+    app.add_exception_handler(HTTPException, handle_http_exception)
+    app.add_exception_handler(RequestValidationError, handle_bad_parameter)
+    app.add_exception_handler(Exception, handle_defect)
     app.add_middleware(
         Guard,
         max_bytes=config.max_request_bytes,
@@ -84,8 +83,8 @@ def create_app(service: ServicePort, config: Config, pair: Pair | None = None) -
     return app
 
 
-async def _start(service: ServicePort) -> None:
-    """A failure is in the log and in /health; the daemon stays up to tell it."""
+async def _start_service(service: ServicePort) -> None:
+    """Start the engines. After a failure the daemon stays up, so that /health can report it."""
     try:
         await service.start()
     except FlashEdgeError as error:

@@ -1,4 +1,4 @@
-"""From bytes to a checked body: JSON without NaN, then the schema, with errors a user can use."""
+"""Parse request bodies: JSON without NaN, then the schema. Errors name the field that is wrong."""
 
 from __future__ import annotations
 
@@ -10,61 +10,62 @@ from typing import Any, TypeVar
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
-from flashedge.api.failures import Refused
+from flashedge.api.failures import Refusal
 from flashedge.errors import RequestError
 
 B = TypeVar("B", bound=BaseModel)
 
 
-async def body_of(request: Request, kind: type[B]) -> B:
-    """Raises RequestError naming the first thing that is wrong."""
+async def read_body(request: Request, kind: type[B]) -> B:
+    """The request's body as `kind`. Raises RequestError naming the first thing that is wrong."""
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json" and not media.endswith("+json"):
-        # also keeps web pages out: a page may send other types across sites unasked
-        raise Refused(
+        # a web page can send other content types to any site without permission
+        raise Refusal(
             415,
             "unsupported_media_type",
             f"the content type is {media!r}",
             hint="send JSON with `Content-Type: application/json`",
         )
-    return parsed(await request.body(), kind)
+    return parse_body(await request.body(), kind)
 
 
-def parsed(body: bytes, kind: type[B]) -> B:
-    data = _load(body)
+def parse_body(body: bytes, kind: type[B]) -> B:
+    """Raises RequestError naming the first thing that is wrong."""
+    data = _load_json(body)
     if not isinstance(data, dict):
-        raise Refused(400, "invalid_json", "the body must be a JSON object")
+        raise Refusal(400, "invalid_json", "the body must be a JSON object")
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        raise _readable(error, kind) from None
+        raise _describe_error(error, kind) from None
 
 
-def _load(body: bytes) -> Any:
+def _load_json(body: bytes) -> Any:
     if not body.strip():
-        raise Refused(400, "invalid_json", "the body is empty; send a JSON object")
+        raise Refusal(400, "invalid_json", "the body is empty; send a JSON object")
     try:
-        data = json.loads(body.decode("utf-8"), parse_constant=_no_constant)
-        json.dumps(data, ensure_ascii=False).encode()  # half a surrogate pair is no text
+        data = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+        json.dumps(data, ensure_ascii=False).encode()  # refuses half a surrogate pair
         return data
     except json.JSONDecodeError as error:
         where = f"line {error.lineno} column {error.colno}"
-        raise Refused(400, "invalid_json", f"malformed JSON: {error.msg} at {where}") from None
+        raise Refusal(400, "invalid_json", f"malformed JSON: {error.msg} at {where}") from None
     except UnicodeError:
-        raise Refused(400, "invalid_json", "the body is not valid Unicode") from None
+        raise Refusal(400, "invalid_json", "the body is not valid Unicode") from None
     except RecursionError:
-        raise Refused(400, "invalid_json", "the JSON is nested too deeply") from None
+        raise Refusal(400, "invalid_json", "the JSON is nested too deeply") from None
     except ValueError:
-        raise Refused(400, "invalid_json", "a number in the JSON is too long") from None
+        raise Refusal(400, "invalid_json", "a number in the JSON is too long") from None
 
 
-def _no_constant(name: str) -> Any:
-    raise Refused(400, "invalid_json", f"{name} is not a JSON number; give a finite one")
+def _refuse_constant(name: str) -> Any:
+    raise Refusal(400, "invalid_json", f"{name} is not a JSON number; give a finite one")
 
 
-def _readable(error: ValidationError, kind: type[BaseModel]) -> RequestError:
+def _describe_error(error: ValidationError, kind: type[BaseModel]) -> RequestError:
     first = error.errors(include_url=False)[0]
-    param = _path(first["loc"])
+    param = _format_location(first["loc"])
     match first["type"]:
         case "extra_forbidden":
             known = [n for n in kind.model_fields if n != "detach"]
@@ -79,11 +80,11 @@ def _readable(error: ValidationError, kind: type[BaseModel]) -> RequestError:
             return RequestError(f"{param} must be a finite number", param=param)
         case _:
             message = first["msg"].removeprefix("Input should be ")
-            said = f"must be {message}" if message != first["msg"] else message
-            return RequestError(f"{param}: {said}", param=param)
+            problem = f"must be {message}" if message != first["msg"] else message
+            return RequestError(f"{param}: {problem}", param=param)
 
 
-def _path(loc: tuple[int | str, ...]) -> str:
+def _format_location(loc: tuple[int | str, ...]) -> str:
     """("messages", 0, "role") -> messages[0].role"""
     text = ""
     for part in loc:
@@ -92,17 +93,18 @@ def _path(loc: tuple[int | str, ...]) -> str:
 
 
 @functools.cache
-def openapi_of(kind: type[BaseModel]) -> dict[str, Any]:
-    """The `requestBody` of an operation whose body `body_of` reads."""
+def describe_body(kind: type[BaseModel]) -> dict[str, Any]:
+    """The OpenAPI `requestBody` of an operation that calls `read_body`."""
     schema = kind.model_json_schema()
     shared = schema.pop("$defs", {})
-    schema = _inlined(schema, shared)
+    schema = _inline(schema, shared)
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-def _inlined(node: Any, shared: dict[str, Any]) -> Any:
+def _inline(node: Any, shared: dict[str, Any]) -> Any:
+    """`node` with each reference replaced by the shared definition."""
     if isinstance(node, dict):
         if "$ref" in node:
-            return _inlined(shared[node["$ref"].rsplit("/", 1)[-1]], shared)
-        return {k: _inlined(v, shared) for k, v in node.items()}
-    return [_inlined(v, shared) for v in node] if isinstance(node, list) else node
+            return _inline(shared[node["$ref"].rsplit("/", 1)[-1]], shared)
+        return {k: _inline(v, shared) for k, v in node.items()}
+    return [_inline(v, shared) for v in node] if isinstance(node, list) else node

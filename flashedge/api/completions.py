@@ -1,4 +1,4 @@
-"""The shapes of OpenAI chat completions, whole and in chunks."""
+"""OpenAI chat completions as JSON objects and as stream chunks."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ DONE = b"data: [DONE]\n\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """One request's identity. `include_usage`: a streamed answer ends with a usage chunk."""
+    """The fields that all objects and chunks of one request share."""
 
     model: str
     include_usage: bool = False
+    """Whether a streamed answer ends with a usage chunk."""
+
     id: str = field(default_factory=lambda: f"chatcmpl-{secrets.token_hex(12)}")
     created: int = field(default_factory=lambda: int(time.time()))
 
-    def whole(
+    def build(
         self, choices: list[dict[str, Any]], usage: Mapping[str, Any], **extra: Any
     ) -> dict[str, Any]:
+        """The object of an answer that is not streamed."""
         return {
             "id": self.id,
             "object": "chat.completion",
@@ -35,20 +38,22 @@ class Completion:
             **extra,
         }
 
-    def chunk(
+    def build_chunk(
         self, delta: Mapping[str, Any], *, index: int = 0, finish: str | None = None, **extra: Any
     ) -> bytes:
         choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
-        return self._chunk([choice], **({"usage": None} if self.include_usage else {}), **extra)
+        return self._build_chunk(
+            [choice], **({"usage": None} if self.include_usage else {}), **extra
+        )
 
-    def role_chunk(self, index: int = 0, **extra: Any) -> bytes:
+    def build_role_chunk(self, index: int = 0, **extra: Any) -> bytes:
         """The first chunk of a choice."""
-        return self.chunk({"role": "assistant", "content": ""}, index=index, **extra)
+        return self.build_chunk({"role": "assistant", "content": ""}, index=index, **extra)
 
-    def end(self, usage: Mapping[str, Any]) -> bytes:
-        return (self._chunk([], usage=usage) if self.include_usage else b"") + DONE
+    def build_end(self, usage: Mapping[str, Any]) -> bytes:
+        return (self._build_chunk([], usage=usage) if self.include_usage else b"") + DONE
 
-    def _chunk(self, choices: list[dict[str, Any]], **extra: Any) -> bytes:
+    def _build_chunk(self, choices: list[dict[str, Any]], **extra: Any) -> bytes:
         return frame(
             {
                 "id": self.id,
@@ -61,7 +66,7 @@ class Completion:
         )
 
 
-def choice_of(index: int, text: str, finish: str) -> dict[str, Any]:
+def build_choice(index: int, text: str, finish: str) -> dict[str, Any]:
     return {
         "index": index,
         "message": {"role": "assistant", "content": text, "refusal": None},
@@ -70,11 +75,14 @@ def choice_of(index: int, text: str, finish: str) -> dict[str, Any]:
     }
 
 
-def usage_of(
+def build_usage(
     prompt_tokens: int, completion_tokens: int, reasoning_tokens: int = 0
 ) -> dict[str, Any]:
-    """completion_tokens counts all that was generated, reasoning_tokens the part of it that is not
-    in the answer's text."""
+    """OpenAI's usage object.
+
+    `completion_tokens` counts all generated tokens, `reasoning_tokens` those that are not in the
+    answer's text.
+    """
     return {
         "prompt_tokens": prompt_tokens,
         "completion_tokens": completion_tokens,
@@ -83,15 +91,15 @@ def usage_of(
     }
 
 
-def search_usage(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Usage of a search: the whole tree was generated, the chosen path is the answer."""
+def build_search_usage(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The usage of a search: the whole tree was generated, and the chosen path is the answer."""
     usage = result.get("usage") or {}
     tree, path = usage.get("tree_tokens", 0), usage.get("completion_tokens", 0)
-    return usage_of(usage.get("prompt_tokens", 0), max(tree, path), max(tree - path, 0))
+    return build_usage(usage.get("prompt_tokens", 0), max(tree, path), max(tree - path, 0))
 
 
-def search_finish(result: Mapping[str, Any]) -> str:
-    """How the chosen path ended: "stop", or "length" for any path that was cut."""
+def find_finish_reason(result: Mapping[str, Any]) -> str:
+    """How the chosen path ended: "stop", or "length" for a path that was cut."""
     choice, text = result.get("choice"), result.get("text")
     for path in result.get("completions") or ():
         if path.get("node") == choice if choice is not None else path.get("text") == text:
@@ -99,8 +107,8 @@ def search_finish(result: Mapping[str, Any]) -> str:
     return "length"
 
 
-def search_extra(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The `flashedge` object beside a search's answer; /v1/runs/{run_id} has the rest."""
+def build_search_extra(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The `flashedge` object of a search's answer. /v1/runs/{run_id} has the rest."""
     return {
         "run_id": result.get("id"),
         "strategy": result.get("strategy"),

@@ -1,4 +1,4 @@
-"""What the HTTP layer needs of the runtime. `runtime.service.Service` is the real one."""
+"""The part of the runtime that the HTTP layer uses. `runtime.service.Service` implements it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ from flashedge.types import Sampling
 
 
 class HealthPort(Protocol):
-    """state: starting, ready, degraded or failed."""
+    """The health of the engines."""
 
     @property
-    def state(self) -> str: ...
+    def state(self) -> str:
+        """starting, ready, degraded or failed."""
+        ...
+
     @property
     def detail(self) -> str | None: ...
     @property
@@ -31,7 +34,7 @@ class HealthPort(Protocol):
 
 
 class HandlePort(Protocol):
-    """One run, live or over. `status` is one of RunStatus; see `runtime.run.Run`."""
+    """One run, live or over. See `runtime.run.Run`; `status` is a value of RunStatus."""
 
     @property
     def id(self) -> str: ...
@@ -47,7 +50,7 @@ class HandlePort(Protocol):
 
 
 class ServicePort(Protocol):
-    """Raises FlashEdgeError's family only."""
+    """The service. Its methods raise FlashEdgeError and its subclasses only."""
 
     @property
     def pair(self) -> str: ...
@@ -55,7 +58,7 @@ class ServicePort(Protocol):
     def metrics(self) -> Metrics: ...
     @property
     def counts(self) -> Mapping[str, int]:
-        """Runs that are queued and running."""
+        """The number of queued and of running runs."""
         ...
 
     async def start(self) -> None: ...
@@ -75,9 +78,10 @@ class ServicePort(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
-    """What the served pair fills in where a request says nothing."""
+    """Values of the served pair for fields that a request leaves out."""
 
     sampling: Sampling
     max_step_tokens: int
     max_path_tokens: int
-    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # by strategy
+    options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """The options of each strategy."""

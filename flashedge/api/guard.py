@@ -1,7 +1,7 @@
-"""What every request passes before a route sees it: Host, Origin, key, size. Plain ASGI.
+"""Checks of every request before its route: Host, Origin, API key, size. Plain ASGI.
 
-On a loopback address there is no key by default; what protects the user there from a web page in
-their own browser is the check of Host (DNS rebinding) and Origin (cross-site requests).
+A daemon on a loopback address needs no key by default. The checks of Host (against DNS rebinding)
+and Origin (against cross-site requests) protect it from web pages in the user's browser.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from urllib.parse import urlsplit
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from flashedge.api.failures import Refused, error_response
+from flashedge.api.failures import Refusal, build_error_response
 
-OPEN_PATHS = frozenset({"/health"})  # without a key: supervisors ask here
+OPEN_PATHS = frozenset({"/health"})  # supervisors read it without a key
 BODY_TIMEOUT_S = 30.0
 
 
 class Guard:
-    """max_bytes: longest body; api_key: None asks for none; local_only: bound to loopback."""
+    """The middleware. It answers a request that fails a check itself."""
 
     def __init__(
         self,
@@ -33,6 +33,8 @@ class Guard:
         host: str,
         body_timeout_s: float = BODY_TIMEOUT_S,
     ) -> None:
+        """`max_bytes` limits a body. `api_key` None needs no key. `local_only` checks Host and
+        Origin, for a daemon on a loopback address."""
         self._app = app
         self._max_bytes = max_bytes
         self._key = api_key.encode() if api_key else None
@@ -50,9 +52,9 @@ class Guard:
                 self._check_origin(headers)
             if scope["path"] not in OPEN_PATHS:
                 self._check_key(headers)
-            body = await self._read(headers, receive)
-        except Refused as refusal:
-            await error_response(refusal)(scope, receive, send)
+            body = await self._read_body(headers, receive)
+        except Refusal as refusal:
+            await build_error_response(refusal)(scope, receive, send)
             return
         if body is not None:
             await self._app(scope, _replay(body, receive), send)
@@ -62,7 +64,7 @@ class Guard:
     def _check_origin(self, headers: Headers) -> None:
         for host in headers.getlist("host") or [""]:
             if not self._is_local(host):
-                raise Refused(
+                raise Refusal(
                     403,
                     "bad_host",
                     f"the Host header is {host!r}, which is not this machine",
@@ -74,7 +76,7 @@ class Guard:
         if origin == "null" or (
             origin.startswith(("http:", "https:")) and not self._is_local(urlsplit(origin).netloc)
         ):
-            raise Refused(403, "bad_origin", f"requests from pages of {origin} are refused")
+            raise Refusal(403, "bad_origin", f"requests from pages of {origin} are refused")
 
     def _is_local(self, netloc: str) -> bool:
         try:
@@ -92,11 +94,11 @@ class Guard:
         if self._key is None:
             return
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        # compared in constant time, as the bytes that came
+        # compares bytes in constant time
         if scheme.lower() != "bearer" or not hmac.compare_digest(
             given.strip().encode("latin-1"), self._key
         ):
-            raise Refused(
+            raise Refusal(
                 401,
                 "invalid_api_key",
                 "the API key is wrong" if given else "an API key is needed",
@@ -104,10 +106,10 @@ class Guard:
                 headers={"WWW-Authenticate": "Bearer"},
             )
 
-    async def _read(self, headers: Headers, receive: Receive) -> bytes | None:
-        """The whole body, counted as it comes (a chunked one announces no length).
+    async def _read_body(self, headers: Headers, receive: Receive) -> bytes | None:
+        """The whole body, or None when the client disconnects.
 
-        None: the client left meanwhile.
+        Counts the bytes while they arrive, because a chunked body announces no length.
         """
         announced = headers.get("content-length", "")
         if announced.isdigit() and int(announced) > self._max_bytes:
@@ -118,8 +120,11 @@ class Guard:
                 async with asyncio.timeout(self._body_timeout_s):
                     message = await receive()
             except TimeoutError:
-                raise Refused(
-                    408, "body_timeout", "the request's body stopped coming", headers=_CLOSE
+                raise Refusal(
+                    408,
+                    "body_timeout",
+                    "the rest of the request's body did not arrive in time",
+                    headers=_CLOSE,
                 ) from None
             if message["type"] == "http.disconnect":
                 return None
@@ -130,13 +135,13 @@ class Guard:
                 raise self._too_large()
         return b"".join(parts)
 
-    def _too_large(self) -> Refused:
-        return Refused(
+    def _too_large(self) -> Refusal:
+        return Refusal(
             413,
             "request_too_large",
             f"the request is longer than {self._max_bytes} bytes",
-            hint="shorten it, or raise max_request_bytes",
-            headers=_CLOSE,  # the rest of the body is not read
+            hint="shorten it, or raise the setting max_request_bytes",
+            headers=_CLOSE,  # the rest of the body stays unread
         )
 
 
@@ -144,14 +149,14 @@ _CLOSE = {"Connection": "close"}
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:
-    """A `receive` that hands out `body` once, then what the server says (the disconnect)."""
-    told = False
+    """A `receive` that returns `body` once, and then the server's messages (the disconnect)."""
+    is_sent = False
 
     async def replay() -> Message:
-        nonlocal told
-        if told:
+        nonlocal is_sent
+        if is_sent:
             return await receive()
-        told = True
+        is_sent = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return replay

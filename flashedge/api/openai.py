@@ -1,4 +1,4 @@
-"""OpenAI's API: /v1/models and /v1/chat/completions, plain or by search."""
+"""OpenAI's API: /v1/models and /v1/chat/completions, as plain chat or as a search."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from typing import Any
 from fastapi import APIRouter, Request
 from starlette.responses import Response
 
-from flashedge.api.bodies import body_of, openapi_of
+from flashedge.api.bodies import describe_body, read_body
 from flashedge.api.completions import (
     Completion,
-    choice_of,
-    search_extra,
-    search_finish,
-    search_usage,
-    usage_of,
+    build_choice,
+    build_search_extra,
+    build_search_usage,
+    build_usage,
+    find_finish_reason,
 )
 from flashedge.api.contract import Defaults, HandlePort, ServicePort
-from flashedge.api.failures import Json, Refused, RunFault
+from flashedge.api.failures import Json, Refusal, RunFault
 from flashedge.api.schemas import ChatBody
 from flashedge.api.specs import (
     ModelName,
-    chat_search_spec,
-    chat_spec,
+    build_chat_search_spec,
+    build_chat_spec,
+    choose_search,
     refuse_unsupported,
-    search_of,
 )
-from flashedge.api.sse import ClientGone, EventStream, owned, unless_gone
+from flashedge.api.sse import ClientGone, EventStream, closing, run_while_connected
 from flashedge.events import NodeScored, RunCancelled, RunFailed, RunFinished, StepCompleted
 from flashedge.runtime.chat import ChatSpec
 from flashedge.runtime.metrics import Metrics
 
-LEFT = "the client disconnected"
+DISCONNECTED = "the client disconnected"
 
 
 def openai_router(service: ServicePort, defaults: Defaults) -> APIRouter:
@@ -53,26 +53,28 @@ def openai_router(service: ServicePort, defaults: Defaults) -> APIRouter:
         ModelName.parse(name, service.pair)
         return Json(model_object(name))
 
-    @router.post("/chat/completions", openapi_extra=openapi_of(ChatBody))
+    @router.post("/chat/completions", openapi_extra=describe_body(ChatBody))
     async def complete(request: Request) -> Response:
-        """A chat completion. The client's leaving cancels it."""
-        body = await body_of(request, ChatBody)
+        """A chat completion. It is cancelled when the client disconnects."""
+        body = await read_body(request, ChatBody)
         refuse_unsupported(body)
         model = ModelName.parse(body.model, service.pair)
         wants_usage = bool(body.stream_options and body.stream_options.include_usage)
         completion = Completion(model=body.model, include_usage=wants_usage)
-        search = search_of(body, model)
+        search = choose_search(body, model)
         if search is None:
-            spec = chat_spec(body, defaults)
+            spec = build_chat_spec(body, defaults)
             if body.stream:
-                return EventStream(_chat_chunks(service, spec, completion))
+                return EventStream(_stream_chat(service, spec, completion))
             try:
-                return Json(await unless_gone(request, _chat(service, spec, completion)))
+                return Json(
+                    await run_while_connected(request, _complete_chat(service, spec, completion))
+                )
             except ClientGone:
                 return Response(status_code=499)
-        return await _search(
+        return await _complete_search(
             request,
-            service.submit(chat_search_spec(body, model, search, defaults)),
+            service.submit(build_chat_search_spec(body, model, search, defaults)),
             completion,
             body,
         )
@@ -85,7 +87,7 @@ def openai_router(service: ServicePort, defaults: Defaults) -> APIRouter:
 
 @dataclass(slots=True)
 class _Tally:
-    """What a plain completion cost, told to the metrics once, however it ends."""
+    """The cost of a plain completion. The metrics receive it once, however it ends."""
 
     n: int
     metrics: Metrics
@@ -93,15 +95,15 @@ class _Tally:
     completion_tokens: int = 0
     finishes: dict[int, str] = field(default_factory=dict)
     first_token_s: float | None = None
-    began: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=time.monotonic)
 
-    def take(self, prompt_tokens: int, new_tokens: int) -> None:
+    def add(self, prompt_tokens: int, new_tokens: int) -> None:
         self.prompt_tokens = prompt_tokens
         self.completion_tokens += new_tokens
         if new_tokens and self.first_token_s is None:
-            self.first_token_s = time.monotonic() - self.began
+            self.first_token_s = time.monotonic() - self.started
 
-    def tell(self, error: BaseException | None) -> None:
+    def report(self, error: BaseException | None) -> None:
         finish = "error" if isinstance(error, Exception) else "cancelled"
         if len(self.finishes) == self.n:
             finish = "length" if "length" in self.finishes.values() else "stop"
@@ -109,114 +111,123 @@ class _Tally:
             prompt_tokens=self.prompt_tokens,
             completion_tokens=self.completion_tokens,
             first_token_s=self.first_token_s,
-            total_s=time.monotonic() - self.began,
+            total_s=time.monotonic() - self.started,
             finish=finish,
         )
 
     @property
     def usage(self) -> dict[str, Any]:
-        return usage_of(self.prompt_tokens, self.completion_tokens)
+        return build_usage(self.prompt_tokens, self.completion_tokens)
 
 
-async def _chat(service: ServicePort, spec: ChatSpec, completion: Completion) -> dict[str, Any]:
+async def _complete_chat(
+    service: ServicePort, spec: ChatSpec, completion: Completion
+) -> dict[str, Any]:
     texts: dict[int, list[str]] = {i: [] for i in range(spec.n)}
     tally = _Tally(n=spec.n, metrics=service.metrics)
-    async for index, text, _ in _deltas(service, spec, tally):
+    async for index, text, _ in _stream_deltas(service, spec, tally):
         texts[index].append(text)
-    choices = [choice_of(i, "".join(t), tally.finishes[i]) for i, t in texts.items()]
-    return completion.whole(choices, tally.usage)
+    choices = [build_choice(i, "".join(t), tally.finishes[i]) for i, t in texts.items()]
+    return completion.build(choices, tally.usage)
 
 
-async def _chat_chunks(
+async def _stream_chat(
     service: ServicePort, spec: ChatSpec, completion: Completion
 ) -> AsyncGenerator[bytes]:
-    """A choice's role chunk goes out with its first token, so that a request that can't be
-    served is still answered with an HTTP error."""
-    begun: set[int] = set()
+    """The chunks of a plain completion.
+
+    A choice's role chunk is sent with its first token, so that a request that fails before it still
+    gets an HTTP error.
+    """
+    started: set[int] = set()
     tally = _Tally(n=spec.n, metrics=service.metrics)
-    async with owned(_deltas(service, spec, tally)) as deltas:
+    async with closing(_stream_deltas(service, spec, tally)) as deltas:
         async for index, text, finish in deltas:
-            if index not in begun:
-                begun.add(index)
-                yield completion.role_chunk(index)
+            if index not in started:
+                started.add(index)
+                yield completion.build_role_chunk(index)
             if text:
-                yield completion.chunk({"content": text}, index=index)
+                yield completion.build_chunk({"content": text}, index=index)
             if finish:
-                yield completion.chunk({}, index=index, finish=finish)
-    yield completion.end(tally.usage)
+                yield completion.build_chunk({}, index=index, finish=finish)
+    yield completion.build_end(tally.usage)
 
 
-async def _deltas(
+async def _stream_deltas(
     service: ServicePort, spec: ChatSpec, tally: _Tally
 ) -> AsyncGenerator[tuple[int, str, str | None]]:
-    """(choice, text, finish). Raises RunFault when a choice never ends."""
+    """(choice, text, finish) of each delta. Raises RunFault when a choice never ends."""
     error: BaseException | None = None
     try:
-        async with owned(service.chat(spec)) as deltas:
+        async with closing(service.chat(spec)) as deltas:
             async for delta in deltas:
-                tally.take(delta.prompt_tokens, len(delta.token_ids))
+                tally.add(delta.prompt_tokens, len(delta.token_ids))
                 if delta.finish:
                     tally.finishes[delta.index] = delta.finish
                 yield delta.index, delta.text, delta.finish
         if len(tally.finishes) < spec.n:
-            raise RunFault("the generation ended without a finish", "engine_error")
+            raise RunFault("the generation ended without a finish reason", "engine_error")
     except BaseException as caught:
         error = caught
         raise
     finally:
-        tally.tell(error)
+        tally.report(error)
 
 
 # ---------------------------------------------------------------- by search
 
 
-async def _search(
+async def _complete_search(
     request: Request, handle: HandlePort, completion: Completion, body: ChatBody
 ) -> Response:
     def leave() -> None:
-        handle.cancel(LEFT)  # does nothing to a run that is over
+        handle.cancel(DISCONNECTED)  # no effect once the run is over
 
     headers = {"X-FlashEdge-Run": handle.id}
     if body.stream:
-        return EventStream(_search_chunks(handle, completion), on_close=leave, headers=headers)
+        return EventStream(_stream_search(handle, completion), on_close=leave, headers=headers)
     try:
-        result = await unless_gone(request, handle.result())
+        result = await run_while_connected(request, handle.result())
     except ClientGone:
         return Response(status_code=499)
     finally:
         leave()
-    choice = choice_of(0, result["text"], search_finish(result))
-    whole = completion.whole([choice], search_usage(result), flashedge=search_extra(result))
+    choice = build_choice(0, result["text"], find_finish_reason(result))
+    whole = completion.build(
+        [choice], build_search_usage(result), flashedge=build_search_extra(result)
+    )
     return Json(whole, headers=headers)
 
 
-async def _search_chunks(handle: HandlePort, completion: Completion) -> AsyncGenerator[bytes]:
-    """Every step and score as reasoning when it happens; then the chosen path as content."""
-    yield completion.role_chunk(flashedge={"run_id": handle.id})
-    async with owned(handle.events()) as events:
+async def _stream_search(handle: HandlePort, completion: Completion) -> AsyncGenerator[bytes]:
+    """Each step and score as reasoning when it happens, then the chosen path as content."""
+    yield completion.build_role_chunk(flashedge={"run_id": handle.id})
+    async with closing(handle.events()) as events:
         async for seq, event in events:
             about = {"run_id": handle.id, "event": seq}
             match event:
                 case StepCompleted(node=node, text=text):
-                    said = f"[{node}] {text.strip()}\n"
-                    yield completion.chunk(
-                        {"reasoning_content": said}, flashedge={**about, "node": node}
+                    reasoning = f"[{node}] {text.strip()}\n"
+                    yield completion.build_chunk(
+                        {"reasoning_content": reasoning}, flashedge={**about, "node": node}
                     )
                 case NodeScored(node=node, score=score):
-                    yield completion.chunk(
+                    yield completion.build_chunk(
                         {"reasoning_content": f"[{node}] score {score:.3f}\n"},
                         flashedge={**about, "node": node, "score": score},
                     )
                 case RunFinished(result=result):
-                    extra = search_extra(result)
-                    yield completion.chunk({"content": result["text"]})
-                    yield completion.chunk({}, finish=search_finish(result), flashedge=extra)
-                    yield completion.end(search_usage(result))
+                    extra = build_search_extra(result)
+                    yield completion.build_chunk({"content": result["text"]})
+                    yield completion.build_chunk(
+                        {}, finish=find_finish_reason(result), flashedge=extra
+                    )
+                    yield completion.build_end(build_search_usage(result))
                     return
                 case RunFailed(error=message, code=code, hint=hint):
                     raise RunFault(message, code, hint)
                 case RunCancelled(reason=reason):
-                    raise Refused(499, "cancelled", f"the run was cancelled: {reason}")
+                    raise Refusal(499, "cancelled", f"the run was cancelled: {reason}")
                 case _:
                     pass
     raise RunFault("the run's log ended without a result", "internal_error")

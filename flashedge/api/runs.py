@@ -1,4 +1,4 @@
-"""Runs: /v1/solve and /v1/runs."""
+"""Searches: /v1/solve and /v1/runs."""
 
 from __future__ import annotations
 
@@ -11,58 +11,61 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
-from flashedge.api.bodies import body_of, openapi_of
+from flashedge.api.bodies import describe_body, read_body
 from flashedge.api.contract import Defaults, HandlePort, ServicePort
 from flashedge.api.failures import Json
 from flashedge.api.schemas import SolveBody
-from flashedge.api.specs import solve_spec
-from flashedge.api.sse import OPENED, ClientGone, EventStream, frame, owned, unless_gone
+from flashedge.api.specs import build_solve_spec
+from flashedge.api.sse import OPENED, ClientGone, EventStream, closing, frame, run_while_connected
 from flashedge.errors import RequestError
 from flashedge.events import to_json
 
 STATUSES = ("queued", "running", "finished", "failed", "cancelled", "interrupted")
-LEFT = "the client disconnected"
+DISCONNECTED = "the client disconnected"
 QUEUE_POLL_S = 0.1
 
 
 def runs_router(service: ServicePort, defaults: Defaults) -> APIRouter:
     router = APIRouter(prefix="/v1")
 
-    def submitted(body: SolveBody) -> HandlePort:
-        spec = solve_spec(body, service.pair, defaults)
+    def submit(body: SolveBody) -> HandlePort:
+        spec = build_solve_spec(body, service.pair, defaults)
         return service.submit(spec, run_id=body.id, continues=body.continues)
 
-    @router.post("/solve", openapi_extra=openapi_of(SolveBody))
+    @router.post("/solve", openapi_extra=describe_body(SolveBody))
     async def solve(request: Request) -> Response:
-        """Run a search. The client's leaving cancels it, unless `detach`."""
-        body = await body_of(request, SolveBody)
-        handle = submitted(body)
+        """Run a search. It is cancelled when the client disconnects, unless `detach` is set."""
+        body = await read_body(request, SolveBody)
+        handle = submit(body)
         headers = {"X-FlashEdge-Run": handle.id}
 
         def leave() -> None:
             if not body.detach:
-                handle.cancel(LEFT)  # does nothing to a run that is over
+                handle.cancel(DISCONNECTED)  # no effect once the run is over
 
         if body.stream:
             return EventStream(
-                _queue_then_events(handle), on_close=leave, error_event="error", headers=headers
+                _stream_queue_and_events(handle),
+                on_close=leave,
+                error_event="error",
+                headers=headers,
             )
         try:
-            return Json(await unless_gone(request, handle.result()), headers=headers)
+            return Json(await run_while_connected(request, handle.result()), headers=headers)
         except ClientGone:
             return Response(status_code=499)
         finally:
             leave()
 
-    @router.post("/runs", openapi_extra=openapi_of(SolveBody))
+    @router.post("/runs", openapi_extra=describe_body(SolveBody))
     async def create(request: Request) -> Response:
         """Queue a search and return at once."""
-        body = await body_of(request, SolveBody)
+        body = await read_body(request, SolveBody)
         if body.stream:
             raise RequestError(
-                "a queued run is not streamed", hint="follow /v1/runs/{id}/events", param="stream"
+                "POST /v1/runs does not stream", hint="follow /v1/runs/{id}/events", param="stream"
             )
-        handle = submitted(body)
+        handle = submit(body)
         return Json(
             {"id": handle.id, "status": handle.status, "position": handle.position},
             status_code=202,
@@ -75,7 +78,7 @@ def runs_router(service: ServicePort, defaults: Defaults) -> APIRouter:
         before: str | None = None,
         status: str | None = None,
     ) -> Response:
-        """Newest first. `before`: the last id of the page before."""
+        """The runs, newest first. `before` is the last id of the previous page."""
         if status is not None and status not in STATUSES:
             known = ", ".join(STATUSES)
             raise RequestError(f"status is {status!r}; it must be one of {known}", param="status")
@@ -89,16 +92,16 @@ def runs_router(service: ServicePort, defaults: Defaults) -> APIRouter:
 
     @router.get("/runs/{run_id}/events")
     async def events(request: Request, run_id: str, after: str | None = None) -> Response:
-        """The run's log from the beginning, or after the event `Last-Event-ID` (or `after`)."""
-        start = _event_number(request.headers.get("last-event-id") or after)
-        return EventStream(_events(service.run(run_id), start), error_event="error")
+        """The run's events, from the first or from the one after `Last-Event-ID` (or `after`)."""
+        start = _parse_event_number(request.headers.get("last-event-id") or after)
+        return EventStream(_stream_events(service.run(run_id), start), error_event="error")
 
     @router.post("/runs/{run_id}/cancel")
     async def cancel(run_id: str) -> Response:
-        """Idempotent. Answers with the run as it is then."""
+        """Cancel a run and return it. Has no effect on a run that is over."""
         handle = service.run(run_id)
         handle.cancel("cancelled by request")
-        await asyncio.sleep(0)  # let a run that waits in the queue see it
+        await asyncio.sleep(0)  # lets a queued run notice
         return Json(handle.object())
 
     @router.delete("/runs/{run_id}")
@@ -109,29 +112,29 @@ def runs_router(service: ServicePort, defaults: Defaults) -> APIRouter:
     return router
 
 
-async def _queue_then_events(handle: HandlePort) -> AsyncGenerator[bytes]:
-    """`queued` with the position, again whenever it changes, then the run's events."""
-    told = handle.position
-    yield frame({"id": handle.id, "position": told}, event="queued")
+async def _stream_queue_and_events(handle: HandlePort) -> AsyncGenerator[bytes]:
+    """A `queued` event for each position in the queue, then the run's events."""
+    position = handle.position
+    yield frame({"id": handle.id, "position": position}, event="queued")
     while handle.position is not None:
-        if handle.position != told:
-            told = handle.position
-            yield frame({"id": handle.id, "position": told}, event="queued")
+        if handle.position != position:
+            position = handle.position
+            yield frame({"id": handle.id, "position": position}, event="queued")
         await asyncio.sleep(QUEUE_POLL_S)
-    async with aclosing(_events(handle, 0)) as events:
+    async with aclosing(_stream_events(handle, 0)) as events:
         async for item in events:
             yield item
 
 
-async def _events(handle: HandlePort, after: int) -> AsyncGenerator[bytes]:
-    """Ends after the terminal event, or where the log of an interrupted run does."""
+async def _stream_events(handle: HandlePort, after: int) -> AsyncGenerator[bytes]:
+    """The run's events up to the terminal one, or to the last one of an interrupted run."""
     yield OPENED
-    async with owned(handle.events(after)) as source:
+    async with closing(handle.events(after)) as source:
         async for seq, event in source:
             yield frame(to_json(event), event=type(event).__name__, id=seq)
 
 
-def _event_number(text: str | None) -> int:
+def _parse_event_number(text: str | None) -> int:
     if not text:
         return 0
     if not (text.isascii() and text.isdigit() and len(text) < 16):

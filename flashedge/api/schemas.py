@@ -1,7 +1,7 @@
-"""Shapes of request bodies. Types are strict, unknown fields and NaN are refused.
+"""Schemas of request bodies. Types are strict; unknown fields and NaN are refused.
 
-Ranges are checked where the values are used (`RunSpec`, `ChatSpec`), so that every way in gives
-the same message. An explicit null counts as not given.
+`RunSpec` and `ChatSpec` check the ranges, so that API and command line give the same messages. An
+explicit null counts as not given.
 """
 
 from __future__ import annotations
@@ -35,8 +35,7 @@ class Body(BaseModel):
 
 
 class SearchOptions(Body):
-    """How to search; see `RunSpec`. early_exit: true for the strategy's own rule, false for none,
-    or the fields of `ExitOptions`."""
+    """How to search. See `RunSpec`."""
 
     strategy: str | None = None
     n: int | None = None
@@ -49,20 +48,22 @@ class SearchOptions(Body):
     deadline_s: float | None = None
     baseline: bool | None = None
     early_exit: bool | dict[str, Any] | None = None
+    """True for the strategy's own rule, False for none, or the fields of `ExitOptions`."""
+
     options: dict[str, Any] | None = None
     answers: str | None = None
 
-    def given(self) -> dict[str, Any]:
+    def collect_options(self) -> dict[str, Any]:
         """The options of `STRATEGY_FIELDS` that are set."""
         values = ((name, getattr(self, name)) for name in STRATEGY_FIELDS)
         return {name: value for name, value in values if value is not None}
 
 
 class ChatMessage(Body):
-    """role system (or developer, the same), user or assistant; content a string or text parts.
+    """One message. The role developer means system.
 
-    What an assistant's message may carry besides (a client sends back what it got) must be empty,
-    apart from its reasoning, which is not part of the conversation.
+    Clients send the assistant's messages back with further fields. These must be empty, apart from
+    the reasoning, which is not part of the conversation.
     """
 
     role: str
@@ -77,12 +78,12 @@ class ChatMessage(Body):
 
     @field_validator("role")
     @classmethod
-    def _known_role(cls, role: str) -> str:
+    def _unify_role(cls, role: str) -> str:
         return "system" if role == "developer" else role
 
     @field_validator("content")
     @classmethod
-    def _as_text(cls, content: Any) -> str:
+    def _join_parts(cls, content: Any) -> str:
         if isinstance(content, str):
             return content
         if not isinstance(content, list):
@@ -93,7 +94,7 @@ class ChatMessage(Body):
             text = part.get("text") if isinstance(part, dict) else None
             if kind != "text" or not isinstance(text, str) or len(part) != 2:
                 raise PydanticCustomError(
-                    "content", f"part {i} is no text part ({{'type': 'text', 'text': '...'}})"
+                    "content", f"part {i} is not a text part ({{'type': 'text', 'text': '...'}})"
                 )
             texts.append(text)
         return "\n".join(texts)
@@ -104,14 +105,14 @@ class ChatMessage(Body):
 
 
 class SolveBody(SearchOptions):
-    """POST /v1/solve and /v1/runs. Exactly one of problem and messages.
-
-    id: the client's own name for the run: asked for again, it stands for the same run; continues:
-    a finished run to take up with a larger token_budget.
-    """
+    """The body of POST /v1/solve and /v1/runs, with either `problem` or `messages`."""
 
     id: str | None = None
+    """The client's name for the run. A second request with this id returns the same run."""
+
     continues: str | None = None
+    """A finished run that this one continues with a larger token_budget."""
+
     problem: str | None = None
     messages: list[ChatMessage] | None = None
     pair: str | None = None
@@ -130,7 +131,7 @@ class StreamOptions(Body):
 
 
 class ChatBody(Body):
-    """POST /v1/chat/completions: OpenAI's fields, and `top_k` and `search` of our own."""
+    """The body of POST /v1/chat/completions: OpenAI's fields, and our `top_k` and `search`."""
 
     model: str
     messages: list[ChatMessage]
@@ -146,7 +147,7 @@ class ChatBody(Body):
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
 
-    # taken and ignored: they change nothing about the answer
+    # accepted and ignored, because they do not change the answer
     user: Any = None
     metadata: Any = None
     store: Any = None
@@ -156,7 +157,7 @@ class ChatBody(Body):
     prompt_cache_retention: Any = None
     parallel_tool_calls: Any = None
 
-    # taken only with a value that asks for nothing (`refuse_unsupported`)
+    # accepted only with a neutral value (`refuse_unsupported`)
     tools: Any = None
     tool_choice: Any = None
     functions: Any = None
@@ -176,7 +177,7 @@ class ChatBody(Body):
 
     @field_validator("stop")
     @classmethod
-    def _as_strings(cls, stop: Any) -> tuple[str, ...]:
+    def _list_stops(cls, stop: Any) -> tuple[str, ...]:
         if stop is None:
             return ()
         stops = [stop] if isinstance(stop, str) else stop
@@ -185,7 +186,7 @@ class ChatBody(Body):
         return tuple(stops)
 
 
-ASKS_NOTHING: dict[str, tuple[Any, ...]] = {
+NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "functions": ([],),

@@ -1,8 +1,8 @@
-"""Server-sent events, and clients that leave.
+"""Server-sent events, and clients that disconnect.
 
-A stream's source runs in a task of its own from its first step to its `aclose`, so it may hold
-task groups and time-outs across yields. The client's disconnect is watched all the while: it
-ends the source at once, in mid-await.
+A stream's source runs in its own task from its first step to its `aclose`, so it may hold task
+groups and timeouts across yields. When the client disconnects, the source is cancelled at once,
+even in the middle of an await.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from flashedge.api.failures import RunFault, dumps, error_object, error_response
+from flashedge.api.failures import RunFault, build_error, build_error_response, dump_json
 from flashedge.errors import FlashEdgeError
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 PING = b": ping\n\n"
-OPENED = b": open\n\n"  # as a first item: the client learns at once that the stream stands
+OPENED = b": open\n\n"  # as first item it tells the client at once that the stream works
 PING_S = 10.0
-SEND_TIMEOUT_S = 60.0  # a client that reads nothing for so long is taken for gone
+SEND_TIMEOUT_S = 60.0  # a client that reads nothing for so long counts as disconnected
 
 
 def frame(data: Any, *, event: str | None = None, id: int | None = None) -> bytes:
@@ -35,12 +35,12 @@ def frame(data: Any, *, event: str | None = None, id: int | None = None) -> byte
     head = b"" if id is None else b"id: %d\n" % id
     if event is not None:
         head += b"event: " + event.encode() + b"\n"
-    return head + b"data: " + dumps(data) + b"\n\n"
+    return head + b"data: " + dump_json(data) + b"\n\n"
 
 
 @asynccontextmanager
-async def owned(source: AsyncIterator[T]) -> AsyncIterator[AsyncIterator[T]]:
-    """`source`, closed at the end of the block if it can be: that cancels what feeds it."""
+async def closing(source: AsyncIterator[T]) -> AsyncIterator[AsyncIterator[T]]:
+    """`source`, which is closed at the end of the block. Closing cancels what feeds it."""
     try:
         yield source
     finally:
@@ -49,35 +49,36 @@ async def owned(source: AsyncIterator[T]) -> AsyncIterator[AsyncIterator[T]]:
 
 
 class ClientGone(Exception):
-    """The client closed its connection; nobody reads an answer."""
+    """The client closed its connection, so nobody reads an answer."""
 
 
-async def unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """The result of `work`. Raises ClientGone, having cancelled it, when the client leaves."""
+async def run_while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """The result of `work`. Cancels it and raises ClientGone when the client disconnects."""
     task = asyncio.create_task(work)
-    gone = asyncio.create_task(_disconnect(request.receive))
+    gone = asyncio.create_task(_wait_for_disconnect(request.receive))
     try:
         await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise ClientGone
         return task.result()
     finally:
-        await _cancel(task, gone)
+        await _cancel_tasks(task, gone)
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """The source is over, with what it raised."""
+    """The end of the source."""
 
     error: Exception | None
+    """The exception that the source raised."""
 
 
 class EventStream(Response):
-    """Sends what `source` yields, each item at once, and pings while it is silent.
+    """A response that sends each item of `source` at once, and pings while there is none.
 
-    An error of the source before its first item becomes an ordinary HTTP error; a later one is
-    told in the stream (`event: error_event`, none for OpenAI's). `on_close` is called once at the
-    end, whatever the end was, even if the source never began.
+    An error before the first item becomes an ordinary HTTP error. A later one is sent in the
+    stream as the event `error_event` (None sends no event name, as OpenAI does). `on_close` is
+    called once at the end, even if the source never started.
     """
 
     media_type = "text/event-stream"
@@ -103,7 +104,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         queue: asyncio.Queue[bytes | _End] = asyncio.Queue(maxsize=1)
         pump = asyncio.create_task(self._pump(queue))
-        gone = asyncio.create_task(_disconnect(receive))
+        gone = asyncio.create_task(_wait_for_disconnect(receive))
         writer = asyncio.create_task(self._write(queue, scope, receive, send))
         try:
             await asyncio.wait({writer, gone}, return_when=asyncio.FIRST_COMPLETED)
@@ -111,7 +112,7 @@ class EventStream(Response):
                 writer.result()
         finally:
             self._on_close()
-            await _cancel(writer, gone, pump)
+            await _cancel_tasks(writer, gone, pump)
 
     async def _pump(self, queue: asyncio.Queue[bytes | _End]) -> None:
         end = _End(None)
@@ -136,11 +137,11 @@ class EventStream(Response):
             if isinstance(item, _End) and not started and item.error is not None:
                 if not isinstance(item.error, FlashEdgeError):
                     raise item.error
-                await error_response(item.error)(scope, receive, send)
+                await build_error_response(item.error)(scope, receive, send)
                 return
             body = b"" if isinstance(item, _End) else item
             if isinstance(item, _End) and item.error is not None:
-                body = frame(error_object(_told(item.error)), event=self._error_event)
+                body = frame(build_error(_translate_error(item.error)), event=self._error_event)
             over = isinstance(item, _End)
             try:
                 async with asyncio.timeout(SEND_TIMEOUT_S):
@@ -161,21 +162,21 @@ class EventStream(Response):
         }
 
 
-def _told(error: Exception) -> FlashEdgeError:
-    """The error as the client may see it; a defect is logged here, where it ends."""
+def _translate_error(error: Exception) -> FlashEdgeError:
+    """The error for the client. A bug is logged here and not described to the client."""
     if isinstance(error, FlashEdgeError):
         return error
     log.error("a stream failed", exc_info=error)
-    return RunFault("a defect in FlashEdge", "internal_error", "see `flashedge logs`")
+    return RunFault("a bug in FlashEdge", "internal_error", "flashedge logs shows it")
 
 
-async def _disconnect(receive: Receive) -> None:
+async def _wait_for_disconnect(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def _cancel(*tasks: asyncio.Task[Any]) -> None:
-    """Cancel and wait until they have ended; what they raise no longer matters."""
+async def _cancel_tasks(*tasks: asyncio.Task[Any]) -> None:
+    """Cancel the tasks, wait for their end and ignore what they raise."""
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

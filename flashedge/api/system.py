@@ -1,4 +1,4 @@
-"""The daemon about itself: /health, /metrics, /v1/status."""
+"""The state of the daemon: /health, /metrics and /v1/status."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ SERVING = ("ready", "degraded")
 
 def system_router(service: ServicePort) -> APIRouter:
     router = APIRouter()
-    began = time.monotonic()
+    started = time.monotonic()
 
     @router.get("/health")
     async def health() -> Response:
-        """200 while requests are taken, 503 while the engines load or are given up."""
+        """200 while the daemon serves, 503 while the engines load or after they failed for good."""
         now = service.health()
         body = {
             "status": now.state,
@@ -47,14 +47,14 @@ def system_router(service: ServicePort) -> APIRouter:
         service.metrics.observe_health("verifier", now.verifier)
         counts = service.counts
         service.metrics.observe_queue(waiting=counts["queued"], running=counts["running"])
-        for engine, view in (await _views(service)).items():
+        for engine, view in (await _read_views(service)).items():
             service.metrics.observe_view(engine, view)
         text = service.metrics.render()
         return Response(text, headers={"Content-Type": service.metrics.content_type})
 
     @router.get("/v1/status")
     async def status() -> Response:
-        now, views = service.health(), await _views(service)
+        now, views = service.health(), await _read_views(service)
         engines: dict[str, Any] = {}
         for name, engine in (("generator", now.generator), ("verifier", now.verifier)):
             view = views.get(name)
@@ -67,7 +67,7 @@ def system_router(service: ServicePort) -> APIRouter:
                 "detail": now.detail,
                 "pair": service.pair,
                 "pid": os.getpid(),
-                "uptime_s": time.monotonic() - began,
+                "uptime_s": time.monotonic() - started,
                 "engines": engines,
                 "runs": dict(service.counts),
                 "self_test": now.self_test,
@@ -77,8 +77,8 @@ def system_router(service: ServicePort) -> APIRouter:
     return router
 
 
-async def _views(service: ServicePort) -> Mapping[str, EngineView]:
-    """Empty while an engine can't be looked at: the other figures are still worth telling."""
+async def _read_views(service: ServicePort) -> Mapping[str, EngineView]:
+    """The view of each engine. Empty when one does not answer; the other figures still count."""
     if service.health().state not in SERVING:
         return {}
     try:

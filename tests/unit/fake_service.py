@@ -1,7 +1,7 @@
-"""A stand-in for the runtime (not for an engine): runs and chats that follow a script.
+"""A service whose runs and chats follow a script, in place of the real runtime.
 
-It keeps `api/contract.py`, so the HTTP layer can be tested in milliseconds and at moments that a
-real search does not hit on request.
+It implements `api/contract.py`, so that tests of the HTTP layer take milliseconds and control the
+order of events.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def script(spec: RunSpec, run_id: str) -> list[Event]:
 
 
 class FakeHandle:
-    """A run whose events a test tells one by one, or all at once by `play`."""
+    """A run whose events a test emits one by one, or all at once by `play`."""
 
     def __init__(self, run_id: str, spec: RunSpec, metrics: Metrics) -> None:
         self.id = run_id
@@ -117,7 +117,7 @@ class FakeHandle:
         self._over = asyncio.Event()
         self._metrics = metrics
 
-    def tell(self, *events: Event) -> None:
+    def emit(self, *events: Event) -> None:
         for event in events:
             kept = [e for e in self.log if not isinstance(e[1], Progress)]
             number = len(kept) + (not isinstance(event, Progress))
@@ -140,7 +140,7 @@ class FakeHandle:
                 self._over.set()
 
     def play(self) -> None:
-        self.tell(*script(self.spec, self.id))
+        self.emit(*script(self.spec, self.id))
 
     async def events(self, after: int = 0) -> AsyncGenerator[tuple[int, Event]]:
         self.followers += 1
@@ -170,7 +170,7 @@ class FakeHandle:
     def cancel(self, reason: str) -> None:
         if not self._over.is_set():
             self.cancelled.append(reason)
-            self.tell(RunCancelled(reason=reason))
+            self.emit(RunCancelled(reason=reason))
 
     def object(self) -> dict[str, Any]:
         if self.status == "finished":
@@ -196,10 +196,11 @@ class FakeHealth:
 
 @dataclass
 class FakeService:
-    """autoplay: a submitted run finishes at once (after `delay_s`); else the test tells it.
+    """A service that follows a script.
 
-    chat answers with `words`, one token each, choice by choice in turn, `token_s` apart; a run
-    or chat raises `failure` when it is set.
+    With `autoplay` a submitted run plays its events, `delay_s` apart; else the test emits them. A
+    chat answers with `words`, one token each and `token_s` apart, in turn for each choice. A run or
+    chat raises `failure` when it is set.
     """
 
     pair: str = "bundled"
@@ -274,7 +275,7 @@ class FakeService:
             await asyncio.sleep(self.delay_s)
             if handle.status == "cancelled":
                 return
-            handle.tell(event)
+            handle.emit(event)
 
     def run(self, run_id: str) -> FakeHandle:
         if run_id not in self.handles:

@@ -32,7 +32,7 @@ TYPES = {
 
 
 def check(response: Any, status: int, code: str | None = None, param: str | None = None) -> str:
-    """The error's message, its shape having been checked."""
+    """The error's message, once its shape is checked."""
     assert response.status_code == status, response.text
     error = response.json()["error"]
     assert set(error) == {"message", "type", "param", "code"}
@@ -88,7 +88,9 @@ SOLVE_CASES: list[tuple[dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize("path", ["/v1/solve", "/v1/runs"])
 @pytest.mark.parametrize(("body", "param", "words"), SOLVE_CASES, ids=lambda v: str(v)[:40])
-async def test_solve_fields(path: str, body: dict[str, Any], param: str, words: str) -> None:
+async def test_a_wrong_field_of_a_search_is_named(
+    path: str, body: dict[str, Any], param: str, words: str
+) -> None:
     service = FakeService()
     async with client_of(service) as client:
         message = check(await client.post(path, json=body), 400, "invalid_request", param)
@@ -100,7 +102,7 @@ async def test_solve_fields(path: str, body: dict[str, Any], param: str, words: 
     ("body", "param"),
     [({**ASK, "pair": "nothing"}, "pair"), ({**ASK, "strategy": "magic"}, "strategy")],
 )
-async def test_unknown_pair_and_strategy(body: dict[str, Any], param: str) -> None:
+async def test_an_unknown_pair_or_strategy_is_not_found(body: dict[str, Any], param: str) -> None:
     async with client_of(FakeService()) as client:
         check(await client.post("/v1/solve", json=body), 404, "not_found", param)
 
@@ -126,7 +128,7 @@ RAW_CASES = [
 
 @pytest.mark.parametrize("path", ["/v1/solve", "/v1/runs", "/v1/chat/completions"])
 @pytest.mark.parametrize(("body", "words"), RAW_CASES, ids=lambda v: str(v)[:30])
-async def test_malformed_json(path: str, body: bytes, words: str) -> None:
+async def test_malformed_json_is_refused(path: str, body: bytes, words: str) -> None:
     if path.endswith("completions"):
         body = body.replace(b'"problem": "x"', b'"model": "bundled", "messages": []')
     async with client_of(FakeService()) as client:
@@ -137,7 +139,7 @@ async def test_malformed_json(path: str, body: bytes, words: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
-async def test_other_content_types(kind: str) -> None:
+async def test_other_content_types_are_refused(kind: str) -> None:
     """A web page may send these across sites without asking; JSON it may not."""
     async with client_of(FakeService()) as client:
         response = await client.post(
@@ -197,7 +199,7 @@ CHAT_CASES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "param"), CHAT_CASES, ids=lambda v: str(v)[:40])
-async def test_chat_fields(change: dict[str, Any], param: str) -> None:
+async def test_a_wrong_field_of_a_chat_is_named(change: dict[str, Any], param: str) -> None:
     service = FakeService()
     async with client_of(service) as client:
         response = await client.post("/v1/chat/completions", json={**CHAT, **change})
@@ -209,7 +211,7 @@ async def test_chat_fields(change: dict[str, Any], param: str) -> None:
 @pytest.mark.parametrize(
     "model", ["gpt-4", "", "bundled:", "bundled:beam-", "bundled:9", "bundled:beam-4-x 2", "a:beam"]
 )
-async def test_unknown_models(model: str) -> None:
+async def test_an_unknown_model_is_not_found(model: str) -> None:
     async with client_of(FakeService()) as client:
         response = await client.post("/v1/chat/completions", json={**CHAT, "model": model})
         assert "bundled" in check(response, 404, "not_found", "model")
@@ -217,7 +219,7 @@ async def test_unknown_models(model: str) -> None:
             check(await client.get(f"/v1/models/{model}"), 404, "not_found")
 
 
-async def test_unknown_strategy_in_a_models_suffix() -> None:
+async def test_an_unknown_strategy_in_a_models_name_is_not_found() -> None:
     async with client_of(FakeService()) as client:
         response = await client.post(
             "/v1/chat/completions", json={**CHAT, "model": "bundled:magic-4"}
@@ -246,7 +248,7 @@ async def test_unknown_strategy_in_a_models_suffix() -> None:
         ("GET", "/v1/runs/run-1/events?after=x", 400),
     ],
 )
-async def test_paths_and_queries(method: str, path: str, status: int) -> None:
+async def test_a_wrong_path_or_query_is_refused(method: str, path: str, status: int) -> None:
     async with client_of(FakeService()) as client:
         await client.post("/v1/solve", json=ASK)
         response = await client.request(method, path)
@@ -255,7 +257,7 @@ async def test_paths_and_queries(method: str, path: str, status: int) -> None:
             assert response.headers["allow"]
 
 
-async def test_size_limit() -> None:
+async def test_a_long_body_is_refused() -> None:
     service = FakeService()
     async with client_of(service, max_request_bytes=2000) as client:
         small = {"problem": "x" * 1900}
@@ -290,7 +292,7 @@ async def test_size_limit() -> None:
         ("", False),
     ],
 )
-async def test_host_header(host: str, fine: bool) -> None:
+async def test_only_local_hosts_are_accepted(host: str, fine: bool) -> None:
     async with client_of(FakeService()) as client:
         response = await client.get("/v1/models", headers={"host": host})
     if fine:
@@ -310,7 +312,7 @@ async def test_host_header(host: str, fine: bool) -> None:
         ("null", False),
     ],
 )
-async def test_origin_header(origin: str, fine: bool) -> None:
+async def test_only_local_origins_are_accepted(origin: str, fine: bool) -> None:
     async with client_of(FakeService()) as client:
         response = await client.post("/v1/solve", json=ASK, headers={"origin": origin})
     if fine:
@@ -319,23 +321,31 @@ async def test_origin_header(origin: str, fine: bool) -> None:
         check(response, 403, "bad_origin")
 
 
-async def test_api_key() -> None:
-    async with client_of(FakeService(), api_key="geheim-ß", host="0.0.0.0") as client:
-        for value in (None, "", "Bearer", "Bearer wrong", "Basic geheim", "geheim-ß"):
+async def test_every_path_but_health_needs_the_key() -> None:
+    async with client_of(FakeService(), api_key="geheim", host="0.0.0.0") as client:
+        for value in (
+            None,
+            "",
+            "Bearer",
+            "Bearer wrong",
+            "Basic geheim",
+            "geheim",
+            "Bearer geheim-ß",
+        ):
             headers = {} if value is None else {"authorization": value.encode()}
             for path in ("/v1/models", "/metrics", "/v1/nothing"):
                 response = await client.get(path, headers=headers)
                 check(response, 401, "invalid_api_key")
                 assert response.headers["www-authenticate"] == "Bearer"
-        good = {"authorization": "bearer geheim-ß".encode()}
+        good = {"authorization": "bearer geheim"}
         assert (await client.get("/v1/models", headers=good)).status_code == 200
         assert (await client.get("/health")).status_code == 200
-        # off loopback any name may be the daemon's
+        # on other addresses any name may belong to the daemon
         named = await client.get("/v1/models", headers={**good, "host": "gpu-box:8642"})
         assert named.status_code == 200
 
 
-def test_no_key_off_loopback_is_refused() -> None:
+def test_a_host_that_others_can_reach_needs_a_key() -> None:
     with pytest.raises(ConfigError, match="API key"):
         make_app(FakeService(), host="0.0.0.0")
 
@@ -352,7 +362,9 @@ def test_no_key_off_loopback_is_refused() -> None:
     ],
 )
 @pytest.mark.parametrize("how", ["solve", "solve+stream", "chat", "chat+stream", "search"])
-async def test_the_runtimes_errors(failure: Exception, status: int, code: str, how: str) -> None:
+async def test_an_error_of_the_runtime_becomes_a_response(
+    failure: Exception, status: int, code: str, how: str
+) -> None:
     async with client_of(FakeService(failure=failure)) as client:
         streaming = {"stream": True} if how.endswith("stream") else {}
         if how.startswith("solve"):
@@ -368,7 +380,7 @@ async def test_the_runtimes_errors(failure: Exception, status: int, code: str, h
         assert response.headers["retry-after"] == "5"
 
 
-async def test_health_while_starting() -> None:
+async def test_health_answers_while_the_engines_load() -> None:
     service = FakeService(state=FakeHealth(state="starting", detail="loading"))
     async with client_of(service) as client:
         response = await client.get("/health")

@@ -1,4 +1,4 @@
-"""The HTTP layer behind a real server: clients that vanish, streams in real time, raw bodies."""
+"""The HTTP layer behind a real server: disconnects, streams in real time, raw bodies."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flashedge.events import RunFinished, RunStarted
 
 ASK = {"problem": "1 + 1?", "n": 4}
 CHAT = {"model": "bundled", "messages": [{"role": "user", "content": "hi"}]}
-LEFT = ["the client disconnected"]
+DISCONNECTED = ["the client disconnected"]
 
 
 @pytest.fixture(scope="module")
@@ -54,24 +54,24 @@ def vanish(connection: socket.socket, *, reset: bool) -> None:
         ("/v1/chat/completions", {**CHAT, "model": "bundled:beam-4", "stream": True}),
     ],
 )
-def test_a_client_that_vanishes_cancels_its_run(
+def test_a_disconnect_cancels_the_run(
     live: Live, path: str, body: dict[str, object], reset: bool
 ) -> None:
     connection = live.connect()
     connection.sendall(post_bytes(path, body))
     wait_until(lambda: live.service.handles)
     handle = live.service.last
-    live.call(lambda: handle.tell(RunStarted(config={}, queue_s=0.0)))
+    live.call(lambda: handle.emit(RunStarted(config={}, queue_s=0.0)))
     time.sleep(0.02)
     assert handle.cancelled == []
     vanish(connection, reset=reset)
-    assert wait_until(lambda: handle.cancelled == LEFT) < 1
+    assert wait_until(lambda: handle.cancelled == DISCONNECTED) < 1
     wait_until(lambda: handle.followers == 0)
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("token_s", [0.01, 60])
-def test_a_client_that_vanishes_ends_its_chat(live: Live, stream: bool, token_s: float) -> None:
+def test_a_disconnect_ends_the_chat(live: Live, stream: bool, token_s: float) -> None:
     """In mid-generation, and before the first token."""
     live.service.token_s = token_s
     live.service.words = ("x",) * 1000
@@ -84,20 +84,20 @@ def test_a_client_that_vanishes_ends_its_chat(live: Live, stream: bool, token_s:
     assert live.service.open_chats == 0
 
 
-def test_a_detached_run_and_a_queued_run_stay(live: Live) -> None:
+def test_a_detached_run_and_a_queued_run_survive_a_disconnect(live: Live) -> None:
     for body in ({**ASK, "stream": True, "detach": True}, {**ASK, "detach": True}):
         before = len(live.service.handles)
         connection = live.connect()
         connection.sendall(post_bytes("/v1/solve", body))
         wait_until(lambda n=before: len(live.service.handles) > n)
-        live.call(lambda: live.service.last.tell(RunStarted(config={}, queue_s=0.0)))
+        live.call(lambda: live.service.last.emit(RunStarted(config={}, queue_s=0.0)))
         vanish(connection, reset=True)
     assert httpx.post(f"{live.base_url}/v1/runs", json=ASK).status_code == 202
     time.sleep(0.1)
     assert [h.cancelled for h in live.service.handles.values()] == [[], [], []]
 
 
-def test_a_watcher_that_leaves_cancels_nothing(live: Live) -> None:
+def test_a_watcher_that_disconnects_cancels_nothing(live: Live) -> None:
     run = httpx.post(f"{live.base_url}/v1/runs", json=ASK).json()["id"]
     with httpx.stream("GET", f"{live.base_url}/v1/runs/{run}/events"):
         wait_until(lambda: live.service.last.followers == 1)
@@ -105,29 +105,29 @@ def test_a_watcher_that_leaves_cancels_nothing(live: Live) -> None:
     assert live.service.last.cancelled == []
 
 
-def test_events_arrive_when_they_happen_and_resume_where_they_broke_off(live: Live) -> None:
+def test_events_arrive_at_once_and_resume_after_a_disconnect(live: Live) -> None:
     run = httpx.post(f"{live.base_url}/v1/runs", json=ASK).json()["id"]
     handle = live.service.last
     url = f"{live.base_url}/v1/runs/{run}/events"
-    told = script(handle.spec, run)
+    script_events = script(handle.spec, run)
     with httpx.stream("GET", url) as response:
         lines = response.iter_lines()
-        for event in told[:4]:
-            live.call(lambda e=event: handle.tell(e))
+        for event in script_events[:4]:
+            live.call(lambda e=event: handle.emit(e))
             began = time.monotonic()
             assert next(line for line in lines if line.startswith("data: "))
             assert time.monotonic() - began < 0.5
-    for event in told[4:-1]:
-        live.call(lambda e=event: handle.tell(e))
+    for event in script_events[4:-1]:
+        live.call(lambda e=event: handle.emit(e))
     with httpx.stream("GET", url, headers={"last-event-id": "3"}) as response:
         lines = response.iter_lines()
-        ids = [next(line for line in lines if line.startswith("id: ")) for _ in told[4:-1]]
-        live.call(lambda: handle.tell(told[-1]))
+        ids = [next(line for line in lines if line.startswith("id: ")) for _ in script_events[4:-1]]
+        live.call(lambda: handle.emit(script_events[-1]))
         ids += [line for line in lines if line.startswith("id: ")]
     assert ids == ["id: 4", "id: 5", "id: 6", "id: 7"]
 
 
-def test_silence_is_pinged(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_stream_is_pinged(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flashedge.api.sse.PING_S", 0.05)
     with httpx.stream("POST", f"{live.base_url}/v1/solve", json={**ASK, "stream": True}) as answer:
         lines = answer.iter_lines()
@@ -164,11 +164,11 @@ def test_a_search_shows_its_steps_while_it_runs(live: Live) -> None:
         lines = (line for line in answer.iter_lines() if "content" in line)
         next(lines)  # the role
         handle = live.service.last
-        live.call(lambda: handle.tell(RunStarted(config={}, queue_s=0.0)))
+        live.call(lambda: handle.emit(RunStarted(config={}, queue_s=0.0)))
         for node in range(1, 4):
-            live.call(lambda n=node: handle.tell(step(n, f"step {n}\n\n")))
+            live.call(lambda n=node: handle.emit(step(n, f"step {n}\n\n")))
             assert f"step {node}" in next(lines)
-        live.call(lambda: handle.tell(RunFinished(result=handle.object() | {"text": "done"})))
+        live.call(lambda: handle.emit(RunFinished(result=handle.object() | {"text": "done"})))
         assert "done" in next(lines)
 
 
@@ -191,7 +191,7 @@ def _exchange(live: Live, *parts: bytes) -> bytes:
         return answer
 
 
-def test_a_chunked_body_without_end_is_cut_off(live: Live) -> None:
+def test_a_chunked_body_without_end_is_refused(live: Live) -> None:
     head = (
         b"POST /v1/solve HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         b"Transfer-Encoding: chunked\r\n\r\n"
@@ -209,7 +209,7 @@ def test_a_long_announced_body_is_refused_unread(live: Live) -> None:
     assert time.monotonic() - began < 2
 
 
-def test_a_client_that_leaves_in_mid_body_starts_nothing(live: Live) -> None:
+def test_a_disconnect_within_the_body_starts_nothing(live: Live) -> None:
     connection = live.connect()
     connection.sendall(post_bytes("/v1/solve", ASK)[:-5])
     time.sleep(0.05)
@@ -218,7 +218,7 @@ def test_a_client_that_leaves_in_mid_body_starts_nothing(live: Live) -> None:
     assert not live.service.handles
 
 
-def test_many_clients_leave_at_any_moment(live: Live) -> None:
+def test_many_clients_disconnect_at_any_moment(live: Live) -> None:
     """60 requests of all kinds, each broken off within 30 ms: no run, chat or follower is left."""
     draw = random.Random(0)
     live.service.token_s, live.service.words = 0.005, ("x",) * 100
@@ -237,11 +237,13 @@ def test_many_clients_leave_at_any_moment(live: Live) -> None:
     wait_until(lambda: live.service.open_chats == 0)
     wait_until(lambda: all(h.status == "cancelled" for h in live.service.handles.values()))
     wait_until(lambda: all(h.followers == 0 for h in live.service.handles.values()))
-    assert all(h.cancelled == LEFT for h in live.service.handles.values())
+    assert all(h.cancelled == DISCONNECTED for h in live.service.handles.values())
     assert httpx.get(f"{live.base_url}/health").status_code == 200
 
 
-def test_a_client_that_reads_nothing_is_let_go(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_reads_nothing_is_disconnected(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("flashedge.api.sse.SEND_TIMEOUT_S", 0.2)
     live.service.words = ("x" * 10_000,) * 5000
     connection = live.connect()

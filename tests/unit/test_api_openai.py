@@ -18,7 +18,7 @@ URL = "/v1/chat/completions"
 TEXT = "The answer is 2."
 
 
-async def test_a_whole_answer() -> None:
+async def test_a_plain_answer_has_the_openai_fields() -> None:
     service = FakeService()
     async with client_of(service) as client:
         response = await client.post(URL, json={**CHAT, "n": 2})
@@ -69,7 +69,7 @@ async def test_every_field_reaches_the_spec_and_the_pair_fills_the_rest() -> Non
         assert service.chats[-1].stop == ("x",)
 
 
-async def test_fields_that_ask_for_nothing_are_taken() -> None:
+async def test_fields_with_neutral_values_are_accepted() -> None:
     harmless = {
         "user": "u",
         "metadata": {"a": "b"},
@@ -101,15 +101,15 @@ async def test_an_answer_can_be_sent_back_as_history() -> None:
 
 
 @pytest.mark.parametrize("usage", [False, True])
-async def test_a_streamed_answer(usage: bool) -> None:
+async def test_a_plain_answer_is_streamed(usage: bool) -> None:
     body = {**CHAT, "stream": True, "n": 2, "max_tokens": 3}
     if usage:
         body["stream_options"] = {"include_usage": True}
     async with client_of(FakeService()) as client:
         response = await client.post(URL, json=body)
-    told = frames(response.text)
-    assert told[-1]["data"] == "[DONE]"
-    chunks = [f["data"] for f in told[:-1]]
+    sent = frames(response.text)
+    assert sent[-1]["data"] == "[DONE]"
+    chunks = [f["data"] for f in sent[:-1]]
     assert len({c["id"] for c in chunks}) == 1
     assert {c["object"] for c in chunks} == {"chat.completion.chunk"}
     if usage:
@@ -127,7 +127,7 @@ async def test_a_streamed_answer(usage: bool) -> None:
         assert own[-1]["finish_reason"] == "length"
 
 
-async def test_the_metrics_of_chats() -> None:
+async def test_chats_are_counted_in_the_metrics() -> None:
     service = FakeService()
     async with client_of(service) as client:
         await client.post(URL, json=CHAT)
@@ -155,7 +155,9 @@ async def test_the_metrics_of_chats() -> None:
         ({"search": {"strategy": "best_of_n", "n": 2}}, "best_of_n", 2),
     ],
 )
-async def test_ways_to_ask_for_a_search(change: dict[str, Any], strategy: str, n: int) -> None:
+async def test_model_name_and_search_object_choose_a_search(
+    change: dict[str, Any], strategy: str, n: int
+) -> None:
     service = FakeService()
     async with client_of(service) as client:
         response = await client.post(URL, json={**CHAT, **change, "seed": 3, "max_tokens": 99})
@@ -166,7 +168,7 @@ async def test_ways_to_ask_for_a_search(change: dict[str, Any], strategy: str, n
     assert not service.chats
 
 
-async def test_a_search_without_a_seed_draws_one_and_tells_it() -> None:
+async def test_a_search_without_a_seed_draws_and_reports_one() -> None:
     service = FakeService()
     async with client_of(service) as client:
         seeds = [
@@ -177,7 +179,7 @@ async def test_a_search_without_a_seed_draws_one_and_tells_it() -> None:
     assert seeds[0] != seeds[1]
 
 
-async def test_a_whole_search() -> None:
+async def test_a_search_answers_like_a_chat() -> None:
     service = FakeService()
     async with client_of(service) as client:
         response = await client.post(URL, json={**CHAT, "model": "bundled:beam-4"})
@@ -199,7 +201,7 @@ async def test_a_whole_search() -> None:
     assert about["votes"] == [{"answer": "2", "weight": 0.9, "count": 4}]
 
 
-async def test_a_streamed_search() -> None:
+async def test_a_search_streams_its_steps_as_reasoning() -> None:
     body = {
         **CHAT,
         "model": "bundled:beam-4",
@@ -207,9 +209,9 @@ async def test_a_streamed_search() -> None:
         "stream_options": {"include_usage": True},
     }
     async with client_of(FakeService()) as client:
-        told = frames((await client.post(URL, json=body)).text)
-    assert told[-1]["data"] == "[DONE]"
-    *chunks, usage = [f["data"] for f in told[:-1]]
+        sent = frames((await client.post(URL, json=body)).text)
+    assert sent[-1]["data"] == "[DONE]"
+    *chunks, usage = [f["data"] for f in sent[:-1]]
     deltas = [c["choices"][0]["delta"] for c in chunks]
     assert deltas[0] == {"role": "assistant", "content": ""}
     assert chunks[0]["flashedge"] == {"run_id": "run-1"}
@@ -232,17 +234,17 @@ async def test_a_streamed_search() -> None:
         (RunCancelled(reason="by hand"), "cancelled"),
     ],
 )
-async def test_a_search_that_ends_badly_in_mid_stream(ending: Any, code: str) -> None:
+async def test_a_search_that_fails_within_the_stream_sends_an_error(ending: Any, code: str) -> None:
     service = FakeService(autoplay=False)
     async with client_of(service) as client:
         body = {**CHAT, "search": {}, "stream": True}
         asked = asyncio.create_task(client.post(URL, json=body))
         await asyncio.sleep(0.02)
-        service.last.tell(RunStarted(config={}, queue_s=0.0), step(1, "1 + 1 = 2.\n\n"), ending)
-        told = frames((await asked).text)
-    assert told[-1]["data"]["error"]["code"] == code
-    assert "event" not in told[-1]  # OpenAI's clients look for an unnamed event
-    assert "[DONE]" not in [f["data"] for f in told]
+        service.last.emit(RunStarted(config={}, queue_s=0.0), step(1, "1 + 1 = 2.\n\n"), ending)
+        sent = frames((await asked).text)
+    assert sent[-1]["data"]["error"]["code"] == code
+    assert "event" not in sent[-1]  # OpenAI's clients look for an unnamed event
+    assert "[DONE]" not in [f["data"] for f in sent]
 
 
 async def test_numbers_that_json_does_not_have_become_null() -> None:
@@ -252,7 +254,7 @@ async def test_numbers_that_json_does_not_have_become_null() -> None:
         await asyncio.sleep(0.02)
         started, *_, finished = script(service.last.spec, "run-1")
         odd = NodeScored(node=NodeId(1), scores=(float("nan"), 0.5), score=float("inf"))
-        service.last.tell(started, odd, finished)
-        told = frames((await asked).text)
-    scored = next(f["data"] for f in told if f["event"] == "NodeScored")
+        service.last.emit(started, odd, finished)
+        sent = frames((await asked).text)
+    scored = next(f["data"] for f in sent if f["event"] == "NodeScored")
     assert (scored["scores"], scored["score"]) == ([None, 0.5], None)

@@ -39,16 +39,16 @@ def live() -> Iterator[Live]:
 
 
 @pytest.mark.parametrize("check", suite.CHECKS, ids=lambda c: c.__name__)
-def test_suite(live: Live, check: suite.Check) -> None:  # type: ignore[name-defined]
+def test_the_openai_package_works(live: Live, check: suite.Check) -> None:  # type: ignore[name-defined]
     check(live.base_url, "bundled", KEY)
 
 
-def test_a_wrong_key(live: Live) -> None:
+def test_a_wrong_key_raises_an_authentication_error(live: Live) -> None:
     with pytest.raises(openai.AuthenticationError):
         suite.check_models(live.base_url, "bundled", "wrong")
 
 
-def test_failures_of_the_runtime(live: Live) -> None:
+def test_an_error_of_the_runtime_raises_its_openai_error(live: Live) -> None:
     client = openai.OpenAI(base_url=f"{live.base_url}/v1", api_key=KEY, max_retries=0)
     try:
         for failure in (QueueFull("16 wait", retry_after_s=1), EngineDead("it is gone")):
@@ -66,7 +66,7 @@ def test_failures_of_the_runtime(live: Live) -> None:
         client.close()
 
 
-def test_a_search_that_fails_in_mid_stream_raises(live: Live) -> None:
+def test_a_search_that_fails_within_the_stream_raises(live: Live) -> None:
     live.service.autoplay = False
     client = openai.OpenAI(base_url=f"{live.base_url}/v1", api_key=KEY, max_retries=0)
     try:
@@ -75,7 +75,7 @@ def test_a_search_that_fails_in_mid_stream_raises(live: Live) -> None:
         )
         next(iter(stream))
         live.call(
-            lambda: live.service.last.tell(
+            lambda: live.service.last.emit(
                 RunStarted(config={}, queue_s=0.0),
                 RunFailed(error="the generator died twice", code="engine_dead"),
             )

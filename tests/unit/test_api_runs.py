@@ -18,7 +18,7 @@ from flashedge.types import MAX_SEED, Message, Problem, Sampling
 ASK = {"problem": "1 + 1?", "n": 4, "seed": 7}
 
 
-async def test_solve_answers_with_the_object() -> None:
+async def test_solve_answers_with_the_result() -> None:
     service = FakeService()
     async with client_of(service) as client:
         response = await client.post("/v1/solve", json=ASK)
@@ -91,7 +91,7 @@ async def test_every_field_reaches_the_spec_and_the_pair_fills_the_rest() -> Non
         ({"early_exit": True}, {}),
     ],
 )
-async def test_rebase_that_may_exit_early_comes_in_trees(
+async def test_rebase_with_early_exit_is_split_into_trees(
     asked: dict[str, Any], options: dict[str, Any]
 ) -> None:
     service = FakeService()
@@ -101,7 +101,7 @@ async def test_rebase_that_may_exit_early_comes_in_trees(
     assert service.last.spec.options == options
 
 
-async def test_solve_streams_the_numbered_log() -> None:
+async def test_solve_streams_numbered_events() -> None:
     service = FakeService()
     async with client_of(service) as client:
         response = await client.post("/v1/solve", json={**ASK, "stream": True})
@@ -117,7 +117,7 @@ async def test_solve_streams_the_numbered_log() -> None:
     assert from_json(rest[-2]["data"]) == expected[-2]
 
 
-async def test_resuming_after_any_event_gives_the_rest_once() -> None:
+async def test_resuming_after_any_event_sends_the_rest_once() -> None:
     service = FakeService()
     async with client_of(service) as client:
         await client.post("/v1/solve", json=ASK)
@@ -133,14 +133,14 @@ async def test_resuming_after_any_event_gives_the_rest_once() -> None:
                 assert frames((await request).text) == whole[after:]
 
 
-async def test_a_failed_and_a_cancelled_run() -> None:
+async def test_a_failed_and_a_cancelled_run_say_so() -> None:
     service = FakeService(autoplay=False)
     async with client_of(service) as client:
         for how, status, code in (("fail", 500, "internal_error"), ("cancel", 499, "cancelled")):
             asked = asyncio.create_task(client.post("/v1/solve", json=ASK))
             await asyncio.sleep(0.02)
             if how == "fail":
-                service.last.tell(RunFailed(error="engine died", code="engine_dead", hint="wait"))
+                service.last.emit(RunFailed(error="engine died", code="engine_dead", hint="wait"))
             else:
                 path = f"/v1/runs/{service.last.id}/cancel"
                 for _ in range(2):  # idempotent
@@ -158,7 +158,7 @@ async def test_a_failed_and_a_cancelled_run() -> None:
         }
 
 
-async def test_queue_of_runs_list_and_delete() -> None:
+async def test_runs_are_queued_listed_and_deleted() -> None:
     service = FakeService(autoplay=False, queue_limit=3)
     async with client_of(service) as client:
         for i in range(3):
@@ -188,7 +188,7 @@ async def test_queue_of_runs_list_and_delete() -> None:
         assert streamed.json()["error"]["param"] == "stream"
 
 
-async def test_a_run_that_the_client_named_is_made_once() -> None:
+async def test_a_run_with_the_clients_id_is_created_once() -> None:
     service = FakeService(autoplay=False)
     async with client_of(service) as client:
         for _ in range(2):
@@ -199,7 +199,7 @@ async def test_a_run_that_the_client_named_is_made_once() -> None:
     assert list(service.handles) == ["run-of-my-choice", "run-1"]
 
 
-async def test_queue_positions_are_told_as_they_change() -> None:
+async def test_each_change_of_the_queue_position_is_sent() -> None:
     service = FakeService(autoplay=False)
     async with client_of(service) as client:
         for _ in range(2):
@@ -212,13 +212,13 @@ async def test_queue_positions_are_told_as_they_change() -> None:
             handle.position = position
             await asyncio.sleep(0.15)
         handle.play()
-        told = frames((await asked).text)
-    positions = [f["data"]["position"] for f in told if f["event"] == "queued"]
+        sent = frames((await asked).text)
+    positions = [f["data"]["position"] for f in sent if f["event"] == "queued"]
     assert positions == [2, 1, 0]
-    assert told[3]["event"] == "RunStarted"
+    assert sent[3]["event"] == "RunStarted"
 
 
-async def test_models() -> None:
+async def test_models_lists_the_served_pair() -> None:
     async with client_of(FakeService()) as client:
         listed = (await client.get("/v1/models")).json()
         assert [m["id"] for m in listed["data"]] == ["bundled"]
@@ -226,7 +226,7 @@ async def test_models() -> None:
             assert (await client.get(f"/v1/models/{name}")).json()["id"] == name
 
 
-async def test_status_and_metrics() -> None:
+async def test_status_and_metrics_report_the_engines() -> None:
     service = FakeService(state=FakeHealth(self_test={"batch_invariant": True}))
     async with client_of(service) as client:
         await client.post("/v1/solve", json=ASK)
@@ -256,7 +256,7 @@ async def test_an_engine_that_does_not_answer_does_not_hang_status(
         assert (await client.get("/metrics")).status_code == 200
 
 
-async def test_openapi_names_the_fields() -> None:
+async def test_openapi_describes_the_fields() -> None:
     async with client_of(FakeService()) as client:
         paths: dict[str, Any] = (await client.get("/openapi.json")).json()["paths"]
     for path, field in (("/v1/solve", "deadline_s"), ("/v1/chat/completions", "search")):
@@ -264,7 +264,7 @@ async def test_openapi_names_the_fields() -> None:
         assert field in content["application/json"]["schema"]["properties"]
 
 
-async def test_the_applications_life_is_the_services() -> None:
+async def test_the_service_starts_and_stops_with_the_application() -> None:
     service = FakeService()
     app = make_app(service)
     async with app.router.lifespan_context(app):
@@ -273,7 +273,7 @@ async def test_the_applications_life_is_the_services() -> None:
     assert service.life == ["started", "stopped"]
 
 
-async def test_a_service_that_can_not_start_leaves_the_daemon_up_to_say_so(
+async def test_health_reports_a_service_that_did_not_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     service = FakeService()

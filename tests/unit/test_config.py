@@ -156,7 +156,7 @@ def test_the_key_is_not_printed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("key", [" ", "\t", "clé", "se\u200bsame", "ses\name"])
 def test_a_key_that_no_request_can_carry_is_refused(tmp_path: Path, key: str) -> None:
     for settings in ({"api_key": key}, {"env": {"FLASHEDGE_API_KEY": key}}):
-        with pytest.raises(ConfigError, match=r"api_key in the .*printable ASCII") as e:
+        with pytest.raises(ConfigError, match=r"api_key in the .* can't be used") as e:
             load(tmp_path, **settings)  # type: ignore[arg-type]
         assert e.value.param == "api_key"
         assert key not in str(e.value) or key == " "
