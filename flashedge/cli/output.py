@@ -1,4 +1,4 @@
-"""What all commands share: stdout for results, stderr for people, exit codes in one place."""
+"""What all commands share: results on stdout, messages on stderr, one way to report errors."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
+from flashedge.cli import exit_codes
 from flashedge.errors import FlashEdgeError, StoreError
 
-EXIT_INTERRUPTED = 130
-EXIT_BROKEN_PIPE = 141
+PIPE_WIDTH = 10_000  # columns of a table that no terminal shows: enough for any row
 
 
 def stdout() -> Console:
@@ -28,8 +29,13 @@ def stderr() -> Console:
 
 
 def note(text: str) -> None:
-    """A line for people."""
-    stderr().print(text, style="dim", highlight=False, markup=False)
+    """Print a message on stderr. It is never part of a command's result."""
+    stderr().print(text, style="dim", highlight=False, markup=False, soft_wrap=True)
+
+
+def warn(text: str) -> None:
+    """Print a message on stderr that the user should not miss."""
+    stderr().print(text, style="yellow", highlight=False, markup=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
@@ -37,7 +43,7 @@ def print_json(value: Any) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """A report as a file. Raises StoreError."""
+    """Write a report to a file. Raises StoreError."""
     try:
         path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     except OSError as error:
@@ -45,32 +51,51 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
-    """Rows on stdout, or the line `empty` on stderr when there is none."""
+    """Print rows on stdout, or the message `empty` on stderr when there is no row.
+
+    A cell that is too long for a terminal is folded. A pipe gets every row on one line.
+    """
+    console = stdout()
+    if not console.is_terminal:
+        console.width = PIPE_WIDTH
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, overflow="fold")
-    count = 0
     for row in rows:
-        count += 1
-        table.add_row(*(escape("-" if cell is None else str(cell)) for cell in row))
-    if count:
-        stdout().print(table)
-    else:
+        table.add_row(*map(_render_cell, row))
+    if table.row_count == 0:
         note(empty)
+        return
+    console.print(table)
 
 
-def guarded(run: Callable[[], None]) -> int:
-    """Run a command; its exit code. A FlashEdgeError becomes two lines, never a traceback."""
+def _render_cell(cell: object) -> str | Text:
+    if isinstance(cell, Text):
+        return cell
+    return escape("-" if cell is None else str(cell))
+
+
+def print_lines(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
+    """Like `print_table`, but a row takes one line: a terminal cuts the cells that are too long."""
+
+    def render(cell: object) -> Text:
+        return Text("-" if cell is None else str(cell), no_wrap=True, overflow="ellipsis")
+
+    print_table(columns, ([render(cell) for cell in row] for row in rows), empty)
+
+
+def run_guarded(run: Callable[[], None]) -> int:
+    """Run a command and return its exit code. A FlashEdgeError is printed in two lines."""
     try:
         run()
     except FlashEdgeError as error:
         print_error(error)
         return error.exit_code
     except KeyboardInterrupt:
-        return EXIT_INTERRUPTED
+        return exit_codes.INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_BROKEN_PIPE
+        return exit_codes.BROKEN_PIPE
     return 0
 
 
@@ -81,17 +106,14 @@ def print_error(error: FlashEdgeError) -> None:
         console.print(f"  {escape(error.hint)}", highlight=False, soft_wrap=True)
 
 
-def ago(seconds: float) -> str:
-    """A length of time in words: 12 s, 3 min, 2 h, 5 d."""
+def format_duration(seconds: float) -> str:
+    """A length of time in its largest unit: 12 s, 3 min, 2 h, 5 d."""
     for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"
     return f"{max(seconds, 0):.0f} s"
 
 
-def size(count: float) -> str:
-    """Bytes in words."""
-    for factor, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
-        if count >= factor:
-            return f"{count / factor:.1f} {unit}"
-    return f"{count:.0f} B"
+def plural(count: int, noun: str) -> str:
+    """`count` and the noun: 1 restart, 2 restarts."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

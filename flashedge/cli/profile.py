@@ -25,7 +25,8 @@ from flashedge.errors import (
     NotFound,
     StoreError,
 )
-from flashedge.models.registry import Pair, find_pair
+from flashedge.models.registry import find_pair
+from flashedge.models.specs import Pair
 
 if TYPE_CHECKING:
     from flashedge.profiler.probes import Progress
@@ -78,7 +79,7 @@ def profile(
     output.note(f"{'kept in' if measured else 'from'} {path}")
 
 
-def renew(config: Config) -> None:
+def renew_profile(config: Config) -> None:
     """Measure again where the pair's profile was made on something else: before a daemon starts.
 
     What fails is told and stops nothing: a daemon needs no profile.
@@ -147,9 +148,9 @@ async def _measure(pair: Pair, config: Config, *, quick: bool, tell: Progress) -
 
 def _check_alone(config: Config) -> None:
     """Raises DaemonError when a daemon holds device and memory: neither's figures would be true."""
-    from flashedge.daemon.files import holder
+    from flashedge.daemon.files import find_holder
 
-    pid = holder(config)
+    pid = find_holder(config)
     if pid is not None:
         raise DaemonError(
             f"a daemon runs (process {pid}); its work would spoil the measurement",

@@ -1,4 +1,4 @@
-"""`runs ls|show|export|rm`: what the daemon has done."""
+"""`runs ls|show|export|rm`: the runs that the daemon keeps."""
 
 from __future__ import annotations
 
@@ -11,15 +11,27 @@ from typing import Annotated, Any
 import typer
 
 from flashedge.cli import output
+from flashedge.cli.run_ids import OVER, find_run, find_runs, shorten_ids
 from flashedge.config import load_config
-from flashedge.errors import ConfigError, Conflict, RunInterrupted
+from flashedge.errors import ConfigError, Conflict, RequestError, RunInterrupted
 
-app = typer.Typer(help="Runs that the daemon keeps.", no_args_is_help=True)
+LINES, PAGE = (".jsonl", ".ndjson"), (".html", ".htm")
+MAX_ANSWER = 12
+EXAMPLES = """\
+Examples:
+  flashedge runs ls --status failed
+  flashedge runs show 3f9a
+  flashedge runs export 3f9a -o run.html
+  flashedge runs rm --older-than 7d
+"""
+app = typer.Typer(help="Runs that the daemon keeps.", no_args_is_help=True, epilog=EXAMPLES)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-RunId = Annotated[str, typer.Argument(help="The run's id, from `flashedge runs ls`.")]
+RunId = Annotated[
+    str, typer.Argument(metavar="RUN", help="The run's id from `runs ls`, or the start of it.")
+]
 
 
-def _client() -> Any:
+def _connect() -> Any:
     from flashedge.daemon import control as daemon_control
 
     return daemon_control.connect(load_config())
@@ -27,21 +39,35 @@ def _client() -> Any:
 
 @app.command(name="ls")
 def ls(
-    limit: Annotated[int, typer.Option("--limit", "-l", min=1, max=1000)] = 20,
-    status: Annotated[str | None, typer.Option(help="Only runs of this status.")] = None,
-    before: Annotated[str | None, typer.Option(help="Only runs older than this one.")] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", "-l", metavar="N", min=1, max=1000, help="Runs to list.")
+    ] = 20,
+    status: Annotated[
+        str | None,
+        typer.Option(metavar="STATUS", help=f"Only these: queued, running, {', '.join(OVER)}."),
+    ] = None,
+    before: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Only runs older than this one.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Print whole ids.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List runs, newest first."""
-    with _client() as client:
+    """List runs, newest first, one on each line."""
+    with _connect() as client:
+        if before is not None:
+            before = find_run(client, before)
         page = client.runs(limit=limit, status=status, before=before)
+    found = page["data"]
     if as_json:
-        output.print_json(page["data"])
+        output.print_json(found)
         return
-    columns = ("id", "status", "when", "search", "answer", "tokens", "seconds", "problem")
-    output.print_table(columns, [_row(run) for run in page["data"]], "no runs yet")
+    ids = [run["id"] for run in found]
+    names = ids if full else shorten_ids(ids)
+    columns = ("id", "status", "age", "search", "answer", "tokens", "seconds", "problem")
+    rows = [_format_run(name, run) for name, run in zip(names, found, strict=True)]
+    output.print_lines(columns, rows, "no runs yet")
     if page.get("has_more"):
-        output.note(f"more: flashedge runs ls --before {page['data'][-1]['id']}")
+        output.note(f"There are more: flashedge runs ls --before {ids[-1]}")
 
 
 @app.command(name="show")
@@ -49,89 +75,62 @@ def show(
     run: RunId,
     as_json: Json = False,
     tree: Annotated[
-        bool, typer.Option("--tree", help="Print the stored tree alone, every node of it.")
+        bool, typer.Option("--tree", help="Print only the tree, with every node.")
     ] = False,
 ) -> None:
-    """Show one run: its tree, its chosen path, its answer."""
-    from flashedge.cli.solve.command import print_result
+    """Show one run: its tree, its chosen path and its answer."""
     from flashedge.cli.solve.live_tree import render
-    from flashedge.cli.solve.tree_view import TreeView, fold
+    from flashedge.cli.solve.result import print_result
+    from flashedge.client.run_fold import fold, interrupt
+    from flashedge.client.run_view import RunView
 
-    with _client() as client:
+    with _connect() as client:
+        run = find_run(client, run)
         found = client.run(run)
         if as_json:
             output.print_json(found)
             return
-        if found.get("status") in ("queued", "running"):
-            output.note(f"run {run} is {found['status']}")
+        status = str(found.get("status"))
+        if status not in OVER:
+            output.note(f"run {run} is {status}")
             return
-        view = TreeView(run=run)
-        for _, event in stored_events(client, run):
-            view = fold(view, event)
+        view = interrupt(fold(RunView(id=run), stored_events(client, run)))
     if tree:
         console = output.stdout()
-        console.print(render(view, width=console.width, whole=True))
+        console.print(render(view, width=console.width, every_node=True))
         return
     console = output.stderr()
     console.print(render(view, width=console.width))
-    if found.get("status") == "finished":
+    if status == "finished":
         print_result(found, quiet=False)
     else:
         error = found.get("error") or {}
-        said = error.get("message") if isinstance(error, dict) else error
-        print(f"{found.get('status')}" + (f": {said}" if said else ""))
+        message = error.get("message") if isinstance(error, dict) else error
+        print(status + (f": {message}" if message else ""))
 
 
 @app.command(name="export")
 def export(
     run: RunId,
-    to: Annotated[Path | None, typer.Option("--output", "-o", help="A file, not stdout.")] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Write to FILE (.jsonl or .html), not to stdout."
+        ),
+    ] = None,
     html: Annotated[
-        bool, typer.Option("--html", help="One page for a browser, with the tree.")
+        bool, typer.Option("--html", help="Write one page for a browser, with the tree.")
     ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace FILE if it exists.")] = False,
 ) -> None:
-    """Write a run as JSON lines: its object, then its numbered events."""
-    from flashedge.events import to_json
-
-    with _client() as client:
+    """Write a run as JSON lines: the run's object, then its numbered events."""
+    html = html or (to is not None and to.suffix.lower() in PAGE)
+    if to is not None:
+        _check_target(to, PAGE if html else LINES, force=force)
+    with _connect() as client:
+        run = find_run(client, run)
         found = client.run(run)
-        if html:
-            _write(_page(client, run, found), to)
-            return
-        lines = [json.dumps({"run": found}, ensure_ascii=False)]
-        if found.get("status") not in ("queued", "running"):
-            for number, event in stored_events(client, run):
-                lines.append(json.dumps({"seq": number, "event": to_json(event)}))
-    _write("\n".join(lines) + "\n", to)
-
-
-@app.command(name="rm")
-def rm(runs: Annotated[list[str], typer.Argument(help="Ids of finished runs.")]) -> None:
-    """Forget runs that are over."""
-    with _client() as client:
-        for run in runs:
-            client.delete(run)
-            output.note(f"removed {run}")
-
-
-def _page(client: Any, run: str, found: dict[str, Any]) -> str:
-    from flashedge import events
-    from flashedge.cli.solve.html_page import page
-    from flashedge.cli.solve.tree_view import TreeView, fold
-
-    if found.get("status") in ("queued", "running"):
-        raise Conflict(f"run {run} is {found['status']}", hint="export it when it is over")
-    view, problem = TreeView(run=run), ""
-    for _, event in stored_events(client, run):
-        view = fold(view, event)
-        if isinstance(event, events.RunStarted):
-            messages = (event.config.get("problem") or {}).get("messages") or [{}]
-            problem = str(messages[-1].get("content", ""))
-    return page(view, {"id": run, **found}, problem)
-
-
-def _write(text: str, to: Path | None) -> None:
-    """To the file, or to stdout. Raises ConfigError."""
+        text = _format_page(client, run, found) if html else _format_lines(client, run, found)
     if to is None:
         print(text, end="")
         return
@@ -142,24 +141,109 @@ def _write(text: str, to: Path | None) -> None:
     output.note(f"wrote {to}")
 
 
+@app.command(name="rm")
+def rm(
+    runs: Annotated[
+        list[str] | None, typer.Argument(metavar="RUN...", help="Ids of runs that are over.")
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Remove all runs that are over.")
+    ] = False,
+    older_than: Annotated[
+        str | None,
+        typer.Option(metavar="AGE", help="Remove runs started longer ago: 12h, 7d, 4w."),
+    ] = None,
+) -> None:
+    """Remove runs that are over, with their trees. This can't be undone."""
+    if sum((bool(runs), everything, older_than is not None)) != 1:
+        raise RequestError(
+            "say once which runs to remove",
+            hint="flashedge runs rm RUN..., or --all, or --older-than 7d",
+        )
+    min_age_s = parse_age(older_than) if older_than is not None else 0.0
+    with _connect() as client:
+        if runs:
+            ids = [find_run(client, run) for run in runs]
+        else:
+            before = time.time() - min_age_s
+            ids = [r["id"] for r in find_runs(client, OVER) if r["created_at"] <= before]
+        for run in ids:
+            client.delete(run)
+            if runs:
+                output.note(f"removed {run}")
+    if not runs:
+        output.note(f"removed {output.plural(len(ids), 'run')}")
+
+
+def parse_age(text: str) -> float:
+    """The seconds of `30m`, `12h`, `7d` or `4w`. Raises RequestError."""
+    units = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+    number, unit = text[:-1], text[-1:]
+    if unit not in units or not (number.isascii() and number.isdigit() and len(number) < 7):
+        raise RequestError(
+            f"--older-than is {text!r}; it must be a number and m, h, d or w",
+            hint="for example --older-than 7d",
+            param="older_than",
+        )
+    return int(number) * units[unit]
+
+
 def stored_events(client: Any, run: str) -> Iterator[tuple[int, Any]]:
-    """All events of a run that is over; an interrupted one has no last event."""
+    """All events of a run that is over. An interrupted run has no last event."""
     try:
         yield from client.events(run)
     except RunInterrupted:
         return
 
 
-def _row(run: dict[str, Any]) -> tuple[object, ...]:
+def _check_target(to: Path, suffixes: tuple[str, ...], *, force: bool) -> None:
+    """Raises ConfigError for a name that promises another format, or a file that exists."""
+    if to.suffix and to.suffix.lower() not in suffixes:
+        raise ConfigError(
+            f"a run can't be written as {to.suffix}; the formats are JSON lines and HTML",
+            hint="use -o FILE.jsonl or -o FILE.html",
+            param="output",
+        )
+    if to.exists() and not force:
+        raise ConfigError(
+            f"{to} exists", hint="choose another name, or replace it with --force", param="output"
+        )
+
+
+def _format_lines(client: Any, run: str, found: dict[str, Any]) -> str:
+    from flashedge.events import to_json
+
+    lines = [json.dumps({"run": found}, ensure_ascii=False)]
+    if found.get("status") in OVER:
+        for number, event in stored_events(client, run):
+            lines.append(json.dumps({"seq": number, "event": to_json(event)}))
+    return "\n".join(lines) + "\n"
+
+
+def _format_page(client: Any, run: str, found: dict[str, Any]) -> str:
+    from flashedge.cli.solve.html_page import page
+    from flashedge.client.run_fold import fold, interrupt
+    from flashedge.client.run_view import RunView
+
+    if found.get("status") not in OVER:
+        raise Conflict(f"run {run} is {found.get('status')}", hint="export it when it is over")
+    view = interrupt(fold(RunView(id=run), stored_events(client, run)))
+    messages = (view.config.get("problem") or {}).get("messages") or [{}]
+    return page(view, {"id": run, **found}, str(messages[-1].get("content", "")))
+
+
+def _format_run(name: str, run: dict[str, Any]) -> tuple[object, ...]:
     total = run.get("total_s")
-    problem = " ".join(str(run.get("problem", "")).split())
+    answer = run.get("answer")
+    if answer is not None and len(answer) > MAX_ANSWER:
+        answer = answer[: MAX_ANSWER - 1] + "…"
     return (
-        run["id"],
+        name,
         run["status"],
-        f"{output.ago(time.time() - run['created_at'])} ago",
+        output.format_duration(time.time() - run["created_at"]),
         f"{run.get('strategy')}-{run.get('n')}",
-        run.get("answer"),
+        answer,
         run.get("tree_tokens"),
         None if total is None else f"{total:.1f}",
-        problem if len(problem) <= 48 else problem[:47] + "…",
+        " ".join(str(run.get("problem", "")).split()),
     )

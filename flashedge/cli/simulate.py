@@ -10,6 +10,7 @@ import typer
 from flashedge.cli import output
 from flashedge.cli.progress import bar
 from flashedge.config import load_config
+from flashedge.sizes import format_size
 
 COLUMNS = ("", "latency", "generator", "verifier", "goodput", "gain", "KV held, GiB")
 
@@ -55,7 +56,7 @@ def _print(told: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
     device = told["device"]
     print(
         f"SIMULATED: {told['pair']}, {told['strategy']} n={told['n']} on {device['name']},"
-        f" {output.size(told['kv_bytes'])} for KV"
+        f" {format_size(told['kv_bytes'])} for KV"
     )
     print(f"{told['about']}; means of {told['problems']} problems, in virtual time")
     print()

@@ -116,6 +116,9 @@ class Pair:
     max_step_tokens: int
     max_path_tokens: int
     system_prompt: str | None = None
+    single_turn: bool = False
+    """Whether the generator knows only single problems, so that a chat can't have a second turn."""
+
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """For each strategy, the options (`--set`) that a request may leave out."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 from cli_rig import Cli, cli_for, with_daemon
-from fake_daemon import STORY, FakeDaemon
+from fake_daemon import STORY, SUMMARY, FakeDaemon
 from tiny_models import write_hub_model, write_model
 
 from flashedge.cli.doctor import command as doctor
@@ -53,12 +54,14 @@ def test_help_is_quick_and_loads_no_engine() -> None:
         best = min(best, time.monotonic() - since)
         assert done.stderr.startswith("[] ")
     assert "solve" in done.stdout
-    assert best < 0.5 * 3  # 0.3 s when the machine is quiet
+    assert best < 0.5 * 3 * max(1.0, os.getloadavg()[0] / 2)  # 0.3 s when it is quiet
 
 
 @pytest.mark.parametrize(
     "command",
-    ["up", "down", "ps", "logs", "solve", "chat", "doctor"]
+    ["up", "down", "ps", "logs", "solve", "chat", "tui", "doctor", "simulate", "profile"]
+    + ["bench flashtts", "calibrate", "models eval"]
+    + [f"config {c}" for c in ("show", "path", "set")]
     + [f"runs {c}" for c in ("ls", "show", "export", "rm")]
     + [f"models {c}" for c in ("ls", "show", "pull", "rm")],
 )
@@ -77,7 +80,7 @@ def test_unknown_command_and_version(cli: Cli) -> None:
 def test_without_a_daemon_runs_say_so(cli: Cli, command: str) -> None:
     done = cli(*command.split())
     assert done.code == 4
-    assert "no daemon runs\n  flashedge up" in done.err
+    assert "flashedge up" in done.err
 
 
 # ---------------------------------------------------------------- the daemon's life
@@ -86,6 +89,7 @@ def test_without_a_daemon_runs_say_so(cli: Cli, command: str) -> None:
 def test_ps(cli: Cli, daemon: FakeDaemon) -> None:
     done = cli("ps")
     assert done.out.startswith("ready: pair bundled at http://127.0.0.1:8642, process 4242")
+    assert done.code == 1, "an engine is dead"
     assert "2 runs, 1 waiting" in done.out
     assert "4/64" in done.out
     assert "dead" in done.out
@@ -96,8 +100,11 @@ def test_ps(cli: Cli, daemon: FakeDaemon) -> None:
 
 def test_ps_without_a_daemon(cli: Cli) -> None:
     done = cli("ps")
-    assert (done.code, done.out) == (0, "")
-    assert json.loads(cli("ps", "--json").out) == {"daemon": None}
+    assert (done.code, done.out) == (1, "")
+    assert "flashedge up" in done.err
+    done = cli("ps", "--json")
+    assert done.code == 1
+    assert json.loads(done.out) == {"daemon": None}
 
 
 def test_up_when_one_runs(cli: Cli, daemon: FakeDaemon) -> None:
@@ -111,7 +118,7 @@ def test_up_when_one_runs(cli: Cli, daemon: FakeDaemon) -> None:
     [
         (["--pair", "bundeld"], "did you mean 'bundled'?"),
         (["--port", "70000"], "at most 65535"),
-        (["--host", "0.0.0.0"], "no key is set"),
+        (["--host", "0.0.0.0"], "no API key is set"),
     ],
 )
 def test_up_with_bad_settings(cli: Cli, arguments: list[str], said: str) -> None:
@@ -128,8 +135,11 @@ def test_up_and_down_with_a_real_process(cli: Cli, monkeypatch: pytest.MonkeyPat
     told = json.loads(done.out)
     assert told["pair"] == "bundled"
     assert httpx.get(told["url"] + "/health", trust_env=False).status_code == 200
-    assert "ready: pair bundled" in cli("ps").out
-    assert "daemon 0" in cli("logs").out
+    ready = cli("ps")
+    assert ready.code == 0
+    assert "ready: pair bundled" in ready.out
+    assert "starts: pair bundled" in cli("logs").out
+    assert len(cli("logs", "-n", "1").out.splitlines()) == 1
     assert cli("down").out == f"stopped the daemon (process {told['pid']})\n"
     assert "no daemon runs" in cli("down").err
 
@@ -156,7 +166,8 @@ def test_runs(cli: Cli, daemon: FakeDaemon) -> None:
 def test_no_such_run(cli: Cli, daemon: FakeDaemon) -> None:
     done = cli("runs", "show", "run-9")
     assert done.code == 2
-    assert "no such thing" in done.err
+    assert "there is no run 'run-9'" in done.err
+    assert "flashedge runs ls" in done.err
 
 
 def test_export_is_the_whole_run(cli: Cli, daemon: FakeDaemon, tmp_path: Path) -> None:
@@ -177,6 +188,135 @@ def test_interrupted_run_shows_what_it_had(cli: Cli, monkeypatch: pytest.MonkeyP
     assert (done.code, done.out) == (0, "interrupted\n")
     assert "12 + 7 = 19." in done.err
     assert len(cli("runs", "export", "run-1").out.splitlines()) == 6
+
+
+@pytest.mark.parametrize("name", ["run.csv", "run.txt", "run.json"])
+def test_export_refuses_a_format_that_it_does_not_write(
+    cli: Cli, daemon: FakeDaemon, tmp_path: Path, name: str
+) -> None:
+    done = cli("runs", "export", "run-1", "-o", str(tmp_path / name))
+    assert done.code == 2
+    assert f"can't be written as {Path(name).suffix}" in done.err
+    assert "FILE.jsonl" in done.err
+    assert not (tmp_path / name).exists()
+
+
+def test_export_replaces_a_file_only_by_force(cli: Cli, daemon: FakeDaemon, tmp_path: Path) -> None:
+    to = tmp_path / "run.html"
+    to.write_text("mine")
+    done = cli("runs", "export", "run-1", "-o", str(to))
+    assert done.code == 2
+    assert "exists" in done.err
+    assert "--force" in done.err
+    assert to.read_text() == "mine"
+    assert cli("runs", "export", "run-1", "-o", str(to), "--force").code == 0
+    assert to.read_text().startswith("<!doctype html>"), "the suffix chooses the format"
+
+
+class ManyRuns(FakeDaemon):
+    """A daemon with several runs, listed two a page."""
+
+    def __init__(self, *runs: tuple[str, str, float]) -> None:
+        super().__init__()
+        self.runs = [
+            {**SUMMARY, "id": run, "status": status, "created_at": time.time() - age_s}
+            for run, status, age_s in runs
+        ]
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path != "/v1/runs":
+            return super().answer(request)
+        query = request.url.params
+        found = [r for r in self.runs if query.get("status") in (None, r["status"])]
+        if "before" in query:
+            ids = [r["id"] for r in self.runs]
+            later = ids[: ids.index(query["before"]) + 1]
+            found = [r for r in found if r["id"] not in later]
+        return httpx.Response(200, json={"data": found[:2], "has_more": len(found) > 2})
+
+
+DAY = 86400.0
+MANY = (
+    ("run-a1b2c3", "running", 10.0),
+    ("run-a1b2d4", "finished", DAY),
+    ("run-a1c3", "interrupted", 3 * DAY),
+    ("run-b7", "failed", 9 * DAY),
+    ("run-a1c3ff", "cancelled", 10 * DAY),
+)
+
+
+def removed(daemon: FakeDaemon) -> list[str]:
+    return [r.url.path.rpartition("/")[2] for r in daemon.requests if r.method == "DELETE"]
+
+
+@pytest.fixture
+def many(monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
+    daemon = ManyRuns(*MANY)
+    monkeypatch.setattr(daemon, "errors", {f"DELETE /v1/runs/{run}": DELETED for run, *_ in MANY})
+    return with_daemon(monkeypatch, daemon)
+
+
+DELETED = httpx.Response(204)
+
+
+@pytest.mark.parametrize(
+    ("given", "ids"),
+    [
+        (["b"], ["run-b7"]),
+        (["run-b"], ["run-b7"]),
+        (["a1b2d", "b7"], ["run-a1b2d4", "run-b7"]),
+        (["run-a1c3"], ["run-a1c3"]),  # a whole id, though another run begins with it
+        (["--all"], ["run-a1b2d4", "run-b7", "run-a1c3ff", "run-a1c3"]),
+        (["--older-than", "7d"], ["run-b7", "run-a1c3ff"]),
+        (["--older-than", "100w"], []),
+    ],
+)
+def test_runs_are_removed_by_prefix_age_or_all(
+    cli: Cli, many: FakeDaemon, given: list[str], ids: list[str]
+) -> None:
+    done = cli("runs", "rm", *given)
+    assert done.code == 0, done.err
+    assert removed(many) == ids
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ([], "say once which runs"),
+        (["b7", "--all"], "say once which runs"),
+        (["--all", "--older-than", "7d"], "say once which runs"),
+        (["--older-than", "7"], "--older-than is '7'"),
+        (["--older-than", "soon"], "--older-than is 'soon'"),
+        (["zz"], "there is no run 'zz'"),
+        (["b7", "a1b"], "2 runs begin with 'a1b': run-a1b2c3, run-a1b2d4"),
+    ],
+)
+def test_a_removal_that_is_not_clear_removes_nothing(
+    cli: Cli, many: FakeDaemon, given: list[str], said: str
+) -> None:
+    done = cli("runs", "rm", *given)
+    assert done.code == 2
+    assert said in done.err
+    assert removed(many) == []
+
+
+def test_runs_ls_prints_one_run_a_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    daemon = ManyRuns(("run-aaaaaaaaaaaa", "interrupted", 5.0), ("run-aaaabbbbbbbb", "failed", 5.0))
+    long = "How many are there? " * 30
+    daemon.runs = [{**r, "problem": long, "answer": "x" * 60} for r in daemon.runs]
+    with_daemon(monkeypatch, daemon)
+    piped = cli("runs", "ls").out.splitlines()
+    assert len(piped) == 3
+    assert piped[1].startswith("run-aaaaa  interrupted")
+    assert long.strip() in piped[1]
+    assert "run-aaaabbbbbbbb" in cli("runs", "ls", "--full").out
+    monkeypatch.setattr("rich.console.Console.is_terminal", True)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("NO_COLOR", "1")
+    shown = cli("runs", "ls").out.splitlines()
+    assert len(shown) == 3
+    assert all("run-aaaa" in line for line in shown[1:])
+    assert shown[1].rstrip().endswith("…")
 
 
 # ---------------------------------------------------------------- models
@@ -340,4 +480,4 @@ def test_doctor_and_a_port_in_use(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> 
         monkeypatch.setenv("FLASHEDGE_PORT", str(taken.getsockname()[1]))
         checks = by_name(cli("doctor", "--json").out)
     assert checks["daemon"]["verdict"] == "wrong"
-    assert "is in use" in checks["daemon"]["detail"]
+    assert "uses port" in checks["daemon"]["detail"]

@@ -1,9 +1,11 @@
-"""`solve` and `chat`: what goes to the daemon, what comes to stdout, and the exit codes."""
+"""`solve` and `chat`: the requests to the daemon, the output and the exit codes."""
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,20 @@ from cli_rig import Cli, cli_for, with_daemon
 from fake_daemon import RESULT, STORY, FakeDaemon
 
 from flashedge import events
+from flashedge.cli.solve.strategy_flags import STRATEGY_NAMES
 from flashedge.client.sync_client import Client
+from flashedge.config import Config
+from flashedge.models import registry
+from flashedge.models.specs import Pair
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.search.catalog import STRATEGIES
+
+
+class Terminal(io.StringIO):
+    """An empty standard input that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 @pytest.fixture
@@ -84,26 +99,47 @@ def test_problem_from_a_file_and_from_stdin(
     monkeypatch.setattr("sys.stdin", io.StringIO("from stdin\n"))
     assert cli("solve", "--file", str(tmp_path / "p.txt")).code == 0
     assert cli("solve", "-").code == 0
+    monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe\n"))
+    assert cli("solve").code == 0
     sent = [body["problem"] for body in daemon.bodies("/v1/solve")]
-    assert sent == ["from a file", "from stdin"]
+    assert sent == ["from a file", "from stdin", "from a pipe"]
+
+
+def test_an_empty_pipe_is_no_problem(
+    cli: Cli, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    done = cli("solve")
+    assert (done.code, done.out) == (2, "")
+    assert "the problem is empty" in done.err
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "give the problem once"),
+        ([], "there is no problem to solve"),
         (["p", "--file", "f"], "give the problem once"),
         (["  "], "the problem is empty"),
         (["--file", "/no/such/file"], "can't read /no/such/file"),
         (["p", "--temperature", "nan"], "temperature is nan"),
         (["p", "--deadline", "inf"], "deadline is inf"),
         (["p", "--strategy", "beam-16", "-n", "8"], "contradict each other"),
-        (["p", "--strategy", "Beam!"], "is not a name"),
-        (["p", "-n", "four"], "Invalid value for '-n'"),
+        (["p", "--strategy", "Beam!"], "no strategy 'Beam!'"),
+        (["p", "--strategy", "beem-4"], "did you mean 'beam'?"),
+        (["p", "--early-exit", "--no-early-exit"], "contradict each other"),
+        (["p", "--no-early-exit", "--detect", "2"], "--no-early-exit contradicts detect"),
+        (["p", "-n", "four"], "Invalid value for '--n'"),
         (["p", "--no-such-option"], "No such option"),
     ],
 )
-def test_bad_input_is_exit_2(cli: Cli, daemon: FakeDaemon, arguments: list[str], said: str) -> None:
+def test_bad_input_is_exit_2(
+    cli: Cli,
+    daemon: FakeDaemon,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    said: str,
+) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal())
     done = cli("solve", *arguments)
     assert done.code == 2
     assert done.out == ""
@@ -116,7 +152,7 @@ def test_bad_input_is_exit_2(cli: Cli, daemon: FakeDaemon, arguments: list[str],
     [
         (400, "invalid_request", 2),
         (404, "not_found", 2),
-        (503, "queue_full", 2),
+        (503, "queue_full", 6),
         (503, "engine_dead", 3),
         (503, "daemon_error", 4),
         (507, "store_error", 5),
@@ -166,13 +202,83 @@ def test_ctrl_c_cancels_the_run(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> No
     assert "cancelled run run-1" in done.err
 
 
-def test_no_boxed_answer_prints_the_best_path(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    result = {**RESULT, "answer": None, "votes": []}
+def completion(**fields: Any) -> dict[str, Any]:
+    return {"node": 3, "score": 0.95, "answer": "19", "finish_reason": "stop", **fields}
+
+
+def finish_with(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
+    """Let the daemon's run end with these fields in its object."""
+    result = {**RESULT, "completions": [completion()], **fields}
     with_daemon(monkeypatch, FakeDaemon([events.RunFinished(result=result)]))
+
+
+def test_no_boxed_answer_prints_the_best_path_and_exits_1(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish_with(monkeypatch, answer=None, votes=[])
+    done = cli("solve", "p")
+    assert done.code == 1
+    assert done.out.strip() == RESULT["text"]
+    assert "No path has a boxed answer." in done.err
+    assert "--answers text" in done.err
+
+
+@pytest.mark.parametrize("flag", ["--quiet", "--json"])
+def test_no_answer_exits_1_in_every_output(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, flag: str
+) -> None:
+    finish_with(monkeypatch, answer=None, text="", completions=[], cut_by="deadline")
+    done = cli("solve", "p", flag)
+    assert done.code == 1
+    assert done.err.startswith("No answer: the deadline passed before a path was complete.")
+    assert done.out == "" or json.loads(done.out)["answer"] is None
+
+
+def test_paths_that_were_cut_are_counted(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = completion(finish_reason="length", answer=None)
+    finish_with(monkeypatch, completions=[completion(), cut])
     done = cli("solve", "p")
     assert done.code == 0
-    assert done.out.strip() == RESULT["text"]
-    assert "no path holds a boxed answer" in done.err
+    assert "1 of 2 paths reached --max-tokens and were cut" in done.err
+    finish_with(monkeypatch, completions=[cut], answer=None)
+    done = cli("solve", "p")
+    assert done.code == 1
+    assert "every path reached the most tokens" in done.err
+    assert "--max-tokens" in done.err
+
+
+@pytest.mark.parametrize("flags", [[], ["-q"], ["--json"]])
+def test_an_answer_that_the_verifier_does_not_trust_is_marked(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, flags: list[str]
+) -> None:
+    finish_with(monkeypatch, trusted=False, completions=[completion(score=0.004)])
+    done = cli("solve", "p", *flags)
+    assert done.code == 0
+    warning = "The verifier gives this answer a low score (0.00). It is probably wrong."
+    assert warning in done.err.splitlines()
+    for trusted in (True, None):
+        finish_with(monkeypatch, trusted=trusted)
+        assert "probably wrong" not in cli("solve", "p", *flags).err
+
+
+def test_the_help_names_every_strategy_and_the_real_defaults(cli: Cli) -> None:
+    assert tuple(STRATEGIES) == STRATEGY_NAMES
+    spec = {field.name: field.default for field in dataclasses.fields(RunSpec)}
+    help_text = cli("solve", "--help").out
+    text = " ".join(help_text[help_text.index("─ Options") :].replace("│", " ").split())
+    for flag in ("strategy", "n -n", "branching", "aggregate", "selection", "answers", "max_steps"):
+        option = text.partition(f" --{flag.replace('_', '-')} ")[2].partition("[default: ")[2]
+        assert option.startswith(f"({spec[flag.split()[0]]})]"), flag
+
+
+@pytest.mark.parametrize("columns", ["80", "100"])
+def test_no_option_of_any_command_is_cut(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    for command in ("solve", "chat", "up", "simulate", "bench flashtts", "models eval"):
+        options = cli(*command.split(), "--help").out
+        assert not re.search(r"--[a-z-]*…", options), command
 
 
 # ---------------------------------------------------------------- chat
@@ -190,6 +296,7 @@ def talk(
 def test_chat_streams_and_remembers(
     cli: Cli, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    serve_many_turns(monkeypatch)
     out, _ = talk(cli, monkeypatch, ["hi", "/seed 4", "again", "/new", "third"], "--system", "s")
     assert out.count("Hello\u2028 there\n") == 3
     first, second, third = daemon.bodies("/v1/chat/completions")
@@ -198,6 +305,39 @@ def test_chat_streams_and_remembers(
     assert "seed" not in first
     assert second["seed"] == 4
     assert [m["content"] for m in third["messages"]] == ["s", "third"]
+
+
+def serve_many_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the bundled pair know whole conversations."""
+    load = registry.load_pairs
+
+    def load_pairs(config: Config) -> dict[str, Pair]:
+        pairs = dict(load(config))
+        return {name: dataclasses.replace(p, single_turn=False) for name, p in pairs.items()}
+
+    monkeypatch.setattr(registry, "load_pairs", load_pairs)
+
+
+def test_a_single_turn_pair_gets_only_the_latest_question(
+    cli: Cli, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ["one", "two", "/search beam-2", "three"]
+    _, err = talk(cli, monkeypatch, lines, "--system", "s")
+    plain = [[m["content"] for m in b["messages"]] for b in daemon.bodies("/v1/chat/completions")]
+    assert plain == [["s", "one"], ["s", "two"]]
+    (searched,) = daemon.bodies("/v1/solve")
+    assert [m["content"] for m in searched["messages"]] == ["s", "three"]
+    notice = "Pair bundled answers one problem at a time: earlier messages are not sent."
+    assert err.splitlines().count(notice) == 1
+
+
+def test_messages_of_many_lines(
+    cli: Cli, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ["first \\", "second\\", "third", '"""', "a", "", "b", '"""', '"""x', 'y"""']
+    talk(cli, monkeypatch, lines)
+    sent = [b["messages"][-1]["content"] for b in daemon.bodies("/v1/chat/completions")]
+    assert sent == ["first\nsecond\nthird", "a\n\nb", "x\ny"]
 
 
 def test_chat_by_search(cli: Cli, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,7 +358,8 @@ def test_chat_by_search(cli: Cli, daemon: FakeDaemon, monkeypatch: pytest.Monkey
         ("/nope", "there is no command /nope"),
         ("/seed x", "seed is 'x'"),
         ("/tree", "no search yet"),
-        ("/search !", "is not a name"),
+        ("/search !", "no strategy '!'"),
+        ("/search beem-4", "did you mean 'beam'?"),
     ],
 )
 def test_chat_goes_on_after_a_mistake(

@@ -17,8 +17,9 @@ import typer
 from flashedge.cli import output
 from flashedge.cli.doctor import device_checks
 from flashedge.cli.doctor.check import BAD, GOOD, WARNING, Check
-from flashedge.config import Config, load_config
+from flashedge.config import Config, check_exposure, load_config
 from flashedge.errors import FlashEdgeError, RequestError
+from flashedge.sizes import format_size
 
 _MARKS = {GOOD: "[green]✓[/]", WARNING: "[yellow]![/]", BAD: "[red]✗[/]"}
 SETUP = "bash scripts/setup.sh"
@@ -118,7 +119,7 @@ def _card() -> Check:
     cards = gpus()
     if isinstance(cards, str):
         return Check(name="gpu", verdict=GOOD, detail=f"{cards}; the engines run on the CPU")
-    detail = ", ".join(f"{name} ({output.size(free)} of {output.size(total)} free)"
+    detail = ", ".join(f"{name} ({format_size(free)} of {format_size(total)} free)"
                        for name, free, total in cards)  # fmt: skip
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         if importlib.metadata.version("torch").endswith("+cpu"):
@@ -146,7 +147,7 @@ def _memory() -> Check:
     import psutil
 
     memory = psutil.virtual_memory()
-    detail = f"{output.size(memory.available)} of {output.size(memory.total)} free"
+    detail = f"{format_size(memory.available)} of {format_size(memory.total)} free"
     if memory.available < 3 << 30:
         hint = "the two engines take about 3 GiB with the bundled pair; end other programs"
         return Check(name="memory", verdict=WARNING, detail=detail, hint=hint)
@@ -156,7 +157,7 @@ def _memory() -> Check:
 def _disk(config: Config) -> Check:
     at = next(p for p in (config.state_dir, *config.state_dir.parents) if p.exists())
     free = shutil.disk_usage(at).free
-    detail = f"{output.size(free)} free under {at}"
+    detail = f"{format_size(free)} free under {at}"
     if free < 1 << 29:
         return Check(name="disk", verdict=BAD, detail=detail, hint="free some disk space")
     return Check(name="disk", verdict=GOOD, detail=detail)
@@ -170,7 +171,8 @@ def _state(config: Config) -> Check:
 
 
 def _models(config: Config) -> Check:
-    from flashedge.models.registry import find_pair, resolve_model
+    from flashedge.models.folders import resolve_model
+    from flashedge.models.registry import find_pair
 
     pair = find_pair(config.pair, config)
     folders: list[Path] = [resolve_model(s, config) for s in (pair.generator, pair.verifier)]
@@ -199,7 +201,7 @@ def _calibrations(config: Config) -> Check:
 def _daemon(config: Config) -> Check:
     from flashedge.client.sync_client import Client
     from flashedge.daemon.files import find
-    from flashedge.daemon.process import bind, check_exposure
+    from flashedge.daemon.process import bind
 
     check_exposure(config)
     record = find(config)

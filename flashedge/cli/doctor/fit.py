@@ -7,10 +7,11 @@ from typing import Any
 
 from flashedge.benchmark.devices import find_card
 from flashedge.benchmark.fit import Need, Place, need_of, quantized, that_fit
-from flashedge.cli import output
 from flashedge.cli.doctor.check import BAD, GOOD, WARNING, Check
 from flashedge.config import Config
-from flashedge.models.registry import ENGINE_OVERHEAD_BYTES, Pair, find_pair, load_pairs
+from flashedge.models.registry import find_pair, load_pairs
+from flashedge.models.specs import ENGINE_OVERHEAD_BYTES, Pair
+from flashedge.sizes import format_size
 
 WIDTH = 16  # paths that a search has if nothing else is said
 
@@ -27,12 +28,12 @@ def fit(name: str, gpu: str | None, config: Config, nvml: Any = None) -> Iterato
     yield Check(
         name="weights",
         verdict=GOOD,
-        detail=f"{output.size(need.weights[0])} generator, {output.size(need.weights[1])} verifier",
+        detail=f"{format_size(need.weights[0])} generator, {format_size(need.weights[1])} verifier",
     )
     yield Check(
         name="engines",
         verdict=GOOD,
-        detail=f"2 x {output.size(ENGINE_OVERHEAD_BYTES)} beyond weights and KV",
+        detail=f"2 x {format_size(ENGINE_OVERHEAD_BYTES)} beyond weights and KV",
     )
     yield _verdict(pair, need, place, config)
 
@@ -70,19 +71,19 @@ def _named(gpu: str, nvml: Any) -> Place:
 
 
 def _place(place: Place) -> Check:
-    held = output.size(place.held_bytes)
+    held = format_size(place.held_bytes)
     told = f"{held} of it in use now" if place.seen else f"{held} of it for driver and display"
     return Check(
         name="memory",
         verdict=GOOD,
-        detail=f"{place.name}, {output.size(place.memory_bytes)}, {told}",
+        detail=f"{place.name}, {format_size(place.memory_bytes)}, {told}",
     )
 
 
 def _verdict(pair: Pair, need: Need, place: Place, config: Config) -> Check:
     if not need.fits(place):
-        missing = output.size(need.least_bytes - place.free_bytes)
-        least = " + ".join(map(output.size, need.path_bytes))
+        missing = format_size(need.least_bytes - place.free_bytes)
+        least = " + ".join(map(format_size, need.path_bytes))
         said = f"{missing} are missing, with KV for one path ({least})"
         return Check(
             name="fit",
@@ -93,7 +94,7 @@ def _verdict(pair: Pair, need: Need, place: Place, config: Config) -> Check:
     left, most = need.kv_bytes(place), pair.max_path_tokens
     longest = need.paths(place, most)
     told = (
-        f"{pair.name} fits: {output.size(left)} are left for KV, {longest} paths of {most:,} tokens"
+        f"{pair.name} fits: {format_size(left)} are left for KV, {longest} paths of {most:,} tokens"
         " at once with nothing shared"
     )
     planned = pair.memory.generator_kv_bytes + pair.memory.verifier_kv_bytes
@@ -101,7 +102,7 @@ def _verdict(pair: Pair, need: Need, place: Place, config: Config) -> Check:
         return Check(
             name="fit",
             verdict=WARNING,
-            detail=f"{told}; its plan in models.toml has {output.size(planned)}",
+            detail=f"{told}; its plan in models.toml has {format_size(planned)}",
             hint=f"set generator_kv_bytes and verifier_kv_bytes to {left // 2 >> 20}MiB each",
         )
     if longest >= WIDTH:
@@ -118,7 +119,7 @@ def _instead(pair: Pair, need: Need, place: Place, config: Config) -> str:
     other = quantized(pair, need, place)
     if other is not None:
         names = ", ".join(f"{role} {q.source} ({q.method})" for role, q in other.stand_ins)
-        left = output.size(other.kv_bytes(place))
+        left = format_size(other.kv_bytes(place))
         return f"quantized it would, with {left} for KV: {names}; give it in your models.toml"
     others = [p for p in load_pairs(config).values() if p.name != "bundled"]
     fitting = ", ".join(that_fit(others, place, config))

@@ -12,15 +12,10 @@ from flashedge.cli import output
 from flashedge.cli.models.evaluate import evaluate
 from flashedge.config import Config, load_config, nearest
 from flashedge.errors import NotFound
-from flashedge.models.registry import (
-    ModelSpec,
-    Pair,
-    find_embedder,
-    find_pair,
-    is_folder,
-    load_pairs,
-    locate,
-)
+from flashedge.models.folders import is_folder, locate_model
+from flashedge.models.registry import find_embedder, find_pair, load_pairs
+from flashedge.models.specs import ModelSpec, Pair
+from flashedge.sizes import format_size
 
 app = typer.Typer(help="Pairs of a generator and a verifier.", no_args_is_help=True)
 app.command(name="eval")(evaluate)
@@ -59,17 +54,17 @@ def show(name: Name, as_json: Json = False) -> None:
         return
     print(f"{pair.name}: {pair.description}")
     for role, spec in (("generator", pair.generator), ("verifier", pair.verifier)):
-        folder = locate(spec, config)
+        folder = locate_model(spec, config)
         revision = f" @ {spec.revision}" if spec.revision else ""
         print(f"  {role}: {spec.source}{revision}")
-        weights = "" if spec.weights_bytes is None else f", {output.size(spec.weights_bytes)}"
+        weights = "" if spec.weights_bytes is None else f", {format_size(spec.weights_bytes)}"
         print(f"    {spec.dtype}, {spec.max_model_len} tokens{weights}")
         print(f"    {folder if folder else 'not here: flashedge models pull ' + pair.name}")
     memory = pair.memory
     print(
-        f"  KV cache: {output.size(memory.generator_kv_bytes)} +"
-        f" {output.size(memory.verifier_kv_bytes)} on a device of"
-        f" {output.size(memory.total_bytes)}{'' if memory.fits else '; does not fit it'}"
+        f"  KV cache: {format_size(memory.generator_kv_bytes)} +"
+        f" {format_size(memory.verifier_kv_bytes)} on a device of"
+        f" {format_size(memory.total_bytes)}{'' if memory.fits else '; does not fit it'}"
     )
 
 
@@ -105,7 +100,7 @@ def rm(name: Name) -> None:
         if freed is None:
             output.note(f"{spec.source}: not in FlashEdge's cache, left alone")
         else:
-            output.note(f"removed {spec.source}, {output.size(freed)}")
+            output.note(f"removed {spec.source}, {format_size(freed)}")
 
 
 def _models(name: str, config: Config) -> tuple[ModelSpec, ...]:
@@ -128,7 +123,7 @@ def _models(name: str, config: Config) -> tuple[ModelSpec, ...]:
 def _described(pair: Pair, config: Config) -> dict[str, Any]:
     told = dataclasses.asdict(pair)
     for role, spec in (("generator", pair.generator), ("verifier", pair.verifier)):
-        folder = locate(spec, config)
+        folder = locate_model(spec, config)
         told[role]["folder"] = None if folder is None else str(folder)
     told["local"] = bool(told["generator"]["folder"] and told["verifier"]["folder"])
     told["needed_bytes"] = pair.needed_bytes

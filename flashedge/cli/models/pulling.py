@@ -9,7 +9,8 @@ from pathlib import Path
 
 from flashedge.config import Config
 from flashedge.errors import CheckpointError, ConfigError, DaemonError
-from flashedge.models.registry import ModelSpec, check_model, hub_folder, snapshot
+from flashedge.models.folders import check_model, find_snapshot, hub_folder
+from flashedge.models.specs import ModelSpec
 
 _PATTERNS = ["*.json", "*.safetensors", "*.bin", "*.txt", "*.model", "*.jinja"]
 _OTHER_FORMATS = ["onnx/*", "openvino/*"]
@@ -103,7 +104,9 @@ def _in_folder(spec: ModelSpec, source: Path) -> Path:
     if not source.is_dir():
         raise CheckpointError(f"there is no folder {source}")
     for hub in (source, source / "hub", source.parent):
-        found = snapshot(hub, spec.source, spec.revision) or snapshot(hub, spec.source, None)
+        found = find_snapshot(hub, spec.source, spec.revision) or find_snapshot(
+            hub, spec.source, None
+        )
         if found:
             return found
     if (source / "config.json").is_file():

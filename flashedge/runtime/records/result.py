@@ -10,8 +10,11 @@ from flashedge.search.scoring import aggregate
 from flashedge.search.tree import ROOT, Node, NodeStatus, Tree
 from flashedge.types import Timing, Usage
 
+TRUST_THRESHOLD = 0.5
+"""Least score of the chosen path at which its answer counts as trusted by the verifier."""
 
-def result_of(
+
+def build_result(
     run_id: str, spec: RunSpec, outcome: Outcome, usage: Usage, timing: Timing
 ) -> dict[str, Any]:
     """Plain JSON values. Scores are path aggregates (`spec.aggregate`), step_scores raw."""
@@ -33,6 +36,7 @@ def result_of(
         "completions": [_completion(tree, node, spec) for node in complete],
         "tree": {"root": ROOT, "nodes": [_node(tree, n, spec) for n in tree.nodes.values()]},
         "certainty": outcome.certainty,
+        "trusted": _is_trusted(outcome, spec),
         "cut_by": outcome.cut_by,
         "early_exit_source": spec.early_exit_source,
         "early_exit_note": spec.early_exit_note,
@@ -58,6 +62,17 @@ def result_of(
             "total_s": timing.total_s,
         },
     }
+
+
+def _is_trusted(outcome: Outcome, spec: RunSpec) -> bool | None:
+    """Whether the verifier scores the answer's path at least TRUST_THRESHOLD.
+
+    None without an answer, and for a strategy without a verifier.
+    """
+    scores = outcome.tree.path_scores(outcome.finish.choice)
+    if outcome.finish.answer is None or not scores:
+        return None
+    return aggregate(scores, spec.aggregate) >= TRUST_THRESHOLD
 
 
 def _completion(tree: Tree, node: Node, spec: RunSpec) -> dict[str, Any]:

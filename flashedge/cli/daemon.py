@@ -1,37 +1,50 @@
-"""`up`, `down`, `ps`, `logs`: the daemon's life."""
+"""`up`, `down`, `ps`, `logs`: start, stop and watch the daemon."""
 
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from flashedge.cli import output
-from flashedge.cli.profile import renew
-from flashedge.config import Config, load_config
+from flashedge.cli import exit_codes, output
+from flashedge.cli.connection import show_start
+from flashedge.cli.profile import renew_profile
+from flashedge.config import check_exposure, load_config
 from flashedge.errors import DaemonError, EngineError
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+ENGINE_COLUMNS = ("engine", "state", "pid", "restarts", "running", "waiting", "KV blocks")
 
 
 def up(
-    pair: Annotated[str | None, typer.Option(help="Pair to serve.")] = None,
-    host: Annotated[str | None, typer.Option(help="Address to listen on.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on.")] = None,
-    foreground: Annotated[bool, typer.Option("--foreground", help="Stay in front.")] = False,
-    wait: Annotated[bool, typer.Option(help="Return only once it serves.")] = True,
+    pair: Annotated[
+        str | None, typer.Option(metavar="PAIR", help="Pair to serve.", show_default="bundled")
+    ] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="Address to listen on.", show_default="127.0.0.1"),
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(metavar="N", help="Port to listen on.", show_default="8642")
+    ] = None,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Run in this terminal until ctrl-c.")
+    ] = False,
+    wait: Annotated[bool, typer.Option(help="Wait until the daemon is ready.")] = True,
     as_json: Json = False,
 ) -> None:
-    """Start the daemon with both engines."""
+    """Start the daemon with both engines.
+
+    `flashedge config` shows and sets the defaults of these options.
+
+    Example: flashedge up --pair math-1.5b+skywork-1.5b
+    """
     from flashedge.daemon import control as daemon_control
-    from flashedge.daemon.process import check_exposure
     from flashedge.models.registry import find_pair
 
     given = {"pair": pair, "host": host, "port": port}
@@ -47,16 +60,16 @@ def up(
     if running is not None:
         raise DaemonError(
             f"a daemon already runs at {running.url} (process {running.pid}, pair {running.pair})",
-            hint="flashedge down stops it",
+            hint="stop it first: flashedge down",
         )
-    renew(config)
+    renew_profile(config)
     process = daemon_control.start(config, given)
     if not wait:
-        output.note(f"started process {process.pid}; flashedge ps says when it is ready")
+        output.note(f"The daemon starts (process {process.pid}). See its state: flashedge ps")
         return
     try:
-        with waiting() as say:
-            record = daemon_control.wait_ready(config, process, on_state=say)
+        with show_start() as show:
+            record = daemon_control.wait_ready(config, process, on_state=show)
     except (EngineError, KeyboardInterrupt):
         daemon_control.stop(config)
         raise
@@ -67,7 +80,7 @@ def up(
 
 
 def down(as_json: Json = False) -> None:
-    """Stop the daemon; what runs is cancelled."""
+    """Stop the daemon. Its running searches are cancelled."""
     from flashedge.daemon import control as daemon_control
 
     pid = daemon_control.stop(load_config())
@@ -80,7 +93,10 @@ def down(as_json: Json = False) -> None:
 
 
 def ps(as_json: Json = False) -> None:
-    """Show the daemon, its engines and how much they do."""
+    """Show the daemon, its engines and their load.
+
+    Exits 1 when no daemon runs or an engine is not ready.
+    """
     from flashedge.daemon import control as daemon_control
 
     config = load_config()
@@ -89,30 +105,39 @@ def ps(as_json: Json = False) -> None:
         if as_json:
             output.print_json({"daemon": None})
         else:
-            output.note("no daemon runs; flashedge up starts one")
-        return
+            output.note("No daemon runs. Start one: flashedge up")
+        raise typer.Exit(exit_codes.NO_RESULT)
     with daemon_control.connect(config) as client:
         health = client.health(timeout_s=5.0)
         status = client.status() if health["status"] != "starting" else {}
+    engines = status.get("engines") or {}
     if as_json:
         output.print_json(
             {"daemon": {**dataclasses.asdict(record), "url": record.url}, **status, **health}
         )
-        return
-    since = output.ago(time.time() - record.started_at)
-    print(f"{health['status']}: pair {record.pair} at {record.url}, process {record.pid}, {since}")
-    runs = status.get("runs") or {}
-    print(f"{runs.get('running', 0)} runs, {runs.get('queued', 0)} waiting")
-    engines = status.get("engines") or {}
-    columns = ("engine", "state", "pid", "restarts", "running", "waiting", "KV blocks")
-    output.print_table(columns, [_engine_row(*item) for item in engines.items()], "no engines yet")
+    else:
+        age = output.format_duration(time.time() - record.started_at)
+        print(
+            f"{health['status']}: pair {record.pair} at {record.url},"
+            f" process {record.pid}, up {age}"
+        )
+        runs = status.get("runs") or {}
+        print(f"{output.plural(runs.get('running', 0), 'run')}, {runs.get('queued', 0)} waiting")
+        rows = [_format_engine(*item) for item in engines.items()]
+        output.print_table(ENGINE_COLUMNS, rows, "no engines yet")
+    if any(engine.get("state") != "ready" for engine in engines.values()):
+        raise typer.Exit(exit_codes.NO_RESULT)
 
 
 def logs(
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on printing.")] = False,
-    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Lines to begin with.")] = 50,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep printing new lines until ctrl-c.")
+    ] = False,
+    lines: Annotated[
+        int, typer.Option("--lines", "-n", metavar="N", min=0, help="Print the last N lines.")
+    ] = 50,
     engines: Annotated[
-        bool, typer.Option("--engines", help="What the engine processes printed.")
+        bool, typer.Option("--engines", help="Print the output of the engine processes instead.")
     ] = False,
 ) -> None:
     """Show the daemon's log."""
@@ -121,15 +146,15 @@ def logs(
     config = load_config()
     path = output_path(config) if engines else log_path(config)
     if not path.exists():
-        raise DaemonError(f"there is no log at {path}", hint="flashedge up writes one")
+        raise DaemonError(f"there is no log at {path}", hint="start the daemon: flashedge up")
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in collections.deque(file, maxlen=lines):
             print(line, end="")
     if follow:
-        _follow(path)
+        _follow_log(path)
 
 
-def _follow(path: Path) -> None:
+def _follow_log(path: Path) -> None:
     """Print what is appended, across rotations, until interrupted."""
     file = path.open(encoding="utf-8", errors="replace")
     file.seek(0, 2)
@@ -144,37 +169,7 @@ def _follow(path: Path) -> None:
             file = path.open(encoding="utf-8", errors="replace")
 
 
-@contextlib.contextmanager
-def waiting() -> Iterator[Callable[[str], None]]:
-    """A spinner on stderr; its value says what the daemon waits for."""
-    console = output.stderr()
-    if not console.is_terminal:
-        output.note("starting the daemon")
-        yield lambda state: None
-        return
-    since = time.monotonic()
-    with console.status("starting the daemon") as spinner:
-        yield lambda state: spinner.update(
-            f"starting the daemon: {state} ({time.monotonic() - since:.0f} s)"
-        )
-
-
-def ready_client(config: Config) -> Any:
-    """A client of a ready daemon, started if none runs. Raises as `daemon_control.ensure`."""
-    from flashedge.daemon import control as daemon_control
-    from flashedge.daemon.files import holder
-
-    if daemon_control.find(config) is None:
-        if holder(config) is None:
-            renew(config)
-        with waiting() as say:
-            daemon_control.ensure(config, on_state=say)
-    else:
-        daemon_control.ensure(config)
-    return daemon_control.connect(config)
-
-
-def _engine_row(name: str, engine: dict[str, Any]) -> tuple[object, ...]:
+def _format_engine(name: str, engine: dict[str, Any]) -> tuple[object, ...]:
     view = engine.get("view") or {}
     blocks = f"{view['blocks_used']}/{view['quota_blocks']}" if view else None
     return (

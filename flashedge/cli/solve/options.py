@@ -1,0 +1,271 @@
+"""The options of `solve`, in the panels of its help.
+
+Defaults that the help shows are those of `runtime.request.spec.RunSpec`; the daemon fills them in.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from flashedge.cli.solve.strategy_flags import STRATEGY_NAMES, complete_strategy
+
+SEARCH, SAMPLING, LIMITS = "Search", "Sampling", "Limits"
+EARLY_EXIT, BATCH, OUTPUT = "Early exit", "Many problems", "Output"
+
+Problem = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="PROBLEM", help="The problem. Without it, or with -, standard input is read."
+    ),
+]
+ProblemFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Read the problem from a file.")
+]
+Pair = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PAIR",
+        help="Pair of models; it must be the one that the daemon serves.",
+        rich_help_panel=SEARCH,
+    ),
+]
+Strategy = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME[-N]",
+        help=f"{', '.join(STRATEGY_NAMES)}. beam-16 means beam with --n 16.",
+        show_default="beam",
+        autocompletion=complete_strategy,
+        rich_help_panel=SEARCH,
+    ),
+]
+Paths = Annotated[
+    int | None,
+    typer.Option(
+        "--n",
+        "-n",
+        metavar="N",
+        help="Paths to complete.",
+        show_default="16",
+        rich_help_panel=SEARCH,
+    ),
+]
+Branching = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Children of each kept path.",
+        show_default="4",
+        rich_help_panel=SEARCH,
+    ),
+]
+Aggregate = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOW",
+        help="How step scores become a path's score: last, min, prod, mean.",
+        show_default="last",
+        rich_help_panel=SEARCH,
+    ),
+]
+Selection = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOW",
+        help="How the answer is chosen: weighted, majority, best.",
+        show_default="weighted",
+        rich_help_panel=SEARCH,
+    ),
+]
+Answers = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KIND",
+        help="boxed: the answer stands in \\boxed{}. text: open-ended, grouped by meaning.",
+        show_default="boxed",
+        rich_help_panel=SEARCH,
+    ),
+]
+StrategyOptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="An option of the strategy, such as c=0.5 or window=4. Repeatable.",
+        rich_help_panel=SEARCH,
+    ),
+]
+Baseline = Annotated[
+    bool,
+    typer.Option(
+        "--baseline",
+        help="Run the stock loop, without optimizations, for comparison.",
+        rich_help_panel=SEARCH,
+    ),
+]
+Seed = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="The same seed gives the same tree.",
+        show_default="0",
+        rich_help_panel=SAMPLING,
+    ),
+]
+Temperature = Annotated[
+    float | None,
+    typer.Option(
+        metavar="X",
+        help="Sampling temperature; 0 is greedy.",
+        show_default="the pair's, 0.8",
+        rich_help_panel=SAMPLING,
+    ),
+]
+TopP = Annotated[
+    float | None,
+    typer.Option(
+        metavar="X",
+        help="Sample from the likeliest tokens of this total probability.",
+        show_default="1",
+        rich_help_panel=SAMPLING,
+    ),
+]
+TopK = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Sample from the N likeliest tokens; 0 is off.",
+        show_default="0",
+        rich_help_panel=SAMPLING,
+    ),
+]
+MaxStepTokens = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Most tokens of a step.",
+        show_default="the pair's",
+        rich_help_panel=LIMITS,
+    ),
+]
+MaxSteps = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Most steps of a path.",
+        show_default="40",
+        rich_help_panel=LIMITS,
+    ),
+]
+PathTokens = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Most tokens of a path. A longer path is cut.",
+        show_default="the pair's",
+        rich_help_panel=LIMITS,
+    ),
+]
+TreeBudget = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Most tokens of the whole tree.", rich_help_panel=LIMITS),
+]
+Deadline = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SECONDS",
+        help="Stop after this time and answer from what is there.",
+        rich_help_panel=LIMITS,
+    ),
+]
+EarlyExit = Annotated[
+    bool,
+    typer.Option(
+        "--early-exit",
+        help="Stop as soon as the answer is settled.",
+        rich_help_panel=EARLY_EXIT,
+    ),
+]
+NoEarlyExit = Annotated[
+    bool,
+    typer.Option(
+        "--no-early-exit",
+        help="Never stop early (probed_cot does by default).",
+        rich_help_panel=EARLY_EXIT,
+    ),
+]
+ExitPolicy = Annotated[
+    str | None,
+    typer.Option(
+        metavar="POLICY",
+        help="static, every_5, every_step, length, initial_curve, dynamic_curve.",
+        show_default="the calibration's, or the strategy's",
+        rich_help_panel=EARLY_EXIT,
+    ),
+]
+Thresholds = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUE",
+        help="Least certainty at which to stop: entropy=0.8, reward=0.9. Repeatable.",
+        rich_help_panel=EARLY_EXIT,
+    ),
+]
+Detect = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Paths, rollouts or probes before certainty is first measured.",
+        rich_help_panel=EARLY_EXIT,
+    ),
+]
+Input = Annotated[
+    Path | None,
+    typer.Option(
+        "--input",
+        metavar="FILE",
+        help="Solve many problems: JSON lines with the key problem.",
+        rich_help_panel=BATCH,
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        metavar="FILE",
+        help="Results of --input, one JSON line each. The same command resumes.",
+        rich_help_panel=BATCH,
+    ),
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="Problems in flight.",
+        show_default="2 x max_running",
+        rich_help_panel=BATCH,
+    ),
+]
+TotalBudget = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Most tokens of all trees together.", rich_help_panel=BATCH),
+]
+RetryFailed = Annotated[
+    bool,
+    typer.Option(
+        "--retry-failed",
+        help="Solve the failed problems of --output again.",
+        rich_help_panel=BATCH,
+    ),
+]
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Print the run's object as JSON.", rich_help_panel=OUTPUT),
+]
+Quiet = Annotated[
+    bool,
+    typer.Option("--quiet", "-q", help="Print only the answer.", rich_help_panel=OUTPUT),
+]

@@ -1,0 +1,93 @@
+"""A run's result for people: the answer on stdout, figures and warnings on stderr."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flashedge.cli import output
+
+MAX_VOTES = 6
+
+
+def print_result(result: Mapping[str, Any], *, quiet: bool) -> None:
+    """Print the answer alone on stdout, and the chosen path and the figures on stderr.
+
+    Without an answer, stdout gets the text of the best path, if there is one.
+    """
+    answer = result.get("answer")
+    text = str(result.get("text", "")).strip()
+    if not quiet:
+        _print_details(result, text)
+    warn_about(result)
+    if shown := answer if answer is not None else text:
+        print(shown, flush=True)
+
+
+def warn_about(result: Mapping[str, Any]) -> None:
+    """Say on stderr why there is no answer, or that the answer is probably wrong."""
+    if result.get("answer") is None:
+        output.warn(explain_no_answer(result))
+    elif result.get("trusted") is False:
+        score = _find_choice(result).get("score")
+        shown = "" if score is None else f" ({score:.2f})"
+        output.warn(f"The verifier gives this answer a low score{shown}. It is probably wrong.")
+
+
+def explain_no_answer(result: Mapping[str, Any]) -> str:
+    """Why a run ended without an answer, and what to do."""
+    completions = result.get("completions") or []
+    cut = _count_cut(result)
+    if not completions and result.get("cut_by") == "deadline":
+        return "No answer: the deadline passed before a path was complete. Raise --deadline."
+    if not completions and result.get("cut_by"):
+        return f"No answer: the run was ended by its {result['cut_by']} before a path was complete."
+    if completions and cut == len(completions):
+        return (
+            "No answer: every path reached the most tokens that it may have and was cut."
+            " Raise --max-tokens."
+        )
+    return (
+        "No path has a boxed answer. The output is the text of the best path."
+        " For a problem with an open-ended answer add: --answers text"
+    )
+
+
+def _print_details(result: Mapping[str, Any], text: str) -> None:
+    from rich.text import Text
+
+    console = output.stderr()
+    if text:
+        console.print()
+        console.print(Text(text))
+        console.print()
+    votes = result.get("votes") or []
+    if len(votes) > 1:
+        shown = ", ".join(
+            f"{vote['answer']} ({vote['count']}, {vote['weight']:.2f})"
+            for vote in votes[:MAX_VOTES]
+        )
+        output.note(f"votes (paths, weight): {shown}")
+    usage, timing = result.get("usage") or {}, result.get("timing") or {}
+    output.note(
+        f"run {result.get('id')}: {usage.get('tree_tokens', 0):,} tokens in"
+        f" {timing.get('total_s', 0.0):.2f} s"
+    )
+    if cut := _count_cut(result):
+        of = len(result["completions"])
+        output.note(f"{cut} of {output.plural(of, 'path')} reached --max-tokens and were cut")
+    if result.get("cut_by"):
+        output.note(f"stopped early: {result['cut_by']}")
+    if result.get("early_exit_note"):
+        output.note(result["early_exit_note"])
+
+
+def _count_cut(result: Mapping[str, Any]) -> int:
+    """Completed paths that ended because they had no room left, not by themselves."""
+    return sum(c.get("finish_reason") == "length" for c in result.get("completions") or [])
+
+
+def _find_choice(result: Mapping[str, Any]) -> Mapping[str, Any]:
+    choice = result.get("choice")
+    found = (c for c in result.get("completions") or [] if c.get("node") == choice)
+    return next(found, {})

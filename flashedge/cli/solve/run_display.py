@@ -1,0 +1,94 @@
+"""Follow a run on the daemon while its tree grows on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from flashedge.cli import output
+from flashedge.errors import FlashEdgeError, RequestError
+
+if TYPE_CHECKING:
+    from flashedge.client.run_view import RunView
+
+FRAMES_PER_S = 10.0
+
+
+def follow_run(
+    client: Any, body: dict[str, Any], *, show: bool, live: bool = True
+) -> dict[str, Any]:
+    """Start a run, draw its tree on stderr and return the run's object.
+
+    An interrupt cancels the run. Raises the run's error, or RequestError when it is cancelled.
+    """
+    from flashedge import events
+    from flashedge.client import sync_client as remote
+    from flashedge.client.run_fold import enqueue, fold
+    from flashedge.client.run_view import RunView
+
+    view = RunView()
+    try:
+        with draw_tree(show, live) as draw:
+            for number, event in client.solve(body):
+                if isinstance(event, remote.Queued):
+                    view = enqueue(view, event.id, event.position)
+                else:
+                    view = fold(view, [(number, event)])
+                draw(view, isinstance(event, events.TERMINAL))
+                match event:
+                    case events.RunFinished():
+                        return dict(event.result)
+                    case events.RunFailed():
+                        raise remote.from_event(event)
+                    case events.RunCancelled():
+                        raise RequestError(f"run {view.id} was cancelled: {event.reason}")
+    except KeyboardInterrupt:
+        if view.id:
+            with contextlib.suppress(FlashEdgeError):
+                client.cancel(view.id)
+            output.note(f"cancelled run {view.id}")
+        raise
+    raise FlashEdgeError(f"run {view.id} ended without a result")
+
+
+@contextmanager
+def draw_tree(show: bool, live: bool) -> Iterator[Callable[[RunView, bool], None]]:
+    """A context whose value is `draw(view, is_last)`.
+
+    On a terminal the tree grows in place. Elsewhere it is printed once, when the run is over.
+    """
+    from flashedge.cli.solve.live_tree import render
+
+    console = output.stderr()
+    if not show or (not live and not console.is_terminal):
+        yield lambda view, is_last: None
+    elif not console.is_terminal:
+
+        def print_last(view: RunView, is_last: bool) -> None:
+            if is_last:
+                console.print(render(view, width=console.width))
+
+        yield print_last
+    else:
+        from rich.live import Live
+
+        with Live(console=console, auto_refresh=False, transient=False) as shown:
+            drawn_at = 0.0
+            started_at: float | None = None
+
+            def draw(view: RunView, is_last: bool) -> None:
+                nonlocal drawn_at, started_at
+                now = time.monotonic()
+                if started_at is None and view.state == "running":
+                    started_at = now
+                if is_last or now - drawn_at >= 1 / FRAMES_PER_S:
+                    drawn_at = now
+                    height = None if is_last else console.height - 1
+                    elapsed_s = None if started_at is None else now - started_at
+                    tree = render(view, width=console.width, height=height, elapsed_s=elapsed_s)
+                    shown.update(tree, refresh=True)
+
+            yield draw
