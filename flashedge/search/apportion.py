@@ -1,4 +1,4 @@
-"""Whole numbers in proportion to weights."""
+"""Splits a whole number in proportion to weights."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from collections.abc import Sequence
 def apportion(weights: Sequence[float], total: int, *, least: int = 0) -> tuple[int, ...]:
     """weights: (k,) finite, >= 0 -> (k,) integers >= least with sum `total`.
 
-    After `least` for each, the rest goes in proportion, by largest remainder; ties to the earlier.
-    All weights 0: evenly. Raises ValueError when k * least exceeds total, or nobody is there.
+    Each gets `least`; the rest is split in proportion, by largest remainder, ties to the earlier.
+    If all weights are 0, it is split evenly. Raises ValueError if k is 0 or k * least > total.
     """
     rest = total - least * len(weights)
     if rest < 0 or not weights:
@@ -25,7 +25,7 @@ def apportion(weights: Sequence[float], total: int, *, least: int = 0) -> tuple[
 
 
 def softmax(values: Sequence[float], temperature: float) -> tuple[float, ...]:
-    """exp(v / T) over their sum; sums to 1. temperature > 0."""
+    """values: (k,) -> (k,) exp(v / T), divided by their sum. temperature > 0."""
     top = max(values)
     powers = [math.exp((v - top) / temperature) for v in values]
     whole = math.fsum(powers)

@@ -1,12 +1,12 @@
-"""The contract between a search algorithm and whoever drives it (ask/tell).
+"""The contract between a search algorithm and its driver (ask/tell).
 
-A search object holds only configuration. `start` and `tell` return a new state and the commands
-that follow; the driver carries the commands out and tells the results, in any order within a
-level. Telling the same result twice changes nothing. A state is never mutated.
+A search object holds only configuration. `start` and `tell` return a new state and commands. The
+driver executes the commands and tells the search their results, in any order within a level. A
+result that is told twice changes nothing. A state is never mutated.
 
     state, commands = search.start(problem, seed, limits)
     while not finished:
-        result = <one of the results that the commands ask for>
+        result = <the result of one of the commands>
         state, commands = search.tell(state, result)
 """
 
@@ -25,15 +25,16 @@ from flashedge.types import Granularity, Limits, NodeId, Problem, Segment, Vote
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Child:
-    """A node to be generated. `seed` fixes its noise (see `seeds.child_seed`)."""
+    """A node to be generated."""
 
     node: NodeId
     seed: int
+    """Fixes the node's noise. See `seeds.child_seed`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expand:
-    """Generate each child from `parent`'s path. Answered by one `Generated` per child."""
+    """Continue the path of `parent` once for each child. The result is a `Generated` per child."""
 
     parent: NodeId
     children: tuple[Child, ...]
@@ -42,44 +43,45 @@ class Expand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """Score the steps of these nodes. Answered by one `Scored` per node."""
+    """Score the steps of these nodes. The result is a `Scored` per node."""
 
     nodes: tuple[NodeId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Group the answers of these finished nodes by equality. Answered by one `Clustered`."""
+    """Group the answers of these finished nodes by equality. The result is one `Clustered`."""
 
     nodes: tuple[NodeId, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Probe:
-    """Ask the path of `node` for its answer now: continue path + suffix, keep the text, discard
-    the tokens. The path itself is not touched. Answered by one `ProbeResult`.
+    """Ask for the answer of an unfinished path: continue path + suffix, keep the text, discard
+    the tokens. The path itself does not change. The result is one `ProbeResult`.
 
-    seed: of the probe's own noise; max_tokens: at most; it ends where a box that `suffix` opened
-    is closed. Ref: arXiv 2412.20993 §2.1 (probe-in-the-middle).
+    Ref: arXiv 2412.20993 §2.1 (probe-in-the-middle).
     """
 
     node: NodeId
     seed: int
+    """Fixes the probe's own noise."""
     suffix: str
     max_tokens: int
+    """Length limit. The probe ends earlier where the box that `suffix` opened is closed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
-    """The search is over. `choice` is the path to show; `answer` is None if none was found.
-
-    cut_by: what ended it before its own end: certainty, non_convergence or budget; else None.
-    """
+    """The search is over."""
 
     choice: NodeId
+    """The path to show."""
     answer: str | None
+    """None if no path has one."""
     votes: tuple[Vote, ...]
     cut_by: str | None = None
+    """What ended the search early: certainty, non_convergence or budget."""
 
 
 Command = Expand | Score | Cluster | Probe | Finish
@@ -95,25 +97,22 @@ class Generated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """scores: (num_steps_of_segment,) in [0, 1], one for each of `segment.steps`."""
-
     node: NodeId
     scores: tuple[float, ...]
+    """(num_steps_of_segment,) in [0, 1], one for each of `segment.steps`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clustered:
-    """answers: node -> the representative answer of its cluster (None: no answer in the path)."""
-
     answers: Mapping[NodeId, str | None]
+    """The representative answer of each node's cluster. None: the path has no answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbeResult:
-    """text: what the model said after the probe's suffix."""
-
     node: NodeId
     text: str
+    """The model's text after the probe's suffix."""
 
 
 Result = Generated | Scored | Clustered | ProbeResult
@@ -123,26 +122,31 @@ Result = Generated | Scored | Clustered | ProbeResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lookahead:
-    """What would follow if a node were kept: known before its score is.
-
-    children: the seeds of its next children in order, at most as many as the search could give
-    it; empty when the node is terminal.
-    """
+    """What follows if a node is kept. It is known before the node's score, so the children can be
+    drafted ahead."""
 
     granularity: Granularity
     seeds: tuple[int, ...]
+    """Seeds of the next children in order, as many as the search can give the node at most. Empty
+    if the node is terminal."""
     terminal: bool
+    """Whether the path ends with this node."""
 
 
 class SearchState(Protocol):
-    """What a driver may read of any search's state."""
+    """What every search's state has."""
 
     @property
     def tree(self) -> Tree: ...
 
     @property
     def history(self) -> History:
-        """How sure the run was at each checkpoint so far, oldest first."""
+        """Checkpoints so far, oldest first."""
+        ...
+
+    @property
+    def rollouts(self) -> tuple[NodeId, ...]:
+        """MCTS: the nodes in which rollouts ended, in order. Empty for every other search."""
         ...
 
 
@@ -158,28 +162,28 @@ class Search(Protocol[S]):
 
     @property
     def n(self) -> int:
-        """Paths that the search completes (MCTS: rollouts), unless something cuts it."""
+        """Paths that the search completes (MCTS: rollouts) unless it is stopped early."""
         ...
 
     @property
     def scores_levels(self) -> bool:
-        """Whether all that it expands is scored, once the whole level is generated."""
+        """Whether every level is scored once all of it is generated."""
         ...
 
     def start(self, problem: Problem, seed: int, limits: Limits) -> tuple[S, tuple[Command, ...]]:
-        """The root and the first commands. Raises nothing."""
+        """Create the root and return the first commands. Raises nothing."""
         ...
 
     def tell(self, state: S, result: Result) -> tuple[S, tuple[Command, ...]]:
-        """Take one result in. A result told before, or of a node that was not asked for, changes
-        nothing and yields no command."""
+        """Add one result. A result that is repeated, or that no command asked for, changes nothing
+        and yields no command."""
         ...
 
     def conclude(self, state: S) -> tuple[S, tuple[Command, ...]]:
-        """Stop now (deadline, early exit) and answer from what is there. Results that are still
-        out are ignored when told."""
+        """Stop now, at a deadline for example, and answer from the finished paths. Results that
+        arrive later are ignored."""
         ...
 
     def lookahead(self, state: S, node: NodeId) -> Lookahead:
-        """What follows if `node` is kept. Raises KeyError for an unknown node."""
+        """Predict what follows if `node` is kept. Raises KeyError for an unknown node."""
         ...

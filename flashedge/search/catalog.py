@@ -1,4 +1,4 @@
-"""Search algorithms by name."""
+"""The strategies by name, and the parser of strategy names."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from flashedge.search.strategies.varying_granularity import VaryingGranularity
 
 STRATEGIES: Mapping[str, str] = MappingProxyType(
     {
-        "beam": "step by step, the verifier keeps the best paths",
-        "best_of_n": "n whole answers, the verifier weighs them",
-        "self_consistency": "n whole answers, the most frequent wins; no verifier",
-        "dvts": "n / branching subtrees, in each the best path goes on",
-        "dynamic_branching": "a beam whose paths branch in proportion to their scores",
-        "varying_granularity": "a beam of short steps first and long ones later",
-        "rebase": "the softmax of rewards allots the width to all paths",
-        "mcts": "n rollouts of Monte Carlo tree search, one after the other",
-        "probed_cot": "one chain, asked for its answer as it goes; ends when that is settled",
+        "beam": "keeps the best paths after every step",
+        "best_of_n": "generates n whole answers and weighs them by their scores",
+        "self_consistency": "generates n whole answers; the most frequent wins, without a verifier",
+        "dvts": "searches n / branching separate subtrees, each from its best path",
+        "dynamic_branching": "beam search whose paths branch in proportion to their scores",
+        "varying_granularity": "beam search with short steps first and long steps later",
+        "rebase": "splits the width over all paths by the softmax of their scores",
+        "mcts": "runs n rollouts of Monte Carlo tree search, one after the other",
+        "probed_cot": "one chain of thought, probed for its answer until the probes agree",
     }
 )
 _STEPWISE: Mapping[str, Callable[..., Search[Any]]] = MappingProxyType(
@@ -54,10 +54,10 @@ _SUFFIXED = re.compile(r"(.+)-(\d{1,9})", re.ASCII)
 
 
 def parse_strategy(text: str, programs: Collection[str] = ()) -> tuple[str, int | None]:
-    """`"beam-16"` -> ("beam", 16); `"beam"` -> ("beam", None). Raises NotFound.
+    """Parse `"beam-16"` to ("beam", 16), and `"beam"` to ("beam", None).
 
-    Hyphens may stand for underscores (best-of-n-16). `programs` are names of users' own programs.
-    The range of n is not checked here.
+    Hyphens may replace underscores (best-of-n-16). programs: names of the user's own strategies.
+    The range of n is not checked. Raises NotFound, with the nearest name, for an unknown strategy.
     """
     suffixed = _SUFFIXED.fullmatch(text)
     name, n = (suffixed[1], int(suffixed[2])) if suffixed else (text, None)
@@ -77,10 +77,10 @@ def make_search(
     policy: Policy | None = None,
     programs: Programs = MappingProxyType({}),
 ) -> Search[Any]:
-    """The search of that name; an algorithm takes what it knows.
+    """Create the search of that name. Arguments that it has no use for are ignored.
 
-    options: of that strategy alone (see `options`); programs: users' own, by name, which can't
-    take the name of one of ours. Raises NotFound, RequestError.
+    options: those of this strategy (see `options`); programs: the user's own strategies by name,
+    which can't replace a built-in one. Raises NotFound, RequestError.
     """
     name = _check_name(strategy, strategy, programs)
     voting: dict[str, Any] = {
@@ -95,7 +95,7 @@ def make_search(
         "max_steps": max_steps,
     }
     if name not in STRATEGIES:
-        program = _made(name, programs[name], options)
+        program = _make_program(name, programs[name], options)
         return ProgramSearch(program=program, label=name, **voting, **stepping)
     checked = check_options(name, options)
     if name == "probed_cot":
@@ -105,7 +105,7 @@ def make_search(
     return _STEPWISE[name](**voting, **stepping, **checked)
 
 
-def _made(
+def _make_program(
     name: str, program: Callable[..., ReasoningProgram], options: Mapping[str, Any]
 ) -> ReasoningProgram:
     try:

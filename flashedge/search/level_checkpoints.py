@@ -1,7 +1,8 @@
-"""What is read of a level-wise search at its checkpoints: certainty, and what it would answer.
+"""Takes the checkpoints of a search that works in levels.
 
-With a policy a checkpoint is what it is asked by. Without one the checkpoints are only remembered,
-and read when the run is over: what a policy could have been told, for calibration to replay.
+A run with a policy takes one whenever the policy is asked. A run without one only remembers where
+it would have been asked, and takes these checkpoints at its end: calibration replays policies on
+them, and grouping answers only once costs nothing extra.
 """
 
 from __future__ import annotations
@@ -16,49 +17,53 @@ from flashedge.search.level_state import LevelState, PendingCheckpoint
 if TYPE_CHECKING:
     from flashedge.search.level import LevelSearch
 
-MAX_NOTED = 256
+MAX_PENDING = 256
 
 
-def read(search: LevelSearch, state: LevelState) -> LevelState:
-    """Take a checkpoint of `complete`, whose answers are grouped."""
-    checkpoint = _checkpoint(search, state, state.tree.committed_tokens)
+def take_checkpoint(search: LevelSearch, state: LevelState) -> LevelState:
+    """Add a checkpoint of `complete`, whose answers are grouped."""
+    checkpoint = _measure(search, state, state.tree.committed_tokens)
     return replace(state, history=(*state.history, checkpoint))
 
 
-def noted(search: LevelSearch, state: LevelState) -> LevelState:
-    """Without a policy: remember this checkpoint, whose answers are grouped at the end."""
-    if search.policy is not None or not state.complete or len(state.passed) >= MAX_NOTED:
+def remember_checkpoint(search: LevelSearch, state: LevelState) -> LevelState:
+    """Without a policy: remember this point, whose answers are grouped at the end of the run."""
+    full = len(state.pending_checkpoints) >= MAX_PENDING
+    if search.policy is not None or not state.complete or full:
         return state
-    here = PendingCheckpoint(
+    pending = PendingCheckpoint(
         complete=len(state.complete),
         rollouts=len(state.rollouts),
         tokens=state.tree.committed_tokens,
     )
-    return replace(state, passed=(*state.passed, here))
+    return replace(state, pending_checkpoints=(*state.pending_checkpoints, pending))
 
 
-def reread(search: LevelSearch, state: LevelState) -> LevelState:
-    """Take the checkpoints of the checkpoints that were passed: the first at each progress, as a policy
-    could have been told. Answers of a prefix of the paths group as those of all do."""
+def take_pending_checkpoints(search: LevelSearch, state: LevelState) -> LevelState:
+    """Take the checkpoints that were only remembered, the first at each progress.
+
+    They equal those that a policy would have seen: grouping is by order, so the groups of the
+    first paths do not depend on the later ones.
+    """
     checkpoints: list[Checkpoint] = []
-    for at in state.passed:
+    for pending in state.pending_checkpoints:
         then = replace(
             state,
-            complete=state.complete[: at.complete],
-            rollouts=state.rollouts[: at.rollouts],
+            complete=state.complete[: pending.complete],
+            rollouts=state.rollouts[: pending.rollouts],
         )
         if not checkpoints or search.progress(then) > checkpoints[-1].progress:
-            checkpoints.append(_checkpoint(search, then, at.tokens))
-    return replace(state, history=(*state.history, *checkpoints), passed=())
+            checkpoints.append(_measure(search, then, pending.tokens))
+    return replace(state, history=(*state.history, *checkpoints), pending_checkpoints=())
 
 
-def _checkpoint(search: LevelSearch, state: LevelState, tokens: int) -> Checkpoint:
+def _measure(search: LevelSearch, state: LevelState, tokens: int) -> Checkpoint:
     tree = state.tree
-    chosen = choose_answer(tree, state.complete, how=search.aggregate, by=search.selection)
+    finish = choose_answer(tree, state.complete, how=search.aggregate, by=search.selection)
     return Checkpoint(
         progress=search.progress(state),
         tokens=tokens,
-        answers=sum(tree[n].answer is not None for n in search.counted(state)),
+        answers=sum(tree[n].answer is not None for n in search.measured_paths(state)),
         measures=search.measures(state),
-        answer=chosen.answer,
+        answer=finish.answer,
     )

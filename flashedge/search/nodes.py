@@ -1,4 +1,4 @@
-"""Persistent storage of a tree's nodes: changing a few of many thousands copies a few hundred."""
+"""Persistent storage of a tree's nodes: a change copies a few hundred references, not all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CHUNK = 128
 
 
 class Vector(Generic[T]):
-    """An immutable sequence in chunks of 128; `updated` shares the chunks that it leaves alone.
+    """An immutable sequence in chunks of 128. `update` shares the chunks that do not change.
 
     With 20,000 items one change copies 128 + 160 references, where a dict would copy 20,000.
     """
@@ -42,34 +42,36 @@ class Vector(Generic[T]):
         for chunk in self._chunks:
             yield from chunk
 
-    def updated(self, changes: Iterable[tuple[int, T]]) -> Vector[T]:
-        """Set items; an index equal to the length so far appends. Raises IndexError."""
-        opened: dict[int, list[T]] = {}
+    def update(self, changes: Iterable[tuple[int, T]]) -> Vector[T]:
+        """Return a copy with items set. The index `len` appends. Raises IndexError."""
+        changed_chunks: dict[int, list[T]] = {}
         size = self._size
         for index, item in changes:
             if not 0 <= index <= size:
                 raise IndexError(index)
             at, offset = divmod(index, _CHUNK)
-            chunk = opened.get(at)
+            chunk = changed_chunks.get(at)
             if chunk is None:
-                chunk = opened[at] = list(self._chunks[at]) if at < len(self._chunks) else []
+                chunk = changed_chunks[at] = (
+                    list(self._chunks[at]) if at < len(self._chunks) else []
+                )
             if index == size:
                 chunk.append(item)
                 size += 1
             else:
                 chunk[offset] = item
         chunks = list(self._chunks)
-        for at in sorted(opened):
-            chunks[at : at + 1] = [tuple(opened[at])]
+        for at in sorted(changed_chunks):
+            chunks[at : at + 1] = [tuple(changed_chunks[at])]
         made: Vector[T] = Vector()
         made._chunks, made._size = tuple(chunks), size
         return made
 
 
 class Nodes(Mapping[NodeId, "Node"]):
-    """Node by id, with the children of each and the number of generated tokens kept beside.
+    """Immutable map of nodes by id. It also indexes children and counts generated tokens.
 
-    Ids are dense: node i is the i-th that was added. Immutable.
+    Ids are dense: node i is the i-th that was added.
     """
 
     __slots__ = ("_children", "_nodes", "_tokens")
@@ -104,8 +106,8 @@ class Nodes(Mapping[NodeId, "Node"]):
         self[node]
         return self._children[node]
 
-    def updated(self, changed: Iterable[Node]) -> Nodes:
-        """Add and replace nodes. Raises IndexError when an id leaves a gap."""
+    def update(self, changed: Iterable[Node]) -> Nodes:
+        """Return a copy with nodes added and replaced. Raises IndexError if an id leaves a gap."""
         changed = tuple(changed)
         size, tokens = len(self._nodes), self._tokens
         family: dict[int, tuple[NodeId, ...]] = {}
@@ -119,10 +121,8 @@ class Nodes(Mapping[NodeId, "Node"]):
                     siblings = self._children[node.parent] if known is None else known
                     family[node.parent] = (*siblings, node.id)
         made = Nodes()
-        made._nodes = self._nodes.updated((n.id, n) for n in changed)
-        made._children = (
-            self._children.updated(sorted(family.items())) if family else self._children
-        )
+        made._nodes = self._nodes.update((n.id, n) for n in changed)
+        made._children = self._children.update(sorted(family.items())) if family else self._children
         made._tokens = tokens
         return made
 

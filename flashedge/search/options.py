@@ -1,4 +1,4 @@
-"""What each strategy can be told beyond n and branching: names, kinds, ranges."""
+"""The options that single strategies have: names, kinds and ranges."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from flashedge.errors import RequestError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyOption:
-    """kind: int, float, bool or str. Numbers lie in [low, high]; texts are one of `choices`, any
-    non-empty text where there are none."""
-
     kind: type
+    """int, float, bool or str."""
     about: str
     low: float = 0
+    """Least number."""
     high: float = math.inf
+    """Largest number."""
     choices: tuple[str, ...] = ()
+    """Values of a str; empty allows any non-empty text."""
 
-    def checked(self, name: str, value: Any) -> Any:
-        """Raises RequestError."""
-        wanted, fits = self._wanted(), False
+    def check(self, name: str, value: Any) -> Any:
+        """Return the value, a float if the kind is. Raises RequestError if it doesn't fit."""
+        fits = False
         if self.kind is bool:
             fits = isinstance(value, bool)
         elif self.kind is str:
@@ -34,10 +35,12 @@ class StrategyOption:
             whole = self.kind is float or isinstance(value, int)
             fits = whole and math.isfinite(value) and self.low <= value <= self.high
         if not fits:
-            raise RequestError(f"option {name} is {value!r}; it must be {wanted}", param="options")
+            raise RequestError(
+                f"option {name} is {value!r}; it must be {self._describe()}", param="options"
+            )
         return float(value) if self.kind is float else value
 
-    def _wanted(self) -> str:
+    def _describe(self) -> str:
         if self.choices:
             return f"one of {', '.join(self.choices)}"
         if self.kind in (int, float):
@@ -57,13 +60,13 @@ def _float(about: str, low: float, high: float) -> StrategyOption:
 OPTIONS: Mapping[str, Mapping[str, StrategyOption]] = MappingProxyType(
     {
         "varying_granularity": {
-            "short_steps": _int("steps that are short", 0, 10_000),
-            "short_step_tokens": _int("longest of them", 1),
-            "long_step_tokens": _int("longest of the others", 1),
+            "short_steps": _int("number of short steps at the start", 0, 10_000),
+            "short_step_tokens": _int("longest short step", 1),
+            "long_step_tokens": _int("longest step after them", 1),
         },
         "rebase": {
-            "temperature": _float("of the softmax of rewards", 0.001, 1000.0),
-            "width": _int("paths of one tree, 0: all", 0),
+            "temperature": _float("temperature of the softmax of rewards", 0.001, 1000.0),
+            "width": _int("paths per tree; 0 puts all in one tree", 0),
         },
         "mcts": {
             "c": _float("weight of exploration in PUCT", 0.0, 1000.0),
@@ -72,14 +75,20 @@ OPTIONS: Mapping[str, Mapping[str, StrategyOption]] = MappingProxyType(
             ),
         },
         "probed_cot": {
-            "probe_tokens": _int("a probe after each so many tokens, 0: none", 0),
-            "suffix": StrategyOption(kind=str, about="what a probe says"),
+            "probe_tokens": _int("tokens between two probes; 0: no probes", 0),
+            "suffix": StrategyOption(
+                kind=str, about="text that a probe appends to ask for the answer"
+            ),
             "max_probe_tokens": _int("longest answer to a probe", 1, 4096),
-            "window": _int("probes that C_k is taken over", 1, 10_000),
-            "give_up_after": _int("probes after which an unsettled chain ends, 0: never", 0),
-            "give_up_below": _float("share of one answer that is unsettled", 0.0, 1.0),
-            "beside": StrategyOption(kind=bool, about="the chain goes on while a probe runs"),
-            "tv_epsilon": _float("measure the rule of App. E with this epsilon, 0: don't", 0, 0.99),
+            "window": _int("probes over which consistency is measured", 1, 10_000),
+            "give_up_after": _int("probes after which an unsettled chain ends; 0: never", 0),
+            "give_up_below": _float(
+                "a chain is unsettled while no answer has this share", 0.0, 1.0
+            ),
+            "beside": StrategyOption(kind=bool, about="the chain continues while a probe runs"),
+            "tv_epsilon": _float(
+                "epsilon of the stopping rule of App. E; 0: not measured", 0, 0.99
+            ),
             "tv_delta": _float("delta of that rule", 1e-9, 0.999),
         },
     }
@@ -87,12 +96,12 @@ OPTIONS: Mapping[str, Mapping[str, StrategyOption]] = MappingProxyType(
 
 
 def check_options(strategy: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a strategy, checked. Raises RequestError."""
+    """Return the options of a strategy with their values checked. Raises RequestError."""
     known = OPTIONS.get(strategy, {})
     for name in given:
         if name not in known:
-            said = f"it knows {', '.join(known)}" if known else "it has none"
+            hint = f"its options are {', '.join(known)}" if known else "it has no options"
             raise RequestError(
-                f"strategy {strategy} has no option {name!r}", hint=said, param="options"
+                f"strategy {strategy} has no option {name!r}", hint=hint, param="options"
             )
-    return {name: known[name].checked(name, value) for name, value in given.items()}
+    return {name: known[name].check(name, value) for name, value in given.items()}

@@ -1,4 +1,4 @@
-"""How the scores of a path's steps become one score of the path."""
+"""Turns the scores of a path's steps into one score of the path."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ AGGREGATES = tuple(_AGGREGATES)
 def aggregate(scores: Sequence[float], how: str) -> float:
     """scores: (num_steps,) in [0, 1], in the path's order -> one number in [0, 1].
 
-    `how` is last, min, prod or mean; a path without a score counts 0. Raises RequestError.
+    how: last, min, prod or mean. A path without a score gets 0. Raises RequestError.
     Ref: search-and-learn's `aggregate_scores` (mean is ours).
     """
     take = _AGGREGATES.get(how)

@@ -20,8 +20,8 @@ def mix64(*values: int) -> int:
 def child_seed(parent_seed: int, depth: int, index: int) -> int:
     """Seed of child `index` of a node at `depth`.
 
-    Child 0 keeps its parent's seed: with noise keyed by (seed, absolute position) it goes on
-    exactly as the parent would have gone on without a boundary. That is what makes speculation
-    past a boundary free (arXiv 2509.00195 §4.1).
+    Child 0 keeps its parent's seed. Noise is keyed by (seed, absolute position), so child 0
+    continues exactly as the parent would have without a boundary. This lets a draft continue past
+    the end of a step (arXiv 2509.00195 §4.1).
     """
     return parent_seed if index == 0 else mix64(parent_seed, depth, index)

@@ -1,4 +1,4 @@
-"""Where a step ends: after a blank line. One rule for text, token ids, engine and simulator."""
+"""A step ends after a blank line. One rule for text, token ids, engine and simulator."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _STEP = re.compile(r"\s*\S.*?(?:\n{2,}|\Z)", re.DOTALL)
 
 
 def split_steps(text: str) -> tuple[str, ...]:
-    """Cut after each run of newlines that holds a blank line; at least one step.
+    """Split after each run of newlines that contains a blank line. Returns at least one step.
 
-    Nothing is lost: `"".join(split_steps(text)) == text`. No step is blank, unless the whole text
-    is: blanks at the start belong to the first step, those at the end to the last one.
+    `"".join(split_steps(text)) == text`. No step is blank unless the whole text is: leading blanks
+    belong to the first step, trailing ones to the last.
     """
     steps = _STEP.findall(text)
     if not steps:
@@ -26,25 +26,25 @@ def split_steps(text: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundaryRule:
-    """Ends a step by token ids alone. Made once from a tokenizer; picklable, JSON-able.
-
-    holds: ids whose text holds a blank line; closes / opens: ids whose text ends / starts with a
-    newline, so that a pair of them holds one; blank: ids whose text is whitespace only.
-    """
+    """Detects the end of a step from token ids alone. Built once per tokenizer; can be pickled."""
 
     holds: frozenset[int]
+    """Ids whose text contains a blank line."""
     closes: frozenset[int]
+    """Ids whose text ends with a newline."""
     opens: frozenset[int]
+    """Ids whose text starts with a newline. After an id that closes, it makes a blank line."""
     blank: frozenset[int]
+    """Ids whose text is whitespace only."""
 
     @classmethod
     def from_decode(cls, decode: Callable[[int], str], vocab_size: int) -> BoundaryRule:
-        """Decode each id in [0, vocab_size) alone. Ids that decode to nothing never end a step."""
+        """Decode each id in [0, vocab_size) by itself."""
         return cls.from_texts(enumerate(map(decode, range(vocab_size))))
 
     @classmethod
     def from_texts(cls, texts: Iterable[tuple[int, str]]) -> BoundaryRule:
-        """From (id, text) pairs; ids that are left out never end a step."""
+        """From (id, text) pairs. Ids that are not listed never end a step."""
         newlines = [(token, text) for token, text in texts if "\n" in text]
         return cls(
             holds=frozenset(token for token, text in newlines if "\n\n" in text),
@@ -54,15 +54,17 @@ class BoundaryRule:
         )
 
     def ends_step(self, prev_id: int | None, token_id: int) -> bool:
-        """Whether `token_id` is the last of its step. prev_id: the one before it in the same
-        step, None for a step's first, which ends nothing while it is blank: a step is not empty.
+        """Whether `token_id` is the last of its step.
+
+        prev_id: the id before it in the same step, None for the first. A first id that is blank
+        ends nothing, since a step is not empty.
         """
         if prev_id is None:
             return token_id in self.holds and token_id not in self.blank
         return token_id in self.holds or (token_id in self.opens and prev_id in self.closes)
 
     def split_ids(self, token_ids: Sequence[int]) -> tuple[TokenIds, ...]:
-        """Cut after each id that ends a step; nothing is lost, no piece is empty."""
+        """Split after each id that ends a step. No id is lost and no piece is empty."""
         pieces: list[TokenIds] = []
         start = 0
         for at, token in enumerate(token_ids):

@@ -1,5 +1,4 @@
-"""What the searches share that decide after each step which paths go on, and with how many
-children."""
+"""What the searches share that prune and branch after every step."""
 
 from __future__ import annotations
 
@@ -15,25 +14,30 @@ from flashedge.types import Granularity, NodeId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepwise(LevelSearch):
-    """Levels of one step; a level is as wide as paths are missing, so no path is lost.
+    """A search whose levels are one step long. A level has one node for each path that is still to
+    be completed.
 
-    branching: children per kept path (search-and-learn calls it beam_width); max_step_tokens:
-    longest step; max_steps: depth of the last step, which runs to the end of the path.
-    Ref: arXiv 2509.00195 §3.1. Departures, for all of them: a path that ends is a completion and
-    the others share the remaining width; duplicates are dropped before keeping.
+    Ref: arXiv 2509.00195 §3.1. Departures: a path that ends counts as complete and the others
+    share the remaining width; duplicates are dropped before paths are kept.
     """
 
     branching: int = 4
+    """Children per kept path. search-and-learn calls it beam_width."""
     max_step_tokens: int = 256
+    """Longest step."""
     max_steps: int = 40
+    """Depth of the last step, which runs to the end of the path."""
 
     @abstractmethod
     def keep(self, state: LevelState, paths: Sequence[NodeId], width: int) -> Shares:
-        """Who goes on. paths: at least one, different, best first; their shares sum to `width`,
-        each at least 1; who is left out is pruned. Nobody: the search ends here."""
+        """Choose the paths to continue, with their numbers of children.
+
+        paths: at least one, all different, best first. The shares are at least 1 each and sum to
+        `width`. Paths without a share are pruned; an empty result ends the search.
+        """
 
     def family(self, state: LevelState, node: NodeId) -> int:
-        """Equal paths are duplicates within one family; here all are one."""
+        """Equal paths are duplicates if they share a family. Here all paths do."""
         return 0
 
     def step_tokens(self, depth: int) -> int:
@@ -41,63 +45,62 @@ class Stepwise(LevelSearch):
         return self.max_step_tokens
 
     def granularity(self, state: LevelState, node: NodeId) -> Granularity:
-        depth, room = state.tree[node].depth, state.room(node)
+        depth, room = state.tree[node].depth, state.remaining_tokens(node)
         if depth >= self.max_steps or room == 0:
             return NOTHING
         if depth == self.max_steps - 1:
             return Granularity(max_tokens=room, to_end=True)
         return Granularity(max_tokens=min(self.step_tokens(depth), room))
 
-    def ends(self, state: LevelState, node: NodeId) -> bool:
-        """Ended by the model, at the last step, or without room: there is nothing to decide."""
+    def ends_path(self, state: LevelState, node: NodeId) -> bool:
+        """Whether the model ended it, it is the last step, or no token fits."""
         at = state.tree[node]
         stopped = at.segment is not None and at.segment.finish.ends_path
-        return stopped or at.depth >= self.max_steps or state.room(node) == 0
+        return stopped or at.depth >= self.max_steps or state.remaining_tokens(node) == 0
 
-    def share(self, state: LevelState) -> int:
-        return min(self.branching, self.n - len(state.complete) - state.ended)
+    def max_children(self, state: LevelState) -> int:
+        return min(self.branching, self.n - len(state.complete) - state.num_ended)
 
     def decide(self, state: LevelState) -> Move:
-        """Complete, drop duplicates, keep some, prune the rest; then the next level or the
-        vote."""
-        state, unique = self.settle(state)
-        width = self.width_left(state)
+        """Settle the level, keep some paths, prune the rest; then start a level or vote."""
+        state, unique = self.settle_level(state)
+        width = self.remaining_width(state)
         shares = self.keep(state, unique, width) if unique and width else ()
         if not shares:
-            return self.exhausted(state)
+            return self.finish_tree(state)
         kept = {node for node, _ in shares}
         pruned = dict.fromkeys((n for n in unique if n not in kept), NodeStatus.PRUNED)
         state = replace(state, tree=state.tree.mark(pruned))
-        if state.over_budget:
+        if state.is_over_budget:
             return self.vote(state, cut_by=BUDGET)
         return self.proceed(state, shares)
 
-    def width_left(self, state: LevelState) -> int:
-        """Paths that those under way are to bring."""
+    def remaining_width(self, state: LevelState) -> int:
+        """Paths that the current tree has yet to complete."""
         return self.n - len(state.complete)
 
-    def exhausted(self, state: LevelState) -> Move:
-        """No path is left to go on with."""
+    def finish_tree(self, state: LevelState) -> Move:
+        """Continue when no path of the tree can be continued."""
         return self.vote(state)
 
-    def settle(self, state: LevelState) -> tuple[LevelState, tuple[NodeId, ...]]:
-        """Complete what ended, drop duplicates; the others, best first."""
-        ended = tuple(node for node in state.level if self.ends(state, node))
-        going = sorted(set(state.level).difference(ended))
+    def settle_level(self, state: LevelState) -> tuple[LevelState, tuple[NodeId, ...]]:
+        """Mark ended paths and duplicates. The second value: the other paths, best first."""
+        ended = tuple(node for node in state.level if self.ends_path(state, node))
+        unfinished = sorted(set(state.level).difference(ended))
         first: dict[tuple[int, str], NodeId] = {}
-        for node in going:
+        for node in unfinished:
             text = state.tree.path_text(node).strip()
             first.setdefault((self.family(state, node), text), node)
-        unique = sorted(first.values(), key=lambda node: (-self.score_of(state, node), node))
+        unique = sorted(first.values(), key=lambda node: (-self.path_score(state, node), node))
         tree = state.tree.mark(
-            dict.fromkeys(going, NodeStatus.DUPLICATE)
+            dict.fromkeys(unfinished, NodeStatus.DUPLICATE)
             | dict.fromkeys(unique, NodeStatus.ACTIVE)
             | dict.fromkeys(ended, NodeStatus.COMPLETE)
         )
         return replace(state, tree=tree, complete=(*state.complete, *ended)), tuple(unique)
 
 
-def evenly(paths: Sequence[NodeId], width: int) -> Shares:
-    """The width in equal shares, one more for the first ones."""
+def split_evenly(paths: Sequence[NodeId], width: int) -> Shares:
+    """Split the width into equal shares. The first paths get what is left over."""
     each, extra = divmod(width, len(paths))
     return tuple((node, each + (i < extra)) for i, node in enumerate(paths))

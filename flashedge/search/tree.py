@@ -15,11 +15,11 @@ ROOT = NodeId(0)
 
 
 class NodeStatus(StrEnum):
-    """A node's life. The only transitions are those of `_NEXT`."""
+    """The life cycle of a node. `_NEXT` holds the legal transitions."""
 
     GENERATING = "generating"
     GENERATED = "generated"
-    ACTIVE = "active"  # scored, in the running
+    ACTIVE = "active"  # scored, may be continued
     PRUNED = "pruned"
     DUPLICATE = "duplicate"  # same text as a sibling that was kept
     COMPLETE = "complete"  # the path ends here
@@ -42,39 +42,42 @@ _NEXT: Mapping[NodeStatus, frozenset[NodeStatus]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One segment of a path. `scores`: (num_steps,) in [0, 1], None until scored.
-
-    path_tokens: generated tokens from below the root through this segment, 0 until generated.
-    """
+    """One segment of a path."""
 
     id: NodeId
     parent: NodeId | None
     depth: int
     index: int
+    """Position among the children of `parent`."""
     seed: int
     status: NodeStatus
     segment: Segment | None = None
     scores: tuple[float, ...] | None = None
+    """(num_steps,) in [0, 1]. None until scored."""
     answer: str | None = None
+    """The representative of the path's answer cluster, once answers are grouped."""
     path_tokens: int = 0
+    """Generated tokens from the root through this segment. 0 until generated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
-    """All nodes of a run. Ids are handed out in the order of expansion, never of arrival."""
+    """All nodes of a run. Ids follow the order of expansion, never of arrival. Methods that change
+    something return a new tree."""
 
     nodes: Nodes = field(default_factory=Nodes)
 
     @classmethod
-    def rooted(cls, seed: int) -> Tree:
+    def from_seed(cls, seed: int) -> Tree:
+        """A tree that holds the root only."""
         root = Node(id=ROOT, parent=None, depth=0, index=0, seed=seed, status=NodeStatus.ACTIVE)
-        return cls(nodes=Nodes().updated((root,)))
+        return cls(nodes=Nodes().update((root,)))
 
     def __getitem__(self, node: NodeId) -> Node:
         return self.nodes[node]
 
     def expand(self, parent: NodeId, count: int) -> tuple[Tree, tuple[Node, ...]]:
-        """Add `count` children of `parent`, in GENERATING."""
+        """Add `count` children of `parent` with status GENERATING."""
         above = self.nodes[parent]
         first, offset = len(self.nodes), len(self.nodes.children(parent))
         made = tuple(
@@ -88,34 +91,35 @@ class Tree:
             )
             for i in range(count)
         )
-        return self._with(made), made
+        return self._replace(made), made
 
-    def generated(self, node: NodeId, segment: Segment) -> Tree:
-        moved = self._moved(node, NodeStatus.GENERATED)
-        above = self.nodes[moved.parent].path_tokens if moved.parent is not None else 0
+    def add_segment(self, node: NodeId, segment: Segment) -> Tree:
+        """Store what was generated for `node`. Raises ValueError unless it is GENERATING."""
+        generated = self._move(node, NodeStatus.GENERATED)
+        above = self.nodes[generated.parent].path_tokens if generated.parent is not None else 0
         total = above + len(segment.token_ids)
-        return self._with((replace(moved, segment=segment, path_tokens=total),))
+        return self._replace((replace(generated, segment=segment, path_tokens=total),))
 
     def mark(self, changes: Mapping[NodeId, NodeStatus]) -> Tree:
         """Move nodes to new statuses. Raises ValueError on an illegal move, changing nothing."""
-        return self._with(tuple(self._moved(n, s) for n, s in changes.items()))
+        return self._replace(tuple(self._move(n, s) for n, s in changes.items()))
 
-    def scored(self, node: NodeId, scores: tuple[float, ...]) -> Tree:
-        return self._with((replace(self.nodes[node], scores=scores),))
+    def set_scores(self, node: NodeId, scores: tuple[float, ...]) -> Tree:
+        return self._replace((replace(self.nodes[node], scores=scores),))
 
-    def answered(self, answers: Mapping[NodeId, str | None]) -> Tree:
-        return self._with(tuple(replace(self.nodes[n], answer=a) for n, a in answers.items()))
+    def set_answers(self, answers: Mapping[NodeId, str | None]) -> Tree:
+        return self._replace(tuple(replace(self.nodes[n], answer=a) for n, a in answers.items()))
 
-    # ------------------------------------------------------------ reading
+    # ------------------------------------------------------------ paths
 
     def path(self, node: NodeId) -> tuple[Node, ...]:
-        """Nodes from below the root down to `node`."""
-        found: list[Node] = []
+        """Nodes from the first one below the root to `node`."""
+        nodes: list[Node] = []
         at: NodeId | None = node
         while at is not None and at != ROOT:
-            found.append(self.nodes[at])
+            nodes.append(self.nodes[at])
             at = self.nodes[at].parent
-        return tuple(reversed(found))
+        return tuple(reversed(nodes))
 
     def children(self, node: NodeId) -> tuple[Node, ...]:
         return tuple(self.nodes[child] for child in self.nodes.children(node))
@@ -131,7 +135,7 @@ class Tree:
         return tuple(s for n in self.path(node) if n.segment for s in n.segment.steps)
 
     def path_scores(self, node: NodeId) -> tuple[float, ...]:
-        """Scores of all steps of the path that are scored."""
+        """Scores of the path's steps, as far as they are scored."""
         return tuple(s for n in self.path(node) if n.scores is not None for s in n.scores)
 
     @property
@@ -141,11 +145,11 @@ class Tree:
 
     # ------------------------------------------------------------ inner
 
-    def _moved(self, node: NodeId, to: NodeStatus) -> Node:
+    def _move(self, node: NodeId, to: NodeStatus) -> Node:
         at = self.nodes[node]
         if to not in _NEXT[at.status]:
             raise ValueError(f"node {node}: {at.status} -> {to} is not a legal move")
         return replace(at, status=to)
 
-    def _with(self, changed: tuple[Node, ...]) -> Tree:
-        return Tree(nodes=self.nodes.updated(changed))
+    def _replace(self, changed: tuple[Node, ...]) -> Tree:
+        return Tree(nodes=self.nodes.update(changed))

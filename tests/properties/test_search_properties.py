@@ -216,7 +216,7 @@ def test_vector_is_a_list_that_never_changes(batches: list[list[tuple[int, int]]
             index = min(index, len(model))
             changes.append((index, item))
             model[index : index + 1] = [item]
-        vector = vector.updated(changes)
+        vector = vector.update(changes)
         assert list(vector) == model
         assert len(vector) == len(model)
         assert list(before) == kept
@@ -225,7 +225,7 @@ def test_vector_is_a_list_that_never_changes(batches: list[list[tuple[int, int]]
 @given(st.lists(st.tuples(st.integers(0, 400), st.integers(1, 5)), max_size=60))
 @settings(max_examples=50, deadline=None)
 def test_tree_knows_its_children(expansions: list[tuple[int, int]]) -> None:
-    tree = Tree.rooted(1)
+    tree = Tree.from_seed(1)
     for parent, count in expansions:
         tree, made = tree.expand(NodeId(parent % len(tree.nodes)), count)
         assert [n.id for n in made] == list(range(len(tree.nodes) - count, len(tree.nodes)))

@@ -95,7 +95,7 @@ def test_the_width_is_met_exactly(
             if command.parent != ROOT and run.tree[command.parent].depth == (
                 run.tree[other.parent].depth
             ):
-                mine, its = (search.score_of(state, c.parent) for c in (command, other))
+                mine, its = (search.path_score(state, c.parent) for c in (command, other))
                 assert mine <= its or len(command.children) >= len(other.children)
 
 

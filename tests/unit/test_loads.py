@@ -22,12 +22,12 @@ def grown(tree: Tree, node: int, tokens: int) -> Tree:
         steps=("x",),
         finish=FinishReason.BOUNDARY,
     )
-    done = tree.generated(NodeId(node), segment)
+    done = tree.add_segment(NodeId(node), segment)
     return done.mark({NodeId(node): NodeStatus.ACTIVE})
 
 
 def test_the_first_level_shares_its_prompt() -> None:
-    tree, _ = Tree.rooted(1).expand(ROOT, 4)
+    tree, _ = Tree.from_seed(1).expand(ROOT, 4)
     load = estimate_load(tree, 50, STEP)
     expected = Workload(paths=4, context_tokens=50, live_tokens=50, step_tokens=FIRST_STEP_TOKENS)
     assert load == expected
@@ -40,7 +40,7 @@ def test_the_first_level_shares_its_prompt() -> None:
 
 
 def test_shared_ancestors_count_once_and_dead_branches_not_at_all() -> None:
-    tree, _ = Tree.rooted(1).expand(ROOT, 3)
+    tree, _ = Tree.from_seed(1).expand(ROOT, 3)
     for node, tokens in ((1, 10), (2, 20), (3, 90)):
         tree = grown(tree, node, tokens)
     assert estimate_load(tree, 50, STEP) is None
@@ -53,7 +53,7 @@ def test_shared_ancestors_count_once_and_dead_branches_not_at_all() -> None:
 
 
 def test_a_path_that_still_grows_counts_beside_a_new_one() -> None:
-    tree, _ = Tree.rooted(1).expand(ROOT, 2)
+    tree, _ = Tree.from_seed(1).expand(ROOT, 2)
     tree = grown(tree, 1, 10)
     tree, _ = tree.expand(NodeId(1), 1)
     load = estimate_load(tree, 50, STEP)

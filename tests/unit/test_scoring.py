@@ -33,9 +33,9 @@ def test_a_run_may_ask_for_each() -> None:
 
 
 def finished(*paths: tuple[str | None, float]) -> tuple[Tree, tuple[NodeId, ...]]:
-    tree, made = Tree.rooted(1).expand(ROOT, len(paths))
+    tree, made = Tree.from_seed(1).expand(ROOT, len(paths))
     for node, (answer, score) in zip(made, paths, strict=True):
-        tree = tree.scored(node.id, (score,)).answered({node.id: answer})
+        tree = tree.set_scores(node.id, (score,)).set_answers({node.id: answer})
     return tree, tuple(n.id for n in made)
 
 

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flashedge.search.level_state import LevelState, Shares
-from flashedge.search.stepwise import Stepwise, evenly
+from flashedge.search.stepwise import Stepwise, split_evenly
 from flashedge.types import NodeId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BeamSearch(Stepwise):
-    """The best width / branching paths go on, with equal shares of the width.
+    """Keep the best width / branching paths, with equal shares of the width.
 
     Ref: search-and-learn's `beam_search`; arXiv 2509.00195 §3.1.
     """
@@ -23,4 +23,4 @@ class BeamSearch(Stepwise):
 
     def keep(self, state: LevelState, paths: Sequence[NodeId], width: int) -> Shares:
         num_kept = -(-width // self.branching)
-        return evenly(paths[:num_kept], width)
+        return split_evenly(paths[:num_kept], width)

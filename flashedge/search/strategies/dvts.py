@@ -1,4 +1,4 @@
-"""Diverse verifier tree search: independent subtrees, in each the best path goes on."""
+"""Diverse verifier tree search: independent subtrees, each continued from its best path."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from flashedge.types import NodeId
 class Dvts(Stepwise):
     """n / branching subtrees of `branching` paths each (the last may have fewer).
 
-    The root's children 0 … branching-1 found the first subtree, the next ones the second. A
-    subtree never takes width from another: it ends with its own share of paths.
+    The root's children 0 … branching-1 start the first subtree, the next ones the second. A
+    subtree never takes width from another: it completes its own share of paths.
     Ref: search-and-learn's `dvts`; arXiv 2509.00195 §3.1 (diverse selection).
-    Departures: a subtree goes on with what is missing after a path ends; a path that is also in
-    an older subtree is no duplicate.
+    Departures: after a path ends, its subtree continues with the remaining width; a path that
+    equals one of another subtree is no duplicate.
     """
 
     @property
@@ -27,7 +27,7 @@ class Dvts(Stepwise):
         return "dvts"
 
     def subtree(self, state: LevelState, node: NodeId) -> int:
-        """Number of the subtree that `node` is in."""
+        """Index of the subtree of `node`."""
         return state.tree.path(node)[0].index // self.branching
 
     def keep(self, state: LevelState, paths: Sequence[NodeId], width: int) -> Shares:

@@ -13,8 +13,8 @@ from flashedge.types import NodeId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DynamicBranching(Stepwise):
-    """As many paths are kept as in beam search; each has one child, and the rest of the width
-    goes in proportion to the scores.
+    """Keep as many paths as beam search. Each gets one child, and the rest of the width is split
+    in proportion to the scores.
 
     Ref: arXiv 2509.00195 §3.1 and Fig. 11 ("each beam branches proportionally to its verifier
     score"). Departure: shares are rounded so that the width is met exactly.
@@ -26,9 +26,9 @@ class DynamicBranching(Stepwise):
 
     def keep(self, state: LevelState, paths: Sequence[NodeId], width: int) -> Shares:
         kept = paths[: -(-width // self.branching)]
-        weights = [max(0.0, self.score_of(state, node)) for node in kept]
+        weights = [max(0.0, self.path_score(state, node)) for node in kept]
         return tuple(zip(kept, apportion(weights, width, least=1), strict=True))
 
-    def share(self, state: LevelState) -> int:
-        """A path that scores well may get nearly all of the width."""
-        return self.n - len(state.complete) - state.ended
+    def max_children(self, state: LevelState) -> int:
+        """A path with a high score may get nearly all of the width."""
+        return self.n - len(state.complete) - state.num_ended

@@ -1,4 +1,4 @@
-"""Monte Carlo tree search that keeps its simulations' nodes; rollouts one after the other."""
+"""Monte Carlo tree search that keeps the nodes of its simulations. Rollouts run one by one."""
 
 from __future__ import annotations
 
@@ -16,30 +16,31 @@ from flashedge.types import NodeId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mcts(Stepwise):
-    """n rollouts. One rollout: PUCT leads from the root to a leaf; the leaf gets `branching`
-    children, the one of highest reward is expanded next, until a path ends; its score is counted
-    at every node of it.
+    """A rollout descends from the root to a leaf by PUCT. It gives the leaf `branching` children
+    and continues with the child of highest reward until a path ends. The path's score counts at
+    all of its nodes.
 
-    aggregate: how a trajectory's step scores become its reward (prod in the paper); c: weight of
-    exploration; prior: logprob or uniform. Visit counts and values are not stored: they follow
-    from `LevelState.rollouts`. Levels are the expansions of single nodes.
+    A level is the expansion of one node. Visit counts and values are not stored: they follow from
+    `LevelState.rollouts`. The reward of a path is its aggregate (prod in the paper).
     Ref: arXiv 2604.00510 App. A (node-reusing MCTS); arXiv 2412.20993 App. A.
-    Departures: a child without a visit counts with the reward that the verifier gave it, not 0; an
-    ended path is rolled out once at most, and siblings of a trajectory that also ended take part in
-    the choice; a tree without an open leaf ends the search before n rollouts.
+    Departures: an unvisited child has the verifier's reward as its value, not 0; a finished path is
+    rolled out at most once; finished siblings of a trajectory take part in the choice; the search
+    ends before n rollouts if no leaf is open.
     """
 
     c: float = 1.0
+    """Weight of exploration."""
     prior: str = "logprob"
+    """Prior of a child: logprob or uniform."""
 
     @property
     def name(self) -> str:
         return "mcts"
 
-    def first(self, state: LevelState) -> int:
+    def initial_width(self, state: LevelState) -> int:
         return self.branching
 
-    def share(self, state: LevelState) -> int:
+    def max_children(self, state: LevelState) -> int:
         return self.branching
 
     def family(self, state: LevelState, node: NodeId) -> int:
@@ -48,42 +49,42 @@ class Mcts(Stepwise):
         return parent
 
     def keep(self, state: LevelState, paths: Sequence[NodeId], width: int) -> Shares:
-        """The simulation's next step: the best child. None is pruned, no width is met."""
+        """Continue the rollout from the best child. No path is pruned."""
         return ((paths[0], self.branching),)
 
     def decide(self, state: LevelState) -> Move:
-        """Go on with the best new child; where it ended, the rollout is over."""
-        state, unique = self.settle(state)
+        """Continue from the best new child. If its path ended, the rollout is over."""
+        state, unique = self.settle_level(state)
         best = min(
             (n for n in state.level if state.tree[n].status is not NodeStatus.DUPLICATE),
-            key=lambda node: (-self.score_of(state, node), node),
+            key=lambda node: (-self.path_score(state, node), node),
         )
         ended = state.tree[best].status is NodeStatus.COMPLETE
         if ended:
             state = replace(state, rollouts=(*state.rollouts, best))
             if len(state.rollouts) == self.n:
                 return self.resume(state)
-        if state.over_budget:
+        if state.is_over_budget:
             return self.vote(state, cut_by=BUDGET)
-        return self.proceed(state) if ended else self._expand(state, self.keep(state, unique, 0))
+        return self.proceed(state) if ended else self.expand(state, self.keep(state, unique, 0))
 
     def resume(self, state: LevelState) -> Move:
-        """Begin the next rollout; those that lead to a path that has ended need no work."""
+        """Start the next rollout. Those that reach a finished path need no work."""
         while len(state.rollouts) < self.n:
             leaf = self.select(state)
             if leaf is None:
                 break
             if state.tree[leaf].status is NodeStatus.ACTIVE:
-                return self._expand(state, ((leaf, self.branching),))
+                return self.expand(state, ((leaf, self.branching),))
             state = replace(state, rollouts=(*state.rollouts, leaf))
             if len(state.rollouts) == self.n:
                 break
-            state = self.note(state)
-            if self.asks(state):
+            state = self.remember_checkpoint(state)
+            if self.is_policy_due(state):
                 if state.clustered != state.complete:
                     return self.proceed(state)
-                state, goes_on = self.consult(state)
-                if not goes_on:
+                state, continues = self.consult(state)
+                if not continues:
                     return self.finish(state)
         tree = state.tree
         unopened = [
@@ -99,7 +100,7 @@ class Mcts(Stepwise):
     def progress(self, state: LevelState) -> int:
         return len(state.rollouts)
 
-    def counted(self, state: LevelState) -> Sequence[NodeId]:
+    def measured_paths(self, state: LevelState) -> Sequence[NodeId]:
         return state.rollouts or state.complete
 
     def reward(self, rewards: Iterable[float]) -> float | None:
@@ -108,52 +109,52 @@ class Mcts(Stepwise):
     # ------------------------------------------------------------ selection
 
     def visits(self, state: LevelState) -> Mapping[NodeId, int]:
-        """N: rollouts through each node, the root included."""
-        counted = Counter(node.id for end in state.rollouts for node in state.tree.path(end))
-        counted[ROOT] = len(state.rollouts)
-        return counted
+        """N: rollouts through each node, including the root."""
+        visits = Counter(node.id for end in state.rollouts for node in state.tree.path(end))
+        visits[ROOT] = len(state.rollouts)
+        return visits
 
     def values(self, state: LevelState) -> Mapping[NodeId, float]:
         """Sum of the rewards of the rollouts through each node."""
         total: dict[NodeId, float] = {}
         for end in state.rollouts:
-            reward = self.score_of(state, end)
+            reward = self.path_score(state, end)
             for node in state.tree.path(end):
                 total[node.id] = total.get(node.id, 0.0) + reward
         return total
 
     def select(self, state: LevelState) -> NodeId | None:
-        """The leaf that PUCT leads to, ties to the older child; None when no leaf is open."""
+        """Descend by PUCT to a leaf, ties to the older child. None if no leaf is open."""
         tree, visits, values = state.tree, self.visits(state), self.values(state)
-        is_open = self._open(state)
+        is_open = self._find_open(state)
         node = ROOT
         if not is_open[ROOT]:
             return None
         while children := tree.children(node):
-            known = [c for c in children if c.status is not NodeStatus.DUPLICATE]
-            segments = [c.segment for c in known if c.segment is not None]
+            unique = [c for c in children if c.status is not NodeStatus.DUPLICATE]
+            segments = [c.segment for c in unique if c.segment is not None]
             uniform = self.prior == "uniform"
-            priors = uniform_priors(len(known)) if uniform else logprob_priors(segments)
+            priors = uniform_priors(len(unique)) if uniform else logprob_priors(segments)
             ranked: list[tuple[float, NodeId]] = []
-            for child, prior in zip(known, priors, strict=True):
+            for child, prior in zip(unique, priors, strict=True):
                 n = visits.get(child.id, 0)
-                q = values[child.id] / n if n else self.score_of(state, child.id)
+                q = values[child.id] / n if n else self.path_score(state, child.id)
                 rank = puct(q, prior, visits=n, parent_visits=visits.get(node, 0), c=self.c)
                 if is_open[child.id]:
                     ranked.append((-rank, child.id))
             node = min(ranked)[1]
         return node
 
-    def _open(self, state: LevelState) -> Mapping[NodeId, bool]:
-        """Whether a node is, or leads to, a leaf that a rollout can still go to."""
-        rolled = set(state.rollouts)
-        found: dict[NodeId, bool] = {}
+    def _find_open(self, state: LevelState) -> Mapping[NodeId, bool]:
+        """For each node: whether it is, or leads to, a leaf that a rollout can still reach."""
+        rolled_out = set(state.rollouts)
+        is_open: dict[NodeId, bool] = {}
         for node in reversed(tuple(state.tree.nodes.values())):  # children come after parents
             children = state.tree.children(node.id)
             if children:
-                found[node.id] = any(found[c.id] for c in children)
+                is_open[node.id] = any(is_open[c.id] for c in children)
             elif node.status is NodeStatus.COMPLETE:
-                found[node.id] = node.id not in rolled
+                is_open[node.id] = node.id not in rolled_out
             else:
-                found[node.id] = node.status is NodeStatus.ACTIVE
-        return found
+                is_open[node.id] = node.status is NodeStatus.ACTIVE
+        return is_open

@@ -1,4 +1,4 @@
-"""One chain of thought that is asked for its answer as it goes, and ends when that is settled."""
+"""One chain of thought with probes: it ends once the probes agree on an answer."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from flashedge.certainty.consistency import (
     is_unsettled,
     pick_settled_answer,
 )
-from flashedge.certainty.history import CONSISTENCY, TV, Checkpoint, History
+from flashedge.certainty.history import CONSISTENCY, TV, Checkpoint
 from flashedge.certainty.policies import Policy, Reason
 from flashedge.certainty.tv_stopping import has_settled, min_probes
 from flashedge.search.base import (
     Child,
     Cluster,
     Clustered,
-    Command,
     Expand,
     Finish,
     Generated,
@@ -33,72 +32,44 @@ from flashedge.search.base import (
 )
 from flashedge.search.level_state import BUDGET, NOTHING, Phase
 from flashedge.search.seeds import mix64
+from flashedge.search.strategies.probed_state import Move, ProbedState
 from flashedge.search.tree import ROOT, NodeStatus, Tree
 from flashedge.types import Granularity, Limits, NodeId, Problem, Segment, Vote
 
 SUFFIX = "\n\nOh, I suddenly got the answer to the whole problem. Final Answer: \\boxed{"
-_PROBE = 1 << 32  # no child index comes that far
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProbedState:
-    """leaf: the newest node; probe: the node whose probe is out; answers: (k,) probed answers,
-    each as its cluster's first member, None where there was none or it was in doubt; asked: the
-    checkpoints at which the policy was asked; ask_at: the number of probes at which it is asked next.
-    """
-
-    tree: Tree
-    limits: Limits
-    phase: Phase = Phase.GENERATE
-    leaf: NodeId = ROOT
-    probe: NodeId | None = None
-    answers: tuple[str | None, ...] = ()
-    history: History = ()
-    asked: History = ()
-    ask_at: int = 1
-    cut_by: str | None = None
-
-    @property
-    def over_budget(self) -> bool:
-        budget = self.limits.token_budget
-        return budget is not None and self.tree.committed_tokens >= budget
-
-    @property
-    def room(self) -> int:
-        return max(0, self.limits.max_path_tokens - self.tree[self.leaf].path_tokens)
-
-
-Move = tuple[ProbedState, tuple[Command, ...]]
+_PROBE = 1 << 32  # a seed index that no child has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProbedCot:
     """Chain of thought with probe-in-the-middle.
 
-    probe_tokens: T, a probe after each T tokens of the chain, 0 for none; suffix: what a probe
-    says; max_probe_tokens: longest answer to it; window: w of C_k; policy: when C_k ends the chain
-    (progress: probes); give_up_after, give_up_below: see `consistency.is_unsettled` (0: never);
-    beside: the next segment is generated while its predecessor's probe runs, so an exit wastes
-    up to T tokens; without it an exit wastes none and each probe is waited for; tv_epsilon,
-    tv_delta: with an epsilon above 0 the rule of App. E is measured too (see `tv_stopping`).
-
-    The chain is child 0 of child 0 …, which keeps the root's noise: its tokens are those of a
-    chain without probes. A node's segment and the probe before it are one level: both are waited
-    for, so the order of arrival changes nothing.
-    Ref: arXiv 2412.20993 §2.1, App. E. Departures: probed answers are equal by spelling
-    (`decide_equal`), mathematics is not asked; a chain that ends without an answer of its own
-    answers what its last probes said; a chain that ends in a level does so whatever its probe says.
+    The chain is child 0 of child 0 …, which keeps the root's noise, so its tokens are those of a
+    chain without probes. A node's segment and the probe before it form one level. The search waits
+    for both, so the order of arrival changes nothing.
+    Ref: arXiv 2412.20993 §2.1, App. E. Departures: probed answers are compared without mathematics
+    (`decide_equal`); a chain that ends without an answer of its own takes that of its last probes;
+    a chain that ends in a level does so whatever its probe says.
     """
 
     probe_tokens: int = 64
+    """T: a probe after every T tokens of the chain. 0 disables probes."""
     suffix: str = SUFFIX
+    """Text that a probe appends to ask for the answer."""
     max_probe_tokens: int = 32
+    """Longest answer to a probe."""
     window: int = 3
+    """w of the consistency C_k."""
     policy: Policy | None = None
+    """When C_k ends the chain. Its progress counts probes."""
     give_up_after: int = 0
+    """Probes after which an unsettled chain ends; 0 never. See `is_unsettled`."""
     give_up_below: float = 0.3
     beside: bool = True
+    """Generate the next segment while the probe runs, so an exit wastes up to T tokens. Otherwise
+    the chain waits for each probe."""
     tv_epsilon: float = 0.0
+    """Above 0, the rule of App. E is measured too. See `tv_stopping`."""
     tv_delta: float = 0.05
 
     @property
@@ -117,16 +88,16 @@ class ProbedCot:
 
     def start(self, problem: Problem, seed: int, limits: Limits) -> Move:
         ask_at = 1 if self.policy is None else self.policy.allot((), self.cap(limits)).more
-        return self._expand(ProbedState(tree=Tree.rooted(seed), limits=limits, ask_at=ask_at))
+        return self._expand(ProbedState(tree=Tree.from_seed(seed), limits=limits, ask_at=ask_at))
 
     def tell(self, state: ProbedState, result: Result) -> Move:
         match result:
             case Generated(node=node, segment=segment):
-                return self._generated(state, node, segment)
+                return self._receive_segment(state, node, segment)
             case ProbeResult(node=node, text=text):
-                return self._probed(state, node, text)
+                return self._receive_probe(state, node, text)
             case Clustered():
-                return self._clustered(state, result)
+                return self._receive_clusters(state, result)
             case Scored():
                 return state, ()
             case _:
@@ -150,12 +121,12 @@ class ProbedCot:
         if state.leaf == ROOT:
             done = replace(state, phase=Phase.DONE)
             return done, (Finish(choice=ROOT, answer=None, votes=()),)
-        return self._conclude(state)
+        return self._group_answer(state)
 
     def lookahead(self, state: ProbedState, node: NodeId) -> Lookahead:
         at = state.tree[node]
         family = state.tree.children(node)
-        over = state.phase is not Phase.GENERATE or node != state.leaf or state.over_budget
+        over = state.phase is not Phase.GENERATE or node != state.leaf or state.is_over_budget
         if not family and (over or (at.segment is not None and self._ends(state))):
             return Lookahead(granularity=NOTHING, seeds=(), terminal=True)
         above = replace(state, leaf=node)
@@ -165,45 +136,45 @@ class ProbedCot:
 
     # ------------------------------------------------------------ inner
 
-    def _generated(self, state: ProbedState, node: NodeId, segment: Segment) -> Move:
+    def _receive_segment(self, state: ProbedState, node: NodeId, segment: Segment) -> Move:
         at = state.tree.nodes.get(node)
         if at is None or at.status is not NodeStatus.GENERATING:
             return state, ()
-        return self._decide(replace(state, tree=state.tree.generated(node, segment)))
+        return self._decide(replace(state, tree=state.tree.add_segment(node, segment)))
 
-    def _probed(self, state: ProbedState, node: NodeId, text: str) -> Move:
+    def _receive_probe(self, state: ProbedState, node: NodeId, text: str) -> Move:
         if state.probe is None or state.probe != node:
             return state, ()
-        said = None if hesitates(text) else extract_answer(self.suffix + text)
+        answer = None if hesitates(text) else extract_answer(self.suffix + text)
         answers = group_by_first_match(
-            (*state.answers, said), lambda a, b: decide_equal(a, b) is True
+            (*state.answers, answer), lambda a, b: decide_equal(a, b) is True
         )
         return self._decide(replace(state, probe=None, answers=answers))
 
     def _decide(self, state: ProbedState) -> Move:
-        """What follows once the newest segment and the probe before it are both in."""
+        """Continue once the newest segment and the probe before it have both arrived."""
         leaf = state.tree[state.leaf]
         if state.probe is not None or leaf.status is NodeStatus.GENERATING:
             return state, ()
         if len(state.answers) > len(state.history):
-            state = self._judged(state)
-        made = leaf.status is NodeStatus.GENERATED
-        ended = made and self._ends(state)
-        if made:
+            state = self._judge_probe(state)
+        generated = leaf.status is NodeStatus.GENERATED
+        ended = generated and self._ends(state)
+        if generated:
             to = NodeStatus.COMPLETE if ended else NodeStatus.ACTIVE
             state = replace(state, tree=state.tree.mark({leaf.id: to}))
         if ended:
-            return self._conclude(replace(state, cut_by=None))
-        if state.over_budget and state.cut_by is None:
+            return self._group_answer(replace(state, cut_by=None))
+        if state.is_over_budget and state.cut_by is None:
             state = replace(state, cut_by=BUDGET)
         if state.cut_by is not None:
-            return self._conclude(state)
-        if not made:  # its probe was waited for
+            return self._group_answer(state)
+        if not generated:  # the chain waited for the probe
             return self._expand(state)
-        return self._ask(state)
+        return self._probe(state)
 
-    def _ask(self, state: ProbedState) -> Move:
-        """Probe the newest node, and go on beside it if told so."""
+    def _probe(self, state: ProbedState) -> Move:
+        """Probe the newest node. If `beside` is set, continue the chain meanwhile."""
         leaf = state.tree[state.leaf]
         probe = Probe(
             node=leaf.id,
@@ -219,21 +190,21 @@ class ProbedCot:
 
     def _expand(self, state: ProbedState) -> Move:
         bound = self._granularity(state)
-        tree, (made,) = state.tree.expand(state.leaf, 1)
-        child = Child(node=made.id, seed=made.seed)
+        tree, (node,) = state.tree.expand(state.leaf, 1)
+        child = Child(node=node.id, seed=node.seed)
         command = Expand(parent=state.leaf, children=(child,), granularity=bound)
-        return replace(state, tree=tree, leaf=made.id), (command,)
+        return replace(state, tree=tree, leaf=node.id), (command,)
 
-    def _conclude(self, state: ProbedState) -> Move:
+    def _group_answer(self, state: ProbedState) -> Move:
         return replace(state, phase=Phase.CLUSTER), (Cluster(nodes=(state.leaf,)),)
 
-    def _clustered(self, state: ProbedState, result: Clustered) -> Move:
+    def _receive_clusters(self, state: ProbedState, result: Clustered) -> Move:
         if state.phase is not Phase.CLUSTER or result.answers.keys() != {state.leaf}:
             return state, ()
         own, probed = result.answers[state.leaf], pick_settled_answer(state.answers, self.window)
         stopped = state.cut_by in (Reason.CERTAINTY, Reason.NON_CONVERGENCE)
         answer = (probed or own) if stopped else (own or probed)
-        tree = state.tree.answered({state.leaf: answer})
+        tree = state.tree.set_answers({state.leaf: answer})
         votes = () if answer is None else (Vote(answer=answer, weight=1.0, count=1),)
         finish = Finish(choice=state.leaf, answer=answer, votes=votes, cut_by=state.cut_by)
         return replace(state, tree=tree, phase=Phase.DONE), (finish,)
@@ -241,21 +212,21 @@ class ProbedCot:
     # ------------------------------------------------------------ measures
 
     def _granularity(self, state: ProbedState) -> Granularity:
-        room = state.room
+        room = state.remaining_tokens
         tokens = min(self.probe_tokens, room) if self.probe_tokens else room
         return Granularity(max_tokens=tokens, to_end=True)
 
     def _ends(self, state: ProbedState) -> bool:
         segment = state.tree[state.leaf].segment
-        return state.room == 0 or (segment is not None and segment.finish.ends_path)
+        return state.remaining_tokens == 0 or (segment is not None and segment.finish.ends_path)
 
     def cap(self, limits: Limits) -> int:
-        """Most probes that a chain can come to."""
+        """Most probes that a chain can have."""
         return max(1, limits.max_path_tokens // max(1, self.probe_tokens))
 
-    def _judged(self, state: ProbedState) -> ProbedState:
-        """Take the newest probe into account; `cut_by` is set when it ends the chain."""
-        checkpoint = self._checkpoint(state)
+    def _judge_probe(self, state: ProbedState) -> ProbedState:
+        """Take a checkpoint of the newest probe, and set `cut_by` if it ends the chain."""
+        checkpoint = self._take_checkpoint(state)
         state = replace(state, history=(*state.history, checkpoint))
         if self.policy is None:
             return state
@@ -270,7 +241,7 @@ class ProbedCot:
             return replace(state, cut_by=str(Reason.NON_CONVERGENCE))
         return state
 
-    def _checkpoint(self, state: ProbedState) -> Checkpoint:
+    def _take_checkpoint(self, state: ProbedState) -> Checkpoint:
         answers, measures = state.answers, {}
         agreed = consistency(answers, self.window)
         if agreed is not None:
@@ -290,7 +261,7 @@ class ProbedCot:
         )
 
     def _answer_at(self, state: ProbedState) -> str | None:
-        """What the chain would say if this checkpoint ended it; one that has ended speaks first."""
+        """The answer if the chain ended here. A chain that has ended prefers its own answer."""
         leaf = state.tree[state.leaf]
         own = extract_answer(state.tree.path_text(state.leaf))
         probed = pick_settled_answer(state.answers, self.window)

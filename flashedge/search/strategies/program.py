@@ -1,12 +1,12 @@
-"""A user's own reasoning program as a search: two functions, everything else is ours.
+"""A user's own reasoning program as a search.
 
-Write a class with the two methods of `ReasoningProgram` and name it in your package's metadata:
+Write a class with the two methods of `ReasoningProgram` and register it in your package:
 
     [project.entry-points."flashedge.strategies"]
     my_way = "my_package:MyWay"
 
-Then `flashedge solve --strategy my_way` finds it by that name. It is made anew for each run, with
-the run's `options` as keyword arguments, and must be pure: all state is in the tree.
+Then `flashedge solve --strategy my_way` finds it by that name. Each run creates a new object, with
+the run's `options` as keyword arguments. The methods must be pure: all state is in the tree.
 """
 
 from __future__ import annotations
@@ -24,57 +24,64 @@ from flashedge.types import NodeId
 
 
 class ReasoningProgram(Protocol):
-    """Ref: arXiv 2412.20993 App. D.1 (`execute`, `update_certindex`; the progress is the number of
-    finished paths, the state the tree). Departure: both are pure functions, called by the search,
-    so that a program is driven, cut and replayed like any other algorithm."""
+    """Decides which paths continue, and how certain the run is.
+
+    Ref: arXiv 2412.20993 App. D.1 (`execute`, `update_certindex`; its knob is the number of
+    finished paths). Departure: both are pure functions that the search calls, so a program is
+    driven, stopped and replayed like any other strategy.
+    """
 
     def execute(self, tree: Tree, paths: Sequence[NodeId], width: int) -> Mapping[NodeId, int]:
-        """Which of `paths` go on, with how many children each; {} ends the run.
+        """Choose the paths to continue, with their numbers of children. {} ends the run.
 
-        paths: at least one, scored, unfinished, different, best first. The numbers are at least 1
-        and sum to `width` at most (the paths that may still be completed).
+        paths: at least one, all scored, unfinished and different, best first. The numbers are at
+        least 1 and sum to at most `width`, the paths that may still be completed.
         """
         ...
 
     def update_certainindex(self, tree: Tree, finished: Sequence[NodeId]) -> float | None:
-        """How sure the program is, in [0, 1], at a checkpoint; None: it can't tell. finished:
-        the paths that ended; their answers (as representatives of clusters) are in the tree."""
+        """Certainty at a checkpoint, in [0, 1]; None if the program can't tell.
+
+        finished: the paths that ended. Their answers, as representatives of clusters, are in the
+        tree.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramSearch(Stepwise):
-    """Drives a program step by step. label: the name it was found by; `branching` is not used."""
+    """Drives a program step by step. `branching` is not used."""
 
     program: ReasoningProgram
     label: str
+    """The name under which the program is registered."""
 
     @property
     def name(self) -> str:
         return self.label
 
     def keep(self, state: LevelState, paths: Sequence[NodeId], width: int) -> Shares:
-        """Raises RequestError when the program asks for what it may not."""
-        asked = self.program.execute(state.tree, tuple(paths), width)
-        strange = set(asked) - set(paths)
-        wrong = [count for count in asked.values() if not isinstance(count, int) or count < 1]
-        if strange or wrong or sum(asked.values()) > width:
+        """Raises RequestError when the program breaks the rules of `execute`."""
+        chosen = self.program.execute(state.tree, tuple(paths), width)
+        unknown = set(chosen) - set(paths)
+        wrong = [count for count in chosen.values() if not isinstance(count, int) or count < 1]
+        if unknown or wrong or sum(chosen.values()) > width:
             raise RequestError(
-                f"strategy {self.label!r} asked for {dict(asked)} of paths {list(paths)}",
-                hint=f"execute() must give those paths at least 1 child each, {width} at most",
+                f"strategy {self.label!r} asked for {dict(chosen)} of paths {list(paths)}",
+                hint=f"execute() must give each path at least 1 child, and at most {width} in all",
                 param="strategy",
             )
-        return tuple((node, asked[node]) for node in paths if node in asked)
+        return tuple((node, chosen[node]) for node in paths if node in chosen)
 
-    def share(self, state: LevelState) -> int:
-        return self.n - len(state.complete) - state.ended
+    def max_children(self, state: LevelState) -> int:
+        return self.n - len(state.complete) - state.num_ended
 
-    def note(self, state: LevelState) -> LevelState:
-        """The program is never asked about the past: it would be told the whole tree."""
+    def remember_checkpoint(self, state: LevelState) -> LevelState:
+        """Remember nothing: asked later, the program would see the whole tree."""
         return state
 
     def measures(self, state: LevelState) -> dict[str, float]:
         # dataclass(slots=True) makes a new class, which zero-argument super() does not know.
-        taken = Stepwise.measures(self, state)
-        said = self.program.update_certainindex(state.tree, tuple(self.counted(state)))
-        return taken if said is None else {**taken, PROGRAM: min(1.0, max(0.0, said))}
+        values = Stepwise.measures(self, state)
+        own = self.program.update_certainindex(state.tree, tuple(self.measured_paths(state)))
+        return values if own is None else {**values, PROGRAM: min(1.0, max(0.0, own))}

@@ -1,4 +1,4 @@
-"""The rule by which MCTS goes down its tree, on plain numbers."""
+"""PUCT: the rule by which MCTS descends its tree, on plain numbers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ def puct(q: float, prior: float, *, visits: int, parent_visits: int, c: float) -
 
 
 def logprob_priors(segments: Sequence[Segment]) -> tuple[float, ...]:
-    """segments: (k,) of the children -> (k,) priors with sum 1: softmax of the mean
-    log-probability of a segment's tokens.
+    """Softmax of the mean token log-probability of each child.
 
-    Ref: arXiv 2604.00510 App. A ("the network's prior policy"). Departure: the mean and not the
-    sum, which would favour short steps above all.
+    segments: (k,) of the children -> (k,) priors with sum 1.
+
+    Ref: arXiv 2604.00510 App. A ("the network's prior policy"). Departure: the mean, not the
+    sum, which would favour short steps.
     """
     means = [math.fsum(s.logprobs) / max(1, len(s.logprobs)) for s in segments]
     return softmax(means, 1.0)

@@ -1,4 +1,4 @@
-"""REBASE: the softmax of rewards allots the width to all paths, good ones branch most."""
+"""REBASE: split the width over all paths by the softmax of their rewards."""
 
 from __future__ import annotations
 
@@ -14,44 +14,44 @@ from flashedge.types import NodeId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rebase(Stepwise):
-    """Each path gets width * exp(r / T) / sum of the same; who gets none is pruned.
+    """Each path gets width * exp(r / T) / sum of the same. A path without a child is pruned.
 
-    temperature: T; 1 is the plain softmax of arXiv 2412.20993 App. A, smaller is greedier;
-    `branching` is not used; width: paths of one tree, 0: all n. A tree's answers come all at its
-    end, so with one tree there is nothing to save; with more, each begun where the one before has
-    ended, their number is what certainty decides (the paper's progress: its Tables 1, 3).
-    Departures: shares are rounded by largest remainder, ties to the better path, so that the width
-    is met exactly; finished paths give their width back.
+    `branching` is not used. Ref: arXiv 2412.20993 App. A, Tables 1 and 3. Departures: shares are
+    rounded by largest remainder, ties to the better path, so that they sum to the width; finished
+    paths free their width for the others.
     """
 
     temperature: float = 0.2
+    """T. 1 is the plain softmax of the paper; smaller values are greedier."""
     width: int = 0
+    """Paths per tree; 0 puts all n in one tree. All answers of a tree arrive at its end, so early
+    exit saves something only if there are several trees, one after the other."""
 
     @property
     def name(self) -> str:
         return "rebase"
 
-    def first(self, state: LevelState) -> int:
+    def initial_width(self, state: LevelState) -> int:
         return min(self.width or self.n, self.n)
 
     def keep(self, state: LevelState, paths: Sequence[NodeId], width: int) -> Shares:
-        weights = softmax([self.score_of(state, node) for node in paths], self.temperature)
+        weights = softmax([self.path_score(state, node) for node in paths], self.temperature)
         shares = zip(paths, apportion(weights, width), strict=True)
         return tuple((node, count) for node, count in shares if count)
 
-    def share(self, state: LevelState) -> int:
-        return self.width_left(state) - state.ended
+    def max_children(self, state: LevelState) -> int:
+        return self.remaining_width(state) - state.num_ended
 
-    def width_left(self, state: LevelState) -> int:
-        """Of the tree under way: one whose paths have all ended is not under way."""
-        done, width = len(state.complete), self.first(state)
+    def remaining_width(self, state: LevelState) -> int:
+        """Paths that the current tree has yet to complete. A complete tree is not current."""
+        done, width = len(state.complete), self.initial_width(state)
         return min(self.n, (done // width + 1) * width) - done
 
-    def exhausted(self, state: LevelState) -> Move:
-        """The tree is whole: the next one, or the vote."""
+    def finish_tree(self, state: LevelState) -> Move:
+        """Start the next tree, or vote."""
         left = self.n - len(state.complete)
         if not left:
             return self.vote(state)
-        if state.over_budget:
+        if state.is_over_budget:
             return self.vote(state, cut_by=BUDGET)
-        return self.proceed(state, ((ROOT, min(left, self.first(state))),))
+        return self.proceed(state, ((ROOT, min(left, self.initial_width(state))),))

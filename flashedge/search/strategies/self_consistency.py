@@ -1,4 +1,4 @@
-"""Self-consistency: n whole answers, and the most frequent one wins. No verifier."""
+"""Self-consistency: generate n whole answers and take the most frequent. No verifier."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flashedge.search.strategies.best_of_n import BestOfN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SelfConsistency(BestOfN):
-    """Without scores every selection is a majority vote; ties go to the earlier answer.
+    """Without scores, every selection is a majority vote. Ties go to the earlier answer.
 
     Ref: arXiv 2412.20993 App. A; groups instead of all at once: App. G.4.
     """
