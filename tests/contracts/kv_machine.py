@@ -1,6 +1,6 @@
-"""Random steps on a pair of engines: quotas, offload, cancels, requests.
+"""Random steps on a pair of engines: quotas, offloads, requests and cancellations.
 
-Every answer is compared, and nothing may be held at the end.
+Every answer is compared with one of an undisturbed engine, and no block may be held at the end.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from flashedge.engine.base import ExtendRequest, Generator, ScoreRequest, StepSc
 from flashedge.types import Problem, TokenIds
 from tests.contracts.engine_rig import ask, generate, score_whole, settle, some_steps
 
-REQUESTS = 12  # different ones, asked again and again
-OPEN = 16  # at once
+REQUESTS = 12  # different ones, sent again and again
+OPEN = 16  # most at once
 
 
 class Machine:
-    """What is open, and what the answers must be."""
+    """The requests that are open, and the answers they must get."""
 
     def __init__(
         self, generator: Generator, verifier: Verifier, problem: Problem, seed: int
@@ -36,7 +36,7 @@ class Machine:
         self.tokens: list[TokenIds] = []
         self.scores: list[tuple[float, ...]] = []
         self.open: list[asyncio.Task[Any]] = []
-        self.away: set[Generator | Verifier] = set()
+        self.offloaded: set[Generator | Verifier] = set()
         self.answered = self.cancelled = self.offloads = 0
 
     async def begin(self) -> None:
@@ -74,32 +74,32 @@ class Machine:
             assert task.cancelled() or task.exception() is None, task.exception()
 
     async def budget(self) -> None:
-        engine = self.either()
+        engine = self.choose_engine()
         view = await engine.view()
         await engine.budget(self.random.randrange(view.blocks_total) * view.block_bytes // 8)
         after = await engine.view()
         assert after.blocks_used <= after.quota_blocks
 
     async def offload(self) -> None:
-        engine = self.either()
-        if engine not in self.away:
+        engine = self.choose_engine()
+        if engine not in self.offloaded:
             await engine.offload(keep=self.random.random() < 0.7)
-            self.away.add(engine)
+            self.offloaded.add(engine)
             self.offloads += 1
 
     async def restore(self) -> None:
-        engine = self.either()
+        engine = self.choose_engine()
         await engine.restore()
-        self.away.discard(engine)
+        self.offloaded.discard(engine)
 
     async def restore_all(self) -> None:
-        for engine in tuple(self.away):
+        for engine in tuple(self.offloaded):
             await engine.restore()
-            self.away.discard(engine)
+            self.offloaded.discard(engine)
 
     # ------------------------------------------------------------ inner
 
-    def either(self) -> Generator | Verifier:
+    def choose_engine(self) -> Generator | Verifier:
         return self.random.choice((self.generator, self.verifier))
 
     async def _extend(self, request: ExtendRequest, index: int) -> None:
@@ -122,7 +122,7 @@ class Machine:
 
 
 async def walk(machine: Machine, steps: int) -> None:
-    """So many steps, then all is as it was before."""
+    """Take `steps` random steps, then check that everything is as it was before."""
     await machine.begin()
     engines = (machine.generator, machine.verifier)
     before = [await engine.view() for engine in engines]
@@ -137,7 +137,9 @@ async def walk(machine: Machine, steps: int) -> None:
         assert (after.blocks_used, after.quota_blocks) == (0, view.quota_blocks)
         assert (after.running, after.waiting) == (0, 0)
         await engine.budget(0)
-        await engine.budget(view.quota_blocks * view.block_bytes)  # all blocks can still be had
+        await engine.budget(
+            view.quota_blocks * view.block_bytes
+        )  # all blocks can still be reserved and returned
     for request, expected in zip(machine.requests, machine.tokens, strict=True):
         assert (await generate(machine.generator, request)).token_ids == expected
     assert machine.answered > steps // 4

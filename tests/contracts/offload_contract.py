@@ -1,4 +1,4 @@
-"""KV that waits in host memory, or is dropped: not a token and not a score changes."""
+"""KV that waits in host memory, or is dropped, changes no token and no score."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def drawn(outcomes: list[Outcome]) -> list[tuple[object, ...]]:
 
 class OffloadContract:
     @KEPT
-    async def test_in_mid_decode(self, generator: Generator, problem: Problem, keep: bool) -> None:
+    async def test_offloading_in_mid_decode_changes_no_token(
+        self, generator: Generator, problem: Problem, keep: bool
+    ) -> None:
         requests = await long_requests(generator, problem)
         free = await generate_all(generator, requests)
         running = asyncio.create_task(generate_all(generator, requests))
@@ -45,17 +47,19 @@ class OffloadContract:
         assert drawn(await running) == drawn(free)
         await settle(generator)
 
-    async def test_what_comes_meanwhile_waits(self, generator: Generator, problem: Problem) -> None:
+    async def test_a_request_to_an_offloaded_engine_waits(
+        self, generator: Generator, problem: Problem
+    ) -> None:
         request = ask(generator, problem, seed=5)
         expected = await generate(generator, request)
         await generator.offload()
-        asked = asyncio.create_task(generate(generator, request))
+        waiting = asyncio.create_task(generate(generator, request))
         await asyncio.sleep(0.1)
-        assert not asked.done()
+        assert not waiting.done()
         await generator.restore()
-        assert drawn([await asked]) == drawn([expected])
+        assert drawn([await waiting]) == drawn([expected])
 
-    async def test_who_is_cancelled_meanwhile_leaves_nothing(
+    async def test_a_request_cancelled_while_offloaded_leaves_nothing(
         self, generator: Generator, problem: Problem
     ) -> None:
         requests = await long_requests(generator, problem)
@@ -71,14 +75,16 @@ class OffloadContract:
         await settle(generator)
         assert drawn(await generate_all(generator, requests)) == drawn(expected)
 
-    async def test_restoring_what_is_here_does_nothing(self, generator: Generator) -> None:
+    async def test_restoring_an_engine_that_is_not_offloaded_does_nothing(
+        self, generator: Generator
+    ) -> None:
         assert await generator.restore() == 0
 
     @KEPT
-    async def test_scores_in_between(
+    async def test_scores_are_the_same_across_an_offload(
         self, verifier: Verifier, problem: Problem, keep: bool
     ) -> None:
-        """The path's earlier steps are re-used if their KV was kept, and computed again if not."""
+        """The path's earlier steps are reused if their KV was kept, and computed again if not."""
         name = "Kept" if keep else "Dropped"
         steps = some_steps((await verifier.view()).block_tokens, name)
         whole = await score_whole(verifier, ScoreRequest(problem=problem, steps=steps))

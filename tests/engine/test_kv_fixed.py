@@ -1,4 +1,4 @@
-"""An engine whose KV memory is fixed, which is how every engine on a card starts by default."""
+"""An engine whose KV memory is fixed, as is every engine on a card by default."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def fixed(generator: VllmGenerator) -> AsyncIterator[VllmGenerator]:
     await engine.stop()
 
 
-async def test_it_starts_and_draws_the_same_tokens(
+async def test_a_fixed_engine_starts_and_draws_the_same_tokens(
     fixed: VllmGenerator, generator: VllmGenerator, problem: Problem
 ) -> None:
     requests = [

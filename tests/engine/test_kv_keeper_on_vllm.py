@@ -1,4 +1,4 @@
-"""The KV memory of the real engines moves while searches run, and no tree changes."""
+"""The KV memory of the real engines moves while searches run, and changes no tree."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flashedge.runtime.kv.curves import load_curves
 from flashedge.runtime.kv.decide import ForcedSplit
 from flashedge.runtime.kv.manager import KvManager
 from flashedge.runtime.request.spec import RunSpec
-from scripts.bench.flashtts.moving_split import moving_split
+from scripts.bench.flashtts.moving_split import make_moving_split
 from tests.contracts.engine_rig import settle
 from tests.engine.test_driver_on_vllm import HARD
 from tests.unit.runtime_rig import driver_of
@@ -49,13 +49,13 @@ async def engines(pair: VllmPair) -> AsyncIterator[Engines]:
 
 
 @asynccontextmanager
-async def kept(
+async def manage(
     pair: VllmPair, kv_bytes: int, forced: ForcedSplit | None = None
 ) -> AsyncIterator[KvManager]:
-    """A keeper of `kv_bytes` for both; the budgets are as before afterwards."""
+    """Run a KV manager of `kv_bytes` for both engines. Afterwards the budgets are as before."""
     config = load_config(environ={"FLASHEDGE_HOME": "/nonexistent"})
     before = [await engine.view() for engine in (pair.generator, pair.verifier)]
-    keeper = await build_manager_with(
+    manager = await build_manager_with(
         load_curves(find_pair("bundled", config), config),
         pair.generator,
         pair.verifier,
@@ -65,67 +65,67 @@ async def kept(
         folder_bytes=1 << 30,
         forced=forced,
     )
-    await keeper.start()
+    await manager.start()
     try:
-        yield keeper
+        yield manager
     finally:
-        await keeper.wait_settled()
-        await keeper.stop()
+        await manager.wait_settled()
+        await manager.stop()
         for engine, view in zip((pair.generator, pair.verifier), before, strict=True):
             await engine.restore()
             await engine.budget(view.quota_blocks * view.block_bytes)
 
 
-async def driven(engines: Engines, keeper: KvManager, spec: RunSpec) -> tuple[Outcome, list[Event]]:
+async def drive(engines: Engines, manager: KvManager, spec: RunSpec) -> tuple[Outcome, list[Event]]:
     events: list[Event] = []
     shared = replace(
         engines,
-        generator=keeper.wrap_generator(engines.generator),
-        verifier=keeper.wrap_verifier(engines.verifier),
+        generator=manager.wrap_generator(engines.generator),
+        verifier=manager.wrap_verifier(engines.verifier),
     )
-    with keeper.join(events.append, baseline=False) as memory:
+    with manager.join(events.append, baseline=False) as memory:
         driver = driver_of(shared, spec, events.append, watch=memory.watch)
         return await driver.run(), events
 
 
-@pytest.mark.parametrize("in_turn", [False, True], ids=["split", "in turn"])
-async def test_trees_while_the_memory_moves(
-    pair: VllmPair, engines: Engines, in_turn: bool
+@pytest.mark.parametrize("alternates", [False, True], ids=["shared", "alternating"])
+async def test_trees_stay_the_same_while_the_memory_moves(
+    pair: VllmPair, engines: Engines, alternates: bool
 ) -> None:
-    """Four runs at a time, the memory so tight that requests are preempted."""
-    await same_trees(pair, engines, in_turn=in_turn)
+    """Four runs at a time, with so little memory that requests are preempted."""
+    await compare_trees(pair, engines, alternates=alternates)
 
 
-async def test_trees_while_it_is_mapped_and_unmapped(mapped_pair: VllmPair) -> None:
-    """By pieces much larger than a block, as on a card."""
+async def test_trees_stay_the_same_while_memory_is_mapped_and_unmapped(
+    mapped_pair: VllmPair,
+) -> None:
+    """In granules much larger than a block, as on a card."""
     async with engines_of(mapped_pair) as engines:
-        await same_trees(mapped_pair, engines, in_turn=True)
+        await compare_trees(mapped_pair, engines, alternates=True)
 
 
-async def same_trees(pair: VllmPair, engines: Engines, *, in_turn: bool) -> None:
+async def compare_trees(pair: VllmPair, engines: Engines, *, alternates: bool) -> None:
     stock = engines.switch(speculation=False, score_once=False)
     engines = engines.switch(early_scores=True)
     plain = [await driver_of(stock, spec, lambda _: None).run() for spec in SPECS]
     views = await pair.generator.view(), await pair.verifier.view()
-    async with kept(pair, 1 << 40, moving_split(views, in_turn=in_turn)) as keeper:
-        told = await asyncio.gather(*(driven(engines, keeper, spec) for spec in SPECS))
-        assert [outcome for outcome, _ in told] == plain
-        events = [event for _, found in told for event in found]
+    async with manage(pair, 1 << 40, make_moving_split(views, alternates=alternates)) as manager:
+        runs = await asyncio.gather(*(drive(engines, manager, spec) for spec in SPECS))
+        assert [outcome for outcome, _ in runs] == plain
+        events = [event for _, found in runs for event in found]
         assert sum(isinstance(event, KvSplitChanged) for event in events) > 10
         for kind in (Offloaded, Restored):
-            assert (sum(isinstance(event, kind) for event in events) > 4) == in_turn
+            assert (sum(isinstance(event, kind) for event in events) > 4) == alternates
     after = await pair.generator.view()
     assert after.preemptions > views[0].preemptions
     for engine in (pair.generator, pair.verifier):
         await settle(engine)
 
 
-async def test_what_it_decides_itself_changes_no_tree_either(
-    pair: VllmPair, engines: Engines
-) -> None:
+async def test_the_chosen_split_changes_no_tree_either(pair: VllmPair, engines: Engines) -> None:
     view = await pair.generator.view()
-    async with kept(pair, 100 * view.block_bytes) as keeper:
+    async with manage(pair, 100 * view.block_bytes) as manager:
         for spec in SPECS:
-            outcome, events = await driven(engines, keeper, spec)
+            outcome, events = await drive(engines, manager, spec)
             assert outcome == await driver_of(engines, spec, lambda _: None).run()
             assert any(isinstance(event, KvSplitChanged) for event in events)

@@ -1,4 +1,4 @@
-"""What a smaller quota gives back: bytes of the engine's process, and not one token changed."""
+"""A smaller quota frees memory of the engine's process and changes no token."""
 
 from __future__ import annotations
 
@@ -37,8 +37,10 @@ def resident_bytes(engine: Generator | Verifier) -> int:
     return int(psutil.Process(engine.health().pid).memory_info().rss)
 
 
-async def test_memory_goes_back_to_the_system(generator: VllmGenerator, problem: Problem) -> None:
-    """Of what the blocks beyond the quota held, all but a page at the ends of each piece."""
+async def test_a_smaller_quota_returns_memory_to_the_system(
+    generator: VllmGenerator, problem: Problem
+) -> None:
+    """All that the reserved blocks held, but a page at the ends of each contiguous part."""
     view = await generator.view()
     assert generator.health().kv_memory == "os"
     requests = [
@@ -50,15 +52,15 @@ async def test_memory_goes_back_to_the_system(generator: VllmGenerator, problem:
     before = resident_bytes(generator)
     async with squeezed(generator):
         small = (await generator.view()).quota_blocks * view.block_bytes
-        given = before - resident_bytes(generator)
-        assert given > 0.8 * (cached_bytes - small) > 20 * MIB
+        freed = before - resident_bytes(generator)
+        assert freed > 0.8 * (cached_bytes - small) > 20 * MIB
         assert drawn(await generate_all(generator, requests)) == first
         assert resident_bytes(generator) < before - 0.7 * (cached_bytes - small)
     assert drawn(await generate_all(generator, requests)) == first
     await settle(generator)
 
 
-async def test_offloaded_to_a_file_it_takes_no_memory(
+async def test_kv_offloaded_to_a_file_takes_no_memory(
     generator: VllmGenerator, problem: Problem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = replace(generator.options, offload_folder=tmp_path, offload_to_file=True)
@@ -74,21 +76,21 @@ async def test_offloaded_to_a_file_it_takes_no_memory(
     before = resident_bytes(generator)
     saved = await generator.offload()
     held = (await generator.view()).blocks_used
-    away = resident_bytes(generator)
+    offloaded = resident_bytes(generator)
     assert held > 0
     assert saved > 40 * MIB
-    assert before - away > 0.8 * saved
+    assert before - offloaded > 0.8 * saved
     assert await generator.restore() == saved
-    assert resident_bytes(generator) - away > 0.8 * saved
+    assert resident_bytes(generator) - offloaded > 0.8 * saved
     assert drawn(await running) == first
     assert not any(tmp_path.iterdir())  # noqa: ASYNC240  the file has no name
     await settle(generator)
 
 
-async def test_blocks_that_were_given_back_are_whole_again(
+async def test_blocks_that_lost_their_memory_are_whole_again(
     generator: VllmGenerator, verifier: VllmVerifier, problem: Problem
 ) -> None:
-    """Both engines at once, while their quotas go up and down: tokens and scores as without."""
+    """Both engines at once, while their quotas change: tokens and scores stay the same."""
     requests = await long_requests(generator, problem)
     paths = await long_paths(verifier, problem, "Zoe")
     tokens = drawn(await generate_all(generator, requests))

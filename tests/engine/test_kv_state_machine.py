@@ -1,6 +1,6 @@
-"""Random steps on the real engines: nothing leaks, every answer is the same.
+"""Random steps on the real engines: nothing leaks, and every answer is the same.
 
-FLASHEDGE_KV_STEPS sets how many.
+FLASHEDGE_KV_STEPS sets the number of steps.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ STEPS = int(os.environ.get("FLASHEDGE_KV_STEPS", "100"))
 
 
 async def test_random_steps_leave_nothing(pair: VllmPair, problem: Problem) -> None:
-    await walked(pair, problem)
+    await walk_and_reset(pair, problem)
 
 
-async def test_nor_where_memory_is_mapped_and_unmapped(
+async def test_random_steps_leave_nothing_in_mapped_memory(
     mapped_pair: VllmPair, problem: Problem
 ) -> None:
-    await walked(mapped_pair, problem)
+    await walk_and_reset(mapped_pair, problem)
 
 
-async def walked(pair: VllmPair, problem: Problem) -> None:
+async def walk_and_reset(pair: VllmPair, problem: Problem) -> None:
     engines = (pair.generator, pair.verifier)
     before = [await engine.view() for engine in engines]
     try:

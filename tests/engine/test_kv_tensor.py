@@ -1,5 +1,7 @@
-"""KV memory that comes and goes by large pieces, as on a card: what has none can't be touched, so a
-step that did would end the engine's process. On the CPU's engines, whose granules are made so."""
+"""KV memory that is mapped in large granules, as on a card, on the CPU's engines.
+
+Memory that is not mapped can't be touched: a step that did so would end the engine's process.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,12 @@ MIB = 1 << 20
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def mapped(mapped_pair: VllmPair) -> AsyncIterator[VllmGenerator]:
-    """It has 24 MiB, and room for 96."""
+    """It starts with 24 MiB and has room for 96."""
     yield mapped_pair.generator
     await mapped_pair.generator.budget(START_BYTES["generator"])
 
 
-async def test_it_starts_with_its_share_and_grows(
+async def test_an_engine_starts_with_its_share_and_grows(
     mapped: VllmGenerator, generator: VllmGenerator, problem: Problem
 ) -> None:
     requests = [
@@ -51,10 +53,10 @@ async def test_it_starts_with_its_share_and_grows(
     await settle(mapped)
 
 
-async def test_tokens_while_it_comes_and_goes(
+async def test_tokens_stay_the_same_while_memory_is_mapped_and_unmapped(
     mapped: VllmGenerator, generator: VllmGenerator, problem: Problem
 ) -> None:
-    """Shrinking under requests that run, which give way; all of it away and back."""
+    """The quota shrinks under running requests, which are preempted; at times all is offloaded."""
     requests = await long_requests(generator, problem)
     expected = drawn(await generate_all(generator, requests))
     draw, moves = random.Random(7), 0
@@ -75,16 +77,17 @@ async def test_tokens_while_it_comes_and_goes(
         assert drawn(await generate_all(mapped, requests)) == expected
     task.cancel()
     await asyncio.wait({task})
-    await mapped.restore()  # cut while it was all away, it would keep the next request waiting
+    await mapped.restore()  # the task may have been cancelled while the engine was offloaded
     assert moves > 20
     assert (await mapped.view()).preemptions > before
     await mapped.budget(96 * MIB)
     await settle(mapped)
 
 
-async def test_only_the_last_blocks_are_without(mapped: VllmGenerator, problem: Problem) -> None:
-    """What a smaller quota takes is free by the piece, whatever was used last; prefixes before it
-    are still there."""
+async def test_the_last_blocks_of_the_pool_are_reserved(
+    mapped: VllmGenerator, problem: Problem
+) -> None:
+    """So whole granules become free, whatever was used last. Prefixes in the first blocks stay."""
     await mapped.budget(96 * MIB)
     request = ask(mapped, problem, seed=1, after=(9,) * 600, max_tokens=4)
     (first,) = drawn(await generate_all(mapped, [request]))

@@ -1,4 +1,4 @@
-"""The split against a sweep over every pair of batches, and what more memory may do."""
+"""The split compared with a sweep over every pair of batches, and with more memory."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def loads(draw: st.DrawFn) -> Workload:
     return Workload(paths=paths, context_tokens=context, live_tokens=live, step_tokens=step)
 
 
-def gone(engine: EngineCost, load: Workload, kv_bytes: int) -> float:
-    """Share of the live tree that the window of neighbours that fits leaves out."""
+def estimate_missing(engine: EngineCost, load: Workload, kv_bytes: int) -> float:
+    """Share of the live tree outside the window of neighbours that fits."""
     bare = Stage(replace(engine, least_bytes=0), load, decodes=True)
     one, whole = bare.count_bytes(1), bare.count_bytes(load.paths)
     return 0.0 if kv_bytes >= whole else 1 - (kv_bytes - one) / (whole - one)
@@ -53,7 +53,7 @@ def sweep(
     decodes: bool,
     link: HostLink | None = None,
 ) -> float:
-    """With the fastest of all batches that fit; with `link` what is kept has to be moved."""
+    """Seconds with the fastest batch that fits. With `link`, kept KV has to be moved."""
     stage = Stage(engine, load, decodes=decodes)
     fitting = [b for b in range(1, stage.max_batch + 1) if stage.count_bytes(b) <= kv_bytes]
     if not fitting:
@@ -61,7 +61,7 @@ def sweep(
     times = [(-(-stage.paths // b), *stage.estimate_round(b)) for b in fitting]
     kept_s = min(rounds * kept for rounds, kept, _ in times)
     lost_s = min(rounds * lost for rounds, _, lost in times)
-    seconds = kept_s + gone(engine, load, kv_bytes) * (lost_s - kept_s)
+    seconds = kept_s + estimate_missing(engine, load, kv_bytes) * (lost_s - kept_s)
     if link is None:
         return seconds
     return min(lost_s, seconds + link.estimate_round_trip(min(kv_bytes, stage.whole)))
@@ -88,20 +88,20 @@ def test_no_division_is_faster(
         for b in shares
     ]
     shared_s = min(total for total, _ in least)
-    turns_s = inf
+    alternating_s = inf
     if link is not None:
-        turns_s = sum(sweep(e, load, kv_bytes, decodes=d, link=link) for e, d in sides)
-        turns_s = (1 + link.margin) * (turns_s + 2 * link.switch_s)
+        alternating_s = sum(sweep(e, load, kv_bytes, decodes=d, link=link) for e, d in sides)
+        alternating_s = (1 + link.margin) * (alternating_s + 2 * link.switch_s)
     try:
         split = choose_split(
             load, generator=generator, verifier=verifier, kv_bytes=kv_bytes, link=link
         )
     except ConfigError:
-        assert min(shared_s, turns_s) == inf
+        assert min(shared_s, alternating_s) == inf
         return
-    assert abs(split.seconds - min(shared_s, turns_s)) < 1e-6
-    if abs(turns_s - shared_s) > 1e-6:
-        assert split.offload == (turns_s < shared_s)
+    assert abs(split.seconds - min(shared_s, alternating_s)) < 1e-6
+    if abs(alternating_s - shared_s) > 1e-6:
+        assert split.offload == (alternating_s < shared_s)
     if split.offload:
         assert split.generator_bytes == split.verifier_bytes == kv_bytes
     else:

@@ -1,4 +1,4 @@
-"""Orders against every permutation, and against what the paper's appendix claims of them."""
+"""Orders compared with every permutation, and with the claims of the paper's appendix."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashedge.scheduling.prefix_order import (
+    count_shared,
     prefix_order,
     scattered_order,
-    shared,
-    shared_sum,
+    sum_shared,
     sweep_order,
 )
 from scripts.bench.flashtts.radix_cost import RadixTree, batches, cache_cost, eviction_cost
@@ -24,28 +24,28 @@ MANY = st.lists(st.lists(st.integers(0, 3), max_size=8).map(tuple), min_size=1, 
 @settings(max_examples=150, deadline=None)
 @given(FEW)
 def test_no_permutation_shares_more(paths: list[tuple[int, ...]]) -> None:
-    sums = [shared_sum(paths, order) for order in permutations(range(len(paths)))]
-    assert shared_sum(paths, prefix_order(paths)) == max(sums)
-    assert shared_sum(paths, sweep_order(paths)) == max(sums)
+    sums = [sum_shared(paths, order) for order in permutations(range(len(paths)))]
+    assert sum_shared(paths, prefix_order(paths)) == max(sums)
+    assert sum_shared(paths, sweep_order(paths)) == max(sums)
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(*[st.integers(0, 2)] * 3), min_size=1, max_size=6))
-def test_few_permutations_of_a_level_share_less_than_the_scattered(
+def test_the_scattered_order_shares_less_than_the_mean_permutation(
     paths: list[tuple[int, ...]],
 ) -> None:
-    sums = [shared_sum(paths, order) for order in permutations(range(len(paths)))]
-    assert shared_sum(paths, scattered_order(paths)) <= sum(sums) / len(sums)
+    sums = [sum_shared(paths, order) for order in permutations(range(len(paths)))]
+    assert sum_shared(paths, scattered_order(paths)) <= sum(sums) / len(sums)
 
 
 @settings(deadline=None)
 @given(MANY)
-def test_greedy_by_shared_prefix(paths: list[tuple[int, ...]]) -> None:
+def test_each_path_is_followed_by_one_that_shares_most(paths: list[tuple[int, ...]]) -> None:
     """The scheduling invariant of §4.2."""
     order = prefix_order(paths)
     assert sorted(order) == list(range(len(paths)))
     for k in range(len(order) - 1):
-        following = [shared(paths[order[k]], paths[i]) for i in order[k + 1 :]]
+        following = [count_shared(paths[order[k]], paths[i]) for i in order[k + 1 :]]
         assert following[0] == max(following)
 
 
@@ -54,10 +54,10 @@ def test_greedy_by_shared_prefix(paths: list[tuple[int, ...]]) -> None:
 def test_no_swap_helps(paths: list[tuple[int, ...]]) -> None:
     """App. A.2: local optimality, under any swap of two."""
     order = list(prefix_order(paths))
-    best = shared_sum(paths, tuple(order))
+    best = sum_shared(paths, tuple(order))
     for i, j in combinations(range(len(order)), 2):
         order[i], order[j] = order[j], order[i]
-        assert shared_sum(paths, tuple(order)) <= best
+        assert sum_shared(paths, tuple(order)) <= best
         order[i], order[j] = order[j], order[i]
 
 
@@ -66,14 +66,14 @@ def test_no_swap_helps(paths: list[tuple[int, ...]]) -> None:
 def test_each_block_is_computed_once_by_a_cache_of_one_path(
     paths: list[tuple[int, ...]],
 ) -> None:
-    """Which no order can do better: what it shares is all that can be shared."""
+    """No order can do better: everything that can be shared is shared."""
     one = max(max(map(len, paths)), 1)
     tree = RadixTree()
     for path in paths:
         tree.blocks(path)
     order = prefix_order(paths)
     assert cache_cost([(paths, order)], one).computed == len(tree)
-    assert shared_sum(paths, order) == sum(map(len, paths)) - len(tree)
+    assert sum_shared(paths, order) == sum(map(len, paths)) - len(tree)
 
 
 @settings(deadline=None)

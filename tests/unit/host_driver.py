@@ -1,5 +1,8 @@
-"""A CUDA driver made of host memory, as far as `cuda_pages` asks one: what is not mapped, or may
-not be accessed, can't be touched. Names and returns are those of `cuda.bindings.driver`."""
+"""A CUDA driver made of host memory, with the calls that `cuda_pages` needs.
+
+Memory that is not mapped, or whose access is not set, can't be touched. Names and return values are
+those of `cuda.bindings.driver`.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +34,7 @@ WRONG = (CUresult.CUDA_ERROR_INVALID_VALUE,)
 
 
 class HostDriver:
-    """free: granules that the card has left; handles: of memory that was created and not released;
-    mapped: address -> handle."""
+    """Stands in for the module `cuda.bindings.driver`."""
 
     CUresult = CUresult
     CUmemAllocationType = SimpleNamespace(CU_MEM_ALLOCATION_TYPE_PINNED=1)
@@ -42,8 +44,11 @@ class HostDriver:
 
     def __init__(self, free: int) -> None:
         self.free = free
+        """Granules that the card has left."""
         self.handles: set[int] = set()
+        """Of memory that was created and not released."""
         self.mapped: dict[int, int] = {}
+        """Address -> handle."""
 
     def CUmemAllocationProp(self) -> Any:
         return SimpleNamespace(type=0, location=SimpleNamespace(type=0, id=-1))
@@ -57,7 +62,7 @@ class HostDriver:
     def cuMemAddressReserve(self, size: int, alignment: int, addr: int, flags: int) -> Any:
         if size % GRANULE or addr or flags:
             return WRONG
-        return (*OK, _at(0, size, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1))
+        return (*OK, _map_at(0, size, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1))
 
     def cuMemCreate(self, size: int, prop: Any, flags: int) -> Any:
         if size != GRANULE or flags:
@@ -67,14 +72,14 @@ class HostDriver:
         self.free -= 1
         handle = os.memfd_create("granule")
         os.truncate(handle, size)
-        os.pwrite(handle, b"\xff" * size, 0)  # a card does not clear it
+        os.pwrite(handle, b"\xff" * size, 0)  # a card does not clear fresh memory
         self.handles.add(handle)
         return (*OK, handle)
 
     def cuMemMap(self, ptr: int, size: int, offset: int, handle: int, flags: int) -> Any:
         if ptr in self.mapped or handle not in self.handles or size != GRANULE or offset or flags:
             return WRONG
-        _at(ptr, size, 0, mmap.MAP_SHARED | FIXED, handle)
+        _map_at(ptr, size, 0, mmap.MAP_SHARED | FIXED, handle)
         self.mapped[ptr] = handle
         return OK
 
@@ -92,7 +97,7 @@ class HostDriver:
     def cuMemUnmap(self, ptr: int, size: int) -> Any:
         if size != GRANULE or self.mapped.pop(ptr, None) is None:
             return WRONG
-        _at(ptr, size, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | FIXED, -1)
+        _map_at(ptr, size, 0, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | FIXED, -1)
         return OK
 
     def cuMemRelease(self, handle: int) -> Any:
@@ -107,7 +112,7 @@ class HostDriver:
         return OK
 
 
-def _at(address: int, size: int, allowed: int, flags: int, file: int) -> int:
+def _map_at(address: int, size: int, allowed: int, flags: int, file: int) -> int:
     found = _libc.mmap(address or None, size, allowed, flags, file, 0)
     assert found not in (None, ctypes.c_void_p(-1).value), os.strerror(ctypes.get_errno())
     return int(found)

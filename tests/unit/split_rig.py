@@ -1,4 +1,4 @@
-"""What the tests of the KV split are written with."""
+"""Engines and loads for the tests of the KV split."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Whole:
-    """Whole seconds, so that ties are exact: fixed + each of a batch, whatever the context."""
+    """Whole seconds, so that ties are exact: fixed + each * batch, whatever the context."""
 
     fixed: int
     each: int

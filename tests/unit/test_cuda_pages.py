@@ -1,5 +1,7 @@
-"""Memory of a card that comes and goes, on a driver made of host memory: no card is needed, and
-nothing is said of one."""
+"""Memory of a card that is mapped and unmapped, on a driver made of host memory.
+
+No card is needed; nothing is claimed about a real one.
+"""
 
 from __future__ import annotations
 
@@ -18,23 +20,23 @@ from tests.unit.host_driver import GRANULE, HostDriver
 from tests.unit.test_granules import can_be_read
 
 
-def on_host(address: int, size: int, device: int) -> torch.Tensor:
+def make_tensor(address: int, size: int, device: int) -> torch.Tensor:
     memory = (ctypes.c_int8 * size).from_address(address)
     return torch.frombuffer(memory, dtype=torch.int8)
 
 
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> HostDriver:
-    monkeypatch.setattr(cuda_pages, "_make_tensor", on_host)
+    monkeypatch.setattr(cuda_pages, "_make_tensor", make_tensor)
     return HostDriver(free=4)
 
 
-def pages_of(driver: HostDriver, granules: int) -> CudaPages:
+def make_pages(driver: HostDriver, granules: int) -> CudaPages:
     return CudaPages(granules * GRANULE - 100, 0, cast("Any", driver))
 
 
-def test_memory_comes_all_zero_and_goes(driver: HostDriver) -> None:
-    pages = pages_of(driver, 8)
+def test_memory_is_zero_when_mapped_and_gone_when_unmapped(driver: HostDriver) -> None:
+    pages = make_pages(driver, 8)
     assert (pages.mechanism, pages.granule) == ("device", GRANULE)
     assert len(pages.tensor) == 8 * GRANULE - 100
     assert not any(can_be_read(pages.tensor[i * GRANULE :]) for i in range(8))
@@ -57,9 +59,9 @@ def test_memory_comes_all_zero_and_goes(driver: HostDriver) -> None:
     assert (driver.free, driver.handles, driver.mapped) == (4, set(), {})
 
 
-def test_what_the_card_has_not_is_not_half_taken(driver: HostDriver) -> None:
-    """Nor lost to the other engine, which has the rest."""
-    pages, others = pages_of(driver, 8), pages_of(driver, 8)
+def test_a_mapping_that_fails_maps_nothing(driver: HostDriver) -> None:
+    """Nor is anything lost to the other engine, which has the rest."""
+    pages, others = make_pages(driver, 8), make_pages(driver, 8)
     others.map(0, 2)
     with pytest.raises(MemoryError, match="no memory left"):
         pages.map(0, 3)
@@ -70,18 +72,18 @@ def test_what_the_card_has_not_is_not_half_taken(driver: HostDriver) -> None:
     assert can_be_read(pages.tensor)
 
 
-def test_any_other_refusal_is_told_by_name(driver: HostDriver) -> None:
-    pages = pages_of(driver, 2)
+def test_any_other_error_of_the_driver_is_named(driver: HostDriver) -> None:
+    pages = make_pages(driver, 2)
     with pytest.raises(RuntimeError, match="cuMemUnmap: CUDA_ERROR_INVALID_VALUE"):
         pages._unmap_all([0])
     assert driver.handles == set()
 
 
 def test_blocks_of_two_engines_share_one_card(driver: HostDriver) -> None:
-    """One gives what the other takes; nobody holds more than the card has."""
+    """One maps what the other released; together they never have more than the card."""
     ranges = []
     for _ in range(2):
-        pages = pages_of(driver, 9)
+        pages = make_pages(driver, 9)
         layers = pages.tensor[: 8 * GRANULE].view(2, 16, GRANULE // 4).unbind(0)
         ranges.append(KvRange(pages, layers, 16))
     first, second = ranges
@@ -109,7 +111,7 @@ def fresh_trial() -> Iterator[None]:
 
 @pytest.mark.usefixtures("fresh_trial")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card")
-def test_the_trial_says_no_without_a_card(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_trial_fails_without_a_card(caplog: pytest.LogCaptureFixture) -> None:
     assert not card_maps_memory()
     (record,) = caplog.records
     assert "the KV memory is fixed" in record.getMessage()
@@ -119,5 +121,5 @@ def test_the_trial_says_no_without_a_card(caplog: pytest.LogCaptureFixture) -> N
 @pytest.mark.gpu
 @pytest.mark.usefixtures("fresh_trial")
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA card")
-def test_the_trial_on_a_card() -> None:
+def test_the_trial_succeeds_on_a_card() -> None:
     assert card_maps_memory()

@@ -1,4 +1,4 @@
-"""Which granules have memory, against a model that knows each byte."""
+"""Which granules have memory, compared with a model that tracks each byte."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BLOCKS = 12
 
 @st.composite
 def layouts(draw: st.DrawFn) -> tuple[list[BlockLayout], int]:
-    """Layers one after the other, or block after block with all layers in each; a granule."""
+    """Layers one after the other, or all layers in each block; and a granule size."""
     layers, size = draw(st.integers(1, 3)), draw(st.integers(1, 40))
     gap = draw(st.integers(0, 5))
     if draw(st.booleans()):
@@ -31,7 +31,7 @@ def layouts(draw: st.DrawFn) -> tuple[list[BlockLayout], int]:
     return pieces, draw(st.integers(1, 64))
 
 
-def needed(pieces: Sequence[BlockLayout], used: set[int], granule: int) -> set[int]:
+def find_needed(pieces: Sequence[BlockLayout], used: set[int], granule: int) -> set[int]:
     return {
         byte // granule
         for layer in pieces
@@ -42,8 +42,8 @@ def needed(pieces: Sequence[BlockLayout], used: set[int], granule: int) -> set[i
     }
 
 
-def covered(runs: Sequence[GranuleSpan]) -> set[int]:
-    found = [granule for first, count in runs for granule in range(first, first + count)]
+def list_granules(spans: Sequence[GranuleSpan]) -> set[int]:
+    found = [granule for first, count in spans for granule in range(first, first + count)]
     assert len(found) == len(set(found))
     return set(found)
 
@@ -59,23 +59,23 @@ def test_a_granule_has_memory_as_long_as_a_used_block_lies_in_it(
     granules, used, there = Granules(pieces, BLOCKS, granule), set[int](), set[int]()
     for claim, ids in steps:
         if claim:
-            taken = covered(granules.claim(sorted(ids)))
+            taken = list_granules(granules.claim(sorted(ids)))
             used |= ids
             assert not taken & there
             there |= taken
         else:
-            given_back = covered(granules.release(sorted(ids)))
+            released = list_granules(granules.release(sorted(ids)))
             used -= ids
-            assert given_back <= there
-            there -= given_back
-        assert there == needed(pieces, used, granule)
+            assert released <= there
+            there -= released
+        assert there == find_needed(pieces, used, granule)
 
 
 # ---------------------------------------------------------------- with memory
 
 
 def can_be_read(tensor: torch.Tensor) -> bool:
-    """Asked of the kernel, which says no where we would be killed."""
+    """Ask the kernel to read it. A read of our own would kill the process."""
     reader, writer = os.pipe()
     libc = ctypes.CDLL(None, use_errno=True)
     done = libc.write(writer, ctypes.c_void_p(tensor.data_ptr()), ctypes.c_size_t(1))
@@ -84,7 +84,7 @@ def can_be_read(tensor: torch.Tensor) -> bool:
     return bool(done == 1)
 
 
-def test_only_what_is_claimed_can_be_touched() -> None:
+def test_only_claimed_blocks_can_be_touched() -> None:
     page = mmap.PAGESIZE
     pages = HostPages(32 * page, 3 * page, guarded=True)
     layers = pages.tensor.view(2, 8, 2 * page).unbind(0)
@@ -101,7 +101,7 @@ def test_only_what_is_claimed_can_be_touched() -> None:
     assert not can_be_read(layers[0][2][page:])
     kv.claim([1, 2])
     assert bool((layers[0][0] == 7).all())
-    assert not layers[0][2][page:].any()  # zero, not what was there
+    assert not layers[0][2][page:].any()  # zero, not the old content
     kv.claim([1, 2])  # again: nothing happens
 
 
@@ -133,11 +133,11 @@ def test_a_claim_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     assert kv.release([3, 4]) == 8 * page
 
 
-def test_kernel_blocks_that_are_smaller_count_as_parts() -> None:
+def test_smaller_kernel_blocks_count_as_parts_of_a_block() -> None:
     pages = FixedPages(torch.zeros(64, dtype=torch.int8))
     kv = KvRange(pages, [pages.tensor.view(16, 4)], 4)
     assert [tuple(layer.shape) for layer in kv.layers] == [(4, 4, 4)]
     assert kv.block_bytes == 16
     kv.claim([1])
-    assert kv.release([1]) == 0  # an ordinary tensor gives nothing back
+    assert kv.release([1]) == 0  # an ordinary tensor keeps its memory
     assert can_be_read(pages.tensor)

@@ -1,6 +1,6 @@
-"""The order of hand-over: it reaches the engines, changes no tree, and saves KV where it is tight.
+"""The order of submission reaches the engines, changes no tree, and saves KV if memory is tight.
 
-The artifact has its prefix-aware order commented out; `test_the_engines_get_…` fails on that.
+The artifact has its prefix-aware order commented out: `test_the_engines_receive_…` would fail.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from flashedge.scheduling.prefix_order import (
     prefix_order,
     random_order,
     scattered_order,
-    shared_sum,
+    sum_shared,
     sweep_order,
 )
 from flashedge.types import TokenIds
@@ -35,57 +35,57 @@ from tests.unit.test_strategies_on_sim import spec_of
 WIDE = replace(BEAM, n=32, branching=2)
 
 
-class Watched:
-    """A generator that notes what it was asked, in order, and the tokens it found cached."""
+class RecordingGenerator:
+    """A generator that records its requests in order, and the tokens it found cached."""
 
     def __init__(self, inner: Generator) -> None:
         self._inner = inner
-        self.asked: list[TokenIds] = []
+        self.requested: list[TokenIds] = []
         self.cached_tokens = 0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
     async def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
-        self.asked.append(request.token_ids)
+        self.requested.append(request.token_ids)
         async for chunk in self._inner.extend(request):
             self.cached_tokens += chunk.cached_tokens
             yield chunk
 
 
-def tight(tokens: int) -> Any:
+def build_tight_config(tokens: int) -> Any:
     kv_bytes = tokens * TINY.kv_bytes_per_token
     return replace(TIGHT, kv_bytes=kv_bytes, max_model_len=96)
 
 
-async def cached_tokens(spec: RunSpec, tokens: int, order: Ordering) -> tuple[int, int]:
-    """Tokens of KV that generator and verifier re-used."""
-    engines = sim_engines(config=tight(tokens))
-    generator: Any = Watched(engines.generator)
+async def count_cached(spec: RunSpec, tokens: int, order: Ordering) -> tuple[int, int]:
+    """Tokens of KV that generator and verifier reused."""
+    engines = sim_engines(config=build_tight_config(tokens))
+    generator: Any = RecordingGenerator(engines.generator)
     driver = driver_of(replace(engines, generator=generator, order=order), spec, lambda event: None)
     await driver.run()
     return generator.cached_tokens, driver.scoring.cached_tokens
 
 
-def test_the_engines_get_paths_that_share_most_together() -> None:
-    async def asked(order: Ordering) -> list[int]:
-        """What neighbours share in each level that the generator is asked for."""
+def test_the_engines_receive_paths_in_prefix_order() -> None:
+    async def record_levels(order: Ordering) -> list[int]:
+        """What neighbours share in each level that the generator receives."""
         engines = sim_engines()
-        generator: Any = Watched(engines.generator)
+        generator: Any = RecordingGenerator(engines.generator)
         story = await drive(replace(engines, generator=generator, order=order), WIDE)
         depths = [node.depth for node in story.outcome.tree.nodes.values()][1:]
         found, at = [], 0
         for depth in range(1, max(depths) + 1):
-            level = generator.asked[at : at + depths.count(depth)]
+            level = generator.requested[at : at + depths.count(depth)]
             at += len(level)
-            found.append(shared_sum(level, arrival_order(level)))
-            best.append(shared_sum(level, prefix_order(level)))
+            found.append(sum_shared(level, arrival_order(level)))
+            best.append(sum_shared(level, prefix_order(level)))
         return found
 
     best: list[int] = []
-    swept = run_virtual(asked(sweep_order))
+    swept = run_virtual(record_levels(sweep_order))
     assert swept == best
-    arrived = run_virtual(asked(arrival_order))
+    arrived = run_virtual(record_levels(arrival_order))
     assert len(arrived) == len(swept) > 2
     assert all(a <= s for a, s in zip(arrived, swept, strict=True))
     assert sum(arrived) < sum(swept)
@@ -104,7 +104,7 @@ def test_the_tree_is_the_same_in_any_order(
     spec = spec_of(strategy, n=n, seed=seed)
 
     async def run(order: Ordering) -> Any:
-        engines = replace(sim_engines(config=tight(kv_tokens)), order=order)
+        engines = replace(sim_engines(config=build_tight_config(kv_tokens)), order=order)
         return (await drive(engines, spec)).outcome
 
     outcome = run_virtual(run(arrival_order))
@@ -114,12 +114,12 @@ def test_the_tree_is_the_same_in_any_order(
 
 
 @pytest.mark.parametrize("kv_tokens", [160, 200, 256])
-def test_tight_kv_is_used_better(kv_tokens: int) -> None:
-    """Over some runs together: a single one may have luck."""
+def test_a_sweep_reuses_more_of_a_tight_kv(kv_tokens: int) -> None:
+    """Summed over several runs: a single one may be lucky."""
 
     def total(order: Ordering) -> tuple[int, int]:
         runs = [
-            run_virtual(cached_tokens(replace(WIDE, seed=seed), kv_tokens, order))
+            run_virtual(count_cached(replace(WIDE, seed=seed), kv_tokens, order))
             for seed in range(5)
         ]
         return sum(g for g, _ in runs), sum(v for _, v in runs)
@@ -141,7 +141,7 @@ def event_loop_policy() -> VirtualTimePolicy:
     ("on", "baseline", "order"),
     [(True, False, sweep_order), (False, False, arrival_order), (True, True, arrival_order)],
 )
-async def test_it_can_be_switched_off_and_the_baseline_has_none(
+async def test_the_order_can_be_switched_off_and_baselines_have_none(
     tmp_path: Path, on: bool, baseline: bool, order: Ordering
 ) -> None:
     rig = Rig(tmp_path, scheduling_prefix_order=on)

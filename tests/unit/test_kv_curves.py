@@ -1,4 +1,4 @@
-"""From a stored profile to the curves that the KV split asks."""
+"""From a stored profile to the cost curves of the KV split."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ SHAPE = ModelShape(  # of fake_probe
 
 
 def profile(fingerprint: dict[str, str] | None = None, *, skipped: object = None) -> Profile:
-    """Of a generator and a verifier whose steps are a formula. skipped: a decode point without
-    a measurement."""
+    """Build the profile of a generator and a verifier whose step times are a formula.
+
+    `skipped` is a decode point without a measurement.
+    """
     prefills = [sample(PREFILL, b, 0, new) for b in (1, 4) for new in (16, 64, 256)]
     decodes = [
         sample(DECODE, batch, context, 1)
@@ -48,7 +50,7 @@ def profile(fingerprint: dict[str, str] | None = None, *, skipped: object = None
     )
 
 
-def test_measured_points_are_met_exactly() -> None:
+def test_a_curve_passes_through_the_measured_points() -> None:
     curves = build_curves(profile(), (SHAPE, SHAPE))
     for batch, context in ((1, 32), (8, 256), (64, 768)):
         expected = sample(DECODE, batch, context, 1).seconds
@@ -59,13 +61,13 @@ def test_measured_points_are_met_exactly() -> None:
     assert curves.link_bytes_per_s == 1e10  # no unpinned transfer in it: half of the largest copy
 
 
-def test_a_point_that_did_not_fit_is_the_fits() -> None:
+def test_a_missing_point_is_taken_from_the_fit() -> None:
     curves = build_curves(profile(skipped=(64, 768)), (SHAPE, SHAPE))
     truth = sample(DECODE, 64, 768, 1).seconds
     assert curves.generator.decode_at(768)(64) == pytest.approx(truth, rel=0.1)
 
 
-def test_a_transfer_decides_the_link() -> None:
+def test_the_slowest_unpinned_transfer_is_the_link_speed() -> None:
     rows = [
         {"direction": way, "pinned": pinned, "bytes_per_s": rate}
         for way, pinned, rate in (("a", True, 2e10), ("a", False, 6e9), ("b", False, 5e9))
@@ -74,7 +76,7 @@ def test_a_transfer_decides_the_link() -> None:
     assert build_curves(found, (SHAPE, SHAPE)).link_bytes_per_s == 5e9
 
 
-def test_a_profile_of_one_model_alone_is_refused() -> None:
+def test_a_profile_of_one_model_is_refused() -> None:
     whole = profile()
     with pytest.raises(ConfigError, match="both models"):
         build_curves(replace(whole, models=whole.models[:1]), (SHAPE, SHAPE))
@@ -86,7 +88,7 @@ def here(tmp_path: Path) -> tuple[Pair, Config]:
     return find_pair("bundled", config), config
 
 
-def test_what_is_kept_here_is_used_if_it_was_made_here(here: tuple[Pair, Config]) -> None:
+def test_a_profile_is_used_if_it_was_made_on_this_device(here: tuple[Pair, Config]) -> None:
     pair, config = here
     fallback = load_curves(pair, config)
     assert "roofline" in fallback.source

@@ -1,6 +1,6 @@
-"""The KV split: what it says of known settings, ties, offload, hysteresis, too little memory.
+"""The KV split: known settings, ties, offload, hysteresis, too little memory.
 
-Against a brute-force sweep: tests/properties/test_kv_split_properties.py.
+Compared with a brute-force sweep: tests/properties/test_kv_split_properties.py.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ FLAT = EngineCost(curve=Whole(fixed=1, each=0), kv_bytes_per_token=1)
 ALONE = Workload(paths=8, context_tokens=0, live_tokens=0, step_tokens=10)
 
 
-def test_a_standing_split_gets_the_batches_of_another_load() -> None:
-    """Hysteresis keeps bytes; what is told of a small level is not told of a large one."""
+def test_a_kept_split_is_refitted_to_another_load() -> None:
+    """Hysteresis keeps the bytes. Batches and times are those of the new load."""
     few = replace(LEVEL, paths=4, live_tokens=1600)
     standing = split_of(3000 * MIB, few)
     assert (standing.decode_batch, standing.prefill_batch) == (4, 4)
@@ -46,8 +46,7 @@ def test_a_standing_split_gets_the_batches_of_another_load() -> None:
     ("kv_bytes", "generator_bytes"), [(100, 50), (60, 20), (50, 10), (21, 11), (20, 10)]
 )
 def test_halves_hold_a_request_of_full_length(kv_bytes: int, generator_bytes: int) -> None:
-    """What an engine is given beyond its half, because it serves nothing with less, the other does
-    not have as well."""
+    """If an engine needs more than half for one request, the other gets less."""
     generator = replace(FLAT, least_bytes=10)
     verifier = replace(FLAT, least_bytes=40 if kv_bytes > 21 else 10)
     split = split_evenly(kv_bytes, generator=generator, verifier=verifier)
@@ -63,7 +62,7 @@ def test_halves_hold_a_request_of_full_length(kv_bytes: int, generator_bytes: in
 
 
 def test_the_split_follows_pair_and_load() -> None:
-    """The artifact's split is fixed; each pair, and each level, here gets its own."""
+    """The artifact's split is fixed. Here each pair and each level gets its own."""
     heavy_verifier = split_of(3000 * MIB)
     heavy_generator = split_of(3000 * MIB, generator=LARGE, verifier=SMALL)
     assert heavy_verifier.verifier_bytes > 2 * heavy_generator.verifier_bytes
@@ -73,9 +72,9 @@ def test_the_split_follows_pair_and_load() -> None:
     assert later.verifier_bytes < at_first.verifier_bytes
 
 
-def test_what_neither_needs_is_headroom_for_both() -> None:
-    """Means stand for heavy tails: a verifier with what the mean step needs and no byte more
-    evicts the tree that it lives on as soon as steps are longer."""
+def test_spare_memory_is_divided_in_proportion() -> None:
+    """Some steps are much longer than the mean: a verifier with exactly what the mean step needs
+    would evict the tree that it reuses."""
     needs = [
         Stage(engine, LEVEL, decodes=decodes).count_bytes(LEVEL.paths)
         for engine, decodes in ((SMALL, True), (VERIFIER_7B, False))
@@ -94,7 +93,7 @@ def test_a_fixed_half_is_slower() -> None:
     assert fixed_s > 1.1 * found.seconds
 
 
-def test_what_does_not_fit_of_the_live_tree_is_computed_again() -> None:
+def test_the_part_of_the_live_tree_that_does_not_fit_is_computed_again() -> None:
     """One byte less costs next to nothing, half of it half of the tree."""
     whole = Stage(VERIFIER_7B, LEVEL, decodes=False).whole
     beside = Stage(SMALL, LEVEL, decodes=True).whole
@@ -112,9 +111,9 @@ def test_what_does_not_fit_of_the_live_tree_is_computed_again() -> None:
     assert found.prefill_batch == LEVEL.paths
 
 
-def test_what_eq_1_chooses_loses_the_verifier_its_tree() -> None:
-    """Eq. (1) as printed knows no kept KV: its verifier needs no more than a batch of paths that
-    keeps it busy, so the KV that suffix scoring lives on goes to the generator."""
+def test_the_split_of_eq_1_evicts_the_verifiers_tree() -> None:
+    """Eq. (1) as printed keeps no KV. Its verifier needs only a batch of paths that keeps it busy,
+    so the KV that suffix scoring reuses goes to the generator."""
     kv_bytes = 1400 * MIB
     path = LEVEL.context_tokens + LEVEL.step_tokens
     unkept = Workload(paths=LEVEL.paths, context_tokens=0, live_tokens=0, step_tokens=path)
@@ -134,13 +133,13 @@ def test_ties_go_to_the_larger_decode_batch() -> None:
     assert (split.decode_batch, split.prefill_batch) == (8, 4)
 
 
-def test_what_no_batch_of_the_verifier_needs_goes_to_the_generator() -> None:
+def test_memory_that_the_verifier_does_not_need_goes_to_the_generator() -> None:
     linear = replace(FLAT, curve=Whole(fixed=0, each=1))  # as long in all, whatever the batch
     split = choose_split(ALONE, generator=linear, verifier=linear, kv_bytes=90)
     assert (split.decode_batch, split.prefill_batch) == (8, 1)
 
 
-def test_all_memory_is_given() -> None:
+def test_all_memory_is_divided() -> None:
     split = split_of(9000 * MIB)
     assert split.generator_bytes + split.verifier_bytes == 9000 * MIB
     assert split.decode_batch == split.prefill_batch == LEVEL.paths
@@ -153,7 +152,7 @@ def test_batches_are_bounded_by_paths_and_engine() -> None:
     assert split.generate_s > split_of(9000 * MIB).generate_s
 
 
-def test_an_engine_never_gets_less_than_it_can_do_with() -> None:
+def test_an_engine_never_gets_less_than_one_request_needs() -> None:
     large = replace(VERIFIER_7B, least_bytes=1900 * MIB)
     assert split_of(2000 * MIB, verifier=large).verifier_bytes >= 1900 * MIB
     with pytest.raises(ConfigError, match="do not hold one path"):
@@ -163,7 +162,7 @@ def test_an_engine_never_gets_less_than_it_can_do_with() -> None:
 # ---------------------------------------------------------------- offload
 
 
-def test_offload_where_memory_is_tight_and_the_way_is_short() -> None:
+def test_offload_is_chosen_with_little_memory_and_a_fast_link() -> None:
     kv_bytes = 600 * MIB  # half of the verifier's tree fits alone, less beside the generator
     split = choose_split(LEVEL, generator=SMALL, verifier=VERIFIER_7B, kv_bytes=kv_bytes, link=LINK)
     assert split.offload
@@ -181,9 +180,9 @@ def test_offload_where_memory_is_tight_and_the_way_is_short() -> None:
         replace(LINK, capacity_bytes=MIB),
         replace(LINK, margin=9.0),
     ],
-    ids=["slow", "slow to switch", "no room", "not believed"],
+    ids=["slow", "slow to switch", "no room", "large margin"],
 )
-def test_no_offload_that_costs_more(link: HostLink) -> None:
+def test_an_offload_that_costs_more_is_not_chosen(link: HostLink) -> None:
     args = {"generator": SMALL, "verifier": VERIFIER_7B, "kv_bytes": 600 * MIB}
     split = choose_split(LEVEL, **args, link=link)  # type: ignore[arg-type]
     assert split.seconds <= split_of(600 * MIB).seconds
@@ -191,15 +190,17 @@ def test_no_offload_that_costs_more(link: HostLink) -> None:
         assert split.transfer_s == 2 * link.switch_s
 
 
-def test_no_offload_where_there_is_memory() -> None:
-    split = choose_split(LEVEL, generator=SMALL, verifier=VERIFIER_7B, kv_bytes=9000 * MIB, link=LINK)
+def test_no_offload_if_there_is_enough_memory() -> None:
+    split = choose_split(
+        LEVEL, generator=SMALL, verifier=VERIFIER_7B, kv_bytes=9000 * MIB, link=LINK
+    )
     assert split == split_of(9000 * MIB)
 
 
 # ---------------------------------------------------------------- too little
 
 
-def test_too_little_for_one_path_names_the_bytes() -> None:
+def test_the_error_for_too_little_memory_names_the_bytes() -> None:
     one = LEVEL.context_tokens + LEVEL.step_tokens
     with pytest.raises(ConfigError, match=f"one path of {one} tokens") as e:
         split_of(1000)
@@ -209,7 +210,7 @@ def test_too_little_for_one_path_names_the_bytes() -> None:
         split_of(needed - 1)
 
 
-def test_offload_needs_room_for_the_larger_only() -> None:
+def test_offload_needs_room_for_the_larger_engine_only() -> None:
     args = {"generator": SMALL, "verifier": VERIFIER_7B, "link": LINK}
     with pytest.raises(ConfigError) as e:
         choose_split(LEVEL, **args, kv_bytes=1000)  # type: ignore[arg-type]
@@ -229,7 +230,7 @@ def test_offload_needs_room_for_the_larger_only() -> None:
         {"live_tokens": 64 * 400 + 1},
     ],
 )
-def test_loads_that_can_not_be(wrong: dict[str, int]) -> None:
+def test_impossible_loads_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match="Workload"):
         replace(LEVEL, **wrong)
 
@@ -237,7 +238,7 @@ def test_loads_that_can_not_be(wrong: dict[str, int]) -> None:
 # ---------------------------------------------------------------- hysteresis
 
 
-def test_a_split_stands_until_it_pays_to_move() -> None:
+def test_a_split_is_kept_until_a_move_pays() -> None:
     last = split_of(2000 * MIB)
     new = split_of(3000 * MIB)
     assert keep_unless_faster(None, new, last_s=None) is new
@@ -251,7 +252,7 @@ def test_a_split_stands_until_it_pays_to_move() -> None:
     assert keep_unless_faster(last, new, last_s=new.seconds * 1.11, move_s=dear) is new
 
 
-def test_a_standing_split_is_predicted_as_it_was_chosen() -> None:
+def test_a_chosen_split_is_predicted_to_take_as_long_as_when_it_was_chosen() -> None:
     args = {"generator": SMALL, "verifier": VERIFIER_7B}
     for kv_bytes in (300 * MIB, 1500 * MIB, 9000 * MIB):
         for link in (None, LINK):
@@ -259,5 +260,5 @@ def test_a_standing_split_is_predicted_as_it_was_chosen() -> None:
             assert predict_seconds(split, LEVEL, **args, link=link) == pytest.approx(split.seconds)
     longer = replace(LEVEL, context_tokens=10**6, live_tokens=10**6)
     assert predict_seconds(split_of(300 * MIB), longer, **args) is None
-    away = choose_split(LEVEL, **args, kv_bytes=600 * MIB, link=LINK)
-    assert predict_seconds(away, LEVEL, **args) is None
+    offloading = choose_split(LEVEL, **args, kv_bytes=600 * MIB, link=LINK)
+    assert predict_seconds(offloading, LEVEL, **args) is None

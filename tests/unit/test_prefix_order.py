@@ -11,7 +11,7 @@ from flashedge.scheduling.prefix_order import (
     prefix_order,
     random_order,
     scattered_order,
-    shared_sum,
+    sum_shared,
     sweep_order,
 )
 from scripts.bench.flashtts.radix_cost import (
@@ -23,34 +23,34 @@ from scripts.bench.flashtts.radix_cost import (
     eviction_cost,
 )
 
-# two parents of two children each, as they come from a search that goes round the parents
+# two parents of two children each, from a search that takes the parents in turn
 CROSSED = [(1, 10), (2, 20), (1, 11), (2, 21)]
 
 
-def test_children_of_a_parent_come_together() -> None:
+def test_children_of_a_parent_stand_together() -> None:
     assert prefix_order(CROSSED) == (0, 2, 1, 3)
     assert scattered_order(CROSSED) == arrival_order(CROSSED) == (0, 1, 2, 3)
 
 
-def test_parents_keep_their_order_whatever_their_children_are_called() -> None:
-    """The second parent's children were made first: it is second all the same."""
+def test_parents_keep_their_order_whatever_the_ids_of_their_children() -> None:
+    """The second parent's children were created first, but it stays second."""
     assert prefix_order([(2, 3), (2, 4), (1, 5), (1, 6)]) == (2, 3, 0, 1)
 
 
-def test_a_sweep_turns_at_each_level() -> None:
+def test_a_sweep_is_reversed_at_each_level() -> None:
     level = [(1,), (2,)]
     assert sweep_order(level) == prefix_order(level)[::-1] == (1, 0)
     assert sweep_order(CROSSED) == prefix_order(CROSSED)
 
 
-def test_equal_and_nested_and_no_paths() -> None:
+def test_paths_may_be_equal_or_nested_or_missing() -> None:
     assert prefix_order([(1, 2), (1,), (1, 2), ()]) == (3, 1, 0, 2)
     for order in (prefix_order, sweep_order, arrival_order, scattered_order):
         assert order([]) == ()
-    assert shared_sum([], ()) == 0
+    assert sum_shared([], ()) == 0
 
 
-def test_a_random_order_is_its_random_numbers() -> None:
+def test_a_random_order_depends_only_on_its_random_numbers() -> None:
     orders = {random_order(CROSSED, Random(seed)) for seed in range(50)}
     assert len(orders) > 12
     assert random_order(CROSSED, Random(3)) == random_order(CROSSED, Random(3))
@@ -60,7 +60,7 @@ def test_blocks_are_shared_as_far_as_paths_agree() -> None:
     tree = RadixTree()
     (a, b), (c, d), (e, f) = (tree.blocks(path) for path in ((1, 5), (1, 6), (2, 5)))
     assert a == c
-    assert len({a, b, d, e, f}) == len(tree) == 5  # 5 behind 2 is another than 5 behind 1
+    assert len({a, b, d, e, f}) == len(tree) == 5  # 5 after 2 is not the 5 after 1
 
 
 def test_an_lru_cache_of_two_blocks() -> None:
@@ -70,7 +70,7 @@ def test_an_lru_cache_of_two_blocks() -> None:
     assert crossed == CacheCost(touched=8, computed=8, evicted=6)
 
 
-def test_an_lru_cache_loses_the_leaf_before_the_root() -> None:
+def test_an_lru_cache_evicts_the_leaf_before_the_root() -> None:
     tree, cache = RadixTree(), LruCache(3)
     one, other = tree.blocks((1, 2)), tree.blocks((3, 4))
     assert cache.run(one).evicted == 0
@@ -78,7 +78,7 @@ def test_an_lru_cache_loses_the_leaf_before_the_root() -> None:
     assert cache.run(one).computed == 1
 
 
-def test_the_paper_counts_what_leaves_between_batches() -> None:
+def test_the_papers_cost_counts_blocks_evicted_between_batches() -> None:
     assert batches(CROSSED, prefix_order(CROSSED), 3) == ({1, 2, 3}, {4, 5, 6})
     assert eviction_cost(CROSSED, prefix_order(CROSSED), 3) == 3
     assert eviction_cost(CROSSED, arrival_order(CROSSED), 3) == 6
@@ -86,8 +86,8 @@ def test_the_paper_counts_what_leaves_between_batches() -> None:
     assert batches([], (), 3) == ()
 
 
-def test_a_sweep_uses_what_forwards_evicts() -> None:
-    """Four parents, two of which fit: forwards each is gone when its children come."""
+def test_a_sweep_reuses_what_the_forward_order_evicts() -> None:
+    """Four parents, two of which fit: in forward order each is evicted before its children run."""
     parents = [(i,) for i in range(4)]
     children = [(i, 10 + i) for i in range(4)]
 
@@ -99,7 +99,7 @@ def test_a_sweep_uses_what_forwards_evicts() -> None:
     assert computed(sweep_order) == 4 + 7
 
 
-def test_too_long_for_the_cache() -> None:
+def test_a_path_longer_than_the_cache_is_refused() -> None:
     for cost in (lambda: cache_cost([(CROSSED, (0,))], 1), lambda: batches(CROSSED, (0,), 1)):
         with pytest.raises(ValueError, match="a path of 2 blocks, 1"):
             cost()

@@ -1,4 +1,4 @@
-"""What KV each engine is started with."""
+"""The KV memory that each engine starts with."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ def environ(tmp_path: Path) -> dict[str, str]:
     return {"FLASHEDGE_HOME": str(tmp_path)}
 
 
-def planned(environ: dict[str, str], each_bytes: int) -> Pair:
-    """The bundled pair, half and half of so much."""
+def plan_pair(environ: dict[str, str], each_bytes: int) -> Pair:
+    """The bundled pair, planned with `each_bytes` for each engine."""
     pair = find_pair("bundled", load_config(environ=environ))
     memory = replace(pair.memory, generator_kv_bytes=each_bytes, verifier_kv_bytes=each_bytes)
     return replace(pair, memory=memory)
 
 
-def test_a_wide_level_is_faster_by_it_than_by_halves(environ: dict[str, str]) -> None:
-    config, pair = load_config(environ=environ), planned(environ, 40 * MIB)
+def test_a_wide_level_is_faster_than_with_half_for_each_engine(environ: dict[str, str]) -> None:
+    config, pair = load_config(environ=environ), plan_pair(environ, 40 * MIB)
     sizes = choose_start_split(pair, config)
     assert sum(sizes) == 80 * MIB
     curves = load_curves(pair, config)
@@ -48,34 +48,34 @@ def test_a_wide_level_is_faster_by_it_than_by_halves(environ: dict[str, str]) ->
     assert split_s < half_s
 
 
-def test_off_means_as_planned_or_as_configured(environ: dict[str, str]) -> None:
-    pair = planned(environ, 40 * MIB)
+def test_without_the_split_the_plan_or_the_configuration_stands(environ: dict[str, str]) -> None:
+    pair = plan_pair(environ, 40 * MIB)
     off: dict[str, object] = {"scheduling_kv_split": False}
     assert choose_start_split(pair, load_config(off, environ=environ)) == (40 * MIB, 40 * MIB)
     given = {**off, "generator_kv_bytes": 50 * MIB}
     assert choose_start_split(pair, load_config(given, environ=environ)) == (50 * MIB, 40 * MIB)
 
 
-def test_configured_sizes_are_divided_anew(environ: dict[str, str]) -> None:
-    """As while runs go on: `kv_split` off is what keeps each to its own."""
+def test_the_sum_of_configured_sizes_is_divided(environ: dict[str, str]) -> None:
+    """As while runs go on. Only `kv_split` off keeps each size as configured."""
     config = load_config({"generator_kv_bytes": 60 * MIB}, environ=environ)
-    sizes = choose_start_split(planned(environ, 20 * MIB), config)
+    sizes = choose_start_split(plan_pair(environ, 20 * MIB), config)
     assert sum(sizes) == 80 * MIB
-    assert sizes == choose_start_split(planned(environ, 40 * MIB), load_config(environ=environ))
+    assert sizes == choose_start_split(plan_pair(environ, 40 * MIB), load_config(environ=environ))
 
 
-def test_as_planned_where_it_does_not_hold_a_path(
+def test_memory_too_small_for_a_path_is_divided_as_planned(
     environ: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert choose_start_split(planned(environ, MIB), load_config(environ=environ)) == (MIB, MIB)
+    assert choose_start_split(plan_pair(environ, MIB), load_config(environ=environ)) == (MIB, MIB)
     assert "as planned" in caplog.text
 
 
-def test_the_daemon_starts_its_engines_by_it(
+def test_the_daemon_starts_its_engines_with_this_split(
     environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[object] = []
-    monkeypatch.setattr("flashedge.engine.vllm.pair.VllmPair", lambda *asked: given.append(asked))
+    monkeypatch.setattr("flashedge.engine.vllm.pair.VllmPair", lambda *args: given.append(args))
     config = load_config(environ=environ)
     service.build(config)
     pair = find_pair("bundled", config)

@@ -18,13 +18,13 @@ from flashedge.engine.base import (
     StepScores,
     Verifier,
 )
-from flashedge.engine.proxy import E, Passing
+from flashedge.engine.proxy import E, EngineProxy
 
 CountRequest = Callable[[], AbstractContextManager[None]]
 """Makes a context that is entered for as long as a request is open."""
 
 
-class _CountedEngine(Passing[E]):
+class _CountedEngine(EngineProxy[E]):
     def __init__(self, engine: E, count_request: CountRequest) -> None:
         super().__init__(engine)
         self._count_request = count_request

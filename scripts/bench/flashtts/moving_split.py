@@ -1,6 +1,6 @@
-"""A split that is another one at each question: shares, batch limits, turns that begin and end.
+"""A split that changes with every decision: shares, batch limits, offload on and off.
 
-Nobody would choose it. It shows that whatever is chosen changes no tree.
+Nobody would choose it. It shows that no choice changes a tree.
 """
 
 from __future__ import annotations
@@ -13,17 +13,21 @@ from flashedge.scheduling.kv.split import KvSplit
 from flashedge.scheduling.kv.stages import Workload
 
 
-def moving_split(
-    views: Sequence[EngineView], *, in_turn: bool, paths: Sequence[int] = (1, 2, 3)
+def make_moving_split(
+    views: Sequence[EngineView], *, alternates: bool, paths: Sequence[int] = (1, 2, 3)
 ) -> Callable[[Workload | None], KvSplit]:
-    """views: of generator and verifier; paths: of 512 tokens, that a share has room for, one after
-    the other; in_turn: at times each engine has all of it in turn, its KV saved or dropped."""
+    """Make a function that returns another split at each call.
+
+    `views` are of generator and verifier. A share has room for `paths` paths of 512 tokens, one
+    number after the other. With `alternates`, the engines at times own all of the memory
+    alternately, and their KV is saved or dropped.
+    """
     calls = itertools.count()
     path = [(-(-512 // view.block_tokens) + 1) * view.block_bytes for view in views]
 
     def split(load: Workload | None) -> KvSplit:
         call = next(calls)
-        offload = in_turn and call % 4 > 1
+        offload = alternates and call % 4 > 1
         shares = [size * paths[(call + i) % len(paths)] for i, size in enumerate(path)]
         both = sum(shares)
         return KvSplit(
