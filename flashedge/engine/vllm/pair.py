@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from flashedge.config import Config
 from flashedge.engine.base import Chunk, ExtendRequest, Generator, Health, Verifier
-from flashedge.engine.model_shape import model_shape
 from flashedge.engine.platform import block_tokens, runs_on_cpu
 from flashedge.engine.probe import GeneratorProbe, VerifierProbe
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.card_trial import card_maps_memory
 from flashedge.engine.vllm.engine_options import EngineOptions
-from flashedge.models.kv_plan import kv_plan
-from flashedge.models.registry import ModelSpec, Pair, resolve_model
+from flashedge.models.checkpoint_shape import read_shape
+from flashedge.models.folders import resolve_model
+from flashedge.models.kv_plan import plan_kv
+from flashedge.models.specs import ModelSpec, Pair
 
 if TYPE_CHECKING:
     from flashedge.engine.vllm.generator import VllmGenerator
@@ -43,7 +44,7 @@ class VllmPair:
         compat.prepare_environment(config.threads_per_engine)
         self._pair = pair
         self._config = config
-        self._kv_bytes = kv_bytes or kv_plan(pair, config)
+        self._kv_bytes = kv_bytes or plan_kv(pair, config)
         self._generator_path = resolve_model(pair.generator, config)
         self._verifier_path = resolve_model(pair.verifier, config)
         compat.start_fork_server()
@@ -73,9 +74,9 @@ class VllmPair:
 
     async def self_test(self) -> dict[str, Any]:
         """Whether the generator's kernels are batch-invariant here. See `self_test`."""
-        from flashedge.engine.vllm.self_test import batch_invariance
+        from flashedge.engine.vllm.self_test import check_invariance
 
-        return await batch_invariance(self.generator)
+        return await check_invariance(self.generator)
 
     def probes(self) -> tuple[GeneratorProbe, VerifierProbe]:
         """What `profiler` measures the started engines by. Raises CheckpointError."""
@@ -92,12 +93,12 @@ class VllmPair:
         limit = self._config.max_num_seqs
         spec, path = self._pair.generator, self._generator_path
         kv_bytes = generator.options.kv_bytes
-        shape = model_shape(path, spec.dtype, spec.weights_bytes)
+        shape = read_shape(path, spec.dtype, spec.weights_bytes)
         generation = GeneratorProbe(
             generator, shape, max_sequences=limit, kv_bytes=kv_bytes, open_stream=on_and_on
         )
         spec, path, kv_bytes = self._pair.verifier, self._verifier_path, verifier.options.kv_bytes
-        shape = model_shape(path, spec.dtype, spec.weights_bytes)
+        shape = read_shape(path, spec.dtype, spec.weights_bytes)
         return generation, VerifierProbe(verifier, shape, max_sequences=limit, kv_bytes=kv_bytes)
 
     def _build(self) -> None:

@@ -1,69 +1,103 @@
-"""Are this machine's kernels batch-invariant? Asked of the running engine at start-up.
+"""Asks the running generator whether this machine's kernels are batch-invariant.
 
-Search claims "the same tree" bit for bit only where decode in a batch, decode alone and a fresh
-prefill of the same tokens give bit-equal logits. The log-probabilities of sampled tokens show it.
+"The same tree" holds bit for bit only where a token's logits do not depend on how they were
+computed: in a batch or alone, as decode or as prefill, in one chunk or behind a cached prefix. The
+log-probabilities of sampled tokens show whether they do.
+
+The last of these can hold for short contexts and fail for long ones, since an attention kernel may
+choose its tiles by the length of a chunk. So it is tested at several lengths.
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 from contextlib import aclosing
 from typing import Any
 
 from flashedge.engine.base import Chunk, ExtendRequest
 from flashedge.engine.vllm.generator import VllmGenerator, edge_params
-from flashedge.types import Message, Sampling
+from flashedge.types import Message, Sampling, TokenIds
 
 TOKENS = 24
+"""Tokens that each request of the batch test draws."""
 BATCH = 8
+CONTEXTS = (128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
+"""Lengths at which prefill in one chunk is compared with prefill behind a cached prefix."""
 _PROMPT = (Message(role="user", content="What is 12 + 7?"),)
 
 
-async def batch_invariance(generator: VllmGenerator) -> dict[str, Any]:
-    """`{"batch_invariant": bool, "compared": tokens, "max_logprob_difference": float}`."""
+async def check_invariance(generator: VllmGenerator) -> dict[str, Any]:
+    """Run the self-test. It takes well under a second for a small model.
+
+    Returns:
+        `batch_invariant`: whether every short comparison was bit-equal.
+        `invariant_tokens`: the longest context up to which prefill was bit-equal too; 0 if none.
+        `compared`, `max_logprob_difference`: of the short comparisons.
+    """
+    found = await _compare_batches(generator)
+    return {**found, "invariant_tokens": await _measure_invariant_context(generator)}
+
+
+async def _compare_batches(generator: VllmGenerator) -> dict[str, Any]:
+    """Compare decode in a batch with decode alone and with a fresh prefill of the same tokens."""
     prompt = generator.codec.encode_chat(_PROMPT)
-    requests = [
-        ExtendRequest(
-            token_ids=prompt,
-            seed=seed,
-            sampling=Sampling(temperature=1.0),
-            max_tokens=TOKENS,
-            to_boundary=False,
-        )
-        for seed in range(BATCH)
-    ]
-    together = await asyncio.gather(*(_run(generator, r) for r in requests))
+    requests = [_request(prompt, seed=seed, max_tokens=TOKENS) for seed in range(BATCH)]
+    together = await asyncio.gather(*(_draw(generator, r) for r in requests))
     pairs: list[tuple[float, float]] = []
-    same = True
+    is_same = True
     for request, (ids, logprobs) in zip(requests[:2], together, strict=False):
-        alone_ids, alone = await _run(generator, request)
-        same &= alone_ids == ids
+        alone_ids, alone = await _draw(generator, request)
+        is_same &= alone_ids == ids
         pairs += zip(logprobs, alone, strict=False)
         for cut in range(4, len(ids), 7):  # prefill of prompt + ids[:cut], then one token
-            again_ids, again = await _run(generator, request, prefix=ids[:cut])
-            same &= again_ids[:1] == ids[cut : cut + 1]
-            pairs.append((logprobs[cut], again[0]))
+            again = _request((*prompt, *ids[:cut]), seed=request.seed, max_tokens=1)
+            again_ids, again_logprobs = await _draw(generator, again)
+            is_same &= again_ids == ids[cut : cut + 1]
+            pairs.append((logprobs[cut], again_logprobs[0]))
     difference = max(abs(a - b) for a, b in pairs)
     return {
-        "batch_invariant": same and difference == 0.0,
+        "batch_invariant": is_same and difference == 0.0,
         "compared": len(pairs),
         "max_logprob_difference": difference,
     }
 
 
-async def _run(
-    generator: VllmGenerator, request: ExtendRequest, prefix: tuple[int, ...] = ()
-) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """(ids, logprobs), computed without the prefix cache; with `prefix` only one token."""
-    request = ExtendRequest(
-        token_ids=(*request.token_ids, *prefix),
-        seed=request.seed,
-        sampling=request.sampling,
-        max_tokens=1 if prefix else request.max_tokens,
+async def _measure_invariant_context(generator: VllmGenerator) -> int:
+    """Find the longest tested context whose logits do not depend on the chunks of its prefill."""
+    draw, longest = random.Random(0), 0
+    vocabulary = generator.codec.encode("0123456789+-=. ")
+    for length in CONTEXTS:
+        if length + 1 >= generator.max_model_len:
+            break
+        tokens = tuple(draw.choice(vocabulary) for _ in range(length))
+        for cached in (length // 8, length // 2):  # their blocks are cached, the rest is a chunk
+            await _draw(generator, _request(tokens[:cached], seed=0, max_tokens=1))
+            behind = await _draw(generator, _request(tokens, seed=0, max_tokens=1), use_cache=True)
+            whole = await _draw(generator, _request(tokens, seed=0, max_tokens=1))
+            if behind != whole:
+                return longest
+            tokens = (tokens[-1], *tokens[:-1])  # another first token: nothing of it is cached
+        longest = length
+    return longest
+
+
+def _request(tokens: TokenIds, *, seed: int, max_tokens: int) -> ExtendRequest:
+    return ExtendRequest(
+        token_ids=tokens,
+        seed=seed,
+        sampling=Sampling(temperature=1.0),
+        max_tokens=max_tokens,
         to_boundary=False,
     )
+
+
+async def _draw(
+    generator: VllmGenerator, request: ExtendRequest, *, use_cache: bool = False
+) -> tuple[TokenIds, tuple[float, ...]]:
+    """The token ids and their log-probabilities; all KV is computed anew unless `use_cache`."""
     params = edge_params(
-        request, generator.codec, generator.max_model_len, skip_reading_prefix_cache=True
+        request, generator.codec, generator.max_model_len, skip_reading_prefix_cache=not use_cache
     )
     chunks: list[Chunk] = []
     async with aclosing(generator.stream(request, params)) as stream:
