@@ -18,7 +18,7 @@ from flashedge.batch.record import Record
 from flashedge.certainty.shared_budget import Claim, share_budget, top_up
 from flashedge.errors import RequestError
 from flashedge.files.problems import FileProblem, ProblemId
-from flashedge.runtime.drive.task_groups import first_error
+from flashedge.runtime.drive.task_groups import raise_first_error
 
 LEAST_GRANT_TOKENS = 64
 
@@ -119,7 +119,7 @@ class Batch:
             for item in left:
                 await self._solve(item)
 
-        with first_error():
+        with raise_first_error():
             async with asyncio.TaskGroup() as group:
                 for _ in range(self._jobs):
                     group.create_task(worker())

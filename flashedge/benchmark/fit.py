@@ -9,6 +9,7 @@ from itertools import product
 from flashedge.config import Config
 from flashedge.errors import CheckpointError
 from flashedge.models.checkpoint_shape import find_pair_shapes
+from flashedge.models.kv_plan import estimate_kv_room
 from flashedge.models.shape import ModelShape
 from flashedge.models.specs import ENGINE_OVERHEAD_BYTES, RESERVED_BYTES, ModelSpec, Pair, Quantized
 
@@ -51,7 +52,7 @@ class Need:
 
     def kv_bytes(self, place: Place) -> int:
         """What is left for KV; negative if nothing is."""
-        return place.free_bytes - self.fixed_bytes
+        return estimate_kv_room(place.free_bytes, self.weights)
 
     def paths(self, place: Place, tokens: int) -> int:
         """Paths of so many tokens that both engines hold at once with nothing shared."""

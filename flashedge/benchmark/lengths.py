@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-from flashedge.engine.sim.text import Trace, TraceRow
+from flashedge.engine.sim.trace import StepTrace, TraceRow
 from flashedge.errors import NotFound
 
 FILE = Path(__file__).parent / "step_lengths.jsonl"
@@ -45,7 +45,7 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
 )
 
 
-def trace_of(workload: str) -> Trace:
+def trace_of(workload: str) -> StepTrace:
     """The problems of a workload, in a fixed order. Raises NotFound."""
     if workload not in WORKLOADS:
         raise NotFound(
@@ -55,7 +55,7 @@ def trace_of(workload: str) -> Trace:
         )
     wanted = WORKLOADS[workload].levels
     lines = map(json.loads, FILE.read_text(encoding="utf-8").splitlines())
-    return Trace(
+    return StepTrace(
         tuple(
             TraceRow(
                 prompt_tokens=line["prompt_tokens"],
@@ -67,7 +67,7 @@ def trace_of(workload: str) -> Trace:
     )
 
 
-def spread(trace: Trace, count: int) -> tuple[int, ...]:
+def spread(trace: StepTrace, count: int) -> tuple[int, ...]:
     """(min(count, rows),) rows that stand evenly over those of the trace, sorted by length: few
     problems then have the mix of all."""
     by_length = sorted(

@@ -14,7 +14,7 @@ from flashedge import events
 from flashedge.benchmark.goodput import goodput
 from flashedge.client.sync_client import Client, from_event
 from flashedge.errors import RequestError
-from flashedge.statistics import interval, mean, resampled
+from flashedge.statistics import interval, mean, bootstrap
 
 
 class Which(NamedTuple):
@@ -175,7 +175,7 @@ def _gain(ratios: Sequence[float | None]) -> dict[str, float] | None:
     if not known:
         return None
     low, high = interval(known)
-    least, most = resampled(known, median)
+    least, most = bootstrap(known, median)
     return {
         "value": mean(known),
         "low": low,

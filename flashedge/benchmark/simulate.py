@@ -12,14 +12,14 @@ from flashedge.benchmark.ladder import Rung
 from flashedge.benchmark.lengths import WORKLOADS, spread, trace_of
 from flashedge.benchmark.virtual_run import Setup, VirtualRun, run_rung
 from flashedge.config import Config
-from flashedge.engine.sim.text import Trace
+from flashedge.engine.sim.trace import StepTrace
 from flashedge.errors import ConfigError
 from flashedge.models.checkpoint_shape import find_pair_shapes
 from flashedge.models.kv_plan import estimate_kv_room
 from flashedge.models.registry import find_pair
-from flashedge.models.specs import Pair
+from flashedge.models.specs import RESERVED_BYTES, Pair
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.runtime.request.strategies import defaults_of
+from flashedge.runtime.request.strategies import find_defaults
 from flashedge.search.catalog import parse_strategy
 
 SHARE = 0.9  # of the card's memory, as the engines are configured
@@ -27,7 +27,8 @@ SHARE = 0.9  # of the card's memory, as the engines are configured
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """kv_bytes: for both engines together, None: what is left of `share` of the card's memory."""
+    """kv_bytes: for both engines together, None: what is left of `share` of the card's memory, or
+    of all but what driver and display take (share None, as `doctor --fit` counts)."""
 
     gpu: str
     pair: str
@@ -35,7 +36,7 @@ class Question:
     n: int
     workload: str = "math"
     problems: int = 4
-    share: float = SHARE
+    share: float | None = SHARE
     kv_bytes: int | None = None
 
 
@@ -47,7 +48,7 @@ class Bench:
     gpu: str
     pair: Pair
     setup: Setup
-    trace: Trace
+    trace: StepTrace
     rows: tuple[int, ...]
     search: RunSpec
 
@@ -56,6 +57,10 @@ class Bench:
 
     def run(self, rung: Rung, row: int) -> VirtualRun:
         return run_rung(rung, self.setup, self.trace, row, self.spec(row))
+
+
+def _find_free(memory_bytes: int, share: float | None) -> int:
+    return memory_bytes - RESERVED_BYTES if share is None else round(memory_bytes * share)
 
 
 def understood(question: Question, config: Config) -> Bench:
@@ -69,7 +74,8 @@ def understood(question: Question, config: Config) -> Bench:
     device = device_of(card)
     kv_bytes = question.kv_bytes
     if kv_bytes is None:
-        kv_bytes = estimate_kv_room(device.memory_bytes, shapes, question.share)
+        weights = shapes[0].weights_bytes, shapes[1].weights_bytes
+        kv_bytes = estimate_kv_room(_find_free(device.memory_bytes, question.share), weights)
     limits = pair.generator.max_model_len, pair.verifier.max_model_len
     least = [limit * shape.kv_bytes_per_token for limit, shape in zip(limits, shapes, strict=True)]
     if kv_bytes < 2 * max(least):
@@ -85,7 +91,7 @@ def understood(question: Question, config: Config) -> Bench:
         "max_step_tokens": pair.max_step_tokens,
         "max_path_tokens": pair.max_path_tokens,
         "options": pair.options.get(strategy, {}),
-        **defaults_of(strategy),
+        **find_defaults(strategy),
     }
     return Bench(
         card=card,

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field, replace
 from flashedge.benchmark.goodput import goodput
 from flashedge.benchmark.ladder import Rung
 from flashedge.engine.sim.clock import run_virtual
-from flashedge.engine.sim.engine_loop import SimConfig, SimEngine
-from flashedge.engine.sim.pair import SimulatedGenerator, SimulatedVerifier, StockVerifier
-from flashedge.engine.sim.scheduler import Slice
-from flashedge.engine.sim.text import SimModel, Trace
+from flashedge.engine.sim.config import SimConfig
+from flashedge.engine.sim.engine_loop import SimEngine
+from flashedge.engine.sim.model import SimModel
+from flashedge.engine.sim.pair import SimulatedGenerator, SimulatedStockVerifier, SimulatedVerifier
+from flashedge.engine.sim.sequence import Slice
+from flashedge.engine.sim.trace import StepTrace
 from flashedge.events import Event, NodesMarked, Offloaded, Restored
 from flashedge.models.shape import ModelShape
 from flashedge.runtime.drive.driver import Driver
@@ -21,12 +23,12 @@ from flashedge.runtime.drive.ordering import Ordering
 from flashedge.runtime.kv.curves import Curves
 from flashedge.runtime.kv.manager import KvManager
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.runtime.request.strategies import search_of
+from flashedge.runtime.request.strategies import build_search
 from flashedge.scheduling.costs.curves import RooflineCurve
-from flashedge.scheduling.costs.roofline import Device, even_step
+from flashedge.scheduling.costs.roofline import Device, make_even_step
 from flashedge.scheduling.kv.split import HostLink
 from flashedge.scheduling.kv.stages import EngineCost
-from flashedge.scheduling.speculation.slots import flat_batch
+from flashedge.scheduling.speculation.slots import find_flat_batch
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Speculation
 
@@ -98,7 +100,7 @@ class _SameText:
 def run_rung(
     rung: Rung,
     setup: Setup,
-    trace: Trace,
+    trace: StepTrace,
     row: int,
     spec: RunSpec,
     *,
@@ -113,7 +115,7 @@ def run_rung(
 async def _searched(
     rung: Rung,
     setup: Setup,
-    trace: Trace,
+    trace: StepTrace,
     row: int,
     spec: RunSpec,
     on_step: OnStep | None,
@@ -147,7 +149,7 @@ async def _searched(
 
     prompt = generator.codec.encode_chat(spec.problem.messages)
     with engines.join_kv(note) as memory:
-        search = memory.watch(search_of(spec), len(prompt))
+        search = memory.watch(build_search(spec), len(prompt))
         driver = Driver(search, spec, prompt, engines, note)
         tree = (await driver.run()).tree
     if manager is not None:
@@ -183,7 +185,7 @@ class _Twins:
     stock_verifier: SimulatedVerifier
 
     @classmethod
-    def build(cls, setup: Setup, trace: Trace) -> _Twins:
+    def build(cls, setup: Setup, trace: StepTrace) -> _Twins:
         gate = asyncio.Lock() if setup.verifier_device is None else None
         generator = SimulatedGenerator(
             _config(setup, setup.device, setup.generator, setup.limits[0]),
@@ -197,7 +199,7 @@ class _Twins:
             generator=generator,
             verifier=SimulatedVerifier(config, gate=gate),
             stock_generator=generator,
-            stock_verifier=StockVerifier(config, gate=gate),
+            stock_verifier=SimulatedStockVerifier(config, gate=gate),
         )
 
 
@@ -242,7 +244,9 @@ def _build_manager(
 def _config(setup: Setup, device: Device, shape: ModelShape, limit: int) -> SimConfig:
     flat = setup.flat_batch
     if flat is None:
-        flat = flat_batch(even_step(device, shape, TYPICAL_CONTEXT, 1), setup.max_num_seqs)
+        flat = find_flat_batch(
+            make_even_step(device, shape, TYPICAL_CONTEXT, 1), setup.max_num_seqs
+        )
     return SimConfig(
         shape=shape,
         kv_bytes=setup.kv_bytes,

@@ -9,7 +9,7 @@ from flashedge.engine.base import EngineView, Generator, Health, Verifier
 E = TypeVar("E", bound=Generator | Verifier)
 
 
-class Passing(Generic[E]):
+class EngineProxy(Generic[E]):
     """What `engine.base.Generator` and `engine.base.Verifier` have in common."""
 
     def __init__(self, engine: E) -> None:

@@ -14,7 +14,7 @@ from flashedge.evaluation.records import Chain, ProblemRecord, Settings
 from flashedge.evaluation.runs import result_of
 from flashedge.evaluation.step_tokens import StepCounter
 from flashedge.files.problems import LabelledProblem
-from flashedge.runtime.drive.task_groups import first_error
+from flashedge.runtime.drive.task_groups import raise_first_error
 from flashedge.search.seeds import mix64
 from flashedge.types import NodeId
 
@@ -61,7 +61,7 @@ class Measurer:
                 else:
                     self.watcher.problem_done(record)
 
-        with first_error():
+        with raise_first_error():
             async with asyncio.TaskGroup() as group:
                 for _ in range(self.in_flight):
                     group.create_task(work())

@@ -7,12 +7,12 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from typing import TypeVar
 
-from flashedge.runtime.drive.task_groups import first_error
+from flashedge.runtime.drive.task_groups import raise_first_error
 
 T = TypeVar("T")
 
 
-async def merged(streams: Sequence[AsyncGenerator[T]]) -> AsyncGenerator[T]:
+async def merge_streams(streams: Sequence[AsyncGenerator[T]]) -> AsyncGenerator[T]:
     """Items as they come. The first error ends all; closing it closes all.
 
     One stream passes straight through, without a task or a queue between.
@@ -34,7 +34,7 @@ async def merged(streams: Sequence[AsyncGenerator[T]]) -> AsyncGenerator[T]:
 
     tasks = [asyncio.create_task(pump(stream)) for stream in streams]
     try:
-        with first_error():
+        with raise_first_error():
             open_streams = len(tasks)
             while open_streams:
                 got = await queue.get()

@@ -1,4 +1,4 @@
-"""Who runs now and who waits: first come, first served, a bounded number of each."""
+"""Admits runs in the order of their arrival, a bounded number at once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RETRY_AFTER_S = 5.0
 
 
 class RunQueue:
-    """`max_running` tickets; up to `limit` holders wait for one in the order of `reserve`."""
+    """Lets `max_running` runs go on at once. Up to `limit` more wait, in the order of `reserve`."""
 
     def __init__(self, max_running: int, limit: int) -> None:
         self._max_running = max_running
@@ -30,14 +30,14 @@ class RunQueue:
         return len(self._waiting)
 
     def position(self, run_id: str) -> int | None:
-        """How many wait before it; None when it does not wait."""
+        """Number of runs that wait before this one. None when it does not wait."""
         return next((i for i, (w, _) in enumerate(self._waiting) if w == run_id), None)
 
     def reserve(self, run_id: str) -> None:
-        """Take a place in line. Raises QueueFull."""
+        """Join the queue. Raises QueueFull."""
         if len(self._waiting) >= self._limit and len(self._running) >= self._max_running:
             raise QueueFull(
-                f"{len(self._running)} runs are under way and {len(self._waiting)} wait",
+                f"{len(self._running)} runs are running and {len(self._waiting)} are waiting",
                 retry_after_s=RETRY_AFTER_S,
                 hint="try again later, or raise queue_limit",
             )
@@ -45,25 +45,25 @@ class RunQueue:
         self._admit()
 
     @asynccontextmanager
-    async def turn(self, run_id: str) -> AsyncIterator[None]:
-        """Wait for the reserved turn; the next one is admitted at the end of the block."""
-        turn = next((f for w, f in self._waiting if w == run_id), None)
+    async def wait_turn(self, run_id: str) -> AsyncIterator[None]:
+        """Wait until the run is admitted. The block's end admits the next one."""
+        admitted = next((f for w, f in self._waiting if w == run_id), None)
         try:
-            if turn is not None and run_id not in self._running:
-                await turn
+            if admitted is not None and run_id not in self._running:
+                await admitted
             yield
         finally:
             self.leave(run_id)
 
     def leave(self, run_id: str) -> None:
-        """Give up the ticket or the place in line; the next one is admitted."""
+        """Stop running or waiting, and admit the next run."""
         self._running.discard(run_id)
         self._waiting = deque((w, f) for w, f in self._waiting if w != run_id)
         self._admit()
 
     def _admit(self) -> None:
         while self._waiting and len(self._running) < self._max_running:
-            run_id, turn = self._waiting.popleft()
+            run_id, admitted = self._waiting.popleft()
             self._running.add(run_id)
-            if not turn.done():
-                turn.set_result(None)
+            if not admitted.done():
+                admitted.set_result(None)

@@ -1,9 +1,11 @@
-"""One run from submission to its terminal event: state, log, result."""
+"""One run from its submission to its terminal event: its id, state, event log and result."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
+import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from enum import StrEnum
@@ -25,7 +27,8 @@ class RunStatus(StrEnum):
     FINISHED = "finished"
     FAILED = "failed"
     CANCELLED = "cancelled"
-    INTERRUPTED = "interrupted"  # the daemon died under it
+    INTERRUPTED = "interrupted"
+    """The daemon died during the run."""
 
 
 _NEXT: Mapping[RunStatus, frozenset[RunStatus]] = MappingProxyType(
@@ -40,16 +43,31 @@ _NEXT: Mapping[RunStatus, frozenset[RunStatus]] = MappingProxyType(
 )
 
 
+_CHOSEN_ID = re.compile(r"run-[a-z0-9][a-z0-9-]{10,58}[a-z0-9]")
+
+
+def create_run_id() -> str:
+    return f"run-{secrets.token_hex(6)}"
+
+
+def check_run_id(run_id: str) -> None:
+    """Raises RequestError for an id that a client may not choose."""
+    if not _CHOSEN_ID.fullmatch(run_id):
+        raise RequestError(
+            f"id is {run_id[:80]!r}; it must be run- and 12 to 60 of a-z, 0-9 and -", param="id"
+        )
+
+
 class Cancelled(RequestError):
-    """The run was cancelled, by its client or by the daemon's end."""
+    """The run was cancelled by its client, or because the daemon stopped."""
 
     code = "cancelled"
     http_status = 499
 
 
 class Run:
-    """A live run. Every change of state is an event, and every event is stored before it is told
-    to a follower. A store that fails loses its copy, never the run."""
+    """A live run. Every change of state is an event, and every event is stored before a follower
+    receives it. If the store fails, the run goes on without being stored."""
 
     def __init__(
         self,
@@ -74,13 +92,13 @@ class Run:
         self._result: dict[str, Any] | None = None
         self._over = asyncio.Event()
         self._cancel_reason: str | None = None
-        self._guard(lambda: store.create(run_id, spec.to_json(), self.created_at))
+        self._write(lambda: store.create(run_id, spec.to_json(), self.created_at))
 
     # ------------------------------------------------------------ for clients
 
     @property
     def position(self) -> int | None:
-        """Runs that wait before this one; None when it waits no more."""
+        """Number of runs that wait before this one. None when it does not wait."""
         return self._position(self)
 
     @property
@@ -91,7 +109,7 @@ class Run:
         return self._log.follow(after)
 
     async def result(self) -> dict[str, Any]:
-        """Wait for the end. Raises the run's error, or Cancelled."""
+        """Wait until the run is over. Raises the run's error, or Cancelled."""
         await self._over.wait()
         if self.error is not None:
             raise self.error
@@ -99,7 +117,7 @@ class Run:
         return self._result
 
     def cancel(self, reason: str) -> None:
-        """End the run now, in queue or in flight. Does nothing to one that is over."""
+        """Cancel the run, whether it waits or runs. Does nothing to a run that is over."""
         if not _NEXT[self.status]:
             return
         self._cancel_reason = self._cancel_reason or reason
@@ -107,11 +125,11 @@ class Run:
             self.task.cancel()
 
     @property
-    def cancel_wanted(self) -> bool:
+    def is_cancel_requested(self) -> bool:
         return self._cancel_reason is not None
 
     def object(self) -> dict[str, Any]:
-        """The result when finished, else what is known now."""
+        """The result of a finished run, else what is known now, as plain JSON values."""
         if self._result is not None:
             return {**self._result, "stored": self.stored}
         return {
@@ -131,28 +149,28 @@ class Run:
     def emit(self, event: Event) -> None:
         number = self._log.last + 1
         if not isinstance(event, Progress):
-            self._guard(lambda: self._store.append(self.id, number, event))
+            self._write(lambda: self._store.append(self.id, number, event))
         self._log.append(event)
         self._observe(event)
 
-    def started(self) -> float:
-        """Leave the queue; returns the seconds spent in it."""
+    def mark_started(self) -> float:
+        """Leave the queue. Returns the seconds spent in it."""
         waited = self.queue_s
         self._move(RunStatus.RUNNING)
         self.emit(RunStarted(config=self.spec.to_json(), queue_s=waited))
         return waited
 
-    def finished(self, result: dict[str, Any]) -> None:
+    def mark_finished(self, result: dict[str, Any]) -> None:
         self._move(RunStatus.FINISHED)
         self._result = result
         self._end(RunFinished(result=result))
 
-    def failed(self, error: FlashEdgeError) -> None:
+    def mark_failed(self, error: FlashEdgeError) -> None:
         self._move(RunStatus.FAILED)
         self.error = error
         self._end(RunFailed(error=str(error), code=error.code, hint=error.hint))
 
-    def cancelled(self) -> None:
+    def mark_cancelled(self) -> None:
         self._move(RunStatus.CANCELLED)
         reason = self._cancel_reason or "the daemon stopped"
         self.error = Cancelled(f"the run was cancelled: {reason}")
@@ -162,7 +180,7 @@ class Run:
         try:
             self.emit(event)
             status, error, now = str(self.status), self._error_object(), time.time()
-            self._guard(lambda: self._store.finish(self.id, status, self._result, error, now))
+            self._write(lambda: self._store.finish(self.id, status, self._result, error, now))
         finally:
             self._over.set()
 
@@ -173,11 +191,11 @@ class Run:
 
     def _move(self, to: RunStatus) -> None:
         if to not in _NEXT[self.status]:
-            raise ValueError(f"run {self.id}: {self.status} -> {to} is not a legal move")
+            raise ValueError(f"run {self.id} can't go from {self.status} to {to}")
         self.status = to
 
-    def _guard(self, write: Callable[[], None]) -> None:
-        """Write to the store; on its first failure say so and go on without it."""
+    def _write(self, write: Callable[[], None]) -> None:
+        """Write to the store. On its first failure log it and go on without the store."""
         if not self.stored:
             return
         try:

@@ -19,7 +19,7 @@ from flashedge.models.registry import find_pair
 from flashedge.models.specs import Pair
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.engines import Engines, TwinEngines, build_engines
-from flashedge.runtime.drive.flat_batch import tell_flat_batch
+from flashedge.runtime.drive.flat_batch import set_flat_batch
 from flashedge.runtime.kv.build import build_manager
 from flashedge.runtime.kv.curves import load_curves
 from flashedge.runtime.kv.manager import KvManager
@@ -98,7 +98,7 @@ class ServedPair:
         self._kv_manager = await build_manager(
             self._pair, generator, verifier, curves, self._config
         )
-        tell_flat_batch(generator.speculator, curves.generator, self._config)
+        set_flat_batch(generator.speculator, curves.generator, self._config)
 
     async def stop(self) -> None:
         if self._kv_manager is not None:

@@ -1,4 +1,4 @@
-"""All that the API may do: submit, watch and cancel runs, chat, look at the engines."""
+"""Everything that the API can do: submit, follow and cancel runs, chat, inspect the engines."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 import logging
 import secrets
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
 
@@ -22,24 +22,25 @@ from flashedge.errors import (
     NotFound,
     QueueFull,
 )
+from flashedge.events import Event
 from flashedge.models.registry import find_pair
 from flashedge.models.specs import Pair
 from flashedge.runtime.chat import ChatDelta, ChatSpec, stream_choice
 from flashedge.runtime.drive.driver import Driver, Outcome
-from flashedge.runtime.drive.earlier_run import NOTHING, Recall, check_continues
+from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN, EarlierRun, check_continues
 from flashedge.runtime.kv.start_split import choose_start_split
-from flashedge.runtime.merge import merged
+from flashedge.runtime.merge import merge_streams
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.queue import RETRY_AFTER_S, RunQueue
-from flashedge.runtime.records.archive import ArchivedRun, RunSummary, summary_of
-from flashedge.runtime.records.result import result_of
+from flashedge.runtime.records.archive import ArchivedRun, RunSummary, build_summary
+from flashedge.runtime.records.result import build_result
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.request.calibrations import resolve_early_exit, restore_request
-from flashedge.runtime.request.run_id import check_run_id, new_run_id
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.runtime.request.strategies import search_of
-from flashedge.runtime.run import Run, RunStatus
+from flashedge.runtime.request.strategies import build_search
+from flashedge.runtime.run import Run, RunStatus, check_run_id, create_run_id
 from flashedge.runtime.served_pair import EnginePair, ServedPair, ServiceHealth
+from flashedge.search.base import Search
 from flashedge.search.seeds import child_seed
 from flashedge.types import MAX_SEED, Timing, TokenIds, Usage
 
@@ -50,7 +51,7 @@ MAX_CHATS = 256
 
 
 class Service:
-    """One pair, its engines, its runs."""
+    """Serves one pair: its engines, its runs and its chats."""
 
     def __init__(
         self,
@@ -61,7 +62,7 @@ class Service:
         grader: MathGrader,
         texts: TextGroups | None = None,
     ) -> None:
-        """texts: what groups open-ended answers; None: likeness of words."""
+        """texts: groups open-ended answers. None groups them by their words."""
         self.config = config
         self.pair = pair.name
         self.metrics = Metrics()
@@ -78,13 +79,13 @@ class Service:
     # ------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Start the engines and test them. Raises EngineError; `health` then says failed."""
+        """Start the engines and test them. Raises EngineError; `health` then reports failed."""
         for run_id in self._store.interrupt_unfinished():
-            log.warning("run %s was interrupted by the daemon's end", run_id)
+            log.warning("run %s was interrupted when the daemon ended", run_id)
         await self._served.start()
 
     async def stop(self) -> None:
-        """Cancel what runs (each run ends in RunCancelled), stop engines, close the store."""
+        """Cancel the open runs, stop the engines and close the store."""
         for run in list(self._runs.values()):
             run.cancel("the daemon stopped")
         if self._tasks:
@@ -99,13 +100,13 @@ class Service:
 
     @property
     def idle_s(self) -> float:
-        """Seconds since there was a run or a chat, or since the start was over."""
+        """Seconds since the last run or chat ended, or since the daemon was ready."""
         if self._tasks or self._chats or self.health().state == "starting":
             self._busy_at = time.monotonic()
         return time.monotonic() - self._busy_at
 
     async def views(self) -> dict[str, EngineView]:
-        """A look at both engines. Raises EngineDead."""
+        """The load of both engines now. Raises EngineDead."""
         return await self._served.views()
 
     # ------------------------------------------------------------ runs
@@ -113,11 +114,12 @@ class Service:
     def submit(
         self, spec: RunSpec, *, run_id: str | None = None, continues: str | None = None
     ) -> RunHandle:
-        """Queue a run. run_id: a name that the client chose; asked for again, it stands for the
-        run that has it. continues: a finished run whose tree is taken up where it ended.
+        """Queue a run.
 
-        Raises NotFound, ContextOverflow, QueueFull, EngineDead, RequestError for the name,
-        Conflict when the named run or the continued one asked for something else.
+        run_id: an id that the client chose; submitting it again returns the run that has it.
+        continues: the id of a finished run, whose tree the new run resumes where it ended.
+        Raises NotFound, ContextOverflow, QueueFull, EngineDead, RequestError for the id, Conflict
+        when the run with this id, or the continued one, was submitted with another request.
         """
         self._served.check_serves(spec.pair)
         prompt_ids = self._served.encode_prompt(spec.problem.messages)
@@ -126,21 +128,23 @@ class Service:
         spec = resolve_early_exit(spec, self.config, self._served.fingerprint)
         if spec.early_exit_note is not None:
             log.warning("%s", spec.early_exit_note)
-        search = search_of(spec)
-        if run_id is not None and (known := self._named(run_id, spec)) is not None:
+        search = build_search(spec)
+        if run_id is not None and (known := self._find_named(run_id, spec)) is not None:
             return known
-        recall = NOTHING if continues is None else self._recalled(continues, spec)
-        run_id = run_id or new_run_id()
+        earlier = NO_EARLIER_RUN if continues is None else self._load_earlier(continues, spec)
+        run_id = run_id or create_run_id()
         self._queue.reserve(run_id)
         run = Run(
-            run_id, spec, self._store, lambda r: self._queue.position(r.id), self._observe(run_id)
+            run_id,
+            spec,
+            self._store,
+            lambda r: self._queue.position(r.id),
+            self._build_observer(run_id),
         )
         self._runs[run_id] = run
-        run.task = asyncio.create_task(
-            self._carry_out(run, search, prompt_ids, recall), name=run_id
-        )
+        run.task = asyncio.create_task(self._execute(run, search, prompt_ids, earlier), name=run_id)
         self._tasks.add(run.task)
-        run.task.add_done_callback(lambda task: self._ended(run, task))
+        run.task.add_done_callback(lambda task: self._clean_up(run, task))
         return run
 
     def run(self, run_id: str) -> RunHandle:
@@ -156,9 +160,9 @@ class Service:
     def runs(
         self, *, limit: int = 50, before: str | None = None, status: str | None = None
     ) -> list[RunSummary]:
-        """Newest first; `before` is a run id to page on from."""
+        """Runs, newest first. before: the last id of the previous page."""
         stored = self._store.list(limit=limit, before=before, status=status)
-        return [summary_of(s, self._runs.get(s.id)) for s in stored]
+        return [build_summary(s, self._runs.get(s.id)) for s in stored]
 
     def delete(self, run_id: str) -> None:
         """Remove a finished run. Raises NotFound, StoreError, or Conflict while it runs."""
@@ -176,33 +180,35 @@ class Service:
     def counts(self) -> dict[str, int]:
         return {"queued": self._queue.waiting, "running": self._queue.running}
 
-    def _named(self, run_id: str, spec: RunSpec) -> RunHandle | None:
+    def _find_named(self, run_id: str, spec: RunSpec) -> RunHandle | None:
         check_run_id(run_id)
         try:
             known = self.run(run_id)
         except NotFound:
             return None
         if restore_request(known.spec).to_json() != restore_request(spec).to_json():
-            raise Conflict(f"run {run_id} asked for something else", param="id")
+            raise Conflict(f"run {run_id} was submitted with another request", param="id")
         return known
 
-    def _recalled(self, run_id: str, spec: RunSpec) -> Recall:
+    def _load_earlier(self, run_id: str, spec: RunSpec) -> EarlierRun:
         earlier, live = self.run(run_id), self._runs.get(run_id)
         if earlier.status != RunStatus.FINISHED or (live is not None and not live.stored):
             raise Conflict(f"run {run_id} is not finished and stored", param="continues")
         check_continues(earlier.spec, spec, run_id)
-        return Recall.of(event for _, event in self._store.events(run_id))
+        return EarlierRun.from_events(event for _, event in self._store.events(run_id))
 
-    async def _carry_out(self, run: Run, search: Any, prompt_ids: TokenIds, recall: Recall) -> None:
+    async def _execute(
+        self, run: Run, search: Search[Any], prompt_ids: TokenIds, earlier: EarlierRun
+    ) -> None:
         try:
-            async with self._queue.turn(run.id):
-                queue_s, began = run.started(), time.monotonic()
+            async with self._queue.wait_turn(run.id):
+                queue_s, began = run.mark_started(), time.monotonic()
                 engines = self._served.build_engines(
                     self._grader, self._texts, baseline=run.spec.baseline
                 )
                 with engines.join_kv(run.emit) as memory:
                     search = memory.watch(search, len(prompt_ids))
-                    driver = Driver(search, run.spec, prompt_ids, engines, run.emit, recall)
+                    driver = Driver(search, run.spec, prompt_ids, engines, run.emit, earlier)
                     outcome = await driver.run()
                 timing = Timing(
                     queue_s=queue_s,
@@ -210,37 +216,44 @@ class Service:
                     verify_s=driver.scoring.waiting.seconds,
                     total_s=time.monotonic() - began,
                 )
-                usage = _usage(driver, outcome, len(prompt_ids))
-                result = result_of(run.id, run.spec, outcome, usage, timing)
-                run.finished({**result, "kv": memory.record})
+                usage = _build_usage(driver, outcome, len(prompt_ids))
+                result = build_result(
+                    run.id,
+                    run.spec,
+                    outcome,
+                    usage,
+                    timing,
+                    deterministic=self._served.is_deterministic,
+                )
+                run.mark_finished({**result, "kv": memory.record})
         except asyncio.CancelledError:
-            run.cancelled()
+            run.mark_cancelled()
         except FlashEdgeError as error:
-            run.failed(error)
+            run.mark_failed(error)
         except Exception as error:
             log.exception("run %s", run.id)
-            run.failed(FlashEdgeError(f"a defect in FlashEdge: {type(error).__name__}: {error}"))
+            run.mark_failed(FlashEdgeError(f"a bug in FlashEdge: {type(error).__name__}: {error}"))
 
-    def _ended(self, run: Run, task: asyncio.Task[None]) -> None:
+    def _clean_up(self, run: Run, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._busy_at = time.monotonic()
         if run.status is RunStatus.QUEUED:  # cancelled before its task took a step
             self._queue.leave(run.id)
-            run.cancelled()
+            run.mark_cancelled()
         if run.stored:
             self._runs.pop(run.id, None)
 
-    def _observe(self, run_id: str) -> Any:
+    def _build_observer(self, run_id: str) -> Callable[[Event], None]:
         return lambda event: self.metrics.observe(run_id, event)
 
     # ------------------------------------------------------------ chat
 
     async def chat(self, spec: ChatSpec) -> AsyncGenerator[ChatDelta]:
-        """Plain generation, choices interleaved as they come. Closing it cancels them."""
+        """Generate without a search, choices interleaved. Closing the stream cancels them."""
         self._served.check_serves(self.pair)
         prompt_ids = self._served.encode_prompt(spec.messages)
         if self._chats + spec.n > MAX_CHATS:
-            raise QueueFull(f"{self._chats} completions are open", retry_after_s=RETRY_AFTER_S)
+            raise QueueFull(f"{self._chats} chat completions are open", retry_after_s=RETRY_AFTER_S)
         seed = secrets.randbelow(MAX_SEED) if spec.seed is None else spec.seed
         generator = self._served.chat_generator()
         choices = [
@@ -249,7 +262,7 @@ class Service:
         ]
         self._chats += spec.n
         try:
-            async with aclosing(merged(choices)) as deltas:
+            async with aclosing(merge_streams(choices)) as deltas:
                 async for delta in deltas:
                     yield delta
         finally:
@@ -257,7 +270,7 @@ class Service:
             self._busy_at = time.monotonic()
 
 
-def _usage(driver: Driver, outcome: Outcome, prompt_tokens: int) -> Usage:
+def _build_usage(driver: Driver, outcome: Outcome, prompt_tokens: int) -> Usage:
     return Usage(
         prompt_tokens=prompt_tokens,
         completion_tokens=len(outcome.tree.path_token_ids(outcome.finish.choice)),
@@ -270,7 +283,7 @@ def _usage(driver: Driver, outcome: Outcome, prompt_tokens: int) -> Usage:
 
 
 def build(config: Config) -> Service:
-    """The daemon's service: the pair that `config` names on real vLLM engines.
+    """Build the daemon's service: the configured pair on real vLLM engines.
 
     Raises ConfigError, CheckpointError, StoreError. Heavy imports happen in `Service.start`.
     """

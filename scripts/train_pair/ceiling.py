@@ -9,16 +9,16 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from flashedge.answers.workers.mathematics import MathGrader
-from flashedge.cli.progress import bar
+from flashedge.cli.progress import show_bar
 from flashedge.config import Config
 from flashedge.engine.base import ScoreRequest, StepScores, Verifier
-from flashedge.engine.proxy import Passing
+from flashedge.engine.proxy import EngineProxy
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.models.registry import find_pair
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.runtime.request.strategies import search_of
+from flashedge.runtime.request.strategies import build_search
 from flashedge.search.seeds import mix64
 from flashedge.types import Problem as Asked
 from flashedge.types import Sampling
@@ -28,7 +28,7 @@ from scripts.train_pair.problems import Problem
 AT_ONCE = 8
 
 
-class CheckerVerifier(Passing[Verifier]):
+class CheckerVerifier(EngineProxy[Verifier]):
     """Implements `engine.base.Verifier`: 1 while nothing is wrong so far, else 0."""
 
     def __init__(self, problems: Mapping[str, Problem], engine: Verifier) -> None:
@@ -66,14 +66,14 @@ async def ceiling(problems: Sequence[Problem], n: int, config: Config, seed: int
         )
         prompt = pair.generator.codec.encode_chat(spec.problem.messages)
         async with room:
-            driver = Driver(search_of(spec), spec, prompt, engines, lambda event: None)
+            driver = Driver(build_search(spec), spec, prompt, engines, lambda event: None)
             outcome = await driver.run()
         advance(1)
         choice = outcome.finish.choice
         return choice is not None and is_correct(problem, outcome.tree.path_text(choice))
 
     try:
-        with bar(f"exact checker, n = {n}", len(problems), unit="problems") as advance:
+        with show_bar(f"exact checker, n = {n}", len(problems), unit="problems") as advance:
             return list(await asyncio.gather(*(solved(i, p) for i, p in enumerate(problems))))
     finally:
         await grader.close()

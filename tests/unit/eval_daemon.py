@@ -10,7 +10,7 @@ import httpx
 
 from flashedge import events
 from flashedge.events import Event, to_json
-from flashedge.runtime.request.run_id import check_run_id
+from flashedge.runtime.run import check_run_id
 
 
 def completion(answer: str | None, *scores: float) -> dict[str, Any]:

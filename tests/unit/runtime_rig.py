@@ -13,8 +13,9 @@ from typing import Any
 
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.engine.sim.engine_loop import SimEngine
+from flashedge.engine.sim.model import SimModel
 from flashedge.engine.sim.pair import Faults, SimConfig, SimulatedGenerator, SimulatedVerifier
-from flashedge.engine.sim.text import SimModel, Trace, TraceRow
+from flashedge.engine.sim.trace import StepTrace, TraceRow
 from flashedge.events import (
     CertaintyUpdated,
     EarlyExit,
@@ -32,10 +33,10 @@ from flashedge.events import (
 )
 from flashedge.models.shape import ModelShape
 from flashedge.runtime.drive.driver import Driver, Outcome
-from flashedge.runtime.drive.earlier_run import NOTHING, Recall
+from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN, EarlierRun
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.runtime.request.strategies import search_of
+from flashedge.runtime.request.strategies import build_search
 from flashedge.search.base import Search
 from flashedge.search.scoring import aggregate
 from flashedge.search.tree import ROOT, Tree
@@ -43,7 +44,7 @@ from flashedge.types import NodeId, Problem, TokenIds
 from tests.contracts.engine_rig import settle
 
 STEPS = ((6, 9, 4, 7), (5, 8, 6), (6, 7, 5, 8, 6), (4, 9, 5), (5, 6, 7, 6, 5))
-TRACE = Trace((TraceRow(prompt_tokens=8, step_tokens=STEPS),))
+TRACE = StepTrace((TraceRow(prompt_tokens=8, step_tokens=STEPS),))
 MODEL = SimModel(TRACE)
 TINY = ModelShape(name="tiny", params=2**22, layers=2, heads=1, kv_heads=1, head_dim=16)
 CONFIG = SimConfig(shape=TINY, kv_bytes=4096 * TINY.kv_bytes_per_token, max_model_len=256)
@@ -85,12 +86,12 @@ def driver_of(
     engines: Engines,
     spec: RunSpec,
     emit: Callable[[Event], None],
-    recall: Recall = NOTHING,
+    earlier: EarlierRun = NO_EARLIER_RUN,
     watch: Callable[[Search[Any], int], Search[Any]] = lambda search, prompt_tokens: search,
 ) -> Driver:
     prompt = prompt_of(engines, spec)
-    search = watch(search_of(spec), len(prompt))
-    return Driver(search, spec, prompt, engines, emit, recall)
+    search = watch(build_search(spec), len(prompt))
+    return Driver(search, spec, prompt, engines, emit, earlier)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

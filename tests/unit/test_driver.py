@@ -65,7 +65,7 @@ async def test_the_events_tell_the_tree(spec: RunSpec, aggregate: str) -> None:
     done = [n for n in tree.nodes.values() if n.status is NodeStatus.COMPLETE]
     assert len(done) == spec.n
     assert story.outcome.finish.answer is not None
-    assert not story.outcome.deadline
+    assert not (story.outcome.cut_by == "deadline")
     *_, certainty = story.told(CertaintyUpdated)
     assert certainty.certainty == story.outcome.certainty
     assert certainty.answers == sum(n.answer is not None for n in done)

@@ -59,8 +59,8 @@ async def test_a_deadline_cuts_the_run(spec: RunSpec) -> None:
         story = await drive(engines, limited)
         assert_cut(story, limited)
         await assert_nothing_left(engines)
-        cut += story.outcome.deadline
-        answered += story.outcome.deadline and story.outcome.finish.answer is not None
+        cut += story.outcome.cut_by == "deadline"
+        answered += (story.outcome.cut_by == "deadline") and story.outcome.finish.answer is not None
     assert cut > 5
     if spec.strategy == "beam":
         assert answered
@@ -70,7 +70,7 @@ async def test_a_deadline_while_the_engine_is_away() -> None:
     faults = Faults(die_after_steps=frozenset({12}), restart_s=50.0)
     engines = sim_engines(generator=faults)
     story = await drive(engines, replace(BEAM, deadline_s=1.0))
-    assert story.outcome.deadline
+    assert story.outcome.cut_by == "deadline"
     assert asyncio.get_running_loop().time() == pytest.approx(1.0)
     assert_cut(story, BEAM)
     assert story.outcome.finish.choice != ROOT
@@ -94,7 +94,7 @@ async def test_a_token_budget_ends_at_a_level(budget: int) -> None:
         len(n.segment.token_ids) for n in tree.nodes.values() if n.depth < deepest and n.segment
     )
     assert before < budget <= tree.committed_tokens < free.outcome.tree.committed_tokens
-    assert not story.outcome.deadline
+    assert not (story.outcome.cut_by == "deadline")
     for node in tree.nodes.values():
         assert node.segment == free.outcome.tree[node.id].segment
     assert_cut(story, spec)

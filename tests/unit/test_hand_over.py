@@ -19,15 +19,9 @@ from flashedge.engine.base import Chunk, ExtendRequest, Generator
 from flashedge.engine.sim.clock import VirtualTimePolicy, run_virtual
 from flashedge.runtime.drive.ordering import Ordering
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.scheduling.prefix_order import (
-    arrival_order,
-    prefix_order,
-    random_order,
-    scattered_order,
-    sum_shared,
-    sweep_order,
-)
+from flashedge.scheduling.prefix_order import arrival_order, prefix_order, sweep_order
 from flashedge.types import TokenIds
+from scripts.bench.flashtts.orders import random_order, scattered_order, sum_shared
 from tests.unit.runtime_rig import BEAM, TIGHT, TINY, drive, driver_of, sim_engines
 from tests.unit.service_rig import Rig, ended
 from tests.unit.test_strategies_on_sim import spec_of

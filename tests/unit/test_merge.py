@@ -9,7 +9,7 @@ import pytest
 
 from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.errors import EngineDead
-from flashedge.runtime.merge import merged
+from flashedge.runtime.merge import merge_streams
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def no_other_task() -> bool:
 
 async def test_items_as_they_come() -> None:
     streams = Streams()
-    items = merged([streams.of("a", 2, 3.0), streams.of("b", 3, 2.5), streams.of("c", 0, 1.0)])
+    items = merge_streams([streams.of("a", 2, 3.0), streams.of("b", 3, 2.5), streams.of("c", 0, 1.0)])
     found = [item async for item in items]
     assert found == [("b", 0), ("a", 0), ("b", 1), ("a", 1), ("b", 2)]
     assert sorted(streams.closed) == ["a", "b", "c"]
@@ -51,8 +51,8 @@ async def test_items_as_they_come() -> None:
 
 async def test_one_and_none() -> None:
     streams = Streams()
-    assert [i async for i in merged([streams.of("a", 3, 1.0)])] == [("a", 0), ("a", 1), ("a", 2)]
-    assert [i async for i in merged([])] == []
+    assert [i async for i in merge_streams([streams.of("a", 3, 1.0)])] == [("a", 0), ("a", 1), ("a", 2)]
+    assert [i async for i in merge_streams([])] == []
     assert streams.closed == ["a"]
 
 
@@ -61,7 +61,7 @@ async def test_the_first_error_ends_all(others: int) -> None:
     streams = Streams()
     found = []
     bad = streams.of("bad", 2, 1.0, EngineDead("gone"))
-    items = merged([*(streams.of(f"s{i}", 100, 0.9) for i in range(others)), bad])
+    items = merge_streams([*(streams.of(f"s{i}", 100, 0.9) for i in range(others)), bad])
     with pytest.raises(EngineDead):  # noqa: PT012
         async for item in items:
             found.append(item)
@@ -75,7 +75,7 @@ async def test_two_errors_at_once_are_one() -> None:
     streams = Streams()
     both = [streams.of(name, 0, 1.0, EngineDead(name)) for name in "ab"]
     with pytest.raises(EngineDead, match="a"):
-        async for _ in merged(both):
+        async for _ in merge_streams(both):
             pass
     assert no_other_task()
 
@@ -83,7 +83,7 @@ async def test_two_errors_at_once_are_one() -> None:
 @pytest.mark.parametrize("count", [1, 4])
 async def test_closing_closes_all(count: int) -> None:
     streams = Streams()
-    items = merged([streams.of(f"s{i}", 9, 1.0) for i in range(count)])
+    items = merge_streams([streams.of(f"s{i}", 9, 1.0) for i in range(count)])
     await anext(items)
     await items.aclose()
     assert len(streams.closed) == count
@@ -95,7 +95,7 @@ async def test_cancelling_the_reader_closes_all(count: int) -> None:
     streams = Streams()
 
     async def read() -> None:
-        async for _ in merged([streams.of(f"s{i}", 9, 1.0) for i in range(count)]):
+        async for _ in merge_streams([streams.of(f"s{i}", 9, 1.0) for i in range(count)]):
             pass
 
     task = asyncio.create_task(read())
@@ -110,7 +110,7 @@ async def test_cancelling_the_reader_closes_all(count: int) -> None:
 async def test_a_slow_reader_loses_nothing() -> None:
     streams = Streams()
     found = []
-    async for item in merged([streams.of("a", 20, 0.01), streams.of("b", 20, 0.01)]):
+    async for item in merge_streams([streams.of("a", 20, 0.01), streams.of("b", 20, 0.01)]):
         found.append(item)
         await asyncio.sleep(1.0)
     assert sorted(found) == [(name, i) for name in "ab" for i in range(20)]

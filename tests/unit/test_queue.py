@@ -22,7 +22,7 @@ def positions(queue: RunQueue, names: str) -> list[int | None]:
 
 
 async def hold(queue: RunQueue, name: str, done: asyncio.Event, began: list[str]) -> None:
-    async with queue.turn(name):
+    async with queue.wait_turn(name):
         began.append(name)
         await done.wait()
 
@@ -44,7 +44,7 @@ async def test_full() -> None:
     queue = RunQueue(1, 2)
     for name in "abc":
         queue.reserve(name)
-    with pytest.raises(QueueFull, match="1 runs are under way and 2 wait") as e:
+    with pytest.raises(QueueFull, match="1 runs are running and 2 are waiting") as e:
         queue.reserve("d")
     assert e.value.retry_after_s > 0
     assert (queue.running, queue.waiting) == (1, 2)
@@ -81,7 +81,7 @@ async def test_the_ticket_is_given_back_on_an_error() -> None:
     queue = RunQueue(1, 1)
     queue.reserve("a")
     with pytest.raises(ZeroDivisionError):
-        async with queue.turn("a"):
+        async with queue.wait_turn("a"):
             raise ZeroDivisionError
     assert queue.running == 0
 
@@ -112,7 +112,7 @@ async def test_any_mixture_of_ends_and_cancels(seed: int) -> None:
 
     async def one(number: int) -> None:
         nonlocal at_once
-        async with queue.turn(str(number)):
+        async with queue.wait_turn(str(number)):
             began.append(number)
             at_once += 1
             assert at_once <= 3

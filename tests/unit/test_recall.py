@@ -11,7 +11,7 @@ import pytest
 
 from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.errors import Conflict, NotFound, RequestError
-from flashedge.runtime.drive.earlier_run import Recall
+from flashedge.runtime.drive.earlier_run import EarlierRun
 from tests.unit.runtime_rig import BEAM, drive, driver_of, sim_engines
 from tests.unit.service_rig import Rig
 from tests.unit.test_strategies_on_sim import every_strategy, spec_of
@@ -63,7 +63,7 @@ async def test_the_tree_is_that_of_one_go_and_nothing_is_done_twice(strategy: st
         short = await drive(engines, replace(spec, token_budget=part))
         first = dict(asked)
         told: list[Any] = []
-        driver = driver_of(engines, spec, told.append, Recall.of(short.events))
+        driver = driver_of(engines, spec, told.append, EarlierRun.from_events(short.events))
         outcome = await driver.run()
         assert outcome == whole.outcome
         assert driver.probe_tokens == sum(p.tokens for p in told if type(p).__name__ == "Probed")
@@ -75,7 +75,7 @@ async def test_a_named_run_is_made_once(rig: Rig) -> None:
     first = rig.service.submit(BEAM, run_id=NAME)
     assert first.id == NAME
     assert rig.service.submit(BEAM, run_id=NAME) is first
-    with pytest.raises(Conflict, match="something else"):
+    with pytest.raises(Conflict, match="another request"):
         rig.service.submit(replace(BEAM, seed=5), run_id=NAME)
     result = await first.result()
     assert await rig.service.submit(BEAM, run_id=NAME).result() == result
@@ -103,7 +103,7 @@ async def test_the_service_continues_a_finished_run(rig: Rig) -> None:
         assert result[same] == whole[same]
     assert result["usage"]["tree_tokens"] == whole["usage"]["tree_tokens"]
     assert result["usage"]["verifier_tokens"] < whole["usage"]["verifier_tokens"]
-    with pytest.raises(Conflict, match="something else"):
+    with pytest.raises(Conflict, match="another request"):
         rig.service.submit(replace(BEAM, n=9), continues=cut["id"])
     with pytest.raises(NotFound):
         rig.service.submit(BEAM, continues="run-none")

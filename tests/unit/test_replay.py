@@ -10,14 +10,14 @@ import pytest
 from flashedge import events
 from flashedge.certainty.history import CONSISTENCY, ENTROPY, REWARD, Checkpoint, History
 from flashedge.certainty.policies import Allotment, Even
-from flashedge.certainty.replay import Spent, Trace, replayed, stopped_at
+from flashedge.certainty.replay import Ending, RunTrace, find_stop, replay
 from flashedge.certainty.rules import Rule
 from flashedge.engine.sim.clock import VirtualTimePolicy
-from flashedge.runtime.records.recordings import Recording, recording_of
-from flashedge.runtime.records.result import result_of
+from flashedge.runtime.records.recordings import Recording, build_recording
+from flashedge.runtime.records.result import build_result
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.runtime.request.strategies import defaults_of
+from flashedge.runtime.request.strategies import find_defaults
 from flashedge.types import Timing, Usage
 from tests.unit.runtime_rig import BEAM, Story, drive, sim_engines
 
@@ -33,7 +33,7 @@ def event_loop_policy() -> VirtualTimePolicy:
 
 
 def spec_of(strategy: str, **fields: Any) -> RunSpec:
-    told: dict[str, Any] = {**defaults_of(strategy), "strategy": strategy, "early_exit": None}
+    told: dict[str, Any] = {**find_defaults(strategy), "strategy": strategy, "early_exit": None}
     if strategy == "probed_cot":
         told["options"] = PROBES
     if strategy == IN_TREES:
@@ -44,7 +44,7 @@ def spec_of(strategy: str, **fields: Any) -> RunSpec:
 def log_of(story: Story, spec: RunSpec) -> list[events.Event]:
     """The events as the run store has them."""
     usage = Usage(tree_tokens=story.outcome.tree.committed_tokens)
-    result = result_of("run-1", spec, story.outcome, usage, Timing())
+    result = build_result("run-1", spec, story.outcome, usage, Timing())
     return [
         events.RunStarted(config=spec.to_json(), queue_s=0.0),
         *story.events,
@@ -55,7 +55,7 @@ def log_of(story: Story, spec: RunSpec) -> list[events.Event]:
 async def recorded(spec: RunSpec) -> Recording:
     story = await drive(sim_engines(), spec)
     stored = [events.from_json(events.to_json(event)) for event in log_of(story, spec)]
-    found = recording_of("run-1", stored)
+    found = build_recording("run-1", stored)
     assert found is not None
     return found
 
@@ -100,11 +100,11 @@ async def test_replay_is_what_an_early_exit_does(strategy: str) -> None:
         spec = spec_of(strategy, seed=seed)
         whole = await recorded(spec)
         for rule in rules(strategy):
-            real = await drive(sim_engines(), replace(spec, early_exit=ExitOptions.of(rule)))
-            at = stopped_at(whole.checkpoints, rule.made(), whole.cap)
+            real = await drive(sim_engines(), replace(spec, early_exit=ExitOptions.from_rule(rule)))
+            at = find_stop(whole.checkpoints, rule.build_policy(), whole.cap)
             answer = whole.answer if at is None else whole.checkpoints[at].answer
             assert answer == real.outcome.finish.answer, (seed, rule)
-            spent = replayed(whole.trace(frozenset()), rule.made())
+            spent = replay(whole.build_trace(frozenset()), rule.build_policy())
             assert spent.tokens == real.outcome.tree.committed_tokens, (seed, rule)
             assert spent.overhead == sum(e.tokens for e in real.told(events.Probed))
             stopped += real.outcome.cut_by == "certainty"
@@ -120,8 +120,10 @@ async def test_probes_beside_and_before(beside: bool) -> None:
     rule = Rule(policy="every_step", detect=1, thresholds=((CONSISTENCY, 1.0),))
     for seed in range(20):
         whole = await recorded(replace(spec, seed=seed))
-        real = await drive(sim_engines(), replace(spec, seed=seed, early_exit=ExitOptions.of(rule)))
-        spent = replayed(whole.trace(whole.answers), rule.made())
+        real = await drive(
+            sim_engines(), replace(spec, seed=seed, early_exit=ExitOptions.from_rule(rule))
+        )
+        spent = replay(whole.build_trace(whole.answers), rule.build_policy())
         assert spent.tokens == real.outcome.tree.committed_tokens
         assert spent.overhead == sum(e.tokens for e in real.told(events.Probed))
 
@@ -131,7 +133,7 @@ async def test_the_even_policy_is_the_whole_run(strategy: str) -> None:
     spec = spec_of(strategy)
     whole = await recorded(spec)
     right = frozenset({whole.answer} - {None})
-    spent = replayed(whole.trace(right), Even())
+    spent = replay(whole.build_trace(right), Even())
     assert (spent.right, spent.tokens) == (True, whole.tokens)
     progress_values = [checkpoint.progress for checkpoint in whole.checkpoints]
     assert progress_values == sorted(progress_values)
@@ -145,15 +147,15 @@ async def test_only_whole_runs_are_recorded() -> None:
     spec = spec_of("self_consistency")
     story = await drive(sim_engines(), spec)
     log = log_of(story, spec)
-    assert recording_of("r", log) is not None
-    assert recording_of("r", log[1:]) is None  # not started
-    assert recording_of("r", log[:-1]) is None  # not finished
+    assert build_recording("r", log) is not None
+    assert build_recording("r", log[1:]) is None  # not started
+    assert build_recording("r", log[:-1]) is None  # not finished
     watched = replace(spec, early_exit=ExitOptions(thresholds={ENTROPY: 1.0}))
-    assert recording_of("r", log_of(await drive(sim_engines(), watched), watched)) is None
+    assert build_recording("r", log_of(await drive(sim_engines(), watched), watched)) is None
     late = replace(spec, deadline_s=0.01)
-    assert recording_of("r", log_of(await drive(sim_engines(), late), late)) is None
+    assert build_recording("r", log_of(await drive(sim_engines(), late), late)) is None
     old = [replace(e, answer=None) if isinstance(e, events.CertaintyUpdated) else e for e in log]
-    assert recording_of("r", old) is None
+    assert build_recording("r", old) is None
 
 
 def test_a_policy_is_told_only_what_it_would_have_seen() -> None:
@@ -169,18 +171,18 @@ def test_a_policy_is_told_only_what_it_would_have_seen() -> None:
     checkpoints = tuple(
         Checkpoint(progress=k, tokens=k, answers=k, measures={}) for k in progress_values
     )
-    assert stopped_at(checkpoints, Spy(), 12) == 4
+    assert find_stop(checkpoints, Spy(), 12) == 4
     assert seen == [[], [5], [5, 9]]
-    assert stopped_at(checkpoints[:4], Spy(), 12) is None
+    assert find_stop(checkpoints[:4], Spy(), 12) is None
 
 
 def test_a_trace_has_a_stop_for_each_reading() -> None:
     checkpoint = Checkpoint(progress=1, tokens=1, answers=1, measures={})
     with pytest.raises(ValueError, match="1 checkpoints, 0 stops"):
-        Trace(
+        RunTrace(
             problem="p",
             cap=1,
             checkpoints=(checkpoint,),
             stops=(),
-            whole=Spent(right=True, tokens=1),
+            whole=Ending(right=True, tokens=1),
         )

@@ -32,10 +32,10 @@ DEAD = EngineDead("the engine is gone", hint="start it")
 S = RunStatus
 
 MOVES: Mapping[str, Callable[[Run], Any]] = {
-    "start": Run.started,
-    "finish": lambda run: run.finished(dict(RESULT)),
-    "fail": lambda run: run.failed(DEAD),
-    "cancel": Run.cancelled,
+    "start": Run.mark_started,
+    "finish": lambda run: run.mark_finished(dict(RESULT)),
+    "fail": lambda run: run.mark_failed(DEAD),
+    "cancel": Run.mark_cancelled,
 }
 LEGAL = {
     S.QUEUED: {"start": S.RUNNING, "fail": S.FAILED, "cancel": S.CANCELLED},
@@ -110,7 +110,7 @@ def test_every_move(store: RunStore, status: RunStatus, move: str) -> None:
     before, kept = look(run), store.events("r")
     to = LEGAL.get(status, {}).get(move)
     if to is None:
-        with pytest.raises(ValueError, match="is not a legal move"):
+        with pytest.raises(ValueError, match="can.t go from"):
             MOVES[move](run)
         assert look(run) == before
         assert store.events("r") == kept
@@ -137,10 +137,10 @@ async def test_a_finished_run(store: RunStore) -> None:
         "stored": True,
     }
     waiting = asyncio.create_task(run.result())
-    assert run.started() >= 0
+    assert run.mark_started() >= 0
     run.emit(STEP)
     run.emit(Progress(tokens=((NodeId(1), 4),)))
-    run.finished(dict(RESULT))
+    run.mark_finished(dict(RESULT))
     assert await waiting == await run.result() == RESULT
     assert run.object() == {**RESULT, "stored": True}
     events = [item async for item in run.events()]
@@ -171,8 +171,8 @@ async def test_a_cancelled_run(store: RunStore, reason: str | None) -> None:
     if reason:
         run.cancel(reason)
         run.cancel("another reason, too late")
-        assert run.cancel_wanted
-    run.cancelled()
+        assert run.is_cancel_requested
+    run.mark_cancelled()
     told = reason or "the daemon stopped"
     with pytest.raises(Cancelled, match=f"the run was cancelled: {told}"):
         await run.result()
@@ -189,7 +189,7 @@ async def test_cancel_ends_the_task_once(store: RunStore) -> None:
     over.task = asyncio.create_task(asyncio.sleep(0, "untouched"))
     over.cancel("too late")
     assert await over.task == "untouched"
-    assert not over.cancel_wanted
+    assert not over.is_cancel_requested
 
 
 @pytest.mark.parametrize("status", [S.FINISHED, S.FAILED, S.CANCELLED])
@@ -237,9 +237,9 @@ async def test_a_store_that_fails_loses_its_copy_not_the_run(
     """Five writes: create, RunStarted, a step, RunFinished, finish."""
     store = FailingStore(tmp_path / "runs.sqlite", fails_at)
     run = make(store)
-    run.started()
+    run.mark_started()
     run.emit(STEP)
-    run.finished(dict(RESULT))
+    run.mark_finished(dict(RESULT))
     failed = fails_at <= 5
     assert run.stored is not failed
     assert await run.result() == RESULT

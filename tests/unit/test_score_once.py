@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from flashedge.engine.base import ScoreRequest, StepScores, Verifier
-from flashedge.engine.proxy import Passing
+from flashedge.engine.proxy import EngineProxy
 from flashedge.engine.sim.clock import VirtualTimePolicy
+from flashedge.engine.sim.model import SimModel
 from flashedge.engine.sim.pair import Faults, SimulatedVerifier
-from flashedge.engine.sim.text import SimModel
 from flashedge.errors import GenerationFailed
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.score_once import ScoreOnce
@@ -37,7 +37,7 @@ def event_loop_policy() -> VirtualTimePolicy:
     return VirtualTimePolicy()
 
 
-class Counting(Passing[Verifier]):
+class Counting(EngineProxy[Verifier]):
     """Notes what the verifier is asked."""
 
     def __init__(self, verifier: Verifier) -> None:

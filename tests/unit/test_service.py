@@ -48,6 +48,28 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     await made.service.stop()
 
 
+# ---------------------------------------------------------------- the record
+
+
+@pytest.mark.parametrize(
+    ("found", "deterministic"),
+    [({"batch_invariant": True}, True), ({"batch_invariant": False}, False), ({}, None)],
+)
+async def test_a_record_says_what_the_self_test_found(
+    tmp_path: Path, found: dict[str, Any], deterministic: bool | None
+) -> None:
+    rig = Rig(tmp_path)
+
+    async def self_test() -> dict[str, Any]:
+        return found
+
+    rig.pair.self_test = self_test  # type: ignore[method-assign]
+    await rig.service.start()
+    result = await rig.service.submit(BEAM).result()
+    assert result["deterministic"] is deterministic
+    await rig.service.stop()
+
+
 # ---------------------------------------------------------------- submit, queue
 
 

@@ -11,10 +11,10 @@ from flashedge import events
 from flashedge.certainty.history import ENTROPY
 from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.engine.sim.pair import Faults
-from flashedge.runtime.records.result import result_of
+from flashedge.runtime.records.result import build_result
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.runtime.request.strategies import defaults_of
+from flashedge.runtime.request.strategies import find_defaults
 from flashedge.search.catalog import STRATEGIES
 from flashedge.search.tree import ROOT, NodeStatus
 from flashedge.types import Timing, Usage
@@ -38,7 +38,7 @@ def event_loop_policy() -> VirtualTimePolicy:
 
 
 def spec_of(strategy: str, **fields: Any) -> RunSpec:
-    told: dict[str, Any] = {"strategy": strategy, **defaults_of(strategy)}
+    told: dict[str, Any] = {"strategy": strategy, **find_defaults(strategy)}
     if strategy == "probed_cot":
         told |= {"options": PROBES, "early_exit": None}
     if strategy == "mcts":
@@ -119,7 +119,7 @@ async def test_certainty_stops_the_run(strategy: str) -> None:
     ]
     for node, seen in folded(story.events).items():  # a stopped run is the beginning of a whole one
         assert seen.token_ids == folded(whole.events)[node].token_ids
-    result = result_of("run-1", spec, outcome, Usage(), Timing())
+    result = build_result("run-1", spec, outcome, Usage(), Timing())
     assert result["cut_by"] == "certainty"
     assert result["certainty"] == outcome.certainty
     await assert_nothing_left(engines)

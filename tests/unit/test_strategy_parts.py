@@ -15,7 +15,7 @@ from flashedge.errors import ConfigError, NotFound, RequestError
 from flashedge.runtime.request import strategies
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.runtime.request.strategies import search_of
+from flashedge.runtime.request.strategies import build_search
 from flashedge.search.apportion import apportion, softmax
 from flashedge.search.strategies.mcts import Mcts
 from flashedge.search.strategies.probed_cot import ProbedCot
@@ -76,16 +76,16 @@ def spec(strategy: str, **fields: Any) -> RunSpec:
 
 
 def test_options_reach_their_search() -> None:
-    mcts = search_of(spec("mcts", options={"c": 2, "prior": "uniform"}))
+    mcts = build_search(spec("mcts", options={"c": 2, "prior": "uniform"}))
     assert isinstance(mcts, Mcts)
     assert (mcts.c, mcts.prior, mcts.n) == (2.0, "uniform", 8)
-    rebase = search_of(spec("rebase", options={"temperature": 0.5}))
+    rebase = build_search(spec("rebase", options={"temperature": 0.5}))
     assert isinstance(rebase, Rebase)
     assert rebase.temperature == 0.5
-    varying = search_of(spec("varying_granularity"))
+    varying = build_search(spec("varying_granularity"))
     assert isinstance(varying, VaryingGranularity)
     assert [varying.step_tokens(depth) for depth in range(5)] == [64, 64, 64, 2048, 2048]
-    chain = search_of(spec("probed_cot", n=1, options={"window": 4, "beside": False}))
+    chain = build_search(spec("probed_cot", n=1, options={"window": 4, "beside": False}))
     assert isinstance(chain, ProbedCot)
     assert (chain.window, chain.beside, chain.policy) == (4, False, None)
 
@@ -108,13 +108,13 @@ def test_options_reach_their_search() -> None:
 )
 def test_wrong_options_are_refused(strategy: str, options: dict[str, Any]) -> None:
     with pytest.raises(RequestError) as error:
-        search_of(spec(strategy, n=1, options=options))
+        build_search(spec(strategy, n=1, options=options))
     assert error.value.param == "options"
 
 
 def test_a_chain_is_one_path() -> None:
     with pytest.raises(RequestError, match="one chain"):
-        search_of(spec("probed_cot", n=2))
+        build_search(spec("probed_cot", n=2))
 
 
 def test_a_spec_goes_through_json() -> None:
@@ -152,9 +152,9 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         EntryPoint("lost", "no_such_package:Thing", strategies.GROUP),
     ]
     monkeypatch.setattr(strategies, "entry_points", lambda group: points)
-    strategies.user_programs.cache_clear()
+    strategies.find_user_programs.cache_clear()
     yield
-    strategies.user_programs.cache_clear()
+    strategies.find_user_programs.cache_clear()
 
 
 @pytest.mark.usefixtures("installed")
@@ -184,12 +184,12 @@ async def test_a_program_that_asks_for_too_much_is_refused() -> None:
     with pytest.raises(RequestError, match="asked for"):
         await drive(sim_engines(), spec("wide", n=4, options={"greed": 2}))
     with pytest.raises(RequestError, match="can't be made"):
-        search_of(spec("wide", options={"greedy": 2}))
+        build_search(spec("wide", options={"greedy": 2}))
 
 
 @pytest.mark.usefixtures("installed")
 def test_a_program_that_is_not_there() -> None:
     with pytest.raises(ConfigError, match="no_such_package"):
-        search_of(spec("lost"))
+        build_search(spec("lost"))
     with pytest.raises(NotFound, match="wide"):
-        search_of(spec("wode"))
+        build_search(spec("wode"))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from flashedge.cli import output
-from flashedge.cli.progress import bar
+from flashedge.cli.progress import show_bar
 from flashedge.config import Config
 from flashedge.errors import FlashEdgeError, RequestError
 
@@ -106,7 +106,7 @@ async def _solve(
 ) -> None:
     from flashedge.batch.attempts import Attempts
     from flashedge.daemon import control as daemon_control
-    from flashedge.runtime.drive.task_groups import first_error
+    from flashedge.runtime.drive.task_groups import raise_first_error
     from flashedge.runtime.records.recordings import build_recording
 
     async with daemon_control.connect_async(config) as client:
@@ -129,7 +129,7 @@ async def _solve(
                 advance(1)
 
         try:
-            with bar("recording", len(problems), unit="runs") as advance, first_error():
+            with show_bar("recording", len(problems), unit="runs") as advance, raise_first_error():
                 async with asyncio.TaskGroup() as group:
                     for _ in range(
                         config.max_running + 1

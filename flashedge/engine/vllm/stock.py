@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flashedge.engine.base import Chunk, ExtendRequest, ScoreRequest, StepScores
-from flashedge.engine.proxy import Passing
+from flashedge.engine.proxy import EngineProxy
 from flashedge.engine.vllm.codec import HFCodec
 from flashedge.engine.vllm.generator import STEP_STOP, VllmGenerator, edge_params
 from flashedge.engine.vllm.verifier import VllmVerifier
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from vllm import SamplingParams
 
 
-class StockGenerator(Passing[VllmGenerator]):
+class StockGenerator(EngineProxy[VllmGenerator]):
     """The generator with stop strings instead of boundaries found in its scheduler."""
 
     @property
@@ -37,7 +37,7 @@ class StockGenerator(Passing[VllmGenerator]):
         return self._engine.stream(request, params)
 
 
-class StockVerifier(Passing[VllmVerifier]):
+class StockVerifier(EngineProxy[VllmVerifier]):
     """The verifier with a whole pass over the path for every score."""
 
     async def score(self, request: ScoreRequest) -> StepScores:

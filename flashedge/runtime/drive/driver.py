@@ -1,7 +1,7 @@
-"""The one place where pure search meets the engines: command -> work -> result -> tell.
+"""Drives one search: runs its commands on the engines and tells it the results.
 
-Reads in one screen (`Driver.run`). All tasks belong to one TaskGroup; cancelling the driver
-cancels every open engine request.
+`Driver.run` is the loop. All tasks belong to one TaskGroup, so cancelling the driver cancels every
+open engine request.
 """
 
 from __future__ import annotations
@@ -10,25 +10,25 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, TypeVar, assert_never
 
 from flashedge import events
 from flashedge.answers.equality import group_answers
 from flashedge.certainty.history import History
 from flashedge.engine.base import Chunk, ExtendRequest, Generator, Verifier
-from flashedge.events import EarlyExit, EngineRestarted, Event, Progress
-from flashedge.runtime.drive.earlier_run import NOTHING, Recall
+from flashedge.events import EarlyExit, EngineRestarted, Event
+from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN, EarlierRun
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.event_emitter import EventEmitter
-from flashedge.runtime.drive.ordering import in_order
-from flashedge.runtime.drive.probing import probe_request, probed
+from flashedge.runtime.drive.growth import Growth
+from flashedge.runtime.drive.ordering import order_commands
+from flashedge.runtime.drive.probing import build_probe_request, run_probe
 from flashedge.runtime.drive.retry import retry_after_restart
 from flashedge.runtime.drive.scoring import Scoring
-from flashedge.runtime.drive.segments import segment_of
+from flashedge.runtime.drive.segments import build_segment
 from flashedge.runtime.drive.speculation_client import SpeculationClient
 from flashedge.runtime.drive.stopwatch import Stopwatch
-from flashedge.runtime.drive.task_groups import first_error
+from flashedge.runtime.drive.task_groups import raise_first_error
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.search.base import (
     Child,
@@ -56,27 +56,24 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What a finished search leaves. cut_by: what ended it before its own end (certainty,
-    non_convergence, budget, deadline), None if nothing did."""
+    """What a search leaves when it is over."""
 
     tree: Tree
     finish: Finish
     history: History
+
     cut_by: str | None
+    """What ended the search early: certainty, non_convergence, budget or deadline. None if it
+    reached its own end."""
 
     @property
     def certainty(self) -> float | None:
-        """At the last checkpoint."""
+        """Certainty at the last checkpoint."""
         return self.history[-1].certainty if self.history else None
-
-    @property
-    def deadline(self) -> bool:
-        """Whether the wall clock cut it."""
-        return self.cut_by == DEADLINE
 
 
 class Driver:
-    """Drives one search. `emit` takes its events in order; `recall` answers for the engines."""
+    """Drives one search."""
 
     def __init__(
         self,
@@ -85,17 +82,19 @@ class Driver:
         prompt_ids: TokenIds,
         engines: Engines,
         emit: Callable[[Event], None],
-        recall: Recall = NOTHING,
+        earlier: EarlierRun = NO_EARLIER_RUN,
     ) -> None:
+        """emit: receives the run's events in order. earlier: answers for the engines where it
+        already has the result."""
         self._search = search
         self._spec = spec
         self._prompt_ids = prompt_ids
         self._engines = engines
         self._emit = emit
-        self._recall = recall
+        self._earlier = earlier
         self._inbox: asyncio.Queue[Result] = asyncio.Queue()
         self._work: set[asyncio.Task[Any]] = set()
-        self._tokens: dict[NodeId, int] = {}
+        self._growth = Growth(engines.generator.codec.decode)
         self._emitter = EventEmitter(emit, spec.aggregate)
         self._speculation_client = SpeculationClient(search, engines)
         self._restarts = {e: e.health().restarts for e in (engines.generator, engines.verifier)}
@@ -105,31 +104,32 @@ class Driver:
             spec.problem,
             engines,
             self._speculation_client,
-            recall,
-            self._note_restart(engines.verifier, "verifier"),
+            earlier,
+            self._build_restart_note(engines.verifier, "verifier"),
         )
         self.probe_tokens = 0
 
     async def run(self) -> Outcome:
-        """Raises what the engines raise after their retries; CancelledError when cancelled."""
-        search, until, late = self._search, self._until(), False
+        """Run the search to its end or to its deadline. Raises what the engines raise after their
+        retries, CancelledError when cancelled."""
+        search, cut_at, late = self._search, self._cut_at(), False
         state, commands = search.start(self._spec.problem, self._spec.seed, self._spec.limits)
-        with first_error():
-            async with self._speculation_client, asyncio.TaskGroup() as group:
-                ticker = group.create_task(self._report_progress())
-                while (finish := self._begin(commands, state, group)) is None:
-                    result = await self._next(until)
+        with raise_first_error():
+            async with self._speculation_client, asyncio.TaskGroup() as self._group:
+                ticker = self._group.create_task(self._report_progress())
+                while (finish := self._execute(commands, state)) is None:
+                    result = await self._receive(cut_at)
                     if result is None:
-                        late, until = True, None
-                        self._drop_work()
+                        late, cut_at = True, None
+                        self._cancel_work()
                         state, commands = search.conclude(state)
                     else:
-                        told, commands = search.tell(state, result)
-                        if told is not state:  # else it came too late to count
-                            state = told
-                            self._emitter.result(result, state.tree)
-                            self._emitter.certainty(state.history)
-                self._drop_work()
+                        new_state, commands = search.tell(state, result)
+                        if new_state is not state:  # the same state: the result was too late
+                            state = new_state
+                            self._emitter.emit_result(result, state.tree)
+                            self._emitter.emit_certainty(state.history)
+                self._cancel_work()
                 ticker.cancel()
         cut_by = DEADLINE if late else finish.cut_by
         if cut_by is not None:
@@ -138,71 +138,64 @@ class Driver:
 
     @property
     def speculation(self) -> Speculation:
-        """What was done ahead, whole once the run is over."""
-        return self._speculation_client.told
+        """What speculation drafted and what the run used of it. Complete once the run is over."""
+        return self._speculation_client.usage
 
     # ------------------------------------------------------------ commands
 
-    def _begin(
-        self, commands: tuple[Command, ...], state: SearchState, group: asyncio.TaskGroup
-    ) -> Finish | None:
-        """Start the work that `commands` ask for; the Finish among them, if any."""
+    def _execute(self, commands: tuple[Command, ...], state: SearchState) -> Finish | None:
+        """Start the work that the commands ask for. Returns the Finish among them, if any."""
         tree = state.tree
         if commands:
-            self._emitter.marks(tree)
-        if self._speculation_client.next_level(
+            self._emitter.emit_statuses(tree)
+        if self._speculation_client.begin_level(
             state, [c for c in commands if isinstance(c, Expand)]
         ):
-            self._start(group, self._speculation_client.settle())
+            self._start(self._speculation_client.drop_unused())
         finish = None
-        for command in in_order(commands, tree, self._engines.ordering):
+        for command in order_commands(commands, tree, self._engines.ordering):
             match command:
                 case Expand(parent=parent, children=children, granularity=granularity):
-                    self._emitter.expansion(tree, command)
+                    self._emitter.emit_expansion(tree, command)
                     ids = (*self._prompt_ids, *tree.path_token_ids(parent))
                     steps = tree.path_steps(parent)
                     for child in children:
-                        known = self._recall.segments.get(child.node)
+                        known = self._earlier.segments.get(child.node)
                         if known is not None:
                             self._inbox.put_nowait(Generated(node=child.node, segment=known))
                             continue
-                        self._start(group, self._extend(child, ids, steps, granularity, group))
+                        self._start(self._extend(child, ids, steps, granularity))
                 case Score(nodes=nodes):
-                    self._start(group, self._score_all(nodes, state, group))
+                    self._start(self._score_level(nodes, state))
                 case Cluster(nodes=nodes):
-                    self._start(group, self._cluster(nodes, tree))
+                    self._start(self._cluster(nodes, tree))
                 case Probe():
-                    if (told := self._recall.probes.get(command.node)) is not None:
-                        self._answer_probe(told)
+                    if (probed := self._earlier.probes.get(command.node)) is not None:
+                        self._answer_probe(probed)
                         continue
-                    self._start(group, self._probe(command, tree))
+                    self._start(self._probe(command, tree))
                 case Finish():
                     finish = command
                 case _:
                     assert_never(command)
         return finish
 
-    def _start(self, group: asyncio.TaskGroup, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = group.create_task(work)
+    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = self._group.create_task(work)
         self._work.add(task)
         task.add_done_callback(self._work.discard)
         return task
 
-    def _drop_work(self) -> None:
-        """Cancel what is still out: its result would be ignored."""
+    def _cancel_work(self) -> None:
+        """Cancel the open work, whose results would be ignored."""
         for task in self._work:
             task.cancel()
-        self._tokens.clear()
+        self._growth.clear()
 
     async def _extend(
-        self,
-        child: Child,
-        ids: TokenIds,
-        steps: tuple[str, ...],
-        granularity: Granularity,
-        group: asyncio.TaskGroup,
+        self, child: Child, ids: TokenIds, steps: tuple[str, ...], granularity: Granularity
     ) -> None:
-        """ids, steps: of the path to the parent."""
+        """Generate a child's segment. ids, steps: tokens and steps of the path to the parent."""
         generator = self._engines.generator
         request = ExtendRequest(
             token_ids=ids,
@@ -210,37 +203,35 @@ class Driver:
             sampling=self._spec.sampling,
             max_tokens=granularity.max_tokens,
             to_boundary=not granularity.to_end,
-            follow_up=self._speculation_client.follow_up(child.node),
+            continuation=self._speculation_client.get_continuation(child.node),
         )
 
         async def work() -> list[Chunk]:
             chunks: list[Chunk] = []
-            self._tokens[child.node] = 0
+            self._growth.start(child.node)
             async with aclosing(generator.extend(request)) as stream:
                 async for chunk in stream:
                     chunks.append(chunk)
-                    self._tokens[child.node] += len(chunk.token_ids)
+                    self._growth.add(child.node, chunk.token_ids)
             return chunks
 
         with self.generating.open():
             chunks = await retry_after_restart(
-                generator, work, self._note_restart(generator, "generator")
+                generator, work, self._build_restart_note(generator, "generator")
             )
-        self._tokens.pop(child.node, None)
+        self._growth.end(child.node)
         self._speculation_client.count(chunks)
-        segment = segment_of(chunks, generator.codec)
-        self.scoring.came(child.node, steps, segment, partial(self._start, group))
+        segment = build_segment(chunks, generator.codec)
+        self.scoring.receive(child.node, steps, segment, self._start)
         self._inbox.put_nowait(Generated(node=child.node, segment=segment))
 
-    async def _score_all(
-        self, nodes: tuple[NodeId, ...], state: SearchState, group: asyncio.TaskGroup
-    ) -> None:
-        await self._speculation_client.look()
+    async def _score_level(self, nodes: tuple[NodeId, ...], state: SearchState) -> None:
+        await self._speculation_client.fetch_drafts()
         for node in nodes:
-            if (scores := self.scoring.known(state.tree, node)) is not None:
+            if (scores := self.scoring.find_scores(state.tree, node)) is not None:
                 self._inbox.put_nowait(Scored(node=node, scores=scores))
             else:
-                self._start(group, self._score(node, state))
+                self._start(self._score(node, state))
 
     async def _score(self, node: NodeId, state: SearchState) -> None:
         self._inbox.put_nowait(await self.scoring.score(state, node))
@@ -251,37 +242,37 @@ class Driver:
         self._inbox.put_nowait(Clustered(answers=found))
 
     async def _probe(self, probe: Probe, tree: Tree) -> None:
-        """Where no token fits behind the suffix the model says nothing."""
+        """Ask a chain for its answer. The answer is empty where no token fits after the suffix."""
         generator = self._engines.generator
         path = (*self._prompt_ids, *tree.path_token_ids(probe.node))
-        request = probe_request(probe, path, self._spec.sampling, generator)
+        request = build_probe_request(probe, path, self._spec.sampling, generator)
         kept: TokenIds = ()
         text = ""
         if request is not None:
             with self.generating.open():
                 kept, text = await retry_after_restart(
                     generator,
-                    lambda: probed(request, probe.suffix, generator),
-                    self._note_restart(generator, "generator"),
+                    lambda: run_probe(request, probe.suffix, generator),
+                    self._build_restart_note(generator, "generator"),
                 )
         self._answer_probe(events.Probed(node=probe.node, text=text, tokens=len(kept)))
 
-    def _answer_probe(self, told: events.Probed) -> None:
-        self.probe_tokens += told.tokens
-        self._emit(told)
-        self._inbox.put_nowait(ProbeResult(node=told.node, text=told.text))
+    def _answer_probe(self, probed: events.Probed) -> None:
+        self.probe_tokens += probed.tokens
+        self._emit(probed)
+        self._inbox.put_nowait(ProbeResult(node=probed.node, text=probed.text))
 
     # ------------------------------------------------------------ time
 
-    def _until(self) -> float | None:
-        """Loop time at which the run is cut, None without a deadline."""
+    def _cut_at(self) -> float | None:
+        """Loop time at which the run is cut. None without a deadline."""
         limit = self._spec.deadline_s
         return None if limit is None else asyncio.get_running_loop().time() + limit
 
-    async def _next(self, until: float | None) -> Result | None:
-        """The next result, None when the deadline comes first."""
+    async def _receive(self, cut_at: float | None) -> Result | None:
+        """Wait for the next result. None when the deadline passes first."""
         try:
-            async with asyncio.timeout_at(until):
+            async with asyncio.timeout_at(cut_at):
                 return await self._inbox.get()
         except TimeoutError:
             return None
@@ -289,11 +280,13 @@ class Driver:
     async def _report_progress(self) -> None:
         while True:
             await asyncio.sleep(PROGRESS_S)
-            if self._tokens:
-                self._emit(Progress(tokens=tuple(self._tokens.items())))
+            if (progress := self._growth.report()) is not None:
+                self._emit(progress)
 
-    def _note_restart(self, engine: Generator | Verifier, name: str) -> Callable[[float], None]:
-        """Tells each restart once, however many requests waited for it."""
+    def _build_restart_note(
+        self, engine: Generator | Verifier, name: str
+    ) -> Callable[[float], None]:
+        """Build a callback that emits each restart once, however many requests waited for it."""
 
         def note(waited_s: float) -> None:
             restarts = engine.health().restarts

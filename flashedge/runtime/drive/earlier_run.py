@@ -1,7 +1,7 @@
-"""What an earlier run generated and scored, so that a run that continues it need not do it again.
+"""Reuses what an earlier run generated and scored in a run that continues it.
 
-What a node yields is a function of its path and seed, and a search asks for the same nodes
-whatever its token budget, up to the cut: so an earlier run's log answers for them.
+What a node yields is a function of its path and seed, and up to the cut a search expands the same
+nodes whatever its token budget. So the events of the earlier run can stand in for the engines.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from flashedge.types import FinishReason, NodeId, Segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Recall:
-    """By node: its segment, its step scores, the probe behind it."""
+class EarlierRun:
+    """The results of an earlier run, by node."""
 
     segments: Mapping[NodeId, Segment] = field(default_factory=dict)
     scores: Mapping[NodeId, tuple[float, ...]] = field(default_factory=dict)
     probes: Mapping[NodeId, Probed] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, log: Iterable[Event]) -> Recall:
+    def from_events(cls, run_events: Iterable[Event]) -> EarlierRun:
         segments: dict[NodeId, Segment] = {}
         scores: dict[NodeId, tuple[float, ...]] = {}
         probes: dict[NodeId, Probed] = {}
-        for event in log:
+        for event in run_events:
             match event:
                 case StepCompleted(node=node):
                     segments[node] = Segment(
@@ -38,8 +38,8 @@ class Recall:
                         steps=event.steps,
                         finish=FinishReason(event.finish),
                     )
-                case NodeScored(node=node, scores=found):
-                    scores[node] = found
+                case NodeScored(node=node):
+                    scores[node] = event.scores
                 case Probed(node=node):
                     probes[node] = event
                 case _:
@@ -47,14 +47,15 @@ class Recall:
         return cls(segments=segments, scores=scores, probes=probes)
 
 
-NOTHING = Recall()
+NO_EARLIER_RUN = EarlierRun()
 
 
 def check_continues(earlier: RunSpec, spec: RunSpec, run_id: str) -> None:
-    """Raises Conflict unless `spec` asks for what `earlier` did, but for budget and deadline."""
-    asked = replace(earlier, token_budget=spec.token_budget, deadline_s=spec.deadline_s)
-    if asked.to_json() != spec.to_json():
+    """Raises Conflict unless both requests agree in all but token budget and deadline."""
+    same = replace(earlier, token_budget=spec.token_budget, deadline_s=spec.deadline_s)
+    if same.to_json() != spec.to_json():
         raise Conflict(
-            f"run {run_id} asked for something else; only token_budget and deadline_s may differ",
+            f"run {run_id} was submitted with another request;"
+            " only token_budget and deadline_s may differ",
             param="continues",
         )

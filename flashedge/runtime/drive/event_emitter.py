@@ -1,4 +1,4 @@
-"""What a run's followers are told: results, statuses, certainty, as events."""
+"""Turns what happens in a search into the run's events."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SHOWN = frozenset(NodeStatus) - {NodeStatus.GENERATING, NodeStatus.GENERATED}
 
 
 class EventEmitter:
-    """Emits each fact once, in order. Remembers what it told last."""
+    """Emits each fact once, in order. Remembers what it emitted last."""
 
     def __init__(self, emit: Callable[[Event], None], aggregate: str) -> None:
         self._emit = emit
@@ -31,7 +31,7 @@ class EventEmitter:
         self._tree = Tree()
         self._num_emitted = 0
 
-    def result(self, result: Result, tree: Tree) -> None:
+    def emit_result(self, result: Result, tree: Tree) -> None:
         match result:
             case Generated(node=node, segment=segment):
                 self._emit(
@@ -52,8 +52,8 @@ class EventEmitter:
             case _:
                 assert_never(result)
 
-    def certainty(self, history: History) -> None:
-        """Tell the checkpoints that are new."""
+    def emit_certainty(self, history: History) -> None:
+        """Emit the checkpoints that are new."""
         for checkpoint in history[self._num_emitted :]:
             self._emit(
                 CertaintyUpdated(
@@ -67,18 +67,18 @@ class EventEmitter:
             )
         self._num_emitted = len(history)
 
-    def expansion(self, tree: Tree, command: Expand) -> None:
-        made = [tree[c.node] for c in command.children]
+    def emit_expansion(self, tree: Tree, command: Expand) -> None:
+        children = [tree[child.node] for child in command.children]
         self._emit(
             NodesExpanded(
                 parent=command.parent,
-                depth=made[0].depth,
-                children=tuple((n.id, n.index, n.seed) for n in made),
+                depth=children[0].depth,
+                children=tuple((n.id, n.index, n.seed) for n in children),
             )
         )
 
-    def marks(self, tree: Tree) -> None:
-        """Emit the statuses that a decision of the search changed (levels end with one)."""
+    def emit_statuses(self, tree: Tree) -> None:
+        """Emit the statuses that the search changed when it last decided, at the end of a level."""
         changed: dict[NodeStatus, list[NodeId]] = {}
         for node in tree.nodes.values():
             before = self._tree.nodes.get(node.id)

@@ -1,4 +1,4 @@
-"""In which order the work of a level is handed to the engines. It changes no result."""
+"""Orders the work of a level before it is submitted to the engines. It changes no result."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from flashedge.types import NodeId
 Ordering = Callable[[Paths], Order]
 
 
-def in_order(commands: Sequence[Command], tree: Tree, order: Ordering) -> Iterator[Command]:
-    """The same commands: expansions by the paths of their parents, scoring by those of its nodes.
-    Children of a parent stay as they are."""
+def order_commands(commands: Sequence[Command], tree: Tree, order: Ordering) -> Iterator[Command]:
+    """Yield the same commands, expansions ordered by the paths of their parents and nodes to score
+    by their own. Children of one parent keep their order."""
     expansions = [c for c in commands if isinstance(c, Expand)]
-    places = iter(_places([c.parent for c in expansions], tree, order))
+    positions = iter(_order_nodes([c.parent for c in expansions], tree, order))
     for command in commands:
         match command:
             case Expand():
-                yield expansions[next(places)]
+                yield expansions[next(positions)]
             case Score(nodes=nodes):
-                ordered = tuple(nodes[i] for i in _places(nodes, tree, order))
+                ordered = tuple(nodes[i] for i in _order_nodes(nodes, tree, order))
                 yield replace(command, nodes=ordered)
             case _:
                 yield command
 
 
-def _places(nodes: Sequence[NodeId], tree: Tree, order: Ordering) -> Order:
+def _order_nodes(nodes: Sequence[NodeId], tree: Tree, order: Ordering) -> Order:
     return order([[at.id for at in tree.path(node)] for node in nodes])

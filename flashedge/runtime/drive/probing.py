@@ -1,19 +1,20 @@
-"""What a model says to a probe: a continuation forked from a path, read and thrown away."""
+"""Asks a chain for its answer: a continuation forked from its path, whose tokens are discarded."""
 
 from __future__ import annotations
 
 from contextlib import aclosing
 
 from flashedge.engine.base import ExtendRequest, Generator
-from flashedge.runtime.drive.segments import probe_answer
+from flashedge.runtime.drive.segments import find_probe_answer
 from flashedge.search.base import Probe
 from flashedge.types import Sampling, TokenIds
 
 
-def probe_request(
+def build_probe_request(
     probe: Probe, path: TokenIds, sampling: Sampling, generator: Generator
 ) -> ExtendRequest | None:
-    """Continue path + suffix; None where no token fits behind them. path: with its prompt."""
+    """Build the request that continues path + suffix. None where no token fits after them.
+    path: the prompt and the path."""
     ids = (*path, *generator.codec.encode(probe.suffix))
     room = generator.max_model_len - len(ids)
     if room <= 0:
@@ -27,13 +28,16 @@ def probe_request(
     )
 
 
-async def probed(request: ExtendRequest, suffix: str, generator: Generator) -> tuple[TokenIds, str]:
-    """Tokens up to the end of the answer that `suffix` opened, or all there are; their text."""
-    said: TokenIds = ()
+async def run_probe(
+    request: ExtendRequest, suffix: str, generator: Generator
+) -> tuple[TokenIds, str]:
+    """Generate up to the end of the answer that `suffix` opens, or to the request's last token.
+    Returns the tokens and their text."""
+    token_ids: TokenIds = ()
     async with aclosing(generator.extend(request)) as stream:
         async for chunk in stream:
-            said = (*said, *chunk.token_ids)
-            kept, text, whole = probe_answer(said, suffix, generator.codec)
-            if whole:
+            token_ids = (*token_ids, *chunk.token_ids)
+            kept, text, is_complete = find_probe_answer(token_ids, suffix, generator.codec)
+            if is_complete:
                 return kept, text
-    return said, generator.codec.decode(said)
+    return token_ids, generator.codec.decode(token_ids)

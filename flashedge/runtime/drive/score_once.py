@@ -1,8 +1,8 @@
-"""Equal paths of a run are scored once: one asks the verifier, the others take its answer.
+"""Scores equal paths of a run once.
 
-Siblings often write the same words, those of a small model above all, and a score is a function of
-the words. So nothing is lost: the duplicates are dropped, or kept, as the search would anyhow. The
-naive twin is the verifier itself. Not the paper's.
+Siblings often write the same words, above all those of a small model, and a score is a function of
+the words. The first request goes to the verifier; equal ones wait for its scores. The naive twin is
+the verifier itself. Ours, not the paper's.
 """
 
 from __future__ import annotations
@@ -11,28 +11,28 @@ import asyncio
 from dataclasses import replace
 
 from flashedge.engine.base import ScoreRequest, StepScores, Verifier
-from flashedge.engine.proxy import Passing
+from flashedge.engine.proxy import EngineProxy
 
 
-class ScoreOnce(Passing[Verifier]):
-    """One run's verifier. Implements `engine.base.Verifier`."""
+class ScoreOnce(EngineProxy[Verifier]):
+    """A verifier for one run. Implements `engine.base.Verifier`."""
 
     def __init__(self, verifier: Verifier) -> None:
         super().__init__(verifier)
         self._scored: dict[ScoreRequest, StepScores] = {}
-        self._asked: dict[ScoreRequest, asyncio.Event] = {}
+        self._pending: dict[ScoreRequest, asyncio.Event] = {}
 
     async def score(self, request: ScoreRequest) -> StepScores:
-        """See `engine.base`. Who takes another's answer has all of its tokens cached; if the other
-        one fails or is cancelled, it asks itself."""
-        while (asked := self._asked.get(request)) is not None:
-            await asked.wait()
+        """See `engine.base`. A request that shares the scores of an equal one counts all of its
+        tokens as cached. If the equal one fails or is cancelled, it goes to the verifier itself."""
+        while (pending := self._pending.get(request)) is not None:
+            await pending.wait()
         if (known := self._scored.get(request)) is not None:
             return replace(known, cached_tokens=known.tokens)
-        asked = self._asked[request] = asyncio.Event()
+        pending = self._pending[request] = asyncio.Event()
         try:
             self._scored[request] = await self._engine.score(request)
         finally:
-            del self._asked[request]
-            asked.set()
+            del self._pending[request]
+            pending.set()
         return self._scored[request]

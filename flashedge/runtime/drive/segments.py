@@ -1,4 +1,4 @@
-"""From an engine's stream of tokens to a search's segment."""
+"""Builds a search's segments and probe answers from the tokens that an engine streams."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from flashedge.search.steps import split_steps
 from flashedge.types import Segment, TokenIds
 
 
-def segment_of(chunks: Sequence[Chunk], codec: Codec) -> Segment:
-    """Join a finished stream of chunks; its last one carries the reason of the end.
+def build_segment(chunks: Sequence[Chunk], codec: Codec) -> Segment:
+    """Join the chunks of a finished stream, whose last chunk carries the finish reason.
 
-    The text is decoded from all ids as one piece: incremental detokenizers can leak or split.
+    The text is decoded from all ids at once: incremental detokenizers can lose or split characters.
     """
     ids = tuple(i for chunk in chunks for i in chunk.token_ids)
     finish = chunks[-1].finish
-    assert finish is not None, "the last chunk carries the reason"
+    assert finish is not None, "the last chunk carries the finish reason"
     text = codec.decode(ids)
     return Segment(
         token_ids=ids,
@@ -28,14 +28,14 @@ def segment_of(chunks: Sequence[Chunk], codec: Codec) -> Segment:
     )
 
 
-def probe_answer(said: TokenIds, suffix: str, codec: Codec) -> tuple[TokenIds, str, bool]:
-    """The shortest beginning of `said` that, behind `suffix`, holds a whole boxed answer: its
-    tokens, its text, True; all of it and False where none does.
+def find_probe_answer(token_ids: TokenIds, suffix: str, codec: Codec) -> tuple[TokenIds, str, bool]:
+    """Find the shortest prefix that, after `suffix`, holds a complete boxed answer.
 
-    A function of the tokens alone, however the stream was cut into chunks.
+    Returns its tokens, its text and True, or all tokens, their text and False where there is none.
+    The result depends on the tokens alone, however the stream was cut into chunks.
     """
-    for size in range(1, len(said) + 1):
-        text = codec.decode(said[:size])
+    for size in range(1, len(token_ids) + 1):
+        text = codec.decode(token_ids[:size])
         if extract_answer(suffix + text) is not None:
-            return said[:size], text, True
-    return said, codec.decode(said), False
+            return token_ids[:size], text, True
+    return token_ids, codec.decode(token_ids), False

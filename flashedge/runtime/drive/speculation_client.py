@@ -1,9 +1,9 @@
-"""What a run tells its engines of the steps that may come, and what it makes of work done ahead.
+"""A run's side of speculation: what may follow each step, and scores of complete drafts.
 
-The generator is told with each step what would follow it; the verifier scores a step together with
-a following one that is whole already. Nothing here decides anything: a step begins with tokens
-drawn ahead only if its path and seed are those they were drawn for, and scores found ahead count
-only for the very tokens they were found for.
+Each of the run's requests names the step's continuation, so that the generator can draft it. With
+lookahead, the verifier scores a step together with a complete draft behind it. Nothing is decided
+here: a request adopts a draft only if path and seed are the same, and scores found ahead are used
+only for the very tokens that were scored.
 
 Ref: arXiv 2509.00195 §4.1.
 """
@@ -18,7 +18,8 @@ from typing import Any, Self
 from flashedge.engine.base import Chunk, Codec, ScoreRequest, StepScores, Verifier
 from flashedge.errors import ContextOverflow
 from flashedge.runtime.drive.engines import Engines
-from flashedge.scheduling.speculation.slots import FollowUp, potentials
+from flashedge.scheduling.speculation.continuation import Continuation
+from flashedge.scheduling.speculation.slots import limit_drafts
 from flashedge.search.base import Expand, Search
 from flashedge.search.steps import split_steps
 from flashedge.search.tree import Tree
@@ -26,16 +27,17 @@ from flashedge.types import NodeId, Speculation, TokenIds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Following:
-    """A whole step that would follow a node if it were kept; its steps as `Segment.steps`."""
+class DraftedStep:
+    """A complete draft that would follow a node if the node were kept."""
 
     token_ids: TokenIds
     steps: tuple[str, ...]
+    """Its text, split as in `Segment.steps`."""
 
 
 class SpeculationClient:
-    """One run's, as a context of its own. Does nothing where speculation is off or the generator
-    knows none."""
+    """One run's client, used as an async context. Does nothing where speculation is off or the
+    generator does not speculate."""
 
     def __init__(self, search: Search[Any], engines: Engines) -> None:
         self._search = search
@@ -46,24 +48,30 @@ class SpeculationClient:
         self._run = secrets.token_hex(8)
         self._level = 0
         self._seeds: frozenset[int] = frozenset()
-        self._follow_ups: dict[NodeId, FollowUp] = {}
+        self._continuations: dict[NodeId, Continuation] = {}
         self._drafts: Mapping[int, TokenIds] = {}
         self._scores: dict[tuple[NodeId, TokenIds], tuple[float, ...]] = {}
-        self._told = Speculation()
+        self._usage = Speculation()
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """The run is over, however: nothing of it stays in the generator."""
+        """The run is over, however it ended: drop its drafts in the generator."""
         if self._speculator is not None:
-            drawn = await self._speculator.end(self._run)
-            self._told = replace(self._told, drawn_tokens=drawn)
+            drawn = await self._speculator.end_run(self._run)
+            self._usage = replace(self._usage, drawn_tokens=drawn)
+
+    @property
+    def usage(self) -> Speculation:
+        """What was drafted and used. `drawn_tokens` is known at the end of the run."""
+        return self._usage
 
     # ------------------------------------------------------------ generation
 
-    def next_level(self, state: Any, expansions: Sequence[Expand]) -> bool:
-        """Take in the level that these commands begin. Whether there is a generator to `settle`."""
+    def begin_level(self, state: Any, expansions: Sequence[Expand]) -> bool:
+        """Prepare the continuations of the level that these commands begin. True if there are
+        drafts to drop by `drop_unused`."""
         if self._speculator is None or not expansions:
             return False
         self._level += 1
@@ -71,61 +79,63 @@ class SpeculationClient:
         self._seeds = frozenset(child.seed for _, child in children)
         after = {child.node: self._search.lookahead(state, child.node) for _, child in children}
         widest = max(len(found.seeds) for found in after.values())
-        before = [_last_score(state.tree, parent) for parent, _ in children]
-        self._follow_ups = {
-            child.node: FollowUp(
+        scores = [_find_last_score(state.tree, parent) for parent, _ in children]
+        self._continuations = {
+            child.node: Continuation(
                 run=self._run,
                 level=self._level,
                 seeds=after[child.node].seeds,
                 granularity=after[child.node].granularity,
-                potential=potential,
+                max_drafts=max_drafts,
             )
-            for (_, child), potential in zip(children, potentials(before, widest), strict=True)
+            for (_, child), max_drafts in zip(children, limit_drafts(scores, widest), strict=True)
         }
         return True
 
-    def follow_up(self, node: NodeId) -> FollowUp | None:
-        """What the generator is told with a node's request."""
-        return self._follow_ups.get(node)
+    def get_continuation(self, node: NodeId) -> Continuation | None:
+        """For the node's request to the generator."""
+        return self._continuations.get(node)
 
-    async def settle(self) -> None:
-        """Have the generator drop what the level that has begun does not use."""
+    async def drop_unused(self) -> None:
+        """Have the generator drop the drafts that the current level does not use."""
         if self._speculator is not None:
-            await self._speculator.keep(self._run, self._level, self._seeds)
+            await self._speculator.drop_unused(self._run, self._level, self._seeds)
 
     def count(self, chunks: Sequence[Chunk]) -> None:
-        """Take in a step that was generated."""
+        """Add a generated step to the usage."""
         kept = sum(chunk.speculated_tokens for chunk in chunks)
-        told = self._told
-        self._told = replace(
-            told, kept_tokens=told.kept_tokens + kept, kept_steps=told.kept_steps + (kept > 0)
+        self._usage = replace(
+            self._usage,
+            kept_tokens=self._usage.kept_tokens + kept,
+            kept_steps=self._usage.kept_steps + (kept > 0),
         )
 
     # ------------------------------------------------------------ verification
 
-    async def look(self) -> None:
-        """See which following steps are whole, before a level is scored."""
+    async def fetch_drafts(self) -> None:
+        """Fetch the complete drafts, before a level is scored."""
         if self._looks_ahead and self._speculator is not None:
-            whole = await self._speculator.whole_drafts(self._run)
-            self._drafts = {draft.seed: draft.token_ids for draft in whole}
+            drafts = await self._speculator.list_complete(self._run)
+            self._drafts = {draft.seed: draft.token_ids for draft in drafts}
 
-    def following(self, state: Any, node: NodeId) -> Following | None:
-        """The first child of `node` that is whole: what is scored together with it."""
+    def find_drafted_step(self, state: Any, node: NodeId) -> DraftedStep | None:
+        """The complete draft of the node's first child that has one."""
         if not self._drafts:
             return None
         after = self._search.lookahead(state, node)
         for seed in after.seeds:
             if (drawn := self._drafts.get(seed)) is not None:
                 ids = drawn[: after.granularity.max_tokens]
-                return Following(token_ids=ids, steps=split_steps(self._codec.decode(ids)))
+                return DraftedStep(token_ids=ids, steps=split_steps(self._codec.decode(ids)))
         return None
 
     async def score(
-        self, verifier: Verifier, request: ScoreRequest, node: NodeId, ahead: Following | None
+        self, verifier: Verifier, request: ScoreRequest, node: NodeId, ahead: DraftedStep | None
     ) -> StepScores:
-        """Score the node of `request`, and in the same call what follows it, to be remembered.
+        """Score `node`, and in the same call the drafted step behind it, for `take_scores`.
 
-        Raises what the verifier raises; a following step that does not fit is left out.
+        A drafted step that does not fit into the context is left out. Raises what the verifier
+        raises.
         """
         if ahead is None:
             return await verifier.score(request)
@@ -133,27 +143,23 @@ class SpeculationClient:
             both = await verifier.score(replace(request, steps=request.steps + ahead.steps))
         except ContextOverflow:
             return await verifier.score(request)
-        asked = len(request.steps) - request.num_scored
-        self._scores[node, ahead.token_ids] = both.scores[asked:]
-        return replace(both, scores=both.scores[:asked])
+        own = len(request.steps) - request.num_scored
+        self._scores[node, ahead.token_ids] = both.scores[own:]
+        return replace(both, scores=both.scores[:own])
 
-    def known(self, tree: Tree, node: NodeId) -> tuple[float, ...] | None:
-        """Scores of a node's steps that were found ahead."""
+    def take_scores(self, tree: Tree, node: NodeId) -> tuple[float, ...] | None:
+        """Scores of the node's steps, if they were found ahead. Counts them as used."""
         at = tree[node]
         if at.segment is None or at.parent is None:
             return None
         found = self._scores.pop((at.parent, at.segment.token_ids), None)
         if found is not None:
-            self._told = replace(self._told, scored_steps=self._told.scored_steps + len(found))
+            used = self._usage.scored_steps + len(found)
+            self._usage = replace(self._usage, scored_steps=used)
         return found
 
-    @property
-    def told(self) -> Speculation:
-        """What was drawn and used ahead; `drawn_tokens` is known at the end."""
-        return self._told
 
-
-def _last_score(tree: Tree, node: NodeId) -> float | None:
-    """Of the step before: the last one on the path that has a score."""
+def _find_last_score(tree: Tree, node: NodeId) -> float | None:
+    """Of the last step on the node's path that has a score."""
     scores = tree.path_scores(node)
     return scores[-1] if scores else None

@@ -1,4 +1,4 @@
-"""Errors out of a TaskGroup, one at a time."""
+"""Unwraps the errors of a TaskGroup."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def first_error() -> Iterator[None]:
+def raise_first_error() -> Iterator[None]:
     """Raise the first error of a TaskGroup instead of the group."""
     try:
         yield

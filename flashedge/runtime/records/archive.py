@@ -37,7 +37,7 @@ class RunSummary:
     total_s: float | None
 
 
-def summary_of(stored: StoredRun, live: Run | None) -> RunSummary:
+def build_summary(stored: StoredRun, live: Run | None) -> RunSummary:
     messages = stored.spec["problem"]["messages"]
     return RunSummary(
         id=stored.id,

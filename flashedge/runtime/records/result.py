@@ -1,4 +1,4 @@
-"""The object of `solve --json` and `/v1/runs/{id}`, made from a search's outcome."""
+"""Builds the object of `solve --json` and `/v1/runs/{id}` from a search's outcome."""
 
 from __future__ import annotations
 
@@ -15,9 +15,20 @@ TRUST_THRESHOLD = 0.5
 
 
 def build_result(
-    run_id: str, spec: RunSpec, outcome: Outcome, usage: Usage, timing: Timing
+    run_id: str,
+    spec: RunSpec,
+    outcome: Outcome,
+    usage: Usage,
+    timing: Timing,
+    *,
+    deterministic: bool | None = None,
 ) -> dict[str, Any]:
-    """Plain JSON values. Scores are path aggregates (`spec.aggregate`), step_scores raw."""
+    """Build the result as plain JSON values. `score` is a path's aggregate (`spec.aggregate`), the
+    `step_scores` are the verifier's.
+
+    deterministic: whether the run's tree depends on nothing but its request, as the start-up
+    self-test found it for the generator's kernels. None when that is not known.
+    """
     tree, finish = outcome.tree, outcome.finish
     complete = [n for n in tree.nodes.values() if n.status is NodeStatus.COMPLETE]
     return {
@@ -27,7 +38,7 @@ def build_result(
         "strategy": spec.strategy,
         "n": spec.n,
         "seed": spec.seed,
-        "deterministic": False,
+        "deterministic": deterministic,
         "baseline": spec.baseline,
         "answer": finish.answer,
         "text": tree.path_text(finish.choice),

@@ -28,7 +28,7 @@ from flashedge.events import (
     from_json,
     to_json,
 )
-from flashedge.runtime.records.store_errors import make_private, translated
+from flashedge.runtime.records.store_errors import make_private, translate_errors
 
 SCHEMA_VERSION = 1
 APPLICATION_ID = 0x464C4544  # "FLED": tells our file from another program's
@@ -80,12 +80,12 @@ class RunStore:
         self.path = path
         self._lock = threading.Lock()
         make_private(path)
-        with translated(path):
+        with translate_errors(path):
             self._db = sqlite3.connect(
                 path, timeout=2.0, isolation_level=None, check_same_thread=False
             )
         try:
-            with translated(path):
+            with translate_errors(path):
                 _open_schema(self._db, path)
         except StoreError:
             self._db.close()
@@ -247,7 +247,7 @@ class RunStore:
 
     @contextmanager
     def _reading(self) -> Iterator[sqlite3.Connection]:
-        with self._lock, translated(self.path):
+        with self._lock, translate_errors(self.path):
             yield self._db
 
 

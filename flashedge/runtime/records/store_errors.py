@@ -24,7 +24,7 @@ def make_private(path: Path) -> None:
 
 
 @contextmanager
-def translated(path: Path) -> Iterator[None]:
+def translate_errors(path: Path) -> Iterator[None]:
     """sqlite3's exceptions into StoreError: the only place."""
     try:
         yield

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from flashedge.errors import ConfigError, RequestError
-from flashedge.runtime.request.early_exit import ExitOptions, policy_of
+from flashedge.runtime.request.early_exit import ExitOptions, build_exit_policy
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.search.base import Search
 from flashedge.search.catalog import make_search
@@ -27,7 +27,7 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 )
 
 
-def defaults_of(strategy: str) -> Mapping[str, Any]:
+def find_defaults(strategy: str) -> Mapping[str, Any]:
     """Fields of RunSpec that a strategy fills in where a request says nothing.
 
     Ref: arXiv 2412.20993 App. F (majority for SC, best-of-n for MCTS); arXiv 2604.00510 §3
@@ -36,7 +36,7 @@ def defaults_of(strategy: str) -> Mapping[str, Any]:
     return _DEFAULTS.get(strategy, {})
 
 
-def watched_options(strategy: str, n: object) -> Mapping[str, Any]:
+def find_watched_options(strategy: str, n: object) -> Mapping[str, Any]:
     """Options of a run that certainty may end, and of those that it is calibrated by, where a
     request says nothing: the answers of a REBASE tree come all at its end, so where there are more
     paths than the paper's first look (16) they come in trees of that size.
@@ -46,7 +46,7 @@ def watched_options(strategy: str, n: object) -> Mapping[str, Any]:
     return {"width": REBASE_TREE} if several else {}
 
 
-def search_of(spec: RunSpec) -> Search[Any]:
+def build_search(spec: RunSpec) -> Search[Any]:
     """Raises NotFound, RequestError, ConfigError (a user's program can't be loaded)."""
     if spec.strategy == "probed_cot" and spec.n != 1:
         raise RequestError(f"n is {spec.n}; probed_cot is one chain", hint="leave n out", param="n")
@@ -59,13 +59,13 @@ def search_of(spec: RunSpec) -> Search[Any]:
         aggregate=spec.aggregate,
         selection=spec.selection,
         options=spec.options,
-        policy=policy_of(spec.early_exit, spec.strategy),
-        programs=user_programs(),
+        policy=build_exit_policy(spec.early_exit, spec.strategy),
+        programs=find_user_programs(),
     )
 
 
 @cache
-def user_programs() -> Mapping[str, Callable[..., ReasoningProgram]]:
+def find_user_programs() -> Mapping[str, Callable[..., ReasoningProgram]]:
     """Programs that installed packages name under `flashedge.strategies`, loaded when asked for.
 
     Looked up once a process. See `search.program`.

@@ -24,7 +24,7 @@ from itertools import combinations
 from flashedge.benchmark.ladder import Rung
 from flashedge.benchmark.simulate import Question, understood
 from flashedge.benchmark.virtual_run import run_rung
-from flashedge.cli.progress import bar
+from flashedge.cli.progress import show_bar
 from flashedge.config import load_config
 from flashedge.optimizations import Optimizations
 from scripts.bench.daemon import report
@@ -97,7 +97,7 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=8)
     problems = parser.parse_args().problems
     loads: dict[int, Load] = {}
-    with bar("simulating", len(PUBLIC_S), unit="widths") as advance:
+    with show_bar("simulating", len(PUBLIC_S), unit="widths") as advance:
         for n in PUBLIC_S:
             loads[n] = load_of(n, problems)
             advance(1)

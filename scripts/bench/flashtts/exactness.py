@@ -23,7 +23,7 @@ from flashedge.runtime.request.spec import RunSpec
 from flashedge.types import Problem
 from scripts.bench.daemon import problems, report
 from scripts.bench.flashtts.kv_rig import Rig, drive_search, emptied, rig
-from scripts.bench.flashtts.moving_split import moving_split
+from scripts.bench.flashtts.moving_split import make_moving_split
 
 T = TypeVar("T")
 STRATEGIES = ("beam", "dvts", "rebase", "dynamic_branching")
@@ -70,7 +70,7 @@ async def case(
     before = await pair.generator.view(), await pair.verifier.view()
     drafted = await pair.generator.speculator.counters()
     pair.generator.speculator.flat_batch = setting.flat
-    split = moving_split(views, in_turn=True, paths=setting.paths)
+    split = make_moving_split(views, alternates=True, paths=setting.paths)
     async with here.keeper(split, offload=True) as keeper:
         ours = here.build_engines(Optimizations(lookahead=True), keeper)
         runs = await each(partial(drive_search, ours), specs, setting.at_once)

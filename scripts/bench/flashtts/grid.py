@@ -23,7 +23,7 @@ from typing import Any
 
 from flashedge.benchmark.ladder import RUNGS
 from flashedge.benchmark.simulate import Bench
-from flashedge.plots import line_plot
+from flashedge.plots import draw_plot
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import (
     PAIRS,
@@ -161,7 +161,7 @@ def plots(cells: Mapping[Cell, Rows], name: str) -> None:
             for pair in PAIRS
             for i in (1, BEST)
         }
-        line_plot(
+        draw_plot(
             picture(f"{name}-goodput-{workload}"),
             series,
             title=f"Simulated 4090, {workload}-like: goodput over the stock loop",

@@ -23,7 +23,7 @@ from flashedge.runtime.kv.curves import Curves, load_curves
 from flashedge.runtime.kv.decide import ForcedSplit
 from flashedge.runtime.kv.manager import KvManager
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.runtime.request.strategies import search_of
+from flashedge.runtime.request.strategies import build_search
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +122,7 @@ async def drive_search(
     """Run a search. Returns its driver too, and the record of its KV memory."""
     prompt = engines.generator.codec.encode_chat(spec.problem.messages)
     with engines.join_kv(emit) as memory:
-        search = memory.watch(search_of(spec), len(prompt))
+        search = memory.watch(build_search(spec), len(prompt))
         driver = Driver(search, spec, prompt, engines, emit)
         outcome = await driver.run()
     return outcome, driver, memory.record

@@ -15,7 +15,7 @@ from bisect import bisect_left
 from flashedge.benchmark.devices import find_card
 from flashedge.errors import ConfigError
 from flashedge.models.shape import ModelShape
-from flashedge.plots import line_plot
+from flashedge.plots import draw_plot
 from flashedge.scheduling.costs.curves import RooflineCurve
 from flashedge.scheduling.costs.roofline import Device
 from flashedge.scheduling.kv.split import KvSplit, choose_split
@@ -82,7 +82,7 @@ def main() -> None:
         lines = rates(setup.device, shape)
         needs[shape.name] = {phase: reaching(line) for phase, line in lines.items()}
         series |= {f"{shape.name[:12]}, {phase}": line for phase, line in lines.items()}
-    line_plot(
+    draw_plot(
         picture(f"{NAME}-phases"),
         series,
         title="Simulated 4090: throughput against KV",
@@ -116,7 +116,7 @@ def main() -> None:
                     f"{fastest / split.seconds:.2f}",
                 )
             )
-    line_plot(
+    draw_plot(
         picture(f"{NAME}-split"),
         best,
         title="Simulated 4090: a level of 256 paths under the best split",

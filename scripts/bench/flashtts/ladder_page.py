@@ -25,7 +25,7 @@ from flashedge.benchmark.grades import graded
 from flashedge.benchmark.ladder import ALL, ONCE, RUNGS
 from flashedge.benchmark.live_run import LiveRun, compared
 from flashedge.files.problems import read_problems
-from flashedge.plots import line_plot
+from flashedge.plots import draw_plot
 from flashedge.statistics import mean
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.ladder_real import DID, PROBLEMS
@@ -172,7 +172,7 @@ def plot(cells: Rows, name: str) -> None:
         for rung, row in rows.items():
             if rung in (SUFFIX, BEST, ONCE.name):
                 series[f"{kv}, {rung}"].append((log2(n), row["goodput_gain"]["median"]))
-    line_plot(
+    draw_plot(
         picture(name),
         series,
         title="Goodput over the stock loop",

@@ -34,7 +34,7 @@ from flashedge.benchmark.live_run import LiveRun, Which, compared
 from flashedge.events import Event, NodesMarked
 from flashedge.files.journal import RecordFile
 from flashedge.files.problems import FileProblem, file_digest, read_problems
-from flashedge.runtime.drive.flat_batch import tell_flat_batch
+from flashedge.runtime.drive.flat_batch import set_flat_batch
 from flashedge.runtime.kv.manager import KvManager
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.search.tree import Tree
@@ -149,7 +149,7 @@ async def measured(
             continue
         async with rig(kv_bytes) as here:
             curves = here.curves()
-            tell_flat_batch(here.pair.generator.speculator, curves.generator, here.config)
+            set_flat_batch(here.pair.generator.speculator, curves.generator, here.config)
             print(f"KV {kv}: {len(left)} runs left; curves: {curves.source}", flush=True)
             ladder = Ladder(here, kv, asked.strategy)
             await ladder.run(left[0], problems[left[0].problem])  # an engine's first run is slow

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from flashedge.benchmark.ladder import RUNGS
-from flashedge.plots import line_plot
+from flashedge.plots import draw_plot
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import (
     PAIRS,
@@ -102,7 +102,7 @@ def main() -> None:
     kept = [{"n": n, "bytes": kv, "rungs": r} for n in asked.n for kv, r in cells[n].items()]
     keep(NAME, {"simulated": True, "pair": asked.pair, "cells": kept})
     gains = {n: gains_of(cells[n]) for n in asked.n}
-    line_plot(
+    draw_plot(
         picture(NAME),
         {f"n = {n}, {rung}": line for n in asked.n for rung, line in gains[n].items()},
         title=f"Simulated 4090, {asked.pair}: goodput over suffix scoring",

@@ -14,16 +14,12 @@ import argparse
 from random import Random
 
 from flashedge.benchmark.ladder import RUNGS
-from flashedge.plots import line_plot
-from flashedge.scheduling.prefix_order import (
-    arrival_order,
-    prefix_order,
-    random_order,
-    scattered_order,
-)
+from flashedge.plots import draw_plot
+from flashedge.scheduling.prefix_order import arrival_order, prefix_order
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId
 from scripts.bench.daemon import report
+from scripts.bench.flashtts.orders import random_order, scattered_order
 from scripts.bench.flashtts.study import bench_of, keep, keep_tables, picture, table
 
 NAME = "order_memory"
@@ -78,7 +74,7 @@ def main() -> None:
         name: [sum(mb <= memory for mb in line) for memory in MEMORY_MB]
         for name, line in lines.items()
     }
-    line_plot(
+    draw_plot(
         picture(NAME),
         {name: list(enumerate(line, start=1)) for name, line in lines.items()},
         title=f"KV of the first b of {len(paths)} paths, 1.5B+1.5B, AIME-like",

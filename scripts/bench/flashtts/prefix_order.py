@@ -21,29 +21,24 @@ from typing import Any
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.engine.sim.blocks import chain
 from flashedge.engine.sim.clock import run_virtual
-from flashedge.engine.sim.engine_loop import SimConfig
+from flashedge.engine.sim.config import SimConfig
+from flashedge.engine.sim.model import SimModel
 from flashedge.engine.sim.pair import SimulatedGenerator, SimulatedVerifier
-from flashedge.engine.sim.text import SimModel, Trace
+from flashedge.engine.sim.trace import StepTrace
 from flashedge.models.shape import QWEN25_1_5B
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.ordering import Ordering
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.runtime.request.strategies import search_of
-from flashedge.scheduling.prefix_order import (
-    Paths,
-    arrival_order,
-    prefix_order,
-    random_order,
-    scattered_order,
-    sweep_order,
-)
+from flashedge.runtime.request.strategies import build_search
+from flashedge.scheduling.prefix_order import Paths, arrival_order, prefix_order, sweep_order
 from flashedge.search.tree import Tree
 from flashedge.types import TokenIds
 from scripts.bench.daemon import DATA, report
+from scripts.bench.flashtts.orders import random_order, scattered_order
 from scripts.bench.flashtts.radix_cost import cache_cost, eviction_cost
 
-TRACE = Trace.read(DATA / "step_lengths_small.jsonl")
+TRACE = StepTrace.read(DATA / "step_lengths_small.jsonl")
 BLOCK = 16
 TIGHT = (0.25, 0.5, 0.75, 1.0)
 PROBLEMS = 6
@@ -80,7 +75,7 @@ async def searched(n: int, row: int, kv_tokens: int, order: Ordering) -> dict[st
     engines = Engines(generator=generator, verifier=verifier, grader=MathGrader(), order=order)
     spec = RunSpec(problem=TRACE.problem(row), pair="bundled", n=n, seed=row)
     prompt = generator.codec.encode_chat(spec.problem.messages)
-    driver = Driver(search_of(spec), spec, prompt, engines, lambda event: None)
+    driver = Driver(build_search(spec), spec, prompt, engines, lambda event: None)
     began = loop.time()
     outcome = await driver.run()
     await engines.grader.close()  # type: ignore[attr-defined]

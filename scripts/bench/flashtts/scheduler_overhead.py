@@ -27,7 +27,7 @@ from flashedge.engine.base import ExtendRequest
 from flashedge.engine.vllm import compat
 from flashedge.models.folders import resolve_model
 from flashedge.models.registry import find_pair
-from flashedge.scheduling.speculation.slots import FollowUp
+from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.types import Granularity, Message, Sampling, TokenIds
 from scripts.bench.daemon import problems, report
 
@@ -115,10 +115,10 @@ class Side:
         for level in range(LEVELS):
             if self._name == SPECULATING:
                 seeds = [seed(level, place) for place in paths]
-                self._scheduler.keep_drafts(run, level, seeds, len(prompts))
+                self._scheduler.drop_unused_drafts(run, level, seeds, len(prompts))
             paths = self._level(paths, level, run, clock)
         if self._name == SPECULATING:
-            self._scheduler.end_drafts(run)
+            self._scheduler.end_run(run)
         self._llm.reset_prefix_cache()
         return clock
 
@@ -137,7 +137,7 @@ class Side:
                 sampling=Sampling(temperature=0.8),
                 max_tokens=STEP.max_tokens,
                 to_boundary=True,
-                follow_up=self._follow_up(level, place, run),
+                continuation=self._continuation(level, place, run),
             )
             prompt = {"prompt_token_ids": list(path)}
             began = time.perf_counter()
@@ -158,11 +158,11 @@ class Side:
                         ended.add(asked[output.request_id])
         return {p: (*path, *grown[p]) for p, path in paths.items() if p not in ended}
 
-    def _follow_up(self, level: int, place: int, run: str) -> FollowUp | None:
+    def _continuation(self, level: int, place: int, run: str) -> Continuation | None:
         if self._name != SPECULATING or level == LEVELS - 1:
             return None
         seeds = (seed(level + 1, place),)
-        return FollowUp(run=run, level=level, seeds=seeds, granularity=STEP, potential=1)
+        return Continuation(run=run, level=level, seeds=seeds, granularity=STEP, max_drafts=1)
 
     def _params(self, request: ExtendRequest) -> Any:
         from flashedge.engine.vllm.generator import edge_params

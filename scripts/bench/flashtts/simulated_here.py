@@ -33,14 +33,14 @@ from flashedge.benchmark.live_run import LiveRun, compared
 from flashedge.benchmark.virtual_run import Setup, VirtualRun, run_rung
 from flashedge.config import Config, load_config
 from flashedge.engine.platform import block_tokens
-from flashedge.engine.sim.text import Trace, TraceRow
+from flashedge.engine.sim.trace import StepTrace, TraceRow
 from flashedge.files.problems import FileProblem, read_problems
 from flashedge.models.checkpoint_shape import find_pair_shapes
 from flashedge.models.registry import find_pair
 from flashedge.optimizations import Optimizations
 from flashedge.profiler.probes import DECODE, PREFILL
 from flashedge.profiler.profile import Model
-from flashedge.runtime.drive.flat_batch import measured_flat_batch
+from flashedge.runtime.drive.flat_batch import find_measured_flat_batch
 from flashedge.runtime.kv.curves import load_curves
 from flashedge.runtime.profiles import find_profile
 from flashedge.runtime.request.spec import RunSpec
@@ -57,7 +57,7 @@ FRESH = 1000  # added to a problem's seed: other paths than the ladder's
 COMPARED = ("speedup", "goodput_gain", "verifier_share")
 
 
-async def sampled(problems: Sequence[FileProblem], samples: int) -> tuple[Trace, float]:
+async def sampled(problems: Sequence[FileProblem], samples: int) -> tuple[StepTrace, float]:
     """Lengths of the steps of so many samples of each problem, a row a problem; and the share of
     sibling pairs with the same words."""
     rows, same, pairs = [], 0, 0
@@ -82,7 +82,7 @@ async def sampled(problems: Sequence[FileProblem], samples: int) -> tuple[Trace,
             for siblings in sibling_texts(outcome.tree):
                 same += sum(a == b for a, b in combinations(siblings, 2))
                 pairs += math.comb(len(siblings), 2)
-    return Trace(tuple(rows)), same / max(1, pairs)
+    return StepTrace(tuple(rows)), same / max(1, pairs)
 
 
 def sibling_texts(tree: Tree) -> list[list[TokenIds]]:
@@ -124,12 +124,14 @@ def setup_of(config: Config) -> Setup:
         block_tokens=block_tokens(),
         limits=(pair.generator.max_model_len, pair.verifier.max_model_len),
         max_num_seqs=config.max_num_seqs,
-        flat_batch=measured_flat_batch(load_curves(pair, config).generator, config.max_num_seqs),
+        flat_batch=find_measured_flat_batch(
+            load_curves(pair, config).generator, config.max_num_seqs
+        ),
     )
 
 
 def simulated(
-    setup: Setup, trace: Trace, cells: Sequence[tuple[str, int]], strategy: str
+    setup: Setup, trace: StepTrace, cells: Sequence[tuple[str, int]], strategy: str
 ) -> list[LiveRun]:
     """Each (kv, n) on each row of the trace, under every rung, told as a real run is."""
     tasks = [(kv, n, row) for kv, n in cells for row in range(len(trace.rows))]
@@ -141,7 +143,7 @@ def simulated(
 
 
 def _climbed(
-    setup: Setup, trace: Trace, strategy: str, task: tuple[str, int, int]
+    setup: Setup, trace: StepTrace, strategy: str, task: tuple[str, int, int]
 ) -> list[dict[str, Any]]:
     kv, n, row = task
     _, kv_bytes = parse_budget(kv)

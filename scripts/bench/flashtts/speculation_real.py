@@ -41,7 +41,7 @@ from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import build_engines
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.runtime.request.strategies import search_of
+from flashedge.runtime.request.strategies import build_search
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Problem, Speculation
 from scripts.bench.daemon import problems, report
@@ -97,7 +97,7 @@ class Bench:
                 done_s.update(dict.fromkeys(event.nodes, loop.time() - began))
 
         prompt = self._pair.generator.codec.encode_chat(spec.problem.messages)
-        driver = Driver(search_of(spec), spec, prompt, engines, note)
+        driver = Driver(build_search(spec), spec, prompt, engines, note)
         tree = (await driver.run()).tree
         seconds, after = loop.time() - began, await self._counters()
         return Run(

@@ -34,18 +34,19 @@ from statistics import mean
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.benchmark.goodput import goodput
 from flashedge.engine.sim.clock import run_virtual
-from flashedge.engine.sim.engine_loop import SimConfig
+from flashedge.engine.sim.config import SimConfig
+from flashedge.engine.sim.model import SimModel
 from flashedge.engine.sim.pair import SimulatedGenerator, SimulatedVerifier
-from flashedge.engine.sim.text import SimModel, Trace, TraceRow
+from flashedge.engine.sim.trace import StepTrace, TraceRow
 from flashedge.events import Event, NodesMarked
 from flashedge.models.shape import QWEN25_1_5B
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.runtime.request.strategies import search_of
-from flashedge.scheduling.costs.roofline import RTX_4090, even_step
-from flashedge.scheduling.speculation.slots import flat_batch
+from flashedge.runtime.request.strategies import build_search
+from flashedge.scheduling.costs.roofline import RTX_4090, make_even_step
+from flashedge.scheduling.speculation.slots import find_flat_batch
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Speculation
 from scripts.bench.daemon import DATA, report
@@ -53,8 +54,8 @@ from scripts.bench.daemon import DATA, report
 CONTEXT = 4096
 KV_TOKENS = {"ample": 1 << 20, "tight": 6144}
 R = 0.85
-STEP = even_step(RTX_4090, QWEN25_1_5B, context=512, new=1)
-FLAT = flat_batch(STEP, most=256)
+STEP = make_even_step(RTX_4090, QWEN25_1_5B, context=512, new=1)
+FLAT = find_flat_batch(STEP, max_batch=256)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +85,7 @@ class Run:
     did: Speculation
 
 
-async def searched(trace: Trace, row: int, n: int, kv_tokens: int, way: Way) -> Run:
+async def searched(trace: StepTrace, row: int, n: int, kv_tokens: int, way: Way) -> Run:
     config = SimConfig(
         shape=QWEN25_1_5B,
         kv_bytes=kv_tokens * QWEN25_1_5B.kv_bytes_per_token,
@@ -107,7 +108,7 @@ async def searched(trace: Trace, row: int, n: int, kv_tokens: int, way: Way) -> 
             done_s.update(dict.fromkeys(event.nodes, loop.time()))
 
     prompt = generator.codec.encode_chat(problem.messages)
-    driver = Driver(search_of(spec), spec, prompt, engines, note)
+    driver = Driver(build_search(spec), spec, prompt, engines, note)
     tree = (await driver.run()).tree
     await grader.close()
     return Run(
@@ -119,10 +120,10 @@ async def searched(trace: Trace, row: int, n: int, kv_tokens: int, way: Way) -> 
     )
 
 
-def mixed(trace: Trace, draw: Random) -> Trace:
+def mixed(trace: StepTrace, draw: Random) -> StepTrace:
     """The same numbers of steps, their lengths drawn from all problems and steps."""
     lengths = [size for row in trace.rows for sample in row.step_tokens for size in sample]
-    return Trace(
+    return StepTrace(
         tuple(
             TraceRow(
                 prompt_tokens=row.prompt_tokens,
@@ -161,7 +162,7 @@ def settings() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def measured(trace: Trace, problems: int, widths: list[int]) -> Iterator[tuple[str, object]]:
+def measured(trace: StepTrace, problems: int, widths: list[int]) -> Iterator[tuple[str, object]]:
     for memory, kv_tokens in KV_TOKENS.items():
         for n in widths:
             off: list[Run] = []
@@ -175,7 +176,7 @@ def measured(trace: Trace, problems: int, widths: list[int]) -> Iterator[tuple[s
 
 def main() -> None:
     asked = settings()
-    real = Trace.read(asked.trace)
+    real = StepTrace.read(asked.trace)
     problems = min(asked.problems, len(real.rows))
     figures: dict[str, object] = {}
     for name, trace in (("math", real), ("mixed", mixed(real, Random(0)))):

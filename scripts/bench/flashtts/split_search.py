@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from itertools import product
 
 from flashedge.models.shape import MISTRAL_7B, QWEN25_1_5B, QWEN25_7B, ModelShape
-from flashedge.scheduling.costs.curves import CostCurve, RooflineCurve, measured
+from flashedge.scheduling.costs.curves import CostCurve, RooflineCurve, interpolate_measurements
 from flashedge.scheduling.costs.roofline import RTX_4090
 from flashedge.scheduling.kv.split import HostLink, choose_split
 from flashedge.scheduling.kv.stages import EngineCost, Workload
@@ -38,7 +38,7 @@ def roofline(shape: ModelShape) -> CostCurve:
 def points(shape: ModelShape) -> CostCurve:
     """The roofline, as a profiler would have measured it."""
     curve = roofline(shape)
-    return measured(
+    return interpolate_measurements(
         batches=BATCHES,
         contexts=CONTEXTS,
         decode=[[curve.decode_at(c)(b) for c in CONTEXTS] for b in BATCHES],

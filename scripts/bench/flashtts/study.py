@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 
 from flashedge.benchmark.ladder import Rung
 from flashedge.benchmark.simulate import Bench, Question, figures, understood
-from flashedge.cli.progress import bar
+from flashedge.cli.progress import show_bar
 from flashedge.config import load_config
 from scripts.bench.daemon import ROOT
 
@@ -78,7 +78,7 @@ def in_parallel(name: str, work: Callable[[T], R], tasks: Sequence[T]) -> Iterat
     done = len(tasks) - len(left)
     with (
         ProcessPoolExecutor(WORKERS) as pool,
-        bar("simulating", len(tasks), done=done, unit="tasks") as advance,
+        show_bar("simulating", len(tasks), done=done, unit="tasks") as advance,
     ):
         for future in as_completed([pool.submit(_with_task, work, task) for task in left]):
             kept.add(*future.result())

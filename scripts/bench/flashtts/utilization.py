@@ -20,9 +20,9 @@ from typing import Any
 from flashedge.benchmark.ladder import RUNGS
 from flashedge.benchmark.simulate import Bench
 from flashedge.benchmark.virtual_run import run_rung
-from flashedge.engine.sim.scheduler import Slice
-from flashedge.plots import line_plot
-from flashedge.scheduling.costs.roofline import work_flops
+from flashedge.engine.sim.sequence import Slice
+from flashedge.plots import draw_plot
+from flashedge.scheduling.costs.roofline import count_flops
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import bench_of, keep, keep_tables, picture, table
 
@@ -48,7 +48,7 @@ def steps_of(bench: Bench, row: int, rung: int, flat: int | None) -> list[Step]:
 
     def note(engine: str, at_s: float, took_s: float, batch: tuple[Slice, ...]) -> None:
         shape = setup.generator if engine == "generator" else setup.verifier
-        flops = sum(work_flops(shape, work.context, work.new) for work in batch)
+        flops = sum(count_flops(shape, work.context, work.new) for work in batch)
         share = flops / took_s / setup.device.flops
         found.append(Step(engine, at_s, took_s, len(batch), share))
 
@@ -104,7 +104,7 @@ def main() -> None:
             series[f"speculation {name}"] = [
                 (s.at_s - began, float(getattr(s, what))) for s in level
             ]
-        line_plot(
+        draw_plot(
             picture(f"{NAME}-{what}"),
             series,
             title=f"Simulated 4090, 1.5B+1.5B, n = {asked.n}: level {asked.level}",
