@@ -1,6 +1,6 @@
-"""Line plots: as a picture (matplotlib) or as text for a terminal (plotext).
+"""Line plots, as a picture (matplotlib) or as text for a terminal (plotext).
 
-Both libraries are imported when a plot is made, so that no other command waits for them.
+The libraries are imported when a plot is drawn, so that no other command waits for them.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from flashedge.errors import ConfigError
 Series = Mapping[str, Sequence[tuple[float, float]]]
 
 SUFFIXES = (".svg", ".png")
-_MARKERS = ("hd", "*", "+", "o", "x", "#", "@", "%")  # told apart without colour
+_MARKERS = ("hd", "*", "+", "o", "x", "#", "@", "%")  # distinct without colour
 _SHAPES = "osD^vP"
 
 
-def line_plot(
+def draw_plot(
     path: Path,
     series: Series,
     *,
@@ -32,11 +32,11 @@ def line_plot(
     marks: Collection[str] = (),
     log: bool = False,
 ) -> None:
-    """Write a picture of the named lines, each a sequence of (x, y), as `path`'s suffix says.
+    """Draw named lines, each a sequence of (x, y), into the picture `path`.
 
-    `steps` holds each value until the next x, `diagonal` adds the line y = x, `points` marks
-    every point; series in `marks` are points without a line; `log` makes both axes logarithmic. A
-    nan leaves a gap. Raises ConfigError for another suffix or an unwritable path.
+    `steps` holds each value until the next x, `diagonal` adds the line y = x, `points` marks every
+    point, `log` makes both axes logarithmic, and the series in `marks` are points without a line.
+    NaN leaves a gap. Raises ConfigError when the suffix is unknown or the file can't be written.
     """
     check_suffix(path)
     import matplotlib
@@ -76,15 +76,15 @@ def line_plot(
 
 
 def check_suffix(path: Path) -> None:
-    """Raises ConfigError unless `line_plot` can draw into a file of this name."""
+    """Raises ConfigError unless `draw_plot` can draw a file with this suffix."""
     if path.suffix.lower() not in SUFFIXES:
         raise ConfigError(
-            f"can't draw {path}: its ending is {path.suffix or 'missing'}",
-            hint=f"end it with {' or '.join(SUFFIXES)}",
+            f"can't draw {path}: its suffix is {path.suffix or 'missing'}",
+            hint=f"choose a path that ends in {' or '.join(SUFFIXES)}",
         )
 
 
-def terminal_plot(
+def draw_text_plot(
     series: Series,
     *,
     title: str,
@@ -94,15 +94,15 @@ def terminal_plot(
     height: int,
     marks: Collection[str] = (),
 ) -> str:
-    """The named lines as plain text, `width` columns and `height` rows; nan points are left out.
+    """Draw named lines as plain text of `width` columns and `height` rows.
 
-    Series in `marks` are points without a line.
+    Points with NaN are left out. The series in `marks` are points without a line.
     """
     import plotext
 
-    plotext.terminal.limit(False, False)  # the size asked for, on any terminal
+    plotext.terminal.limit(False, False)  # keeps the given size on any terminal
     figure = plotext.figure
-    figure.clear()  # the library has one figure
+    figure.clear()  # the library has one global figure
     for index, (name, line) in enumerate(series.items()):
         kept = [(at, value) for at, value in line if math.isfinite(at) and math.isfinite(value)]
         signal = figure.signal(
@@ -119,7 +119,7 @@ def terminal_plot(
 
 
 def _cycle() -> Any:
-    """Colours that colour-blind people tell apart (Okabe and Ito), with line styles beside."""
+    """Colours that colour-blind readers can distinguish (Okabe and Ito), each with a line style."""
     from cycler import cycler
 
     colours = ["#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000"]

@@ -1,4 +1,4 @@
-"""Figures with their 95 % bootstrap intervals; the problem is always the unit that is resampled."""
+"""Statistics with 95 % bootstrap intervals. The unit of resampling is always the problem."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ T = TypeVar("T")
 
 
 def mean(values: Sequence[float]) -> float:
-    """The mean, nan where there is nothing."""
+    """The mean; NaN without values."""
     return sum(values) / len(values) if values else math.nan
 
 
 def interval(values: Sequence[float], seed: int = 0, draws: int = 1000) -> tuple[float, float]:
-    """Bootstrap 95 % interval of the mean of one value a problem."""
-    return resampled(values, mean, seed=seed, draws=draws)
+    """The bootstrap 95 % interval of the mean, with one value for each problem."""
+    return bootstrap(values, mean, seed=seed, draws=draws)
 
 
-def resampled(
+def bootstrap(
     problems: Sequence[T],
     statistic: Callable[[Sequence[T]], float],
     seed: int = 0,
     draws: int = 200,
 ) -> tuple[float, float]:
-    """Bootstrap 95 % interval of what `statistic` makes of the problems; nan without problems.
+    """The bootstrap 95 % interval of `statistic` over the problems; NaN without problems.
 
-    Draws for which the statistic is nan are left out.
+    Draws for which the statistic is NaN are left out.
     """
     if not problems:
         return math.nan, math.nan
@@ -42,7 +42,7 @@ def resampled(
 
 
 def auc(right: Sequence[float], wrong: Sequence[float]) -> float:
-    """Probability that a right one scores above a wrong one, ties counting half. O(n log n)."""
+    """Probability that a right item scores above a wrong one; a tie counts half. O(n log n)."""
     if not right or not wrong:
         return math.nan
     ranked = sorted([(score, 1) for score in right] + [(score, 0) for score in wrong])
@@ -58,10 +58,10 @@ def auc(right: Sequence[float], wrong: Sequence[float]) -> float:
     return wins / (len(right) * len(wrong))
 
 
-def within_problem_auc(
+def list_problem_aucs(
     scores: Sequence[Sequence[float]], labels: Sequence[Sequence[bool]]
 ) -> list[float]:
-    """One AUC for every problem that has right and wrong chains."""
+    """The AUC of each problem that has both right and wrong chains."""
     values = []
     for row, flags in zip(scores, labels, strict=True):
         right = [score for score, flag in zip(row, flags, strict=True) if flag]
@@ -74,7 +74,7 @@ def within_problem_auc(
 def calibration(
     scores: Sequence[float], labels: Sequence[bool], bins: int = 10
 ) -> tuple[float, list[dict[str, float]]]:
-    """Expected calibration error (nan without scores), and the reliability table behind it."""
+    """Expected calibration error (NaN without scores) and the reliability table."""
     if not scores:
         return math.nan, []
     groups: dict[int, list[tuple[float, bool]]] = defaultdict(list)
@@ -82,17 +82,16 @@ def calibration(
         groups[min(bins - 1, int(score * bins))].append((score, label))
     rows, error = [], 0.0
     for index in sorted(groups):
-        said, true = (
-            mean([s for s, _ in groups[index]]),
-            mean([float(flag) for _, flag in groups[index]]),
-        )
-        error += abs(said - true) * len(groups[index]) / len(scores)
-        rows.append({"said": round(said, 3), "true": round(true, 3), "count": len(groups[index])})
+        group = groups[index]
+        predicted = mean([score for score, _ in group])
+        true = mean([float(flag) for _, flag in group])
+        error += abs(predicted - true) * len(group) / len(scores)
+        rows.append({"said": round(predicted, 3), "true": round(true, 3), "count": len(group)})
     return error, rows
 
 
 def pearson(left: Sequence[float], right: Sequence[float]) -> float:
-    """Linear correlation; nan where one side never varies."""
+    """Linear correlation; NaN when one side is constant."""
     a, b = mean(left), mean(right)
     covariance = math.fsum((x - a) * (y - b) for x, y in zip(left, right, strict=True))
     spread = math.fsum((x - a) ** 2 for x in left) * math.fsum((y - b) ** 2 for y in right)
@@ -100,7 +99,7 @@ def pearson(left: Sequence[float], right: Sequence[float]) -> float:
 
 
 def kendall(left: Sequence[float], right: Sequence[float]) -> float:
-    """Rank correlation tau-b, which allows for ties; nan where one side never varies. O(n^2)."""
+    """Rank correlation tau-b, which allows ties; NaN when one side is constant. O(n^2)."""
     agree = only_left = only_right = 0
     pairs = list(zip(left, right, strict=True))
     for index, (x, y) in enumerate(pairs):

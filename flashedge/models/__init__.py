@@ -1,1 +1,1 @@
-"""Which models there are (models.toml), where their files lie, and what they must hold."""
+"""The models that FlashEdge knows, where their files are, and checks of these files."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flashedge.config import Config
 from flashedge.errors import CheckpointError
-from flashedge.models.checkpoints import read_config, tensor_shapes
+from flashedge.models.checkpoints import read_config, read_tensor_shapes
 from flashedge.models.folders import locate_model, resolve_model
 from flashedge.models.shape import ModelShape
 from flashedge.models.specs import ModelSpec, Pair
@@ -58,7 +58,9 @@ def read_shape(folder: Path, dtype: str, weights_bytes: int | None = None) -> Mo
     """
     config = read_config(folder)
     size = _DTYPE_BYTES.get(dtype, 2)
-    params = sum(prod(shape) for shape in tensor_shapes(folder)) or (weights_bytes or 0) // size
+    params = (
+        sum(prod(shape) for shape in read_tensor_shapes(folder)) or (weights_bytes or 0) // size
+    )
     try:
         heads = int(config["num_attention_heads"])
         shape = ModelShape(

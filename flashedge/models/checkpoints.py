@@ -1,6 +1,7 @@
-"""What a model's folder must hold before an engine is asked to load it.
+"""Checks of a model's folder before an engine loads it.
 
-Reads only JSON and the headers of safetensors files: no torch, a few milliseconds.
+They read JSON files and the headers of safetensors files only. That takes a few milliseconds and
+needs no torch.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from typing import Any, Literal
 
 from flashedge.errors import CheckpointError
 
-# family -> architectures that its checkpoints name in config.json
 VERIFIER_FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "qwen_prm": ("Qwen2ForProcessRewardModel",),
@@ -23,6 +23,8 @@ VERIFIER_FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "rlhflow": ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"),
     }
 )
+"""For each family, the architectures in config.json of its checkpoints."""
+
 _EMBEDDER_MODULES = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
 _EMBEDDINGS = ("model.embed_tokens.weight", "pretrained_model.model.embed_tokens.weight")
 _POINTER = b"version https://git-lfs"
@@ -38,7 +40,7 @@ def check_checkpoint(
 ) -> None:
     """Raises CheckpointError at the first thing that is wrong with the folder `path`.
 
-    tokens: entries that the vocabulary must hold (a verifier's step and label tokens).
+    The vocabulary must hold `tokens`: the step and label tokens of a verifier.
     """
     if not path.is_dir():
         raise CheckpointError(f"there is no model folder {path}")
@@ -47,8 +49,8 @@ def check_checkpoint(
     limit = config.get("max_position_embeddings")
     if max_model_len and isinstance(limit, int) and limit < max_model_len:
         raise CheckpointError(
-            f"{path}: the model has {limit} positions, models.toml asks for {max_model_len}",
-            hint=f"set max_model_len = {limit}",
+            f"{path}: max_model_len is {max_model_len}, but the model has {limit} positions",
+            hint=f"set max_model_len = {limit} in models.toml",
         )
     rows = _check_weights(path)
     vocab_size = config.get("vocab_size")
@@ -56,14 +58,15 @@ def check_checkpoint(
         raise CheckpointError(f"{path}/config.json: vocab_size is missing")
     if rows is not None and rows != vocab_size:
         raise CheckpointError(
-            f"{path}: the weights embed {rows} tokens, config.json says vocab_size {vocab_size}",
-            hint="the files are of different models; pull it again",
+            f"{path}: the weights embed {rows} tokens, but vocab_size in config.json is"
+            f" {vocab_size}",
+            hint="the files belong to different models; pull the model again",
         )
     _check_tokenizer(path, vocab_size, tokens)
 
 
 def check_embedder(path: Path) -> Path:
-    """The folder of the encoder in `path`, a sentence-transformers folder with mean pooling.
+    """Check a sentence-transformers folder with mean pooling, and return its encoder's folder.
 
     Raises CheckpointError at the first thing that is wrong.
     """
@@ -72,8 +75,8 @@ def check_embedder(path: Path) -> Path:
     listed = path / "modules.json"
     if not listed.is_file():
         raise CheckpointError(
-            f"{path} is no sentence-embedding model: modules.json is missing",
-            hint="give a folder in the format of sentence-transformers, such as all-MiniLM-L6-v2's",
+            f"{path} is not a sentence-embedding model: modules.json is missing",
+            hint="choose a sentence-transformers model, such as all-MiniLM-L6-v2",
         )
     try:
         modules = json.loads(listed.read_text(encoding="utf-8"))
@@ -83,15 +86,15 @@ def check_embedder(path: Path) -> Path:
         raise CheckpointError(f"{listed} is damaged", hint="pull the model again") from error
     if kinds not in _EMBEDDER_MODULES:
         raise CheckpointError(
-            f"{path} is made of {', '.join(kinds) or 'nothing'}; FlashEdge runs Transformer,"
-            " Pooling and Normalize only",
+            f"{path} has the modules {', '.join(kinds) or 'none'}; FlashEdge supports Transformer,"
+            " Pooling and Normalize",
             hint="choose another model, such as sentence-transformers/all-MiniLM-L6-v2",
         )
     pooling = _json(folders[1] / "config.json")
     modes = [k for k, v in pooling.items() if k.startswith("pooling_mode_") and v is True]
     if modes != ["pooling_mode_mean_tokens"] and pooling.get("pooling_mode") != "mean":
         raise CheckpointError(
-            f"{path} does not pool by the mean of its tokens",
+            f"{path} does not use mean pooling",
             hint="choose another model, such as sentence-transformers/all-MiniLM-L6-v2",
         )
     vocab_size = _json(folders[0] / "config.json").get("vocab_size")
@@ -107,7 +110,7 @@ def read_config(path: Path) -> dict[str, Any]:
     return _json(path / "config.json")
 
 
-def tensor_shapes(path: Path) -> list[list[int]]:
+def read_tensor_shapes(path: Path) -> list[list[int]]:
     """The shape of every tensor in the folder's safetensors files; empty when there are none.
 
     Raises CheckpointError for a damaged file.
@@ -126,18 +129,21 @@ def _check_architecture(
     named = config.get("architectures") or []
     if kind == "generator":
         good = any(str(a).endswith("ForCausalLM") for a in named)
-        wanted = "a causal language model"
+        expected = "a causal language model"
     else:
         known = VERIFIER_FAMILIES.get(family or "", ())
         good = any(a in known for a in named)
-        wanted = f"a verifier of family {family} ({' or '.join(known)})"
+        expected = f"a verifier of family {family} ({' or '.join(known)})"
     if not good:
         found = ", ".join(map(str, named)) or "none"
-        raise CheckpointError(f"{path} is not {wanted}: its architecture is {found}")
+        raise CheckpointError(f"{path} is not {expected}: its architecture is {found}")
 
 
 def _check_weights(path: Path) -> int | None:
-    """Rows of the embedding, where a safetensors header tells. Raises CheckpointError."""
+    """Check the files of the weights. Raises CheckpointError.
+
+    Returns the rows of the embedding, or None without a safetensors header that holds them.
+    """
     shards: list[Path] = []
     for single, index in (
         ("model.safetensors", "model.safetensors.index.json"),
@@ -166,7 +172,7 @@ def _check_weights(path: Path) -> int | None:
 
 
 def _header(file: Path) -> dict[str, Any]:
-    """A safetensors file's header, with the file's length checked against it."""
+    """The header of a safetensors file, checked against the file's length."""
     if _is_pointer(file):
         raise _pointer_error(file)
     cut = CheckpointError(f"{file} is cut short or damaged", hint="pull the model again")
@@ -194,19 +200,19 @@ def _check_tokenizer(path: Path, vocab_size: int, tokens: Sequence[str]) -> None
         if not (path / name).is_file():
             raise CheckpointError(f"{path}: {name} is missing", hint="pull the model again")
     if not (path / "tokenizer.json").is_file():
-        return  # SentencePiece only: the engine checks it when it loads
+        return  # only SentencePiece, which the engine checks when it loads
     vocabulary = _vocabulary(path)
     highest = max(vocabulary.values(), default=-1)
     if highest >= vocab_size:
         raise CheckpointError(
-            f"{path}: the tokenizer knows {highest + 1} tokens, the model only {vocab_size}",
-            hint="the tokenizer belongs to another model; pull it again",
+            f"{path}: the tokenizer has {highest + 1} tokens, but the model has {vocab_size}",
+            hint="the tokenizer belongs to another model; pull the model again",
         )
     for token in tokens:
         if token not in vocabulary and f"▁{token}" not in vocabulary:
             raise CheckpointError(
                 f"{path}: the verifier's vocabulary has no token {token!r}",
-                hint="the checkpoint is of another family, or its tokenizer is another model's",
+                hint="the checkpoint belongs to another family, or its tokenizer to another model",
             )
 
 
@@ -230,7 +236,7 @@ def _json(file: Path) -> dict[str, Any]:
     except ValueError as error:
         raise CheckpointError(f"{file} is not valid JSON", hint="pull the model again") from error
     if not isinstance(data, dict):
-        raise CheckpointError(f"{file} holds no JSON object", hint="pull the model again")
+        raise CheckpointError(f"{file} is not a JSON object", hint="pull the model again")
     return data
 
 
@@ -241,5 +247,6 @@ def _is_pointer(file: Path) -> bool:
 
 def _pointer_error(file: Path) -> CheckpointError:
     return CheckpointError(
-        f"{file} is a git-lfs pointer, not the file itself", hint=f"git lfs pull in {file.parent}"
+        f"{file} is a git-lfs pointer, not the file itself",
+        hint=f"run git lfs pull in {file.parent}",
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from flashedge.config import Config
-from flashedge.models.shape import ModelShape
 from flashedge.models.specs import ENGINE_OVERHEAD_BYTES, Pair
 
 
@@ -16,11 +15,10 @@ def plan_kv(pair: Pair, config: Config) -> tuple[int, int]:
     )
 
 
-def estimate_kv_room(memory_bytes: int, shapes: tuple[ModelShape, ModelShape], share: float) -> int:
-    """KV bytes that both engines can have together on `share` of a device's memory.
+def estimate_kv_room(free_bytes: int, weights: tuple[int, int]) -> int:
+    """KV bytes that both engines can have together where `free_bytes` of memory are free.
 
-    Counts like vLLM: the weights and the overhead of each engine process come first. Negative when
-    those alone do not fit.
+    The weights and the overhead of each engine process come first. Negative when those alone do
+    not fit.
     """
-    weights = sum(shape.weights_bytes for shape in shapes)
-    return round(memory_bytes * share) - weights - 2 * ENGINE_OVERHEAD_BYTES
+    return free_bytes - sum(weights) - 2 * ENGINE_OVERHEAD_BYTES

@@ -1,4 +1,4 @@
-"""Each way in which a model's folder can be wrong is one error that names it."""
+"""Each mistake in a model's folder raises an error that names it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def check_prm(path: Path) -> None:
     check_checkpoint(path, "verifier", family="qwen_prm", tokens=["<extra_0>"], max_model_len=4096)
 
 
-def test_sound_folders_pass(tmp_path: Path) -> None:
+def test_a_good_folder_passes(tmp_path: Path) -> None:
     check_checkpoint(write_model(tmp_path / "g"), "generator", max_model_len=4096)
     check_prm(write_model(tmp_path / "v", PRM))
 
@@ -27,7 +27,7 @@ def test_sound_folders_pass(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"]
 )
-def test_missing_file_is_named(tmp_path: Path, name: str) -> None:
+def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
     folder = write_model(tmp_path / "m", PRM)
     (folder / name).unlink()
     with pytest.raises(CheckpointError, match=name.replace(".", r"\.") + " is missing"):
@@ -86,37 +86,39 @@ def no_vocab_size(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spoil", "said"),
+    ("spoil", "message"),
     [
         (cut, "cut short"),
         (pointer, "git-lfs pointer"),
         (junk, "cut short or damaged"),
         (empty, "cut short"),
         (broken_config, "not valid JSON"),
-        (list_config, "no JSON object"),
+        (list_config, "not a JSON object"),
         (missing_shard, "model-00002-of-00002.safetensors is missing"),
-        (other_rows, "embed 9 tokens, config.json says vocab_size 8"),
-        (short_positions, "has 1024 positions, models.toml asks for 4096"),
-        (other_tokenizer, "tokenizer knows 9 tokens, the model only 8"),
+        (other_rows, "embed 9 tokens, but vocab_size in config.json is 8"),
+        (short_positions, "max_model_len is 4096, but the model has 1024 positions"),
+        (other_tokenizer, "tokenizer has 9 tokens, but the model has 8"),
         (no_step_token, "vocabulary has no token '<extra_0>'"),
         (no_vocab_size, "vocab_size is missing"),
     ],
 )
-def test_spoilt_verifier(tmp_path: Path, spoil: Callable[[Path], None], said: str) -> None:
+def test_a_damaged_verifier_is_refused(
+    tmp_path: Path, spoil: Callable[[Path], None], message: str
+) -> None:
     folder = write_model(tmp_path / "m", PRM)
     spoil(folder)
-    with pytest.raises(CheckpointError, match=said):
+    with pytest.raises(CheckpointError, match=message):
         check_prm(folder)
 
 
-def test_whole_shards_pass(tmp_path: Path) -> None:
+def test_complete_shards_pass(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "m", PRM)
     missing_shard(folder)
     write_safetensors(folder / "model-00002-of-00002.safetensors", 8)
     check_prm(folder)
 
 
-def test_wrong_kinds(tmp_path: Path) -> None:
+def test_a_model_of_another_kind_is_refused(tmp_path: Path) -> None:
     generator = write_model(tmp_path / "g")
     prm = write_model(tmp_path / "v", PRM)
     with pytest.raises(CheckpointError, match="not a verifier of family qwen_prm"):
@@ -127,6 +129,6 @@ def test_wrong_kinds(tmp_path: Path) -> None:
         check_checkpoint(tmp_path / "nowhere", "generator")
 
 
-def test_step_tag_may_stand_with_its_space(tmp_path: Path) -> None:
+def test_a_step_tag_may_begin_with_a_space(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "m", "MistralForCausalLM")
     check_checkpoint(folder, "verifier", family="step_tag", tokens=["ки", "+", "-"])

@@ -11,13 +11,13 @@ from xml.etree import ElementTree
 import pytest
 
 from flashedge.errors import ConfigError
-from flashedge.plots import line_plot, terminal_plot
+from flashedge.plots import draw_plot, draw_text_plot
 
 SERIES = {"first": [(0.0, 1.0), (1.0, 3.0)], "second": [(0.0, 2.0), (0.5, math.nan), (1.0, 0.0)]}
 
 
 def draw(path: Path, **options: bool) -> None:
-    line_plot(path, SERIES, title="A title", x="time", y="value", **options)
+    draw_plot(path, SERIES, title="A title", x="time", y="value", **options)
 
 
 def test_an_svg_is_whole_and_the_same_each_time(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_each_option_changes_the_picture(tmp_path: Path, option: str) -> None:
 
 def test_marks_are_points_without_a_line(tmp_path: Path) -> None:
     for marks in ((), ("first",)):
-        line_plot(
+        draw_plot(
             tmp_path / f"{len(marks)}.svg",
             SERIES,
             title="t",
@@ -48,7 +48,7 @@ def test_marks_are_points_without_a_line(tmp_path: Path) -> None:
     assert (tmp_path / "0.svg").read_bytes() != (tmp_path / "1.svg").read_bytes()
     line = [(0.0, 0.0), (1.0, 1.0)]
     drawn = [
-        terminal_plot({"a": line}, title="t", x="x", y="y", width=40, height=15, marks=marks)
+        draw_text_plot({"a": line}, title="t", x="x", y="y", width=40, height=15, marks=marks)
         for marks in ((), ("a",))
     ]
     assert len(drawn[0].replace(" ", "")) > len(drawn[1].replace(" ", ""))
@@ -78,7 +78,7 @@ def test_an_unwritable_path_is_named(tmp_path: Path) -> None:
 
 def test_a_terminal_plot_has_its_size_and_its_words() -> None:
     for width, height in ((60, 15), (120, 30)):
-        text = terminal_plot(
+        text = draw_text_plot(
             SERIES, title="A title", x="time", y="value", width=width, height=height
         )
         lines = text.splitlines()
@@ -90,8 +90,8 @@ def test_a_terminal_plot_has_its_size_and_its_words() -> None:
 
 
 def test_one_terminal_plot_leaves_nothing_in_the_next() -> None:
-    terminal_plot(SERIES, title="old", x="old", y="old", width=60, height=15)
-    text = terminal_plot({"new": [(0, 0), (1, 1)]}, title="t", x="x", y="y", width=60, height=15)
+    draw_text_plot(SERIES, title="old", x="old", y="old", width=60, height=15)
+    text = draw_text_plot({"new": [(0, 0), (1, 1)]}, title="t", x="x", y="y", width=60, height=15)
     assert "old" not in text
     assert "first" not in text
 

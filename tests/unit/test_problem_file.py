@@ -17,7 +17,7 @@ def write(path: Path, *lines: Any) -> Path:
     return path
 
 
-def test_every_field_and_blank_lines(tmp_path: Path) -> None:
+def test_every_field_is_read_and_blank_lines_are_skipped(tmp_path: Path) -> None:
     own = {"id": "a-1", "problem": " 2 + 2? ", "answer": "4", "family": "sum", "steps": 3}
     found = read_labelled(write(tmp_path / "p", own, "", {"problem": "x", "answer": 5}))
     assert found == (
@@ -45,20 +45,20 @@ def test_every_field_and_blank_lines(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_fields_of_the_data_sets(
+def test_the_field_names_of_common_data_sets_are_read(
     tmp_path: Path, line: dict[str, Any], id: str | int, answer: str, family: str | None
 ) -> None:
     (found,) = read_labelled(write(tmp_path / "p", line))
     assert (found.id, found.answer, found.family) == (id, answer, family)
 
 
-def test_a_limit_reads_no_further(tmp_path: Path) -> None:
+def test_reading_stops_at_the_limit(tmp_path: Path) -> None:
     path = write(tmp_path / "p", {"problem": "x", "answer": "1"}, "broken")
     assert len(read_problems(path, limit=1)) == 1
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ("{", "line 2: not JSON"),
         ("[]", "line 2: not an object"),
@@ -70,17 +70,17 @@ def test_a_limit_reads_no_further(tmp_path: Path) -> None:
         ({"problem": "x", "answer": "1", "id": []}, "line 2: id"),
     ],
 )
-def test_a_wrong_line_is_named(tmp_path: Path, line: Any, told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_a_wrong_line_is_named(tmp_path: Path, line: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         read_labelled(write(tmp_path / "p", {"problem": "x", "answer": "1"}, line))
 
 
-def test_answers_may_be_missing_where_nobody_needs_them(tmp_path: Path) -> None:
+def test_answers_may_be_missing_when_they_are_not_needed(tmp_path: Path) -> None:
     path = write(tmp_path / "p", {"problem": "x", "answer": "1"}, {"problem": "y"})
     assert read_problems(path)[1] == FileProblem(index=1, id=2, text="y")
 
 
-def test_no_file_and_no_problem(tmp_path: Path) -> None:
+def test_a_missing_or_empty_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="can't read"):
         read_problems(tmp_path / "missing")
     with pytest.raises(ConfigError, match="holds no problem"):

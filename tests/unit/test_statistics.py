@@ -1,4 +1,4 @@
-"""Figures and their intervals."""
+"""Statistics and their intervals."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 
 from flashedge.statistics import (
     auc,
+    bootstrap,
     calibration,
     interval,
     kendall,
+    list_problem_aucs,
     mean,
     pearson,
-    resampled,
-    within_problem_auc,
 )
 
 
@@ -29,7 +29,7 @@ def test_auc_counts_ties_half() -> None:
 def test_only_mixed_problems_have_an_auc() -> None:
     scores = [[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]]
     labels = [[True, False], [True, True], [True, False]]
-    assert within_problem_auc(scores, labels) == [1.0, 0.0]
+    assert list_problem_aucs(scores, labels) == [1.0, 0.0]
 
 
 def test_calibration_error_is_the_gap_weighted_by_count() -> None:
@@ -50,19 +50,19 @@ def test_intervals_hold_the_mean_and_shrink_with_the_count() -> None:
     assert interval([1.0] * 5) == (1.0, 1.0)
 
 
-def test_a_resampled_statistic_leaves_out_what_is_not_there() -> None:
+def test_the_bootstrap_leaves_out_draws_without_a_value() -> None:
     problems = [[0.5], [], []]
 
     def last(some: object) -> float:
         flat = [x for problem in some for x in problem]  # type: ignore[attr-defined]
         return flat[-1] if flat else math.nan
 
-    assert resampled(problems, last) == (0.5, 0.5)
-    assert all(map(math.isnan, resampled([[]], last)))
-    assert all(map(math.isnan, resampled([], last)))
+    assert bootstrap(problems, last) == (0.5, 0.5)
+    assert all(map(math.isnan, bootstrap([[]], last)))
+    assert all(map(math.isnan, bootstrap([], last)))
 
 
-def test_correlations() -> None:
+def test_correlations_match_known_values() -> None:
     assert pearson([1, 2, 3], [2, 4, 6]) == pytest.approx(1.0)
     assert pearson([1, 2, 3], [1, 0, 1]) == pytest.approx(0.0)
     assert kendall([1, 2, 3, 4], [1, 2, 4, 3]) == pytest.approx(4 / 6)
