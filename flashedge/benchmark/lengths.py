@@ -21,31 +21,31 @@ FILE = Path(__file__).parent / "step_lengths.jsonl"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Workload:
+class StepLengths:
     """levels: MATH's, 1 (easy) to 5."""
 
     about: str
     levels: frozenset[int]
 
 
-WORKLOADS: Mapping[str, Workload] = MappingProxyType(
+WORKLOADS: Mapping[str, StepLengths] = MappingProxyType(
     {
-        "aime": Workload(
+        "aime": StepLengths(
             about="AIME-like: problems of MATH level 5, 515 tokens a path",
             levels=frozenset({5}),
         ),
-        "amc": Workload(
+        "amc": StepLengths(
             about="AMC-like: problems of MATH levels 3 and 4, 359 tokens a path",
             levels=frozenset({3, 4}),
         ),
-        "math": Workload(
+        "math": StepLengths(
             about="MATH-like: all levels, 382 tokens a path", levels=frozenset({1, 2, 3, 4, 5})
         ),
     }
 )
 
 
-def trace_of(workload: str) -> StepTrace:
+def load_trace(workload: str) -> StepTrace:
     """The problems of a workload, in a fixed order. Raises NotFound."""
     if workload not in WORKLOADS:
         raise NotFound(
@@ -67,7 +67,7 @@ def trace_of(workload: str) -> StepTrace:
     )
 
 
-def spread(trace: StepTrace, count: int) -> tuple[int, ...]:
+def pick_rows(trace: StepTrace, count: int) -> tuple[int, ...]:
     """(min(count, rows),) rows that stand evenly over those of the trace, sorted by length: few
     problems then have the mix of all."""
     by_length = sorted(

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Any
 
-from flashedge.benchmark.devices import CALIBRATED, Card, device_of, find_card
+from flashedge.benchmark.devices import CALIBRATED, Card, build_device, find_card
 from flashedge.benchmark.ladder import Rung
-from flashedge.benchmark.lengths import WORKLOADS, spread, trace_of
-from flashedge.benchmark.virtual_run import Setup, VirtualRun, run_rung
+from flashedge.benchmark.lengths import WORKLOADS, load_trace, pick_rows
+from flashedge.benchmark.virtual_run import Setup, VirtualRun, simulate_run
 from flashedge.config import Config
 from flashedge.engine.sim.trace import StepTrace
 from flashedge.errors import ConfigError
@@ -42,7 +42,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """A question that was understood: what its runs need. `search`: without problem and seed."""
+    """A question that was build_bench: what its runs need. `search`: without problem and seed."""
 
     card: Card
     gpu: str
@@ -56,22 +56,22 @@ class Bench:
         return replace(self.search, problem=self.trace.problem(row), seed=row)
 
     def run(self, rung: Rung, row: int) -> VirtualRun:
-        return run_rung(rung, self.setup, self.trace, row, self.spec(row))
+        return simulate_run(rung, self.setup, self.trace, row, self.spec(row))
 
 
 def _find_free(memory_bytes: int, share: float | None) -> int:
     return memory_bytes - RESERVED_BYTES if share is None else round(memory_bytes * share)
 
 
-def understood(question: Question, config: Config) -> Bench:
+def build_bench(question: Question, config: Config) -> Bench:
     """Raises NotFound naming the choices, RequestError for a bad n, ConfigError for a pair that
     does not fit the card, CheckpointError for one whose shape nobody knows."""
     gpu, card = find_card(question.gpu)
     pair = find_pair(question.pair, config)
     strategy, n = parse_strategy(question.strategy)
-    trace = trace_of(question.workload)
+    trace = load_trace(question.workload)
     shapes = find_pair_shapes(pair, config)
-    device = device_of(card)
+    device = build_device(card)
     kv_bytes = question.kv_bytes
     if kv_bytes is None:
         weights = shapes[0].weights_bytes, shapes[1].weights_bytes
@@ -106,12 +106,12 @@ def understood(question: Question, config: Config) -> Bench:
             limits=limits,
         ),
         trace=trace,
-        rows=spread(trace, question.problems),
+        rows=pick_rows(trace, question.problems),
         search=RunSpec(problem=trace.problem(0), pair=pair.name, **fields),
     )
 
 
-def answered(
+def run_ladder(
     bench: Bench, ladder: Sequence[Rung], advance: Callable[[int], None] = lambda done: None
 ) -> list[dict[str, Any]]:
     """A row for each rung. advance: told of each problem that is done."""
@@ -123,11 +123,11 @@ def answered(
             runs.append(bench.run(rung, row))
             advance(1)
         first = first or runs
-        rows.append({"rung": rung.name, "about": rung.about, **figures(runs, first)})
+        rows.append({"rung": rung.name, "about": rung.about, **summarize_runs(runs, first)})
     return rows
 
 
-def figures(runs: Sequence[VirtualRun], stock: Sequence[VirtualRun]) -> dict[str, Any]:
+def summarize_runs(runs: Sequence[VirtualRun], stock: Sequence[VirtualRun]) -> dict[str, Any]:
     """Means over problems; ratios are those of the first rung's runs on the same problems."""
     tokens = sum(r.verifier_tokens for r in runs)
     return {
@@ -151,7 +151,7 @@ def figures(runs: Sequence[VirtualRun], stock: Sequence[VirtualRun]) -> dict[str
     }
 
 
-def assumptions(bench: Bench, question: Question) -> dict[str, Any]:
+def list_assumptions(bench: Bench, question: Question) -> dict[str, Any]:
     """What the figures rest on, for every output."""
     device = bench.setup.device
     return {

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from flashedge.benchmark.goodput import goodput
+from flashedge.benchmark.goodput import compute_goodput
 from flashedge.benchmark.ladder import Rung
 from flashedge.engine.sim.clock import run_virtual
 from flashedge.engine.sim.config import SimConfig
@@ -97,7 +97,7 @@ class _SameText:
         return dict(answers)
 
 
-def run_rung(
+def simulate_run(
     rung: Rung,
     setup: Setup,
     trace: StepTrace,
@@ -161,7 +161,7 @@ async def _searched(
         seconds=loop.time(),
         generate_s=driver.generating.seconds,
         verify_s=driver.scoring.waiting.seconds,
-        goodput=goodput(lengths, noted.done_s.values()),
+        goodput=compute_goodput(lengths, noted.done_s.values()),
         paths=len(lengths),
         generator_peak_bytes=noted.peaks["generator"],
         verifier_peak_bytes=noted.peaks["verifier"],

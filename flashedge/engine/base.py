@@ -1,8 +1,8 @@
-"""What the runtime needs of an engine: a Generator, a Verifier and the text codec between them.
+"""The interface of an engine: a Generator, a Verifier and the text codec between them.
 
-Exceptions out of any method here: RequestError (the request itself is wrong, e.g.
-ContextOverflow), GenerationFailed (this request failed, the engine lives) and EngineDead (the
-process is gone; `wait_ready` returns once it is back). Nothing else.
+Methods here raise RequestError (the request itself is wrong, e.g. ContextOverflow),
+GenerationFailed (this request failed, the engine lives), EngineDead (the process is gone;
+`wait_ready` returns once it is back), and nothing else.
 """
 
 from __future__ import annotations
@@ -11,48 +11,50 @@ from collections.abc import AsyncGenerator, Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from flashedge.scheduling.speculation.slots import FollowUp
+from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.types import FinishReason, Message, Problem, Sampling, TokenIds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtendRequest:
-    """Continue `token_ids` (chat prompt + path so far).
+    """Generate the step behind `token_ids`.
 
-    The noise of the token at absolute position p is a pure function of (seed, p), so the same
-    request yields the same tokens whenever and beside whatever it runs. `to_boundary`: stop
-    after the first token that completes a blank line (FinishReason.BOUNDARY); max_tokens
-    reached is STEP_LIMIT. `priority`: lower runs first among the waiting. `follow_up`: what comes
-    next if this step is kept, for a generator that speculates; it changes no token.
+    The noise of the token at absolute position p is a pure function of (seed, p). The same request
+    therefore yields the same tokens, whenever it runs and whatever runs beside it.
     """
 
     token_ids: TokenIds
+    """The chat prompt and the path so far."""
     seed: int
     sampling: Sampling
     max_tokens: int
+    """Reaching it ends the step with FinishReason.STEP_LIMIT."""
     to_boundary: bool
+    """Whether the first token that completes a blank line ends the step (BOUNDARY)."""
     priority: int = 0
-    follow_up: FollowUp | None = None
+    """Among waiting requests the lowest runs first."""
+    continuation: Continuation | None = None
+    """What comes next if this step is kept. A generator that speculates uses it; it changes no
+    token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Some new tokens. `finish` is set on the last chunk only (which may hold no token).
-
-    cached_tokens: on the first chunk, prompt tokens whose KV was re-used; speculated_tokens: those
-    of the chunk's tokens that were drawn before anybody asked for them.
-    """
+    """Some new tokens of a step."""
 
     token_ids: TokenIds
     logprobs: tuple[float, ...]
     finish: FinishReason | None = None
+    """Set on the last chunk only, which may hold no token."""
     cached_tokens: int = 0
+    """On the first chunk: prompt tokens whose KV was reused."""
     speculated_tokens: int = 0
+    """How many of the tokens come from a draft that the request adopted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WholeDraft:
-    """A step that was drawn to its end before anybody asked for it. seed: of its noise."""
+class CompleteDraft:
+    """A step that was drafted to its end and that no request has adopted yet."""
 
     seed: int
     token_ids: TokenIds
@@ -60,7 +62,7 @@ class WholeDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreRequest:
-    """Score `steps[num_scored:]`; the earlier ones were scored before on this path."""
+    """Score `steps[num_scored:]`; the earlier steps of the path have their scores already."""
 
     problem: Problem
     steps: tuple[str, ...]
@@ -69,27 +71,27 @@ class ScoreRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepScores:
-    """scores: (len(steps) - num_scored,) in [0, 1]. tokens: of the whole verifier prompt;
-    cached_tokens: those whose KV was re-used."""
+    """The answer to a ScoreRequest."""
 
     scores: tuple[float, ...]
+    """(len(steps) - num_scored,) in [0, 1]"""
     tokens: int
+    """Tokens of the whole verifier prompt."""
     cached_tokens: int
+    """How many of these had their KV reused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineView:
-    """A look at an engine between two of its steps. Blocks are KV blocks of `block_tokens`.
-
-    blocks_used counts blocks that live requests hold; blocks kept only as prefix cache are free.
-    quota_blocks: what the current budget allows (<= blocks_total).
-    """
+    """An engine's load between two of its steps."""
 
     running: int
     waiting: int
     blocks_used: int
+    """KV blocks that live requests hold. Blocks kept only as prefix cache count as free."""
     blocks_total: int
     quota_blocks: int
+    """KV blocks that the current budget allows, at most `blocks_total`."""
     block_tokens: int
     block_bytes: int
     preemptions: int
@@ -97,23 +99,21 @@ class EngineView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """state: starting, ready, dead (restart under way) or failed (given up). pid of the engine
-    process if there is one; restarts since the start; detail: the last error, if any.
-
-    kv_memory: what becomes of memory beyond the budget: "os" (it goes back to the operating
-    system), "device" (to the card) or "kept" (it stays allocated, only the quota moves); None: not
-    known yet.
-    """
+    """Whether an engine serves, and how often it had to be restarted."""
 
     state: str
+    """starting, ready, dead (a restart is under way) or failed (given up)"""
     pid: int | None = None
     restarts: int = 0
     detail: str | None = None
+    """The last error, if any."""
     kv_memory: str | None = None
+    """Where KV memory beyond the budget goes: "os" (back to the operating system), "device" (back
+    to the card), or "kept" (it stays allocated and only the quota moves). None: not known yet."""
 
 
 class Codec(Protocol):
-    """Text <-> token ids of the generator. Pure, cheap, safe to call anywhere."""
+    """Converts between text and the generator's token ids. Pure, cheap, safe to call anywhere."""
 
     @property
     def eos_ids(self) -> frozenset[int]: ...
@@ -122,43 +122,47 @@ class Codec(Protocol):
     def vocab_size(self) -> int: ...
 
     def encode_chat(self, messages: Sequence[Message]) -> TokenIds:
-        """Ids of the conversation with the assistant's turn opened."""
+        """Ids of the conversation, with the assistant's turn opened."""
         ...
 
     def encode(self, text: str) -> TokenIds:
-        """Ids of a piece of text, no special tokens around it."""
+        """Ids of a piece of text, without special tokens around it."""
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """Text of generated ids, special tokens left out, decoded as one piece."""
+        """Text of generated ids, decoded as one piece without special tokens."""
         ...
 
 
 class Speculator(Protocol):
-    """A generator's work beyond the steps that were asked for. A request whose path, seed and
-    sampling were drawn ahead begins with those tokens by itself. Nothing here raises: of an engine
-    that is dead nothing is left. flat_batch: see `speculation.BatchView`; may be set at any time.
+    """The drafts of a generator (`scheduling/speculation/drafts.py`).
+
+    A request whose path, seed and sampling are those of a draft adopts it by itself. No method
+    raises: a dead engine has no drafts.
     """
 
     flat_batch: int
+    """See `BatchView.flat_batch`. It may be set at any time."""
 
-    async def whole_drafts(self, run: str) -> tuple[WholeDraft, ...]:
-        """Following steps of a run that are drawn to their end and not asked for."""
+    async def list_complete(self, run: str) -> tuple[CompleteDraft, ...]:
+        """The complete drafts of a run."""
         ...
 
-    async def keep(self, run: str, level: int, seeds: Collection[int]) -> None:
-        """Level `level` of the run begins with these seeds: drop what else was drawn."""
+    async def drop_unused(self, run: str, level: int, seeds: Collection[int]) -> None:
+        """Level `level` of the run begins with these seeds: drop all drafts but theirs."""
         ...
 
-    async def end(self, run: str) -> int:
-        """The run is over: drop all of it. Returns the tokens drawn ahead for it in all."""
+    async def end_run(self, run: str) -> int:
+        """The run is over: drop its drafts. Returns how many draft tokens were drawn for it."""
         ...
 
 
 class Generator(Protocol):
+    """The engine that writes steps."""
+
     @property
     def speculator(self) -> Speculator | None:
-        """None: it ends where a step ends, and `follow_up` is ignored."""
+        """None where the generator does not speculate and ignores `continuation`."""
         ...
 
     @property
@@ -170,24 +174,28 @@ class Generator(Protocol):
         ...
 
     def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
-        """Stream tokens. Closing the generator (or cancelling its task) cancels the request and
-        frees its KV blocks at once."""
+        """Stream the step's tokens. Closing the stream (or cancelling its task) cancels the
+        request and frees its KV blocks at once."""
         ...
 
     async def view(self) -> EngineView: ...
 
     async def budget(self, kv_bytes: int) -> int:
-        """Bound the KV that requests may hold; returns the bytes granted (whole blocks)."""
+        """Limit the KV that requests may hold. Returns the bytes granted (whole blocks)."""
         ...
 
     async def offload(self, *, keep: bool = True) -> int:
-        """Stop, save the KV in host memory and give its memory back; requests that come wait.
-        keep: False drops the KV instead, to be computed again. Returns the bytes saved."""
+        """Pause, save the KV in host memory and free its memory; new requests wait.
+
+        Returns the bytes saved. keep: False drops the KV instead, to be computed again.
+        """
         ...
 
     async def restore(self) -> int:
-        """The inverse of `offload`: the KV comes back, requests go on with the same tokens.
-        Returns the bytes loaded. Does nothing to an engine that was not offloaded."""
+        """Load the offloaded KV and go on with the same tokens. Returns the bytes loaded.
+
+        Does nothing to an engine that is not offloaded.
+        """
         ...
 
     def health(self) -> Health: ...
@@ -198,11 +206,13 @@ class Generator(Protocol):
 
 
 class Verifier(Protocol):
+    """The engine that scores steps. Its memory and health work like the Generator's."""
+
     @property
     def max_model_len(self) -> int: ...
 
     async def score(self, request: ScoreRequest) -> StepScores:
-        """Scores of the steps not scored before. Cancelling the task cancels the request."""
+        """Scores of the steps that have none. Cancelling the task cancels the request."""
         ...
 
     async def view(self) -> EngineView: ...

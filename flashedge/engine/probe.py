@@ -1,7 +1,7 @@
-"""The engines as `profiler.probes.ModelProbe`: steps made of real requests, timed from outside.
+"""Profiles an engine from outside: real requests, timed (`profiler.probes.ModelProbe`).
 
-What is timed is what a run pays: the step, the way of a request into its engine and of a token out
-of it. Prompts are drawn at random, so that no KV is re-used.
+The times include everything a run pays for: the step itself, the request's way into the engine and
+the token's way out. Prompts are random, so no KV is reused.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from flashedge.engine.base import Chunk, ExtendRequest, Generator, ScoreRequest,
 from flashedge.models.shape import ModelShape
 from flashedge.profiler.probes import DECODE, PREFILL
 from flashedge.profiler.roofline import Sample
-from flashedge.scheduling.costs.roofline import work_flops
+from flashedge.scheduling.costs.roofline import count_flops
 from flashedge.types import Problem, Sampling
 
 Open = Callable[[ExtendRequest], AsyncGenerator[Chunk]]
 MAX_STEP_TOKENS = 4096  # EngineOptions.max_batched_tokens
-WORDS = (8, 48)  # of the texts that a verifier's tokens a word are counted on
+WORDS = (8, 48)  # lengths of the two texts that show how many tokens a word takes
 
 
-class _Probe:
+class _EngineProbe:
     """What both probes share."""
 
     def __init__(
@@ -40,7 +40,7 @@ class _Probe:
     def now_s(self) -> float:
         return asyncio.get_running_loop().time()
 
-    def _sample(
+    def _make_sample(
         self, phase: str, sequences: int, context: float, new: float, seconds: float
     ) -> Sample:
         kv_bytes = self._shape.kv_bytes_per_token * (context + new)
@@ -50,13 +50,13 @@ class _Probe:
             context=context,
             new=new,
             seconds=seconds,
-            flops=sequences * work_flops(self._shape, context, new),
+            flops=sequences * count_flops(self._shape, context, new),
             bytes=self._shape.weights_bytes + sequences * kv_bytes,
         )
 
 
-class GeneratorProbe(_Probe):
-    """Times prefill by a segment of one token, decode by segments that run side by side."""
+class GeneratorProbe(_EngineProbe):
+    """Times prefill by steps of one token, and decode by steps that run side by side."""
 
     decodes = True
 
@@ -69,43 +69,44 @@ class GeneratorProbe(_Probe):
         kv_bytes: int,
         open_stream: Open | None = None,
     ) -> None:
-        """open_stream: instead of `generator.extend`, one that goes on after the end of an
-        answer: random prompts are soon answered."""
+        """open_stream: used instead of `generator.extend`, to continue past the end of an answer:
+        random prompts are soon answered."""
         super().__init__("generator", shape, generator.max_model_len, max_sequences, kv_bytes)
         self._open = open_stream or generator.extend
         self._vocab_size = generator.codec.vocab_size
 
     async def prefill(self, sequences: int, tokens: int) -> Sample:
         began = self.now_s()
-        await asyncio.gather(*(self._first(tokens) for _ in range(sequences)))
-        return self._sample(PREFILL, sequences, 0, tokens, self.now_s() - began)
+        await asyncio.gather(*(self._prefill_one(tokens) for _ in range(sequences)))
+        return self._make_sample(PREFILL, sequences, 0, tokens, self.now_s() - began)
 
     async def decode(self, sequences: int, context: int, steps: int) -> Sample | None:
-        """Timed while all are under way: from the last one's first token to the first one's end."""
-        arrivals: list[list[float]] = [[] for _ in range(sequences)]  # of each token
+        """Times the span in which all of them decode: from the last one's first token to the first
+        one's end. None when that span holds no token."""
+        arrivals: list[list[float]] = [[] for _ in range(sequences)]  # times of each one's tokens
         room = max(1, self.max_step_tokens - sequences)
-        slack = 3 + sequences * context // room  # those prefilled first begin first
+        slack = 3 + sequences * context // room  # those prefilled first start first
         count = steps + slack
-        prompt = max(1, context - count // 2)  # so that the mean context is the one asked for
-        await asyncio.gather(*(self._drain(prompt, count, times) for times in arrivals))
+        prompt = max(1, context - count // 2)  # so that the mean context is `context`
+        await asyncio.gather(*(self._decode_one(prompt, count, times) for times in arrivals))
         since, until = max(t[0] for t in arrivals), min(t[-1] for t in arrivals)
         first = min(arrivals, key=lambda times: times[-1])
         counted = sum(since < at <= until for at in first)
         if counted == 0:
             return None
-        return self._sample(DECODE, sequences, context, 1, (until - since) / counted)
+        return self._make_sample(DECODE, sequences, context, 1, (until - since) / counted)
 
-    async def _first(self, tokens: int) -> None:
-        async with aclosing(self._open(self._request(tokens, 1))) as stream:
+    async def _prefill_one(self, tokens: int) -> None:
+        async with aclosing(self._open(self._make_request(tokens, 1))) as stream:
             async for _ in stream:
                 pass
 
-    async def _drain(self, context: int, count: int, times: list[float]) -> None:
-        async with aclosing(self._open(self._request(context, count))) as stream:
+    async def _decode_one(self, context: int, count: int, times: list[float]) -> None:
+        async with aclosing(self._open(self._make_request(context, count))) as stream:
             async for chunk in stream:
                 times += [self.now_s()] * len(chunk.token_ids)
 
-    def _request(self, tokens: int, max_tokens: int) -> ExtendRequest:
+    def _make_request(self, tokens: int, max_tokens: int) -> ExtendRequest:
         return ExtendRequest(
             token_ids=tuple(self._random.choices(range(self._vocab_size), k=tokens)),
             seed=self._random.getrandbits(32),
@@ -115,8 +116,8 @@ class GeneratorProbe(_Probe):
         )
 
 
-class VerifierProbe(_Probe):
-    """Times the scoring of one-step paths whose problem is as long as asked."""
+class VerifierProbe(_EngineProbe):
+    """Times the scoring of paths with one step, whose problem has the requested length."""
 
     decodes = False
 
@@ -125,33 +126,33 @@ class VerifierProbe(_Probe):
     ) -> None:
         super().__init__("verifier", shape, verifier.max_model_len, max_sequences, kv_bytes)
         self._verifier = verifier
-        self._line: tuple[float, float] | None = None  # tokens of a path: first + words * second
+        self._line: tuple[float, float] | None = None  # tokens of a path = first + words * second
 
     async def prefill(self, sequences: int, tokens: int) -> Sample:
-        words = await self._words_of(tokens)
-        requests = [self._request(words) for _ in range(sequences)]
+        words = await self._fit_words(tokens)
+        requests = [self._make_request(words) for _ in range(sequences)]
         began = self.now_s()
         scored = await asyncio.gather(*(self._verifier.score(r) for r in requests))
         seconds = self.now_s() - began
         context = sum(s.cached_tokens for s in scored) / sequences
         new = sum(s.tokens for s in scored) / sequences - context
-        return self._sample(PREFILL, sequences, context, new, seconds)
+        return self._make_sample(PREFILL, sequences, context, new, seconds)
 
     async def decode(self, sequences: int, context: int, steps: int) -> Sample | None:
-        raise NotImplementedError("a verifier scores; `decodes` says so")
+        raise NotImplementedError("a verifier does not decode; check `decodes`")
 
-    async def _words_of(self, tokens: int) -> int:
-        """Words of a problem whose path has about so many tokens."""
+    async def _fit_words(self, tokens: int) -> int:
+        """How many words a problem needs for its path to have about so many tokens."""
         if self._line is None:
             few, many = [
-                (await self._verifier.score(self._request(words))).tokens for words in WORDS
+                (await self._verifier.score(self._make_request(words))).tokens for words in WORDS
             ]
             each = (many - few) / (WORDS[1] - WORDS[0])
             self._line = (few - each * WORDS[0], each)
         start, each = self._line
         return max(1, round((tokens - start) / each))
 
-    def _request(self, words: int) -> ScoreRequest:
-        name = self._random.randint(10**5, 10**6 - 1)  # so that no text comes twice
+    def _make_request(self, words: int) -> ScoreRequest:
+        name = self._random.randint(10**5, 10**6 - 1)  # so that no text repeats
         text = " ".join([str(name), *(str(self._random.randint(10, 99)) for _ in range(words))])
         return ScoreRequest(problem=Problem.from_text(text), steps=("So it is 5.",))

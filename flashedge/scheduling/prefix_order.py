@@ -1,4 +1,4 @@
-"""The order in which waiting paths are submitted to an engine, and orders to compare with.
+"""The order in which waiting paths are submitted to an engine.
 
 A path is a sequence of symbols: node ids, token ids or hashes of blocks. Two paths share KV as far
 as they begin with the same symbols. An order is a permutation of the indices of `paths`.
@@ -6,11 +6,7 @@ as they begin with the same symbols. An order is a permutation of the indices of
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
-from itertools import pairwise, takewhile
-from operator import eq
-from random import Random
 
 Paths = Sequence[Sequence[int]]
 Order = tuple[int, ...]
@@ -21,8 +17,8 @@ def prefix_order(paths: Paths) -> Order:
 
     This is the order of the sorted paths, which is a walk through their radix tree. The children of
     a parent stand together. Siblings are sorted by their own symbols, so parents keep their
-    relative order from level to level. No other order has a larger `sum_shared`: shared prefixes
-    are ultrametric, so neighbours in the walk span a heaviest tree over all pairs.
+    relative order from level to level. In no other order do neighbours share more in sum: shared
+    prefixes are ultrametric, so neighbours in the walk span a heaviest tree over all pairs.
 
     Takes O(n log n) comparisons. Ref: arXiv 2509.00195 §4.2, App. A; docs/adr/0006.
     """
@@ -42,42 +38,3 @@ def sweep_order(paths: Paths) -> Order:
 def arrival_order(paths: Paths) -> Order:
     """Keep the order of arrival: the naive twin."""
     return tuple(range(len(paths)))
-
-
-def random_order(paths: Paths, random: Random) -> Order:
-    """Shuffle the paths: what the paper compares with."""
-    return tuple(random.sample(range(len(paths)), len(paths)))
-
-
-def scattered_order(paths: Paths) -> Order:
-    """Put after each path one of the remaining paths that share least with it.
-
-    Among those it takes one from the subtree with most paths left, so that subtrees do not run out.
-    Nearly the worst order. Takes O(n² depth).
-    """
-    left = list(range(len(paths)))
-    prefixes = [[tuple(path[:k]) for k in range(len(path) + 1)] for path in paths]
-    below = Counter(prefix for path in prefixes for prefix in path)
-    order: list[int] = []
-    while left:
-        last = paths[order[-1]] if order else ()
-
-        def rank(i: int, last: Sequence[int] = last) -> tuple[int, list[int]]:
-            common = count_shared(last, paths[i])
-            return common, [-below[prefix] for prefix in prefixes[i][common + 1 :]]
-
-        chosen = min(left, key=rank)
-        order.append(chosen)
-        left.remove(chosen)
-        below.subtract(prefixes[chosen])
-    return tuple(order)
-
-
-def count_shared(one: Sequence[int], other: Sequence[int]) -> int:
-    """Count the symbols that both begin with: the paper's P(c, c')."""
-    return sum(1 for _ in takewhile(bool, map(eq, one, other)))
-
-
-def sum_shared(paths: Paths, order: Order) -> int:
-    """Sum what neighbours share. Ref: arXiv 2509.00195 App. A.2, Score(S)."""
-    return sum(count_shared(paths[a], paths[b]) for a, b in pairwise(order))

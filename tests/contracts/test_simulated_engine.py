@@ -11,6 +11,7 @@ import pytest
 
 from flashedge.engine.base import ExtendRequest, ScoreRequest
 from flashedge.engine.sim.clock import VirtualTimePolicy
+from flashedge.engine.sim.model import SimModel
 from flashedge.engine.sim.pair import (
     Faults,
     SimConfig,
@@ -18,10 +19,10 @@ from flashedge.engine.sim.pair import (
     SimulatedVerifier,
     simulated_pair,
 )
-from flashedge.engine.sim.text import SimModel, Trace
+from flashedge.engine.sim.trace import StepTrace
 from flashedge.errors import ConfigError, EngineDead, GenerationFailed, RequestError
 from flashedge.models.shape import QWEN25_1_5B
-from flashedge.scheduling.costs.roofline import RTX_4090, Work, step_time_s
+from flashedge.scheduling.costs.roofline import RTX_4090, PlainShare, estimate_step_s
 from flashedge.types import FinishReason, Problem
 from tests.contracts.engine_contract import GeneratorContract, OffloadContract, VerifierContract
 from tests.contracts.engine_rig import (
@@ -35,7 +36,7 @@ from tests.contracts.engine_rig import (
     some_steps,
 )
 
-TRACE = Trace.read(Path(__file__).parent.parent / "data" / "step_lengths_small.jsonl")
+TRACE = StepTrace.read(Path(__file__).parent.parent / "data" / "step_lengths_small.jsonl")
 MODEL = SimModel(TRACE)
 SMALL = SimConfig(
     shape=QWEN25_1_5B,
@@ -137,9 +138,9 @@ async def test_a_step_takes_its_time(generator: SimulatedGenerator, problem: Pro
     await generate(generator, request)
     assert generator.steps == 10
     assert loop.time() == pytest.approx(generator.busy_s)
-    works = [Work(0, len(request.token_ids))]
-    works += [Work(len(request.token_ids) + i, 1) for i in range(9)]
-    alone_s = sum(step_time_s(RTX_4090, QWEN25_1_5B, [work]) for work in works)
+    works = [PlainShare(0, len(request.token_ids))]
+    works += [PlainShare(len(request.token_ids) + i, 1) for i in range(9)]
+    alone_s = sum(estimate_step_s(RTX_4090, QWEN25_1_5B, [work]) for work in works)
     assert generator.busy_s == pytest.approx(alone_s)
 
 

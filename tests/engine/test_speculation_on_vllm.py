@@ -22,7 +22,7 @@ from flashedge.events import Event, StepCompleted
 from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.scheduling.speculation.slots import FollowUp
+from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.search.tree import NodeStatus
 from flashedge.types import FinishReason, Granularity, Problem, Speculation
 from tests.contracts.engine_rig import ask, settle
@@ -127,8 +127,8 @@ async def test_a_request_takes_of_a_draft_what_it_may_have(
         beams = [
             replace(
                 request,
-                follow_up=FollowUp(
-                    run="r", level=level, seeds=(request.seed,), granularity=whole, potential=1
+                continuation=Continuation(
+                    run="r", level=level, seeds=(request.seed,), granularity=whole, max_drafts=1
                 ),
             )
             for request in (child, slow)
@@ -141,8 +141,8 @@ async def test_a_request_takes_of_a_draft_what_it_may_have(
         assert found[-1].finish is expected[-1].finish is FinishReason.STEP_LIMIT
         assert sum(chunk.speculated_tokens for chunk in found) == (limit if level else 0)
         path += tuple(told)
-    assert await generator.speculator.end("r") > len(path)
-    assert await generator.speculator.end("r") == 0
+    assert await generator.speculator.end_run("r") > len(path)
+    assert await generator.speculator.end_run("r") == 0
     await settle(generator)
 
 
@@ -152,10 +152,10 @@ async def test_another_sampling_or_seed_takes_nothing(
     bound = Granularity(max_tokens=20, to_end=True)
 
     def after(request: ExtendRequest, level: int) -> ExtendRequest:
-        follow_up = FollowUp(
-            run="r", level=level, seeds=(request.seed,), granularity=bound, potential=1
+        continuation = Continuation(
+            run="r", level=level, seeds=(request.seed,), granularity=bound, max_drafts=1
         )
-        return replace(request, follow_up=follow_up)
+        return replace(request, continuation=continuation)
 
     first = after(ask(generator, problem, seed=1, max_tokens=4), 0)
     slow = after(ask(generator, problem, seed=2, max_tokens=40), 0)
@@ -170,7 +170,7 @@ async def test_another_sampling_or_seed_takes_nothing(
             t for c in await chunks_of(generator, request) for t in c.token_ids
         ]
         assert sum(chunk.speculated_tokens for chunk in told) == ahead
-    await generator.speculator.end("r")
+    await generator.speculator.end_run("r")
     await settle(generator)
 
 
@@ -203,7 +203,7 @@ async def test_short_memory_stops_it_and_changes_nothing(
         assert outcome == expected
         total = {name: total.get(name, 0) + count for name, count in grown.items()}
     assert total["kept_steps"] > 0
-    assert total["stopped"] > 0
+    assert total["paused"] > 0
     assert total["dropped_kv"] > 0
     assert (await generator.view()).preemptions > view.preemptions
 
@@ -305,9 +305,9 @@ async def test_nothing_is_asked_of_a_dead_engine(generator: VllmGenerator) -> No
     before = generator.health()
     os.kill(before.pid, signal.SIGKILL)
     async with asyncio.timeout(5):
-        await generator.speculator.keep("r", 1, {3})
-        assert await generator.speculator.whole_drafts("r") == ()
-        assert await generator.speculator.end("r") == 0
+        await generator.speculator.drop_unused("r", 1, {3})
+        assert await generator.speculator.list_complete("r") == ()
+        assert await generator.speculator.end_run("r") == 0
     await asyncio.sleep(0.1)
     await generator.wait_ready(120)
     assert generator.health().restarts == before.restarts + 1

@@ -20,8 +20,9 @@ from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.api.app import create_app
 from flashedge.config import load_config
 from flashedge.engine.base import Health
+from flashedge.engine.sim.model import SimModel
 from flashedge.engine.sim.pair import simulated_pair
-from flashedge.engine.sim.text import SimModel, Trace
+from flashedge.engine.sim.trace import StepTrace
 from flashedge.models.registry import find_pair
 from flashedge.models.shape import ModelShape
 from flashedge.runtime.records.store import RunStore
@@ -35,7 +36,7 @@ class SimulatedPair:
     """runtime.served_pair.EnginePair over simulated engines, in real time."""
 
     def __init__(self) -> None:
-        self._model = SimModel(Trace.read(TRACE))
+        self._model = SimModel(StepTrace.read(TRACE))
         self.generator, self.verifier = self._engines()
         self.stock_generator, self.stock_verifier = self._engines()
 

@@ -17,7 +17,8 @@ from hypothesis.stateful import (
 )
 
 from flashedge.engine.sim.blocks import BlockCache, OutOfBlocks, chain
-from flashedge.engine.sim.scheduler import Sequence, SequenceState, SimScheduler, Slice
+from flashedge.engine.sim.scheduler import SimScheduler
+from flashedge.engine.sim.sequence import SequenceState, SimSequence, Slice
 
 QUICK = settings(
     max_examples=60,
@@ -71,13 +72,13 @@ class BlockCacheMachine(RuleBasedStateMachine):
 
     @rule(target=groups, keys=st.lists(st.integers(1, 8), max_size=3, unique=True))
     def find(self, keys: list[int]) -> list[int]:
-        """What a new request finds, it holds, if it fits."""
+        """A new request holds the blocks that it finds, if they fit."""
         found = self.cache.lookup(keys)
         blocks = {key: block for block, key in self.keys.items()}
         assert list(found) == [blocks[key] for key in keys[: len(found)]]
         assert len(found) == len(keys) or keys[len(found)] not in blocks
-        woken = sum(self.refs[block] == 0 for block in found)
-        assert self.cache.fits(found, 0) == (self.used() + woken <= self.cache.quota)
+        unheld = sum(self.refs[block] == 0 for block in found)
+        assert self.cache.fits(found, 0) == (self.used() + unheld <= self.cache.quota)
         if not self.cache.fits(found, 0):
             return []
         self.cache.hold(found)
@@ -121,8 +122,8 @@ class BlockCacheMachine(RuleBasedStateMachine):
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """SimScheduler under requests, steps, cancels and quotas, beside a shadow of what each block
-    physically holds."""
+    """SimScheduler under requests, steps, cancels and quotas, compared with a shadow of what each
+    block holds."""
 
     LONGEST, MAX_SEQS, BATCH = 14, 4, 7
 
@@ -136,30 +137,30 @@ class SchedulerMachine(RuleBasedStateMachine):
             max_batched_tokens=self.BATCH,
             by_priority=True,
         )
-        self.open: dict[int, Sequence] = {}
-        self.length: dict[int, int] = {}  # at which each request is over
+        self.open: dict[int, SimSequence] = {}
+        self.length: dict[int, int] = {}  # at which each request ends
         self.ends: dict[int, str] = {}
         self.shadow: dict[tuple[int, int], tuple[int, ...]] = {}  # slot -> the path up to it
         self.batch: tuple[Slice, ...] = ()
         self.arrivals = 0
-        self.heirs: set[int] = set()
+        self.adopters: set[int] = set()
 
     @rule(
         path=st.lists(st.integers(0, 1), min_size=1, max_size=LONGEST - 1),
         more=st.integers(1, 6),
         priority=st.integers(0, 2),
         reuse=st.none() | st.integers(0, 6),
-        speculative=st.booleans(),
+        is_draft=st.booleans(),
     )
     def arrive(
-        self, path: list[int], more: int, priority: int, reuse: int | None, speculative: bool
+        self, path: list[int], more: int, priority: int, reuse: int | None, is_draft: bool
     ) -> None:
-        sequence = Sequence(
+        sequence = SimSequence(
             id=self.arrivals,
             tokens=list(path),
             priority=priority,
             reuse_tokens=reuse,
-            speculative=speculative,
+            is_draft=is_draft,
         )
         self.arrivals += 1
         self.open[sequence.id] = sequence
@@ -170,7 +171,7 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule()
     def begin_step(self) -> None:
         self.batch = self.scheduler.plan()
-        if any(not sequence.speculative for sequence in self.open.values()):
+        if any(not sequence.is_draft for sequence in self.open.values()):
             assert self.batch
         assert sum(work.new for work in self.batch) <= self.BATCH
         assert all(work.new >= 1 for work in self.batch)
@@ -181,7 +182,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 self.shadow[slot] = tuple(work.sequence.tokens[: at + 1])
             cached, reuse = work.sequence.cached, work.sequence.reuse_tokens
             assert cached is not None
-            assert cached % SIZE == 0 or work.sequence.id in self.heirs
+            assert cached % SIZE == 0 or work.sequence.id in self.adopters
             assert cached < len(work.sequence.tokens)
             assert reuse is None or cached <= reuse
 
@@ -207,38 +208,38 @@ class SchedulerMachine(RuleBasedStateMachine):
         floor = self.cache.blocks_for(self.LONGEST)
         assert granted == self.cache.quota == max(floor, min(blocks, TOTAL))
 
-    def one(self, data: st.DataObject, *states: SequenceState) -> Sequence | None:
-        found = [s for s in self.open.values() if s.speculative and s.state in states]
+    def one(self, data: st.DataObject, *states: SequenceState) -> SimSequence | None:
+        found = [s for s in self.open.values() if s.is_draft and s.state in states]
         return data.draw(st.sampled_from(found)) if found else None
 
     @rule(data=st.data())
-    def hold(self, data: st.DataObject) -> None:
+    def pause(self, data: st.DataObject) -> None:
         """Also in the middle of a step."""
         if sequence := self.one(data, SequenceState.RUNNING, SequenceState.WAITING):
-            self.scheduler.hold(sequence)
+            self.scheduler.pause(sequence)
 
     @rule(data=st.data())
     def resume(self, data: st.DataObject) -> None:
-        if sequence := self.one(data, SequenceState.HELD):
+        if sequence := self.one(data, SequenceState.PAUSED):
             self.scheduler.resume(sequence)
 
     @rule(data=st.data())
-    def take_over(self, data: st.DataObject) -> None:
-        """A request comes for what was speculated: it keeps the KV."""
+    def adopt(self, data: st.DataObject) -> None:
+        """A request adopts a draft: it keeps the KV."""
         if sequence := self.one(data, *SequenceState):
-            heir = Sequence(id=self.arrivals, tokens=list(sequence.tokens))
+            adopter = SimSequence(id=self.arrivals, tokens=list(sequence.tokens))
             self.arrivals += 1
-            self.heirs.add(heir.id)
+            self.adopters.add(adopter.id)
             before = (list(sequence.blocks), sequence.computed)
-            self.scheduler.take_over(heir, sequence)
-            assert (heir.blocks, heir.computed) == before
-            self.ends[sequence.id] = "taken over"
-            self.open[heir.id] = heir
-            self.length[heir.id] = self.length[sequence.id]
+            self.scheduler.transfer_kv(sequence, adopter)
+            assert (adopter.blocks, adopter.computed) == before
+            self.ends[sequence.id] = "adopted"
+            self.open[adopter.id] = adopter
+            self.length[adopter.id] = self.length[sequence.id]
             del self.open[sequence.id]
-            self.scheduler.add(heir)
+            self.scheduler.add(adopter)
 
-    def finish(self, sequence: Sequence, how: str) -> None:
+    def finish(self, sequence: SimSequence, how: str) -> None:
         assert sequence.id not in self.ends
         self.scheduler.remove(sequence)
         self.scheduler.remove(sequence)  # again: nothing happens
@@ -249,21 +250,21 @@ class SchedulerMachine(RuleBasedStateMachine):
     def blocks_add_up(self) -> None:
         self.cache.check()
         running, waiting = self.scheduler.running, self.scheduler.waiting
-        held = self.scheduler.held
-        assert {s.id for s in (*running, *waiting, *held)} == set(self.open)
+        paused = self.scheduler.paused
+        assert {s.id for s in (*running, *waiting, *paused)} == set(self.open)
         assert len(running) <= self.MAX_SEQS
-        holders = Counter(block for s in (*running, *waiting, *held) for block in s.blocks)
+        holders = Counter(block for s in (*running, *waiting, *paused) for block in s.blocks)
         assert self.cache.used == len(holders) <= self.cache.quota
         assert all(self.cache.holders(b) == count for b, count in holders.items())
-        assert all(s.blocks or s.computed == 0 for s in (*waiting, *held))
+        assert all(s.blocks or s.computed == 0 for s in (*waiting, *paused))
         assert all(s.state is SequenceState.RUNNING for s in running)
-        assert all(s.state is SequenceState.HELD and s.speculative for s in held)
-        for queue in (running, waiting, held):
-            ranks = [(s.speculative, s.priority, s.id) for s in queue]
+        assert all(s.state is SequenceState.PAUSED and s.is_draft for s in paused)
+        for queue in (running, waiting, paused):
+            ranks = [(s.is_draft, s.priority, s.id) for s in queue]
             assert ranks == sorted(ranks)
 
     @invariant()
-    def kv_is_what_the_path_says(self) -> None:
+    def kv_matches_the_path(self) -> None:
         for sequence in self.open.values():
             assert sequence.computed < len(sequence.tokens)
             for at in range(sequence.computed):
@@ -271,7 +272,7 @@ class SchedulerMachine(RuleBasedStateMachine):
                 assert self.shadow[slot] == tuple(sequence.tokens[: at + 1])
 
     @invariant()
-    def whatever_is_found_is_whole_and_true(self) -> None:
+    def cached_blocks_are_full_and_right(self) -> None:
         for sequence in self.open.values():
             keys: list[int] = []
             for at in range(0, len(sequence.tokens) - SIZE + 1, SIZE):
@@ -283,12 +284,12 @@ class SchedulerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         for _ in range(2000):
             self.end_step(0)
-            if all(sequence.speculative for sequence in self.open.values()):
+            if all(sequence.is_draft for sequence in self.open.values()):
                 break
             self.begin_step()
             self.blocks_add_up()
         for sequence in tuple(self.open.values()):
-            if sequence.speculative:
+            if sequence.is_draft:
                 self.finish(sequence, "dropped")
         assert not self.open, "a request never ended"
         assert set(self.ends) == set(range(self.arrivals))
@@ -338,7 +339,7 @@ def test_misuse_is_refused() -> None:
         cache.seal(block, 1)
     with pytest.raises(ValueError, match="at least 1"):
         BlockCache(0, SIZE)
-    done = Sequence(id=0, tokens=[1])
+    done = SimSequence(id=0, tokens=[1])
     done.move(SequenceState.DONE)
     with pytest.raises(ValueError, match="not a legal move"):
         done.move(SequenceState.RUNNING)

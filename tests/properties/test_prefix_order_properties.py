@@ -7,14 +7,14 @@ from itertools import combinations, pairwise, permutations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flashedge.scheduling.prefix_order import (
-    count_shared,
-    prefix_order,
-    scattered_order,
-    sum_shared,
-    sweep_order,
+from flashedge.scheduling.prefix_order import prefix_order, sweep_order
+from scripts.bench.flashtts.orders import count_shared, scattered_order, sum_shared
+from scripts.bench.flashtts.radix_cost import (
+    RadixTree,
+    build_batches,
+    count_evictions,
+    measure_cache_cost,
 )
-from scripts.bench.flashtts.radix_cost import RadixTree, batches, cache_cost, eviction_cost
 
 PATH = st.lists(st.integers(0, 2), max_size=4).map(tuple)
 FEW = st.lists(PATH, min_size=1, max_size=6)
@@ -70,9 +70,9 @@ def test_each_block_is_computed_once_by_a_cache_of_one_path(
     one = max(max(map(len, paths)), 1)
     tree = RadixTree()
     for path in paths:
-        tree.blocks(path)
+        tree.add_path(path)
     order = prefix_order(paths)
-    assert cache_cost([(paths, order)], one).computed == len(tree)
+    assert measure_cache_cost([(paths, order)], one).computed == len(tree)
     assert sum_shared(paths, order) == sum(map(len, paths)) - len(tree)
 
 
@@ -80,12 +80,12 @@ def test_each_block_is_computed_once_by_a_cache_of_one_path(
 @given(FEW, st.integers(4, 12))
 def test_costs_are_consistent(paths: list[tuple[int, ...]], capacity: int) -> None:
     for order in (prefix_order(paths), scattered_order(paths)):
-        groups = batches(paths, order, capacity)
+        groups = build_batches(paths, order, capacity)
         assert all(len(group) <= capacity for group in groups)
         common = sum(len(a & b) for a, b in pairwise(groups))
-        assert eviction_cost(paths, order, capacity) == (
+        assert count_evictions(paths, order, capacity) == (
             sum(len(group) for group in groups[:-1]) - common
         )
-        cost = cache_cost([(paths, order)], capacity)
+        cost = measure_cache_cost([(paths, order)], capacity)
         assert cost.computed <= cost.touched == sum(map(len, paths))
         assert cost.computed - cost.evicted <= capacity

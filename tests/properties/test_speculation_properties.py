@@ -1,5 +1,5 @@
-"""Whatever happens beside it, a run with speculation and lookahead builds the tree that it builds
-without; the board keeps its books, and never more runs than there are places."""
+"""Speculation and lookahead never change a run's tree, whatever happens beside it. The draft board
+keeps correct books, and never runs more drafts than there are slots."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from flashedge.errors import EngineError
 from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.spec import RunSpec
+from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.scheduling.speculation.draft_board import DraftBoard
 from flashedge.scheduling.speculation.drafts import Beam, Draft, DraftState
-from flashedge.scheduling.speculation.slots import BatchView, FollowUp, places, potentials
+from flashedge.scheduling.speculation.slots import BatchView, count_slots, limit_drafts
 from flashedge.types import FinishReason, Granularity, Sampling
 from tests.unit.runtime_rig import assert_nothing_left, both
-from tests.unit.speculation_rig import AMPLE, engines_with, run_told, spec_for
+from tests.unit.speculation_rig import AMPLE, drive_run, engines_with, spec_for
 
 # ---------------------------------------------------------------- the same tree
 
@@ -83,15 +84,15 @@ FAULTS = st.builds(
 MOMENTS = st.lists(st.tuples(st.sampled_from([0.003, 0.02, 0.08]), MISHAPS), max_size=6)
 
 
-async def tried(engines: Engines, spec: RunSpec) -> Outcome | None:
-    """None: there were more faults than retries, and the run failed as it should."""
+async def try_run(engines: Engines, spec: RunSpec) -> Outcome | None:
+    """None when there were more faults than retries, so that the run failed as it should."""
     try:
-        return (await run_told(engines, spec)).outcome
+        return (await drive_run(engines, spec)).outcome
     except EngineError:
         return None
 
 
-async def mishap(engines: Engines, what: Any, group: asyncio.TaskGroup) -> None:
+async def apply_mishap(engines: Engines, what: Any, group: asyncio.TaskGroup) -> None:
     match what:
         case Budget(engine, share):
             target = both(engines)[engine]
@@ -99,7 +100,7 @@ async def mishap(engines: Engines, what: Any, group: asyncio.TaskGroup) -> None:
         case Kill(engine):
             both(engines)[engine].kill("as the test says")
         case Beside(problem, after_s):
-            other = group.create_task(tried(engines, spec_for(problem, max_path_tokens=240)))
+            other = group.create_task(try_run(engines, spec_for(problem, max_path_tokens=240)))
             await asyncio.sleep(after_s)
             other.cancel()
 
@@ -119,15 +120,15 @@ def test_the_same_tree_whatever_happens(
     lookahead: bool,
 ) -> None:
     async def off() -> Outcome:
-        return (await run_told(engines_with(speculation=False), spec)).outcome
+        return (await drive_run(engines_with(speculation=False), spec)).outcome
 
     async def on() -> Outcome | None:
         engines = engines_with(config, faults=faults, lookahead=lookahead)
         async with asyncio.TaskGroup() as group:
-            run = group.create_task(tried(engines, spec))
+            run = group.create_task(try_run(engines, spec))
             for pause_s, what in moments:
                 await asyncio.sleep(pause_s)
-                await mishap(engines, what, group)
+                await apply_mishap(engines, what, group)
             outcome = await run
         await assert_nothing_left(engines)
         return outcome
@@ -153,17 +154,17 @@ class BoardMachine(RuleBasedStateMachine):
         self.drawn = {"a": 0, "b": 0}
         self.most: int | None = None
 
-    @rule(run=st.sampled_from("ab"), potential=st.integers(0, 4))
-    def begin(self, run: str, potential: int) -> None:
+    @rule(run=st.sampled_from("ab"), max_drafts=st.integers(0, 4))
+    def begin(self, run: str, max_drafts: int) -> None:
         self.count += 1
-        follow_up = FollowUp(
+        continuation = Continuation(
             run=run,
             level=self.level[run],
             seeds=tuple(range(10 * self.count, 10 * self.count + 4)),
             granularity=Granularity(max_tokens=4),
-            potential=potential,
+            max_drafts=max_drafts,
         )
-        self.beams.append(self.board.begin(follow_up, SAMPLING))
+        self.beams.append(self.board.add_beam(continuation, SAMPLING))
 
     def one(self, data: st.DataObject, found: list[Any]) -> Any:
         return data.draw(st.sampled_from(found)) if found else None
@@ -175,13 +176,13 @@ class BoardMachine(RuleBasedStateMachine):
     @rule(data=st.data(), reason=st.sampled_from(FinishReason))
     def finish(self, data: st.DataObject, reason: FinishReason) -> None:
         if beam := self.one(data, self.generating):
-            self.board.finish(beam, (self.beams.index(beam),), reason)
+            self.board.finish_beam(beam, (self.beams.index(beam),), ends_path=reason.ends_path)
             assert (not beam.drafts) or not reason.ends_path
 
     @rule(data=st.data())
     def withdraw(self, data: st.DataObject) -> None:
         if beam := self.one(data, self.generating):
-            self.board.withdraw(beam)
+            self.board.cancel_beam(beam)
             self.beams.remove(beam)
 
     @rule(
@@ -201,58 +202,58 @@ class BoardMachine(RuleBasedStateMachine):
         )
         before = self.board.running
         plan = self.board.plan(view)
-        assert set(plan.hold) <= set(before)
-        assert set(self.board.running) == (set(before) - set(plan.hold)) | set(plan.run)
+        assert set(plan.pause) <= set(before)
+        assert set(self.board.running) == (set(before) - set(plan.pause)) | set(plan.run)
         left = sum(beam.path is not None for beam in self.beams)
-        assert len(self.board.running) <= places(view, left, len(before)) <= most
-        waited_for = {(b.follow_up.run, b.follow_up.level) for b in self.generating}
+        assert len(self.board.running) <= count_slots(view, left, len(before)) <= most
+        waited_for = {(b.continuation.run, b.continuation.level) for b in self.generating}
         for draft in self.board.running:
-            assert (draft.follow_up.run, draft.follow_up.level) in waited_for
-            assert draft.child < draft.follow_up.potential
+            assert (draft.continuation.run, draft.continuation.level) in waited_for
+            assert draft.child < draft.continuation.max_drafts
         if waiting:
             assert not self.board.running
 
     @precondition(lambda self: self.board.running)
-    @rule(data=st.data(), whole=st.booleans())
-    def draw(self, data: st.DataObject, whole: bool) -> None:
+    @rule(data=st.data(), complete=st.booleans())
+    def draw(self, data: st.DataObject, complete: bool) -> None:
         draft = self.one(data, list(self.board.running))
-        self.board.drawn(draft, 1, -0.5, FinishReason.BOUNDARY if whole else None)
-        self.drawn[draft.follow_up.run] += 1
+        self.board.append(draft, 1, -0.5, FinishReason.BOUNDARY if complete else None)
+        self.drawn[draft.continuation.run] += 1
 
     @rule(run=st.sampled_from("ab"), data=st.data())
     def next_level(self, run: str, data: st.DataObject) -> None:
-        mine = [b for b in self.beams if b.follow_up.run == run]
+        mine = [b for b in self.beams if b.continuation.run == run]
         if any(beam.path is None for beam in mine):
             return
-        drafts = [d for b in mine for d in b.drafts if d.state is not DraftState.GONE]
-        current = [d for d in drafts if d.follow_up.level == self.level[run]]
+        drafts = [d for b in mine for d in b.drafts if d.is_open]
+        current = [d for d in drafts if d.continuation.level == self.level[run]]
         kept = [d for d in current if data.draw(st.booleans())]
         self.level[run] += 1
-        dropped = self.board.keep(run, self.level[run], {d.seed for d in kept})
+        dropped = self.board.drop_unused(run, self.level[run], {d.seed for d in kept})
         assert set(dropped) == set(drafts) - set(kept)
         for draft in kept:
-            asked = replace(draft.follow_up, level=self.level[run])
-            assert self.board.adopt(asked, draft.path, draft.seed, SAMPLING) is draft
-        assert self.there(run) == []
+            requested = replace(draft.continuation, level=self.level[run])
+            assert self.board.adopt(requested, draft.path, draft.seed, SAMPLING) is draft
+        assert self.list_open(run) == []
 
     @rule(run=st.sampled_from("ab"))
     def end(self, run: str) -> None:
-        there = self.there(run)
-        assert self.board.tokens_drawn(run) == self.drawn[run]
-        assert set(self.board.end(run)) == set(there)
-        self.beams = [b for b in self.beams if b.follow_up.run != run]
+        open_drafts = self.list_open(run)
+        assert self.board.count_drawn(run) == self.drawn[run]
+        assert set(self.board.end_run(run)) == set(open_drafts)
+        self.beams = [b for b in self.beams if b.continuation.run != run]
         self.drawn[run] = 0
 
-    def there(self, run: str) -> list[Draft]:
-        drafts = [d for b in self.beams if b.follow_up.run == run for d in b.drafts]
-        return [draft for draft in drafts if draft.state is not DraftState.GONE]
+    def list_open(self, run: str) -> list[Draft]:
+        drafts = [d for b in self.beams if b.continuation.run == run for d in b.drafts]
+        return [draft for draft in drafts if draft.is_open]
 
     @invariant()
-    def what_runs_is_known(self) -> None:
-        running = {d for run in "ab" for d in self.there(run) if d.state is DraftState.RUNNING}
+    def states_agree_with_the_books(self) -> None:
+        running = {d for run in "ab" for d in self.list_open(run) if d.state is DraftState.RUNNING}
         assert running == set(self.board.running)
-        whole = {d for run in "ab" for d in self.board.whole(run)}
-        assert whole == {d for run in "ab" for d in self.there(run) if d.finish is not None}
+        complete = {d for run in "ab" for d in self.board.list_complete(run)}
+        assert complete == {d for run in "ab" for d in self.list_open(run) if d.finish is not None}
 
 
 class TestBoard(BoardMachine.TestCase):  # type: ignore[misc,name-defined]
@@ -264,11 +265,9 @@ class TestBoard(BoardMachine.TestCase):  # type: ignore[misc,name-defined]
 
 
 @given(scores=st.lists(st.none() | st.floats(0, 1), max_size=20), branching=st.integers(1, 8))
-def test_better_scores_never_have_less_potential(
-    scores: list[float | None], branching: int
-) -> None:
-    found = list(zip(scores, potentials(scores, branching), strict=True))
-    assert all(1 <= potential <= branching for _, potential in found)
+def test_better_scores_never_have_fewer_drafts(scores: list[float | None], branching: int) -> None:
+    found = list(zip(scores, limit_drafts(scores, branching), strict=True))
+    assert all(1 <= limit <= branching for _, limit in found)
     known = sorted((s, p) for s, p in found if s is not None)
     assert [p for _, p in known] == sorted(p for _, p in known)
     if known:

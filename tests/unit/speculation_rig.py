@@ -1,5 +1,5 @@
-"""What speculation's tests on simulated engines are written with: steps of very different lengths,
-a generator whose batches are looked at, a run with its counters."""
+"""Helpers for the tests of speculation on simulated engines: steps of very different lengths, a
+generator that records its batches, a run with its counters."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any
 
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.engine.base import Chunk, ExtendRequest
-from flashedge.engine.sim.engine_loop import Faults, SimConfig
+from flashedge.engine.sim.config import Faults, SimConfig
+from flashedge.engine.sim.model import SimModel
 from flashedge.engine.sim.pair import SimulatedGenerator, SimulatedVerifier
-from flashedge.engine.sim.scheduler import Slice
-from flashedge.engine.sim.text import SimModel, Trace, TraceRow
+from flashedge.engine.sim.sequence import Slice
+from flashedge.engine.sim.trace import StepTrace, TraceRow
 from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.spec import RunSpec
@@ -22,7 +23,7 @@ from flashedge.types import Speculation
 from tests.unit.runtime_rig import BEAM, CONFIG, driver_of
 
 
-def irregular(seed: int) -> TraceRow:
+def make_irregular_row(seed: int) -> TraceRow:
     """Eight samples of three to six steps, of 3 to about 60 tokens each."""
     draw = Random(seed)
 
@@ -33,7 +34,7 @@ def irregular(seed: int) -> TraceRow:
     return TraceRow(prompt_tokens=8, step_tokens=tuple(steps() for _ in range(8)))
 
 
-TRACE = Trace(tuple(irregular(seed) for seed in range(12)))
+TRACE = StepTrace(tuple(make_irregular_row(seed) for seed in range(12)))
 MODEL = SimModel(TRACE)
 AMPLE = replace(CONFIG, max_model_len=512)
 SEARCH = replace(BEAM, max_path_tokens=400)
@@ -46,42 +47,43 @@ def spec_for(problem: int, **fields: Any) -> RunSpec:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One engine step: sequences in it, and standard ones that wait after it was planned."""
+    """The sequences of one engine step."""
 
     standard: int
-    speculative: int
+    drafts: int
     waiting: int
+    """Standard sequences that wait after the step was planned."""
     quota: int
 
 
 class WatchedGenerator(SimulatedGenerator):
-    """Notes its batches, the requests it was given and the chunks that it gave."""
+    """Records its batches, its requests and its chunks."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.batches: list[Batch] = []
-        self.asked: list[ExtendRequest] = []
-        self.given: list[Chunk] = []
+        self.requests: list[ExtendRequest] = []
+        self.chunks: list[Chunk] = []
 
     def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
-        self.asked.append(request)
-        return self._watched(super().extend(request))
+        self.requests.append(request)
+        return self._record(super().extend(request))
 
-    async def _watched(self, stream: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
+    async def _record(self, stream: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
         try:
             async for chunk in stream:
-                self.given.append(chunk)
+                self.chunks.append(chunk)
                 yield chunk
         finally:
             await stream.aclose()
 
     async def _compute(self, batch: Sequence[Slice]) -> None:
-        speculative = sum(work.sequence.speculative for work in batch)
+        drafts = sum(part.sequence.is_draft for part in batch)
         self.batches.append(
             Batch(
-                standard=len(batch) - speculative,
-                speculative=speculative,
-                waiting=sum(not s.speculative for s in self._scheduler.waiting),
+                standard=len(batch) - drafts,
+                drafts=drafts,
+                waiting=sum(not s.is_draft for s in self._scheduler.waiting),
                 quota=self._scheduler.cache.quota,
             )
         )
@@ -106,30 +108,31 @@ def engines_with(
     ).switch(speculation=speculation, lookahead=lookahead)
 
 
-def watched(engines: Engines) -> WatchedGenerator:
+def get_generator(engines: Engines) -> WatchedGenerator:
     generator = engines.generator
     assert isinstance(generator, WatchedGenerator)
     return generator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """A run that was driven to its end. seconds: virtual."""
+class DrivenRun:
+    """A run that was driven to its end."""
 
     outcome: Outcome
     speculation: Speculation
     seconds: float
+    """Virtual seconds."""
     verifier_tokens: int
 
 
-async def run_told(engines: Engines, spec: RunSpec) -> Told:
+async def drive_run(engines: Engines, spec: RunSpec) -> DrivenRun:
     loop = asyncio.get_running_loop()
-    began = loop.time()
+    start = loop.time()
     driver = driver_of(engines, spec, lambda event: None)
     outcome = await driver.run()
-    return Told(
+    return DrivenRun(
         outcome=outcome,
         speculation=driver.speculation,
-        seconds=loop.time() - began,
+        seconds=loop.time() - start,
         verifier_tokens=driver.scoring.tokens,
     )

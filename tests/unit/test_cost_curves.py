@@ -8,8 +8,8 @@ import pytest
 
 from flashedge.errors import ConfigError
 from flashedge.models.shape import QWEN25_7B
-from flashedge.scheduling.costs.curves import RooflineCurve, measured
-from flashedge.scheduling.costs.roofline import RTX_4090, Work, step_time_s
+from flashedge.scheduling.costs.curves import RooflineCurve, interpolate_measurements
+from flashedge.scheduling.costs.roofline import RTX_4090, PlainShare, estimate_step_s
 
 POINTS: dict[str, Any] = {
     "batches": (1, 4),
@@ -23,9 +23,9 @@ POINTS: dict[str, Any] = {
 def test_the_roofline_is_that_of_the_simulator() -> None:
     curve = RooflineCurve(device=RTX_4090, shape=QWEN25_7B)
     for batch in (1, 7, 512):
-        decode = step_time_s(RTX_4090, QWEN25_7B, [Work(300, 1)] * batch)
+        decode = estimate_step_s(RTX_4090, QWEN25_7B, [PlainShare(300, 1)] * batch)
         assert curve.decode_at(300)(batch) == pytest.approx(decode)
-        prefill = step_time_s(RTX_4090, QWEN25_7B, [Work(300, 52)] * batch)
+        prefill = estimate_step_s(RTX_4090, QWEN25_7B, [PlainShare(300, 52)] * batch)
         assert curve.prefill_at(300, 52)(batch) == pytest.approx(prefill)
 
 
@@ -41,19 +41,19 @@ def test_the_roofline_is_that_of_the_simulator() -> None:
     ],
 )
 def test_between_measured_points_of_decode(batch: int, context: float, seconds: float) -> None:
-    assert measured(**POINTS).decode_at(context)(batch) == pytest.approx(seconds)
+    assert interpolate_measurements(**POINTS).decode_at(context)(batch) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
     ("batch", "new", "seconds"), [(1, 10, 1.0), (1, 2, 1.0), (3, 5, 1.25), (2, 20, 3.0)]
 )
 def test_between_measured_points_of_prefill(batch: int, new: float, seconds: float) -> None:
-    assert measured(**POINTS).prefill_at(0, new)(batch) == pytest.approx(seconds)
+    assert interpolate_measurements(**POINTS).prefill_at(0, new)(batch) == pytest.approx(seconds)
 
 
 def test_noise_never_makes_more_work_faster() -> None:
     noisy = {**POINTS, "decode": ((2.0, 1.9), (1.8, 2.5)), "prefill": (1.0, 0.9)}
-    curve = measured(**noisy)
+    curve = interpolate_measurements(**noisy)
     assert curve.decode == ((2.0, 2.0), (2.0, 2.5))
     assert curve.prefill == (1.0, 1.0)
 
@@ -66,11 +66,11 @@ def test_noise_never_makes_more_work_faster() -> None:
         ({"tokens": (10, float("nan"))}, "tokens .* must rise"),
         ({"decode": ((1.0, 2.0),)}, "2 rows of 2 times"),
         ({"prefill": (1.0,)}, "2 times"),
-        ({"prefill": (0.0, 1.0)}, "0.0 s is no time"),
-        ({"decode": ((1.0, float("inf")), (3.0, 8.0))}, "inf s is no time"),
+        ({"prefill": (0.0, 1.0)}, "0.0 s is not a positive time"),
+        ({"decode": ((1.0, float("inf")), (3.0, 8.0))}, "inf s is not a positive time"),
     ],
 )
 def test_unusable_points(change: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said) as e:
-        measured(**{**POINTS, **change})
+        interpolate_measurements(**{**POINTS, **change})
     assert e.value.hint == "profile again"

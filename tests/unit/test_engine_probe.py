@@ -8,8 +8,9 @@ import pytest
 
 from flashedge.engine.probe import GeneratorProbe, VerifierProbe
 from flashedge.engine.sim.clock import run_virtual
+from flashedge.engine.sim.model import SimModel
 from flashedge.engine.sim.pair import simulated_pair
-from flashedge.engine.sim.text import SimModel, Trace, TraceRow
+from flashedge.engine.sim.trace import StepTrace, TraceRow
 from flashedge.errors import CheckpointError
 from flashedge.models.checkpoint_shape import read_shape
 from flashedge.models.shape import QWEN25_1_5B, QWEN25_7B
@@ -24,7 +25,7 @@ KV_BYTES = 16 << 30
 def profiled() -> tuple[Model, ...]:
     async def work() -> tuple[Model, ...]:
         generator, verifier = simulated_pair(
-            SimModel(Trace((TraceRow(prompt_tokens=8, step_tokens=((4000,),)),))),
+            SimModel(StepTrace((TraceRow(prompt_tokens=8, step_tokens=((4000,),)),))),
             generator=QWEN25_1_5B,
             verifier=QWEN25_7B,
             generator_kv_bytes=KV_BYTES,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flashedge.benchmark.ladder import RUNGS
-from flashedge.engine.sim.text import Trace, TraceRow
+from flashedge.engine.sim.trace import StepTrace, TraceRow
 from scripts.bench.flashtts import grid, memory_sweep, order_memory, utilization
 from scripts.bench.flashtts.calibration import FITTED, PUBLIC_S, Load, errors, fitted
 from scripts.bench.flashtts.study import (
@@ -147,7 +147,7 @@ def test_kv_of_the_first_paths_counts_shared_segments_once() -> None:
 def test_a_trace_row_is_what_the_generator_draws_from() -> None:
     """The lengths of one problem and step, not of all: independent draws inflate every gain."""
     bench = bench_of("1.5B+1.5B", "amc", 4)
-    one = Trace((TraceRow(prompt_tokens=5, step_tokens=((7, 9), (7, 9))),))
+    one = StepTrace((TraceRow(prompt_tokens=5, step_tokens=((7, 9), (7, 9))),))
     tree = replace(bench, trace=one, rows=(0,)).run(RUNGS[1], 0).tree
     sizes = {len(n.segment.token_ids) for n in tree.nodes.values() if n.segment is not None}
     assert sizes == {7, 9}

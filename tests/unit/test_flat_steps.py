@@ -15,8 +15,8 @@ from flashedge.config import load_config
 from flashedge.models.registry import find_pair
 from flashedge.profiler.probes import DECODE
 from flashedge.profiler.profile import save_profile
-from flashedge.runtime.drive.flat_batch import CONTEXT_TOKENS, tell_flat_batch
-from flashedge.runtime.kv.curves import curves_for
+from flashedge.runtime.drive.flat_batch import CONTEXT_TOKENS, set_flat_batch
+from flashedge.runtime.kv.curves import load_curves
 from flashedge.runtime.profiles import profile_fingerprint, profile_path
 
 
@@ -31,7 +31,7 @@ def test_by_the_profile_alone(tmp_path: Path, kept: bool, speculation: bool) -> 
         path = profile_path(pair, config)
         save_profile(profile(profile_fingerprint(pair, config)), path)
     speculator: Any = SimpleNamespace(flat_batch=0)
-    tell_flat_batch(speculator, curves_for(pair, config).generator, config)
+    set_flat_batch(speculator, load_curves(pair, config).generator, config)
     once, eight = (sample(DECODE, batch, CONTEXT_TOKENS, 1).seconds for batch in (1, 8))
     flat = 1 + int(7 * 0.25 * once / (eight - once))  # between these two the curve is a line
     assert 1 < flat < 8

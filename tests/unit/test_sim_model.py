@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from flashedge.engine.sim.text import BLANK_LINE, EOS, NEXT, SimCodec, SimModel, Trace
+from flashedge.engine.sim.codec import BLANK_LINE, EOS, NEXT, SimCodec
+from flashedge.engine.sim.model import SimModel
+from flashedge.engine.sim.trace import StepTrace
 from flashedge.models.shape import QWEN25_7B
-from flashedge.scheduling.costs.roofline import RTX_4090, Work, step_time_s
+from flashedge.scheduling.costs.roofline import RTX_4090, PlainShare, estimate_step_s
 
-TRACE = Trace.read(Path(__file__).parent.parent / "data" / "step_lengths_small.jsonl")
+TRACE = StepTrace.read(Path(__file__).parent.parent / "data" / "step_lengths_small.jsonl")
 MODEL = SimModel(TRACE)
 
 
@@ -95,8 +97,8 @@ def test_tokens_depend_on_seed_position_and_context() -> None:
 
 def test_roofline() -> None:
     """Decode is bound by the weights' bytes, prefill by FLOPs."""
-    decode_s = step_time_s(RTX_4090, QWEN25_7B, [Work(500, 1)])
+    decode_s = estimate_step_s(RTX_4090, QWEN25_7B, [PlainShare(500, 1)])
     assert decode_s == pytest.approx(0.002 + 2 * 7_615_616_512 / 1008e9, rel=0.01)
-    prefill_s = step_time_s(RTX_4090, QWEN25_7B, [Work(0, 4096)])
+    prefill_s = estimate_step_s(RTX_4090, QWEN25_7B, [PlainShare(0, 4096)])
     attention = 4 * 28 * 28 * 128 * 4096 * 4097 / 2
     assert prefill_s == pytest.approx(0.002 + (2 * 7_615_616_512 * 4096 + attention) / 165e12)

@@ -1,8 +1,8 @@
-"""KV blocks of a simulated engine: paged, counted, re-used by prefix, evicted in LRU order.
+"""KV blocks of a simulated engine: paged, counted, reused by prefix, evicted in LRU order.
 
 A block holds the keys and values of `block_tokens` consecutive tokens. It is in one of three
-places: *held* by one or more requests (`refs > 0`), *cached* (no holder, its content still found
-by hash) or *blank*. The quota bounds held + cached; the rest is memory given away.
+states: *held* by one or more requests (`refs > 0`), *cached* (no holder, but its content is still
+found by hash) or *blank*. The quota limits held + cached; the rest is memory given away.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from dataclasses import dataclass
 
 
 class OutOfBlocks(Exception):
-    """The quota leaves no block to hand out. The scheduler's to handle; never leaves the engine."""
+    """The quota leaves no block to allocate. The scheduler handles it inside the engine."""
 
 
 @dataclass(slots=True)
 class _Block:
     refs: int = 0
-    key: int | None = None  # chain hash of the content, once the block is whole
+    key: int | None = None  # chain hash of the content, once the block is full
 
 
 def chain(previous: int, token_ids: Sequence[int]) -> int:
-    """Key of a whole block: a hash of its tokens and of everything before them."""
+    """Key of a full block: a hash of its tokens and of everything before them."""
     return hash((previous, *token_ids))
 
 
 class BlockCache:
-    """The blocks of one engine. Raises OutOfBlocks, and ValueError for a caller's mistake."""
+    """The blocks of one engine. Raises OutOfBlocks, or ValueError for a caller's mistake."""
 
     def __init__(self, total: int, block_tokens: int, *, reuse: bool = True) -> None:
         if total < 1 or block_tokens < 1:
@@ -52,7 +52,7 @@ class BlockCache:
 
     @property
     def cached(self) -> int:
-        """Blocks kept only for re-use."""
+        """Blocks kept only for reuse."""
         return len(self._cached)
 
     @property
@@ -68,13 +68,13 @@ class BlockCache:
 
     def fits(self, found: Sequence[int], new: int) -> bool:
         """Whether the quota allows holding the blocks `found` and `new` more."""
-        woken = sum(self._blocks[b].refs == 0 for b in found)
-        return self.used + woken + new <= self.quota
+        unheld = sum(self._blocks[b].refs == 0 for b in found)
+        return self.used + unheld + new <= self.quota
 
-    # ------------------------------------------------------------ the life of a block
+    # ------------------------------------------------------------ allocation
 
     def lookup(self, keys: Iterable[int]) -> tuple[int, ...]:
-        """Blocks of the longest prefix of `keys` that is there."""
+        """Blocks of the longest cached prefix of `keys`."""
         found: list[int] = []
         for key in keys:
             block = self._by_key.get(key)
@@ -91,10 +91,10 @@ class BlockCache:
             self._blocks[block].refs += 1
 
     def take(self, count: int) -> list[int]:
-        """Hand out `count` blank blocks with one holder each, evicting the oldest cached ones as
-        needed. Raises OutOfBlocks, taking none."""
+        """Allocate `count` blocks with one holder each, evicting the oldest cached ones as needed.
+        Raises OutOfBlocks, allocating none."""
         if self.used + count > self.quota:
-            raise OutOfBlocks(f"{count} blocks wanted, {self.quota - self.used} left")
+            raise OutOfBlocks(f"{count} blocks requested, {self.quota - self.used} left")
         self._evict_to(self.quota - count)
         taken = [self._blank.pop() for _ in range(count)]
         for block in taken:
@@ -102,7 +102,7 @@ class BlockCache:
         return taken
 
     def seal(self, block: int, key: int) -> None:
-        """The block is whole: it can be found by `key`. The first block of a key stays the one."""
+        """Let lookups find a full block by `key`. A key keeps the first block sealed with it."""
         if self._blocks[block].refs == 0:
             raise ValueError(f"block {block} is held by nobody and can't be sealed")
         if self._reuse and self._blocks[block].key is None and key not in self._by_key:
@@ -110,7 +110,7 @@ class BlockCache:
             self._by_key[key] = block
 
     def release(self, blocks: Sequence[int]) -> None:
-        """Take a holder away. Of a path's blocks the deepest becomes the oldest: it goes first."""
+        """Remove a holder. Of a path's blocks, the deepest is evicted first."""
         for block in reversed(blocks):
             if self._blocks[block].refs == 0:
                 raise ValueError(f"block {block} is held by nobody and can't be released")
@@ -123,7 +123,7 @@ class BlockCache:
                 self._cached[block] = None
 
     def set_quota(self, blocks: int) -> None:
-        """Bound held + cached. Held blocks must fit (ValueError); cached ones are evicted."""
+        """Limit held + cached. Held blocks must fit (ValueError); cached ones are evicted."""
         blocks = min(blocks, self.total)
         if self.used > blocks:
             raise ValueError(f"{self.used} blocks are held; a quota of {blocks} is too small")
@@ -150,7 +150,7 @@ class BlockCache:
             self.evictions += 1
 
     def check(self) -> None:
-        """Raise AssertionError unless every block is in exactly one place and every key is true."""
+        """Raise AssertionError unless every block has exactly one state and every key is right."""
         blank, cached = set(self._blank), set(self._cached)
         assert len(blank) == len(self._blank)
         assert not blank & cached

@@ -1,8 +1,8 @@
-"""Virtual time for asyncio: a loop whose clock jumps to the next timer as soon as nothing is ready.
+"""Virtual time for asyncio: the loop's clock jumps to the next timer when nothing is ready.
 
-Hours of simulated decoding pass in milliseconds, in an order that only the timers decide. The
-idea is Trio's autojump clock. `loop.time()` reads virtual seconds; `asyncio.sleep`, `wait_for`
-and `timeout` follow it without change. Real I/O and threads still work, but take no virtual time.
+Hours of simulated decoding pass in milliseconds, in an order that only the timers decide. The idea
+is Trio's autojump clock. `loop.time()` returns virtual seconds; `asyncio.sleep`, `wait_for` and
+`timeout` follow it unchanged. Real I/O and threads still work, but take no virtual time.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DEADLOCK_S = 5.0
 
 
 class VirtualTimeDeadlock(RuntimeError):
-    """Every task waits, and neither a timer nor I/O is there to wake one."""
+    """Every task waits, and no timer or I/O can wake one."""
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -57,12 +57,12 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         super().__init__(self._jumping)
 
     def time(self) -> float:
-        """Virtual seconds since the loop was made."""
+        """Virtual seconds since the loop was created."""
         return self._jumping.now_s
 
 
 class VirtualTimePolicy(asyncio.DefaultEventLoopPolicy):
-    """New loops run on virtual time (for test runners that take a policy)."""
+    """Creates loops on virtual time, for test runners that take a policy."""
 
     def new_event_loop(self) -> asyncio.AbstractEventLoop:
         return VirtualTimeLoop()
@@ -71,7 +71,7 @@ class VirtualTimePolicy(asyncio.DefaultEventLoopPolicy):
 def run_virtual(main: Coroutine[Any, Any, T], *, deadlock_s: float = DEADLOCK_S) -> T:
     """Run `main` to its end on a fresh virtual clock, like `asyncio.run`.
 
-    Raises VirtualTimeDeadlock when nothing can wake it any more.
+    Raises VirtualTimeDeadlock when nothing can wake it.
     """
     with asyncio.Runner(loop_factory=lambda: VirtualTimeLoop(deadlock_s)) as runner:
         return runner.run(main)

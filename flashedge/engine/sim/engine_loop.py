@@ -1,97 +1,45 @@
-"""The loop that a simulated Generator and Verifier share: step, wait its virtual time, deliver."""
+"""The loop that a simulated Generator and Verifier share: plan a step, wait, deliver.
+
+The engine's task starts with the first request and ends when none is left.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 from flashedge.engine.base import EngineView, Health
-from flashedge.engine.sim import scheduler as sim_scheduler
 from flashedge.engine.sim.blocks import BlockCache
+from flashedge.engine.sim.config import Faults, SimConfig
+from flashedge.engine.sim.jobs import Job
 from flashedge.engine.sim.scheduler import SimScheduler
-from flashedge.errors import ConfigError, ContextOverflow, EngineDead, EngineError, GenerationFailed
-from flashedge.models.shape import ModelShape
-from flashedge.scheduling.costs.roofline import RTX_4090, Device, step_time_s
+from flashedge.engine.sim.sequence import Slice
+from flashedge.errors import ConfigError, ContextOverflow, EngineDead, GenerationFailed
+from flashedge.scheduling.costs.roofline import estimate_step_s
 
 Gate = AbstractAsyncContextManager[Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SimConfig:
-    """One simulated engine. kv_bytes: its whole KV memory, the ceiling of `budget`.
-
-    by_priority: the waiting run in order of `priority`, not of arrival. stream_interval: tokens
-    of a chunk (a request's last chunk may hold fewer); host_bytes_per_s: one way to where
-    offloaded KV waits (PCIe 4 x16); flat_batch: see `speculation.BatchView`.
-    """
-
-    shape: ModelShape
-    kv_bytes: int
-    device: Device = RTX_4090
-    block_tokens: int = 16
-    max_model_len: int = 4096
-    max_num_seqs: int = 256
-    max_batched_tokens: int = 2048
-    by_priority: bool = False
-    reuse: bool = True
-    stream_interval: int = 1
-    host_bytes_per_s: float = 25e9
-    flat_batch: int = 0
-
-    @property
-    def block_bytes(self) -> int:
-        return self.block_tokens * self.shape.kv_bytes_per_token
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Faults:
-    """What goes wrong, for tests.
-
-    die_after_steps: the engine dies at the end of these steps (counted from 1 over its whole
-    life); restart_s: virtual seconds until it is back (None: it is given up); fail_requests:
-    these requests fail at their first step (counted from 0 in order of arrival).
-    """
-
-    die_after_steps: frozenset[int] = frozenset()
-    restart_s: float | None = 2.0
-    fail_requests: frozenset[int] = frozenset()
-
-
-class Job(ABC):
-    """A request under way: what to do each time all of its KV is computed."""
-
-    sequence: sim_scheduler.Sequence
-
-    @abstractmethod
-    def advance(self) -> bool:
-        """Take the step's outcome. True when the request is over."""
-
-    @abstractmethod
-    def fail(self, error: EngineError) -> None:
-        """Hand the error to whoever waits."""
-
-
 class SimEngine:
-    """Base of the simulated engines: KV blocks, batching, cost, budget, health, faults.
-
-    gate: a lock shared by the engines of one device, whose steps then take turns; on_step: told
-    of each step's batch and seconds when it is over.
-    """
+    """Base of the simulated engines: KV blocks, batching, cost, budget, health, faults."""
 
     kind: Literal["simulated"] = "simulated"
 
     def __init__(
         self, config: SimConfig, *, faults: Faults | None = None, gate: Gate | None = None
     ) -> None:
-        """Raises ConfigError when the KV can't hold one request of the longest kind."""
+        """gate: a lock shared by the engines of one device, so that one of them steps at a time.
+
+        Raises ConfigError when the KV can't hold one request of full length.
+        """
         self.config = config
         self.steps = 0
         self.busy_s = 0.0
-        self.on_step: Callable[[tuple[sim_scheduler.Slice, ...], float], None] | None = None
+        self.on_step: Callable[[tuple[Slice, ...], float], None] | None = None
+        """Called after each step with its batch and its seconds."""
         self._faults = faults or Faults()
         self._gate: Gate = gate or asyncio.Lock()
         blocks = config.kv_bytes // config.block_bytes
@@ -111,7 +59,7 @@ class SimEngine:
         )
         self._jobs: dict[int, Job] = {}
         self._arrivals = 0
-        self._away = False
+        self._is_offloaded = False
         self._task: asyncio.Task[None] | None = None
         self._health = Health(state="ready", kv_memory="os")
         self._settled = asyncio.Event()  # ready or failed, not dead
@@ -121,7 +69,7 @@ class SimEngine:
         c = self.config
         return f"<{type(self).__name__} (simulated): {c.shape.name} on {c.device.name}>"
 
-    # ------------------------------------------------------------ of both protocols
+    # ------------------------------------------------------------ the protocols
 
     @property
     def max_model_len(self) -> int:
@@ -141,8 +89,8 @@ class SimEngine:
         )
 
     async def budget(self, kv_bytes: int) -> int:
-        """Whole blocks, at most the engine's KV, at least one request of full length. Requests
-        that the quota has no room for are preempted now and go on when there is room."""
+        """Grants whole blocks, at most the engine's KV, at least one request of full length.
+        Requests beyond the quota are preempted now and go on when there is room."""
         blocks = self._scheduler.set_quota(max(kv_bytes, 0) // self.config.block_bytes)
         return blocks * self.config.block_bytes
 
@@ -152,19 +100,19 @@ class SimEngine:
         return self._scheduler.cache.used * self.config.block_bytes
 
     async def offload(self, *, keep: bool = True) -> int:
-        """Takes the bytes' time on the host link, once the step under way is over."""
-        self._away = True
+        """Starts when the current step ends, and takes the bytes' time on the host link."""
+        self._is_offloaded = True
         async with self._gate:
             if not keep:
                 self._scheduler.drop_kv()
             return await self._move_kv()
 
     async def restore(self) -> int:
-        if not self._away:
+        if not self._is_offloaded:
             return 0
         async with self._gate:
             moved = await self._move_kv()
-        self._away = False
+        self._is_offloaded = False
         self._wake()
         return moved
 
@@ -189,7 +137,8 @@ class SimEngine:
     # ------------------------------------------------------------ faults
 
     def kill(self, detail: str = "killed") -> None:
-        """Die now: open requests end in EngineDead, all KV is lost; restart as `Faults` says."""
+        """Die now. Open requests end in EngineDead, all KV is lost; the engine restarts as
+        `Faults` says."""
         if self._health.state != "ready":
             return
         for job in tuple(self._jobs.values()):
@@ -236,7 +185,7 @@ class SimEngine:
         self._wake()
 
     def _end(self, job: Job) -> None:
-        """The request is over or cancelled: its blocks are free. Ending it again does nothing."""
+        """Drop a job that is done or cancelled, and free its blocks. Again, this does nothing."""
         self._jobs.pop(job.sequence.id, None)
         self._scheduler.remove(job.sequence)
 
@@ -259,25 +208,25 @@ class SimEngine:
             self.kill(f"{type(error).__name__} in the simulator: {error}")
             raise
 
-    def _next_batch(self) -> tuple[sim_scheduler.Slice, ...]:
-        if self._away:
+    def _next_batch(self) -> tuple[Slice, ...]:
+        if self._is_offloaded:
             return ()
         self._before_step()
         return self._scheduler.plan()
 
     def _before_step(self) -> None:
-        """For an engine that has more to say about its next batch."""
+        """Overridden by engines that change the queues before a step is planned."""
 
-    async def _compute(self, batch: tuple[sim_scheduler.Slice, ...]) -> None:
+    async def _compute(self, batch: tuple[Slice, ...]) -> None:
         config = self.config
-        took_s = step_time_s(config.device, config.shape, batch)
+        took_s = estimate_step_s(config.device, config.shape, batch)
         async with self._gate:
             await asyncio.sleep(took_s)
         self.busy_s += took_s
         if self.on_step is not None:
             self.on_step(batch, took_s)
 
-    def _deliver(self, batch: Sequence[sim_scheduler.Slice]) -> None:
+    def _deliver(self, batch: Sequence[Slice]) -> None:
         for work in batch:
             if not self._scheduler.complete(work):
                 continue

@@ -1,89 +1,24 @@
 """Which requests run in a step of a simulated engine, and on which blocks. Pure: no clock.
 
-The rules are those of vLLM V1: running requests first, then waiting ones, each as many tokens as
-the batch has room for (chunked prefill); when blocks run out, the request that would run last is
-preempted and later computed again, its prefix re-used where it is still cached.
+The rules are those of vLLM V1. Running requests go first, then waiting ones, each with as many
+tokens as the batch has room for (chunked prefill). When blocks run out, the request that would run
+last is preempted and computed again later; its prefix is reused where it is still cached.
 
-Speculative sequences (arXiv 2509.00195 §4.1.2) come after all others. One that is *held* takes no
-place in the batch and keeps its KV until somebody else needs the blocks.
+Drafts (arXiv 2509.00195 §4.1.2) come after all other requests.
 """
 
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import NamedTuple
 
-from flashedge.engine.sim.blocks import BlockCache, chain
-
-
-class SequenceState(StrEnum):
-    WAITING = "waiting"
-    RUNNING = "running"
-    HELD = "held"
-    DONE = "done"
-
+from flashedge.engine.sim.blocks import BlockCache
+from flashedge.engine.sim.sequence import SequenceState, SimSequence, Slice
 
 _S = SequenceState
-_NEXT: Mapping[SequenceState, frozenset[SequenceState]] = {
-    _S.WAITING: frozenset({_S.RUNNING, _S.HELD, _S.DONE}),
-    _S.RUNNING: frozenset({_S.WAITING, _S.HELD, _S.DONE}),
-    _S.HELD: frozenset({_S.WAITING, _S.DONE}),
-    _S.DONE: frozenset(),
-}
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class Sequence:
-    """The tokens of one request and where their KV is.
-
-    tokens[:computed] have KV in `blocks`; reuse_tokens: at most so many of them may come from the
-    cache (None: all but the last); cached: how many did at the first admission (None before);
-    speculative: nobody asked for it yet.
-    """
-
-    id: int
-    tokens: list[int]
-    priority: int = 0
-    speculative: bool = False
-    reuse_tokens: int | None = None
-    state: SequenceState = SequenceState.WAITING
-    computed: int = 0
-    cached: int | None = None
-    blocks: list[int] = field(default_factory=list)
-    keys: list[int] = field(default_factory=list)
-
-    def move(self, to: SequenceState) -> None:
-        """Raises ValueError on an illegal move, changing nothing."""
-        if to not in _NEXT[self.state]:
-            raise ValueError(f"sequence {self.id}: {self.state} -> {to} is not a legal move")
-        self.state = to
-
-    def key(self, index: int, block_tokens: int) -> int:
-        """Chain hash of whole block `index`."""
-        while len(self.keys) <= index:
-            at = len(self.keys) * block_tokens
-            previous = self.keys[-1] if self.keys else 0
-            self.keys.append(chain(previous, self.tokens[at : at + block_tokens]))
-        return self.keys[index]
-
-
-class Slice(NamedTuple):
-    """`new` tokens of a sequence, to be computed after `context` tokens of KV."""
-
-    sequence: Sequence
-    context: int
-    new: int
 
 
 class SimScheduler:
-    """Holds every request that is not over.
-
-    longest_tokens: no sequence grows beyond it; max_num_seqs: that one step may hold, at most.
-    by_priority: lower `priority` first, else FCFS.
-    """
+    """Holds every request that is not done."""
 
     def __init__(
         self,
@@ -94,44 +29,46 @@ class SimScheduler:
         max_batched_tokens: int,
         by_priority: bool = False,
     ) -> None:
+        """longest_tokens: no sequence grows beyond it; max_num_seqs: most sequences in one step;
+        by_priority: the lowest `priority` runs first, otherwise the first to arrive."""
         self.cache = cache
-        self.running: list[Sequence] = []  # in order of `_rank`, like `waiting`
-        self.waiting: list[Sequence] = []
-        self.held: list[Sequence] = []
+        self.running: list[SimSequence] = []  # in order of `_rank`, like `waiting`
+        self.waiting: list[SimSequence] = []
+        self.paused: list[SimSequence] = []
         self.preemptions = 0
         self._floor = cache.blocks_for(longest_tokens)
         self.max_num_seqs = max_num_seqs
         self._max_batched_tokens = max_batched_tokens
         self._by_priority = by_priority
 
-    # ------------------------------------------------------------ requests come and go
+    # ------------------------------------------------------------ requests arrive and leave
 
-    def add(self, sequence: Sequence) -> None:
+    def add(self, sequence: SimSequence) -> None:
         insort(self.waiting, sequence, key=self._rank)
 
-    def hold(self, sequence: Sequence) -> None:
-        """Take a speculative sequence out of the batch, or let a new one begin so."""
-        self._leave(sequence)
-        sequence.move(_S.HELD)
-        insort(self.held, sequence, key=self._rank)
+    def pause(self, draft: SimSequence) -> None:
+        """Take a draft out of the batch, or let a new one start paused."""
+        self._leave_queue(draft)
+        draft.move(_S.PAUSED)
+        insort(self.paused, draft, key=self._rank)
 
-    def resume(self, sequence: Sequence) -> None:
-        """Put a held sequence back in line."""
-        self._leave(sequence)
-        sequence.move(_S.WAITING)
-        self.add(sequence)
+    def resume(self, draft: SimSequence) -> None:
+        """Put a paused draft back in line."""
+        self._leave_queue(draft)
+        draft.move(_S.WAITING)
+        self.add(draft)
 
-    def take_over(self, heir: Sequence, sequence: Sequence) -> None:
-        """`heir`, whose tokens begin like those of `sequence`, gets its KV; `sequence` is over."""
-        heir.blocks, sequence.blocks = sequence.blocks, []
-        heir.computed, heir.keys = sequence.computed, sequence.keys
-        self.remove(sequence)
+    def transfer_kv(self, source: SimSequence, target: SimSequence) -> None:
+        """Give the KV of `source` to `target`, whose tokens begin alike. `source` is done."""
+        target.blocks, source.blocks = source.blocks, []
+        target.computed, target.keys = source.computed, source.keys
+        self.remove(source)
 
-    def remove(self, sequence: Sequence) -> None:
-        """Finished or cancelled: its blocks are free at once. Removing it again does nothing."""
+    def remove(self, sequence: SimSequence) -> None:
+        """Drop a finished or cancelled request and free its blocks. Again, this does nothing."""
         if sequence.state is _S.DONE:
             return
-        self._leave(sequence)
+        self._leave_queue(sequence)
         self._free(sequence)
         sequence.move(_S.DONE)
 
@@ -141,29 +78,29 @@ class SimScheduler:
         return self.cache.quota - self.cache.used
 
     def set_quota(self, blocks: int) -> int:
-        """Bound the blocks in use, preempting as needed. Returns the quota granted: one request
-        of full length always fits, so that the first in line is sure to finish."""
+        """Limit the blocks in use, preempting as needed. Returns the quota granted, which is never
+        too small for one request of full length, so that the first in line can finish."""
         quota = max(self._floor, min(blocks, self.cache.total))
         while self.cache.used > quota:
-            self._give_way()
+            self._free_more()
         self.cache.set_quota(quota)
         return quota
 
     def drop_kv(self) -> None:
-        """Forget all KV: who runs begins again, no prefix is found."""
+        """Forget all KV: running requests start again, and no prefix is cached."""
         for sequence in tuple(self.running):
-            if sequence.speculative:
-                self.hold(sequence)
+            if sequence.is_draft:
+                self.pause(sequence)
             else:
                 self._preempt(sequence)
-        while self._reclaim():
+        while self._reclaim_idle():
             pass
         self.cache.clear()
 
     # ------------------------------------------------------------ one step
 
     def plan(self) -> tuple[Slice, ...]:
-        """Choose the next batch and allocate its blocks. Empty: no request is there."""
+        """Choose the next batch and allocate its blocks. Empty when there is no request."""
         batch: list[Slice] = []
         room = self._max_batched_tokens
         preempted = False
@@ -171,10 +108,10 @@ class SimScheduler:
         while at < len(self.running) and room > 0:
             sequence = self.running[at]
             new = min(len(sequence.tokens) - sequence.computed, room)
-            if self._blocks_needed(sequence, new):
+            if self._count_missing(sequence, new):
                 preempted |= self._make_room(sequence, new)
                 if sequence.state is not _S.RUNNING:
-                    continue  # it was the last and had to go itself
+                    continue  # it was the last one, so it was preempted itself
             batch.append(self._schedule(sequence, new))
             room, at = room - new, at + 1
         if not preempted:
@@ -182,8 +119,8 @@ class SimScheduler:
         return tuple(batch)
 
     def complete(self, work: Slice) -> bool:
-        """The slice is computed. True when all KV of the sequence is there, so that its next
-        token can be drawn; False also when it was preempted or removed meanwhile."""
+        """Record that the slice is computed. True when the sequence has all of its KV, so that its
+        next token can be drawn; False also when it was preempted or removed meanwhile."""
         sequence = work.sequence
         if sequence.state is not _S.RUNNING:
             return False
@@ -192,15 +129,14 @@ class SimScheduler:
 
     # ------------------------------------------------------------ inner
 
-    def _rank(self, sequence: Sequence) -> tuple[bool, int, int]:
-        ordered = self._by_priority or sequence.speculative
-        return (sequence.speculative, sequence.priority if ordered else 0, sequence.id)
+    def _rank(self, sequence: SimSequence) -> tuple[bool, int, int]:
+        ordered = self._by_priority or sequence.is_draft
+        return (sequence.is_draft, sequence.priority if ordered else 0, sequence.id)
 
-    def _leave(self, sequence: Sequence) -> None:
-        """Out of the list that it is in, if it is in one."""
-        at = {_S.RUNNING: self.running, _S.WAITING: self.waiting, _S.HELD: self.held}
-        if sequence in at[sequence.state]:
-            at[sequence.state].remove(sequence)
+    def _leave_queue(self, sequence: SimSequence) -> None:
+        queues = {_S.RUNNING: self.running, _S.WAITING: self.waiting, _S.PAUSED: self.paused}
+        if sequence in queues[sequence.state]:  # a new one may be in none
+            queues[sequence.state].remove(sequence)
 
     def _admit(self, batch: list[Slice], room: int) -> None:
         for sequence in tuple(self.waiting):
@@ -215,16 +151,17 @@ class SimScheduler:
             batch.append(self._schedule(sequence, new))
             room -= new
 
-    def _enter(self, sequence: Sequence, room: int) -> int | None:
-        """Hold what KV there is of it; the tokens to compute now, None when they don't fit."""
+    def _enter(self, sequence: SimSequence, room: int) -> int | None:
+        """Take the sequence's cached KV. Returns the tokens to compute now, None if they don't
+        fit."""
         while True:
-            found = () if sequence.blocks else self._find(sequence)
+            found = () if sequence.blocks else self._find_cached(sequence)
             have = sequence.computed if sequence.blocks else len(found) * self.cache.block_tokens
             new = min(len(sequence.tokens) - have, room)
             held = len(found) + len(sequence.blocks)
             if self.cache.fits(found, self.cache.blocks_for(have + new) - held):
                 break
-            if sequence.speculative or not self._reclaim(sequence):
+            if sequence.is_draft or not self._reclaim_idle(sequence):
                 return None
         self.cache.hold(found)
         sequence.blocks += found
@@ -233,65 +170,65 @@ class SimScheduler:
             sequence.cached = have
         return new
 
-    def _find(self, sequence: Sequence) -> tuple[int, ...]:
-        """Whole cached blocks of the prefix; never the last token, whose output is needed."""
+    def _find_cached(self, sequence: SimSequence) -> tuple[int, ...]:
+        """Whole cached blocks of the prefix, without the last token, whose output is needed."""
         most = len(sequence.tokens) - 1
         if sequence.reuse_tokens is not None:
             most = min(most, sequence.reuse_tokens)
         size = self.cache.block_tokens
         return self.cache.lookup(sequence.key(i, size) for i in range(most // size))
 
-    def _make_room(self, sequence: Sequence, new: int) -> bool:
-        """Have others give way until `new` tokens of `sequence` fit, or itself. True if any was
-        preempted."""
+    def _make_room(self, sequence: SimSequence, new: int) -> bool:
+        """Free blocks until `new` tokens of `sequence` fit or it had to leave itself. True if a
+        standard request was preempted."""
         preempted = False
         while sequence.state is _S.RUNNING and not self.cache.fits(
-            (), self._blocks_needed(sequence, new)
+            (), self._count_missing(sequence, new)
         ):
-            if sequence.speculative:
-                self.hold(sequence)
+            if sequence.is_draft:
+                self.pause(sequence)
             else:
-                preempted |= self._give_way()
+                preempted |= self._free_more()
         return preempted
 
-    def _give_way(self) -> bool:
-        """Free the blocks of one who does not run, else push out the last that does: a speculative
-        one keeps its blocks for now. True if a standard one was preempted."""
-        if self._reclaim():
+    def _free_more(self) -> bool:
+        """Free the blocks of an idle sequence, else take the last running one out of the batch; a
+        draft keeps its blocks for now. True if a standard request was preempted."""
+        if self._reclaim_idle():
             return False
         last = self.running[-1]
-        if last.speculative:
-            self.hold(last)
+        if last.is_draft:
+            self.pause(last)
             return False
         self._preempt(last)
         return True
 
-    def _reclaim(self, spared: Sequence | None = None) -> bool:
-        """Free the KV of the last sequence that has some and does not run, if there is one."""
-        idle = [s for s in (*self.held, *self.waiting) if s.blocks and s is not spared]
+    def _reclaim_idle(self, spared: SimSequence | None = None) -> bool:
+        """Free the KV of the last sequence that does not run and has some. False if none has."""
+        idle = [s for s in (*self.paused, *self.waiting) if s.blocks and s is not spared]
         if idle:
             self._free(max(idle, key=self._rank))
         return bool(idle)
 
-    def _schedule(self, sequence: Sequence, new: int) -> Slice:
-        """Allocate, and make the blocks that this step fills known to the requests that follow."""
-        if needed := self._blocks_needed(sequence, new):
+    def _schedule(self, sequence: SimSequence, new: int) -> Slice:
+        """Allocate blocks, and let later requests find those that this step fills."""
+        if needed := self._count_missing(sequence, new):
             sequence.blocks += self.cache.take(needed)
         size = self.cache.block_tokens
         for i in range(sequence.computed // size, (sequence.computed + new) // size):
             self.cache.seal(sequence.blocks[i], sequence.key(i, size))
         return Slice(sequence, sequence.computed, new)
 
-    def _blocks_needed(self, sequence: Sequence, new: int) -> int:
+    def _count_missing(self, sequence: SimSequence, new: int) -> int:
         return self.cache.blocks_for(sequence.computed + new) - len(sequence.blocks)
 
-    def _preempt(self, sequence: Sequence) -> None:
+    def _preempt(self, sequence: SimSequence) -> None:
         self.running.remove(sequence)
         self._free(sequence)
         sequence.move(_S.WAITING)
         self.preemptions += 1
         insort(self.waiting, sequence, key=self._rank)
 
-    def _free(self, sequence: Sequence) -> None:
+    def _free(self, sequence: SimSequence) -> None:
         self.cache.release(sequence.blocks)
         sequence.blocks, sequence.computed = [], 0

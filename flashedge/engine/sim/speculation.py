@@ -1,32 +1,28 @@
-"""Speculative beam extension in a simulated generator: the draft board's decisions, carried out."""
+"""Speculation in the simulated generator: makes a sequence of each draft of the draft board."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, MutableMapping, Sequence
 from itertools import count
 
-from flashedge.engine.base import ExtendRequest, WholeDraft
-from flashedge.engine.sim import scheduler as sim_scheduler
-from flashedge.engine.sim.engine_loop import Job, SimConfig
-from flashedge.engine.sim.generation import Drafting, Generation
-from flashedge.engine.sim.scheduler import SequenceState, SimScheduler
-from flashedge.engine.sim.text import Reader, SimModel
+from flashedge.engine.base import CompleteDraft, ExtendRequest
+from flashedge.engine.sim.config import SimConfig
+from flashedge.engine.sim.jobs import DraftJob, GenerationJob, Job
+from flashedge.engine.sim.model import Reader, SimModel
+from flashedge.engine.sim.scheduler import SimScheduler
+from flashedge.engine.sim.sequence import SequenceState, SimSequence
 from flashedge.scheduling.speculation.draft_board import DraftBoard
 from flashedge.scheduling.speculation.drafts import Beam, Draft
-from flashedge.scheduling.speculation.slots import BatchView, truncated
+from flashedge.scheduling.speculation.slots import BatchView, truncate_draft
 from flashedge.types import FinishReason
 
-FIRST_ID = 1 << 40  # of speculative sequences: beyond those of requests
+FIRST_DRAFT_ID = 1 << 40  # ids of requests' sequences stay below
 
-Drawn = tuple[Sequence[int], Sequence[float]]  # tokens, log-probabilities
+DraftedTokens = tuple[Sequence[int], Sequence[float]]  # token ids, log-probabilities
 
 
 class SimSpeculator:
-    """Implements engine.base.Speculator. jobs: the engine's, by sequence, drafts among them.
-
-    truncation: the paper's R. A child without a draft of its own then begins with a part of its
-    sibling 0's: another tree, for comparison only.
-    """
+    """Implements engine.base.Speculator."""
 
     def __init__(
         self,
@@ -36,6 +32,9 @@ class SimSpeculator:
         jobs: MutableMapping[int, Job],
         truncation: float | None = None,
     ) -> None:
+        """jobs: the engine's, by sequence; drafts are added to them. truncation: the paper's R. A
+        child without a draft of its own then starts with a part of child 0's draft, which makes
+        another tree: for comparison only."""
         self._scheduler = scheduler
         self._model = model
         self._config = config
@@ -43,126 +42,131 @@ class SimSpeculator:
         self._truncation = truncation
         self.flat_batch = config.flat_batch
         self._board = DraftBoard()
-        self._drafting: dict[Draft, Drafting] = {}
-        self._ids = count(FIRST_ID)
+        self._draft_jobs: dict[Draft, DraftJob] = {}
+        self._ids = count(FIRST_DRAFT_ID)
 
     # ------------------------------------------------------------ engine.base.Speculator
 
-    async def whole_drafts(self, run: str) -> tuple[WholeDraft, ...]:
-        whole = self._board.whole(run)
-        return tuple(WholeDraft(seed=d.seed, token_ids=tuple(d.token_ids)) for d in whole)
+    async def list_complete(self, run: str) -> tuple[CompleteDraft, ...]:
+        drafts = self._board.list_complete(run)
+        return tuple(CompleteDraft(seed=d.seed, token_ids=tuple(d.token_ids)) for d in drafts)
 
-    async def keep(self, run: str, level: int, seeds: Collection[int]) -> None:
-        self._drop(self._board.keep(run, level, seeds))
+    async def drop_unused(self, run: str, level: int, seeds: Collection[int]) -> None:
+        self._remove(self._board.drop_unused(run, level, seeds))
 
-    async def end(self, run: str) -> int:
-        drawn = self._board.tokens_drawn(run)
-        self._drop(self._board.end(run))
+    async def end_run(self, run: str) -> int:
+        drawn = self._board.count_drawn(run)
+        self._remove(self._board.end_run(run))
         return drawn
 
     # ------------------------------------------------------------ requests
 
-    def begin(self, request: ExtendRequest) -> Beam | None:
-        follow_up = request.follow_up
-        return None if follow_up is None else self._board.begin(follow_up, request.sampling)
-
-    def finished(self, beam: Beam, job: Generation, reason: FinishReason) -> None:
-        """The request is done: its own stream may go on from its KV."""
-        draft = self._board.finish(beam, job.path, reason)
-        if draft is None:
-            return
-        sequence, reader = self._sequence(draft), job.reader
-        if job.sequence.state is SequenceState.DONE:  # it and its reader went too far
-            reader = self._model.reader(draft.path)
-        else:
-            self._scheduler.take_over(sequence, job.sequence)
-        self._scheduler.hold(sequence)
-        self._add(draft, sequence, reader)
-
-    def withdraw(self, beam: Beam) -> None:
-        self._board.withdraw(beam)
-
-    def adopt(self, request: ExtendRequest, sequence: sim_scheduler.Sequence) -> Drawn:
-        """What was drawn ahead of `request`, now in `sequence` with its KV; nothing, mostly."""
-        follow_up, path = request.follow_up, request.token_ids
-        if follow_up is None:
+    def adopt(self, request: ExtendRequest, sequence: SimSequence) -> DraftedTokens:
+        """Move the tokens and KV of the request's draft into `sequence`. Returns the tokens: none
+        where it has no draft."""
+        continuation, path = request.continuation, request.token_ids
+        if continuation is None:
             return (), ()
-        draft = self._board.adopt(follow_up, path, request.seed, request.sampling)
+        draft = self._board.adopt(continuation, path, request.seed, request.sampling)
         if draft is None:
-            return self._part_of_sibling(request, sequence)
+            return self._copy_sibling(request, sequence)
         sequence.tokens += draft.token_ids
-        job = self._drafting.pop(draft, None)
+        job = self._draft_jobs.pop(draft, None)
         if job is not None:
             del self._jobs[job.sequence.id]
-            self._scheduler.take_over(sequence, job.sequence)
+            self._scheduler.transfer_kv(job.sequence, sequence)
             sequence.cached = min(sequence.computed, len(path)) or None
         return draft.token_ids, draft.logprobs
 
+    def add_beam(self, request: ExtendRequest) -> Beam | None:
+        """None where the request does not say what comes next."""
+        if request.continuation is None:
+            return None
+        return self._board.add_beam(request.continuation, request.sampling)
+
+    def finish_beam(self, beam: Beam, job: GenerationJob, reason: FinishReason) -> None:
+        """The request's step has ended: child 0's draft takes over its KV."""
+        path = job.path
+        is_full = len(path) >= self._config.max_model_len
+        draft = self._board.finish_beam(beam, path, ends_path=reason.ends_path or is_full)
+        if draft is None:
+            return
+        sequence, reader = self._make_sequence(draft), job.reader
+        if job.sequence.state is SequenceState.DONE:  # sequence and reader are past the boundary
+            reader = self._model.reader(draft.path)
+        else:
+            self._scheduler.transfer_kv(job.sequence, sequence)
+        self._scheduler.pause(sequence)
+        self._add_job(draft, sequence, reader)
+
+    def cancel_beam(self, beam: Beam) -> None:
+        self._board.cancel_beam(beam)
+
     # ------------------------------------------------------------ the engine's steps
 
-    def before_step(self) -> None:
-        """Take out and put in what the board says."""
+    def schedule_drafts(self) -> None:
+        """Pause drafts and queue others, as the board plans."""
         for draft in self._board.running:
-            if self._drafting[draft].sequence.state is SequenceState.HELD:
-                self._board.stopped(draft)  # memory was short
-        running = [s for s in self._scheduler.running if not s.speculative]
+            if self._draft_jobs[draft].sequence.state is SequenceState.PAUSED:
+                self._board.pause(draft)  # the scheduler ran out of blocks
         plan = self._board.plan(
             BatchView(
-                running=len(running),
-                waiting=sum(not s.speculative for s in self._scheduler.waiting),
+                running=sum(not s.is_draft for s in self._scheduler.running),
+                waiting=sum(not s.is_draft for s in self._scheduler.waiting),
                 max_running=self._scheduler.max_num_seqs,
                 spare_blocks=self._scheduler.spare_blocks,
                 flat_batch=self.flat_batch,
             )
         )
-        for draft in plan.hold:
-            self._scheduler.hold(self._drafting[draft].sequence)
+        for draft in plan.pause:
+            self._scheduler.pause(self._draft_jobs[draft].sequence)
         for draft in plan.run:
-            if draft in self._drafting:
-                self._scheduler.resume(self._drafting[draft].sequence)
+            if draft in self._draft_jobs:
+                self._scheduler.resume(self._draft_jobs[draft].sequence)
             else:
-                sequence = self._sequence(draft)
-                self._add(draft, sequence, self._model.reader(draft.path))
+                sequence = self._make_sequence(draft)
+                self._add_job(draft, sequence, self._model.reader(draft.path))
                 self._scheduler.add(sequence)
 
     def clear(self) -> None:
         """The engine died, and every job with it."""
         self._board.clear()
-        self._drafting.clear()
+        self._draft_jobs.clear()
 
     # ------------------------------------------------------------ inner
 
-    def _sequence(self, draft: Draft) -> sim_scheduler.Sequence:
-        return sim_scheduler.Sequence(
+    def _make_sequence(self, draft: Draft) -> SimSequence:
+        return SimSequence(
             id=next(self._ids),
             tokens=[*draft.path, *draft.token_ids],
-            priority=-draft.follow_up.potential,
-            speculative=True,
+            priority=-draft.continuation.max_drafts,
+            is_draft=True,
         )
 
-    def _add(self, draft: Draft, sequence: sim_scheduler.Sequence, reader: Reader) -> None:
-        self._drafting[draft] = self._jobs[sequence.id] = Drafting(
+    def _add_job(self, draft: Draft, sequence: SimSequence, reader: Reader) -> None:
+        self._draft_jobs[draft] = self._jobs[sequence.id] = DraftJob(
             sequence,
             draft,
             reader,
             room=self._config.max_model_len - len(draft.path),
             board=self._board,
-            on_whole=lambda job: self._scheduler.hold(job.sequence),
+            on_complete=lambda job: self._scheduler.pause(job.sequence),
         )
 
-    def _drop(self, drafts: Iterable[Draft]) -> None:
+    def _remove(self, drafts: Iterable[Draft]) -> None:
         for draft in drafts:
-            job = self._drafting.pop(draft, None)
+            job = self._draft_jobs.pop(draft, None)
             if job is not None:
                 del self._jobs[job.sequence.id]
                 self._scheduler.remove(job.sequence)
 
-    def _part_of_sibling(self, request: ExtendRequest, sequence: sim_scheduler.Sequence) -> Drawn:
-        if self._truncation is None or request.follow_up is None:
+    def _copy_sibling(self, request: ExtendRequest, sequence: SimSequence) -> DraftedTokens:
+        """Start `sequence` with a part of child 0's draft, as the paper does."""
+        if self._truncation is None or request.continuation is None:
             return (), ()
-        own = self._board.own_stream(request.follow_up, request.token_ids)
-        if own is None:
+        first = self._board.find_first_child(request.continuation, request.token_ids)
+        if first is None:
             return (), ()
-        size = truncated(len(own.token_ids), self._truncation, request.seed)
-        sequence.tokens += own.token_ids[:size]
-        return own.token_ids[:size], own.logprobs[:size]
+        size = truncate_draft(len(first.token_ids), self._truncation, request.seed)
+        sequence.tokens += first.token_ids[:size]
+        return first.token_ids[:size], first.logprobs[:size]

@@ -3,7 +3,7 @@
 Checked with vLLM 0.32.0. Seams used beyond the public API:
 - `scheduler_cls` with a Scheduler subclass (scheduler.py): `_update_request_with_output`,
   `running`, `waiting`, `_preempt_request`, `kv_cache_manager.block_pool`;
-- for requests that go on past their step (speculation.py, held_requests.py): `schedule`,
+- for requests that go on past their step (speculation.py, paused_requests.py): `schedule`,
   `add_request`, `finish_requests`, `update_from_output`, `_handle_stopped_request`,
   `_enqueue_waiting_request`, `kv_holding_waiting`, `kv_cache_manager.allocate_slots` (wrapped),
   `Request.max_tokens` raised while it lives, `kv_transfer_params` as a way to the front end;

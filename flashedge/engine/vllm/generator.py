@@ -13,7 +13,7 @@ from flashedge.engine.vllm.codec import HFCodec
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.front import EngineFront
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, BOUNDARY, DRAWN
-from flashedge.engine.vllm.speculator import VllmSpeculator, follow_up_args
+from flashedge.engine.vllm.speculator import VllmSpeculator, pack_continuation
 from flashedge.engine.vllm.translate import translated
 from flashedge.errors import ContextOverflow, GenerationFailed
 from flashedge.types import FinishReason
@@ -83,7 +83,7 @@ def edge_params(
         "top_k": sampling.top_k,
         "top_p": sampling.top_p,
         "to_boundary": request.to_boundary,
-        "follow_up": request.follow_up and follow_up_args(request.follow_up),
+        "continuation": request.continuation and pack_continuation(request.continuation),
     }
     fields: dict[str, Any] = {
         "temperature": 0.0,  # the noise is ours: see noise.py

@@ -1,6 +1,7 @@
-"""Speculative beam extension as the runtime sees it: calls into the generator's engine process.
+"""The drafts in the generator's engine process, as the runtime sees them.
 
-What is drawn, when, and who takes it over is decided in the engine's scheduler (`speculation`).
+The engine's scheduler (`inside/speculation.py`) decides what is drafted, and which requests adopt
+it.
 """
 
 from __future__ import annotations
@@ -8,43 +9,43 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from flashedge.engine.base import WholeDraft
+from flashedge.engine.base import CompleteDraft
 from flashedge.engine.vllm.process import EngineProcess
 from flashedge.errors import EngineDead
-from flashedge.scheduling.speculation.slots import FollowUp
+from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.types import Granularity
 
 
 class VllmSpeculator:
-    """Implements `engine.base.Speculator`.
-
-    flat_batch: told to the engine with each level, so it outlives a restart.
-    """
+    """Implements `engine.base.Speculator`."""
 
     def __init__(self, process: EngineProcess) -> None:
         self.flat_batch = 0
+        """Sent to the engine with each level, so that it survives a restart."""
         self._process = process
-        self._drawn: dict[str, dict[int | None, int]] = {}  # by run and process, as last heard
+        self._drawn: dict[str, dict[int | None, int]] = {}  # by run and process, last reported
 
-    async def whole_drafts(self, run: str) -> tuple[WholeDraft, ...]:
-        found = await self._call("whole_drafts", run) or ()
-        return tuple(WholeDraft(seed=seed, token_ids=tuple(ids)) for seed, ids in found)
+    async def list_complete(self, run: str) -> tuple[CompleteDraft, ...]:
+        found = await self._call("list_complete_drafts", run) or ()
+        return tuple(CompleteDraft(seed=seed, token_ids=tuple(ids)) for seed, ids in found)
 
-    async def keep(self, run: str, level: int, seeds: Collection[int]) -> None:
-        await self._count(run, "keep_drafts", run, level, list(seeds), self.flat_batch)
+    async def drop_unused(self, run: str, level: int, seeds: Collection[int]) -> None:
+        args = (run, level, list(seeds), self.flat_batch)
+        await self._call_and_count(run, "drop_unused_drafts", *args)
 
-    async def end(self, run: str) -> int:
-        """See `engine.base`. Of a process that died, what it had drawn when the last level began
-        counts."""
-        await self._count(run, "end_drafts", run)
+    async def end_run(self, run: str) -> int:
+        """See `engine.base`. Of a process that died, only the tokens that it had drawn when the
+        last level began are counted."""
+        await self._call_and_count(run, "end_run", run)
         return sum(self._drawn.pop(run, {}).values())
 
     async def counters(self) -> Mapping[str, int]:
-        """Of the process since its start; see `HoldingScheduler.counters`. Raises EngineDead."""
+        """Of the current process; see `inside.paused_requests.COUNTERS`. Raises EngineDead."""
         counters: Mapping[str, int] = await self._process.call("speculation")
         return counters
 
-    async def _count(self, run: str, method: str, *args: Any) -> None:
+    async def _call_and_count(self, run: str, method: str, *args: Any) -> None:
+        """Call a method that returns the draft tokens drawn for the run, and keep their count."""
         process = self._process.pid
         drawn = await self._call(method, *args)
         if drawn is not None:
@@ -58,24 +59,24 @@ class VllmSpeculator:
             return None
 
 
-def follow_up_args(follow_up: FollowUp) -> dict[str, Any]:
-    """`follow_up` as a request's parameters carry it."""
+def pack_continuation(continuation: Continuation) -> dict[str, Any]:
+    """The form in which a request's parameters carry a continuation."""
     return {
-        "run": follow_up.run,
-        "level": follow_up.level,
-        "seeds": list(follow_up.seeds),
-        "max_tokens": follow_up.granularity.max_tokens,
-        "to_end": follow_up.granularity.to_end,
-        "potential": follow_up.potential,
+        "run": continuation.run,
+        "level": continuation.level,
+        "seeds": list(continuation.seeds),
+        "max_tokens": continuation.granularity.max_tokens,
+        "to_end": continuation.granularity.to_end,
+        "max_drafts": continuation.max_drafts,
     }
 
 
-def follow_up_of(args: Mapping[str, Any]) -> FollowUp:
-    """The inverse of `follow_up_args`."""
-    return FollowUp(
+def unpack_continuation(args: Mapping[str, Any]) -> Continuation:
+    """The inverse of `pack_continuation`."""
+    return Continuation(
         run=args["run"],
         level=args["level"],
         seeds=tuple(args["seeds"]),
         granularity=Granularity(max_tokens=args["max_tokens"], to_end=args["to_end"]),
-        potential=args["potential"],
+        max_drafts=args["max_drafts"],
     )

@@ -18,13 +18,18 @@ from flashedge.errors import ConfigError, EngineError
 from flashedge.models.checkpoint_shape import load_shape
 from flashedge.models.shape import ModelShape
 from flashedge.models.specs import Pair
-from flashedge.profiler.datasheet import sheet_of
+from flashedge.profiler.datasheet import find_sheet
 from flashedge.profiler.probes import DECODE, PREFILL
 from flashedge.profiler.profile import Model, Profile
 from flashedge.profiler.roofline import Sample
 from flashedge.runtime.profiles import find_profile
-from flashedge.scheduling.costs.curves import CostCurve, MeasuredCurve, RooflineCurve, measured
-from flashedge.scheduling.costs.roofline import RTX_4090, Device, work_flops
+from flashedge.scheduling.costs.curves import (
+    CostCurve,
+    MeasuredCurve,
+    RooflineCurve,
+    interpolate_measurements,
+)
+from flashedge.scheduling.costs.roofline import RTX_4090, Device, count_flops
 
 LINK_BYTES_PER_S = 1e9
 """Assumed speed of the way to host memory, until it is measured. A slow guess."""
@@ -86,7 +91,7 @@ def build_measured_curve(model: Model, shape: ModelShape) -> MeasuredCurve:
     at = {(s.sequences, s.context): s.seconds for s in _select_samples(model, DECODE)}
     batches = sorted({float(batch) for batch, _ in at}) or [1.0]
     contexts = sorted({float(context) for _, context in at}) or [0.0]
-    return measured(
+    return interpolate_measurements(
         batches=batches,
         contexts=contexts,
         decode=[
@@ -109,7 +114,7 @@ def _estimate_decode(model: Model, shape: ModelShape, batch: float, context: flo
     """
     fit = model.fits.get(DECODE) or model.fits[PREFILL]
     moved = shape.weights_bytes + batch * shape.kv_bytes_per_token * (context + 1)
-    return fit.seconds(sequences=batch, flops=batch * work_flops(shape, context, 1), bytes=moved)
+    return fit.seconds(sequences=batch, flops=batch * count_flops(shape, context, 1), bytes=moved)
 
 
 def _find_link_speed(profile: Profile) -> float:
@@ -130,7 +135,7 @@ def _find_device() -> tuple[Device, str]:
         card = read_cards()[0]
     except ProfileError as error:
         raise EngineError(str(error), hint=error.hint) from error
-    sheet = sheet_of(card.name)
+    sheet = find_sheet(card.name)
     if sheet is None:
         return RTX_4090, f"an RTX 4090 (no data sheet of {card.name})"
     device = Device(

@@ -1,1 +1,1 @@
-"""What a step costs: measured curves, or a roofline of the device."""
+"""What an engine step costs: by measured curves, or by a roofline of the device."""

@@ -1,4 +1,4 @@
-"""What an engine's work costs: measured where the profiler has been, a roofline otherwise."""
+"""Seconds of an engine's work: from a profile where there is one, from a roofline otherwise."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Protocol
 
 from flashedge.errors import ConfigError
 from flashedge.models.shape import ModelShape
-from flashedge.scheduling.costs.roofline import Device, even_step
+from flashedge.scheduling.costs.roofline import Device, make_even_step
 
-BatchTime = Callable[[int], float]  # batch size -> seconds; never falls as the batch grows
+BatchTime = Callable[[int], float]  # batch size -> seconds; it never falls as the batch grows
 
 
 class CostCurve(Protocol):
-    """One model on one device. Times rise with every argument, or stay.
+    """One model on one device. No argument makes a time shorter as it grows.
 
-    The batch comes last, since a search asks for many batches of the same paths.
+    The batch comes last, because a search looks at many batches of the same paths.
     """
 
     def decode_at(self, context: float) -> BatchTime:
-        """Seconds of one engine step: a new token for each path, behind `context` tokens of KV."""
+        """Seconds of one engine step that adds a token to each path, behind `context` tokens."""
         ...
 
     def prefill_at(self, context: float, new: float) -> BatchTime:
@@ -33,42 +33,43 @@ class CostCurve(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RooflineCurve:
-    """By the data sheet. Ref: arXiv 2509.00195 §4.3."""
+    """Computed from the data sheet. Ref: arXiv 2509.00195 §4.3."""
 
     device: Device
     shape: ModelShape
 
     def decode_at(self, context: float) -> BatchTime:
-        return even_step(self.device, self.shape, context, 1)
+        return make_even_step(self.device, self.shape, context, 1)
 
     def prefill_at(self, context: float, new: float) -> BatchTime:
-        return even_step(self.device, self.shape, context, new)
+        return make_even_step(self.device, self.shape, context, new)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredCurve:
-    """By interpolation between measured points; before the first as at the first, beyond the last
-    in proportion (an upper bound). Make it with `measured`, which checks and smooths.
+    """Interpolates between measured points.
 
-    decode: (len(batches), len(contexts)) seconds; prefill: (len(tokens),) seconds, told by the
-    tokens computed alone: what they attend to is no axis of the measurement.
+    Before the first point it is constant; beyond the last it grows in proportion, which is an
+    upper bound. `interpolate_measurements` makes one of raw measurements.
     """
 
     batches: tuple[float, ...]
     contexts: tuple[float, ...]
     decode: tuple[tuple[float, ...], ...]
+    """(len(batches), len(contexts)) seconds"""
     tokens: tuple[float, ...]
     prefill: tuple[float, ...]
+    """(len(tokens),) seconds. What the tokens attend to was not varied."""
 
     def decode_at(self, context: float) -> BatchTime:
-        seconds = [_at(self.contexts, row, context) for row in self.decode]
-        return lambda batch: _at(self.batches, seconds, batch)
+        seconds = [_interpolate(self.contexts, row, context) for row in self.decode]
+        return lambda batch: _interpolate(self.batches, seconds, batch)
 
     def prefill_at(self, context: float, new: float) -> BatchTime:
-        return lambda batch: _at(self.tokens, self.prefill, batch * new)
+        return lambda batch: _interpolate(self.tokens, self.prefill, batch * new)
 
 
-def measured(
+def interpolate_measurements(
     *,
     batches: Sequence[float],
     contexts: Sequence[float],
@@ -76,21 +77,22 @@ def measured(
     tokens: Sequence[float],
     prefill: Sequence[float],
 ) -> MeasuredCurve:
-    """A curve of measured points. Where more work took less time (noise), the larger time holds.
+    """Make a curve of measured points. Where more work took less time (noise), the longer time
+    is used.
 
-    Raises ConfigError for axes that don't rise, tables of another shape, times that are no times.
+    Raises ConfigError for axes that don't rise, tables of another shape, and invalid times.
     """
     for name, axis in (("batches", batches), ("contexts", contexts), ("tokens", tokens)):
         rises = all(a < b for a, b in pairwise(axis))
         if not axis or not rises or not all(isfinite(at) and at >= 0 for at in axis):
-            raise _unusable(f"{name} {list(axis)} must rise, from 0 or above")
+            raise _make_error(f"{name} {list(axis)} must rise, from 0 or above")
     if [len(row) for row in decode] != [len(contexts)] * len(batches):
-        raise _unusable(f"decode must be {len(batches)} rows of {len(contexts)} times")
+        raise _make_error(f"decode must be {len(batches)} rows of {len(contexts)} times")
     if len(prefill) != len(tokens):
-        raise _unusable(f"prefill must be {len(tokens)} times")
+        raise _make_error(f"prefill must be {len(tokens)} times")
     for at in (*prefill, *(at for row in decode for at in row)):
         if not isfinite(at) or at <= 0:
-            raise _unusable(f"{at} s is no time")
+            raise _make_error(f"{at} s is not a positive time")
     rising = zip(*(accumulate(row, max) for row in decode), strict=True)
     columns = [tuple(accumulate(column, max)) for column in rising]
     return MeasuredCurve(
@@ -102,8 +104,8 @@ def measured(
     )
 
 
-def _at(axis: Sequence[float], seconds: Sequence[float], at: float) -> float:
-    """`seconds` along `axis`, at a point of it."""
+def _interpolate(axis: Sequence[float], seconds: Sequence[float], at: float) -> float:
+    """`seconds` is given along `axis`; its value at the point `at`."""
     if at >= axis[-1]:
         return seconds[-1] * (at / axis[-1] if axis[-1] else 1.0)
     if at <= axis[0]:
@@ -113,5 +115,5 @@ def _at(axis: Sequence[float], seconds: Sequence[float], at: float) -> float:
     return seconds[i] + share * (seconds[i + 1] - seconds[i])
 
 
-def _unusable(what: str) -> ConfigError:
+def _make_error(what: str) -> ConfigError:
     return ConfigError(f"the measured cost curve is unusable: {what}", hint="profile again")

@@ -1,1 +1,1 @@
-"""Which steps are drafted before the search asks for them."""
+"""Speculation: which steps are drafted before the search requests them."""

@@ -1,14 +1,14 @@
-"""The beams of an engine's levels and what was drawn beyond them: begun, held, taken over, dropped.
+"""The books of an engine's speculation: its beams, their drafts, and which drafts run next.
 
-An engine's scheduler tells the board what happens and is told which drafts to run next. The board
-knows neither KV nor clock, so that every engine can use it.
+An engine's scheduler reports what happens and asks which drafts to run. The board knows neither KV
+nor clock, so the simulator and vLLM use the same one.
 
-    beam = board.begin(follow_up, sampling)      a step is asked for
-    board.finish(beam, path, reason)             it is done: its place may be filled
-    plan = board.plan(view)                      before each engine step
-    board.drawn(draft, token, logprob, finish)   a token beyond a boundary
-    draft = board.adopt(…)                       the next step is asked for: go on from there
-    board.keep(run, level, seeds)                the next level is known: the rest is of no use
+    beam = board.add_beam(continuation, sampling)      a step is requested
+    board.finish_beam(beam, path, ends_path=...)       it ends: its slot is free for drafts
+    plan = board.plan(view)                            before each engine step
+    board.append(draft, token, logprob, finish)        a running draft drew a token
+    draft = board.adopt(...)                           the next step is requested: go on from here
+    board.drop_unused(run, level, seeds)               the next level is known: forget the rest
 """
 
 from __future__ import annotations
@@ -17,36 +17,40 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import nsmallest
 
+from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.scheduling.speculation.drafts import Beam, Draft, DraftState
-from flashedge.scheduling.speculation.slots import BatchView, FollowUp, places
+from flashedge.scheduling.speculation.slots import BatchView, count_slots
 from flashedge.types import FinishReason, Sampling, TokenIds
 
 _S = DraftState
 
 
 @dataclass(slots=True, eq=False)
-class _Level:
-    """generating: beams on their way; left: places of those that are done; wanted: children of all
-    that may be begun ahead; beams: those that are done and that something can follow; drafts: by
-    the path they continue, and seed."""
+class _BoardLevel:
+    """The beams of one level of one run."""
 
     generating: int = 0
-    left: int = 0
-    wanted: int = 0
+    """Beams whose step has not ended."""
+    finished: int = 0
+    """Beams whose step has ended: each left a slot."""
+    max_drafts: int = 0
+    """Summed over the beams that something can follow."""
     beams: list[Beam] = field(default_factory=list)
+    """Finished beams that something can follow."""
     drafts: dict[tuple[TokenIds, int], Draft] = field(default_factory=dict)
+    """By path and seed."""
 
     @property
-    def live(self) -> bool:
-        """Whether finished beams have somebody to wait for."""
-        return self.generating > 0 and self.left > 0
+    def is_waiting(self) -> bool:
+        """Whether finished beams wait for others that generate."""
+        return self.generating > 0 and self.finished > 0
 
-    def knows(self, draft: Draft) -> bool:
-        """Whether one of the same path and seed is there (the beam was asked for twice)."""
+    def has_equal(self, draft: Draft) -> bool:
+        """Whether an open draft has the same path and seed: the beam was requested twice."""
         other = self.drafts.get((draft.path, draft.seed))
-        return other is not None and other.state is not _S.GONE
+        return other is not None and other.is_open
 
-    def note(self, beam: Beam, draft: Draft) -> Draft:
+    def add(self, beam: Beam, draft: Draft) -> Draft:
         beam.drafts.append(draft)
         self.drafts[draft.path, draft.seed] = draft
         return draft
@@ -54,54 +58,54 @@ class _Level:
 
 @dataclass(frozen=True, slots=True)
 class DraftPlan:
-    """Drafts to take out of the batch, and drafts to put into it. The board has moved them."""
+    """Changes to the engine's batch. The board has moved the drafts already."""
 
-    hold: tuple[Draft, ...] = ()
+    pause: tuple[Draft, ...] = ()
     run: tuple[Draft, ...] = ()
 
 
 class DraftBoard:
-    """All levels of one engine. Nothing here raises but for a caller's mistake (ValueError)."""
+    """The drafts of one engine. Its methods raise ValueError only for a caller's mistake."""
 
     def __init__(self) -> None:
-        self._levels: dict[tuple[str, int], _Level] = {}
+        self._levels: dict[tuple[str, int], _BoardLevel] = {}
         self._running: dict[Draft, None] = {}
         self._drawn: dict[str, int] = {}
         self._finished = 0
-        self._exhausted = False  # no draft was left for a place, and nothing has changed since
+        self._is_exhausted = False  # no candidate was left, and nothing has changed since
 
-    # ------------------------------------------------------------ standard beams
+    # ------------------------------------------------------------ beams
 
-    def begin(self, follow_up: FollowUp, sampling: Sampling) -> Beam:
-        level = self._levels.setdefault((follow_up.run, follow_up.level), _Level())
+    def add_beam(self, continuation: Continuation, sampling: Sampling) -> Beam:
+        level = self._levels.setdefault((continuation.run, continuation.level), _BoardLevel())
         level.generating += 1
-        level.wanted += follow_up.potential
-        self._exhausted = False
-        return Beam(follow_up=follow_up, sampling=sampling)
+        level.max_drafts += continuation.max_drafts
+        self._is_exhausted = False
+        return Beam(continuation=continuation, sampling=sampling)
 
-    def withdraw(self, beam: Beam) -> None:
-        """The step was cancelled or failed. Does nothing to one that is done."""
-        level = self._level(beam.follow_up)
+    def cancel_beam(self, beam: Beam) -> None:
+        """The step was cancelled or failed. Does nothing to a finished beam."""
+        level = self._find_level(beam.continuation)
         if beam.path is None and level is not None:
             level.generating -= 1
-            level.wanted -= beam.follow_up.potential
+            level.max_drafts -= beam.continuation.max_drafts
 
-    def finish(self, beam: Beam, path: TokenIds, reason: FinishReason) -> Draft | None:
-        """The step is done and leaves its place. Returns child 0's draft, held and empty, which
-        may take over the beam's KV; None when nothing can follow."""
-        level = self._level(beam.follow_up)
+    def finish_beam(self, beam: Beam, path: TokenIds, *, ends_path: bool) -> Draft | None:
+        """The step has ended and leaves its slot. Returns the paused, empty draft of child 0,
+        which may go on from the beam's KV; None when nothing is to be drafted."""
+        level = self._find_level(beam.continuation)
         if level is None or beam.path is not None:
             return None
         beam.path, beam.order = path, self._finished
         self._finished += 1
         level.generating -= 1
-        level.left += 1
-        if reason.ends_path or not beam.unbegun or level.knows(beam.draft(0)):
-            level.wanted -= beam.follow_up.potential
+        level.finished += 1
+        if ends_path or not beam.next_children or level.has_equal(beam.draft(0)):
+            level.max_drafts -= beam.continuation.max_drafts
             return None
         level.beams.append(beam)
-        self._exhausted = False
-        return level.note(beam, beam.draft(0))
+        self._is_exhausted = False
+        return level.add(beam, beam.draft(0))
 
     # ------------------------------------------------------------ drafts
 
@@ -110,141 +114,151 @@ class DraftBoard:
         return tuple(self._running)
 
     def plan(self, view: BatchView) -> DraftPlan:
-        """Fill the places that are free; take out what must give way. What runs is not displaced
-        by what would be chosen now: places are filled as they fall free."""
-        live = [level for level in self._levels.values() if level.live]
-        if not live and not self._running:
+        """Fill the free slots, and pause what has to leave. A running draft is not displaced by a
+        better candidate."""
+        waiting = [level for level in self._levels.values() if level.is_waiting]
+        if not waiting and not self._running:
             return DraftPlan()
-        left = sum(level.left for level in live)
-        most = places(
+        slots = count_slots(
             view,
-            left,
+            sum(level.finished for level in waiting),
             len(self._running),
-            beams=sum(level.left + level.generating for level in live) / max(1, len(live)),
-            wanted=sum(level.wanted for level in live),
+            beams=sum(level.finished + level.generating for level in waiting)
+            / max(1, len(waiting)),
+            max_drafts=sum(level.max_drafts for level in waiting),
         )
-        going = [draft for draft in self._running if self._is_live(draft)]
-        if len(going) > most:
-            going = nsmallest(most, going, key=_rank)
-        stay = set(going)
-        hold = tuple(draft for draft in self._running if draft not in stay)
-        for draft in hold:
-            self.stopped(draft)
-        free = most - len(going)
-        if free <= 0 or self._exhausted:
-            return DraftPlan(hold=hold)
-        found = nsmallest(free, self._candidates(live, free), key=lambda c: _rank(c[2]))
-        self._exhausted = len(found) < free
-        run = tuple(draft for _, _, draft in found)
-        for level, beam, draft in found:
-            if draft.child == len(beam.drafts):
-                level.note(beam, draft)
-            draft.move(_S.RUNNING)
-            self._running[draft] = None
-        return DraftPlan(hold=hold, run=run)
+        stay = [draft for draft in self._running if self._is_waited_for(draft)]
+        if len(stay) > slots:
+            stay = nsmallest(slots, stay, key=_rank)
+        staying = set(stay)
+        pause = tuple(draft for draft in self._running if draft not in staying)
+        for draft in pause:
+            self.pause(draft)
+        return DraftPlan(pause=pause, run=self._start_drafts(waiting, slots - len(stay)))
 
-    def stopped(self, draft: Draft) -> None:
+    def pause(self, draft: Draft) -> None:
         """The draft is out of the engine's batch; it may go on later."""
-        draft.move(_S.HELD)
+        draft.move(_S.PAUSED)
         del self._running[draft]
-        self._exhausted = False
+        self._is_exhausted = False
 
-    def drawn(
+    def append(
         self, draft: Draft, token: int, logprob: float, finish: FinishReason | None = None
     ) -> None:
-        """A token of a running draft; `finish` with the last one."""
+        """Add a token to a running draft. finish: given with the last token."""
         draft.token_ids.append(token)
         draft.logprobs.append(logprob)
-        run = draft.follow_up.run
+        run = draft.continuation.run
         self._drawn[run] = self._drawn.get(run, 0) + 1
         if finish is not None:
             draft.finish = finish
-            draft.move(_S.WHOLE)
+            draft.move(_S.COMPLETE)
             del self._running[draft]
 
-    def whole(self, run: str) -> tuple[Draft, ...]:
-        """Drafts of a run whose step is done."""
-        found = (d for level in self._of(run) for d in self._levels[run, level].drafts.values())
-        return tuple(draft for draft in found if draft.state is _S.WHOLE)
+    def list_complete(self, run: str) -> tuple[Draft, ...]:
+        """The run's complete drafts."""
+        levels = (self._levels[run, number] for number in self._list_levels(run))
+        drafts = (draft for level in levels for draft in level.drafts.values())
+        return tuple(draft for draft in drafts if draft.state is _S.COMPLETE)
 
     def adopt(
-        self, follow_up: FollowUp, path: TokenIds, seed: int, sampling: Sampling
+        self, continuation: Continuation, path: TokenIds, seed: int, sampling: Sampling
     ) -> Draft | None:
-        """A step is asked for: its draft if there is one, of the very path, seed and sampling. The
-        draft is gone from the board; follow_up: of the step that is asked for."""
-        above = self._levels.get((follow_up.run, follow_up.level - 1))
+        """The draft of a requested step: the one with this very path, seed and sampling, if there
+        is one.
+
+        continuation: of the requested step, so its level is one below the draft's beam.
+        """
+        above = self._levels.get((continuation.run, continuation.level - 1))
         draft = above.drafts.get((path, seed)) if above is not None else None
-        if draft is None or draft.state is _S.GONE or draft.sampling != sampling:
+        if draft is None or not draft.is_open or draft.sampling != sampling:
             return None
-        self._let_go(draft)
+        self._close(draft, _S.ADOPTED)
         return draft
 
-    def own_stream(self, follow_up: FollowUp, path: TokenIds) -> Draft | None:
-        """Child 0's draft behind `path`, taken over or not. For the paper's truncation alone."""
-        above = self._levels.get((follow_up.run, follow_up.level - 1), _Level())
+    def find_first_child(self, continuation: Continuation, path: TokenIds) -> Draft | None:
+        """Child 0's draft behind `path`, in any state. Only the paper's truncation needs it."""
+        above = self._levels.get((continuation.run, continuation.level - 1), _BoardLevel())
         return next((d for d in above.drafts.values() if d.child == 0 and d.path == path), None)
 
-    # ------------------------------------------------------------ the end of levels
+    # ------------------------------------------------------------ levels and runs
 
-    def keep(self, run: str, level: int, seeds: Collection[int]) -> tuple[Draft, ...]:
-        """Level `level` is known: it begins with `seeds`. The drafts of no use, dropped."""
+    def drop_unused(self, run: str, level: int, seeds: Collection[int]) -> tuple[Draft, ...]:
+        """Level `level` of the run begins with `seeds`: drop the drafts that it can't use, and
+        return them."""
         dropped: list[Draft] = []
-        for number in [n for n in self._of(run) if n < level]:
+        for number in [n for n in self._list_levels(run) if n < level]:
             drafts = self._levels[run, number].drafts
-            old = number < level - 1
-            dropped += self._drop(d for d in drafts.values() if old or d.seed not in seeds)
-            if old:
+            is_old = number < level - 1
+            dropped += self._drop(d for d in drafts.values() if is_old or d.seed not in seeds)
+            if is_old:
                 del self._levels[run, number]
         return tuple(dropped)
 
-    def end(self, run: str) -> tuple[Draft, ...]:
-        """The run is over and forgotten. Its drafts, dropped."""
-        levels = [self._levels.pop((run, number)) for number in self._of(run)]
+    def end_run(self, run: str) -> tuple[Draft, ...]:
+        """Forget the run. Drops its drafts and returns them."""
+        levels = [self._levels.pop((run, number)) for number in self._list_levels(run)]
         self._drawn.pop(run, None)
         return self._drop(draft for level in levels for draft in level.drafts.values())
 
-    def tokens_drawn(self, run: str) -> int:
-        """Tokens drawn ahead for a run so far, whatever became of them."""
+    def count_drawn(self, run: str) -> int:
+        """Draft tokens drawn for a run so far, used or not."""
         return self._drawn.get(run, 0)
 
     def clear(self) -> None:
-        """The engine died: no draft is left. What was drawn stays counted."""
+        """The engine died: drop all drafts. The counts of drawn tokens stay."""
+        for level in self._levels.values():
+            self._drop(level.drafts.values())
         self._levels.clear()
         self._running.clear()
 
     # ------------------------------------------------------------ inner
 
-    def _level(self, follow_up: FollowUp) -> _Level | None:
-        return self._levels.get((follow_up.run, follow_up.level))
+    def _find_level(self, continuation: Continuation) -> _BoardLevel | None:
+        return self._levels.get((continuation.run, continuation.level))
 
-    def _of(self, run: str) -> list[int]:
-        return [level for of, level in self._levels if of == run]
+    def _list_levels(self, run: str) -> list[int]:
+        return [level for owner, level in self._levels if owner == run]
 
-    def _is_live(self, draft: Draft) -> bool:
-        level = self._level(draft.follow_up)
-        return level is not None and level.live
+    def _is_waited_for(self, draft: Draft) -> bool:
+        level = self._find_level(draft.continuation)
+        return level is not None and level.is_waiting
 
-    def _candidates(
-        self, live: Iterable[_Level], free: int
-    ) -> Iterator[tuple[_Level, Beam, Draft]]:
-        """Held drafts, and of each beam the children that could be begun now."""
-        for level in live:
+    def _start_drafts(self, waiting: Iterable[_BoardLevel], slots: int) -> tuple[Draft, ...]:
+        """Move the best candidates to `running`, at most `slots` of them."""
+        if slots <= 0 or self._is_exhausted:
+            return ()
+        candidates = self._list_candidates(waiting, slots)
+        best = nsmallest(slots, candidates, key=lambda candidate: _rank(candidate[2]))
+        self._is_exhausted = len(best) < slots
+        for level, beam, draft in best:
+            if draft.child == len(beam.drafts):
+                level.add(beam, draft)
+            draft.move(_S.RUNNING)
+            self._running[draft] = None
+        return tuple(draft for _, _, draft in best)
+
+    def _list_candidates(
+        self, waiting: Iterable[_BoardLevel], slots: int
+    ) -> Iterator[tuple[_BoardLevel, Beam, Draft]]:
+        """Paused drafts, and for each beam the next children that could get one."""
+        for level in waiting:
             for beam in level.beams:
                 for draft in beam.drafts:
-                    if draft.state is _S.HELD:
+                    if draft.state is _S.PAUSED:
                         yield level, beam, draft
-                for child in beam.unbegun[:free]:
+                for child in beam.next_children[:slots]:
                     yield level, beam, beam.draft(child)
 
     def _drop(self, drafts: Iterable[Draft]) -> tuple[Draft, ...]:
-        dropped = tuple(draft for draft in drafts if draft.state is not _S.GONE)
+        dropped = tuple(draft for draft in drafts if draft.is_open)
         for draft in dropped:
-            self._let_go(draft)
+            self._close(draft, _S.DROPPED)
         return dropped
 
-    def _let_go(self, draft: Draft) -> None:
+    def _close(self, draft: Draft, state: DraftState) -> None:
         self._running.pop(draft, None)
-        draft.move(_S.GONE)
+        draft.move(state)
 
 
 def _rank(draft: Draft) -> tuple[int, int, int]:

@@ -1,4 +1,27 @@
-"""What is drawn beyond the end of a step before anybody asks for it, and the beams it follows."""
+"""The life cycle of drafts. The simulator and vLLM's scheduler use the words of this table.
+
+A draft is the step of a child that no request has asked for yet.
+
+    state      meaning
+    paused     keeps its tokens, and its KV while there is memory for it; takes no slot
+    running    takes a slot of the engine's batch and draws a token in each engine step
+    complete   its step has ended; it waits for the request
+    adopted    the request came and goes on from the draft's tokens and KV (final)
+    dropped    nothing will request it (final)
+
+    move                    made by                       when
+    created as paused       DraftBoard.finish_beam        a beam ends; for its child 0
+                            DraftBoard.plan               for any other child, at its first run
+    paused  -> running      DraftBoard.plan               a slot is free
+    running -> paused       DraftBoard.plan               its slot is needed
+                            DraftBoard.pause              the engine ran out of KV blocks
+    running -> complete     DraftBoard.append             its last token is drawn
+    open    -> adopted      DraftBoard.adopt              a request has its path, seed and sampling
+    open    -> dropped      DraftBoard.drop_unused        the next level has no such seed
+                            DraftBoard.end_run, .clear    the run ends, the engine dies
+
+`open` stands for paused, running and complete.
+"""
 
 from __future__ import annotations
 
@@ -6,90 +29,93 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from flashedge.scheduling.speculation.slots import BeamState, FollowUp
+from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.types import FinishReason, Sampling, TokenIds
 
 
 class DraftState(StrEnum):
-    HELD = "held"  # takes no place, keeps its tokens
-    RUNNING = "running"  # draws a token in each engine step
-    WHOLE = "whole"  # its step is done
-    GONE = "gone"  # taken over or dropped
+    PAUSED = "paused"
+    RUNNING = "running"
+    COMPLETE = "complete"
+    ADOPTED = "adopted"
+    DROPPED = "dropped"
 
 
 _S = DraftState
-_NEXT: Mapping[DraftState, frozenset[DraftState]] = {
-    _S.HELD: frozenset({_S.RUNNING, _S.GONE}),
-    _S.RUNNING: frozenset({_S.HELD, _S.WHOLE, _S.GONE}),
-    _S.WHOLE: frozenset({_S.GONE}),
-    _S.GONE: frozenset(),
+_MOVES: Mapping[DraftState, frozenset[DraftState]] = {
+    _S.PAUSED: frozenset({_S.RUNNING, _S.ADOPTED, _S.DROPPED}),
+    _S.RUNNING: frozenset({_S.PAUSED, _S.COMPLETE, _S.ADOPTED, _S.DROPPED}),
+    _S.COMPLETE: frozenset({_S.ADOPTED, _S.DROPPED}),
+    _S.ADOPTED: frozenset(),
+    _S.DROPPED: frozenset(),
 }
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Draft:
-    """The step of a child that nobody asked for yet.
+    """One draft, from its start to the request that adopts it."""
 
-    path: prompt and path up to the boundary; child: its index; order: the place in which its beam
-    finished; token_ids, logprobs: (num_drawn,); finish: why it ended, None before.
-    """
-
-    follow_up: FollowUp
+    continuation: Continuation
+    """Of the beam that the draft follows."""
     path: TokenIds
+    """Prompt and path up to the boundary where the draft starts."""
     sampling: Sampling
     child: int
+    """Index of the child in `continuation.seeds`."""
     order: int
-    state: DraftState = DraftState.HELD
+    """How many beams had finished before its beam did."""
+    state: DraftState = DraftState.PAUSED
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
+    """(len(token_ids),)"""
     finish: FinishReason | None = None
+    """Why the step ended. None until the draft is complete."""
 
     @property
     def seed(self) -> int:
-        return self.follow_up.seeds[self.child]
+        return self.continuation.seeds[self.child]
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a request may still adopt it."""
+        return bool(_MOVES[self.state])
 
     @property
     def rank(self) -> tuple[int, int, int]:
-        """Lower goes first: the best bin; within it every beam's own stream, then its others."""
-        return (-self.follow_up.potential, self.child, self.order)
+        """Lower runs first: the best score bin; within it every child 0 before other children."""
+        return (-self.continuation.max_drafts, self.child, self.order)
 
     def move(self, to: DraftState) -> None:
         """Raises ValueError on an illegal move, changing nothing."""
-        if to not in _NEXT[self.state]:
+        if to not in _MOVES[self.state]:
             raise ValueError(f"draft of seed {self.seed}: {self.state} -> {to} is not a legal move")
         self.state = to
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Beam:
-    """A step that was asked for. path: prompt and path up to its end, None while it generates;
-    order: the place in which it finished; drafts: of its children begun so far, by index."""
+    """A step that was requested, and the drafts that follow it."""
 
-    follow_up: FollowUp
+    continuation: Continuation
     sampling: Sampling
     path: TokenIds | None = None
+    """Prompt and path up to the end of the step. None while it generates."""
     order: int = 0
+    """How many beams had finished before this one did."""
     drafts: list[Draft] = field(default_factory=list)
+    """Of its first children, in order, whatever became of them."""
 
     @property
-    def state(self) -> BeamState:
-        if self.path is None:
-            return BeamState.GENERATING
-        there = [draft for draft in self.drafts if draft.state is not _S.GONE]
-        if any(draft.state is _S.RUNNING for draft in there):
-            return BeamState.SPECULATING
-        return BeamState.HELD if any(draft.token_ids for draft in there) else BeamState.FINISHED
-
-    @property
-    def unbegun(self) -> range:
-        """Children that may still be begun."""
-        return range(len(self.drafts), min(self.follow_up.potential, len(self.follow_up.seeds)))
+    def next_children(self) -> range:
+        """Children that have no draft yet and may have one."""
+        most = min(self.continuation.max_drafts, len(self.continuation.seeds))
+        return range(len(self.drafts), most)
 
     def draft(self, child: int) -> Draft:
-        """What child `child` would be, held and empty. Not yet begun."""
-        assert self.path is not None, "nothing follows a step that is not done"
+        """Make the empty draft of child `child`, without adding it to `drafts`."""
+        assert self.path is not None, "nothing follows a step that has not ended"
         return Draft(
-            follow_up=self.follow_up,
+            continuation=self.continuation,
             path=self.path,
             sampling=self.sampling,
             child=child,

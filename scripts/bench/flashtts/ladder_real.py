@@ -26,11 +26,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flashedge.benchmark.goodput import goodput
-from flashedge.benchmark.grades import graded
+from flashedge.benchmark.goodput import compute_goodput
+from flashedge.benchmark.grades import grade_answers
 from flashedge.benchmark.ladder import ALL, Rung
 from flashedge.benchmark.live import parse_budget
-from flashedge.benchmark.live_run import LiveRun, Which, compared
+from flashedge.benchmark.live_run import LiveRun, RunKey, compare_runs
 from flashedge.events import Event, NodesMarked
 from flashedge.files.journal import RecordFile
 from flashedge.files.problems import FileProblem, file_digest, read_problems
@@ -40,7 +40,7 @@ from flashedge.runtime.request.spec import RunSpec
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Problem
 from scripts.bench.daemon import DATA, report
-from scripts.bench.flashtts.kv_rig import Rig, drive_search, emptied, rig
+from scripts.bench.flashtts.kv_rig import Rig, drive_search, forget_kv, rig
 
 BY_NAME = {rung.name: rung for rung in ALL}
 PROBLEMS = DATA / "heldout.jsonl"
@@ -64,18 +64,18 @@ class Ladder:
         self._kv = kv
         self._strategy = strategy
 
-    async def run(self, which: Which, problem: FileProblem) -> LadderRun:
-        rung, clock = BY_NAME[which.rung], asyncio.get_running_loop().time
+    async def run(self, key: RunKey, problem: FileProblem) -> LadderRun:
+        rung, clock = BY_NAME[key.rung], asyncio.get_running_loop().time
         spec = RunSpec(
             problem=Problem.from_text(problem.text),
             pair="bundled",
             strategy=self._strategy,
-            n=which.n,
+            n=key.n,
             seed=problem.index,
         )
         done_s: dict[NodeId, float] = {}
         async with self._memory(rung) as keeper:
-            await emptied(self._here.pair)
+            await forget_kv(self._here.pair)
             before, began = await self._preemptions(), clock()
 
             def note(event: Event) -> None:
@@ -87,13 +87,13 @@ class Ladder:
             seconds, after = clock() - began, await self._preemptions()
         tree, did = outcome.tree, driver.speculation
         return LadderRun(
-            **which._asdict(),
+            **key._asdict(),
             seconds=seconds,
             generate_s=driver.generating.seconds,
             verify_s=driver.scoring.waiting.seconds,
-            goodput=goodput([tree[node].path_tokens for node in done_s], done_s.values()),
+            goodput=compute_goodput([tree[node].path_tokens for node in done_s], done_s.values()),
             answer=outcome.finish.answer,
-            tree=digest(tree),
+            tree=digest_tree(tree),
             tree_tokens=tree.committed_tokens,
             reuse=driver.scoring.cached_tokens / max(1, driver.scoring.tokens),
             steps=len(tree.nodes) - 1,
@@ -107,10 +107,10 @@ class Ladder:
     @asynccontextmanager
     async def _memory(self, rung: Rung) -> AsyncIterator[KvManager | None]:
         if rung.optimizations.kv_split:
-            async with self._here.keeper(offload=rung.optimizations.offload) as keeper:
+            async with self._here.run_manager(offload=rung.optimizations.offload) as keeper:
                 yield keeper
             return
-        await self._here.halve()
+        await self._here.give_halves()
         yield None
 
     async def _preemptions(self) -> int:
@@ -118,7 +118,7 @@ class Ladder:
         return (await pair.generator.view()).preemptions + (await pair.verifier.view()).preemptions
 
 
-def digest(tree: Tree) -> str:
+def digest_tree(tree: Tree) -> str:
     """The same for the same tokens, scores and choices."""
     told = [
         (node.id, node.parent, node.segment and node.segment.token_ids, node.scores, node.status)
@@ -127,7 +127,7 @@ def digest(tree: Tree) -> str:
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 
-def course(asked: argparse.Namespace, kv: str, problems: Sequence[FileProblem]) -> Iterator[Which]:
+def course(asked: argparse.Namespace, kv: str, problems: Sequence[FileProblem]) -> Iterator[RunKey]:
     """In the order of the runs."""
     for n in asked.n:
         for problem in problems:
@@ -136,25 +136,25 @@ def course(asked: argparse.Namespace, kv: str, problems: Sequence[FileProblem]) 
             for number in range(asked.rounds):
                 forward = (problem.index + number) % 2
                 for rung in order if forward else order[::-1]:
-                    yield Which(rung=rung, kv=kv, n=n, problem=problem.index, round=number)
+                    yield RunKey(rung=rung, kv=kv, n=n, problem=problem.index, round=number)
 
 
 async def measured(
-    asked: argparse.Namespace, problems: Sequence[FileProblem], kept: RecordFile[Which, LadderRun]
+    asked: argparse.Namespace, problems: Sequence[FileProblem], kept: RecordFile[RunKey, LadderRun]
 ) -> None:
     for kv in asked.kv:
-        left = [which for which in course(asked, kv, problems) if which not in kept.records]
+        left = [key for key in course(asked, kv, problems) if key not in kept.records]
         _, kv_bytes = parse_budget(kv)
         if not left or kv_bytes is None:
             continue
         async with rig(kv_bytes) as here:
-            curves = here.curves()
+            curves = here.load_curves()
             set_flat_batch(here.pair.generator.speculator, curves.generator, here.config)
             print(f"KV {kv}: {len(left)} runs left; curves: {curves.source}", flush=True)
             ladder = Ladder(here, kv, asked.strategy)
             await ladder.run(left[0], problems[left[0].problem])  # an engine's first run is slow
-            for which in left:
-                kept.append(await ladder.run(which, problems[which.problem]))
+            for key in left:
+                kept.append(await ladder.run(key, problems[key.problem]))
 
 
 def did(runs: Sequence[LadderRun]) -> dict[str, float]:
@@ -166,15 +166,15 @@ def told(runs: Sequence[LadderRun], right: Mapping[Any, bool]) -> list[dict[str,
     groups: dict[tuple[str, int, str], list[LadderRun]] = {}
     for run in runs:
         groups.setdefault((run.kv, run.n, run.rung), []).append(run)
-    rows = compared(runs, right)
+    rows = compare_runs(runs, right)
     return [{**row, **did(groups[row["kv"], row["n"], row["rung"]])} for row in rows]
 
 
-def kept_in(folder: Path, strategy: str) -> RecordFile[Which, LadderRun]:
+def kept_in(folder: Path, strategy: str) -> RecordFile[RunKey, LadderRun]:
     """What was measured there."""
     settings = {"strategy": strategy, "pair": "bundled", "problems": file_digest(PROBLEMS)}
     return RecordFile(
-        folder / "runs.jsonl", settings, LadderRun.from_json, key=lambda run: run.which
+        folder / "runs.jsonl", settings, LadderRun.from_json, key=lambda run: run.key
     )
 
 
@@ -192,9 +192,9 @@ def main() -> None:
     load = os.getloadavg()[0]
     with kept_in(asked.output, asked.strategy) as kept:
         asyncio.run(measured(asked, problems, kept))
-        whiches = [which for kv in asked.kv for which in course(asked, kv, problems)]
-        runs = [kept.records[which] for which in whiches]
-    rows = told(runs, asyncio.run(graded(runs, problems)))
+        keys = [key for kv in asked.kv for key in course(asked, kv, problems)]
+        runs = [kept.records[key] for key in keys]
+    rows = told(runs, asyncio.run(grade_answers(runs, problems)))
     report(problems=len(problems), load=[load, os.getloadavg()[0]], rungs=rows)
 
 

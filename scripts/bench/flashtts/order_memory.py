@@ -2,10 +2,10 @@
 
     python -m scripts.bench.flashtts.order_memory [--n 512]
 
-The widest level of a beam search (1.5B + 1.5B, AIME-like, simulated): the distinct KV of its first
-b paths in prefix order, as they come, at random and in the worst order; and how many paths fit
-into a given memory. Beam search hands children over parent by parent, so its own order is nearly
-the prefix order already; the paper's baseline is random. The last line is JSON.
+For the widest level of a beam search (1.5B + 1.5B, AIME-like, simulated) it computes the distinct
+KV of the first b paths in prefix order, in order of arrival, at random and in the worst order, and
+how many paths fit into a given memory. Beam search submits children parent by parent, so its own
+order is nearly the prefix order already. The paper's baseline is random. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ NAME = "order_memory"
 MEMORY_MB = (50, 100, 200, 400)
 
 
-def level_of(tree: Tree) -> list[list[NodeId]]:
-    """The paths of the level with most tokens in all, as node ids."""
+def find_widest_level(tree: Tree) -> list[list[NodeId]]:
+    """Return the paths of the level with most tokens, as node ids."""
     levels: dict[int, list[NodeId]] = {}
     for node in tree.nodes.values():
         if node.segment is not None:
@@ -36,8 +36,10 @@ def level_of(tree: Tree) -> list[list[NodeId]]:
     return [[at.id for at in tree.path(node)] for node in widest]
 
 
-def held(tree: Tree, paths: list[list[NodeId]], order: tuple[int, ...], prompt: int) -> list[int]:
-    """(len(paths),) distinct tokens of the first 1, 2, ... paths."""
+def count_tokens(
+    tree: Tree, paths: list[list[NodeId]], order: tuple[int, ...], prompt: int
+) -> list[int]:
+    """(len(paths),): distinct tokens of the first 1, 2, ... paths."""
     seen: set[NodeId] = set()
     tokens, found = prompt, []
     for i in order:
@@ -57,7 +59,7 @@ def main() -> None:
     bench = bench_of("1.5B+1.5B", "aime", n, problems=3)
     row = bench.rows[1]
     tree = bench.run(RUNGS[1], row).tree
-    paths = level_of(tree)
+    paths = find_widest_level(tree)
     orders = {
         "prefix": prefix_order(paths),
         "arrival": arrival_order(paths),
@@ -67,7 +69,7 @@ def main() -> None:
     prompt = bench.trace.rows[row].prompt_tokens
     token_mb = bench.setup.generator.kv_bytes_per_token / 1e6
     lines = {
-        name: [tokens * token_mb for tokens in held(tree, paths, order, prompt)]
+        name: [tokens * token_mb for tokens in count_tokens(tree, paths, order, prompt)]
         for name, order in orders.items()
     }
     fit = {
@@ -91,8 +93,8 @@ def main() -> None:
     keep_tables(NAME, "KV of a level by order", [made])
     keep(NAME, {"simulated": True, "n": n, "paths": len(paths), "mb": lines, "fit": fit})
     print(made)
-    told = dict(zip(map(str, MEMORY_MB), zip(*fit.values(), strict=True), strict=True))
-    report(simulated=True, n=n, paths=len(paths), orders=list(fit), paths_in_mb=told)
+    paths_in_mb = dict(zip(map(str, MEMORY_MB), zip(*fit.values(), strict=True), strict=True))
+    report(simulated=True, n=n, paths=len(paths), orders=list(fit), paths_in_mb=paths_in_mb)
 
 
 if __name__ == "__main__":

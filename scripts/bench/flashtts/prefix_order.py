@@ -1,14 +1,16 @@
-"""What the order of the paths of a level is worth to a KV cache that is too small for them.
+"""What is the order of a level's paths worth to a KV cache that is too small for them?
 
     python -m scripts.bench.flashtts.prefix_order [--n 16 64]
 
-Beam searches run on the simulated pair (step lengths of real samples); their trees are then run
-level by level through an LRU cache, one path at a time, in five orders. `tight` is the cache as a
-share of the widest level's distinct blocks. Told are blocks computed (the least is each block
-once) over the whole search, and the paper's eviction cost within the levels (arXiv 2509.00195
-§4.2); `foreseen` is what the KV split reckons with. Then the simulator itself, with batching and
-both engines under that tight KV (at least one path of full length): virtual seconds that the
-engines are busy and share of tokens re-used. The last line is JSON.
+Beam searches run on the simulated pair, with step lengths of real samples. Their trees are then run
+level by level through an LRU cache, one path at a time, in five orders. `tight` is the size of the
+cache as a share of the widest level's distinct blocks. The script prints the blocks computed over
+the whole search (at least each block once) and the paper's eviction cost within the levels
+(arXiv 2509.00195 §4.2). `estimate` is what the KV split expects.
+
+Then the simulator itself runs the searches, with batching and with both engines under that tight KV
+(at least one path of full length). The script prints the virtual seconds that the engines are busy
+and the share of tokens reused. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -36,7 +38,7 @@ from flashedge.search.tree import Tree
 from flashedge.types import TokenIds
 from scripts.bench.daemon import DATA, report
 from scripts.bench.flashtts.orders import random_order, scattered_order
-from scripts.bench.flashtts.radix_cost import cache_cost, eviction_cost
+from scripts.bench.flashtts.radix_cost import count_evictions, measure_cache_cost
 
 TRACE = StepTrace.read(DATA / "step_lengths_small.jsonl")
 BLOCK = 16
@@ -46,7 +48,7 @@ CONTEXT = 1024
 AMPLE_TOKENS = 1 << 20
 
 
-def orders() -> dict[str, Ordering]:
+def list_orders() -> dict[str, Ordering]:
     random = Random(0)
     return {
         "worst": scattered_order,
@@ -60,8 +62,8 @@ def orders() -> dict[str, Ordering]:
 # ---------------------------------------------------------------- the trees
 
 
-async def searched(n: int, row: int, kv_tokens: int, order: Ordering) -> dict[str, Any]:
-    """One beam search on the simulated pair, each engine with room for `kv_tokens`."""
+async def run_search(n: int, row: int, kv_tokens: int, order: Ordering) -> dict[str, Any]:
+    """Run a beam search on the simulated pair. Each engine has room for `kv_tokens`."""
     config = SimConfig(
         shape=QWEN25_1_5B,
         kv_bytes=kv_tokens * QWEN25_1_5B.kv_bytes_per_token,
@@ -92,18 +94,18 @@ async def searched(n: int, row: int, kv_tokens: int, order: Ordering) -> dict[st
 Level = tuple[Paths, Paths]  # node ids, blocks
 
 
-def levels_of(tree: Tree, prompt: TokenIds) -> list[Level]:
-    """The paths that the verifier is given, level by level, as the search asks for them."""
+def list_levels(tree: Tree, prompt: TokenIds) -> list[Level]:
+    """List the paths that the verifier scores, level by level, in the order of the search."""
     found: dict[int, tuple[list[Any], list[Any]]] = {}
     for node in tree.nodes.values():
         if node.segment is not None:
             names, paths = found.setdefault(node.depth, ([], []))
             names.append([at.id for at in tree.path(node.id)])
-            paths.append(blocks_of((*prompt, *tree.path_token_ids(node.id))))
+            paths.append(hash_blocks((*prompt, *tree.path_token_ids(node.id))))
     return [found[depth] for depth in sorted(found)]
 
 
-def blocks_of(tokens: TokenIds) -> list[int]:
+def hash_blocks(tokens: TokenIds) -> list[int]:
     keys = [0]
     for at in range(0, len(tokens) - BLOCK + 1, BLOCK):
         keys.append(chain(keys[-1], tokens[at : at + BLOCK]))
@@ -113,25 +115,25 @@ def blocks_of(tokens: TokenIds) -> list[int]:
 # ---------------------------------------------------------------- the cost
 
 
-def modelled(trees: list[list[Level]], tight: float) -> dict[str, dict[str, float]]:
+def model_costs(trees: list[list[Level]], tight: float) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
-    for name, order in orders().items():
+    for name, order in list_orders().items():
         computed = evicted = least = 0
         for levels in trees:
             ordered = [(blocks, order(names)) for names, blocks in levels]
-            capacity = capacity_of(levels, tight)
-            computed += cache_cost(ordered, capacity).computed
-            evicted += sum(eviction_cost(paths, at, capacity) for paths, at in ordered)
+            capacity = compute_capacity(levels, tight)
+            computed += measure_cache_cost(ordered, capacity).computed
+            evicted += sum(count_evictions(paths, at, capacity) for paths, at in ordered)
             least += len({key for paths, _ in ordered for path in paths for key in path})
         found[name] = {"computed": computed, "evicted": evicted, "least": least}
-    again = sum(foreseen(levels, capacity_of(levels, tight)) for levels in trees)
-    found["foreseen"] = {"computed": least + again}
+    again = sum(estimate_recomputed(levels, compute_capacity(levels, tight)) for levels in trees)
+    found["estimate"] = {"computed": least + again}
     return found
 
 
-def foreseen(levels: list[Level], capacity: int) -> int:
-    """Blocks computed again as the KV split reckons (`scheduling.kv_stages`): the live tree, once
-    in each level that does not fit."""
+def estimate_recomputed(levels: list[Level], capacity: int) -> int:
+    """Estimate the blocks computed again as the KV split does (`scheduling.kv.stages`): the live
+    tree, once in each level that does not fit."""
     known: set[int] = set()
     again = 0
     for _, blocks in levels:
@@ -141,18 +143,18 @@ def foreseen(levels: list[Level], capacity: int) -> int:
     return again
 
 
-def capacity_of(levels: list[Level], tight: float) -> int:
-    """Blocks; at least one path of the longest kind."""
+def compute_capacity(levels: list[Level], tight: float) -> int:
+    """Blocks of the cache. They hold at least the longest path."""
     widest = max(len({key for path in blocks for key in path}) for _, blocks in levels)
     longest = max(len(path) for _, blocks in levels for path in blocks)
     return max(round(tight * widest), longest)
 
 
-def simulated(n: int, trees: list[list[Level]], tight: float) -> dict[str, dict[str, float]]:
+def simulate(n: int, trees: list[list[Level]], tight: float) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
-    for name, order in orders().items():
+    for name, order in list_orders().items():
         runs = [
-            run_virtual(searched(n, row, max(capacity_of(t, tight) * BLOCK, CONTEXT), order))
+            run_virtual(run_search(n, row, max(compute_capacity(t, tight) * BLOCK, CONTEXT), order))
             for row, t in enumerate(trees)
         ]
         share = sum(r["cached"] for r in runs) / sum(r["tokens"] for r in runs)
@@ -168,11 +170,11 @@ def main() -> None:
     model: dict[str, Any] = {}
     simulator: dict[str, Any] = {}
     for n in widths:
-        made = [run_virtual(searched(n, r, AMPLE_TOKENS, arrival_order)) for r in range(PROBLEMS)]
-        trees = [levels_of(run["tree"], run["prompt"]) for run in made]
+        made = [run_virtual(run_search(n, r, AMPLE_TOKENS, arrival_order)) for r in range(PROBLEMS)]
+        trees = [list_levels(run["tree"], run["prompt"]) for run in made]
         for tight in TIGHT:
             key = f"n={n} tight={tight}"
-            model[key], simulator[key] = modelled(trees, tight), simulated(n, trees, tight)
+            model[key], simulator[key] = model_costs(trees, tight), simulate(n, trees, tight)
             for name, cost in model[key].items():
                 print(f"{key:18} {name:8} {cost} {simulator[key].get(name, '')}", flush=True)
     report(model=model, simulator=simulator)

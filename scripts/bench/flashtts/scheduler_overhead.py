@@ -1,14 +1,16 @@
-"""What our scheduler costs an engine step, against vLLM's own.
+"""What does our scheduler cost an engine step, compared with vLLM's own?
 
     python -m scripts.bench.flashtts.scheduler_overhead [--n 4 16 64] [--rounds 9]
 
-The generator's engine stands three times in this process, so that its scheduler can be timed: under
-vLLM's scheduler (steps end at stop strings, found in the front end), under ours, and under ours
-with speculation. Each draws the same paths, step by step, all paths of a level at once: A B C, then
-C B A, and so on; each round has problems of its own. Medians over rounds: sequences of an engine
-step, microseconds that the scheduler's methods take in it, and the whole step. `overhead` is what
-they take more than vLLM's would for a batch of that size (a line through vLLM's own figures),
-as a share of the step: speculation fills batches up. The last line is JSON.
+This process holds the generator's engine three times, so that its scheduler can be timed: with
+vLLM's scheduler (steps end at stop strings, found in the front end), with ours, and with ours and
+speculation. Each draws the same paths, step by step, all paths of a level at once, in the order
+A B C, then C B A, and so on. Each round has problems of its own.
+
+It prints medians over rounds: sequences of an engine step, microseconds that the scheduler's
+methods take in it, and the whole step. `overhead` is the time beyond that of vLLM's scheduler for a
+batch of that size (a line through vLLM's own figures), as a share of the step, since speculation
+fills batches up. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ VLLM, EDGE, SPECULATING = "vllm", "flashedge", "flashedge, speculating"
 
 @dataclass(slots=True)
 class Clock:
-    """Seconds inside the scheduler and inside the engine, and the engine's steps."""
+    """Counts seconds inside the scheduler and inside the engine, and the engine's steps."""
 
     scheduler_s: float = 0.0
     engine_s: float = 0.0
@@ -48,8 +50,8 @@ class Clock:
     sequences: int = 0
     _deep: int = field(default=0, repr=False)
 
-    def timed(self, method: Callable[..., Any]) -> Callable[..., Any]:
-        """`method`, its time counted once where one calls another."""
+    def time_calls(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap `method` to count its time, once if methods call each other."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             self._deep += 1
@@ -63,8 +65,8 @@ class Clock:
 
         return call
 
-    def counted(self, schedule: Callable[..., Any]) -> Callable[..., Any]:
-        """`schedule`, the sequences of its steps counted."""
+    def count_sequences(self, schedule: Callable[..., Any]) -> Callable[..., Any]:
+        """Wrap `schedule` to count the sequences of its steps."""
 
         def call(*args: Any, **kwargs: Any) -> Any:
             output = schedule(*args, **kwargs)
@@ -106,44 +108,46 @@ class Side:
         self._ids = 0
 
     def draw(self, prompts: Sequence[TokenIds], run: str) -> Clock:
-        """LEVELS steps of each path."""
+        """Draw LEVELS steps of each path."""
         clock = Clock()
         for name, method in self._methods.items():
-            timed = clock.timed(method)
-            setattr(self._scheduler, name, clock.counted(timed) if name == "schedule" else timed)
+            timed = clock.time_calls(method)
+            setattr(
+                self._scheduler, name, clock.count_sequences(timed) if name == "schedule" else timed
+            )
         paths = dict(enumerate(prompts))
         for level in range(LEVELS):
             if self._name == SPECULATING:
-                seeds = [seed(level, place) for place in paths]
+                seeds = [make_seed(level, index) for index in paths]
                 self._scheduler.drop_unused_drafts(run, level, seeds, len(prompts))
-            paths = self._level(paths, level, run, clock)
+            paths = self._draw_level(paths, level, run, clock)
         if self._name == SPECULATING:
             self._scheduler.end_run(run)
         self._llm.reset_prefix_cache()
         return clock
 
-    def _level(
+    def _draw_level(
         self, paths: dict[int, TokenIds], level: int, run: str, clock: Clock
     ) -> dict[int, TokenIds]:
-        """The paths that go on."""
-        asked: dict[str, int] = {}
+        """Draw one step of each path. Returns the paths that have not ended."""
+        indices: dict[str, int] = {}
         grown: dict[int, list[int]] = defaultdict(list)
-        for place, path in paths.items():
+        for index, path in paths.items():
             self._ids += 1
-            asked[str(self._ids)] = place
+            indices[str(self._ids)] = index
             request = ExtendRequest(
                 token_ids=path,
-                seed=seed(level, place),
+                seed=make_seed(level, index),
                 sampling=Sampling(temperature=0.8),
                 max_tokens=STEP.max_tokens,
                 to_boundary=True,
-                continuation=self._continuation(level, place, run),
+                continuation=self._continuation(level, index, run),
             )
             prompt = {"prompt_token_ids": list(path)}
             began = time.perf_counter()
-            self._llm.add_request(str(self._ids), prompt, self._params(request))
+            self._llm.add_request(str(self._ids), prompt, self._build_params(request))
             clock.engine_s += time.perf_counter() - began
-        left, ended = set(asked), set()
+        left, ended = set(indices), set()
         while left:
             began = time.perf_counter()
             outputs = self._llm.step()
@@ -151,20 +155,20 @@ class Side:
             clock.steps += 1
             for output in outputs:
                 part = output.outputs[0]
-                grown[asked[output.request_id]] += part.token_ids
+                grown[indices[output.request_id]] += part.token_ids
                 if output.finished:
                     left.discard(output.request_id)
                     if part.stop_reason is None or part.stop_reason in self.codec.eos_ids:
-                        ended.add(asked[output.request_id])
+                        ended.add(indices[output.request_id])
         return {p: (*path, *grown[p]) for p, path in paths.items() if p not in ended}
 
-    def _continuation(self, level: int, place: int, run: str) -> Continuation | None:
+    def _continuation(self, level: int, index: int, run: str) -> Continuation | None:
         if self._name != SPECULATING or level == LEVELS - 1:
             return None
-        seeds = (seed(level + 1, place),)
+        seeds = (make_seed(level + 1, index),)
         return Continuation(run=run, level=level, seeds=seeds, granularity=STEP, max_drafts=1)
 
-    def _params(self, request: ExtendRequest) -> Any:
+    def _build_params(self, request: ExtendRequest) -> Any:
         from flashedge.engine.vllm.generator import edge_params
         from flashedge.engine.vllm.stock import stock_params
 
@@ -172,26 +176,26 @@ class Side:
         return make(request, self.codec, self._max_model_len)
 
 
-def seed(level: int, place: int) -> int:
-    return 1000 * level + place
+def make_seed(level: int, index: int) -> int:
+    return 1000 * level + index
 
 
-def measured(sides: dict[str, Side], n: int, rounds: int) -> dict[str, dict[str, float]]:
+def measure(sides: dict[str, Side], n: int, rounds: int) -> dict[str, dict[str, float]]:
     texts = [p["problem"] for p in problems("heldout", n * (rounds + 1))]
     encode = sides[VLLM].codec.encode_chat
     found: dict[str, list[Clock]] = {name: [] for name in sides}
     for number in range(rounds + 1):
-        turn = [texts[(number * n + i) % len(texts)] for i in range(n)]
-        prompts = [encode([Message(role="user", content=text)]) for text in turn]
+        chosen = [texts[(number * n + i) % len(texts)] for i in range(n)]
+        prompts = [encode([Message(role="user", content=text)]) for text in chosen]
         for name in sorted(sides, reverse=number % 2 == 1):
             clock = sides[name].draw(prompts, f"{n}-{number}")
             if number:  # the first one warms up
                 found[name].append(clock)
-    return {name: figures(clocks) for name, clocks in found.items()}
+    return {name: compute_medians(clocks) for name, clocks in found.items()}
 
 
-def with_overhead(table: dict[str, dict[str, dict[str, float]]]) -> None:
-    """Into each row of each n."""
+def add_overhead(table: dict[str, dict[str, dict[str, float]]]) -> None:
+    """Add `overhead` to each row of each n."""
     own = [rows[VLLM] for rows in table.values()]
     line = statistics.linear_regression(
         [row["sequences"] for row in own], [row["scheduler_us"] for row in own]
@@ -202,7 +206,7 @@ def with_overhead(table: dict[str, dict[str, dict[str, float]]]) -> None:
             row["overhead"] = round((row["scheduler_us"] - expected) / row["step_us"], 4)
 
 
-def figures(clocks: Sequence[Clock]) -> dict[str, float]:
+def compute_medians(clocks: Sequence[Clock]) -> dict[str, float]:
     """Medians over rounds."""
     return {
         "scheduler_us": round(statistics.median(1e6 * c.scheduler_s / c.steps for c in clocks), 1),
@@ -216,16 +220,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, nargs="+", default=[4, 16, 64])
     parser.add_argument("--rounds", type=int, default=9)
-    asked = parser.parse_args()
-    if len(set(asked.n)) < 2:
-        parser.error("--n: a line through vLLM's figures takes two sizes")
+    args = parser.parse_args()
+    if len(set(args.n)) < 2:
+        parser.error(
+            "give at least two sizes with --n: the overhead needs a line through vLLM's figures"
+        )
     compat.prepare_environment()
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
     sides = {name: Side(name) for name in (VLLM, EDGE, SPECULATING)}
     load = os.getloadavg()[0]
-    rows = {f"n = {n}": measured(sides, n, asked.rounds) for n in asked.n}
-    with_overhead(rows)
-    report(rounds=asked.rounds, levels=LEVELS, load=[load, os.getloadavg()[0]], **rows)
+    rows = {f"n = {n}": measure(sides, n, args.rounds) for n in args.n}
+    add_overhead(rows)
+    report(rounds=args.rounds, levels=LEVELS, load=[load, os.getloadavg()[0]], **rows)
 
 
 if __name__ == "__main__":

@@ -29,8 +29,8 @@ from typing import Any
 
 from flashedge.benchmark.ladder import ALL
 from flashedge.benchmark.live import parse_budget
-from flashedge.benchmark.live_run import LiveRun, compared
-from flashedge.benchmark.virtual_run import Setup, VirtualRun, run_rung
+from flashedge.benchmark.live_run import LiveRun, compare_runs
+from flashedge.benchmark.virtual_run import Setup, VirtualRun, simulate_run
 from flashedge.config import Config, load_config
 from flashedge.engine.platform import block_tokens
 from flashedge.engine.sim.trace import StepTrace, TraceRow
@@ -49,7 +49,7 @@ from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Problem, TokenIds
 from scripts.bench.daemon import DATA, report
 from scripts.bench.flashtts.kv_rig import drive_search, rig
-from scripts.bench.flashtts.ladder_real import digest, kept_in
+from scripts.bench.flashtts.ladder_real import digest_tree, kept_in
 from scripts.bench.flashtts.study import in_parallel
 
 ROOM_BYTES = 512 << 20  # of KV while the samples are drawn
@@ -150,7 +150,7 @@ def _climbed(
     assert kv_bytes is not None, "the ladder is climbed by sizes"
     here = replace(setup, kv_bytes=kv_bytes)
     spec = RunSpec(problem=trace.problem(row), pair="bundled", strategy=strategy, n=n, seed=row)
-    runs = [(rung.name, run_rung(rung, here, trace, row, spec)) for rung in ALL]
+    runs = [(rung.name, simulate_run(rung, here, trace, row, spec)) for rung in ALL]
     return [as_live(run, name, kv, n, row).to_json() for name, run in runs]
 
 
@@ -166,7 +166,7 @@ def as_live(run: VirtualRun, rung: str, kv: str, n: int, problem: int) -> LiveRu
         verify_s=run.verify_s,
         goodput=run.goodput,
         answer=None,
-        tree=digest(run.tree),
+        tree=digest_tree(run.tree),
         tree_tokens=run.tree.committed_tokens,
         reuse=run.verifier_cached_tokens / max(1, run.verifier_tokens),
         steps=len(run.tree.nodes) - 1,
@@ -214,7 +214,7 @@ def main() -> None:
     print(f"siblings with the same words: {agreeing:.1%} of all pairs", flush=True)
     setup = replace(setup, common=math.sqrt(agreeing))
     virtual = simulated(setup, trace, cells, asked.strategy)
-    rows = beside(compared(real, {}), compared(virtual, {}))
+    rows = beside(compare_runs(real, {}), compare_runs(virtual, {}))
     for row in rows:
         print(row, flush=True)
     errors = [abs(row[name]["error"]) for row in rows for name in COMPARED if row[name]["error"]]

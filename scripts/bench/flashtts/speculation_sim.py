@@ -32,7 +32,7 @@ from random import Random
 from statistics import mean
 
 from flashedge.answers.workers.mathematics import MathGrader
-from flashedge.benchmark.goodput import goodput
+from flashedge.benchmark.goodput import compute_goodput
 from flashedge.engine.sim.clock import run_virtual
 from flashedge.engine.sim.config import SimConfig
 from flashedge.engine.sim.model import SimModel
@@ -115,7 +115,7 @@ async def searched(trace: StepTrace, row: int, n: int, kv_tokens: int, way: Way)
         tree=tree,
         seconds=loop.time(),
         verifier_s=verifier.busy_s,
-        goodput=goodput([tree[node].path_tokens for node in done_s], done_s.values()),
+        goodput=compute_goodput([tree[node].path_tokens for node in done_s], done_s.values()),
         did=driver.speculation,
     )
 

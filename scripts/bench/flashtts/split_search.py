@@ -1,11 +1,11 @@
-"""How long the search for the best KV split takes.
+"""How long does the search for the best KV split take?
 
     python -m scripts.bench.flashtts.split_search
 
-The search looks at one batch for each number of rounds, about 2 √N an engine, each a call of the
-cost curve: so the time goes with √N and with what a call costs (roofline: a few multiplications;
-measured: a bisection). Median and 95th percentile over pairs, budgets and repeats, with offload
-looked at too, which costs next to nothing. The last line is JSON.
+The search tries one batch for each number of rounds, about 2 √N for each engine, and each try calls
+the cost curve. So its time grows with √N and with the cost of a call (roofline: a few
+multiplications; measured: a bisection). It prints the median and the 95th percentile over pairs,
+budgets and repeats. Offload is considered too, which costs next to nothing. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ BATCHES, CONTEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256), (0, 256, 1024, 4096)
 TOKENS = (16, 64, 256, 1024, 4096)
 
 
-def roofline(shape: ModelShape) -> CostCurve:
+def build_roofline(shape: ModelShape) -> CostCurve:
     return RooflineCurve(device=RTX_4090, shape=shape)
 
 
-def points(shape: ModelShape) -> CostCurve:
-    """The roofline, as a profiler would have measured it."""
-    curve = roofline(shape)
+def build_measured(shape: ModelShape) -> CostCurve:
+    """Build the curve that a profiler would have measured of the roofline."""
+    curve = build_roofline(shape)
     return interpolate_measurements(
         batches=BATCHES,
         contexts=CONTEXTS,
@@ -47,24 +47,24 @@ def points(shape: ModelShape) -> CostCurve:
     )
 
 
-def engine(shape: ModelShape, curve: CostCurve) -> EngineCost:
+def build_engine(shape: ModelShape, curve: CostCurve) -> EngineCost:
     return EngineCost(curve=curve, kv_bytes_per_token=shape.kv_bytes_per_token, block_tokens=16)
 
 
-def load(paths: int) -> Workload:
-    """In the middle of a beam search with four children each: 52 tokens a step, 400 so far."""
+def build_load(paths: int) -> Workload:
+    """The middle of a beam search with four children each: 52 tokens a step, 400 so far."""
     live = 100 + 300 * -(-paths // 4)
     return Workload(paths=paths, context_tokens=400, live_tokens=live, step_tokens=52)
 
 
-def searches_s(kind: str, paths: int) -> Iterator[float]:
-    make = {"roofline": roofline, "measured": points}[kind]
+def time_searches(kind: str, paths: int) -> Iterator[float]:
+    make = {"roofline": build_roofline, "measured": build_measured}[kind]
     for (generator, verifier), gib in product(PAIRS, BUDGETS_GIB):
-        engines = engine(generator, make(generator)), engine(verifier, make(verifier))
+        engines = build_engine(generator, make(generator)), build_engine(verifier, make(verifier))
         for _ in range(REPEATS):
             began = time.perf_counter()
             choose_split(
-                load(paths),
+                build_load(paths),
                 generator=engines[0],
                 verifier=engines[1],
                 kv_bytes=gib << 30,
@@ -77,7 +77,7 @@ def main() -> None:
     figures: dict[str, dict[str, list[float]]] = {}
     for kind in ("roofline", "measured"):
         for paths in WIDTHS:
-            took = sorted(searches_s(kind, paths))
+            took = sorted(time_searches(kind, paths))
             found = statistics.median(took) * 1e3, took[len(took) * 95 // 100] * 1e3
             print(f"{kind:9} N={paths:<4} median {found[0]:.3f} ms, p95 {found[1]:.3f} ms")
             figures.setdefault(kind, {})[f"n={paths}"] = [round(ms, 4) for ms in found]

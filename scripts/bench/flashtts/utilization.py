@@ -19,7 +19,7 @@ from typing import Any
 
 from flashedge.benchmark.ladder import RUNGS
 from flashedge.benchmark.simulate import Bench
-from flashedge.benchmark.virtual_run import run_rung
+from flashedge.benchmark.virtual_run import simulate_run
 from flashedge.engine.sim.sequence import Slice
 from flashedge.plots import draw_plot
 from flashedge.scheduling.costs.roofline import count_flops
@@ -52,7 +52,7 @@ def steps_of(bench: Bench, row: int, rung: int, flat: int | None) -> list[Step]:
         share = flops / took_s / setup.device.flops
         found.append(Step(engine, at_s, took_s, len(batch), share))
 
-    run_rung(RUNGS[rung], setup, bench.trace, row, bench.spec(row), on_step=note)
+    simulate_run(RUNGS[rung], setup, bench.trace, row, bench.spec(row), on_step=note)
     return found
 
 

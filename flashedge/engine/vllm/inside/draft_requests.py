@@ -1,8 +1,8 @@
-"""vLLM's requests as speculation uses them: one request serves a path's steps one after another.
+"""vLLM's requests as speculation uses them: one request serves several steps of a path in turn.
 
-The front end asks for each step under an id of its own. Where a step goes on from a draft, vLLM's
-request behind the draft goes on too, with its KV to the last token and its row in the batch; only
-what it is told to the front end as changes.
+The front end requests each step under an id of its own. Where a step adopts a draft, vLLM's request
+behind the draft goes on, with its KV up to the last token and its row in the batch. Only the id
+under which its outputs are reported changes.
 
 Checked with vLLM 0.32.0.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,71 +24,68 @@ from vllm.v1.request import Request, RequestStatus
 
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, BOUNDARY, DRAWN
 from flashedge.scheduling.speculation.drafts import Beam, Draft
-from flashedge.search.steps import BoundaryRule
 from flashedge.types import FinishReason, Sampling
 
-DRAFT_PRIORITY = 1 << 30  # who frees blocks for a smaller quota takes drafts first
+DRAFT_PRIORITY = 1 << 30  # a smaller quota takes blocks from drafts first
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Label:
-    """As what a request's outputs are told to the front end.
-
-    name: the front end's id of the step; drawn: tokens that the step began with; stats: told with
-    the first output.
-    """
+    """How the front end knows the step that a request serves."""
 
     name: str
-    drawn: int = 0
+    """The front end's id of the step."""
+    drafted: int = 0
+    """Tokens that the step adopted from a draft."""
     stats: PrefillStats | None = None
+    """Reported with the first output."""
 
     def put_on(self, output: EngineCoreOutput) -> None:
         output.request_id = self.name
-        if self.drawn:  # on each one: of outputs that the front end joins the last one's stands
-            output.kv_transfer_params = {DRAWN: self.drawn}
+        if self.drafted:  # on every output: the front end joins outputs and keeps the last one's
+            output.kv_transfer_params = {DRAWN: self.drafted}
         if self.stats is not None:
             output.prefill_stats, self.stats = self.stats, None
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Work:
-    """What one of vLLM's requests does now: a step that was asked for (label, beam), or a draft.
-
-    start: tokens that the request generated before this step; rows: log-probabilities of a draft's
-    tokens; finish: why the draft's step ended.
-    """
+class StepJob:
+    """What one of vLLM's requests does now: a requested step (`label`, `beam`), or a draft."""
 
     request: Request
     to_boundary: bool
     start: int = 0
+    """Tokens that the request generated before this step."""
     label: Label | None = None
     beam: Beam | None = None
     draft: Draft | None = None
     rows: list[LogprobsLists] = field(default_factory=list)
+    """Log-probabilities of the draft's tokens."""
     finish: FinishReason | None = None
+    """Why the draft's step ended."""
 
-    def ask(self, label: Label, beam: Beam) -> None:
-        """It is a step that was asked for from now on."""
+    def serve_step(self, label: Label, beam: Beam) -> None:
+        """From now on the request serves a requested step."""
         self.label, self.beam = label, beam
         self.draft, self.rows, self.finish = None, [], None
 
-    def go_ahead(self, draft: Draft) -> None:
-        """It is what follows its step from now on."""
+    def serve_draft(self, draft: Draft) -> None:
+        """From now on the request serves the draft that follows its step."""
         self.label, self.beam, self.draft = None, None, draft
         self.start = self.request.num_output_tokens
-        bound = draft.follow_up.granularity
-        self.aim(bound.max_tokens, to_boundary=not bound.to_end)
+        limit = draft.continuation.granularity
+        self.set_limit(limit.max_tokens, to_boundary=not limit.to_end)
         self.request.priority = DRAFT_PRIORITY
 
-    def aim(self, max_tokens: int, *, to_boundary: bool) -> None:
-        """The step may have so many tokens."""
+    def set_limit(self, max_tokens: int, *, to_boundary: bool) -> None:
+        """Let the current step have so many tokens."""
         self.request.max_tokens = self.start + max_tokens
         self.to_boundary = to_boundary
 
     @property
     def seed(self) -> int:
-        """Of the request's noise, whatever it does."""
-        return int(noise_args(self.request)["seed"])
+        """Seed of the request's noise. It stays the same for all steps that it serves."""
+        return int(read_noise_args(self.request)["seed"])
 
     @property
     def has_kv(self) -> bool:
@@ -99,33 +96,41 @@ class Work:
         return self.request.status == RequestStatus.RUNNING
 
 
-def noise_args(request: Request) -> dict[str, Any]:
-    """What `generator.edge_params` sent along; empty where it did not make the request."""
+# ---------------------------------------------------------------- reading requests
+
+
+def read_noise_args(request: Request) -> dict[str, Any]:
+    """What `generator.edge_params` put into the request. Empty for requests made elsewhere."""
     params = request.sampling_params
     return ((params.extra_args or {}).get(ARGS_KEY) or {}) if params else {}
 
 
-def sampling_of(args: dict[str, Any]) -> Sampling:
+def read_sampling(args: dict[str, Any]) -> Sampling:
     return Sampling(temperature=args["temperature"], top_p=args["top_p"], top_k=args["top_k"])
 
 
-def stop_ids(request: Request) -> frozenset[int]:
+def read_stop_ids(request: Request) -> frozenset[int]:
     """Tokens that end the answer."""
     params = request.sampling_params
     return frozenset({*params.stop_token_ids, params.eos_token_id})
 
 
-def ended(request: Request, max_model_len: int) -> FinishReason:
-    """Why a stopped request's step ended, as the generator tells it."""
+def read_finish(request: Request, max_model_len: int) -> FinishReason:
+    """Why a stopped request's step ended, as the generator reports it."""
     if request.status == RequestStatus.FINISHED_STOPPED:
         return FinishReason.BOUNDARY if request.stop_reason == BOUNDARY else FinishReason.STOP
     return FinishReason.LENGTH if request.num_tokens >= max_model_len else FinishReason.STEP_LIMIT
 
 
-def draft_request(draft: Draft, name: str, like: Request, max_model_len: int) -> Request:
-    """A request for what `draft` is, with the noise that the step itself would have. like: any
-    request of the generator's."""
-    bound = draft.follow_up.granularity
+# ---------------------------------------------------------------- making requests and outputs
+
+
+def make_draft_request(draft: Draft, name: str, like: Request, max_model_len: int) -> Request:
+    """A request that draws a draft, with the noise that the child's own request would have.
+
+    like: any request of the generator's, whose other parameters are copied.
+    """
+    limit = draft.continuation.granularity
     params = copy.copy(like.sampling_params)
     params.extra_args = {
         ARGS_KEY: {
@@ -135,7 +140,7 @@ def draft_request(draft: Draft, name: str, like: Request, max_model_len: int) ->
             "top_p": draft.sampling.top_p,
         }
     }
-    params.max_tokens = min(bound.max_tokens, max_model_len - len(draft.path))
+    params.max_tokens = min(limit.max_tokens, max_model_len - len(draft.path))
     return Request(
         request_id=name,
         prompt_token_ids=list(draft.path),
@@ -148,31 +153,6 @@ def draft_request(draft: Draft, name: str, like: Request, max_model_len: int) ->
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepEnd:
-    """By what a step ends. room: tokens that fit into the context behind its path."""
-
-    max_tokens: int
-    room: int
-    rule: BoundaryRule | None
-    stop_ids: Collection[int]
-
-    def of(self, token_ids: Sequence[int]) -> tuple[int, FinishReason | None]:
-        """How many of the tokens the step takes, and why it ends with the last one if it does."""
-        previous = None
-        for count, token in enumerate(token_ids, 1):
-            if self.rule is not None and self.rule.ends_step(previous, token):
-                return count, FinishReason.BOUNDARY
-            if token in self.stop_ids:
-                return count, FinishReason.STOP
-            if count == self.room:
-                return count, FinishReason.LENGTH
-            if count == self.max_tokens:
-                return count, FinishReason.STEP_LIMIT
-            previous = token
-        return len(token_ids), None
-
-
 _VLLM_FINISH = {
     FinishReason.BOUNDARY: VllmFinish.STOP,
     FinishReason.STOP: VllmFinish.STOP,
@@ -181,10 +161,10 @@ _VLLM_FINISH = {
 }
 
 
-def replay(
+def make_replay_output(
     token_ids: Sequence[int], rows: Sequence[LogprobsLists], finish: FinishReason | None
 ) -> EngineCoreOutput:
-    """Tokens drawn ahead, as the output that the front end would have got for them; no label."""
+    """A draft's tokens as the one output that the front end gets for them. It has no label yet."""
     return EngineCoreOutput(
         request_id="",
         new_token_ids=list(token_ids),
@@ -198,8 +178,8 @@ def replay(
     )
 
 
-def reused(request: Request, prompt_tokens: int) -> PrefillStats:
-    """Stats of a step of which `request` holds KV already."""
+def make_reuse_stats(request: Request, prompt_tokens: int) -> PrefillStats:
+    """Stats of a step that adopts the KV which `request` holds."""
     stats, cached = PrefillStats(), min(request.num_computed_tokens, prompt_tokens)
     stats.set(prompt_tokens, num_local_cached_tokens=cached, num_external_cached_tokens=0)
     return stats

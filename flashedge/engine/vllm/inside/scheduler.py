@@ -36,7 +36,7 @@ class EdgeScheduler(SpeculativeScheduler):
     def _update_request_with_output(
         self, request: Request, new_token_ids: list[int], is_stale: bool = False
     ) -> tuple[list[int], bool]:
-        start, to_boundary = self.step_of(request)
+        start, to_boundary = self.locate_step(request)
         if self._rule is None or not to_boundary:
             return super()._update_request_with_output(request, new_token_ids, is_stale)
         kept: list[int] = []

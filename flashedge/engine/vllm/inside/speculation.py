@@ -1,9 +1,8 @@
-"""Speculative beam extension inside vLLM's scheduler: the draft board's decisions, carried out.
+"""Speculation inside vLLM's scheduler: carries out what the draft board plans.
 
-A beam that ends its step keeps its request, which from then on is the draft of child 0: held (it
-has its KV and takes no place) or in the batch. Other children get requests of their own from the
-boundary on. The request that asks for a step that was drawn ahead never comes to vLLM: the draft's
-own goes on under its name. Which drafts run is `scheduling.draft_board`'s to say.
+A beam that ends its step keeps its request, which becomes the draft of child 0. Drafts of other
+children get requests of their own, from the boundary on. The front end's request for a drafted step
+never reaches vLLM: the draft's own request goes on under its name.
 
 Ref: arXiv 2509.00195 §4.1, ADR 8. Checked with vLLM 0.32.0.
 """
@@ -16,35 +15,34 @@ from typing import Any
 
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
-from vllm.v1.engine.core import EngineCore
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
+from flashedge.engine.vllm.inside import speculation_calls  # noqa: F401  registers its calls
 from flashedge.engine.vllm.inside.draft_requests import (
     Label,
-    StepEnd,
-    Work,
-    draft_request,
-    ended,
-    noise_args,
-    replay,
-    reused,
-    sampling_of,
-    stop_ids,
+    StepJob,
+    make_draft_request,
+    make_replay_output,
+    make_reuse_stats,
+    read_finish,
+    read_noise_args,
+    read_sampling,
+    read_stop_ids,
 )
-from flashedge.engine.vllm.inside.held_requests import HoldingScheduler
 from flashedge.engine.vllm.inside.keys import ARGS_KEY
-from flashedge.engine.vllm.speculator import follow_up_of
+from flashedge.engine.vllm.inside.paused_requests import PausingScheduler
+from flashedge.engine.vllm.speculator import unpack_continuation
 from flashedge.scheduling.speculation.draft_board import DraftBoard
 from flashedge.scheduling.speculation.drafts import Beam, Draft
 from flashedge.scheduling.speculation.slots import BatchView
+from flashedge.search.step_end import StepEnd
 from flashedge.search.steps import BoundaryRule
 from flashedge.types import FinishReason
 
 
-class SpeculativeScheduler(HoldingScheduler):
-    """Goes on past the end of steps that say what follows them (`follow_up` among their
-    parameters). Requests without one are vLLM's alone."""
+class SpeculativeScheduler(PausingScheduler):
+    """Drafts what follows the requests that name a continuation. Other requests are vLLM's."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -53,71 +51,71 @@ class SpeculativeScheduler(HoldingScheduler):
         self._rule = BoundaryRule.from_json(rule) if rule else None
         self._flat_batch = 0  # see `BatchView`
         self._board = DraftBoard()
-        self._asked: dict[str, Work] = {}  # steps that were asked for, by the front end's id
+        self._requested: dict[str, StepJob] = {}  # by the front end's id of the step
         self._replays: list[tuple[int, EngineCoreOutput]] = []  # by client, for the next outputs
         self._draft_ids = count()
         self._like: Request | None = None
 
-    # ------------------------------------------------------------ requests come and go
+    # ------------------------------------------------------------ requests arrive and leave
 
     def add_request(self, request: Request) -> None:
-        args = noise_args(request)
-        if not args.get("follow_up"):
+        args = read_noise_args(request)
+        if not args.get("continuation"):
             super().add_request(request)
             return
         self._like = request
-        follow_up, sampling = follow_up_of(args["follow_up"]), sampling_of(args)
+        continuation, sampling = unpack_continuation(args["continuation"]), read_sampling(args)
         path = tuple(request.prompt_token_ids)
-        draft = self._board.adopt(follow_up, path, args["seed"], sampling)
-        beam = self._board.begin(follow_up, sampling)
-        work = None if draft is None else self._drafting.pop(draft, None)
-        if work is not None:
-            self._take_over(work, request, beam)
+        draft = self._board.adopt(continuation, path, args["seed"], sampling)
+        beam = self._board.add_beam(continuation, sampling)
+        job = None if draft is None else self._draft_jobs.pop(draft, None)
+        if job is not None:
+            self._adopt(job, request, beam)
             return
-        work = self._works[request.request_id] = Work(
-            request=request, to_boundary=args["to_boundary"]
-        )
-        work.ask(Label(name=request.request_id), beam)
-        self._asked[request.request_id] = work
+        job = StepJob(request=request, to_boundary=args["to_boundary"])
+        job.serve_step(Label(name=request.request_id), beam)
+        self._jobs[request.request_id] = self._requested[request.request_id] = job
         super().add_request(request)
 
-    def _take_over(self, work: Work, asked: Request, beam: Beam) -> None:
-        """A draft's request goes on as the step that is asked for, by that step's own rules."""
-        assert work.draft is not None, "it was in _drafting"
-        drawn, rows, request = work.draft.token_ids, work.rows, work.request
-        to_boundary = noise_args(asked)["to_boundary"]
+    def _adopt(self, job: StepJob, requested: Request, beam: Beam) -> None:
+        """Let a draft's request go on as the requested step, within that step's own limits."""
+        assert job.draft is not None, "it was in _draft_jobs"
+        drawn, rows, request = job.draft.token_ids, job.rows, job.request
+        to_boundary = read_noise_args(requested)["to_boundary"]
         end = StepEnd(
-            max_tokens=asked.max_tokens,
-            room=self.max_model_len - asked.num_prompt_tokens,
-            rule=self._rule if to_boundary else None,
-            stop_ids=stop_ids(asked),
+            max_tokens=requested.max_tokens,
+            room=self.max_model_len - requested.num_prompt_tokens,
+            boundary=self._rule if to_boundary else None,
+            stop_ids=read_stop_ids(requested),
         )
-        taken, finish = end.of(drawn)
+        used, finish = end.cut(drawn)
         label = Label(
-            name=asked.request_id, drawn=taken, stats=reused(request, asked.num_prompt_tokens)
+            name=requested.request_id,
+            drafted=used,
+            stats=make_reuse_stats(request, requested.num_prompt_tokens),
         )
-        work.ask(label, beam)
-        self._asked[label.name] = work
-        if taken:
+        job.serve_step(label, beam)
+        self._requested[label.name] = job
+        if used:
             self.counters["kept_steps"] += 1
-            self.counters["kept_tokens"] += taken
-            output = replay(drawn[:taken], rows[:taken], finish)
+            self.counters["kept_tokens"] += used
+            output = make_replay_output(drawn[:used], rows[:used], finish)
             label.put_on(output)
-            self._replays.append((asked.client_index, output))
+            self._replays.append((requested.client_index, output))
         if finish is None:
-            request.priority, request.arrival_time = asked.priority, asked.arrival_time
-            work.aim(asked.max_tokens, to_boundary=to_boundary)
-            self._go_on(request)
+            request.priority, request.arrival_time = requested.priority, requested.arrival_time
+            job.set_limit(requested.max_tokens, to_boundary=to_boundary)
+            self._promote(request)
             return
-        path = (*asked.prompt_token_ids, *drawn[:taken])
-        if self._finished(work, path, finish) and taken == len(drawn):
-            if work.is_running:
-                self._hold(request)
-        else:  # nothing follows, or its KV holds tokens that the step may not have
-            self._drop([work])
+        path = (*requested.prompt_token_ids, *drawn[:used])
+        if self._finish_step(job, path, finish) and used == len(drawn):
+            if job.is_running:
+                self._pause(request)
+        else:  # nothing follows, or its KV holds tokens beyond the step
+            self._drop([job])
 
-    def _go_on(self, request: Request) -> None:
-        """As a standard request: before the drafts that run, or waiting for its turn."""
+    def _promote(self, request: Request) -> None:
+        """Make a draft's request a standard one: it runs before drafts, or waits for its turn."""
         if request.status != RequestStatus.RUNNING:
             self._enqueue_waiting_request(request)
             return
@@ -128,75 +126,78 @@ class SpeculativeScheduler(HoldingScheduler):
     def finish_requests(
         self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus
     ) -> list[Request]:
-        """Cancels what the front end knows by these ids: another of vLLM's requests it may be, or
-        one that does something else by now and is left alone."""
+        """Cancel the steps that the front end knows by these ids.
+
+        The request behind a step may have another id. If it serves something else by now, it is
+        left alone.
+        """
         if request_ids is None:
             self._board.clear()
-            for table in (self._works, self._asked, self._drafting):
+            for table in (self._jobs, self._requested, self._draft_jobs):
                 table.clear()
             return super().finish_requests(None, finished_status)
         names = {request_ids} if isinstance(request_ids, str) else set(request_ids)
-        found = [self._withdrawn(name) for name in names]
+        found = [self._cancel_step(name) for name in names]
         return super().finish_requests([own for own in found if own], finished_status)
 
-    def _withdrawn(self, name: str) -> str | None:
-        """vLLM's id of what the front end calls `name`."""
-        work = self._asked.pop(name, None)
-        if work is None:
-            return None if name in self._works else name
-        assert work.beam is not None, "it was asked for"
-        self._board.withdraw(work.beam)
-        del self._works[work.request.request_id]
-        return work.request.request_id
+    def _cancel_step(self, name: str) -> str | None:
+        """Forget the step. Returns the id of vLLM's request, None if that is to be left alone."""
+        job = self._requested.pop(name, None)
+        if job is None:
+            return None if name in self._jobs else name
+        assert job.beam is not None, "it was requested"
+        self._board.cancel_beam(job.beam)
+        del self._jobs[job.request.request_id]
+        return job.request.request_id
 
     # ------------------------------------------------------------ the end of a step
 
     def _handle_stopped_request(self, request: Request) -> bool:
-        work = self._works.get(request.request_id)
-        if work is None:
+        job = self._jobs.get(request.request_id)
+        if job is None:
             return super()._handle_stopped_request(request)
-        status, finish = request.status, ended(request, self.max_model_len)
-        request.status = RequestStatus.PREEMPTED  # held
-        if work.draft is not None:
-            work.finish = finish  # `_note` tells the board
-        elif not self._finished(work, tuple(request.all_token_ids), finish):
-            del self._works[request.request_id]
+        status, finish = request.status, read_finish(request, self.max_model_len)
+        request.status = RequestStatus.PREEMPTED  # paused
+        if job.draft is not None:
+            job.finish = finish  # `_record_token` reports it to the board
+        elif not self._finish_step(job, tuple(request.all_token_ids), finish):
+            del self._jobs[request.request_id]
             request.status = status
             return True
         return False
 
-    def _finished(self, work: Work, path: tuple[int, ...], finish: FinishReason) -> bool:
-        """The step is done. Whether its request is the draft of what follows from now on."""
-        assert work.beam is not None, "it was asked for"
-        assert work.label is not None, "it was asked for"
-        del self._asked[work.label.name]
-        full = len(path) >= self.max_model_len
-        draft = self._board.finish(work.beam, path, FinishReason.LENGTH if full else finish)
-        if draft is None or draft.seed != work.seed:
+    def _finish_step(self, job: StepJob, path: tuple[int, ...], finish: FinishReason) -> bool:
+        """The requested step has ended. True if its request serves a draft from now on."""
+        assert job.beam is not None, "it was requested"
+        assert job.label is not None, "it was requested"
+        del self._requested[job.label.name]
+        is_full = len(path) >= self.max_model_len
+        draft = self._board.finish_beam(job.beam, path, ends_path=finish.ends_path or is_full)
+        if draft is None or draft.seed != job.seed:
             return False
-        work.go_ahead(draft)
-        self._drafting[draft] = work
+        job.serve_draft(draft)
+        self._draft_jobs[draft] = job
         return True
 
     # ------------------------------------------------------------ the engine's steps
 
     def schedule(self, *args: Any, **kwargs: Any) -> Any:
-        if not self._works:
+        if not self._jobs:
             return super().schedule(*args, **kwargs)
-        queued = self._plan()
+        queued = self._schedule_drafts()
         output = super().schedule(*args, **kwargs)
         for draft in queued:
-            work = self._drafting[draft]
-            if not work.is_running:  # there was no room after all
-                self._unqueue(work.request)
-                self._board.stopped(draft)
+            job = self._draft_jobs[draft]
+            if not job.is_running:  # there was no room after all
+                self._unqueue(job.request)
+                self._board.pause(draft)
         return output
 
-    def _plan(self) -> tuple[Draft, ...]:
-        """Take drafts out of the batch, and queue those that are to come into it."""
+    def _schedule_drafts(self) -> tuple[Draft, ...]:
+        """Pause drafts and queue others, as the board plans. Returns the queued ones."""
         for draft in self._board.running:
-            if not self._drafting[draft].is_running:
-                self._board.stopped(draft)  # memory was short
+            if not self._draft_jobs[draft].is_running:
+                self._board.pause(draft)  # memory was short
         plan = self._board.plan(
             BatchView(
                 running=len(self.running) - len(self._board.running),
@@ -206,64 +207,65 @@ class SpeculativeScheduler(HoldingScheduler):
                 flat_batch=self._flat_batch,
             )
         )
-        for draft in plan.hold:
-            self._hold(self._drafting[draft].request)
+        for draft in plan.pause:
+            self._pause(self._draft_jobs[draft].request)
         for draft in plan.run:
-            self._enqueue_waiting_request(self._request_of(draft))
-        self.counters["stopped"] += len(plan.hold)
+            self._enqueue_waiting_request(self._get_request(draft))
+        self.counters["paused"] += len(plan.pause)
         return plan.run
 
-    def _request_of(self, draft: Draft) -> Request:
-        work = self._drafting.get(draft)
-        if work is None:
+    def _get_request(self, draft: Draft) -> Request:
+        """The draft's request, created if it has none yet."""
+        job = self._draft_jobs.get(draft)
+        if job is None:
             assert self._like is not None, "drafts follow requests"
             name = f"draft-{next(self._draft_ids)}"
-            request = draft_request(draft, name, self._like, self.max_model_len)
+            request = make_draft_request(draft, name, self._like, self.max_model_len)
             self.requests[name] = request
-            work = self._works[name] = self._drafting[draft] = Work(
-                request=request, to_boundary=True
-            )
-            work.go_ahead(draft)
-        return work.request
+            job = StepJob(request=request, to_boundary=True)
+            self._jobs[name] = self._draft_jobs[draft] = job
+            job.serve_draft(draft)
+        return job.request
 
     def update_from_output(
         self, scheduled: SchedulerOutput, ran: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
-        if not (self._works or self._replays):
+        if not (self._jobs or self._replays):
             return super().update_from_output(scheduled, ran)
-        found = (self._works.get(name) for name in scheduled.num_scheduled_tokens)
-        works = {work.request.request_id: (work, work.label) for work in found if work}
-        outputs = super().update_from_output(scheduled, ran)  # may change what they do
+        found = (self._jobs.get(name) for name in scheduled.num_scheduled_tokens)
+        jobs = {job.request.request_id: (job, job.label) for job in found if job}
+        outputs = super().update_from_output(scheduled, ran)  # may change what they serve
         for of_client in outputs.values():
-            of_client.outputs = list(self._sorted_out(of_client.outputs, works))
+            of_client.outputs = list(self._route_outputs(of_client.outputs, jobs))
         replays, self._replays = self._replays, []
         for client, output in reversed(replays):
             outputs.setdefault(client, EngineCoreOutputs()).outputs.insert(0, output)
         return outputs
 
-    def _sorted_out(
+    def _route_outputs(
         self,
         outputs: Iterable[EngineCoreOutput],
-        works: Mapping[str, tuple[Work, Label | None]],
+        jobs: Mapping[str, tuple[StepJob, Label | None]],
     ) -> Iterator[EngineCoreOutput]:
-        """Those that the front end waits for, as it knows them; those of drafts are kept here."""
+        """Yield the outputs of requested steps, labelled for the front end. Record the others:
+        they are tokens of drafts."""
         for output in outputs:
-            work, label = works.get(output.request_id, (None, None))
-            if work is not None:
-                work.request.stop_reason = None
+            job, label = jobs.get(output.request_id, (None, None))
+            if job is not None:
+                job.request.stop_reason = None
             if label is not None:
                 label.put_on(output)
-            if work is None or label is not None:
+            if job is None or label is not None:
                 yield output
             else:
-                self._note(work, output)
+                self._record_token(job, output)
 
-    def _note(self, work: Work, output: EngineCoreOutput) -> None:
-        assert work.draft is not None, "it has no label"
-        work.rows.append(output.new_logprobs)
+    def _record_token(self, job: StepJob, output: EngineCoreOutput) -> None:
+        assert job.draft is not None, "it has no label"
+        job.rows.append(output.new_logprobs)
         (token,) = output.new_token_ids
         logprob = float(output.new_logprobs.logprobs[0][0])
-        self._board.drawn(work.draft, token, logprob, work.finish)
+        self._board.append(job.draft, token, logprob, job.finish)
         self.counters["drawn_tokens"] += 1
 
     def has_requests(self) -> bool:
@@ -271,44 +273,22 @@ class SpeculativeScheduler(HoldingScheduler):
 
     # ------------------------------------------------------------ engine.base.Speculator
 
-    def whole_drafts(self, run: str) -> list[tuple[int, list[int]]]:
-        return [(draft.seed, draft.token_ids) for draft in self._board.whole(run)]
+    def list_complete_drafts(self, run: str) -> list[tuple[int, list[int]]]:
+        """(seed, token ids) of the run's complete drafts."""
+        return [(draft.seed, draft.token_ids) for draft in self._board.list_complete(run)]
 
-    def keep_drafts(self, run: str, level: int, seeds: Collection[int], flat_batch: int) -> int:
-        """Returns the tokens drawn for the run so far. flat_batch: from now on, see `BatchView`."""
+    def drop_unused_drafts(
+        self, run: str, level: int, seeds: Collection[int], flat_batch: int
+    ) -> int:
+        """Returns the draft tokens drawn for the run so far. flat_batch: used from now on."""
         self._flat_batch = flat_batch
-        self._discard(self._board.keep(run, level, frozenset(seeds)))
-        return self._board.tokens_drawn(run)
+        self._drop_drafts(self._board.drop_unused(run, level, frozenset(seeds)))
+        return self._board.count_drawn(run)
 
-    def end_drafts(self, run: str) -> int:
-        drawn = self._board.tokens_drawn(run)
-        self._discard(self._board.end(run))
+    def end_run(self, run: str) -> int:
+        drawn = self._board.count_drawn(run)
+        self._drop_drafts(self._board.end_run(run))
         return drawn
 
-    def _discard(self, drafts: Iterable[Draft]) -> None:
-        self._drop([self._drafting[draft] for draft in drafts if draft in self._drafting])
-
-
-# What `control` does for the quota: reached by `call_utility_async("flashedge_…")` between steps.
-
-
-def _whole_drafts(self: EngineCore, run: str) -> list[tuple[int, list[int]]]:
-    return self.scheduler.whole_drafts(run)
-
-
-def _keep_drafts(self: EngineCore, run: str, level: int, seeds: list[int], flat_batch: int) -> int:
-    return self.scheduler.keep_drafts(run, level, seeds, flat_batch)
-
-
-def _end_drafts(self: EngineCore, run: str) -> int:
-    return self.scheduler.end_drafts(run)
-
-
-def _speculation(self: EngineCore) -> dict[str, int]:
-    return self.scheduler.counters
-
-
-EngineCore.flashedge_whole_drafts = _whole_drafts  # type: ignore[attr-defined]
-EngineCore.flashedge_keep_drafts = _keep_drafts  # type: ignore[attr-defined]
-EngineCore.flashedge_end_drafts = _end_drafts  # type: ignore[attr-defined]
-EngineCore.flashedge_speculation = _speculation  # type: ignore[attr-defined]
+    def _drop_drafts(self, drafts: Iterable[Draft]) -> None:
+        self._drop([self._draft_jobs[draft] for draft in drafts if draft in self._draft_jobs])

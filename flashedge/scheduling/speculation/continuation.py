@@ -1,0 +1,22 @@
+"""What comes next if a step is kept. The search knows it before the step is generated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flashedge.types import Granularity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Continuation:
+    """The children that a step will have if the search keeps it."""
+
+    run: str
+    level: int
+    """Number of the step's level within the run. The beams of a level wait for each other."""
+    seeds: tuple[int, ...]
+    """Seeds of the children, in order. Empty when nothing can follow the step."""
+    granularity: Granularity
+    """Granularity of the children. Its `max_tokens` is an upper bound."""
+    max_drafts: int
+    """How many of the children may be drafted: M_i in the paper."""
