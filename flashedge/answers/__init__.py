@@ -1,1 +1,1 @@
-"""Whether two answers are equal: by spelling, number, words, mathematics or meaning."""
+"""Whether two answers are equal. Start at `equality`."""

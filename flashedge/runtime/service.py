@@ -12,7 +12,7 @@ from contextlib import aclosing
 from typing import Any
 
 from flashedge.answers.equality import TextGroups, WordGroups
-from flashedge.answers.workers.embedding_groups import embedding_groups
+from flashedge.answers.workers.embedding_groups import build_embedding_groups
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import Config
 from flashedge.engine.base import EngineView
@@ -290,7 +290,7 @@ def build(config: Config) -> Service:
     from flashedge.engine.vllm.pair import VllmPair
 
     pair = find_pair(config.pair, config)
-    texts = embedding_groups(config)
+    texts = build_embedding_groups(config)
     store = RunStore(config.state_dir / "runs.sqlite")
     engines = VllmPair(pair, config, choose_start_split(pair, config))
     return Service(config, pair, engines, store, MathGrader(), texts)

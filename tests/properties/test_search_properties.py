@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pickle
 import sys
+from fractions import Fraction
 from pathlib import Path
 from random import Random
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from flashedge.answers.equality import decide_equal
 from flashedge.answers.extraction import extract_answer
+from flashedge.answers.numbers import parse_number
 from flashedge.answers.spelling import normalize
 from flashedge.search.answer_choice import count_votes
 from flashedge.search.base import Expand, Score
@@ -28,7 +30,7 @@ from search_rig import Run, World, drive
 S = NodeStatus
 PIECES = ["a", "b", " ", "\n", "\n\n", ".\n", "\nc", "\n\n\n", "d\n\ne", ""]
 COMMANDS = ("frac", "text{", "left", "right", "circ", ",", "sqrt", "boxed{", "(", "$")
-WORDS = ("cm", "1/2", "000", "yes", " apples")
+WORDS = ("cm", "1/2", "000", "yes", " apples", "2 1/3", "\\frac{1}{2}")
 MATHS = st.lists(
     st.sampled_from([*"0512.,-+{}$x=()^\\% \n", *WORDS, *(f"\\{c}" for c in COMMANDS)]),
     max_size=10,
@@ -181,6 +183,24 @@ def test_normalize_is_idempotent_and_total(text: str) -> None:
     assert normalize(form) == form
     assert decide_equal(text, form) is True
     extract_answer(text)
+
+
+@given(
+    whole=st.integers(0, 10**6),
+    part=st.tuples(st.integers(1, 99), st.integers(1, 99)).map(sorted),
+    sign=st.sampled_from(["", "-"]),
+    form=st.sampled_from(
+        ["{w} {a}/{b}", "{w}\\frac{{{a}}}{{{b}}}", "{w} \\dfrac{{{a}}}{{{b}}} cm"]
+    ),
+)
+def test_a_mixed_number_has_the_value_of_its_sum(
+    whole: int, part: list[int], sign: str, form: str
+) -> None:
+    assume(part[0] < part[1])
+    text = sign + form.format(w=whole, a=part[0], b=part[1])
+    value = whole + Fraction(part[0], part[1])
+    assert parse_number(normalize(text)) == (-value if sign else value)
+    assert normalize(normalize(text)) == normalize(text)
 
 
 @given(MATHS, st.text(max_size=20))

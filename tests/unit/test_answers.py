@@ -1,4 +1,4 @@
-r"""Finding, spelling and counting answers."""
+"""Finding, normalizing and counting answers; names of strategies."""
 
 from __future__ import annotations
 
@@ -116,12 +116,59 @@ def test_decide_equal(a: str, b: str, equal: bool | None) -> None:
     assert decide_equal(b, a) is equal
 
 
-def test_plain_number_never_meets_pythons_digit_limit() -> None:
+SAME = [
+    "12 \\frac{3}{5}",
+    "12\\frac{3}{5}",
+    "12\\tfrac35",
+    "12 3/5",
+    "12.6",
+    "63/5",
+    "12 3/5 hours",
+]
+
+
+@pytest.mark.parametrize("a", SAME)
+@pytest.mark.parametrize("b", SAME)
+def test_mixed_numbers_are_numbers(a: str, b: str) -> None:
+    assert decide_equal(a, b) is True
+
+
+@pytest.mark.parametrize(
+    ("mixed", "value"),
+    [
+        ("-1\\frac{1}{2}", "-1.5"),
+        ("- 1 1/2", "-1.5"),
+        ("−2 \\frac34", "-2.75"),
+        ("$3\\,\\dfrac{1}{4}$", "13/4"),
+        ("x = 1\\frac{1}{2}", "3/2"),
+        ("1,234\\frac{1}{2}", "1234.5"),
+        ("5\\frac{1}{2}\\text{ feet}", "5.5"),
+        ("(1\\frac{1}{2}, 2)", "(3/2,2)"),
+    ],
+)
+def test_the_value_of_a_mixed_number(mixed: str, value: str) -> None:
+    assert decide_equal(mixed, value) is True
+    assert decide_equal(value, mixed) is True
+
+
+@pytest.mark.parametrize(
+    "product",
+    ["12\\frac{3}{5}x", "2\\frac{5}{3}", "x^2\\frac{1}{2}", "3-2\\frac{1}{2}", "2\\frac{1}{2}\\pi"],
+)
+def test_what_may_be_a_product_is_no_mixed_number(product: str) -> None:
+    assert normalize(product) == product
+
+
+def test_a_mixed_number_is_not_a_product() -> None:
+    assert decide_equal("12\\frac{3}{5}", "36/5") is False
+
+
+def test_parse_number_never_meets_pythons_digit_limit() -> None:
     assert parse_number("9" * 5000) is None
     assert decide_equal("9" * 5000, "8" * 5000) is None
 
 
-def test_votes() -> None:
+def test_count_votes() -> None:
     ballots = [("7", 0.2), (None, 0.9), ("8", 0.5), ("7", 0.2)]
     seven, eight = Vote(answer="7", weight=0.4, count=2), Vote(answer="8", weight=0.5, count=1)
     assert count_votes(ballots) == (eight, seven)
@@ -135,7 +182,7 @@ def test_votes_settle_ties_by_the_other_measure_then_by_order() -> None:
     assert [v.answer for v in count_votes([("b", 0.3), ("a", 0.3)])] == ["b", "a"]
 
 
-def test_strategies_by_name() -> None:
+def test_strategies_are_found_by_name() -> None:
     assert parse_strategy("beam-16") == ("beam", 16)
     assert parse_strategy("beam") == ("beam", None)
     assert parse_strategy("best_of_n-4") == parse_strategy("best-of-n-4") == ("best_of_n", 4)

@@ -20,8 +20,8 @@ from transformers import AutoTokenizer, BertModel
 
 from flashedge.answers.workers import embedding_groups as module
 from flashedge.answers.workers.embedding import Embedder
-from flashedge.answers.workers.embedding_groups import EmbeddingGroups, embedding_groups
-from flashedge.answers.workers.embedding_worker import groups
+from flashedge.answers.workers.embedding_groups import EmbeddingGroups, build_embedding_groups
+from flashedge.answers.workers.embedding_worker import group_texts
 from flashedge.answers.workers.line_worker import package_parent
 from flashedge.config import load_config
 from flashedge.errors import CheckpointError, ConfigError
@@ -60,19 +60,19 @@ def test_a_vector_is_the_mean_over_tokens_of_length_one(folder: Path, embedder: 
     with torch.inference_mode():
         mean = model.eval()(**encoded).last_hidden_state.double().mean(1)
     expected = torch.nn.functional.normalize(mean)
-    assert torch.allclose(embedder.vectors(["red green it"]), expected, atol=1e-6)
+    assert torch.allclose(embedder.embed(["red green it"]), expected, atol=1e-6)
 
 
 def test_a_vector_is_a_function_of_its_text_alone(folder: Path, embedder: Embedder) -> None:
-    whole = Embedder(folder).vectors(TEXTS)
+    whole = Embedder(folder).embed(TEXTS)
     for i in (0, 7, len(TEXTS) - 1):
-        assert torch.equal(Embedder(folder).vectors([TEXTS[i]])[0], whole[i])
-    assert torch.equal(embedder.vectors(TEXTS[::-1]), whole.flip(0))
+        assert torch.equal(Embedder(folder).embed([TEXTS[i]])[0], whole[i])
+    assert torch.equal(embedder.embed(TEXTS[::-1]), whole.flip(0))
 
 
 def test_text_past_the_models_limit_is_not_read(embedder: Embedder) -> None:
     read = "a " * (MAX_TOKENS - 2)  # and the two special tokens
-    shorter, whole, longer = embedder.vectors([read[2:], read, read + "blue days"])
+    shorter, whole, longer = embedder.embed([read[2:], read, read + "blue days"])
     assert torch.equal(whole, longer)
     assert not torch.equal(shorter, whole)
 
@@ -82,7 +82,7 @@ def test_text_past_the_models_limit_is_not_read(embedder: Embedder) -> None:
 
 def test_groups_have_the_threshold_between_any_two(embedder: Embedder) -> None:
     texts = sorted(TEXTS)
-    homes = groups(embedder, texts, 0.97)
+    homes = group_texts(embedder, texts, 0.97)
     cosines = embedder.cosines(texts)
     assert 1 < len(set(homes)) < len(texts)
     for i, home in enumerate(homes):
@@ -91,7 +91,7 @@ def test_groups_have_the_threshold_between_any_two(embedder: Embedder) -> None:
 
 def test_other_numbers_are_other_answers(embedder: Embedder) -> None:
     texts = ["it takes 3 days", "it takes four days", "it takes three days"]
-    assert groups(embedder, texts, -1.0) == (0, 1, 0)
+    assert group_texts(embedder, texts, -1.0) == (0, 1, 0)
 
 
 @pytest.mark.asyncio(loop_scope="module")
@@ -156,7 +156,7 @@ async def test_without_a_worker_words_decide(
     texts = ["Sort the list and scan it.", "First sort the list and scan it.", "Use a set."]
     with caplog.at_level(logging.WARNING):
         assert await made.group(texts) == (texts[0], texts[0], texts[2])
-    assert module.INSTEAD in caplog.text
+    assert module.FALLBACK in caplog.text
 
 
 def test_a_worker_over_a_wrong_folder_says_so(tmp_path: Path) -> None:
@@ -190,15 +190,15 @@ def test_the_daemons_side_imports_no_torch() -> None:
 
 def test_nothing_is_set_up_unless_asked_for(tmp_path: Path, folder: Path) -> None:
     home = {"FLASHEDGE_HOME": str(tmp_path)}
-    assert embedding_groups(load_config(environ=home)) is None
+    assert build_embedding_groups(load_config(environ=home)) is None
     named = {**home, "FLASHEDGE_CLUSTERS_MODEL": str(folder)}
-    assert isinstance(embedding_groups(load_config(environ=named)), EmbeddingGroups)
+    assert isinstance(build_embedding_groups(load_config(environ=named)), EmbeddingGroups)
 
 
 @pytest.mark.parametrize(
     ("model", "said", "hint"),
     [
-        ("/nowhere/model", "there is no model folder /nowhere/model", module.MEND),
+        ("/nowhere/model", "there is no model folder /nowhere/model", module.MODEL_HINT),
         (HUB_NAME, f"{HUB_NAME} is not on this machine", f"flashedge models pull {HUB_NAME}"),
     ],
 )
@@ -208,7 +208,7 @@ def test_a_model_that_is_not_there(
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
     config = load_config({"clusters_model": model}, {"FLASHEDGE_HOME": str(tmp_path)})
     with pytest.raises(CheckpointError, match=said) as e:
-        embedding_groups(config)
+        build_embedding_groups(config)
     assert e.value.exit_code == 2
     assert (e.value.hint, e.value.param) == (hint, "clusters_model")
 
@@ -219,15 +219,15 @@ def test_a_relative_folder_is_told_how_to_be_written(
     monkeypatch.chdir(folder.parent)
     config = load_config({"clusters_model": folder.name}, {"FLASHEDGE_HOME": str(tmp_path)})
     with pytest.raises(CheckpointError) as e:
-        embedding_groups(config)
-    assert e.value.hint == f"for the folder of that name write ./{folder.name}"
+        build_embedding_groups(config)
+    assert e.value.hint == f"to use the folder of that name, write ./{folder.name}"
 
 
 def test_without_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = load_config({"clusters_model": str(folder)}, {})
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="torch, which is not installed") as e:
-        embedding_groups(config)
+        build_embedding_groups(config)
     assert "flashedge[embeddings]" in str(e.value.hint)
 
 
@@ -237,14 +237,14 @@ def test_what_is_no_embedding_model_is_refused(tmp_path: Path) -> None:
             Embedder(tmp_path / name)
 
     write_embedder(tmp_path / "cls", pooling="cls_token")
-    refused("cls", "does not pool by the mean")
+    refused("cls", "does not use mean pooling")
     plain = write_embedder(tmp_path / "plain")
     (plain / "modules.json").unlink()
     refused("plain", "modules.json is missing")
     (write_embedder(tmp_path / "dense") / "modules.json").write_text(
         json.dumps([{"type": f"m.{k}", "path": ""} for k in ("Transformer", "Pooling", "Dense")])
     )
-    refused("dense", "made of Transformer, Pooling, Dense")
+    refused("dense", "has the modules Transformer, Pooling, Dense")
     (write_embedder(tmp_path / "broken") / "modules.json").write_text("[{")
     refused("broken", "modules.json is damaged")
     weights = write_embedder(tmp_path / "short") / "model.safetensors"
@@ -262,4 +262,4 @@ def test_pull_brings_the_configured_model(
     config = load_config()
     spec = find_embedder(config)
     assert spec is not None
-    assert Embedder(resolve_model(spec, config)).vectors(["red"]).shape == (1, 16)
+    assert Embedder(resolve_model(spec, config)).embed(["red"]).shape == (1, 16)

@@ -100,7 +100,7 @@ async def test_a_worker_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch) ->
     assert grader.pid is None
     for other in "abcdef":  # after three strikes the answer is not asked about again
         assert not await grader.equal("x", other)
-    assert len(grader._known) == grading.MAX_STRIKES
+    assert len(grader._results) == grading.MAX_STRIKES
 
 
 async def test_a_worker_that_dies_counts_as_different() -> None:
@@ -125,11 +125,11 @@ for _ in sys.stdin: time.sleep(0.4); print('{"equal": true}', flush=True)"""
 async def test_questions_to_the_worker_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
-    async def verified(self: MathGrader, a: str, b: str) -> bool:
+    async def refuse(self: MathGrader, a: str, b: str) -> bool:
         asked.append((a, b))
         return False
 
-    monkeypatch.setattr(MathGrader, "_verified", verified)
+    monkeypatch.setattr(MathGrader, "_verify", refuse)
     monkeypatch.setattr(grading, "MAX_COMPARISONS", 10)
     answers = nodes(*(f"x+{i}" for i in range(30)))
     assert await MathGrader().cluster(answers) == answers

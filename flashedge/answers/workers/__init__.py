@@ -1,1 +1,1 @@
-"""Tests of equality that run in a process of their own: mathematics and sentence embeddings."""
+"""Tests of equality that need their own process: mathematics and sentence embeddings."""

@@ -1,6 +1,6 @@
-"""Vectors of short texts, from a BERT-like model in the format of sentence-transformers.
+"""Embeds short texts with a BERT-like model in the format of sentence-transformers.
 
-Imports torch and transformers, so only the worker and measurements import it.
+This module imports torch and transformers, so only the worker and measurements import it.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from transformers import AutoModel, AutoTokenizer
 
 from flashedge.models.checkpoints import check_embedder
 
-MAX_KNOWN = 20_000
+MAX_CACHED = 20_000
 
 
 class Embedder:
-    """Texts to unit vectors: mean of the last layer's states over all tokens, then normalized.
+    """Turns texts into unit vectors: the mean of the last layer's states, normalized.
 
-    A text's vector is a function of the text alone, bit for bit on one machine: each is computed
-    by itself on the CPU in fp32, so neither padding nor neighbours change it. Text past the model's
-    own limit (256 tokens for all-MiniLM-L6-v2) is not read. Prompts that a model's card asks for
-    are not added. Ref: Reimers and Gurevych, arXiv 1908.10084 §3 (mean pooling).
+    On one machine a text's vector depends on the text alone, bit for bit: each text runs by itself
+    on the CPU in fp32, so neither padding nor neighbours change it. Text after the model's own
+    limit (256 tokens for all-MiniLM-L6-v2) is ignored. Prompts that a model card recommends are not
+    added. Ref: Reimers and Gurevych, arXiv 1908.10084 §3 (mean pooling).
     """
 
     def __init__(self, folder: Path) -> None:
@@ -34,24 +34,24 @@ class Embedder:
             encoder, local_files_only=True, dtype=torch.float32
         ).eval()
         self._max_tokens = _max_tokens(encoder, self._model.config.max_position_embeddings)
-        self._known: dict[str, torch.Tensor] = {}
+        self._cache: dict[str, torch.Tensor] = {}
 
-    def vectors(self, texts: list[str]) -> torch.Tensor:
+    def embed(self, texts: list[str]) -> torch.Tensor:
         """texts: (n,), n >= 1 -> (n, dim) of length 1, fp64."""
-        if len(self._known) + len(texts) > MAX_KNOWN:
-            self._known.clear()
+        if len(self._cache) + len(texts) > MAX_CACHED:
+            self._cache.clear()
         for text in texts:
-            if text not in self._known:
-                self._known[text] = self._vector(text)
-        return torch.stack([self._known[text] for text in texts])
+            if text not in self._cache:
+                self._cache[text] = self._embed_one(text)
+        return torch.stack([self._cache[text] for text in texts])
 
     def cosines(self, texts: list[str]) -> torch.Tensor:
         """texts: (n,), n >= 1 -> (n, n) in [-1, 1], to six places so that ties are ties."""
-        vectors = self.vectors(texts)
+        vectors = self.embed(texts)
         return (vectors @ vectors.T).clamp(-1.0, 1.0).round(decimals=6)
 
     @torch.inference_mode()
-    def _vector(self, text: str) -> torch.Tensor:
+    def _embed_one(self, text: str) -> torch.Tensor:
         encoded = self._tokenizer(
             text, return_tensors="pt", truncation=True, max_length=self._max_tokens
         )
@@ -62,7 +62,7 @@ class Embedder:
 
 
 def _max_tokens(encoder: Path, positions: int) -> int:
-    """What the model reads of a text: its own setting, at most its positions."""
+    """Tokens of a text that the model uses: its own setting, at most its positions."""
     file = encoder / "sentence_bert_config.json"
     own = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
     limit = own.get("max_seq_length")

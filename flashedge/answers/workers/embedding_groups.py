@@ -1,4 +1,4 @@
-"""Groups open-ended answers through the worker; the daemon itself loads no model."""
+"""Groups open-ended answers by meaning. A worker process holds the model, not the daemon."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from flashedge.models.folders import resolve_model
 from flashedge.models.registry import find_embedder
 
 LIMIT_S = 30.0
-LIMIT_A_TEXT_S = 0.5
+LIMIT_PER_TEXT_S = 0.5
 TRIES = 2
-MEND = (
+MODEL_HINT = (
     "set it (or FLASHEDGE_CLUSTERS_MODEL) to the folder of a sentence-embedding model, or leave it"
     " out to group by words"
 )
-INSTEAD = "open-ended answers are grouped by their words"
+FALLBACK = "open-ended answers are grouped by their words"
 
 log = logging.getLogger(__name__)
 
@@ -32,12 +32,11 @@ log = logging.getLogger(__name__)
 class EmbeddingGroups:
     """Groups answers whose vectors are near each other.
 
-    Which answers go together is a function of the set of their texts: neither the order they came
-    in nor how often one was given changes it. Any two of a group have a cosine of at least the
-    threshold. A group is named by its first member in the order given. What is not promised: that
-    a group stays whole when further answers come (a nearer partner may take a member away), or
-    the same bits on another processor. When the worker dies twice over one question, or can't
-    start, that question is answered by likeness of words and the log says so.
+    The groups depend only on the set of texts, not on their order or number. Any two members of a
+    group have a cosine of at least the threshold, and the first member in the order given names
+    the group. A further answer may split a group, since a member may join a nearer partner, and
+    another processor may round differently. If the worker can't start, or dies twice over one
+    question, the answers are grouped by their words and the log says so.
     """
 
     def __init__(
@@ -55,14 +54,14 @@ class EmbeddingGroups:
         self._worker = LineWorker(
             "embedding",
             command or own,
-            without=INSTEAD,
+            without=FALLBACK,
             environ={"CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false"},
         )
         self._lock = asyncio.Lock()
 
     @property
     def pid(self) -> int | None:
-        """Of the worker, if one runs."""
+        """The worker's process id, None if it is not running."""
         return self._worker.pid
 
     async def group(self, answers: Sequence[str | None]) -> tuple[str | None, ...]:
@@ -78,29 +77,31 @@ class EmbeddingGroups:
         return tuple(None if a is None else first.setdefault(home[a], a) for a in answers)
 
     async def close(self) -> None:
-        """End the worker. The next question would start another."""
+        """Stop the worker. The next question starts another."""
         async with self._lock:
             await self._worker.stop()
 
     async def _ask(self, texts: list[str]) -> list[int] | None:
-        """The worker's groups; None when it can't tell."""
+        """Ask the worker for the groups. Returns None if it can't start or keeps failing."""
         for _ in range(TRIES):
             async with self._lock:
                 if not await self._worker.start():
                     return None
                 reply = await self._worker.ask(
-                    {"texts": texts}, LIMIT_S + LIMIT_A_TEXT_S * len(texts)
+                    {"texts": texts}, LIMIT_S + LIMIT_PER_TEXT_S * len(texts)
                 )
             if reply is not None:
                 return list(reply["groups"])
-        log.warning("the embedding worker hung or died over %d texts; %s", len(texts), INSTEAD)
+        log.warning(
+            "the embedding worker hung or died while grouping %d texts; %s", len(texts), FALLBACK
+        )
         return None
 
 
-def embedding_groups(config: Config) -> EmbeddingGroups | None:
-    """What `[clusters] model` asks for, None where it asks for nothing.
+def build_embedding_groups(config: Config) -> EmbeddingGroups | None:
+    """Build the groups that `[clusters] model` configures. None if no model is configured.
 
-    Raises CheckpointError naming what is wrong with the model, ConfigError without the extra.
+    Raises CheckpointError if the model can't be used, ConfigError if a package is missing.
     """
     spec = find_embedder(config)
     if spec is None:
@@ -116,6 +117,6 @@ def embedding_groups(config: Config) -> EmbeddingGroups | None:
         folder = resolve_model(spec, config)
     except CheckpointError as error:
         raise CheckpointError(
-            f"[clusters] model: {error}", hint=error.hint or MEND, param="clusters_model"
+            f"[clusters] model: {error}", hint=error.hint or MODEL_HINT, param="clusters_model"
         ) from error
     return EmbeddingGroups(folder, config.clusters_threshold)

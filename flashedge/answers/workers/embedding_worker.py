@@ -1,7 +1,7 @@
-"""The process that groups texts. Run it as a module with a model's folder and a threshold.
+"""The process that groups texts by meaning. Its arguments are a model folder and a threshold.
 
-One JSON line in, `{"texts": [...]}`, one out, `{"groups": [...]}`: the index of the first text of
-each one's group (`line_worker`).
+It reads JSON lines `{"texts": [...]}` and answers `{"groups": [...]}`: for each text the index of
+the first text of its group. See `line_worker`.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from flashedge.answers.workers.embedding import Embedder
 
 
-def groups(embedder: Embedder, texts: list[str], threshold: float) -> tuple[int, ...]:
+def group_texts(embedder: Embedder, texts: list[str], threshold: float) -> tuple[int, ...]:
     """texts: (n,), all different, sorted -> (n,) index of the first text of each one's group.
 
-    Two texts are alike when the cosine of their vectors is at least `threshold` and neither names
-    a number instead of the other's; groups are complete links of these.
+    Two texts are similar if the cosine of their vectors is at least `threshold` and their numbers
+    do not conflict. Any two texts of a group are similar.
     """
     cosines = embedder.cosines(texts)
     named = [find_numbers(text) for text in texts]
     near = (cosines >= threshold).triu(diagonal=1).nonzero().tolist()
-    alike = [
+    similar = [
         (cosines[i, j].item(), i, j) for i, j in near if not numbers_conflict(named[i], named[j])
     ]
-    return group_by_complete_links(len(texts), alike)
+    return group_by_complete_links(len(texts), similar)
 
 
 def main() -> None:
@@ -43,14 +43,15 @@ def main() -> None:
         from flashedge.answers.workers.embedding import Embedder
 
         embedder = Embedder(folder)
-        embedder.vectors(["warm"])
+        embedder.embed(["warm up"])
     except Exception as error:
         replies.write(json.dumps({"failed": f"{type(error).__name__}: {error}"}) + "\n")
         return
     replies.write(json.dumps({"ready": True}) + "\n")
     for line in sys.stdin:
         replies.write(
-            json.dumps({"groups": groups(embedder, json.loads(line)["texts"], threshold)}) + "\n"
+            json.dumps({"groups": group_texts(embedder, json.loads(line)["texts"], threshold)})
+            + "\n"
         )
 
 

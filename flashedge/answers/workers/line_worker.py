@@ -1,7 +1,7 @@
-"""A child process that answers JSON lines: one question in, one reply out.
+"""A child process that answers questions in JSON lines, one reply each.
 
-For work that must not run in the daemon: it hangs, takes signals, or holds the event loop. The
-child says `{"ready": true}` once it can be asked, or `{"failed": "why"}`.
+It does work that must not run in the daemon because it may hang, needs signals, or would block the
+event loop. The child writes `{"ready": true}` once it accepts questions, or `{"failed": "why"}`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ log = logging.getLogger(__name__)
 
 
 class LineWorker:
-    """Starts the child at the first question, kills it when it hangs, starts another for the next.
+    """Starts the child for the first question. If it hangs, kills it and starts another next time.
 
-    One question at a time is the caller's business. After MAX_STARTS_FAILED failures in a row no
-    further start is tried.
+    The caller asks one question at a time. After MAX_STARTS_FAILED failures in a row the worker
+    stays stopped.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class LineWorker:
         without: str,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        """name: of the worker in the log; without: what happens where it can't start."""
+        """name: the worker in the log; without: what happens, by the log, if it can't start."""
         self._name = name
         self._command = tuple(command)
         self._without = without
@@ -47,12 +47,12 @@ class LineWorker:
 
     @property
     def pid(self) -> int | None:
-        """Of the child, if one runs."""
+        """The child's process id, None if it is not running."""
         child = self._process
         return child.pid if child is not None and child.returncode is None else None
 
     async def start(self) -> bool:
-        """Whether a child runs, starting one if need be. Raises nothing but cancellation."""
+        """Start a child unless one runs. Returns whether one does. Raises only cancellation."""
         if self.pid is not None:
             return True
         if self._starts_failed >= MAX_STARTS_FAILED:
@@ -80,12 +80,12 @@ class LineWorker:
             self._starts_failed = 0
             return True
         self._starts_failed += 1
-        why = (reply or {}).get("failed") or "it ended at once"
+        why = (reply or {}).get("failed") or "it exited at once"
         log.warning("the %s worker did not start (%s); %s", self._name, why, self._without)
         return False
 
     async def ask(self, question: Mapping[str, Any], limit_s: float) -> dict[str, Any] | None:
-        """The reply of a child that runs; None when it died or hung, which ends it."""
+        """Ask the running child. Returns None, and stops the child, if it died or hung."""
         child, reply = self._process, None
         assert child is not None
         assert child.stdin is not None
@@ -102,7 +102,7 @@ class LineWorker:
         return reply
 
     async def stop(self) -> None:
-        """End the child. The next start makes another."""
+        """Kill the child. `start` creates another."""
         child, self._process = self._process, None
         if child is None:
             return
@@ -113,7 +113,7 @@ class LineWorker:
 
     @staticmethod
     async def _read(child: asyncio.subprocess.Process) -> dict[str, Any] | None:
-        """One line of the child's; None at its end, or when it isn't the protocol."""
+        """Read one JSON object. Returns None at the end of the stream or for anything else."""
         assert child.stdout is not None
         try:
             reply = json.loads(await child.stdout.readline())
@@ -123,5 +123,5 @@ class LineWorker:
 
 
 def package_parent() -> str:
-    """The folder that makes `import flashedge` work in a child."""
+    """The folder from which a child can `import flashedge`."""
     return str(Path(__file__).resolve().parents[3])

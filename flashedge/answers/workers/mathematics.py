@@ -1,9 +1,9 @@
-"""Equality of answers by mathematics: math-verify in one worker process.
+"""Compares answers by mathematics: math-verify in one worker process.
 
-math-verify's time limits use SIGALRM, which works in a main thread only, and sympy can hang or
-eat all memory on an answer like 9^{9^{9}}. So the daemon never imports it: this module run as
-`python -m` is the worker, one JSON line in, one out. `MathGrader` starts it at the
-first pair that spelling can't decide, kills it when it hangs, and starts another.
+math-verify's time limits use SIGALRM, which works in a main thread only, and sympy can hang or use
+all memory on an answer like 9^{9^{9}}. So the daemon never imports it. This module, run by
+`python -m`, is the worker: one JSON line in, one out. `MathGrader` starts it for the first pair
+that `decide_equal` can't decide. If it hangs, the grader kills it and starts another.
 """
 
 from __future__ import annotations
@@ -34,10 +34,11 @@ log = logging.getLogger(__name__)
 
 
 class MathGrader:
-    """Groups equal answers. Its answer is a function of the answers and their node ids, never of
-    the order of arrival; a comparison that takes longer than `limit_s` counts as different."""
+    """Groups equal answers. The groups depend on the answers and their node ids, never on the
+    order of arrival. Answers count as different if their comparison takes longer than `limit_s`."""
 
     def __init__(self, *, limit_s: float = LIMIT_S, command: Sequence[str] | None = None) -> None:
+        """command: starts the worker; None runs this module."""
         self._limit_s = limit_s
         self._worker = LineWorker(
             "grading",
@@ -45,28 +46,28 @@ class MathGrader:
             without="answers are compared by spelling",
         )
         self._lock = asyncio.Lock()
-        self._known: dict[tuple[str, str], bool] = {}
+        self._results: dict[tuple[str, str], bool] = {}
         self._strikes: dict[str, int] = {}
 
     @property
     def pid(self) -> int | None:
-        """Of the worker, if one runs."""
+        """The worker's process id, None if it is not running."""
         return self._worker.pid
 
     async def cluster(self, answers: Mapping[NodeId, str | None]) -> Mapping[NodeId, str | None]:
-        """Map each node to its cluster's representative: the answer of its lowest node.
+        """Map each node to its cluster's representative: the answer of the cluster's lowest node.
 
-        Answers join, in the order of node ids, the first cluster whose representative they equal.
-        Past MAX_COMPARISONS questions to the worker, spelling alone decides.
+        In the order of node ids, an answer joins the first cluster whose representative it equals.
+        After MAX_COMPARISONS questions the worker is not asked any more.
         """
         clusters: list[tuple[str, str]] = []  # (normal form, as written) of representatives
         home: dict[str, str] = {}
-        found: dict[NodeId, str | None] = {}
+        labels: dict[NodeId, str | None] = {}
         left = MAX_COMPARISONS
         for node in sorted(answers):
             answer = answers[node]
             if answer is None:
-                found[node] = None
+                labels[node] = None
                 continue
             form = normalize(answer)
             if form not in home:
@@ -75,35 +76,35 @@ class MathGrader:
                     same = decide_equal(other, form)
                     if same is None and left > 0:
                         left -= 1
-                        same = await self._verified(other, form)
+                        same = await self._verify(other, form)
                     if same:
                         home[form] = written
                         break
                 else:
                     clusters.append((form, answer))
-            found[node] = home[form]
-        return found
+            labels[node] = home[form]
+        return labels
 
     async def equal(self, a: str, b: str) -> bool:
-        """Whether two answers say the same. Raises nothing but cancellation."""
+        """Whether two answers are equal. Raises nothing but cancellation."""
         decided = decide_equal(a, b)
-        return await self._verified(normalize(a), normalize(b)) if decided is None else decided
+        return await self._verify(normalize(a), normalize(b)) if decided is None else decided
 
     async def close(self) -> None:
-        """End the worker. The next question would start another."""
+        """Stop the worker. The next question starts another."""
         async with self._lock:
             await self._worker.stop()
 
     # ------------------------------------------------------------ worker
 
-    async def _verified(self, a: str, b: str) -> bool:
-        """Ask the worker about two normal forms, or remember what it said."""
+    async def _verify(self, a: str, b: str) -> bool:
+        """Ask the worker about two normal forms, unless their result is known."""
         pair = (a, b) if a <= b else (b, a)
         if max(len(a), len(b)) > MAX_LENGTH:
             return False
         async with self._lock:
-            if pair in self._known:
-                return self._known[pair]
+            if pair in self._results:
+                return self._results[pair]
             if any(self._strikes.get(form, 0) >= MAX_STRIKES for form in pair):
                 return False
             if not await self._worker.start():
@@ -111,14 +112,14 @@ class MathGrader:
             question = {"pair": pair, "limit_s": self._limit_s}
             reply = await self._worker.ask(question, self._limit_s + GRACE_S)
             if reply is None:
-                log.warning("the grading worker hung or died over %r and %r", *pair)
+                log.warning("the grading worker hung or died while comparing %r and %r", *pair)
             if reply is None or reply.get("late"):
                 for form in pair:
                     self._strikes[form] = self._strikes.get(form, 0) + 1
-            if len(self._known) >= MAX_CACHED:
-                self._known.clear()
+            if len(self._results) >= MAX_CACHED:
+                self._results.clear()
             same = reply is not None and reply.get("equal") is True
-            self._known[pair] = same
+            self._results[pair] = same
             return same
 
 
@@ -126,14 +127,14 @@ class MathGrader:
 
 
 class _Late(BaseException):
-    """The time limit of one comparison; not an Exception, so that nothing below swallows it."""
+    """The time limit of one comparison. Not an Exception, so that no library catches it."""
 
 
 def _work() -> None:
     """Answer questions until stdin ends. Anything that a library prints goes to stderr.
 
-    SIGALRM ends a comparison that is late; one stuck in C code, where no handler runs, meets the
-    default action of SIGPROF, which ends the process even if nobody is left to kill it.
+    SIGALRM ends a late comparison. In C code no handler runs: there the default action of SIGPROF
+    ends the process, even if the daemon is gone.
     """
     import resource
     from functools import lru_cache
@@ -149,11 +150,11 @@ def _work() -> None:
     logging.disable(logging.CRITICAL)
 
     @lru_cache(maxsize=4096)
-    def parsed(form: str) -> Any:
+    def parse(form: str) -> Any:
         return math_verify.parse(f"\\boxed{{{form}}}", parsing_timeout=None)
 
     def equal(a: str, b: str) -> bool:
-        left, right = parsed(a), parsed(b)
+        left, right = parse(a), parse(b)
         if not left or not right:
             return False
         return any(
@@ -161,11 +162,11 @@ def _work() -> None:
             for gold, given in ((left, right), (right, left))
         )
 
-    def late(signum: int, frame: object) -> None:
+    def raise_late(signum: int, frame: object) -> None:
         raise _Late
 
-    equal("x^{2}+2x+1", "(x+1)^{2}")  # the parser's tables are made at first use
-    signal.signal(signal.SIGALRM, late)
+    equal("x^{2}+2x+1", "(x+1)^{2}")  # warm up: the first call builds the parser's tables
+    signal.signal(signal.SIGALRM, raise_late)
     replies.write(json.dumps({"ready": True}) + "\n")
     for line in sys.stdin:
         question = json.loads(line)
@@ -180,7 +181,7 @@ def _work() -> None:
                 signal.setitimer(signal.ITIMER_PROF, 0)
         except _Late:
             reply["late"] = True
-        except Exception:  # whatever sympy raises over a strange answer: not shown to be equal
+        except Exception:  # sympy may raise anything for a strange answer: not equal
             pass
         replies.write(json.dumps(reply) + "\n")
 
