@@ -14,7 +14,7 @@ from flashedge.errors import ConfigError
 from flashedge.models.registry import find_pair
 from flashedge.models.shape import ModelShape
 from flashedge.models.specs import Pair
-from flashedge.profiler.measure import fitted
+from flashedge.profiler.measure import fit_model
 from flashedge.profiler.probes import DECODE, PREFILL
 from flashedge.profiler.profile import Profile, save_profile
 from flashedge.runtime.kv.curves import LINK_BYTES_PER_S, build_curves, load_curves
@@ -45,7 +45,7 @@ def profile(fingerprint: dict[str, str] | None = None, *, skipped: object = None
         fingerprint=fingerprint or {},
         kind="cpu",
         device=FIGURES,
-        models=(fitted("generator", prefills + decodes), fitted("verifier", prefills)),
+        models=(fit_model("generator", prefills + decodes), fit_model("verifier", prefills)),
         warnings=(),
     )
 

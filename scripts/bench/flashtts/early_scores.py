@@ -25,14 +25,14 @@ from flashedge.runtime.request.spec import RunSpec
 from flashedge.statistics import interval
 from flashedge.types import Problem
 from scripts.bench.daemon import DATA, report
-from scripts.bench.flashtts.kv_rig import Rig, drive_search, emptied, rig
+from scripts.bench.flashtts.kv_rig import Rig, drive_search, forget_kv, rig
 
 Seconds = tuple[float, float]  # all of a run, waiting for scores
 
 
 async def timed(here: Rig, spec: RunSpec, *, early: bool) -> tuple[Outcome, Seconds]:
     engines = here.build_engines(Optimizations(speculation=False, early_scores=early))
-    await emptied(here.pair)
+    await forget_kv(here.pair)
     clock = asyncio.get_running_loop().time
     began = clock()
     outcome, driver, _ = await drive_search(engines, spec)
@@ -70,7 +70,7 @@ async def measured(asked: argparse.Namespace) -> list[dict[str, Any]]:
         if kv_bytes is None:
             raise SystemExit(f"{name} is no size")
         async with rig(kv_bytes) as here:
-            await here.halve()
+            await here.give_halves()
             for n in asked.n:
                 rows.append({"kv": name, **await cell(here, n, problems)})
                 print(rows[-1], flush=True)

@@ -22,7 +22,7 @@ from flashedge.optimizations import Optimizations
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.types import Problem
 from scripts.bench.daemon import problems, report
-from scripts.bench.flashtts.kv_rig import Rig, drive_search, emptied, rig
+from scripts.bench.flashtts.kv_rig import Rig, drive_search, forget_kv, rig
 from scripts.bench.flashtts.moving_split import make_moving_split
 
 T = TypeVar("T")
@@ -66,12 +66,12 @@ async def case(
     setting = SETTINGS[specs[0].n]
     stock = here.build_engines(Optimizations.none())
     expected = await each(partial(drive_search, stock), specs, setting.at_once)
-    await emptied(pair)
+    await forget_kv(pair)
     before = await pair.generator.view(), await pair.verifier.view()
     drafted = await pair.generator.speculator.counters()
     pair.generator.speculator.flat_batch = setting.flat
     split = make_moving_split(views, alternates=True, paths=setting.paths)
-    async with here.keeper(split, offload=True) as keeper:
+    async with here.run_manager(split, offload=True) as keeper:
         ours = here.build_engines(Optimizations(lookahead=True), keeper)
         runs = await each(partial(drive_search, ours), specs, setting.at_once)
     after = await pair.generator.view(), await pair.verifier.view()

@@ -1,4 +1,4 @@
-"""Real engines with a KV keeper, for measurements of the split and the offload."""
+"""Real engines with a KV manager, to measure the split and the offload."""
 
 from __future__ import annotations
 
@@ -27,20 +27,22 @@ from flashedge.runtime.request.strategies import build_search
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Timed:
-    """One search. seconds: all of it; offloads, moves: of the KV memory in it."""
+class TimedSearch:
+    """One search, with what happened to the KV memory meanwhile."""
 
     outcome: Outcome
     seconds: float
+    """The whole search."""
     generate_s: float
     verify_s: float
     offloads: int
     moves: int
+    """How often the memory was divided anew."""
     record: dict[str, object]
 
 
 class Rig:
-    """The bundled pair. kv_bytes: of both engines together; each has a pool of that size."""
+    """The bundled pair, with `kv_bytes` for both engines. Each has a pool of that size."""
 
     def __init__(self, pair: VllmPair, config: Config, grader: MathGrader, kv_bytes: int) -> None:
         self.pair = pair
@@ -50,29 +52,32 @@ class Rig:
         self._optimizations = Optimizations.from_config(config, separate_processors=False)
 
     def build_engines(
-        self, optimizations: Optimizations, keeper: KvManager | None = None
+        self, optimizations: Optimizations, manager: KvManager | None = None
     ) -> Engines:
-        """What a search works with. keeper: moves the KV memory; None leaves it where it is."""
-        return build_engines(optimizations, self.pair, grader=self.grader, kv_manager=keeper)
+        """Build what a search works with. Without `manager` the KV memory does not move."""
+        return build_engines(optimizations, self.pair, grader=self.grader, kv_manager=manager)
 
-    def curves(self) -> Curves:
+    def load_curves(self) -> Curves:
         return load_curves(find_pair("bundled", self.config), self.config)
 
-    async def halve(self) -> None:
-        """What each engine has where nothing moves. Raises SystemExit where half of the memory does
-        not hold a request of full length: the engine takes more then, and nothing compares."""
+    async def give_halves(self) -> None:
+        """Give each engine half of the memory, for measurements in which nothing moves.
+
+        Raises SystemExit if half does not hold a request of full length. The engine would take
+        more, and the measurements would not compare.
+        """
         half = self.kv_bytes // 2
         for engine in (self.pair.generator, self.pair.verifier):
             if (granted := await engine.budget(half)) > half:
                 raise SystemExit(f"at least {-(-2 * granted >> 20)} MiB are needed")
 
     @asynccontextmanager
-    async def keeper(
+    async def run_manager(
         self, forced: ForcedSplit | None = None, *, offload: bool = False
     ) -> AsyncIterator[KvManager]:
-        """By the profile of the machine (`flashedge profile`) if there is one."""
-        made = await build_manager_with(
-            self.curves(),
+        """Run a KV manager, with the machine's profile (`flashedge profile`) if there is one."""
+        manager = await build_manager_with(
+            self.load_curves(),
             self.pair.generator,
             self.pair.verifier,
             kv_bytes=self.kv_bytes,
@@ -81,32 +86,32 @@ class Rig:
             folder_bytes=1 << 34,
             forced=forced,
         )
-        await made.start()
-        yield made
-        await made.wait_settled()
-        await made.stop()
+        await manager.start()
+        yield manager
+        await manager.wait_settled()
+        await manager.stop()
         for engine in (self.pair.generator, self.pair.verifier):
             await engine.restore()
 
-    async def search(self, keeper: KvManager, spec: RunSpec) -> Timed:
-        """One search on engines that forgot what they computed before."""
-        await emptied(self.pair)
+    async def search(self, manager: KvManager, spec: RunSpec) -> TimedSearch:
+        """Run one search on engines that have forgotten everything."""
+        await forget_kv(self.pair)
         began = time.monotonic()
-        moves, offloads = keeper.moves, keeper.offloads
-        engines = self.build_engines(self._optimizations, keeper)
+        moves, offloads = manager.moves, manager.offloads
+        engines = self.build_engines(self._optimizations, manager)
         outcome, driver, record = await drive_search(engines, spec)
-        return Timed(
+        return TimedSearch(
             outcome=outcome,
             seconds=time.monotonic() - began,
             generate_s=driver.generating.seconds,
             verify_s=driver.scoring.waiting.seconds,
-            offloads=keeper.offloads - offloads,
-            moves=keeper.moves - moves,
+            offloads=manager.offloads - offloads,
+            moves=manager.moves - moves,
             record=record,
         )
 
-    def resident_bytes(self) -> dict[str, int]:
-        """Of both engines' processes."""
+    def read_resident_bytes(self) -> dict[str, int]:
+        """Resident memory of both engines' processes."""
         engines = {"generator": self.pair.generator, "verifier": self.pair.verifier}
         return {
             name: int(psutil.Process(engine.health().pid).memory_info().rss)
@@ -128,8 +133,8 @@ async def drive_search(
     return outcome, driver, memory.record
 
 
-async def emptied(pair: VllmPair) -> None:
-    """Until nothing is known of what was computed before."""
+async def forget_kv(pair: VllmPair) -> None:
+    """Drop the KV of both engines, and the verifier's scores."""
     for engine in (pair.generator, pair.verifier):
         await engine.offload(keep=False)
         await engine.restore()
@@ -138,7 +143,7 @@ async def emptied(pair: VllmPair) -> None:
 
 @asynccontextmanager
 async def rig(kv_bytes: int, **settings: object) -> AsyncIterator[Rig]:
-    """Started. settings: Config fields."""
+    """Start the pair. `settings` are fields of Config."""
     half = kv_bytes // 2
     config = load_config({"generator_kv_bytes": half, "verifier_kv_bytes": half, **settings})
     pair, grader = VllmPair(find_pair("bundled", config), config), MathGrader()

@@ -2,10 +2,12 @@
 
     python -m scripts.bench.flashtts.kv_throughput
 
-No run: the cost model of the simulated 4090 and `scheduling.kv_split` alone. Fig. 6: tokens a
-second of one model's prefill (paths of 512 tokens at once) and decode (behind 512 tokens) against
-the KV that its batch needs, as a share of the largest; how much KV reaches 80 %. Fig. 10: batches
-and bytes that the split chooses for a level of 256 paths, by memory. The last line is JSON.
+Nothing runs: the figures come from the cost model of the simulated 4090 and `scheduling.kv.split`.
+
+Fig. 6: tokens per second of one model's prefill (paths of 512 tokens at once) and decode (after 512
+tokens) against the KV that its batch needs, as a share of the largest; and how much KV reaches
+80 %. Fig. 10: the batches and bytes that the split chooses for a level of 256 paths, by memory. The
+last line is JSON.
 """
 
 from __future__ import annotations
@@ -31,8 +33,8 @@ BYTES = (0.5e9, 1e9, 1.5e9, 2e9, 3e9, 4e9, 6e9, 8e9, 14e9)
 SHARE = 0.8
 
 
-def rates(device: Device, shape: ModelShape) -> dict[str, list[tuple[float, float]]]:
-    """Phase -> (GB of KV, share of the largest throughput) by batch."""
+def compute_rates(device: Device, shape: ModelShape) -> dict[str, list[tuple[float, float]]]:
+    """Return phase -> (GB of KV, share of the largest throughput) by batch."""
     curve = RooflineCurve(device=device, shape=shape)
     prefill, decode = curve.prefill_at(0, CONTEXT), curve.decode_at(CONTEXT)
     found = {
@@ -46,12 +48,12 @@ def rates(device: Device, shape: ModelShape) -> dict[str, list[tuple[float, floa
     }
 
 
-def reaching(line: list[tuple[float, float]]) -> float:
-    """GB at which the share is reached."""
+def find_reaching(line: list[tuple[float, float]]) -> float:
+    """GB at which the throughput reaches SHARE."""
     return line[bisect_left([share for _, share in line], SHARE)][0]
 
 
-def split_of(pair: str, kv_bytes: float) -> KvSplit | None:
+def choose_pair_split(pair: str, kv_bytes: float) -> KvSplit | None:
     setup = bench_of(pair, "aime", 256).setup
     costs = [
         EngineCost(
@@ -79,8 +81,8 @@ def main() -> None:
     needs: dict[str, dict[str, float]] = {}
     series: dict[str, list[tuple[float, float]]] = {}
     for shape in (setup.verifier, setup.generator):
-        lines = rates(setup.device, shape)
-        needs[shape.name] = {phase: reaching(line) for phase, line in lines.items()}
+        lines = compute_rates(setup.device, shape)
+        needs[shape.name] = {phase: find_reaching(line) for phase, line in lines.items()}
         series |= {f"{shape.name[:12]}, {phase}": line for phase, line in lines.items()}
     draw_plot(
         picture(f"{NAME}-phases"),
@@ -100,7 +102,7 @@ def main() -> None:
     rows = []
     best: dict[str, list[tuple[float, float]]] = {pair: [] for pair in PAIRS}
     for pair in PAIRS:
-        splits = [(b, s) for b in BYTES if (s := split_of(pair, b)) is not None]
+        splits = [(b, s) for b in BYTES if (s := choose_pair_split(pair, b)) is not None]
         fastest = min(split.seconds for _, split in splits)
         for kv_bytes, split in splits:
             best[pair].append((kv_bytes / 1e9, fastest / split.seconds))

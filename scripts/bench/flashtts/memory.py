@@ -1,8 +1,9 @@
-"""What is resident while the split moves, and while KV is offloaded?
+"""How much memory is resident while the split moves, and while KV is offloaded?
 
-Both engines fill their KV pools with distinct prompts; then the generator's share goes down and up
-again, and both are offloaded (into memory, into a file, dropped) and restored. After each step the
-resident bytes of both engine processes. The tokens of one request are compared throughout.
+Both engines fill their KV pools with distinct prompts. Then the generator's share goes down and up
+again, and both engines are offloaded (into memory, into a file, dropped) and restored. After each
+step the script prints the resident bytes of both engine processes. The tokens of one request are
+compared throughout.
 """
 
 from __future__ import annotations
@@ -30,38 +31,40 @@ async def measure(kv_bytes: int) -> None:
     async with rig(kv_bytes) as here:
         generator, verifier = here.pair.generator, here.pair.verifier
 
-        async def row(step: str, doing: Awaitable[Any] | None = None) -> None:
+        async def add_row(step: str, action: Awaitable[Any] | None = None) -> None:
             clock = asyncio.get_running_loop().time
             began = clock()
-            if doing is not None:
-                await doing
+            if action is not None:
+                await action
             seconds = clock() - began
-            found = {name: round(size / MIB, 1) for name, size in here.resident_bytes().items()}
+            found = {
+                name: round(size / MIB, 1) for name, size in here.read_resident_bytes().items()
+            }
             rows.append({"step": step, "seconds": round(seconds, 4), **found})
             print(rows[-1], flush=True)
 
-        expected = await drawn(here)
-        await row("started")
-        await row("both filled", asyncio.gather(fill_generator(here), fill_verifier(here)))
+        expected = await draw_tokens(here)
+        await add_row("started")
+        await add_row("both filled", asyncio.gather(fill_generator(here), fill_verifier(here)))
         for share in (0.5, 0.25, 0.1, 0.9, 0.5):
-            await row(f"generator has {share:.2f}", divided(here, share))
-        same = [await drawn(here) == expected]
-        await row("filled again", asyncio.gather(fill_generator(here), fill_verifier(here)))
+            await add_row(f"generator has {share:.2f}", divide(here, share))
+        same = [await draw_tokens(here) == expected]
+        await add_row("filled again", asyncio.gather(fill_generator(here), fill_verifier(here)))
         for to_file in (False, True):
-            async with saving(here, to_file):
+            async with save_to_file(here, to_file):
                 place = "a file" if to_file else "memory"
-                await row(f"generator's KV in {place}", generator.offload())
-                await row("verifier's KV too", verifier.offload())
-                await row("verifier restored", verifier.restore())
-                await row("generator restored", generator.restore())
-            same.append(await drawn(here) == expected)
-        await row("generator's KV dropped", generator.offload(keep=False))
-        await row("and begun again", generator.restore())
-        same.append(await drawn(here) == expected)
+                await add_row(f"generator offloaded to {place}", generator.offload())
+                await add_row("verifier offloaded too", verifier.offload())
+                await add_row("verifier restored", verifier.restore())
+                await add_row("generator restored", generator.restore())
+            same.append(await draw_tokens(here) == expected)
+        await add_row("generator's KV dropped", generator.offload(keep=False))
+        await add_row("generator restored, empty", generator.restore())
+        same.append(await draw_tokens(here) == expected)
     report(kv_mib=kv_bytes / MIB, rows=rows, tokens_identical=same)
 
 
-async def divided(here: Rig, share: float) -> None:
+async def divide(here: Rig, share: float) -> None:
     part = int(here.kv_bytes * share)
     engines: list[tuple[EngineFront, int]] = [
         (here.pair.generator, part),
@@ -71,15 +74,15 @@ async def divided(here: Rig, share: float) -> None:
         await engine.budget(size)
 
 
-async def drawn(here: Rig) -> tuple[int, ...]:
+async def draw_tokens(here: Rig) -> tuple[int, ...]:
     ids: list[int] = []
-    async for chunk in here.pair.generator.extend(request(here, (), 1, 100)):
+    async for chunk in here.pair.generator.extend(build_request(here, (), 1, 100)):
         ids += chunk.token_ids
     return tuple(ids)
 
 
 async def fill_generator(here: Rig) -> None:
-    """Distinct prompts, until more was computed than the pool holds."""
+    """Send distinct prompts until more was computed than the pool holds."""
     view = await here.pair.generator.view()
     length = here.pair.generator.max_model_len - 100
     draw = random.Random(0)
@@ -89,7 +92,7 @@ async def fill_generator(here: Rig) -> None:
 
 async def _fill(here: Rig, draw: random.Random, length: int) -> None:
     filler = tuple(draw.choices(range(10, 400), k=length))
-    async for _ in here.pair.generator.extend(request(here, filler, 0, 1)):
+    async for _ in here.pair.generator.extend(build_request(here, filler, 0, 1)):
         pass
 
 
@@ -112,7 +115,7 @@ async def fill_verifier(here: Rig) -> None:
         scored += sum(one.tokens for one in found)
 
 
-def request(here: Rig, filler: tuple[int, ...], seed: int, tokens: int) -> ExtendRequest:
+def build_request(here: Rig, filler: tuple[int, ...], seed: int, tokens: int) -> ExtendRequest:
     return ExtendRequest(
         token_ids=(*here.pair.generator.codec.encode_chat(PROBLEM.messages), *filler),
         seed=seed,
@@ -123,9 +126,9 @@ def request(here: Rig, filler: tuple[int, ...], seed: int, tokens: int) -> Exten
 
 
 @asynccontextmanager
-async def saving(here: Rig, to_file: bool) -> AsyncIterator[None]:
-    """Where both engines put what they save."""
-    engines = (here.pair.generator, here.pair.verifier)
+async def save_to_file(here: Rig, to_file: bool) -> AsyncIterator[None]:
+    """Set where both engines save their KV."""
+    engines: tuple[EngineFront, ...] = (here.pair.generator, here.pair.verifier)
     before = [engine.options for engine in engines]
     for engine in engines:
         engine._options = replace(engine.options, offload_to_file=to_file)

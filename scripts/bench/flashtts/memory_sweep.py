@@ -2,10 +2,10 @@
 
     python -m scripts.bench.flashtts.memory_sweep [--pair 1.5B+1.5B] [--n 128 512]
 
-KV memory of both engines together from 1.5 to 14 GB, as in the paper, and below it to where one
-path still fits: step lengths of MATH need less KV than AIME's. Beam search on the simulated 4090,
-one AIME-like problem a point. Gains are over the stock loop and over suffix scoring, which is what
-the paper's baseline may already have had. The last line is JSON.
+The KV memory of both engines together goes from 1.5 to 14 GB, as in the paper, and below that to
+where one path still fits: step lengths of MATH need less KV than AIME's. Each point is a beam
+search of one AIME-like problem on the simulated 4090. Gains are given over the stock loop and over
+suffix scoring, which the paper's baseline may already have had. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -32,23 +32,25 @@ from scripts.bench.flashtts.study import (
 NAME = "memory_sweep"
 BYTES = (0.3e9, 0.5e9, 0.75e9, 1.0e9, 1.5e9, 3e9, 6e9, 14e9)
 LADDER = RUNGS[:4]
-Cells = dict[float, list[dict[str, Any]]]  # rungs by bytes
-TOKENS = 4096  # of the longest path; each engine holds one
+Cells = dict[float, list[dict[str, Any]]]
+"""Bytes of KV memory -> figures of each rung."""
+TOKENS = 4096
+"""Tokens of the longest path. Each engine must hold one."""
 
 
-def problem(pair: str, task: tuple[int, float, int]) -> list[dict[str, Any]]:
+def run_problem(pair: str, task: tuple[int, float, int]) -> list[dict[str, Any]]:
     n, kv_bytes, row = task
     return climbed(bench_of(pair, "aime", n, problems=1, kv_bytes=int(kv_bytes)), row, LADDER)
 
 
-def budgets(pair: str, n: int) -> list[float]:
-    """Those that half of still holds a path."""
+def list_budgets(pair: str, n: int) -> list[float]:
+    """The memory sizes of which half still holds a path."""
     setup = bench_of(pair, "aime", n).setup
     least = 2 * TOKENS * max(s.kv_bytes_per_token for s in (setup.generator, setup.verifier))
     return [kv_bytes for kv_bytes in BYTES if kv_bytes >= least]
 
 
-def table_of(pair: str, n: int, cells: Cells) -> str:
+def build_table(pair: str, n: int, cells: Cells) -> str:
     names = [rung.name for rung in LADDER]
     head = (
         "KV, GB",
@@ -75,8 +77,8 @@ def table_of(pair: str, n: int, cells: Cells) -> str:
     return table(head, lines, f"{pair}, AIME-like, n = {n}: goodput gain over the stock loop")
 
 
-def gains_of(cells: Cells) -> dict[str, list[tuple[float, float]]]:
-    """(GB, goodput over suffix scoring alone) by rung."""
+def compute_gains(cells: Cells) -> dict[str, list[tuple[float, float]]]:
+    """Return (GB, goodput over suffix scoring alone) by rung."""
     return {
         rung.name: [
             (kv / 1e9, rows[i]["goodput"] / rows[1]["goodput"]) for kv, rows in cells.items()
@@ -90,29 +92,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pair", choices=list(PAIRS), default="1.5B+1.5B")
     parser.add_argument("--n", type=int, nargs="+", default=[128, 512])
-    asked = parser.parse_args()
-    rows = bench_of(asked.pair, "aime", asked.n[0], problems=1).rows
-    tasks = [(n, kv, row) for n in asked.n for kv in budgets(asked.pair, n) for row in rows]
-    found: dict[int, dict[float, list[list[dict[str, Any]]]]] = {n: {} for n in asked.n}
-    for (n, kv, _), rungs in in_parallel(NAME, partial(problem, asked.pair), tasks):
+    args = parser.parse_args()
+    rows = bench_of(args.pair, "aime", args.n[0], problems=1).rows
+    tasks = [(n, kv, row) for n in args.n for kv in list_budgets(args.pair, n) for row in rows]
+    found: dict[int, dict[float, list[list[dict[str, Any]]]]] = {n: {} for n in args.n}
+    for (n, kv, _), rungs in in_parallel(NAME, partial(run_problem, args.pair), tasks):
         found[n].setdefault(kv, []).append(rungs)
     cells = {n: {kv: averaged(each) for kv, each in by_kv.items()} for n, by_kv in found.items()}
-    tables = [table_of(asked.pair, n, cells[n]) for n in asked.n]
+    tables = [build_table(args.pair, n, cells[n]) for n in args.n]
     keep_tables(NAME, "Goodput against KV memory", tables)
-    kept = [{"n": n, "bytes": kv, "rungs": r} for n in asked.n for kv, r in cells[n].items()]
-    keep(NAME, {"simulated": True, "pair": asked.pair, "cells": kept})
-    gains = {n: gains_of(cells[n]) for n in asked.n}
+    kept = [{"n": n, "bytes": kv, "rungs": r} for n in args.n for kv, r in cells[n].items()]
+    keep(NAME, {"simulated": True, "pair": args.pair, "cells": kept})
+    gains = {n: compute_gains(cells[n]) for n in args.n}
     draw_plot(
         picture(NAME),
-        {f"n = {n}, {rung}": line for n in asked.n for rung, line in gains[n].items()},
-        title=f"Simulated 4090, {asked.pair}: goodput over suffix scoring",
+        {f"n = {n}, {rung}": line for n in args.n for rung, line in gains[n].items()},
+        title=f"Simulated 4090, {args.pair}: goodput over suffix scoring",
         x="KV memory of both engines, GB",
         y="gain",
         points=True,
     )
     print("\n\n".join(tables))
-    told = {n: {rung: dict(line) for rung, line in gains[n].items()} for n in asked.n}
-    report(simulated=True, pair=asked.pair, gain_over_suffix_scoring=told)
+    gain_by_n = {n: {rung: dict(line) for rung, line in gains[n].items()} for n in args.n}
+    report(simulated=True, pair=args.pair, gain_over_suffix_scoring=gain_by_n)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """What an order of paths costs a KV cache: blocks touched, computed and evicted.
 
-A path is the sequence of its blocks' contents; two paths hold the same block where they agree up
-to and with it, as in a radix tree. Ref: arXiv 2509.00195 §4.2.
+A path is the sequence of its blocks' contents. As in a radix tree, two paths share a block if they
+are equal up to its end. Ref: arXiv 2509.00195 §4.2.
 """
 
 from __future__ import annotations
@@ -18,25 +18,28 @@ Blocks = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheCost:
-    """Blocks. touched: of all paths; computed: not found in the cache; evicted: to make room."""
+    """Blocks that running some paths touches, computes and evicts."""
 
     touched: int
+    """Of all paths."""
     computed: int
+    """Not found in the cache."""
     evicted: int
+    """Removed to make room."""
 
 
 class RadixTree:
-    """Numbers for blocks: one for each distinct path prefix."""
+    """Numbers the blocks: one number for each distinct path prefix."""
 
     def __init__(self) -> None:
         self._ids: dict[tuple[int, int], int] = {}
 
     def __len__(self) -> int:
-        """Distinct blocks of all paths so far."""
+        """Number of distinct blocks of all paths so far."""
         return len(self._ids)
 
-    def blocks(self, path: Sequence[int]) -> Blocks:
-        """(len(path),): the block behind each symbol, the root's first."""
+    def add_path(self, path: Sequence[int]) -> Blocks:
+        """Return the block of each symbol, the root's first: (len(path),)."""
         found: list[int] = []
         at = 0
         for symbol in path:
@@ -48,8 +51,8 @@ class RadixTree:
 class LruCache:
     """Cached blocks of an engine that runs one path at a time.
 
-    A path's blocks become the youngest when it ends, the root's last: of a path the leaf goes
-    first. Evicted is never what the running path holds. As vLLM's, and the simulator's.
+    When a path ends, its blocks become the youngest, the root's block last, so the leaf is evicted
+    first. Blocks of the running path are never evicted. vLLM and the simulator do the same.
     """
 
     def __init__(self, capacity_blocks: int) -> None:
@@ -57,7 +60,7 @@ class LruCache:
         self._cached: OrderedDict[int, None] = OrderedDict()  # oldest first
 
     def run(self, blocks: Blocks) -> CacheCost:
-        """Raises ValueError for a path that is longer than the cache."""
+        """Run one path. Raises ValueError if it is longer than the cache."""
         if len(blocks) > self._capacity:
             raise ValueError(f"a path of {len(blocks)} blocks, {self._capacity} in the cache")
         found = next((i for i, b in enumerate(blocks) if b not in self._cached), len(blocks))
@@ -70,13 +73,13 @@ class LruCache:
         return CacheCost(touched=len(blocks), computed=len(blocks) - found, evicted=evicted)
 
 
-def cache_cost(levels: Sequence[tuple[Paths, Order]], capacity_blocks: int) -> CacheCost:
-    """Of running the paths of each level in its order, with one LRU cache through all levels.
+def measure_cache_cost(levels: Sequence[tuple[Paths, Order]], capacity_blocks: int) -> CacheCost:
+    """Run the paths of each level in its order, with one LRU cache for all levels.
 
     Raises ValueError for a path that is longer than the cache.
     """
     tree, cache = RadixTree(), LruCache(capacity_blocks)
-    costs = [cache.run(tree.blocks(paths[i])) for paths, order in levels for i in order]
+    costs = [cache.run(tree.add_path(paths[i])) for paths, order in levels for i in order]
     return CacheCost(
         touched=sum(cost.touched for cost in costs),
         computed=sum(cost.computed for cost in costs),
@@ -84,15 +87,15 @@ def cache_cost(levels: Sequence[tuple[Paths, Order]], capacity_blocks: int) -> C
     )
 
 
-def batches(paths: Paths, order: Order, capacity_blocks: int) -> tuple[set[int], ...]:
-    """The paper's T_i: blocks of the most consecutive paths that fit into memory together.
+def build_batches(paths: Paths, order: Order, capacity_blocks: int) -> tuple[set[int], ...]:
+    """Build the paper's T_i: the blocks of as many consecutive paths as fit into memory together.
 
     Raises ValueError for a path that is longer than the memory.
     """
     tree = RadixTree()
     found: list[set[int]] = []
     for i in order:
-        blocks = tree.blocks(paths[i])
+        blocks = tree.add_path(paths[i])
         if len(blocks) > capacity_blocks:
             raise ValueError(f"a path of {len(blocks)} blocks, {capacity_blocks} in memory")
         more = [block for block in blocks if not (found and block in found[-1])]
@@ -103,8 +106,11 @@ def batches(paths: Paths, order: Order, capacity_blocks: int) -> tuple[set[int],
     return tuple(found)
 
 
-def eviction_cost(paths: Paths, order: Order, capacity_blocks: int) -> int:
-    """Blocks that leave between one batch and the next: the paper's Cost = Σ Nodes(T_i) −
-    P(T_i, T_i+1), over the batches that have a next one. Raises ValueError as `batches` does."""
-    pairs = pairwise(batches(paths, order, capacity_blocks))
+def count_evictions(paths: Paths, order: Order, capacity_blocks: int) -> int:
+    """Count the blocks evicted between one batch and the next.
+
+    This is the paper's Cost = Σ Nodes(T_i) − P(T_i, T_i+1), over the batches that have a next one.
+    Raises ValueError as `build_batches` does.
+    """
+    pairs = pairwise(build_batches(paths, order, capacity_blocks))
     return sum(len(now - following) for now, following in pairs)

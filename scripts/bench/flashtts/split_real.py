@@ -1,11 +1,11 @@
 """How far is the chosen KV split from the best of a brute-force sweep, on real engines?
 
-The generator's share of a tight memory is swept; a beam search of the same problems runs under
-each share and under the keeper's own choice, A B A B (every share once, the choice once, again).
-Seconds are medians over problems and rounds, each search on engines that start without KV. A
-setting counts where the worst share takes at least 1.5 times as long as the best.
+The generator's share of a tight memory is swept. A beam search of the same problems runs under each
+share and under the split that the KV manager chooses, A B A B: every share once, the choice once,
+and again. Seconds are medians over problems and rounds; each search starts without KV. A setting
+counts if the worst share takes at least 1.5 times as long as the best.
 
-Run `flashedge profile` first: its curves decide (`curves` in the output says what was used).
+Run `flashedge profile` first, since its curves decide. `curves` in the output says what was used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flashedge.scheduling.kv.split import KvSplit
 from flashedge.scheduling.kv.stages import Workload
 from flashedge.types import Problem
 from scripts.bench.daemon import problems, report
-from scripts.bench.flashtts.kv_rig import Rig, Timed, rig
+from scripts.bench.flashtts.kv_rig import Rig, TimedSearch, rig
 
 CHOSEN = "chosen"
 MIB = 1 << 20
@@ -33,17 +33,17 @@ async def measure(kv_bytes: int, n: int, count: int, shares: int, rounds: int) -
         for seed, p in enumerate(problems("heldout", count))
     ]
     async with rig(kv_bytes) as here:
-        splits = await swept(here, shares)
+        splits = await sweep_shares(here, shares)
         seconds: dict[str, list[float]] = defaultdict(list)
         curves: object = None
         moves = 0
-        for turn in range(rounds):
+        for number in range(rounds):
             for name, forced in {**splits, CHOSEN: None}.items():
-                async with here.keeper(forced) as keeper:
+                async with here.run_manager(forced) as manager:
                     for index, spec in enumerate(specs):
-                        timed = await here.search(keeper, spec)
-                        if turn == index == 0:
-                            told(name, timed)
+                        timed = await here.search(manager, spec)
+                        if number == index == 0:
+                            print_search(name, timed)
                         seconds[name].append(timed.seconds)
                         if name == CHOSEN:
                             curves, moves = timed.record["curves"], moves + timed.moves
@@ -65,8 +65,8 @@ async def measure(kv_bytes: int, n: int, count: int, shares: int, rounds: int) -
     )
 
 
-async def swept(here: Rig, count: int) -> dict[str, Callable[[Workload | None], KvSplit]]:
-    """Fixed shares from the least that each engine takes, evenly between."""
+async def sweep_shares(here: Rig, count: int) -> dict[str, Callable[[Workload | None], KvSplit]]:
+    """Fixed shares, evenly spaced between the least that each engine needs."""
     generator, verifier = here.pair.generator, here.pair.verifier
     least = [
         (-(-e.max_model_len // (await e.view()).block_tokens) + 1) * (await e.view()).block_bytes
@@ -76,10 +76,10 @@ async def swept(here: Rig, count: int) -> dict[str, Callable[[Workload | None], 
     if room < 0:
         raise SystemExit(f"at least {-(-sum(least) // MIB)} MiB are needed")
     sizes = [least[0] + room * i // (count - 1) for i in range(count)]
-    return {f"{size / MIB:.1f} MiB": fixed(here, size) for size in sizes}
+    return {f"{size / MIB:.1f} MiB": fix_share(here, size) for size in sizes}
 
 
-def fixed(here: Rig, generator_bytes: int) -> Callable[[Workload | None], KvSplit]:
+def fix_share(here: Rig, generator_bytes: int) -> Callable[[Workload | None], KvSplit]:
     split = KvSplit(
         generator_bytes=generator_bytes,
         verifier_bytes=here.kv_bytes - generator_bytes,
@@ -91,7 +91,7 @@ def fixed(here: Rig, generator_bytes: int) -> Callable[[Workload | None], KvSpli
     return lambda load: split
 
 
-def told(name: str, timed: Timed) -> None:
+def print_search(name: str, timed: TimedSearch) -> None:
     print(
         f"{name}: {timed.seconds:.2f} s (generator {timed.generate_s:.2f}, "
         f"verifier {timed.verify_s:.2f})",
