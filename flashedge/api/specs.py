@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import secrets
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +13,13 @@ from flashedge.runtime.chat import ChatSpec
 from flashedge.runtime.request.checks import check_int
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.runtime.request.strategies import find_defaults, find_watched_options
+from flashedge.runtime.request.strategies import (
+    find_defaults,
+    find_user_programs,
+    find_watched_options,
+)
+from flashedge.search.catalog import parse_strategy
 from flashedge.types import MAX_SEED, Problem, Sampling
-
-_SUFFIX = re.compile(r"(?P<strategy>[a-z]+(?:[_-][a-z]+)*)(?:-(?P<n>[0-9]{1,6}))?")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,19 +34,19 @@ class ModelName:
     def parse(cls, name: str, served: str) -> ModelName:
         """Raises NotFound unless the daemon serves the model."""
         pair, colon, suffix = name.partition(":")
-        match = _SUFFIX.fullmatch(suffix)
-        if pair != served or (colon and match is None):
-            raise NotFound(
-                f"there is no model {name!r}",
-                hint=f"this daemon serves {served!r} and, as a search, {served}:beam-16",
-                param="model",
-            )
-        if match is None:
+        hint = f"this daemon serves {served!r} and, as a search, {served}:beam-16"
+        if pair != served:
+            raise NotFound(f"there is no model {name!r}", hint=hint, param="model")
+        if not colon:
             return cls(pair=pair, search=None)
-        search: dict[str, Any] = {"strategy": match["strategy"].replace("-", "_")}
-        if match["n"] is not None:
-            search["n"] = int(match["n"])
-        return cls(pair=pair, search=search)
+        try:
+            strategy, n = parse_strategy(suffix, find_user_programs())
+        except NotFound as error:
+            raise NotFound(
+                f"there is no model {name!r}: {error}", hint=error.hint or hint, param="model"
+            ) from error
+        search: dict[str, Any] = {"strategy": strategy}
+        return cls(pair=pair, search=search if n is None else search | {"n": n})
 
 
 def build_solve_spec(body: SolveBody, pair: str, defaults: Defaults) -> RunSpec:

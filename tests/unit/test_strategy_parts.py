@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from flashedge.api.specs import ModelName
 from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.errors import ConfigError, NotFound, RequestError
 from flashedge.runtime.request import strategies
@@ -110,6 +111,21 @@ def test_wrong_options_are_refused(strategy: str, options: dict[str, Any]) -> No
     with pytest.raises(RequestError) as error:
         build_search(spec(strategy, n=1, options=options))
     assert error.value.param == "options"
+
+
+def test_a_model_name_carries_a_strategy() -> None:
+    assert ModelName.parse("bundled", "bundled").search is None
+    assert ModelName.parse("bundled:beam", "bundled").search == {"strategy": "beam"}
+    named = ModelName.parse("bundled:best-of-n-4", "bundled")
+    assert named.search == {"strategy": "best_of_n", "n": 4}
+
+
+@pytest.mark.parametrize("name", ["bundled:beem-8", "bundled:", "bundled:beam-x", "other:beam-4"])
+def test_a_model_name_with_an_unknown_strategy_is_not_found(name: str) -> None:
+    with pytest.raises(NotFound, match="no model") as error:
+        ModelName.parse(name, "bundled")
+    assert error.value.param == "model"
+    assert name != "bundled:beem-8" or error.value.hint == "did you mean 'beam'?"
 
 
 def test_a_chain_is_one_path() -> None:
