@@ -1,1 +1,1 @@
-"""What each optimization brings: a ladder of switches, on a simulated device or real engines."""
+"""Measures what each optimization gains, on a simulated card or on real engines."""

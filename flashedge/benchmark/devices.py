@@ -1,5 +1,4 @@
-"""Cards that can be simulated, by name: the maker's figures, and overheads fitted to public
-measurements."""
+"""Cards that can be simulated: the makers' figures, and overheads fitted to public measurements."""
 
 from __future__ import annotations
 
@@ -8,26 +7,30 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from flashedge.errors import NotFound
-from flashedge.profiler.datasheet import sheet_of
+from flashedge.profiler.datasheet import find_sheet
 from flashedge.scheduling.costs.roofline import Device
 from flashedge.scheduling.kv.split import HostLink
 
-HOST_BYTES = 32 << 30  # of RAM for KV that waits, if nothing else is said
-SWITCH_S = 0.005  # pause, release and resume of one phase switch (assumed)
+HOST_BYTES = 32 << 30  # RAM for offloaded KV
+SWITCH_S = 0.005  # to pause one engine and resume the other (assumed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """sheet: NVML's name, which has peak and bandwidth in `profiler.datasheet`; memory_bytes: as
-    the driver reports it; link_bytes_per_s: to pinned host memory, one way."""
+    """A card by its data sheet."""
 
     sheet: str
-    memory_bytes: int
-    link_bytes_per_s: float
+    """NVML's name of the card. `profiler.datasheet` has its peak and bandwidth by this name."""
 
-    def device(self, *, overhead_s: float, sequence_s: float) -> Device:
-        """Peak and bandwidth are the data sheet's; what is not reached of them is overhead."""
-        sheet = sheet_of(self.sheet)
+    memory_bytes: int
+    """As the driver reports it."""
+
+    link_bytes_per_s: float
+    """Bandwidth to pinned host memory, one way."""
+
+    def build_device(self, *, overhead_s: float, sequence_s: float) -> Device:
+        """Build the device, with the data sheet's peak and bandwidth and these overheads."""
+        sheet = find_sheet(self.sheet)
         assert sheet is not None, f"{self.sheet} has no data sheet"
         return Device(
             name=self.sheet,
@@ -59,14 +62,14 @@ CARDS: Mapping[str, Card] = MappingProxyType(
 )
 
 # Fitted to two public points of a 4090 and checked on three others:
-# python -m scripts.bench.flashtts.calibration. Other cards are taken to have the same overheads.
+# python -m scripts.bench.flashtts.calibration. Other cards are assumed to have the same overheads.
 CALIBRATED = "rtx4090"
 OVERHEAD_S = 0.0095
 SEQUENCE_S = 0.00024
 
 
 def find_card(name: str) -> tuple[str, Card]:
-    """(its name here, the card); case, spaces and hyphens don't count. Raises NotFound."""
+    """Find (name, card), ignoring case, spaces and hyphens. Raises NotFound."""
     plain = "".join(c for c in name.lower() if c.isalnum())
     plain = plain.removeprefix("nvidia").removeprefix("geforce")
     plain = plain if plain.startswith("rtx") else f"rtx{plain}"
@@ -77,6 +80,6 @@ def find_card(name: str) -> tuple[str, Card]:
     )
 
 
-def device_of(card: Card) -> Device:
-    """As the simulation takes it."""
-    return card.device(overhead_s=OVERHEAD_S, sequence_s=SEQUENCE_S)
+def build_device(card: Card) -> Device:
+    """Build the device that the simulation uses."""
+    return card.build_device(overhead_s=OVERHEAD_S, sequence_s=SEQUENCE_S)

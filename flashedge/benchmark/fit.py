@@ -1,4 +1,4 @@
-"""Whether a pair fits a card, and what would: reckoned from models.toml, before any download."""
+"""Estimates from models.toml, before any download, whether a pair fits a card and what would."""
 
 from __future__ import annotations
 
@@ -15,85 +15,97 @@ from flashedge.models.specs import ENGINE_OVERHEAD_BYTES, RESERVED_BYTES, ModelS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where a pair is to run. held_bytes: what is not to be had: other programs, driver, display;
-    seen: whether that was measured here, else it is the usual."""
+class CardMemory:
+    """The memory that a pair is to run in: a card's, or this machine's RAM."""
 
     name: str
     memory_bytes: int
-    held_bytes: int = RESERVED_BYTES
-    seen: bool = False
+
+    reserved_bytes: int = RESERVED_BYTES
+    """Memory that the driver, the display and other programs hold."""
+
+    is_measured: bool = False
+    """Whether `reserved_bytes` was measured here. Otherwise it is the usual amount."""
 
     @property
     def free_bytes(self) -> int:
-        return self.memory_bytes - self.held_bytes
+        return self.memory_bytes - self.reserved_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Need:
-    """Of both engines. weights, path_bytes: (generator, verifier); path_bytes: KV of one path of
-    full length; limits: its tokens; stand_ins: quantized checkpoints in the place of the pair's
-    own, by role."""
+class PairNeed:
+    """The memory that the two engines of a pair need. Tuples are (generator, verifier)."""
 
     weights: tuple[int, int]
+    """Bytes of the weights."""
+
     path_bytes: tuple[int, int]
+    """KV bytes of one path of full length."""
+
     limits: tuple[int, int]
-    stand_ins: tuple[tuple[str, Quantized], ...] = ()
+    """Tokens of a path of full length."""
+
+    replacements: tuple[tuple[str, Quantized], ...] = ()
+    """Quantized checkpoints that replace the pair's own, by role."""
 
     @property
     def fixed_bytes(self) -> int:
-        """All but the KV."""
+        """Bytes of everything but the KV."""
         return sum(self.weights) + 2 * ENGINE_OVERHEAD_BYTES
 
     @property
     def least_bytes(self) -> int:
-        """With KV for one path in each engine: below that it does not start."""
+        """Bytes with KV for one path in each engine. With less an engine does not start."""
         return self.fixed_bytes + sum(self.path_bytes)
 
-    def kv_bytes(self, place: Place) -> int:
-        """What is left for KV; negative if nothing is."""
-        return estimate_kv_room(place.free_bytes, self.weights)
+    def kv_bytes(self, card: CardMemory) -> int:
+        """Bytes left for KV. Negative where the rest does not fit."""
+        return estimate_kv_room(card.free_bytes, self.weights)
 
-    def paths(self, place: Place, tokens: int) -> int:
-        """Paths of so many tokens that both engines hold at once with nothing shared."""
+    def count_paths(self, card: CardMemory, tokens: int) -> int:
+        """Count the paths of `tokens` tokens that both engines hold at once if no two share KV."""
         each = sum(
             b * tokens / limit for b, limit in zip(self.path_bytes, self.limits, strict=True)
         )
-        return max(0, int(self.kv_bytes(place) / each))
+        return max(0, int(self.kv_bytes(card) / each))
 
-    def fits(self, place: Place) -> bool:
-        return self.least_bytes <= place.free_bytes
+    def fits(self, card: CardMemory) -> bool:
+        return self.least_bytes <= card.free_bytes
 
 
-def need_of(pair: Pair, config: Config) -> Need:
-    """Raises CheckpointError for a pair whose shape nobody knows."""
+def estimate_need(pair: Pair, config: Config) -> PairNeed:
+    """Estimate what a pair needs. Raises CheckpointError where the shape of a model is unknown."""
     shapes = find_pair_shapes(pair, config)
     limits = pair.generator.max_model_len, pair.verifier.max_model_len
     generator, verifier = shapes
-    return Need(
+    return PairNeed(
         weights=(generator.weights_bytes, verifier.weights_bytes),
-        path_bytes=(_path(generator, limits[0]), _path(verifier, limits[1])),
+        path_bytes=(
+            _compute_path_bytes(generator, limits[0]),
+            _compute_path_bytes(verifier, limits[1]),
+        ),
         limits=limits,
     )
 
 
-def quantized(pair: Pair, need: Need, place: Place) -> Need | None:
-    """The pair with as few and as large quantized checkpoints as make it fit; None: none do."""
-    found = [n for n in _choices(pair, need) if n.stand_ins and n.fits(place)]
-    return min(found, key=lambda n: (len(n.stand_ins), -sum(n.weights)), default=None)
+def choose_quantized(pair: Pair, need: PairNeed, card: CardMemory) -> PairNeed | None:
+    """Replace as few checkpoints as needed by quantized ones, the largest that fit. None where no
+    choice fits."""
+    found = [n for n in _list_choices(pair, need) if n.replacements and n.fits(card)]
+    return min(found, key=lambda n: (len(n.replacements), -sum(n.weights)), default=None)
 
 
-def that_fit(pairs: Iterable[Pair], place: Place, config: Config) -> Iterator[str]:
-    """Names of the pairs that fit as they are; those of unknown shape are left out."""
+def list_fitting(pairs: Iterable[Pair], card: CardMemory, config: Config) -> Iterator[str]:
+    """List the names of the pairs that fit unchanged. Pairs of unknown shape are left out."""
     for pair in pairs:
         try:
-            if need_of(pair, config).fits(place):
+            if estimate_need(pair, config).fits(card):
                 yield pair.name
         except CheckpointError:
             continue
 
 
-def _choices(pair: Pair, need: Need) -> Iterator[Need]:
+def _list_choices(pair: Pair, need: PairNeed) -> Iterator[PairNeed]:
     roles: tuple[tuple[str, ModelSpec], ...] = (
         ("generator", pair.generator),
         ("verifier", pair.verifier),
@@ -103,11 +115,11 @@ def _choices(pair: Pair, need: Need) -> Iterator[Need]:
             own if other is None else other.weights_bytes
             for own, other in zip(need.weights, chosen, strict=True)
         )
-        stand_ins = tuple(
+        replacements = tuple(
             (role, other) for (role, _), other in zip(roles, chosen, strict=True) if other
         )
-        yield replace(need, weights=(weights[0], weights[1]), stand_ins=stand_ins)
+        yield replace(need, weights=(weights[0], weights[1]), replacements=replacements)
 
 
-def _path(shape: ModelShape, tokens: int) -> int:
+def _compute_path_bytes(shape: ModelShape, tokens: int) -> int:
     return shape.kv_bytes_per_token * tokens

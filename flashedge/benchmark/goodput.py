@@ -1,4 +1,4 @@
-"""The measure of the benchmarks."""
+"""The figure of merit of the benchmarks."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Collection
 from flashedge.statistics import mean
 
 
-def goodput(tokens: Collection[int], done_s: Collection[float]) -> float:
-    """Mean tokens of a completed path over mean seconds to its completion; 0 without one.
+def compute_goodput(tokens: Collection[int], done_s: Collection[float]) -> float:
+    """Divide the mean tokens of a completed path by the mean seconds to its completion. 0 without
+    a completed path.
 
     Ref: arXiv 2509.00195 §6.1.
     """

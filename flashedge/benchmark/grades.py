@@ -1,4 +1,4 @@
-"""Which answers of a bench are right."""
+"""Grades the answers of a benchmark."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from flashedge.files.problems import FileProblem
 from flashedge.types import NodeId
 
 
-async def graded(
+async def grade_answers(
     runs: Iterable[LiveRun], problems: Sequence[FileProblem]
 ) -> dict[tuple[int, str | None], bool]:
-    """Whether each answer is right, of problems whose answer is known."""
+    """Grade the answers to problems whose right answer is known. (problem, answer) -> is right."""
     known = {p.index: p.answer for p in problems if p.answer is not None}
     asked = {(run.problem, run.answer) for run in runs if run.problem in known}
     grader = MathGrader()

@@ -1,9 +1,9 @@
-"""Step lengths that the simulation draws from: real samples, grouped by problem and step.
+"""Step lengths that the simulation draws from, taken from real samples.
 
-step_lengths.jsonl holds integers alone: of 100 problems of MATH (MIT licence) the level, the
+step_lengths.jsonl holds integers alone: for 100 problems of MATH (MIT licence) the level, the
 tokens of the prompt and, for 8 samples of Qwen2.5-Math each, the tokens of every step. The paths
-of a level take the lengths that the samples of *one* problem have there (max / mean 1.5);
-independent draws (2.5) would make every level more irregular than it is.
+of a level take the lengths that the samples of *one* problem have at that step (max / mean 1.5).
+Independent draws (2.5) would make every level more irregular than it is.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ FILE = Path(__file__).parent / "step_lengths.jsonl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepLengths:
-    """levels: MATH's, 1 (easy) to 5."""
+    """A choice of problems whose step lengths are drawn."""
 
     about: str
+
     levels: frozenset[int]
+    """Levels of difficulty in MATH, from 1 (easy) to 5."""
 
 
 WORKLOADS: Mapping[str, StepLengths] = MappingProxyType(
@@ -46,14 +48,14 @@ WORKLOADS: Mapping[str, StepLengths] = MappingProxyType(
 
 
 def load_trace(workload: str) -> StepTrace:
-    """The problems of a workload, in a fixed order. Raises NotFound."""
+    """Load the problems of a workload, in a fixed order. Raises NotFound."""
     if workload not in WORKLOADS:
         raise NotFound(
             f"there is no workload {workload!r}",
             hint=f"known: {', '.join(WORKLOADS)}",
             param="workload",
         )
-    wanted = WORKLOADS[workload].levels
+    levels = WORKLOADS[workload].levels
     lines = map(json.loads, FILE.read_text(encoding="utf-8").splitlines())
     return StepTrace(
         tuple(
@@ -62,14 +64,14 @@ def load_trace(workload: str) -> StepTrace:
                 step_tokens=tuple(map(tuple, line["step_tokens"])),
             )
             for line in lines
-            if line["level"] in wanted
+            if line["level"] in levels
         )
     )
 
 
 def pick_rows(trace: StepTrace, count: int) -> tuple[int, ...]:
-    """(min(count, rows),) rows that stand evenly over those of the trace, sorted by length: few
-    problems then have the mix of all."""
+    """Pick rows that are spread evenly over the trace sorted by length, so that few problems have
+    the mix of all. Returns (min(count, rows),) indices."""
     by_length = sorted(
         range(len(trace.rows)), key=lambda i: sum(map(sum, trace.rows[i].step_tokens))
     )

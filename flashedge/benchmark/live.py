@@ -1,8 +1,8 @@
-"""The ladder on real engines: a daemon of our own for each rung, so that none finds what another
-computed.
+"""Climbs the ladder on real engines.
 
-Rounds go through all daemons again (A B A B), so that what drifts on the machine is no rung's. Each
-daemon warms up with a run that does not count.
+Each rung has a daemon of its own, so that no rung finds what another one computed. A round goes
+through all daemons, then the next round does (A B A B), so that no rung alone bears what drifts on
+the machine. Each daemon warms up with a run that does not count.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from flashedge.benchmark.ladder import Rung
-from flashedge.benchmark.live_run import LiveRun, Which, timed
+from flashedge.benchmark.live_run import LiveRun, RunKey, time_run
 from flashedge.client.sync_client import Client
 from flashedge.config import Config
 from flashedge.daemon import control as daemon_control
@@ -27,30 +27,38 @@ from flashedge.errors import ConfigError
 from flashedge.files.problems import FileProblem
 from flashedge.sizes import parse_size
 
-PLANNED = "plan"  # the pair's own memory plan
+PLANNED = "plan"
+"""Names the KV budget of the pair's own memory plan."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Course:
-    """What is run. kv: budgets of both engines together by name (see `parse_budget`)."""
+class BenchPlan:
+    """What the benchmark runs."""
 
     rungs: tuple[Rung, ...]
     problems: tuple[FileProblem, ...]
+
     widths: tuple[int, ...]
+    """Values of n."""
+
     kv: Mapping[str, int | None]
+    """Bytes of KV of both engines together, by name. See `parse_budget`."""
+
     rounds: int
+    """How often each run is repeated."""
+
     strategy: str = "beam"
     seed: int = 0
 
     @property
     def runs(self) -> int:
-        return len(self.whiches)
+        return len(self.keys)
 
     @cached_property
-    def whiches(self) -> tuple[Which, ...]:
-        """In the order in which they are run: a daemon for each (round, kv, rung)."""
+    def keys(self) -> tuple[RunKey, ...]:
+        """All runs, in their order: a daemon for each (round, kv, rung)."""
         return tuple(
-            Which(rung=rung.name, kv=kv, n=n, problem=problem.index, round=number)
+            RunKey(rung=rung.name, kv=kv, n=n, problem=problem.index, round=number)
             for number in range(self.rounds)
             for kv in self.kv
             for rung in self.rungs
@@ -71,30 +79,33 @@ def parse_budget(text: str) -> tuple[str, int | None]:
     )
 
 
-def carried_out(
-    course: Course,
+def run_plan(
+    plan: BenchPlan,
     config: Config,
     say: Callable[[str], None],
     done: Callable[[LiveRun], None],
     *,
-    kept: Collection[Which] = (),
+    kept: Collection[RunKey] = (),
     command: Sequence[str] = daemon_control.PRODUCT,
 ) -> None:
-    """Run all of it but what is kept already, telling `done` of each run; command: of a daemon.
-    Raises what a daemon raises that does not start or is lost, and the error of a run."""
-    rungs = {rung.name: rung for rung in course.rungs}
-    problems = {problem.index: problem for problem in course.problems}
-    left = (which for which in course.whiches if which not in kept)
-    for (number, kv, name), whiches in groupby(left, key=lambda w: (w.round, w.kv, w.rung)):
+    """Run the whole plan but the runs in `kept`, and report each to `done`.
+
+    say: receives progress messages. command: starts a daemon. Raises the error of a daemon that
+    does not start or is lost, and the error of a run.
+    """
+    rungs = {rung.name: rung for rung in plan.rungs}
+    problems = {problem.index: problem for problem in plan.problems}
+    left = (key for key in plan.keys if key not in kept)
+    for (number, kv, name), keys in groupby(left, key=lambda w: (w.round, w.kv, w.rung)):
         rung = rungs[name]
         say(f"round {number + 1}, KV {kv}: a daemon for {name}")
-        settings = {**rung.optimizations.to_config(), **_memory(course.kv[kv])}
+        settings = {**rung.optimizations.to_config(), **_memory(plan.kv[kv])}
         with _daemon(config, settings, command) as client:
-            warm_up = _body(course, rung, course.problems[0], 1)  # an engine's first run is slow
+            warm_up = _body(plan, rung, plan.problems[0], 1)  # an engine's first run is slow
             list(client.solve(warm_up))
-            for which in whiches:
-                body = _body(course, rung, problems[which.problem], which.n)
-                done(timed(client, body, which))
+            for key in keys:
+                body = _body(plan, rung, problems[key.problem], key.n)
+                done(time_run(client, body, key))
 
 
 def _memory(kv_bytes: int | None) -> dict[str, int]:
@@ -103,12 +114,12 @@ def _memory(kv_bytes: int | None) -> dict[str, int]:
     return {"generator_kv_bytes": kv_bytes // 2, "verifier_kv_bytes": kv_bytes // 2}
 
 
-def _body(course: Course, rung: Rung, problem: FileProblem, n: int) -> dict[str, Any]:
+def _body(plan: BenchPlan, rung: Rung, problem: FileProblem, n: int) -> dict[str, Any]:
     return {
         "problem": problem.text,
-        "strategy": course.strategy,
+        "strategy": plan.strategy,
         "n": n,
-        "seed": course.seed + problem.index,
+        "seed": plan.seed + problem.index,
         "baseline": rung.is_stock,
     }
 
@@ -117,7 +128,7 @@ def _body(course: Course, rung: Rung, problem: FileProblem, n: int) -> dict[str,
 def _daemon(
     config: Config, settings: Mapping[str, object], command: Sequence[str]
 ) -> Iterator[Client]:
-    """A daemon with state of its own and the user's models, profile and calibrations."""
+    """Run a daemon with its own state and the user's models, profile and calibrations."""
     with tempfile.TemporaryDirectory(prefix="flashedge-bench-") as folder:
         own = dataclasses.replace(config, state_dir=Path(folder), port=0)
         for kept in ("profiles", "calibrations"):

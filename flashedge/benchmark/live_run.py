@@ -1,4 +1,4 @@
-"""One search on a running daemon, timed from outside, and what a table says of many."""
+"""Times searches on a running daemon, and compares them problem by problem."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from statistics import median
 from typing import Any, NamedTuple, Self
 
 from flashedge import events
-from flashedge.benchmark.goodput import goodput
+from flashedge.benchmark.goodput import compute_goodput
 from flashedge.client.sync_client import Client, from_event
 from flashedge.errors import RequestError
-from flashedge.statistics import interval, mean, bootstrap
+from flashedge.statistics import bootstrap, interval, mean
 
 
-class Which(NamedTuple):
-    """A run of the bench: rung and kv by name, the problem by its index."""
+class RunKey(NamedTuple):
+    """Identifies a run of the benchmark: rung and KV budget by name, the problem by its index."""
 
     rung: str
     kv: str
@@ -29,29 +29,37 @@ class Which(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveRun:
-    """rung, kv, n, problem, round: which one; seconds: from the run's start to its end; tree:
-    digest of all token ids, scores and statuses; reuse: verifier tokens whose KV was there."""
+    """A timed run. Its first five fields are its key."""
 
     rung: str
     kv: str
     n: int
     problem: int
     round: int
+
     seconds: float
+    """From the run's start to its end."""
+
     generate_s: float
     verify_s: float
     goodput: float
     answer: str | None
+
     tree: str
+    """Digest of all token ids, scores and statuses."""
+
     tree_tokens: int
+
     reuse: float
+    """Share of the verifier's tokens whose KV was reused."""
+
     steps: int
     kept_steps: int
     drawn_tokens: int
 
     @property
-    def which(self) -> Which:
-        return Which(self.rung, self.kv, self.n, self.problem, self.round)
+    def key(self) -> RunKey:
+        return RunKey(self.rung, self.kv, self.n, self.problem, self.round)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -62,13 +70,13 @@ class LiveRun:
         return cls(**data)
 
 
-def timed(
+def time_run(
     client: Client,
     body: Mapping[str, Any],
-    which: Which,
+    key: RunKey,
     clock: Callable[[], float] = time.monotonic,
 ) -> LiveRun:
-    """Carry out a run. Raises its error."""
+    """Run a search. Raises its error."""
     began = clock()
     done_s: dict[int, float] = {}
     for _, event in client.solve(body):
@@ -78,55 +86,55 @@ def timed(
             case events.NodesMarked(status="complete", nodes=nodes):
                 done_s.update(dict.fromkeys(nodes, clock() - began))
             case events.RunFinished(result=result):
-                return _told(result, done_s, clock() - began, which)
+                return _build_live_run(result, done_s, clock() - began, key)
             case events.RunFailed() as failed:
                 raise from_event(failed)
             case events.RunCancelled(reason=reason):
-                raise RequestError(f"a run of the bench was cancelled: {reason}")
-    raise RequestError("a run of the bench had no end")
+                raise RequestError(f"a run of the benchmark was cancelled: {reason}")
+    raise RequestError("a run of the benchmark has no terminal event")
 
 
-def _told(
+def _build_live_run(
     result: Mapping[str, Any],
     done_s: Mapping[int, float],
     seconds: float,
-    which: Which,
+    key: RunKey,
 ) -> LiveRun:
     lengths = [len(c["token_ids"]) for c in result["completions"] if c["node"] in done_s]
     usage, timing = result["usage"], result["timing"]
-    asked = usage["verifier_tokens"]
+    verifier_tokens = usage["verifier_tokens"]
     return LiveRun(
-        **which._asdict(),
+        **key._asdict(),
         seconds=seconds,
         generate_s=timing["generate_s"],
         verify_s=timing["verify_s"],
-        goodput=goodput(lengths, done_s.values()),
+        goodput=compute_goodput(lengths, done_s.values()),
         answer=result["answer"],
-        tree=digest(result["tree"]),
+        tree=digest_tree(result["tree"]),
         tree_tokens=usage["tree_tokens"],
-        reuse=usage["verifier_cached_tokens"] / asked if asked else 0.0,
+        reuse=(usage["verifier_cached_tokens"] / verifier_tokens if verifier_tokens else 0.0),
         steps=len(result["tree"]["nodes"]) - 1,
         kept_steps=usage["speculation"]["kept_steps"],
         drawn_tokens=usage["speculation"]["drawn_tokens"],
     )
 
 
-def digest(tree: Mapping[str, Any]) -> str:
-    """16 hex digits of a result's tree: the same tokens, scores and choices, the same digits."""
-    told = [(n["id"], n["parent"], n["token_ids"], n["score"], n["status"]) for n in tree["nodes"]]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+def digest_tree(tree: Mapping[str, Any]) -> str:
+    """Hash a result's tree to 16 hex digits, equal for equal tokens, scores and statuses."""
+    nodes = [(n["id"], n["parent"], n["token_ids"], n["score"], n["status"]) for n in tree["nodes"]]
+    return hashlib.sha256(json.dumps(nodes).encode()).hexdigest()[:16]
 
 
 # ---------------------------------------------------------------- many
 
 
-def compared(
+def compare_runs(
     runs: Iterable[LiveRun], right: Mapping[tuple[int, str | None], bool], first: str = "stock"
 ) -> list[dict[str, Any]]:
-    """A row for each (kv, n, rung): medians over rounds, then over problems; gains: mean and median
-    of each problem's ratio to the rung `first`, with their 95 % bootstrap intervals.
+    """Build a row for each (kv, n, rung): medians over rounds, then over problems.
 
-    right: whether an answer of a problem is right, for those that are known.
+    Gains are the mean and the median of each problem's ratio to the rung `first`, with their 95 %
+    bootstrap intervals. right: (problem, answer) -> whether it is right, where that is known.
     """
     groups: dict[tuple[str, int, str], dict[int, list[LiveRun]]] = {}
     for run in runs:
@@ -143,17 +151,25 @@ def compared(
                 "n": n,
                 "rung": rung,
                 "problems": len(cases),
-                "latency_s": median(_mid(rounds, "seconds") for rounds in cases.values()),
-                "generator_s": median(_mid(rounds, "generate_s") for rounds in cases.values()),
-                "verifier_s": median(_mid(rounds, "verify_s") for rounds in cases.values()),
-                "goodput": median(_mid(rounds, "goodput") for rounds in cases.values()),
-                "goodput_gain": _gain([_over(cases[p], base[p], "goodput") for p in both]),
-                "speedup": _gain([_over(base[p], cases[p], "seconds") for p in both]),
-                "verifier_share": _gain([_over(cases[p], base[p], "verify_s") for p in both]),
-                "same_trees": sum(_same(cases[p], base[p]) for p in both) / len(both)
+                "latency_s": median(_take_median(rounds, "seconds") for rounds in cases.values()),
+                "generator_s": median(
+                    _take_median(rounds, "generate_s") for rounds in cases.values()
+                ),
+                "verifier_s": median(_take_median(rounds, "verify_s") for rounds in cases.values()),
+                "goodput": median(_take_median(rounds, "goodput") for rounds in cases.values()),
+                "goodput_gain": _summarize_ratios(
+                    [_divide_medians(cases[p], base[p], "goodput") for p in both]
+                ),
+                "speedup": _summarize_ratios(
+                    [_divide_medians(base[p], cases[p], "seconds") for p in both]
+                ),
+                "verifier_share": _summarize_ratios(
+                    [_divide_medians(cases[p], base[p], "verify_s") for p in both]
+                ),
+                "same_trees": sum(_have_same_tree(cases[p], base[p]) for p in both) / len(both)
                 if both
                 else None,
-                "right": _right(cases, right),
+                "right": _compute_accuracy(cases, right),
                 "reuse": mean([run.reuse for run in flat]),
                 "kept_steps": sum(r.kept_steps for r in flat) / max(1, sum(r.steps for r in flat)),
             }
@@ -161,16 +177,16 @@ def compared(
     return rows
 
 
-def _mid(rounds: Sequence[LiveRun], name: str) -> float:
+def _take_median(rounds: Sequence[LiveRun], name: str) -> float:
     return float(median(getattr(run, name) for run in rounds))
 
 
-def _over(ours: Sequence[LiveRun], theirs: Sequence[LiveRun], name: str) -> float | None:
-    below = _mid(theirs, name)
-    return _mid(ours, name) / below if below else None
+def _divide_medians(ours: Sequence[LiveRun], theirs: Sequence[LiveRun], name: str) -> float | None:
+    below = _take_median(theirs, name)
+    return _take_median(ours, name) / below if below else None
 
 
-def _gain(ratios: Sequence[float | None]) -> dict[str, float] | None:
+def _summarize_ratios(ratios: Sequence[float | None]) -> dict[str, float] | None:
     known = [ratio for ratio in ratios if ratio is not None]
     if not known:
         return None
@@ -186,11 +202,11 @@ def _gain(ratios: Sequence[float | None]) -> dict[str, float] | None:
     }
 
 
-def _same(ours: Sequence[LiveRun], theirs: Sequence[LiveRun]) -> bool:
+def _have_same_tree(ours: Sequence[LiveRun], theirs: Sequence[LiveRun]) -> bool:
     return len({run.tree for run in (*ours, *theirs)}) == 1
 
 
-def _right(
+def _compute_accuracy(
     cases: Mapping[int, Sequence[LiveRun]], right: Mapping[tuple[int, str | None], bool]
 ) -> float | None:
     known = [

@@ -1,4 +1,4 @@
-"""What a user would get on a card that is not here: the ladder on the simulated device."""
+"""Climbs the ladder on a simulated card, to tell what a user would get there."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import find_defaults
 from flashedge.search.catalog import parse_strategy
 
-SHARE = 0.9  # of the card's memory, as the engines are configured
+SHARE = 0.9
+"""Share of the card's memory that the engines are configured to use."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """kv_bytes: for both engines together, None: what is left of `share` of the card's memory, or
-    of all but what driver and display take (share None, as `doctor --fit` counts)."""
+    """What a user asks the simulation."""
 
     gpu: str
     pair: str
@@ -36,13 +36,18 @@ class Question:
     n: int
     workload: str = "math"
     problems: int = 4
+
     share: float | None = SHARE
+    """Share of the card's memory for both engines. None takes all but what the driver and the
+    display hold, as `doctor --fit` does."""
+
     kv_bytes: int | None = None
+    """KV of both engines together. None takes what the weights leave of `share`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
-    """A question that was build_bench: what its runs need. `search`: without problem and seed."""
+    """A checked question, with what its runs need."""
 
     card: Card
     gpu: str
@@ -50,7 +55,9 @@ class Bench:
     setup: Setup
     trace: StepTrace
     rows: tuple[int, ...]
+
     search: RunSpec
+    """The request of every run but for its problem and seed."""
 
     def spec(self, row: int) -> RunSpec:
         return replace(self.search, problem=self.trace.problem(row), seed=row)
@@ -64,8 +71,11 @@ def _find_free(memory_bytes: int, share: float | None) -> int:
 
 
 def build_bench(question: Question, config: Config) -> Bench:
-    """Raises NotFound naming the choices, RequestError for a bad n, ConfigError for a pair that
-    does not fit the card, CheckpointError for one whose shape nobody knows."""
+    """Check a question and build what its runs need.
+
+    Raises NotFound naming the choices, RequestError for a bad n, ConfigError for a pair that does
+    not fit the card, CheckpointError for a pair of unknown shape.
+    """
     gpu, card = find_card(question.gpu)
     pair = find_pair(question.pair, config)
     strategy, n = parse_strategy(question.strategy)
@@ -114,7 +124,7 @@ def build_bench(question: Question, config: Config) -> Bench:
 def run_ladder(
     bench: Bench, ladder: Sequence[Rung], advance: Callable[[int], None] = lambda done: None
 ) -> list[dict[str, Any]]:
-    """A row for each rung. advance: told of each problem that is done."""
+    """Run every problem on every rung. A row for each rung; advance: called after each problem."""
     rows: list[dict[str, Any]] = []
     first: list[VirtualRun] = []
     for rung in ladder:
@@ -128,14 +138,14 @@ def run_ladder(
 
 
 def summarize_runs(runs: Sequence[VirtualRun], stock: Sequence[VirtualRun]) -> dict[str, Any]:
-    """Means over problems; ratios are those of the first rung's runs on the same problems."""
+    """Build the means over problems. Ratios are to the stock runs of the same problems."""
     tokens = sum(r.verifier_tokens for r in runs)
     return {
         "latency_s": mean(r.seconds for r in runs),
         "generator_s": mean(r.generate_s for r in runs),
         "verifier_s": mean(r.verify_s for r in runs),
         "goodput": mean(r.goodput for r in runs),
-        "goodput_gain": _ratio(runs, stock, lambda r: r.goodput),
+        "goodput_gain": _average_ratio(runs, stock, lambda r: r.goodput),
         "latency_cut": 1 - sum(r.seconds for r in runs) / sum(r.seconds for r in stock),
         "generator_peak_bytes": max(r.generator_peak_bytes for r in runs),
         "verifier_peak_bytes": max(r.verifier_peak_bytes for r in runs),
@@ -152,7 +162,7 @@ def summarize_runs(runs: Sequence[VirtualRun], stock: Sequence[VirtualRun]) -> d
 
 
 def list_assumptions(bench: Bench, question: Question) -> dict[str, Any]:
-    """What the figures rest on, for every output."""
+    """List what the figures rest on. Stands beside them in every output."""
     device = bench.setup.device
     return {
         "simulated": True,
@@ -175,10 +185,10 @@ def list_assumptions(bench: Bench, question: Question) -> dict[str, Any]:
     }
 
 
-def _ratio(
+def _average_ratio(
     runs: Sequence[VirtualRun],
     stock: Sequence[VirtualRun],
-    of: Callable[[VirtualRun], float],
+    measure: Callable[[VirtualRun], float],
 ) -> float:
-    pairs = [(of(a), of(b)) for a, b in zip(runs, stock, strict=True) if of(b)]
+    pairs = [(measure(a), measure(b)) for a, b in zip(runs, stock, strict=True) if measure(b)]
     return mean(a / b for a, b in pairs) if pairs else 1.0

@@ -1,4 +1,4 @@
-"""One search on the simulated pair, with the optimizations of one rung, in virtual time."""
+"""Runs one search on the simulated pair in virtual time, with the optimizations of one rung."""
 
 from __future__ import annotations
 
@@ -32,46 +32,72 @@ from flashedge.scheduling.speculation.slots import find_flat_batch
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Speculation
 
-TYPICAL_CONTEXT = 512  # tokens, where it is asked up to which batch a step is flat
-CHUNK_TOKENS = 1024  # a step comes as one chunk: what is told in between costs real time alone
+TYPICAL_CONTEXT = 512  # tokens at which the flat batch is estimated
+CHUNK_TOKENS = 1024  # streams a step in one chunk: smaller ones only cost real time
 OnStep = Callable[[str, float, float, tuple[Slice, ...]], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setup:
-    """A pair on a device. verifier_device: where the verifier has cores of its own (None: steps of
-    both engines take turns on one device); kv_bytes: for both engines together; link: for offload,
-    None: none; limits: most tokens of prompt and path, for generator and verifier; flat_batch: see
-    `BatchView`, None: by the device's roofline; truncation: see `SimSpeculator`; common: see
-    `SimModel`."""
+    """A simulated pair on a device."""
 
     device: Device
+
     verifier_device: Device | None = None
+    """Where the verifier has processors of its own. None lets the steps of both engines take turns
+    on one device."""
+
     generator: ModelShape
     verifier: ModelShape
+
     kv_bytes: int
+    """KV of both engines together."""
+
     block_tokens: int = 16
+
     link: HostLink | None = None
+    """Way of offloaded KV to host memory. None offloads nothing."""
+
     limits: tuple[int, int] = (4096, 4096)
+    """Most tokens of prompt and path, for generator and verifier."""
+
     max_num_seqs: int = 256
+
     flat_batch: int | None = None
+    """Batch up to which a step costs about what it costs for one sequence (see `BatchView`). None
+    computes it from the device's roofline."""
+
     truncation: float | None = None
+    """See `SimSpeculator`."""
+
     common: float = 0.0
+    """How often siblings write the same words. See `SimModel`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VirtualRun:
-    """What a search cost. seconds: virtual; generate_s, verify_s: with such a request open;
-    *_peak_bytes: most KV that requests held at once."""
+    """What a simulated search cost. Seconds are virtual."""
 
     tree: Tree
     seconds: float
+
     generate_s: float
+    """Time with at least one open request to the generator."""
+
     verify_s: float
+    """Time in which the search waited for scores."""
+
     goodput: float
+
     paths: int
+    """Completed paths."""
+
     generator_peak_bytes: int
+    """Most KV that requests of the generator held at once."""
+
     verifier_peak_bytes: int
+    """Most KV that requests of the verifier held at once."""
+
     preemptions: int
     verifier_tokens: int
     verifier_cached_tokens: int
@@ -82,16 +108,16 @@ class VirtualRun:
 
 
 @dataclass(slots=True)
-class _Noted:
-    """What is seen while it runs."""
+class _Observed:
+    """What is observed during a run."""
 
     done_s: dict[NodeId, float] = field(default_factory=dict)
     offload_s: float = 0.0
     peaks: dict[str, int] = field(default_factory=lambda: {"generator": 0, "verifier": 0})
 
 
-class _SameText:
-    """answers.equality.Grader: the simulated model boxes plain integers."""
+class _IntegerGrader:
+    """Implements `Grader`. The simulated model boxes plain integers, which need no mathematics."""
 
     async def cluster(self, answers: Mapping[NodeId, str | None]) -> Mapping[NodeId, str | None]:
         return dict(answers)
@@ -107,12 +133,15 @@ def simulate_run(
     on_step: OnStep | None = None,
     order: Ordering | None = None,
 ) -> VirtualRun:
-    """One problem. on_step: told (engine, virtual time at its end, seconds, batch) of each engine
-    step; order: instead of the rung's. Raises ConfigError where the KV does not hold a path."""
-    return run_virtual(_searched(rung, setup, trace, row, spec, on_step, order))
+    """Run one problem.
+
+    on_step: receives (engine, virtual time at its end, seconds, batch) of each engine step.
+    order: orders levels instead of the rung. Raises ConfigError where the KV holds no path.
+    """
+    return run_virtual(_run_search(rung, setup, trace, row, spec, on_step, order))
 
 
-async def _searched(
+async def _run_search(
     rung: Rung,
     setup: Setup,
     trace: StepTrace,
@@ -121,7 +150,7 @@ async def _searched(
     on_step: OnStep | None,
     order: Ordering | None,
 ) -> VirtualRun:
-    loop, noted = asyncio.get_running_loop(), _Noted()
+    loop, observed = asyncio.get_running_loop(), _Observed()
     twins = _Twins.build(setup, trace)
     generator, verifier = twins.generator, twins.verifier
     for name, engine in (
@@ -130,22 +159,22 @@ async def _searched(
         ("verifier", twins.stock_verifier),
     ):
         await engine.budget(setup.kv_bytes // 2)
-        _watch(name, engine, noted, on_step)
+        _watch(name, engine, observed, on_step)
     optimizations = rung.optimizations
     manager = None
     if optimizations.kv_split:
         link = setup.link if optimizations.offload else None
         manager = _build_manager(setup, link, generator, verifier)
         await manager.start()
-    engines = build_engines(optimizations, twins, grader=_SameText(), kv_manager=manager)
+    engines = build_engines(optimizations, twins, grader=_IntegerGrader(), kv_manager=manager)
     engines = replace(engines, order=order)
 
     def note(event: Event) -> None:
         match event:
             case NodesMarked(status="complete", nodes=nodes):
-                noted.done_s.update(dict.fromkeys(nodes, loop.time()))
+                observed.done_s.update(dict.fromkeys(nodes, loop.time()))
             case Offloaded(seconds=seconds) | Restored(seconds=seconds):
-                noted.offload_s += seconds
+                observed.offload_s += seconds
 
     prompt = generator.codec.encode_chat(spec.problem.messages)
     with engines.join_kv(note) as memory:
@@ -155,20 +184,20 @@ async def _searched(
     if manager is not None:
         await manager.stop()
     views = [await engine.view() for engine in (generator, verifier, twins.stock_verifier)]
-    lengths = [tree[node].path_tokens for node in noted.done_s]
+    lengths = [tree[node].path_tokens for node in observed.done_s]
     return VirtualRun(
         tree=tree,
         seconds=loop.time(),
         generate_s=driver.generating.seconds,
         verify_s=driver.scoring.waiting.seconds,
-        goodput=compute_goodput(lengths, noted.done_s.values()),
+        goodput=compute_goodput(lengths, observed.done_s.values()),
         paths=len(lengths),
-        generator_peak_bytes=noted.peaks["generator"],
-        verifier_peak_bytes=noted.peaks["verifier"],
+        generator_peak_bytes=observed.peaks["generator"],
+        verifier_peak_bytes=observed.peaks["verifier"],
         preemptions=sum(view.preemptions for view in views),
         verifier_tokens=driver.scoring.tokens,
         verifier_cached_tokens=driver.scoring.cached_tokens,
-        offload_s=noted.offload_s,
+        offload_s=observed.offload_s,
         speculation=driver.speculation,
         split_moves=0 if manager is None else manager.moves,
         offloads=0 if manager is None else manager.offloads,
@@ -188,13 +217,13 @@ class _Twins:
     def build(cls, setup: Setup, trace: StepTrace) -> _Twins:
         gate = asyncio.Lock() if setup.verifier_device is None else None
         generator = SimulatedGenerator(
-            _config(setup, setup.device, setup.generator, setup.limits[0]),
+            _build_config(setup, setup.device, setup.generator, setup.limits[0]),
             SimModel(trace, common=setup.common),
             gate=gate,
             truncation=setup.truncation,
         )
         device = setup.verifier_device or setup.device
-        config = _config(setup, device, setup.verifier, setup.limits[1])
+        config = _build_config(setup, device, setup.verifier, setup.limits[1])
         return cls(
             generator=generator,
             verifier=SimulatedVerifier(config, gate=gate),
@@ -210,13 +239,13 @@ def _build_manager(
     verifier: SimulatedVerifier,
 ) -> KvManager:
     """Build the product's own manager with the costs of the simulated device."""
-    rooflines = [
+    curves_by_engine = [
         RooflineCurve(device=engine.config.device, shape=engine.config.shape)
         for engine in (generator, verifier)
     ]
     curves = Curves(
-        generator=rooflines[0],
-        verifier=rooflines[1],
+        generator=curves_by_engine[0],
+        verifier=curves_by_engine[1],
         link_bytes_per_s=0.0 if link is None else link.bytes_per_s,
         source="the simulated device",
     )
@@ -241,7 +270,7 @@ def _build_manager(
     )
 
 
-def _config(setup: Setup, device: Device, shape: ModelShape, limit: int) -> SimConfig:
+def _build_config(setup: Setup, device: Device, shape: ModelShape, limit: int) -> SimConfig:
     flat = setup.flat_batch
     if flat is None:
         flat = find_flat_batch(
@@ -260,12 +289,12 @@ def _config(setup: Setup, device: Device, shape: ModelShape, limit: int) -> SimC
     )
 
 
-def _watch(name: str, engine: SimEngine, noted: _Noted, on_step: OnStep | None) -> None:
+def _watch(name: str, engine: SimEngine, observed: _Observed, on_step: OnStep | None) -> None:
     now = asyncio.get_running_loop().time
 
-    def told(batch: tuple[Slice, ...], took_s: float) -> None:
-        noted.peaks[name] = max(noted.peaks[name], engine.held_bytes)
+    def observe(batch: tuple[Slice, ...], took_s: float) -> None:
+        observed.peaks[name] = max(observed.peaks[name], engine.held_bytes)
         if on_step is not None:
             on_step(name, now(), took_s, batch)
 
-    engine.on_step = told
+    engine.on_step = observe

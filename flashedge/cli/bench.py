@@ -1,4 +1,4 @@
-"""`bench flashtts`: what each optimization brings, on this machine's engines or on a card."""
+"""`bench flashtts`: the gain of each optimization, on real engines or on a simulated card."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flashedge.cli import exit_codes, output
-from flashedge.cli.models.evaluate import sizes_of
-from flashedge.cli.progress import bar
+from flashedge.cli.models.evaluate import parse_widths
+from flashedge.cli.progress import show_bar
+from flashedge.cli.solve.strategy_flags import complete_strategy
 from flashedge.config import Config, load_config
 from flashedge.errors import DaemonError, RequestError
 
 if TYPE_CHECKING:
-    from flashedge.benchmark.live import Course
-    from flashedge.benchmark.live_run import LiveRun, Which
+    from flashedge.benchmark.live import BenchPlan
+    from flashedge.benchmark.live_run import LiveRun, RunKey
     from flashedge.files.journal import RecordFile
     from flashedge.models.specs import Pair
 
-app = typer.Typer(help="What optimizations bring.", no_args_is_help=True)
+app = typer.Typer(help="Measure the gain of each optimization.", no_args_is_help=True)
 RUNS, REPORT = "runs.jsonl", "report.json"
 PAPERS_PAIRS = ("math-1.5b+skywork-1.5b", "math-1.5b+shepherd-7b", "math-7b+skywork-1.5b")
 WORKLOADS = ("aime", "amc")
@@ -37,46 +38,75 @@ def _root() -> None:
 @app.command(name="flashtts")
 def flashtts(
     problems: Annotated[
-        Path | None, typer.Option(help="JSON lines of problem (and answer): what real engines run.")
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Problems for real engines: JSON lines of problem (and answer)."
+        ),
     ] = None,
-    pair: Annotated[str | None, typer.Option(help="Pair to measure.")] = None,
-    limit: Annotated[int, typer.Option(min=1, help="Problems (simulated: a cell).")] = 4,
-    n: Annotated[str, typer.Option("--n", "-n", help="Paths, with commas.")] = "4,16",
+    pair: Annotated[
+        str | None,
+        typer.Option(metavar="PAIR", help="Pair to measure.", show_default="the setting `pair`"),
+    ] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Use the first N problems.")] = 4,
+    n: Annotated[
+        str, typer.Option("--n", "-n", metavar="N,N", help="Paths to complete, with commas.")
+    ] = "4,16",
     rungs: Annotated[
-        str | None, typer.Option(help="Rungs to run beside the stock loop, with commas.")
+        str | None,
+        typer.Option(
+            metavar="NAME,NAME",
+            help="Rungs to run besides the stock loop: suffix, +P, +P+M, +P+M+S, +lookahead, …",
+        ),
     ] = None,
     kv: Annotated[
-        str, typer.Option(help="KV of both engines, with commas: plan, 64MiB, ...")
+        str,
+        typer.Option(
+            metavar="SIZE,SIZE",
+            help="KV memory of both engines together: plan (the pair's), 64MiB, …",
+        ),
     ] = "plan",
-    rounds: Annotated[int, typer.Option(min=1, help="How often all is run: A B A B is 2.")] = 1,
-    strategy: Annotated[str, typer.Option(help="Search strategy.")] = "beam",
-    seed: Annotated[int, typer.Option(min=0)] = 0,
+    rounds: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Repeat everything N times, in turn.")
+    ] = 1,
+    strategy: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Search strategy.", autocompletion=complete_strategy),
+    ] = "beam",
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the searches.")] = 0,
     simulated: Annotated[
-        bool, typer.Option("--simulated", help="No engines: a simulated card.")
+        bool, typer.Option("--simulated", help="Simulate a card; no engine runs.")
     ] = False,
-    gpu: Annotated[str | None, typer.Option(help="With --simulated: which card.")] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(metavar="CARD", help="With --simulated: the card.", show_default="rtx4090"),
+    ] = None,
     folder: Annotated[
-        Path | None, typer.Option("--output", help="Folder of what is done and of the report.")
+        Path | None,
+        typer.Option(
+            "--output",
+            metavar="FOLDER",
+            help="Folder for the runs and the report. The same command resumes.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """The stock loop and every optimization: latency, goodput, equal trees."""
+    """Compare the stock loop with each optimization: latency, goodput, equal trees."""
     from flashedge.benchmark import ladder
 
     config = load_config({"pair": pair})
     chosen = ladder.find_rungs(None if rungs is None else [r.strip() for r in rungs.split(",")])
-    widths = sizes_of(n)
+    widths = parse_widths(n)
     if simulated:
         pairs = PAPERS_PAIRS if pair is None else (pair,)
         rows = _simulate(gpu or "rtx4090", pairs, chosen, widths, limit, strategy, config)
-        _tell(rows, as_json, {"simulated": True})
+        _print_report(rows, as_json, {"simulated": True})
         return
     if gpu is not None:
-        raise RequestError("--gpu names a simulated card", hint="add --simulated", param="gpu")
+        raise RequestError("--gpu needs --simulated", hint="add --simulated", param="gpu")
     if problems is None:
         raise RequestError(
-            "real engines need problems to solve",
-            hint="--problems FILE, or --simulated",
+            "there are no problems to solve",
+            hint="add --problems FILE, or --simulated",
             param="problems",
         )
     _measure(problems, chosen, widths, kv, limit, rounds, strategy, seed, folder, as_json, config)
@@ -94,7 +124,7 @@ def _simulate(
     strategy: str,
     config: Config,
 ) -> list[dict[str, Any]]:
-    from flashedge.benchmark.simulate import SHARE, Question, answered, understood
+    from flashedge.benchmark.simulate import SHARE, Question, build_bench, run_ladder
 
     cells = [
         Question(
@@ -110,13 +140,13 @@ def _simulate(
         for workload in WORKLOADS
         for n in widths
     ]
-    benches = [(cell, understood(cell, config)) for cell in cells]
+    benches = [(cell, build_bench(cell, config)) for cell in cells]
     total = sum(len(bench.rows) for _, bench in benches) * len(chosen)
     rows: list[dict[str, Any]] = []
-    with bar("simulating", total, unit="runs") as advance:
+    with show_bar("simulating", total, unit="runs") as advance:
         for cell, bench in benches:
             where = {"case": f"{cell.pair}, {cell.workload}", "n": bench.search.n}
-            rows += [{**where, **row} for row in answered(bench, chosen, advance)]
+            rows += [{**where, **row} for row in run_ladder(bench, chosen, advance)]
     return rows
 
 
@@ -136,14 +166,14 @@ def _measure(
     as_json: bool,
     config: Config,
 ) -> None:
-    from flashedge.benchmark.grades import graded
-    from flashedge.benchmark.live import Course, carried_out, parse_budget
-    from flashedge.benchmark.live_run import compared
+    from flashedge.benchmark.grades import grade_answers
+    from flashedge.benchmark.live import BenchPlan, parse_budget, run_plan
+    from flashedge.benchmark.live_run import compare_runs
     from flashedge.files.problems import read_problems
     from flashedge.models.registry import find_pair
 
     pair = find_pair(config.pair, config)
-    course = Course(
+    plan = BenchPlan(
         rungs=tuple(chosen),
         problems=read_problems(file, limit),
         widths=widths,
@@ -152,50 +182,53 @@ def _measure(
         strategy=strategy,
         seed=seed,
     )
-    _refuse_company(config)
+    _check_alone(config)
     folder = folder or config.state_dir / "benches" / f"flashtts-{config.pair}"
-    with _kept(folder, pair, file, course, config) as kept:
-        asked = [which for which in course.whiches if which in kept.records]
-        with bar("measuring", course.runs, done=len(asked), unit="runs") as advance:
+    with _open_records(folder, pair, file, plan, config) as kept:
+        known = [key for key in plan.keys if key in kept.records]
+        with show_bar("measuring", plan.runs, done=len(known), unit="runs") as advance:
 
-            def done(run: LiveRun) -> None:
+            def record(run: LiveRun) -> None:
                 kept.append(run)
                 advance(1)
 
             try:
-                carried_out(course, config, output.note, done, kept=kept.records)
-                cut = False
+                run_plan(plan, config, output.note, record, kept=kept.records)
+                interrupted = False
             except KeyboardInterrupt:
-                cut = True
-        runs = [kept.records[which] for which in course.whiches if which in kept.records]
-    if cut:
+                interrupted = True
+        runs = [kept.records[key] for key in plan.keys if key in kept.records]
+    if interrupted:
         output.note(
-            f"cut off after {len(runs)} of {course.runs} runs, kept: the same command goes on"
+            f"interrupted after {len(runs)} of {plan.runs} runs; they are stored, and the same"
+            " command resumes"
         )
-    rows = compared(runs, asyncio.run(graded(runs, course.problems)))
-    told = {"simulated": False, "pair": config.pair, "file": str(file), "rounds": rounds}
-    output.write_json(folder / REPORT, {**told, "rungs": rows})
-    _tell([{**row, "case": f"KV {row['kv']}"} for row in rows], as_json, told)
-    output.note(f"in {folder}: {RUNS}, {REPORT}")
-    if cut:
+    rows = compare_runs(runs, asyncio.run(grade_answers(runs, plan.problems)))
+    about = {"simulated": False, "pair": config.pair, "file": str(file), "rounds": rounds}
+    output.write_json(folder / REPORT, {**about, "rungs": rows})
+    _print_report([{**row, "case": f"KV {row['kv']}"} for row in rows], as_json, about)
+    output.note(f"wrote {RUNS} and {REPORT} in {folder}")
+    if interrupted:
         raise typer.Exit(exit_codes.INTERRUPTED)
 
 
-def _refuse_company(config: Config) -> None:
+def _check_alone(config: Config) -> None:
     from flashedge.daemon.files import find_holder
 
     if (pid := find_holder(config)) is not None:
         raise DaemonError(
             f"a daemon runs (process {pid}); its work would spoil the measurement",
-            hint="flashedge down, then flashedge bench flashtts",
+            hint="stop it, then measure: flashedge down && flashedge bench flashtts …",
         )
 
 
-def _kept(
-    folder: Path, pair: Pair, file: Path, course: Course, config: Config
-) -> RecordFile[Which, LiveRun]:
-    """What was measured of the same models, problems and search before. Raises Conflict,
-    StoreError."""
+def _open_records(
+    folder: Path, pair: Pair, file: Path, plan: BenchPlan, config: Config
+) -> RecordFile[RunKey, LiveRun]:
+    """Earlier measurements of the same models, problems and search.
+
+    Raises Conflict, StoreError.
+    """
     from flashedge.benchmark.live_run import LiveRun
     from flashedge.files.journal import RecordFile
     from flashedge.files.problems import file_digest
@@ -205,30 +238,32 @@ def _kept(
         "pair": pair.name,
         "models": pair_fingerprint(pair, config),
         "problems": file_digest(file),
-        "strategy": course.strategy,
-        "seed": course.seed,
+        "strategy": plan.strategy,
+        "seed": plan.seed,
     }
-    return RecordFile(folder / RUNS, settings, LiveRun.from_json, key=lambda run: run.which)
+    return RecordFile(folder / RUNS, settings, LiveRun.from_json, key=lambda run: run.key)
 
 
-# ---------------------------------------------------------------- telling
+# ---------------------------------------------------------------- output
 
 
-def _tell(rows: Sequence[Mapping[str, Any]], as_json: bool, told: Mapping[str, Any]) -> None:
+def _print_report(
+    rows: Sequence[Mapping[str, Any]], as_json: bool, about: Mapping[str, Any]
+) -> None:
     if as_json:
-        output.print_json({**told, "rungs": rows})
+        output.print_json({**about, "rungs": rows})
         return
-    if told["simulated"]:
-        print("SIMULATED: a roofline of the card in virtual time, no measurement")
+    if about["simulated"]:
+        print("SIMULATED: a roofline model of the card in virtual time. This is not a measurement.")
     columns = ("n", "rung", "latency", "generator", "verifier", "goodput", "gain", "trees")
     for case, group in groupby(rows, key=lambda row: row["case"]):
         print(f"\n{case}")
-        output.print_table(columns, map(_row, group), "nothing was run")
+        output.print_table(columns, map(_format_rung, group), "nothing was run")
     if not rows:
         output.note("nothing was run")
 
 
-def _row(row: Mapping[str, Any]) -> tuple[object, ...]:
+def _format_rung(row: Mapping[str, Any]) -> tuple[object, ...]:
     gain, same = row["goodput_gain"], row["same_trees"]
     if isinstance(gain, Mapping):
         gain = f"{gain['value']:.2f}x ({gain['low']:.2f}-{gain['high']:.2f})"

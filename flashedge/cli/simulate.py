@@ -1,4 +1,4 @@
-"""`simulate`: what a pair would do on a card, in virtual time: no engine, no download."""
+"""`simulate`: what a pair would do on a card, in virtual time, without engine or download."""
 
 from __future__ import annotations
 
@@ -8,30 +8,57 @@ from typing import Annotated, Any
 import typer
 
 from flashedge.cli import output
-from flashedge.cli.progress import bar
+from flashedge.cli.progress import show_bar
+from flashedge.cli.solve.strategy_flags import complete_strategy
 from flashedge.config import load_config
 from flashedge.sizes import format_size
 
-COLUMNS = ("", "latency", "generator", "verifier", "goodput", "gain", "KV held, GiB")
+COLUMNS = ("", "latency", "generator", "verifier", "goodput", "gain", "KV peak, GiB")
+EPILOG = """\
+[bold]Example[/]
+  flashedge simulate --pair math-7b+skywork-1.5b --strategy beam-64
+"""
 
 
 def simulate(
-    gpu: Annotated[str, typer.Option(help="Card to simulate.")] = "rtx4090",
+    gpu: Annotated[
+        str,
+        typer.Option(metavar="CARD", help="Card to simulate: rtx3090, rtx4080, rtx4090, rtx5090."),
+    ] = "rtx4090",
     pair: Annotated[
-        str, typer.Option(help="Pair, as `models ls` names it.")
+        str, typer.Option(metavar="PAIR", help="Pair, as `models ls` names it.")
     ] = "math-1.5b+skywork-1.5b",
-    strategy: Annotated[str, typer.Option(help="Search strategy; beam-64 sets n too.")] = "beam",
-    n: Annotated[int, typer.Option("--n", "-n", help="Paths to complete.")] = 16,
-    workload: Annotated[str, typer.Option(help="Whose step lengths: aime, amc or math.")] = "math",
-    problems: Annotated[int, typer.Option(min=1, max=100, help="Problems to run.")] = 4,
+    strategy: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME[-N]",
+            help="Search strategy; beam-64 also sets --n.",
+            autocompletion=complete_strategy,
+        ),
+    ] = "beam",
+    n: Annotated[int, typer.Option("--n", "-n", metavar="N", help="Paths to complete.")] = 16,
+    workload: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Problems whose step lengths are used: aime, amc, math."),
+    ] = "math",
+    problems: Annotated[
+        int, typer.Option(metavar="N", min=1, max=100, help="Problems to run.")
+    ] = 4,
     memory: Annotated[
-        float, typer.Option(min=0.05, max=1.0, help="Share of the card's memory to use.")
-    ] = 0.9,
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            min=0.05,
+            max=1.0,
+            help="Share of the card's memory to use.",
+            show_default="all but 0.5 GiB for driver and display",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """What would I get? The stock loop and each optimization, on a simulated card."""
+    """Estimate a pair's speed on a card: the stock loop, then each optimization."""
     from flashedge.benchmark.ladder import RUNGS
-    from flashedge.benchmark.simulate import Question, answered, assumptions, understood
+    from flashedge.benchmark.simulate import Question, build_bench, list_assumptions, run_ladder
 
     question = Question(
         gpu=gpu,
@@ -42,38 +69,39 @@ def simulate(
         problems=problems,
         share=memory,
     )
-    bench = understood(question, load_config())
-    with bar("simulating", len(RUNGS) * len(bench.rows), unit="runs") as advance:
-        rows = answered(bench, RUNGS, advance)
-    told = assumptions(bench, question)
+    bench = build_bench(question, load_config())
+    with show_bar("simulating", len(RUNGS) * len(bench.rows), unit="runs") as advance:
+        rows = run_ladder(bench, RUNGS, advance)
+    basis = list_assumptions(bench, question)
     if as_json:
-        output.print_json({**told, "rungs": rows})
+        output.print_json({**basis, "rungs": rows})
     else:
-        _print(told, rows)
+        _print(basis, rows)
 
 
-def _print(told: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
-    device = told["device"]
+def _print(basis: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
+    device = basis["device"]
     print(
-        f"SIMULATED: {told['pair']}, {told['strategy']} n={told['n']} on {device['name']},"
-        f" {format_size(told['kv_bytes'])} for KV"
+        f"SIMULATED: {basis['pair']}, {basis['strategy']} n={basis['n']} on {device['name']},"
+        f" {format_size(basis['kv_bytes'])} for KV"
     )
-    print(f"{told['about']}; means of {told['problems']} problems, in virtual time")
+    print(f"{basis['about']}; means of {basis['problems']} problems, in virtual time")
     print()
-    output.print_table(COLUMNS, map(_row, rows), "nothing")
-    print("goodput: tokens/s of a completed path; KV: most that requests of each engine held")
+    output.print_table(COLUMNS, map(_format_rung, rows), "nothing was simulated")
+    print(
+        "goodput: tokens/s of a completed path; KV peak: most KV that each engine's requests held"
+    )
     if not all(row["same_trees"] for row in rows):
         print("! not every rung built the stock loop's trees")
-    basis = (
-        "calibrated on public points of this card"
-        if device["calibrated"]
-        else "by its data sheet; overheads are a 4090's"
-    )
-    print(f"A roofline of the card, {basis}: no measurement. Gains: docs/flashtts/README.md")
+    if device["calibrated"]:
+        source = "calibrated on public measurements of this card"
+    else:
+        source = "from its data sheet, with the overheads of an RTX 4090"
+    print(f"This is a roofline model of the card, {source}. It is not a measurement.")
 
 
-def _row(row: dict[str, Any]) -> tuple[object, ...]:
-    held = (row["generator_peak_bytes"] / 2**30, row["verifier_peak_bytes"] / 2**30)
+def _format_rung(row: dict[str, Any]) -> tuple[object, ...]:
+    peaks = (row["generator_peak_bytes"] / 2**30, row["verifier_peak_bytes"] / 2**30)
     return (
         row["about"],
         f"{row['latency_s']:.2f} s",
@@ -81,5 +109,5 @@ def _row(row: dict[str, Any]) -> tuple[object, ...]:
         f"{row['verifier_s']:.2f} s",
         f"{row['goodput']:.1f}",
         f"{row['goodput_gain']:.2f}x",
-        f"{held[0]:.2f} + {held[1]:.2f}",
+        f"{peaks[0]:.2f} + {peaks[1]:.2f}",
     )

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from flashedge.benchmark.ladder import find_rungs
-from flashedge.benchmark.live import Course, carried_out
-from flashedge.benchmark.live_run import LiveRun, compared
+from flashedge.benchmark.live import BenchPlan, run_plan
+from flashedge.benchmark.live_run import LiveRun, compare_runs
 from flashedge.config import load_config
 from flashedge.daemon.files import find_holder
 from flashedge.files.problems import FileProblem
@@ -22,7 +22,7 @@ def test_each_rung_is_run_and_builds_the_same_trees(
 ) -> None:
     monkeypatch.setenv("FLASHEDGE_HOME", str(tmp_path))
     config = load_config()
-    course = Course(
+    course = BenchPlan(
         rungs=find_rungs(["suffix"]),
         problems=tuple(
             FileProblem(index=i, id=i, text=f"How many are left of {i}?") for i in range(2)
@@ -33,21 +33,21 @@ def test_each_rung_is_run_and_builds_the_same_trees(
     )
     said: list[str] = []
     runs: list[LiveRun] = []
-    carried_out(course, config, said.append, runs.append, command=SIMULATED)
+    run_plan(course, config, said.append, runs.append, command=SIMULATED)
     assert len(runs) == course.runs == 8
     assert len(said) == 4  # two rounds, a daemon for each rung
-    assert [run.which for run in runs] == list(course.whiches)
+    assert [run.key for run in runs] == list(course.whiches)
     assert {(r.rung, r.problem, r.round) for r in runs} == {
         (name, p, k) for name in ("stock", "suffix") for p in (0, 1) for k in (0, 1)
     }
-    rows = {row["rung"]: row for row in compared(runs, {})}
+    rows = {row["rung"]: row for row in compare_runs(runs, {})}
     assert all(row["same_trees"] == 1 for row in rows.values())
     assert rows["suffix"]["problems"] == 2
     assert all(run.goodput > 0 and run.seconds >= run.generate_s for run in runs)
     assert find_holder(config) is None
     missing = runs.pop(5)
-    done = {run.which for run in runs}
-    carried_out(course, config, said.append, runs.append, kept=done, command=SIMULATED)
+    done = {run.key for run in runs}
+    run_plan(course, config, said.append, runs.append, kept=done, command=SIMULATED)
     assert (runs[-1].which, runs[-1].tree) == (missing.which, missing.tree)
     assert len(runs) == 8  # what was kept is not run again
     assert len(said) == 5

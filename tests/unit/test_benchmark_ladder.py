@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from flashedge.benchmark.ladder import ALL, BEST, ONCE, RUNGS, find_rungs
-from flashedge.benchmark.lengths import WORKLOADS, spread, trace_of
-from flashedge.benchmark.simulate import Bench, Question, answered, figures, understood
-from flashedge.benchmark.virtual_run import VirtualRun, run_rung
+from flashedge.benchmark.lengths import WORKLOADS, load_trace, pick_rows
+from flashedge.benchmark.simulate import Bench, Question, build_bench, run_ladder, summarize_runs
+from flashedge.benchmark.virtual_run import VirtualRun, simulate_run
 from flashedge.config import Config, load_config
 from flashedge.errors import NotFound
 from flashedge.optimizations import SWITCHES
@@ -28,7 +28,7 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
 def bench_of(config: Config, **fields: object) -> Bench:
     """A 4090 with 1.5B + 7B, whose verifier is what memory is short for."""
     asked = {"gpu": "rtx4090", "pair": "math-1.5b+shepherd-7b", "strategy": "beam", "n": 16}
-    return understood(Question(**{**asked, "problems": 1, **fields}), config)  # type: ignore[arg-type]
+    return build_bench(Question(**{**asked, "problems": 1, **fields}), config)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -69,18 +69,18 @@ def test_some_rungs_by_name_in_order_with_the_stock_loop() -> None:
 
 
 def test_the_lengths_are_of_the_levels_that_they_are_said_to_be() -> None:
-    assert len(trace_of("math").rows) == 100
-    assert len(trace_of("aime").rows) == 25
-    assert len(trace_of("amc").rows) == 48
+    assert len(load_trace("math").rows) == 100
+    assert len(load_trace("aime").rows) == 25
+    assert len(load_trace("amc").rows) == 48
     for name, workload in WORKLOADS.items():
-        paths = [sum(s) for row in trace_of(name).rows for s in row.step_tokens]
+        paths = [sum(s) for row in load_trace(name).rows for s in row.step_tokens]
         assert f"{sum(paths) / len(paths):.0f} tokens a path" in workload.about
 
 
 def test_a_level_is_as_irregular_as_the_samples_of_one_problem_and_step() -> None:
     """Max / mean over the samples of a problem's step; independent draws would have 2.5."""
     ratios = []
-    for row in trace_of("math").rows:
+    for row in load_trace("math").rows:
         for step in range(max(map(len, row.step_tokens))):
             level = [s[step] for s in row.step_tokens if len(s) > step]
             if len(level) > 1:
@@ -89,13 +89,13 @@ def test_a_level_is_as_irregular_as_the_samples_of_one_problem_and_step() -> Non
 
 
 def test_few_problems_are_spread_over_all_lengths() -> None:
-    trace = trace_of("math")
-    rows = spread(trace, 4)
+    trace = load_trace("math")
+    rows = pick_rows(trace, 4)
     sizes = [sum(map(sum, trace.rows[i].step_tokens)) for i in rows]
     everything = sorted(sum(map(sum, row.step_tokens)) for row in trace.rows)
     quarters = [everything[i * 25 : (i + 1) * 25] for i in range(4)]
     assert all(q[0] <= size <= q[-1] for q, size in zip(quarters, sizes, strict=True))
-    assert len(set(spread(trace, 1000))) == 100
+    assert len(set(pick_rows(trace, 1000))) == 100
 
 
 # ---------------------------------------------------------------- what a rung is
@@ -165,7 +165,7 @@ def test_a_verifier_with_a_device_of_its_own_takes_that_ones_time(config: Config
     bench = bench_of(config, n=4)
     slow = dataclasses.replace(bench.setup.device, overhead_s=1.0)
     shared, own = (
-        run_rung(
+        simulate_run(
             NAMED["suffix"],
             dataclasses.replace(bench.setup, verifier_device=device),
             bench.trace,
@@ -192,7 +192,7 @@ def test_no_more_than_n_paths_are_completed_and_goodput_is_of_those(
 def test_figures_compare_problem_by_problem(config: Config) -> None:
     bench = bench_of(config, n=4, problems=2)
     ticks: list[int] = []
-    rows = answered(bench, find_rungs(["suffix"]), ticks.append)
+    rows = run_ladder(bench, find_rungs(["suffix"]), ticks.append)
     assert ticks == [1] * 4
     assert [row["rung"] for row in rows] == ["stock", "suffix"]
     assert rows[0]["goodput_gain"] == 1
@@ -200,7 +200,7 @@ def test_figures_compare_problem_by_problem(config: Config) -> None:
     assert rows[1]["goodput_gain"] > 1
     assert all(row["same_trees"] for row in rows)
     first = [bench.run(RUNGS[0], row) for row in bench.rows]
-    told = figures(first, first)
+    told = summarize_runs(first, first)
     assert told["latency_s"] == pytest.approx(sum(r.seconds for r in first) / 2)
     assert told == {k: v for k, v in rows[0].items() if k not in ("rung", "about")}
 
@@ -208,7 +208,7 @@ def test_figures_compare_problem_by_problem(config: Config) -> None:
 def test_another_tree_is_noticed(config: Config) -> None:
     bench = bench_of(config, n=4)
     run, other = (bench.run(RUNGS[0], row) for row in (0, 1))
-    assert not figures([run], [other])["same_trees"]
+    assert not summarize_runs([run], [other])["same_trees"]
 
 
 def test_the_lengths_ship_with_the_package() -> None:

@@ -1,4 +1,4 @@
-"""Tables of a ladder: who is compared with whom, and which problems count."""
+"""Tables of a ladder: which rungs are compared, and which problems count."""
 
 from __future__ import annotations
 

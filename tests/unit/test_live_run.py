@@ -1,4 +1,4 @@
-"""Runs of the bench on real engines: timed from outside, compared problem by problem."""
+"""Runs of the benchmark on real engines: timed from outside, compared problem by problem."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fake_daemon import STORY, FakeDaemon
 
 from flashedge import events
 from flashedge.benchmark.live import parse_budget
-from flashedge.benchmark.live_run import LiveRun, Which, compared, digest, timed
+from flashedge.benchmark.live_run import LiveRun, RunKey, compare_runs, digest_tree, time_run
 from flashedge.client.sync_client import Client
 from flashedge.errors import ConfigError, RequestError
 
@@ -68,9 +68,9 @@ def story(*middle: events.Event) -> list[events.Event]:
 
 def run_of(daemon: FakeDaemon) -> LiveRun:
     clock = seconds()
-    which = Which(rung="suffix", kv="plan", n=4, problem=7, round=0)
+    which = RunKey(rung="suffix", kv="plan", n=4, problem=7, round=0)
     with Client("http://daemon", transport=daemon) as client:
-        return timed(client, {"problem": "2 + 2?"}, which, lambda: next(clock))
+        return time_run(client, {"problem": "2 + 2?"}, which, lambda: next(clock))
 
 
 # ---------------------------------------------------------------- one
@@ -98,8 +98,10 @@ def test_a_run_that_fails_is_an_error() -> None:
 )
 def test_the_digest_tells_trees_apart(change: dict[str, Any]) -> None:
     other = [NODES[0], {**NODES[1], **change}]
-    assert digest({"nodes": NODES}) != digest({"nodes": other})
-    assert digest({"nodes": NODES}) == digest({"nodes": [dict(n, text="x") for n in NODES]})
+    assert digest_tree({"nodes": NODES}) != digest_tree({"nodes": other})
+    assert digest_tree({"nodes": NODES}) == digest_tree(
+        {"nodes": [dict(n, text="x") for n in NODES]}
+    )
 
 
 # ---------------------------------------------------------------- many
@@ -114,7 +116,7 @@ def test_gains_are_of_the_same_problem_and_medians_of_rounds() -> None:
         replace(RUN, rung="suffix", goodput=40.0, seconds=1.0, verify_s=0.25),
         replace(RUN, rung="suffix", problem=1, goodput=100.0, tree="cc", answer="18"),
     ]
-    stock, suffix = compared(runs, {(0, "19"): True, (1, "19"): True, (1, "18"): False})
+    stock, suffix = compare_runs(runs, {(0, "19"): True, (1, "19"): True, (1, "18"): False})
     assert (stock["problems"], stock["latency_s"], stock["right"]) == (2, 2.0, 1.0)
     names = ("value", "low", "high", "median", "median_low", "median_high")
     assert stock["goodput_gain"] == dict.fromkeys(names, 1.0)
@@ -127,14 +129,14 @@ def test_gains_are_of_the_same_problem_and_medians_of_rounds() -> None:
 
 def test_budgets_and_widths_are_compared_apart() -> None:
     runs = [RUN, replace(RUN, n=16), replace(RUN, kv="8MiB"), replace(RUN, rung="+P", goodput=5.0)]
-    rows = {(r["kv"], r["n"], r["rung"]): r for r in compared(runs, {})}
+    rows = {(r["kv"], r["n"], r["rung"]): r for r in compare_runs(runs, {})}
     assert rows["plan", 4, "+P"]["goodput_gain"]["value"] == 0.5
     assert rows["plan", 16, "stock"]["goodput_gain"]["value"] == 1
     assert len(rows) == 4
 
 
 def test_a_rung_without_its_stock_runs_has_no_gain() -> None:
-    (row,) = compared([replace(RUN, rung="+P")], {})
+    (row,) = compare_runs([replace(RUN, rung="+P")], {})
     assert (row["goodput_gain"], row["same_trees"], row["right"]) == (None, None, None)
 
 

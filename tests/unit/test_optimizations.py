@@ -14,7 +14,7 @@ import pytest
 
 from flashedge import optimizations
 from flashedge.benchmark.ladder import Rung
-from flashedge.benchmark.simulate import Bench, Question, understood
+from flashedge.benchmark.simulate import Bench, Question, build_bench
 from flashedge.benchmark.virtual_run import VirtualRun
 from flashedge.config import Config, load_config
 from flashedge.optimizations import CONFIG_KEYS, KEY_PREFIX, SWITCHES, Optimizations
@@ -130,7 +130,7 @@ def bench_of(home: Path, n: int) -> Bench:
         problems=1,
         kv_bytes=230 << 20,
     )
-    found = understood(question, config_of(home))
+    found = build_bench(question, config_of(home))
     return replace(
         found,
         setup=replace(found.setup, common=0.5, limits=(1024, 1024)),

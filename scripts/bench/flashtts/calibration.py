@@ -22,8 +22,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from flashedge.benchmark.ladder import Rung
-from flashedge.benchmark.simulate import Question, understood
-from flashedge.benchmark.virtual_run import run_rung
+from flashedge.benchmark.simulate import Question, build_bench
+from flashedge.benchmark.virtual_run import simulate_run
 from flashedge.cli.progress import show_bar
 from flashedge.config import load_config
 from flashedge.optimizations import Optimizations
@@ -50,13 +50,13 @@ class Load:
 
 def load_of(n: int, problems: int) -> Load:
     question = Question(gpu="rtx4090", pair=PAIR, strategy="beam", n=n, problems=problems)
-    bench = understood(question, load_config())
+    bench = build_bench(question, load_config())
     bare = replace(bench.setup.device, overhead_s=0.0, sequence_s=0.0)
     setup = replace(bench.setup, device=bare, flat_batch=0)  # the paper's rule
     batches: list[int] = []
     seconds = 0.0
     for row in bench.rows:
-        run = run_rung(
+        run = simulate_run(
             PORT,
             setup,
             bench.trace,

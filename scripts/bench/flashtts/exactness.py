@@ -71,8 +71,8 @@ async def case(
     drafted = await pair.generator.speculator.counters()
     pair.generator.speculator.flat_batch = setting.flat
     split = make_moving_split(views, alternates=True, paths=setting.paths)
-    async with here.run_manager(split, offload=True) as keeper:
-        ours = here.build_engines(Optimizations(lookahead=True), keeper)
+    async with here.run_manager(split, offload=True) as manager:
+        ours = here.build_engines(Optimizations(lookahead=True), manager)
         runs = await each(partial(drive_search, ours), specs, setting.at_once)
     after = await pair.generator.view(), await pair.verifier.view()
     drafts = await pair.generator.speculator.counters()

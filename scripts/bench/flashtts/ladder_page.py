@@ -21,9 +21,9 @@ from math import log2
 from pathlib import Path
 from typing import Any
 
-from flashedge.benchmark.grades import graded
+from flashedge.benchmark.grades import grade_answers
 from flashedge.benchmark.ladder import ALL, ONCE, RUNGS
-from flashedge.benchmark.live_run import LiveRun, compared
+from flashedge.benchmark.live_run import LiveRun, compare_runs
 from flashedge.files.problems import read_problems
 from flashedge.plots import draw_plot
 from flashedge.statistics import mean
@@ -74,7 +74,7 @@ def rows_of(cells: Runs, right: Mapping[Any, bool], on: str) -> Rows:
     against the rung that it adds to."""
     found = {}
     for cell, runs in cells.items():
-        rows = {row["rung"]: row for row in compared([run for run, _ in runs], right)}
+        rows = {row["rung"]: row for row in compare_runs([run for run, _ in runs], right)}
         found[cell] = told = {name: rows[name] for name in NAMES if name in rows}
         for name, row in told.items():
             did = [did for run, did in runs if run.rung == name]
@@ -83,7 +83,7 @@ def rows_of(cells: Runs, right: Mapping[Any, bool], on: str) -> Rows:
                 two = [run for run, _ in runs if run.rung in (before, name)]
                 (row["step"],) = (
                     other["speedup"]
-                    for other in compared(two, {}, first=before)
+                    for other in compare_runs(two, {}, first=before)
                     if other["rung"] == name
                 )
     return found
@@ -194,7 +194,7 @@ def main() -> None:
         raise SystemExit(f"{asked.folder}: no problem was run on every rung yet")
     runs = [run for cell in found.values() for run, _ in cell]
     problems = read_problems(asked.problems, max(run.problem for run in runs) + 1)
-    new = rows_of(found, asyncio.run(graded(runs, problems)), asked.on)
+    new = rows_of(found, asyncio.run(grade_answers(runs, problems)), asked.on)
     cells = dict(sorted({**kept_on(asked.name), **new}.items(), key=lambda cell: cell[0][::-1]))
     keep(
         asked.name,

@@ -74,7 +74,7 @@ class Ladder:
             seed=problem.index,
         )
         done_s: dict[NodeId, float] = {}
-        async with self._memory(rung) as keeper:
+        async with self._memory(rung) as manager:
             await forget_kv(self._here.pair)
             before, began = await self._preemptions(), clock()
 
@@ -82,7 +82,7 @@ class Ladder:
                 if isinstance(event, NodesMarked) and event.status == "complete":
                     done_s.update(dict.fromkeys(event.nodes, clock() - began))
 
-            engines = self._here.build_engines(rung.optimizations, keeper)
+            engines = self._here.build_engines(rung.optimizations, manager)
             outcome, driver, record = await drive_search(engines, spec, note)
             seconds, after = clock() - began, await self._preemptions()
         tree, did = outcome.tree, driver.speculation
@@ -107,8 +107,8 @@ class Ladder:
     @asynccontextmanager
     async def _memory(self, rung: Rung) -> AsyncIterator[KvManager | None]:
         if rung.optimizations.kv_split:
-            async with self._here.run_manager(offload=rung.optimizations.offload) as keeper:
-                yield keeper
+            async with self._here.run_manager(offload=rung.optimizations.offload) as manager:
+                yield manager
             return
         await self._here.give_halves()
         yield None

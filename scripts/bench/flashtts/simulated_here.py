@@ -39,7 +39,7 @@ from flashedge.models.checkpoint_shape import find_pair_shapes
 from flashedge.models.registry import find_pair
 from flashedge.optimizations import Optimizations
 from flashedge.profiler.probes import DECODE, PREFILL
-from flashedge.profiler.profile import Model
+from flashedge.profiler.profile import ModelProfile
 from flashedge.runtime.drive.flat_batch import find_measured_flat_batch
 from flashedge.runtime.kv.curves import load_curves
 from flashedge.runtime.profiles import find_profile
@@ -94,7 +94,7 @@ def sibling_texts(tree: Tree) -> list[list[TokenIds]]:
     return list(texts.values())
 
 
-def device_of(model: Model, phase: str) -> Device:
+def device_of(model: ModelProfile, phase: str) -> Device:
     """One model's engine as a device: what the profile's fit says of its steps."""
     fit = model.fits[phase]
     return Device(

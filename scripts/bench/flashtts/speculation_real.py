@@ -32,7 +32,7 @@ from dataclasses import dataclass, field
 from statistics import mean, median
 
 from flashedge.answers.workers.mathematics import MathGrader
-from flashedge.benchmark.goodput import goodput
+from flashedge.benchmark.goodput import compute_goodput
 from flashedge.config import load_config
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import Event, NodesMarked
@@ -45,7 +45,7 @@ from flashedge.runtime.request.strategies import build_search
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Problem, Speculation
 from scripts.bench.daemon import problems, report
-from scripts.bench.flashtts.kv_rig import emptied
+from scripts.bench.flashtts.kv_rig import forget_kv
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +85,7 @@ class Bench:
         self._grader = MathGrader()
 
     async def searched(self, spec: RunSpec, way: Way) -> Run:
-        await emptied(self._pair)
+        await forget_kv(self._pair)
         speculator, loop = self._pair.generator.speculator, asyncio.get_running_loop()
         speculator.flat_batch = self._flat if way.flat else 0
         engines = build_engines(way.optimizations, self._pair, grader=self._grader)
@@ -105,7 +105,7 @@ class Bench:
             seconds=seconds,
             generate_s=driver.generating.seconds,
             verify_s=driver.scoring.waiting.seconds,
-            goodput=goodput([tree[node].path_tokens for node in done_s], done_s.values()),
+            goodput=compute_goodput([tree[node].path_tokens for node in done_s], done_s.values()),
             did=driver.speculation,
             counters={name: after[name] - before[name] for name in after},
         )

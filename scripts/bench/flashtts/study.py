@@ -16,7 +16,7 @@ from statistics import mean
 from typing import Any, TypeVar, cast
 
 from flashedge.benchmark.ladder import Rung
-from flashedge.benchmark.simulate import Bench, Question, figures, understood
+from flashedge.benchmark.simulate import Bench, Question, build_bench, summarize_runs
 from flashedge.cli.progress import show_bar
 from flashedge.config import load_config
 from scripts.bench.daemon import ROOT
@@ -52,13 +52,13 @@ def bench_of(pair: str, workload: str, n: int, **fields: Any) -> Bench:
         "problems": problems_at(n),
         "share": share,
     }
-    return understood(Question(**{**given, **fields}), load_config())
+    return build_bench(Question(**{**given, **fields}), load_config())
 
 
 def climbed(bench: Bench, row: int, ladder: Sequence[Rung]) -> list[dict[str, Any]]:
     """Figures of each rung on one problem, compared with the first rung."""
     runs = [bench.run(rung, row) for rung in ladder]
-    return [figures([run], runs[:1]) for run in runs]
+    return [summarize_runs([run], runs[:1]) for run in runs]
 
 
 def averaged(problems: Sequence[list[dict[str, Any]]]) -> list[dict[str, float]]:

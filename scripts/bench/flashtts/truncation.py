@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import Any
 
 from flashedge.benchmark.ladder import RUNGS
-from flashedge.benchmark.simulate import figures
-from flashedge.benchmark.virtual_run import run_rung
+from flashedge.benchmark.simulate import summarize_runs
+from flashedge.benchmark.virtual_run import simulate_run
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import (
     averaged,
@@ -42,12 +42,12 @@ def problem(task: Task) -> list[dict[str, Any]]:
         device = replace(device, overhead_s=0.002, sequence_s=0.0)
     setup = replace(bench.setup, device=device, flat_batch=0)
     spec = bench.spec(row)
-    off = run_rung(RUNGS[3], setup, bench.trace, row, spec)
+    off = simulate_run(RUNGS[3], setup, bench.trace, row, spec)
     runs = [
-        run_rung(RUNGS[4], replace(setup, truncation=ratio), bench.trace, row, spec)
+        simulate_run(RUNGS[4], replace(setup, truncation=ratio), bench.trace, row, spec)
         for ratio in RATIOS
     ]
-    return [figures([run], [off]) for run in runs]
+    return [summarize_runs([run], [off]) for run in runs]
 
 
 def main() -> None:
