@@ -1,16 +1,16 @@
-"""What a device can do and what a model's engine steps cost on it: measured, fitted, kept.
+"""Measure a device and the cost of a model's engine steps on it, fit a roofline and store both.
 
-Imports nothing of FlashEdge, no vLLM, and torch only in a process of its own. Models are measured
-through the probes that a caller hands in (`probes.ModelProbe`).
+The package imports nothing else of FlashEdge and no vLLM, and torch only in a separate process. The
+caller provides a probe for each model (`probes.ModelProbe`).
 
     errors.py      ProfileError
-    device.py      which device this is: what a profile's fingerprint holds of it
+    device.py      the name of the device, for the fingerprint of a profile
     gpu.py         the state of NVIDIA cards by NVML: throttling, display, memory
-    datasheet.py   what the maker says that known cards can do
-    bench.py       GEMM, memory, transfer and launch figures (runs as a process)
-    probes.py      engine steps of a model, through a probe
+    datasheet.py   peak figures of known cards
+    bench.py       GEMM, memory, transfer and launch figures, in a separate process
+    probes.py      the cost of a model's engine steps, measured by a probe
     roofline.py    the fit: overhead + max(compute, memory)
-    measure.py     a whole profile, in a time limit
-    profile.py     the JSON file, and whether it still fits
-    report.py      figures and roofline as tables and lines
+    measure.py     a complete profile within a time limit
+    profile.py     the JSON file, and whether it fits this device
+    report.py      rows for tables and lines for plots
 """

@@ -1,9 +1,10 @@
-"""The device by itself: GEMM peak a dtype, memory, host<->device, launch. Runs as a process:
+"""Measure the device alone: GEMM peak for each dtype, memory, transfers, launch overhead.
 
     python -m flashedge.profiler.bench --kind cpu --threads 1 --limit 6
 
-so that nobody's process gets a CUDA context (half a GiB of the card) or other thread counts. It
-prints JSON lines: {"progress": 0.4, "what": "GEMM bfloat16"} and at last {"figures": {...}}.
+It runs in a separate process, so that the caller gets no CUDA context (half a GiB of the card) and
+keeps its thread count. It prints JSON lines: {"progress": 0.4, "what": "GEMM bfloat16"}, and
+{"figures": {...}} as the last one.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ SIZES = {"cpu": (256, 512, 1024), "cuda": (1024, 2048, 4096, 8192)}
 COPY_BYTES = {"cpu": (64 << 20, 256 << 20), "cuda": (256 << 20, 1 << 30)}
 TRANSFER_BYTES = 256 << 20
 LAUNCHES = 200
-START_S = 120.0  # for torch's import and the device's first answer
+START_S = 120.0  # limit for the import of torch and the first answer of the device
 
 Progress = Callable[[float, str], None]
 
@@ -34,7 +35,7 @@ Progress = Callable[[float, str], None]
 def measure_device(
     kind: str, threads: int, limit_s: float, on_progress: Progress
 ) -> dict[str, Any]:
-    """The figures of `bench`, measured in a process of its own.
+    """Run `bench` in a separate process and return its figures.
 
     Raises ProfileError when that process fails.
     """
@@ -47,27 +48,29 @@ def measure_device(
         figures = None
         assert process.stdout is not None
         for line in process.stdout:
-            told = json.loads(line)
-            figures = told.get("figures", figures)
-            if "progress" in told:
-                on_progress(told["progress"], told["what"])
+            message = json.loads(line)
+            figures = message.get("figures", figures)
+            if "progress" in message:
+                on_progress(message["progress"], message["what"])
         _, errors = process.communicate(timeout=START_S)
     finally:
         process.kill()
         process.wait()
     if figures is None:
-        said = errors.strip().splitlines()
-        why = said[-1] if said else f"exit code {process.returncode}"
-        raise ProfileError(f"the device could not be measured: {why}")
+        lines = errors.strip().splitlines()
+        reason = lines[-1] if lines else f"exit code {process.returncode}"
+        raise ProfileError(f"the device could not be measured: {reason}")
     return dict(figures)
 
 
 def bench(kind: str, limit_s: float, on_progress: Progress) -> dict[str, Any]:
-    """All figures, in about `limit_s` beyond the import of torch: plain JSON values.
+    """Measure all figures in about `limit_s` after the import of torch. Plain JSON values:
 
-    gemm: {dtype, n, seconds, flops_per_s} of n x n x n products; copies: {bytes, bytes_per_s},
-    reading and writing counted; transfers (CUDA only): {direction, pinned, bytes_per_s};
-    launch_s: one tiny operation, enqueued; round_trip_s: enqueued and waited for.
+    gemm          {dtype, n, seconds, flops_per_s} of n x n x n products
+    copies        {bytes, bytes_per_s}, which counts reading and writing
+    transfers     {direction, pinned, bytes_per_s}, on CUDA only
+    launch_s      seconds to enqueue one tiny operation
+    round_trip_s  seconds to enqueue it and wait for its end
     """
     work = [
         *((f"GEMM {d} {n}", "gemm", (d, n)) for n in SIZES[kind] for d in DTYPES[kind]),
@@ -80,64 +83,64 @@ def bench(kind: str, limit_s: float, on_progress: Progress) -> dict[str, Any]:
             for pinned in (True, False)
         ]
     share_s = limit_s / (len(work) + 1)
-    figures: dict[str, Any] = {"gemm": [], "copies": [], "transfers": [], **_launch(kind)}
+    figures: dict[str, Any] = {"gemm": [], "copies": [], "transfers": [], **_measure_launch(kind)}
     measures: dict[str, Callable[..., dict[str, Any]]]
-    measures = {"gemm": _gemm, "copies": _copy, "transfers": _transfer}
+    measures = {"gemm": _measure_gemm, "copies": _measure_copy, "transfers": _measure_transfer}
     for done, (what, section, arguments) in enumerate(work):
         on_progress(done / len(work), what)
         figures[section].append(measures[section](kind, share_s, *arguments))
     return figures
 
 
-def _gemm(kind: str, share_s: float, dtype: str, n: int) -> dict[str, Any]:
+def _measure_gemm(kind: str, share_s: float, dtype: str, n: int) -> dict[str, Any]:
     import torch
 
     a = torch.randn(n, n, device=kind).to(getattr(torch, dtype))
     out = torch.empty_like(a)
-    seconds = _best(lambda: torch.mm(a, a, out=out), kind, share_s)
+    seconds = _time_best(lambda: torch.mm(a, a, out=out), kind, share_s)
     return {"dtype": dtype, "n": n, "seconds": seconds, "flops_per_s": 2 * n**3 / seconds}
 
 
-def _copy(kind: str, share_s: float, size: int) -> dict[str, Any]:
+def _measure_copy(kind: str, share_s: float, size: int) -> dict[str, Any]:
     import torch
 
     source = torch.zeros(size, dtype=torch.uint8, device=kind)
     target = torch.zeros_like(source)
-    seconds = _best(lambda: target.copy_(source), kind, share_s)
+    seconds = _time_best(lambda: target.copy_(source), kind, share_s)
     return {"bytes": size, "bytes_per_s": 2 * size / seconds}
 
 
-def _transfer(kind: str, share_s: float, way: str, pinned: bool) -> dict[str, Any]:
+def _measure_transfer(kind: str, share_s: float, way: str, pinned: bool) -> dict[str, Any]:
     import torch
 
     host = torch.zeros(TRANSFER_BYTES, dtype=torch.uint8, pin_memory=pinned)
     device = torch.zeros(TRANSFER_BYTES, dtype=torch.uint8, device=kind)
     source, target = (host, device) if way == "host to device" else (device, host)
-    seconds = _best(lambda: target.copy_(source, non_blocking=pinned), kind, share_s)
+    seconds = _time_best(lambda: target.copy_(source, non_blocking=pinned), kind, share_s)
     return {"direction": way, "pinned": pinned, "bytes_per_s": TRANSFER_BYTES / seconds}
 
 
-def _launch(kind: str) -> dict[str, float]:
+def _measure_launch(kind: str) -> dict[str, float]:
     import torch
 
     one = torch.zeros(1, device=kind)
 
-    def many() -> None:
+    def launch_many() -> None:
         for _ in range(LAUNCHES):
             one.add_(1)
 
-    _best(lambda: one.add_(1), kind, 0.1)
+    _time_best(lambda: one.add_(1), kind, 0.1)
     enqueued = []
     for _ in range(5):
         began = time.perf_counter()
-        many()
+        launch_many()
         enqueued.append((time.perf_counter() - began) / LAUNCHES)
         _wait(kind)
-    return {"launch_s": min(enqueued), "round_trip_s": _best(lambda: one.add_(1), kind, 0.1)}
+    return {"launch_s": min(enqueued), "round_trip_s": _time_best(lambda: one.add_(1), kind, 0.1)}
 
 
-def _best(act: Callable[[], object], kind: str, share_s: float) -> float:
-    """Least seconds of `act`, device work included; at least 3 tries, then until `share_s`."""
+def _time_best(act: Callable[[], object], kind: str, share_s: float) -> float:
+    """The least seconds of `act` with its device work, over `share_s` and at least 3 tries."""
     act()
     _wait(kind)
     until, best, tries = time.perf_counter() + share_s, float("inf"), 0
@@ -172,16 +175,16 @@ def _threads(count: int) -> Iterator[None]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m flashedge.profiler.bench", description=__doc__)
     parser.add_argument("--kind", choices=sorted(DTYPES), required=True)
-    parser.add_argument("--threads", type=int, default=1, help="of the CPU")
-    parser.add_argument("--limit", type=float, default=6.0, help="seconds")
+    parser.add_argument("--threads", type=int, default=1, help="Threads of the CPU.")
+    parser.add_argument("--limit", type=float, default=6.0, help="Seconds.")
     given = parser.parse_args()
 
-    def tell(progress: float, what: str) -> None:
+    def report(progress: float, what: str) -> None:
         print(json.dumps({"progress": progress, "what": what}), flush=True)
 
-    tell(0.0, "starting")
+    report(0.0, "starting")
     with _threads(given.threads):
-        print(json.dumps({"figures": bench(given.kind, given.limit, tell)}), flush=True)
+        print(json.dumps({"figures": bench(given.kind, given.limit, report)}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Which device this is, in the words that a profile's fingerprint keeps."""
+"""The name of the device, for the fingerprint of a profile."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flashedge.profiler.gpu import read_cards
 
 
 def describe_device(kind: str, nvml: Any = None) -> dict[str, str]:
-    """What figures depend on. kind: "cpu" or "cuda"; nvml: see `gpu.read_cards`.
+    """The device and driver that figures depend on. `kind` is "cpu" or "cuda".
 
     Raises ProfileError when `kind` is "cuda" and there is no card.
     """

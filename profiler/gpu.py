@@ -1,4 +1,4 @@
-"""The state of the NVIDIA cards, by NVML, and what of it is wrong."""
+"""The state of the NVIDIA cards by NVML, and warnings about it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from flashedge.profiler.errors import ProfileError
 
-# nvmlClocksEventReason* of nvml.h; those that are no slowdown (idle, set by the user) are left out
+# nvmlClocksEventReason* of nvml.h, without reasons that are no slowdown (idle, set by the user)
 THROTTLES = {
     0x04: "the power limit",
     0x08: "a hardware slowdown (heat or power)",
@@ -17,12 +17,12 @@ THROTTLES = {
     0x80: "the power supply's brake",
 }
 HOT_WITHIN_C = 5
-LOW_POWER = 0.9  # of the card's default limit
+LOW_POWER = 0.9  # share of the default power limit below which a card counts as limited
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
-    """One card. None: the card does not tell."""
+class GpuCard:
+    """The state of one card. None stands for a figure that the card does not report."""
 
     name: str
     driver: str
@@ -38,13 +38,13 @@ class Card:
     max_clock_mhz: int | None = None
 
 
-def read_cards(nvml: Any = None) -> tuple[Card, ...]:
-    """All cards, as the driver numbers them. nvml: the module `pynvml`, or one like it.
+def read_cards(nvml: Any = None) -> tuple[GpuCard, ...]:
+    """All cards in the driver's order. `nvml` replaces the module `pynvml` in tests.
 
-    Raises ProfileError saying why there is none.
+    Raises ProfileError when there is no card or it does not answer.
     """
     if nvml is None:
-        nvml = _pynvml()
+        nvml = _import_pynvml()
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
@@ -54,7 +54,7 @@ def read_cards(nvml: Any = None) -> tuple[Card, ...]:
         handles = [
             nvml.nvmlDeviceGetHandleByIndex(i) for i in range(int(nvml.nvmlDeviceGetCount()))
         ]
-        cards = tuple(_card(nvml, handle, driver) for handle in handles)
+        cards = tuple(_read_card(nvml, handle, driver) for handle in handles)
     except nvml.NVMLError as error:
         raise ProfileError(f"the NVIDIA driver does not answer ({error})") from error
     finally:
@@ -64,16 +64,21 @@ def read_cards(nvml: Any = None) -> tuple[Card, ...]:
     return cards
 
 
-def _pynvml() -> Any:
+def _import_pynvml() -> Any:
     try:
         import pynvml
     except ImportError as error:
-        raise ProfileError("nvidia-ml-py is not installed", hint="scripts/setup.sh") from error
+        raise ProfileError(
+            "nvidia-ml-py is not installed", hint="to install it: bash scripts/setup.sh"
+        ) from error
     return pynvml
 
 
-def warnings_of(cards: Sequence[Card], ram_bytes: int) -> Iterator[str]:
-    """What slows the cards or may fail on them, a line each. ram_bytes: of the host, in all."""
+def find_warnings(cards: Sequence[GpuCard], ram_bytes: int) -> Iterator[str]:
+    """Yield a line for each thing that slows a card or can fail on it.
+
+    `ram_bytes` is the total memory of the host.
+    """
     for card in cards:
         for reason in card.throttled_by:
             at = f" ({card.clock_mhz} of {card.max_clock_mhz} MHz)" if card.clock_mhz else ""
@@ -83,19 +88,20 @@ def warnings_of(cards: Sequence[Card], ram_bytes: int) -> Iterator[str]:
             yield f"{card.name} is at {card.temperature_c} °C; it slows down at {card.slowdown_c}"
         usual = card.default_power_limit_w
         if usual and card.power_limit_w and card.power_limit_w < LOW_POWER * usual:
-            yield f"{card.name} is limited to {card.power_limit_w:.0f} W of {usual:.0f}"
+            yield f"{card.name} is limited to {card.power_limit_w:.0f} of {usual:.0f} W"
         if card.display:
-            yield f"a display runs on {card.name}: it takes memory, and long steps make it stutter"
+            yield f"{card.name} drives a display, which takes memory and stutters during long steps"
         if ram_bytes < card.memory_bytes:
             yield (
-                f"the machine has {ram_bytes / 2**30:.0f} GiB of RAM, {card.name} "
-                f"{card.memory_bytes / 2**30:.0f}: models load slowly, little KV can be offloaded"
+                f"the machine has {ram_bytes / 2**30:.0f} GiB of RAM and {card.name} has "
+                f"{card.memory_bytes / 2**30:.0f}: models load slowly, "
+                "and little KV can be offloaded"
             )
 
 
-def _card(nvml: Any, handle: Any, driver: str) -> Card:
-    def asked(name: str, *arguments: object) -> Any:
-        """None where this card or this NVML does not know the question."""
+def _read_card(nvml: Any, handle: Any, driver: str) -> GpuCard:
+    def query(name: str, *arguments: object) -> Any:
+        """The card's answer. None when this card or this NVML does not support the query."""
         call = getattr(nvml, name, None)
         try:
             return None if call is None else call(handle, *arguments)
@@ -103,22 +109,22 @@ def _card(nvml: Any, handle: Any, driver: str) -> Card:
             return None
 
     memory = nvml.nvmlDeviceGetMemoryInfo(handle)
-    reasons = asked("nvmlDeviceGetCurrentClocksEventReasons")
-    if reasons is None:  # its name before driver 535
-        reasons = asked("nvmlDeviceGetCurrentClocksThrottleReasons")
-    display, limit = asked("nvmlDeviceGetDisplayActive"), asked("nvmlDeviceGetPowerManagementLimit")
-    usual = asked("nvmlDeviceGetPowerManagementDefaultLimit")
-    return Card(
+    reasons = query("nvmlDeviceGetCurrentClocksEventReasons")
+    if reasons is None:  # the name before driver 535
+        reasons = query("nvmlDeviceGetCurrentClocksThrottleReasons")
+    display, limit = query("nvmlDeviceGetDisplayActive"), query("nvmlDeviceGetPowerManagementLimit")
+    usual = query("nvmlDeviceGetPowerManagementDefaultLimit")
+    return GpuCard(
         name=str(nvml.nvmlDeviceGetName(handle)),
         driver=driver,
         memory_bytes=int(memory.total),
         free_bytes=int(memory.free),
         throttled_by=tuple(why for bit, why in THROTTLES.items() if (reasons or 0) & bit),
         display=None if display is None else bool(display),
-        temperature_c=asked("nvmlDeviceGetTemperature", 0),  # NVML_TEMPERATURE_GPU
-        slowdown_c=asked("nvmlDeviceGetTemperatureThreshold", 1),  # …THRESHOLD_SLOWDOWN
+        temperature_c=query("nvmlDeviceGetTemperature", 0),  # NVML_TEMPERATURE_GPU
+        slowdown_c=query("nvmlDeviceGetTemperatureThreshold", 1),  # …THRESHOLD_SLOWDOWN
         power_limit_w=None if limit is None else limit / 1000,
         default_power_limit_w=None if usual is None else usual / 1000,
-        clock_mhz=asked("nvmlDeviceGetClockInfo", 1),  # NVML_CLOCK_SM
-        max_clock_mhz=asked("nvmlDeviceGetMaxClockInfo", 1),
+        clock_mhz=query("nvmlDeviceGetClockInfo", 1),  # NVML_CLOCK_SM
+        max_clock_mhz=query("nvmlDeviceGetMaxClockInfo", 1),
     )

@@ -1,4 +1,4 @@
-"""Which engine steps of a model are measured, and how: rounds over a grid, in a time limit."""
+"""Measure the engine steps of a model: rounds over a grid of points within a time limit."""
 
 from __future__ import annotations
 
@@ -16,62 +16,73 @@ Progress = Callable[[float, str], None]
 
 
 class ModelProbe(Protocol):
-    """One model in its engine. Both measurements must compute every token anew: no prompt may be
-    in the KV cache from an earlier one. Their samples carry what was really computed.
+    """One model in its engine.
 
-    max_context: tokens of one sequence; max_sequences and max_step_tokens: of one engine step;
-    kv_tokens: that the KV cache holds; decodes: False for a model that only scores.
+    Both measurements compute every token: no prompt may be in the KV cache from an earlier one.
+    Their samples hold what the engine computed.
     """
 
     name: str
     max_context: int
+    """Most tokens of one sequence."""
+
     max_sequences: int
+    """Most sequences of one engine step."""
+
     max_step_tokens: int
+    """Most tokens of one engine step."""
+
     kv_tokens: int
+    """Tokens that the KV cache holds."""
+
     decodes: bool
+    """False for a model that only scores."""
 
     def now_s(self) -> float:
-        """The clock that samples are taken by."""
+        """The clock of the samples."""
         ...
 
     async def prefill(self, sequences: int, tokens: int) -> Sample:
-        """One step that computes about `tokens` tokens of each of so many new sequences."""
+        """Measure one step that computes about `tokens` tokens of each of `sequences` sequences."""
         ...
 
     async def decode(self, sequences: int, context: int, steps: int) -> Sample | None:
-        """The mean of `steps` steps, one token of each sequence behind about `context` tokens;
-        None when they never were all under way at once."""
+        """Measure `steps` steps, with one token of each sequence after about `context` tokens.
+
+        Returns their mean, or None when the sequences never ran all at once.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """One measurement to make. tokens: prefilled, or the context that is decoded behind."""
+class GridPoint:
+    """One point to measure."""
 
     phase: str
     sequences: int
     tokens: int
+    """Prefilled tokens, or the context of a decode."""
 
     @property
-    def told(self) -> str:
+    def label(self) -> str:
         return f"{self.phase} {self.sequences} x {self.tokens}"
 
 
-def grid(probe: ModelProbe, quick: bool) -> tuple[Point, ...]:
-    """The points that fit the engine, the cheap ones first."""
+def build_grid(probe: ModelProbe, quick: bool) -> tuple[GridPoint, ...]:
+    """The points that fit the engine, the cheapest first."""
     lengths = (16, 64, 256, 768, 3072) if quick else (16, 32, 64, 128, 256, 512, 768, 1536, 3072)
     prefill_batches = (1, 8, 32) if quick else (1, 4, 16, 64)
     decode_batches = (1, 8, 32, 64) if quick else (1, 2, 4, 8, 16, 32, 64, 128, 256)
     contexts = (32, 256, 768) if quick else (32, 128, 384, 768, 2048, 8192)
     points = [
-        Point(phase=PREFILL, sequences=batch, tokens=length)
+        GridPoint(phase=PREFILL, sequences=batch, tokens=length)
         for batch in prefill_batches
         for length in lengths
         if batch * length <= min(probe.max_step_tokens, probe.kv_tokens // 2)
     ]
     if probe.decodes:
         points += [
-            Point(phase=DECODE, sequences=batch, tokens=context)
+            GridPoint(phase=DECODE, sequences=batch, tokens=context)
             for batch in decode_batches
             for context in contexts
             if batch * (context + 4 * DECODE_STEPS) <= probe.kv_tokens // 2
@@ -87,22 +98,22 @@ def grid(probe: ModelProbe, quick: bool) -> tuple[Point, ...]:
 async def measure_steps(
     probe: ModelProbe, *, quick: bool, limit_s: float, on_progress: Progress
 ) -> tuple[Sample, ...]:
-    """The sample of median time of every point of the grid, over as many rounds as `limit_s`
-    allows (3 when quick, else 7). What takes too long is left out, the dearest first.
+    """Measure every point of the grid and return its median sample.
 
-    Raises ProfileError when less than a fit needs was measured of either phase.
+    Runs 3 rounds when `quick`, else 7. When `limit_s` is over, the most expensive points are left
+    out. Raises ProfileError when a phase has too few samples for a fit.
     """
-    points, rounds = grid(probe, quick), 3 if quick else 7
+    points, rounds = build_grid(probe, quick), 3 if quick else 7
     began = probe.now_s()
-    await probe.prefill(1, 16)  # what an engine does only at its first request
-    found: dict[Point, list[Sample]] = defaultdict(list)
+    await probe.prefill(1, 16)  # the work that an engine does at its first request only
+    found: dict[GridPoint, list[Sample]] = defaultdict(list)
     for turn in range(rounds):
         for index, point in enumerate(points):
             spent = probe.now_s() - began
             if spent > limit_s:
                 break
             share = (turn * len(points) + index) / (rounds * len(points))
-            on_progress(max(share, spent / limit_s), f"{probe.name}: {point.told}")
+            on_progress(max(share, spent / limit_s), f"{probe.name}: {point.label}")
             sample = await _measure(probe, point)
             if sample is not None:
                 found[point].append(sample)
@@ -114,12 +125,12 @@ async def measure_steps(
         if count < MIN_SAMPLES:
             raise ProfileError(
                 f"{probe.name}: only {count} {phase} steps could be measured in {limit_s:.0f} s",
-                hint="end other programs, or give it longer: flashedge profile without --quick",
+                hint="stop other programs, or allow more time: flashedge profile, without --quick",
             )
     return samples
 
 
-async def _measure(probe: ModelProbe, point: Point) -> Sample | None:
+async def _measure(probe: ModelProbe, point: GridPoint) -> Sample | None:
     if point.phase == PREFILL:
         return await probe.prefill(point.sequences, point.tokens)
     return await probe.decode(point.sequences, point.tokens, DECODE_STEPS)

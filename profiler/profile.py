@@ -1,4 +1,4 @@
-"""The profile on disk: one JSON file, versioned, that says what it was measured on.
+"""The profile on disk: one JSON file with a version and the fingerprint of its device.
 
 {"version": 1, "made_at": …, "quick": …, "wall_s": …, "load": …, "kind": "cpu",
  "fingerprint": {"device": …, "driver": …, "vllm": …, "torch": …, "pair": …, …},
@@ -26,32 +26,39 @@ VERSION = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Model:
-    """samples: the median of each point; fits: by phase (prefill, decode)."""
+class ModelProfile:
+    """The measured steps of one model."""
 
     name: str
     samples: tuple[Sample, ...]
+    """The median sample of each point."""
+
     fits: Mapping[str, Fit]
+    """The fit of each phase (prefill, decode)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """See the module. load: of the machine when it was done (1 minute); device: see `bench`;
-    warnings: what slowed the device then."""
+    """A profile. The docstring of this module shows its JSON."""
 
     made_at: str
     quick: bool
     wall_s: float
     load: float
+    """The load average of the machine over the last minute of the measurement."""
+
     fingerprint: Mapping[str, str]
     kind: str
     device: Mapping[str, Any]
-    models: tuple[Model, ...]
+    """The figures of `bench`."""
+
+    models: tuple[ModelProfile, ...]
     warnings: tuple[str, ...]
+    """What slowed the device during the measurement."""
 
     @property
     def gemm_flops_per_s(self) -> dict[str, float]:
-        """The best product of each dtype."""
+        """The peak of each dtype over all products."""
         best: dict[str, float] = {}
         for row in self.device["gemm"]:
             best[row["dtype"]] = max(best.get(row["dtype"], 0.0), row["flops_per_s"])
@@ -59,7 +66,7 @@ class Profile:
 
     @property
     def bytes_per_s(self) -> float:
-        """Of the device's memory: the largest copy's."""
+        """The bandwidth of the device's memory, measured by the largest copy."""
         largest = max(self.device["copies"], key=lambda row: row["bytes"])
         return float(largest["bytes_per_s"])
 
@@ -68,47 +75,49 @@ class Profile:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Profile:
-        """The inverse. Raises KeyError, TypeError or ValueError."""
+        """The inverse of `to_json`. Raises KeyError, TypeError or ValueError."""
         fields = dict(data)
         if fields.pop("version") != VERSION:
-            raise ValueError(f"its version is {data['version']}, this FlashEdge reads {VERSION}")
+            raise ValueError(
+                f"its version is {data['version']}, but this FlashEdge reads {VERSION}"
+            )
         models = tuple(
-            Model(
+            ModelProfile(
                 name=str(m["name"]),
                 samples=tuple(Sample(**s) for s in m["samples"]),
                 fits={str(phase): Fit(**f) for phase, f in m["fits"].items()},
             )
             for m in fields["models"]
         )
-        made = cls(**{**fields, "models": models, "warnings": tuple(fields["warnings"])})
-        if not (made.gemm_flops_per_s and made.bytes_per_s > 0):
+        profile = cls(**{**fields, "models": models, "warnings": tuple(fields["warnings"])})
+        if not (profile.gemm_flops_per_s and profile.bytes_per_s > 0):
             raise ValueError("it has no figures of the device")
-        return made
+        return profile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What `load_profile` found: a profile that fits, or why there is none.
-
-    changed: the parts of the fingerprint that differ, each (name, then, now).
-    """
+class FoundProfile:
+    """The result of `load_profile`: a profile that fits this device, or why there is none."""
 
     profile: Profile | None = None
     why: str | None = None
     changed: tuple[tuple[str, str, str], ...] = ()
+    """The parts of the fingerprint that differ: (name, then, now)."""
 
 
-def load_profile(path: Path, fingerprint: Mapping[str, str]) -> Found:
-    """The profile in `path` if it was made on what `fingerprint` says. Never raises: whatever is
-    wrong with the file, a new profile fixes it."""
+def load_profile(path: Path, fingerprint: Mapping[str, str]) -> FoundProfile:
+    """The profile in `path`, if its fingerprint is `fingerprint`.
+
+    Never raises, because a new profile fixes whatever is wrong with the file.
+    """
     try:
         profile = Profile.from_json(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
-        return Found(why="there is none yet")
+        return FoundProfile(why="there is none yet")
     except OSError as error:
-        return Found(why=f"{path} can't be read: {error.strerror}")
+        return FoundProfile(why=f"{path} can't be read: {error.strerror}")
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        return Found(why=f"{path} is no profile: {type(error).__name__}: {error}")
+        return FoundProfile(why=f"{path} is not a profile: {type(error).__name__}: {error}")
     then, now = profile.fingerprint, fingerprint
     changed = tuple(
         (name, then.get(name, "nothing"), now.get(name, "nothing"))
@@ -116,13 +125,13 @@ def load_profile(path: Path, fingerprint: Mapping[str, str]) -> Found:
         if then.get(name) != now.get(name)
     )
     if not changed:
-        return Found(profile=profile)
-    told = "; ".join(f"{name} was {was}, is {is_now}" for name, was, is_now in changed)
-    return Found(why=f"it was made on something else: {told}", changed=changed)
+        return FoundProfile(profile=profile)
+    changes = "; ".join(f"{name} was {was}, is {is_now}" for name, was, is_now in changed)
+    return FoundProfile(why=f"it was made on something else: {changes}", changed=changed)
 
 
 def save_profile(profile: Profile, path: Path) -> None:
-    """Write it whole or not at all. Raises ProfileError."""
+    """Write the file in one step, so that it is never half written. Raises ProfileError."""
     fresh = path.with_suffix(f".{os.getpid()}.new")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

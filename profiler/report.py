@@ -1,4 +1,4 @@
-"""A profile as rows for tables and as lines for a plot. Draws nothing itself."""
+"""A profile as rows of tables and as lines of a plot."""
 
 from __future__ import annotations
 
@@ -11,51 +11,52 @@ Row = tuple[str, str]
 Line = list[tuple[float, float]]
 
 
-def device_rows(profile: Profile) -> Iterator[Row]:
-    """(what, figure) of the device."""
+def list_device_rows(profile: Profile) -> Iterator[Row]:
+    """Yield (what, figure) for each figure of the device."""
     for dtype, flops_per_s in profile.gemm_flops_per_s.items():
-        yield f"GEMM {dtype}", rate(flops_per_s, "FLOP/s")
-    yield "memory, copy", rate(profile.bytes_per_s, "B/s")
+        yield f"GEMM {dtype}", format_rate(flops_per_s, "FLOP/s")
+    yield "memory, copy", format_rate(profile.bytes_per_s, "B/s")
     for row in profile.device["transfers"]:
         kind = "pinned" if row["pinned"] else "pageable"
-        yield f"{row['direction']}, {kind}", rate(row["bytes_per_s"], "B/s")
-    yield "launch", duration(profile.device["launch_s"])
-    yield "launch and wait", duration(profile.device["round_trip_s"])
+        yield f"{row['direction']}, {kind}", format_rate(row["bytes_per_s"], "B/s")
+    yield "launch", format_duration(profile.device["launch_s"])
+    yield "launch and wait", format_duration(profile.device["round_trip_s"])
 
 
-def fit_rows(profile: Profile) -> Iterator[tuple[str, ...]]:
-    """(what, overhead, a sequence, FLOP/s, bytes/s, median / p90 error) of each fit."""
+def list_fit_rows(profile: Profile) -> Iterator[tuple[str, ...]]:
+    """Yield (what, overhead, per sequence, FLOP/s, bytes/s, median / p90 error) of each fit."""
     for model in profile.models:
         for phase, fit in model.fits.items():
             yield (
                 f"{model.name} {phase}",
-                duration(fit.overhead_s),
-                duration(fit.sequence_s),
-                rate(fit.flops_per_s, "") if fit.flops_per_s else "not met",
-                rate(fit.bytes_per_s, "") if fit.bytes_per_s else "not met",
+                format_duration(fit.overhead_s),
+                format_duration(fit.sequence_s),
+                format_rate(fit.flops_per_s, "") if fit.flops_per_s else "not met",
+                format_rate(fit.bytes_per_s, "") if fit.bytes_per_s else "not met",
                 f"{fit.median_error:.1%} / {fit.p90_error:.1%}",
             )
 
 
-def sample_rows(profile: Profile) -> Iterator[tuple[str, ...]]:
-    """(what, sequences, context, new, measured, predicted) of each point."""
+def list_sample_rows(profile: Profile) -> Iterator[tuple[str, ...]]:
+    """Yield (what, sequences, context, new, measured, predicted) of each point."""
     for model in profile.models:
         for s in model.samples:
-            told = model.fits[s.phase].seconds(sequences=s.sequences, flops=s.flops, bytes=s.bytes)
+            fit = model.fits[s.phase]
+            predicted = fit.seconds(sequences=s.sequences, flops=s.flops, bytes=s.bytes)
             yield (
                 f"{model.name} {s.phase}",
                 str(s.sequences),
                 f"{s.context:.0f}",
                 f"{s.new:.0f}",
-                duration(s.seconds),
-                duration(told),
+                format_duration(s.seconds),
+                format_duration(predicted),
             )
 
 
-def roofline(profile: Profile) -> tuple[dict[str, Line], frozenset[str]]:
-    """(lines, which of them are measured points): FLOP/s against FLOP a byte moved.
+def build_roofline(profile: Profile) -> tuple[dict[str, Line], frozenset[str]]:
+    """Build the plot of FLOP/s against FLOP per byte: (lines, names of those that are points).
 
-    A roof for each dtype from measured peaks; below it the products and every step measured.
+    Each dtype has a roof from its measured peak. The points are the products and all steps.
     """
     points: dict[str, Line] = {}
     for row in profile.device["gemm"]:
@@ -75,16 +76,16 @@ def roofline(profile: Profile) -> tuple[dict[str, Line], frozenset[str]]:
     return {**roofs, **points}, frozenset(points)
 
 
-def rate(value: float, unit: str) -> str:
-    """12.3 GFLOP/s."""
+def format_rate(value: float, unit: str) -> str:
+    """Format a rate with three digits, such as 12.3 GFLOP/s."""
     for factor, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M")):
-        if value >= 0.9995 * factor:  # what three digits show
+        if value >= 0.9995 * factor:  # rounds to the next prefix
             return f"{value / factor:.3g} {prefix}{unit}"
     return f"{value:.3g} {unit}".rstrip()
 
 
-def duration(seconds: float) -> str:
-    """1.23 ms."""
+def format_duration(seconds: float) -> str:
+    """Format a duration with three digits, such as 1.23 ms."""
     for factor, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
         if seconds >= 0.9995 * factor:
             return f"{seconds / factor:.3g} {unit}"

@@ -1,9 +1,9 @@
-"""Engine steps as a roofline with overhead, fitted robustly.
+"""A robust fit of engine steps to a roofline with overhead.
 
 seconds = overhead_s + sequences * sequence_s + max(flops / flops_per_s, bytes / bytes_per_s)
 
-Ref: arXiv 2509.00195 §4.3 (Eq. 1 has the two bounds); overhead and the share of each sequence are
-ours: on small models they are most of a step.
+Ref: arXiv 2509.00195 §4.3 (Eq. 1 has the two bounds). We add the overhead and the time of each
+sequence, which are most of a step on small models.
 """
 
 from __future__ import annotations
@@ -20,37 +20,50 @@ from flashedge.profiler.errors import ProfileError
 Array = NDArray[np.float64]
 
 MIN_SAMPLES = 4
-KNEE = 0.02  # relative errors beyond it count linearly, not squared (Huber)
-ROUNDS = 12  # of reweighting
+KNEE = 0.02  # larger relative errors count linearly, not squared (Huber)
+ROUNDS = 12  # rounds of reweighting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One measured step. sequences: in the batch; context: tokens of KV before it, and new:
-    tokens computed in it, both a sequence; flops and bytes: what the whole step needs."""
+    """One measured step."""
 
     phase: str
     sequences: int
+    """Sequences in the batch."""
+
     context: float
+    """Tokens of KV before the step, per sequence."""
+
     new: float
+    """Tokens computed in the step, per sequence."""
+
     seconds: float
     flops: float
+    """FLOPs of the whole step."""
+
     bytes: float
+    """Bytes that the whole step reads and writes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """See the module. None: that bound was never met, so nothing is known of it.
-
-    median_error and p90_error: of |predicted / measured - 1| over the samples of the fit.
-    """
+    """The fitted terms of a phase. The docstring of this module shows the formula."""
 
     overhead_s: float
     sequence_s: float
     flops_per_s: float | None
+    """None when no sample was bound by compute."""
+
     bytes_per_s: float | None
+    """None when no sample was bound by memory."""
+
     median_error: float
+    """The median of |predicted / measured - 1| over the samples."""
+
     p90_error: float
+    """The 90th percentile of |predicted / measured - 1| over the samples."""
+
     samples: int
 
     def seconds(self, *, sequences: float, flops: float, bytes: float) -> float:
@@ -61,27 +74,27 @@ class Fit:
 
 
 def fit(samples: Sequence[Sample]) -> Fit:
-    """The roofline that fits best: least Huber loss of relative errors, all terms >= 0.
+    """Fit the roofline with the least Huber loss of relative errors, with all terms >= 0.
 
-    Which bound holds for a sample depends only on its intensity, flops / bytes: compute from some
-    intensity on, memory below. So every split of the samples by intensity is tried, each a linear
-    problem. Raises ProfileError for fewer than 4 samples or a time that is not positive.
+    The bound of a sample depends only on its intensity, flops / bytes: memory below some intensity,
+    compute above. The fit therefore tries every split of the samples by intensity; each split is a
+    linear problem. Raises ProfileError for fewer than 4 samples or a time that is not positive.
     """
     if len(samples) < MIN_SAMPLES:
         raise ProfileError(f"{len(samples)} steps were measured; a fit needs {MIN_SAMPLES}")
     if any(not 0 < s.seconds < float("inf") for s in samples):
-        raise ProfileError("a measured step took no time, or for ever")
+        raise ProfileError("a measured step has no time, or an infinite one")
     ordered = sorted(samples, key=lambda s: s.flops / max(s.bytes, 1.0))
     seconds = np.array([s.seconds for s in ordered])
     sequences = np.array([float(s.sequences) for s in ordered])
     flops = np.array([s.flops for s in ordered])
     moved = np.array([s.bytes for s in ordered])
     if np.ptp(sequences) == 0:
-        sequences = np.zeros_like(sequences)  # one with the overhead
+        sequences = np.zeros_like(sequences)  # the overhead includes them
     best_loss, best = np.inf, np.zeros(4)
     for split in range(len(ordered) + 1):
         if 1 in (split, len(ordered) - split):
-            continue  # a bound that one sample alone meets is fitted to its noise
+            continue  # a bound of one sample alone would fit its noise
         by_memory = np.arange(len(ordered)) < split
         columns = np.stack(
             [
@@ -92,11 +105,11 @@ def fit(samples: Sequence[Sample]) -> Fit:
             ],
             axis=1,
         )
-        terms = _nonnegative_robust(columns, seconds)
-        loss = float(_huber(_predicted(terms, sequences, flops, moved) / seconds - 1).sum())
+        terms = _solve_robust(columns, seconds)
+        loss = float(_huber_loss(_predict(terms, sequences, flops, moved) / seconds - 1).sum())
         if loss < best_loss:
             best_loss, best = loss, terms
-    errors = np.abs(_predicted(best, sequences, flops, moved) / seconds - 1)
+    errors = np.abs(_predict(best, sequences, flops, moved) / seconds - 1)
     overhead_s, sequence_s, per_flop, per_byte = (float(t) for t in best)
     return Fit(
         overhead_s=overhead_s,
@@ -109,33 +122,36 @@ def fit(samples: Sequence[Sample]) -> Fit:
     )
 
 
-def _predicted(terms: Array, sequences: Array, flops: Array, moved: Array) -> Array:
+def _predict(terms: Array, sequences: Array, flops: Array, moved: Array) -> Array:
     bound: Array = np.maximum(flops * terms[2], moved * terms[3])
     predicted: Array = terms[0] + sequences * terms[1] + bound
     return predicted
 
 
-def _huber(errors: Array) -> Array:
+def _huber_loss(errors: Array) -> Array:
     size = np.abs(errors)
     loss: Array = np.where(size < KNEE, size**2 / 2, KNEE * (size - KNEE / 2))
     return loss
 
 
-def _nonnegative_robust(columns: Array, seconds: Array) -> Array:
-    """columns: (samples, 4) -> (4,) terms >= 0 of least Huber loss, by reweighting."""
+def _solve_robust(columns: Array, seconds: Array) -> Array:
+    """Terms >= 0 of least Huber loss, by reweighting. columns: (samples, 4); returns (4,)."""
     relative = columns / seconds[:, None]
     weights = np.ones(len(seconds))
     terms = np.zeros(columns.shape[1])
     for _ in range(ROUNDS):
-        terms = _nonnegative(relative, weights)
+        terms = _solve_nonnegative(relative, weights)
         size = np.abs(relative @ terms - 1)
         weights = KNEE / np.maximum(size, KNEE)
     return terms
 
 
-def _nonnegative(columns: Array, weights: Array) -> Array:
-    """Weighted least squares of columns @ terms = 1 with terms >= 0: the best of all subsets of
-    columns whose own solution is positive (four columns: 15 small systems)."""
+def _solve_nonnegative(columns: Array, weights: Array) -> Array:
+    """Weighted least squares of columns @ terms = 1 with terms >= 0.
+
+    Solves it for every subset of the columns (15 small systems for four columns) and takes the best
+    positive solution.
+    """
     scale = np.sqrt((columns**2).mean(axis=0))
     used = [int(i) for i in np.flatnonzero(scale)]
     scaled = columns[:, used] / scale[used]
@@ -148,7 +164,7 @@ def _nonnegative(columns: Array, weights: Array) -> Array:
                 solution = np.linalg.solve(gram[np.ix_(at, at)], right[at])
             except np.linalg.LinAlgError:
                 continue
-            gain = float(right[at] @ solution)  # fall of the weighted squares
+            gain = float(right[at] @ solution)  # decrease of the weighted squares
             if (solution > 0).all() and gain > best_gain * (1 + 1e-9):
                 best_gain, best = gain, np.zeros(columns.shape[1])
                 best[[used[i] for i in at]] = solution / scale[[used[i] for i in at]]

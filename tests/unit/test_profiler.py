@@ -1,4 +1,4 @@
-"""The profiler: fits, probes, the file, NVML, data sheets; no engine, no card."""
+"""The profiler without an engine or a card: fits, probes, files, NVML, data sheets."""
 
 from __future__ import annotations
 
@@ -19,11 +19,18 @@ from flashedge.profiler import bench, measure
 from flashedge.profiler.datasheet import SHEETS, compare
 from flashedge.profiler.device import describe_device
 from flashedge.profiler.errors import ProfileError
-from flashedge.profiler.gpu import read_cards, warnings_of
-from flashedge.profiler.measure import fitted, profile_models, profile_of
-from flashedge.profiler.probes import DECODE, PREFILL, grid, measure_steps
+from flashedge.profiler.gpu import find_warnings, read_cards
+from flashedge.profiler.measure import build_profile, fit_model, profile_models
+from flashedge.profiler.probes import DECODE, PREFILL, build_grid, measure_steps
 from flashedge.profiler.profile import Profile, load_profile, save_profile
-from flashedge.profiler.report import device_rows, duration, fit_rows, rate, roofline, sample_rows
+from flashedge.profiler.report import (
+    build_roofline,
+    format_duration,
+    format_rate,
+    list_device_rows,
+    list_fit_rows,
+    list_sample_rows,
+)
 from flashedge.profiler.roofline import Fit, Sample, fit
 
 FINGERPRINT = {"device": "a card", "driver": "1", "vllm": "0.32.0", "torch": "2.13", "pair": "p"}
@@ -114,7 +121,7 @@ def test_errors_are_those_of_the_worst_tenth() -> None:
 def test_a_fit_of_too_little_or_of_nonsense_is_refused() -> None:
     with pytest.raises(ProfileError, match="3 steps were measured; a fit needs 4"):
         fit(steps()[:3])
-    with pytest.raises(ProfileError, match="no time"):
+    with pytest.raises(ProfileError, match="has no time"):
         fit([replace(s, seconds=0.0) for s in steps()])
 
 
@@ -123,9 +130,9 @@ def test_a_fit_of_too_little_or_of_nonsense_is_refused() -> None:
 
 @pytest.mark.parametrize("quick", [True, False])
 async def test_a_profile_through_a_probe_finds_its_model(quick: bool) -> None:
-    told: list[float] = []
+    reported: list[float] = []
     probes = (FakeProbe(), FakeProbe("verifier", decodes=False))
-    models = await profile_models(probes, quick=quick, on_progress=lambda p, _: told.append(p))
+    models = await profile_models(probes, quick=quick, on_progress=lambda p, _: reported.append(p))
     assert [m.name for m in models] == ["generator", "verifier"]
     assert list(models[0].fits) == [PREFILL, DECODE]
     assert list(models[1].fits) == [PREFILL]
@@ -134,8 +141,8 @@ async def test_a_profile_through_a_probe_finds_its_model(quick: bool) -> None:
             assert found.p90_error < 1e-6
     assert models[0].fits[DECODE].bytes_per_s == pytest.approx(TRUTH.bytes_per_s)
     assert models[1].fits[PREFILL].flops_per_s == pytest.approx(TRUTH.flops_per_s)
-    assert told == sorted(told)
-    assert 0 <= told[0] < told[-1] <= 1
+    assert reported == sorted(reported)
+    assert 0 <= reported[0] < reported[-1] <= 1
 
 
 async def test_quick_measures_less_and_both_repeat() -> None:
@@ -143,7 +150,7 @@ async def test_quick_measures_less_and_both_repeat() -> None:
     for quick in (True, False):
         probe = FakeProbe()
         await measure_steps(probe, quick=quick, limit_s=1e9, on_progress=quiet)
-        points = grid(probe, quick)
+        points = build_grid(probe, quick)
         assert len(probe.asked) == 1 + len(points) * (3 if quick else 7)
         counts.append(len(points))
     assert counts[0] < counts[1]
@@ -152,7 +159,7 @@ async def test_quick_measures_less_and_both_repeat() -> None:
 def test_the_grid_stays_within_the_engine() -> None:
     probe = FakeProbe()
     probe.max_context, probe.max_sequences, probe.kv_tokens = 1024, 16, 8000
-    for point in grid(probe, quick=False):
+    for point in build_grid(probe, quick=False):
         assert point.tokens < 1024
         assert point.sequences <= 16
         assert point.sequences * point.tokens <= 4000
@@ -163,7 +170,7 @@ async def test_the_time_limit_leaves_out_the_dearest() -> None:
     await measure_steps(whole, quick=True, limit_s=1e9, on_progress=quiet)
     limit_s = 0.8 * whole.now_s() / 3
     samples = await measure_steps(cut, quick=True, limit_s=limit_s, on_progress=quiet)
-    assert len(samples) < len(grid(cut, True))
+    assert len(samples) < len(build_grid(cut, True))
     assert cut.asked == whole.asked[: len(cut.asked)]
     slow = FakeProbe("verifier", decodes=False, pace=1000)
     with pytest.raises(ProfileError, match=r"verifier: only \d prefill steps could be measured"):
@@ -174,8 +181,10 @@ async def test_the_time_limit_leaves_out_the_dearest() -> None:
 
 
 def made() -> Profile:
-    model = fitted("generator", steps())
-    return profile_of(FINGERPRINT, "cpu", FIGURES, [model], quick=True, began=0.0, warnings=["w"])
+    model = fit_model("generator", steps())
+    return build_profile(
+        FINGERPRINT, "cpu", FIGURES, [model], quick=True, began=0.0, warnings=["w"]
+    )
 
 
 def test_a_profile_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -209,11 +218,11 @@ def test_a_missing_broken_or_foreign_file_is_no_profile(tmp_path: Path) -> None:
     whole = path.read_text()
     other = json.loads(whole)
     for text, word in (
-        (whole[: len(whole) // 2], "is no profile"),
-        ("[]", "is no profile"),
+        (whole[: len(whole) // 2], "is not a profile"),
+        ("[]", "is not a profile"),
         (json.dumps({**other, "version": 99}), "its version is 99"),
-        (json.dumps({**other, "models": [{}]}), "is no profile"),
-        (json.dumps({**other, "device": {"gemm": [], "copies": []}}), "is no profile"),
+        (json.dumps({**other, "models": [{}]}), "is not a profile"),
+        (json.dumps({**other, "device": {"gemm": [], "copies": []}}), "is not a profile"),
     ):
         path.write_text(text)
         found = load_profile(path, FINGERPRINT)
@@ -232,20 +241,24 @@ def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
 
 def test_rows_and_roofs_tell_the_figures() -> None:
     profile = made()
-    rows = dict(device_rows(profile))
+    rows = dict(list_device_rows(profile))
     assert rows["GEMM float32"] == "90 GFLOP/s"
     assert rows["memory, copy"] == "20 GB/s"
     assert rows["host to device, pinned"] == "25 GB/s"
-    told = [row for row in fit_rows(profile) if row[0] == "generator prefill"]
-    assert told == [("generator prefill", "2 ms", "10 µs", "1 T", "100 G", "0.0% / 0.0%")]
-    assert len(list(sample_rows(profile))) == len(steps())
-    lines, marks = roofline(profile)
+    reported = [row for row in list_fit_rows(profile) if row[0] == "generator prefill"]
+    assert reported == [("generator prefill", "2 ms", "10 µs", "1 T", "100 G", "0.0% / 0.0%")]
+    assert len(list(list_sample_rows(profile))) == len(steps())
+    lines, marks = build_roofline(profile)
     roof = lines["roof float32"]
     assert [y for _, y in roof][-2:] == [9e10, 9e10]
     assert roof[1][0] == pytest.approx(9e10 / 2e10)
     assert roof[0][1] == pytest.approx(roof[0][0] * 2e10)
     assert marks == {name for name in lines if not name.startswith("roof")}
-    assert (duration(0), duration(2.5e-9), rate(5, "B/s")) == ("0", "2 ns", "5 B/s")
+    assert (format_duration(0), format_duration(2.5e-9), format_rate(5, "B/s")) == (
+        "0",
+        "2 ns",
+        "5 B/s",
+    )
 
 
 # ---------------------------------------------------------------- cards
@@ -256,7 +269,7 @@ def test_a_card_in_order_gives_no_warning() -> None:
     (card,) = read_cards(nvml)
     assert card.name == "NVIDIA GeForce RTX 4090"
     assert card.driver == "580.95"
-    assert list(warnings_of([card], 64 << 30)) == []
+    assert list(find_warnings([card], 64 << 30)) == []
     assert nvml.open == 0
 
 
@@ -266,20 +279,20 @@ def test_a_card_in_order_gives_no_warning() -> None:
         ({"CurrentClocksEventReasons": 0x4}, "slowed by the power limit (2500 of 3105 MHz)"),
         ({"CurrentClocksEventReasons": 0x40}, "slowed by heat (hardware slowdown)"),
         ({"Temperature": 88}, "is at 88 °C; it slows down at 90"),
-        ({"PowerManagementLimit": 300_000}, "limited to 300 W of 450"),
-        ({"DisplayActive": 1}, "a display runs on NVIDIA GeForce RTX 4090"),
+        ({"PowerManagementLimit": 300_000}, "limited to 300 of 450 W"),
+        ({"DisplayActive": 1}, "NVIDIA GeForce RTX 4090 drives a display"),
         ({"MemoryInfo": SimpleNamespace(total=80 << 30, free=0)}, "has 64 GiB of RAM"),
     ],
 )
-def test_what_slows_a_card_is_told(answers: dict[str, Any], words: str) -> None:
-    (warning,) = warnings_of(read_cards(FakeNvml(**answers)), 64 << 30)
+def test_what_slows_a_card_is_reported(answers: dict[str, Any], words: str) -> None:
+    (warning,) = find_warnings(read_cards(FakeNvml(**answers)), 64 << 30)
     assert words in warning
 
 
 def test_a_card_that_answers_little_still_counts() -> None:
     shy = dict.fromkeys(("DisplayActive", "Temperature", "ClockInfo", "PowerManagementLimit"))
     old = {"CurrentClocksEventReasons": None, "CurrentClocksThrottleReasons": 0x8}
-    (warning,) = warnings_of(read_cards(FakeNvml(**shy, **old)), 64 << 30)
+    (warning,) = find_warnings(read_cards(FakeNvml(**shy, **old)), 64 << 30)
     assert warning == "NVIDIA GeForce RTX 4090 is slowed by a hardware slowdown (heat or power)"
 
 
@@ -299,24 +312,24 @@ def test_no_card_is_an_error_that_says_why(nvml: FakeNvml, words: str) -> None:
 
 
 def test_the_fingerprint_of_a_device_has_card_and_driver() -> None:
-    told = describe_device("cuda", FakeNvml())
-    assert told["driver"] == "580.95"
-    assert told["device"].startswith("NVIDIA GeForce RTX 4090 (24 GiB); ")
+    reported = describe_device("cuda", FakeNvml())
+    assert reported["driver"] == "580.95"
+    assert reported["device"].startswith("NVIDIA GeForce RTX 4090 (24 GiB); ")
     assert set(describe_device("cpu")) == {"device", "driver"}
 
 
 def test_a_busy_machine_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure.os, "cpu_count", lambda: 2)
     monkeypatch.setattr(measure.os, "getloadavg", lambda: (3.5, 0, 0))
-    assert measure.device_warnings("cpu") == ("the machine was busy: 3.5 programs on 2 cores",)
+    assert measure.find_device_warnings("cpu") == ("the machine was busy: 3.5 programs on 2 cores",)
     monkeypatch.setattr(measure.os, "getloadavg", lambda: (1.5, 0, 0))
-    assert measure.device_warnings("cpu") == ()
-    assert len(measure.device_warnings("cuda", FakeNvml(DisplayActive=1))) >= 1
+    assert measure.find_device_warnings("cpu") == ()
+    assert len(measure.find_device_warnings("cuda", FakeNvml(DisplayActive=1))) >= 1
 
 
 def test_figures_are_compared_with_the_sheet_of_exactly_that_card() -> None:
-    told, low = compare("NVIDIA GeForce RTX 4090", 150e12, 920e9) or ("", True)
-    assert told == "150 of 165.2 TFLOP/s (91%), 920 of 1008 GB/s (91%)"
+    reported, low = compare("NVIDIA GeForce RTX 4090", 150e12, 920e9) or ("", True)
+    assert reported == "150 of 165.2 TFLOP/s (91%), 920 of 1008 GB/s (91%)"
     assert not low
     assert (compare("NVIDIA GeForce RTX 4090", 90e12, 920e9) or ("", False))[1]
     assert (compare("NVIDIA H200", None, 2000e9) or ("", False))[1]
@@ -328,15 +341,17 @@ def test_figures_are_compared_with_the_sheet_of_exactly_that_card() -> None:
 
 
 def test_the_benchmark_measures_this_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[tuple[float, str]] = []
-    figures = bench.measure_device("cpu", 1, 0.2, lambda share, what: told.append((share, what)))
+    reported: list[tuple[float, str]] = []
+    figures = bench.measure_device(
+        "cpu", 1, 0.2, lambda share, what: reported.append((share, what))
+    )
     assert {row["dtype"] for row in figures["gemm"]} == {"float32", "bfloat16"}
     for row in figures["gemm"]:
         assert row["flops_per_s"] == pytest.approx(2 * row["n"] ** 3 / row["seconds"])
     assert all(row["bytes_per_s"] > 1e8 for row in figures["copies"])
     assert figures["transfers"] == []
     assert 0 < figures["launch_s"] < 0.01
-    assert [share for share, _ in told] == sorted(share for share, _ in told)
+    assert [share for share, _ in reported] == sorted(share for share, _ in reported)
 
 
 def test_a_benchmark_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,10 +363,13 @@ def test_a_benchmark_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_profiler_imports_nothing_of_ours_and_no_torch() -> None:
     code = (
-        "import sys, pkgutil, importlib, profiler\n"
-        "for m in pkgutil.iter_modules(flashedge.profiler.__path__):\n"
-        "    importlib.import_module('profiler.' + m.name)\n"
-        "print({m.partition('.')[0] for m in sys.modules} & {'flashedge', 'tui', 'vllm', 'torch'})"
+        "import importlib, pkgutil, sys\n"
+        "import flashedge.profiler as package\n"
+        "for module in pkgutil.iter_modules(package.__path__):\n"
+        "    importlib.import_module(f'{package.__name__}.{module.name}')\n"
+        "ours = {m for m in sys.modules if m.startswith('flashedge.')}\n"
+        "others = {m for m in ours if not m.startswith(package.__name__)}\n"
+        "print(others | {'vllm', 'torch'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
