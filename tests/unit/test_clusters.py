@@ -65,7 +65,7 @@ def test_numbers_conflict_when_each_has_its_own() -> None:
 
 
 def test_likeness_on_the_labelled_answers() -> None:
-    """What docs/strategies.md says of it: it hears wording, so near misses fool it."""
+    """The figures of docs/strategies.md: likeness measures wording, so near misses fool it."""
     pairs = [json.loads(line) for line in OPEN_ANSWERS.read_text(encoding="utf-8").splitlines()]
     halves = {half: {p["question"] for p in pairs if p["split"] == half} for half in HALVES}
     assert len(halves["tune"]) == len(halves["test"])
