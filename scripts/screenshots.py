@@ -20,6 +20,9 @@ NAMES = {
     "an_mcts_run": "mcts",
     "a_replay": "replay",
     "a_finished_run": "finished",
+    "a_self_consistency_run": "self-consistency",
+    "an_interrupted_run": "interrupted",
+    "the_submit_dialog": "submit",
 }
 SIZES = {"size0": "80x24", "size1": "120x40", "size2": "200x60"}
 _TEXT = re.compile(

@@ -1,1 +1,1 @@
-"""The dashboard: it knows a daemon only through the client, and its state is a fold over events."""
+"""The dashboard. It knows a daemon only through the client; its state is a fold over events."""

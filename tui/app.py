@@ -1,12 +1,13 @@
-"""The dashboard. Workers post messages, the handlers here own the state, panels are shown it.
+"""The dashboard. Workers post messages, the handlers here own the state, panels draw it.
 
-Events are folded as they come; the screen follows at most FRAMES_PER_S times a second.
+Events are folded when they arrive; the screen follows at most FRAMES_PER_S times a second.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,18 +15,18 @@ from textual import on
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
-from textual.widgets import Input
 
+from flashedge.client.run_fold import Numbered
 from flashedge.tui import export, feed, messages, style
 from flashedge.tui.state import dashboard as state
 from flashedge.tui.state.dashboard import Dashboard
 from flashedge.tui.state.device import DeviceSample, read_device
-from flashedge.tui.state.run import Numbered
 from flashedge.tui.widgets.beam_tree import BeamTree
 from flashedge.tui.widgets.certainty import CertaintyPanel
 from flashedge.tui.widgets.device import DevicePanel
-from flashedge.tui.widgets.dialogs import AskLine, Confirm, Help, Submit
+from flashedge.tui.widgets.dialogs import DEFAULT_SEARCH, AskLine, Confirm, Help, Submit
 from flashedge.tui.widgets.event_log import EventLogPanel
+from flashedge.tui.widgets.filter_line import FilterLine
 from flashedge.tui.widgets.key_bar import KEYS, KeyBar
 from flashedge.tui.widgets.lines import LineList
 from flashedge.tui.widgets.memory import MemoryPanel
@@ -34,6 +35,7 @@ from flashedge.tui.widgets.runs import RunList
 from flashedge.tui.widgets.status_bar import StatusBar
 from flashedge.tui.widgets.step import StepPanel
 from flashedge.tui.widgets.throughput import RatePanel
+from flashedge.tui.widgets.votes import VotesPanel
 
 FRAMES_PER_S = 12.0
 SAMPLE_S = 0.5
@@ -41,7 +43,11 @@ _NAMES = {"?": "question_mark", "/": "slash"}
 
 
 class DashboardApp(App[None]):
-    """daemon: an async client; clock: monotonic seconds; device: reads a sample, may block."""
+    """The whole screen.
+
+    daemon: an async client; device: reads a sample, may block; clock: monotonic seconds; wall:
+    Unix seconds.
+    """
 
     CSS = style.CSS
     TITLE = "FlashEdge"
@@ -62,6 +68,7 @@ class DashboardApp(App[None]):
         *,
         device: Callable[[], DeviceSample] = read_device,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
         poll_s: float = feed.POLL_S,
     ) -> None:
         super().__init__()
@@ -69,6 +76,7 @@ class DashboardApp(App[None]):
         self._daemon = daemon
         self._device = device
         self._clock = clock
+        self._wall = wall
         self._poll_s = poll_s
         self._followed: set[str] = set()
         self._inbox: dict[str, list[Numbered]] = {}
@@ -77,12 +85,13 @@ class DashboardApp(App[None]):
         self._panels: tuple[Panel, ...] = (
             StatusBar(daemon.base_url),
             CertaintyPanel(),
+            VotesPanel(),
             RatePanel(),
             MemoryPanel(),
             DevicePanel(),
         )
         self._painted: Dashboard | None = None
-        self._filtering: BeamTree | RunList | None = None
+        self._filter = FilterLine()
         self._ticked_at: float | None = None
         self._sampled_at = float("-inf")
 
@@ -92,7 +101,7 @@ class DashboardApp(App[None]):
         with Vertical(id="body"):
             yield Vertical(self._runs, self._tree, self._step, id="main")
             yield Vertical(*side, self._log_panel, id="side")
-        yield Input(id="filter", placeholder="filter; enter keeps it, esc clears it", compact=True)
+        yield self._filter
         yield KeyBar()
 
     def on_mount(self) -> None:
@@ -104,65 +113,74 @@ class DashboardApp(App[None]):
     def _work(self, work: Coroutine[Any, Any, None]) -> None:
         self.run_worker(work, exit_on_error=True)
 
-    # ------------------------------------------------------------ what workers say
+    # ------------------------------------------------------------ messages of workers
 
-    @on(messages.EventsSeen)
-    def _events_seen(self, message: messages.EventsSeen) -> None:
+    @on(messages.EventsReceived)
+    def _receive_events(self, message: messages.EventsReceived) -> None:
         if not self._inbox:
-            self.call_later(self.fold_inbox)  # after what is in the queue by now: one fold for all
+            self.call_later(self.fold_inbox)  # behind the queued messages: one fold for all
         self._inbox.setdefault(message.run, []).extend(message.items)
 
     def fold_inbox(self) -> None:
-        """Fold what came since the last fold: one event on a quiet day, many in a rush."""
+        """Fold what arrived since the last fold: one event on a quiet day, many in a rush."""
         inbox, self._inbox = self._inbox, {}
         for run, items in inbox.items():
-            self.state = state.saw_events(self.state, run, items)
+            self.state = state.fold_events(self.state, run, items)
 
     @on(messages.FollowEnded)
-    def _follow_ended(self, message: messages.FollowEnded) -> None:
+    def _end_follow(self, message: messages.FollowEnded) -> None:
         self.fold_inbox()
         self._followed.discard(message.run)
         if message.interrupted:
-            self.state = state.saw_interruption(self.state, message.run)
+            self.state = state.interrupt_run(self.state, message.run)
 
-    @on(messages.DaemonSeen)
-    def _daemon_seen(self, message: messages.DaemonSeen) -> None:
-        self.state = state.saw_daemon(self.state, message.look, message.runs)
+    @on(messages.StatusReceived)
+    def _receive_status(self, message: messages.StatusReceived) -> None:
+        follow = self._is_following
+        self.state = state.update_daemon(self.state, message.daemon, message.runs, follow=follow)
 
     @on(messages.DaemonLost)
-    def _daemon_lost(self, message: messages.DaemonLost) -> None:
-        self.state = state.lost(self.state, message.error, message.retry_in_s)
+    def _lose_daemon(self, message: messages.DaemonLost) -> None:
+        self.state = state.lose_daemon(self.state, message.error, message.retry_in_s)
 
-    @on(messages.DeviceSeen)
-    def _device_seen(self, message: messages.DeviceSeen) -> None:
-        self.state = state.saw_device(self.state, message.sample)
+    @on(messages.DeviceSampled)
+    def _receive_sample(self, message: messages.DeviceSampled) -> None:
+        self.state = replace(self.state, device=message.sample)
 
     @on(messages.ReplayLoaded)
-    def _replay_loaded(self, message: messages.ReplayLoaded) -> None:
-        self.state = state.started_replay(self.state, message.run, message.items)
+    def _start_replay(self, message: messages.ReplayLoaded) -> None:
+        self.state = state.start_replay(self.state, message.run, message.items)
 
-    @on(messages.Submitted)
-    def _submitted(self, message: messages.Submitted) -> None:
-        self.state = state.choose(state.ended_replay(self.state), message.run)
-        waits = f", {message.position} before it" if message.position else ""
-        self.notify(f"run {message.run} taken{waits}")
+    @on(messages.RunAccepted)
+    def _show_accepted(self, message: messages.RunAccepted) -> None:
+        ended = state.end_replay(self.state)
+        self.state = state.choose(ended, message.run, follow_newest=True)
+        queue = f", {message.position} before it" if message.position else ""
+        self.notify(f"Run {message.run} was accepted{queue}")
 
-    @on(messages.Told)
-    def _told(self, message: messages.Told) -> None:
+    @on(messages.RunRefused)
+    def _show_refused(self, message: messages.RunRefused) -> None:
+        """Open the dialog again, with what was typed and the reason."""
+        body = message.body
+        search = f"{body['strategy']}-{body['n']}" if "n" in body else str(body["strategy"])
+        self._open_submit(Submit(str(body["problem"]), search, message.error))
+
+    @on(messages.Notice)
+    def _show_notice(self, message: messages.Notice) -> None:
         self.notify(message.text, severity=message.severity, markup=False)
 
     # ------------------------------------------------------------ time
 
     def tick(self) -> None:
-        """A frame: move the replay, sample the rates, follow what is wanted, paint changes."""
+        """A frame: advance the replay, sample the rates, follow runs, paint changes."""
         now = self._clock()
         elapsed_s = 0.0 if self._ticked_at is None else now - self._ticked_at
         self._ticked_at = now
-        self.state = state.advanced_replay(self.state, elapsed_s)
+        self.state = state.advance_replay(self.state, elapsed_s)
         if now - self._sampled_at >= SAMPLE_S:
             self._sampled_at = now
-            self.state = state.sampled(self.state, now)
-        for run in state.to_follow(self.state):
+            self.state = state.take_sample(self.state, now, self._wall())
+        for run in state.find_runs_to_follow(self.state):
             if run not in self._followed:
                 self._followed.add(run)
                 tree = self.state.trees.get(run)
@@ -171,7 +189,7 @@ class DashboardApp(App[None]):
         self.paint()
 
     def paint(self) -> None:
-        """Show the panels the state, if they have not seen it."""
+        """Draw the state, if it changed."""
         shown = self.state.shown
         if self.state is not self._painted:
             self._painted = self.state
@@ -183,44 +201,51 @@ class DashboardApp(App[None]):
         self._tree.follow()
         self._step.show(shown, self._tree.selected)
 
-    # ------------------------------------------------------------ what the user does
+    # ------------------------------------------------------------ actions of the user
 
     @on(LineList.Moved, "#runs")
-    def _run_chosen(self, message: LineList.Moved) -> None:
+    def _choose_run(self, message: LineList.Moved) -> None:
         run = self._runs.run_at(message.index)
         if run != self.state.chosen:
-            self.state = state.choose(state.ended_replay(self.state), run)
+            self.state = state.choose(state.end_replay(self.state), run)
 
     def action_help(self) -> None:
         self.push_screen(Help())
 
+    @property
+    def _is_following(self) -> bool:
+        return self.state.follow_newest and self._tree.following
+
     def action_follow(self) -> None:
-        self._tree.toggle_follow()
+        """Follow the newest run and its newest node, or stop doing so."""
+        on = not self._is_following
+        self.state = state.follow_newest(self.state, on)
+        self.paint()
+        self._tree.set_following(on)
 
     def action_dropped(self) -> None:
         self._tree.toggle_dropped()
 
+    def action_category(self) -> None:
+        self._log_panel.next_category()
+
     def action_log(self) -> None:
         self.screen.toggle_class("show-log")
 
-    def action_leave(self) -> None:
-        """Close the filter; else leave the replay."""
-        if self.query_one("#filter").has_class("open") or self._filtered().filter:
-            self._close_filter(clear=True)
-        elif self.state.replay is not None:
-            self.state = state.ended_replay(self.state)
-
     def action_submit(self) -> None:
+        self._open_submit(Submit("", DEFAULT_SEARCH))
+
+    def _open_submit(self, dialog: Submit) -> None:
         def submit(body: dict[str, Any] | None) -> None:
             if body is not None:
                 self._work(feed.submit_problem(self._daemon, self.post_message, body))
 
-        self.push_screen(Submit(), submit)
+        self.push_screen(dialog, submit)
 
     def action_cancel(self) -> None:
-        run = self.state.chosen_summary
+        run = self.state.chosen_row
         if run is None or not run.live:
-            self.notify("the chosen run is over" if run else "no run is chosen")
+            self.notify("The chosen run is already over" if run else "Choose a run first")
             return
 
         def cancel(sure: bool | None) -> None:
@@ -231,31 +256,29 @@ class DashboardApp(App[None]):
 
     def action_replay(self) -> None:
         if self.state.replay is not None and not self.state.replay.over:
-            self.state = state.faster_replay(self.state)
+            self.state = state.speed_up_replay(self.state)
             return
-        run = self.state.chosen_summary
+        run = self.state.chosen_row
         if run is None or run.live:
-            self.notify("choose a run that is over to replay it")
+            self.notify("Choose a run that is over to replay it")
             return
         self._work(feed.load_replay(self._daemon, self.post_message, run.id))
 
     def action_export(self) -> None:
         run = self.state.shown
         if run is None:
-            self.notify("there is no tree to export")
+            self.notify("Choose a run with a tree to export it")
             return
 
         def write(path: str | None) -> None:
             if path is None:
                 return
-            target = Path(path).expanduser()
-            text = export.to_json(run) if target.suffix == ".json" else export.to_svg(run)
             try:
-                target.write_text(text, encoding="utf-8")
+                export.write_tree(run, Path(path).expanduser())
             except OSError as error:
-                self.notify(f"can't write {target}: {error.strerror}", severity="error")
-                return
-            self.notify(f"wrote {target}", markup=False)
+                self.notify(f"Can't write {path}: {error.strerror}", severity="error", markup=False)
+            else:
+                self.notify(f"Wrote {path}", markup=False)
 
         hint = "A name that ends with .json writes JSON, any other SVG."
         self.push_screen(AskLine("Export the tree", f"{run.id}.svg", hint), write)
@@ -265,28 +288,15 @@ class DashboardApp(App[None]):
     def _filtered(self) -> RunList | BeamTree:
         """The panel that `/` filters: the tree when it is focused, else the runs."""
         tree = self._tree
-        return tree if tree in (self.focused, self._filtering) else self._runs
+        return tree if tree in (self.focused, self._filter.panel) else self._runs
 
     def action_filter(self) -> None:
-        self._filtering = self._filtered()
-        line = self.query_one("#filter", Input)
-        line.value = self._filtered().filter
-        line.add_class("open")
-        line.focus()
+        self._filter.open_for(self._filtered())
 
-    @on(Input.Changed, "#filter")
-    def _filter_typed(self, event: Input.Changed) -> None:
-        if self.query_one("#filter").has_class("open"):
-            self._filtered().set_filter(event.value)
-
-    @on(Input.Submitted, "#filter")
-    def _filter_kept(self) -> None:
-        self._close_filter(clear=False)
-
-    def _close_filter(self, *, clear: bool) -> None:
+    def action_leave(self) -> None:
+        """Clear the filter, else end the replay."""
         panel = self._filtered()
-        self.query_one("#filter").remove_class("open")
-        if clear:
-            panel.set_filter("")
-        self._filtering = None
-        panel.focus()
+        if self._filter.panel is not None or panel.filter:
+            self._filter.clear_filter(panel)
+        elif self.state.replay is not None:
+            self.state = state.end_replay(self.state)

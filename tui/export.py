@@ -1,36 +1,65 @@
-"""A run's tree as a file: JSON to compute with, SVG to look at. Pure."""
+"""A run's tree as a file: JSON to compute with, SVG to look at."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Iterator, Mapping
 from html import escape
+from pathlib import Path
 
-from flashedge.tui.state.node import DROPPED, MARKS, ROOT, SeenNode
-from flashedge.tui.state.run import RunState
+from flashedge.client.node_view import DROPPED, MARKS, ROOT, NodeView
+from flashedge.client.run_figures import child_priors, is_mcts, rollout_values
+from flashedge.client.run_view import RunView
 from flashedge.tui.state.scores import SCALE
 from flashedge.types import NodeId
 
-_COLUMN, _ROW, _MARGIN, _BOX_W, _BOX_H = 118, 22, 16, 78, 16
-_TOP = 46
+_COLUMN, _ROW, _MARGIN, _BOX_W, _BOX_H = 270, 22, 16, 234, 16
+_LINE, _CHARACTER = 16, 6.7
+_BOX_CHARACTERS = int((_BOX_W - 10) / _CHARACTER)
+_WRAP = 110
+_LEGEND = (
+    ", ".join(f"{mark} {status}" for status, mark in MARKS.items()),
+    "a box: mark, score of the path and the step's text; the tooltip has the whole text",
+    "colour: blue a low score, yellow a high one; thick line: the best path; dashed: dropped",
+)
+_FIELDS = {
+    "score": "score of the whole path down to the node, in [0, 1]",
+    "scores": "scores of the node's own steps",
+    "best": "whether the node is on the best path",
+    "answer": "the answer that the path ends with, as written",
+    "visits": "MCTS: rollouts through the node",
+    "value": "MCTS: mean value of those rollouts",
+    "prior": "MCTS: prior of the node among its siblings",
+}
 
 
-def to_json(run: RunState) -> str:
-    """The tree, what it was asked and what came out; `best` marks the chosen path."""
+def write_tree(run: RunView, target: Path) -> None:
+    """Write JSON to a name that ends with .json, SVG to any other. Raises OSError."""
+    text = to_json(run) if target.suffix == ".json" else to_svg(run)
+    target.write_text(text, encoding="utf-8")
+
+
+def to_json(run: RunView) -> str:
+    """The tree with its settings, its result and a legend."""
     best = frozenset(run.path(run.best))
+    values = rollout_values(run)
     tree = {
         "run": run.id,
         "state": run.state,
         "answer": (run.result or {}).get("answer"),
         "tokens": run.tokens,
         "config": dict(run.config),
-        "nodes": [_node(n, n.id in best) for n in run.nodes.values()],
+        "legend": {"marks": dict(MARKS), "fields": _FIELDS},
+        "nodes": [_node(run, n, n.id in best, values) for n in run.nodes.values()],
     }
     return json.dumps(tree, ensure_ascii=False, indent=1)
 
 
-def _node(node: SeenNode, best: bool) -> dict[str, object]:
-    return {
+def _node(
+    run: RunView, node: NodeView, best: bool, values: Mapping[NodeId, tuple[int, float]]
+) -> dict[str, object]:
+    data: dict[str, object] = {
         "id": node.id,
         "parent": node.parent,
         "depth": node.depth,
@@ -38,43 +67,74 @@ def _node(node: SeenNode, best: bool) -> dict[str, object]:
         "tokens": node.tokens,
         "score": node.score,
         "scores": list(node.scores),
+        "answer": node.answer,
         "text": node.text,
         "best": best,
     }
+    if is_mcts(run) and node.parent is not None:
+        visits, value = values.get(node.id, (0, None))
+        prior = child_priors(run, node.parent).get(node.id)
+        data |= {"visits": visits, "value": value, "prior": prior}
+    return data
 
 
-def to_svg(run: RunState) -> str:
-    """Levels from left to right. A box holds mark and score; its tooltip the step's text."""
+def to_svg(run: RunView) -> str:
+    """Levels from left to right, the legend above them, the best path's text below."""
     rows = _rows(run)
     best = frozenset(run.path(run.best))
-    width = _MARGIN * 2 + _COLUMN * run.depth + _BOX_W
-    height = _TOP + _MARGIN + _ROW * (int(max(rows.values(), default=0)) + 1)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
-        f' viewBox="0 0 {width} {height}" font-family="monospace" font-size="11">',
-        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
-        f'<text x="{_MARGIN}" y="18" font-weight="bold">{escape(_title(run))}</text>',
-        f'<text x="{_MARGIN}" y="34" fill="#555555">{escape(_legend())}</text>',
-    ]
+    steps = list(_best_path_text(run))
+    top = _MARGIN + _LINE * (len(_LEGEND) + 2)
+    bottom = top + _ROW * (int(max(rows.values(), default=0)) + 1) + _LINE
+    widest = max(map(len, (_title(run), *_LEGEND, *steps)))
+    tree_width = _COLUMN * run.depth + _BOX_W
+    width = _MARGIN * 2 + max(tree_width, int(widest * _CHARACTER))
+    height = bottom + _LINE * (len(steps) + 1) + _MARGIN
+    head = [_text_line(_MARGIN, _MARGIN + 4, _title(run), bold=True)]
+    head += [_text_line(_MARGIN, _MARGIN + 4 + _LINE * (i + 1), t) for i, t in enumerate(_LEGEND)]
     drawn = [n for n in run.nodes.values() if n.id in rows]
-    parts += [_edge(run, rows, n, n.id in best) for n in drawn if n.parent is not None]
-    parts += [_box(rows, n, n.id in best) for n in drawn]
-    return "\n".join([*parts, "</svg>"]) + "\n"
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
+            f' viewBox="0 0 {width} {height}" font-family="monospace" font-size="11">',
+            f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+            *head,
+            f'<g transform="translate(0 {top})">',
+            *(_edge(run, rows, n, n.id in best) for n in drawn if n.parent is not None),
+            *(_box(rows, n, n.id in best) for n in drawn),
+            "</g>",
+            *(_text_line(_MARGIN, bottom + _LINE * (i + 1), t) for i, t in enumerate(steps)),
+            "</svg>\n",
+        ]
+    )
 
 
-def _title(run: RunState) -> str:
+def _text_line(x: int, y: int, text: str, *, bold: bool = False) -> str:
+    weight = ' font-weight="bold"' if bold else ' fill="#555555"'
+    return f'<text x="{x}" y="{y}" xml:space="preserve"{weight}>{escape(text)}</text>'
+
+
+def _title(run: RunView) -> str:
     answer = (run.result or {}).get("answer")
-    said = f"run {run.id} · {run.state} · {run.tokens:,} tokens"
-    return said + (f" · answer {answer}" if answer is not None else "")
+    title = f"run {run.id} · {run.state} · {run.tokens:,} tokens"
+    return title + (f" · answer {answer}" if answer is not None else "")
 
 
-def _legend() -> str:
-    marks = ", ".join(f"{mark} {status}" for status, mark in MARKS.items())
-    return f"{marks}; the thick line is the best path"
+def _best_path_text(run: RunView) -> Iterator[str]:
+    """The steps of the best path, each with its level and score, in lines of at most `_WRAP`."""
+    path = [run.nodes[n] for n in run.path(run.best)]
+    if path:
+        yield "The best path:"
+    for node in path:
+        score = "    " if node.score is None else f"{node.score:.2f}"
+        lead = f"{node.depth:>3} {score}  "
+        for line in node.text.strip().splitlines() or [""]:
+            for part in textwrap.wrap(line, _WRAP) or [""]:
+                yield lead + part
+                lead = " " * len(lead)
 
 
-def _rows(run: RunState) -> Mapping[NodeId, float]:
-    """Each leaf a row of its own, a parent in the middle of its children."""
+def _rows(run: RunView) -> Mapping[NodeId, float]:
+    """Each leaf has a row of its own; a parent is in the middle of its children."""
     rows: dict[NodeId, float] = {}
     free = 0.0
     stack: list[tuple[NodeId, bool]] = [(ROOT, False)]
@@ -92,11 +152,11 @@ def _rows(run: RunState) -> Mapping[NodeId, float]:
     return rows
 
 
-def _place(rows: Mapping[NodeId, float], node: SeenNode) -> tuple[float, float]:
-    return _MARGIN + node.depth * _COLUMN, _TOP + rows[node.id] * _ROW
+def _place(rows: Mapping[NodeId, float], node: NodeView) -> tuple[float, float]:
+    return _MARGIN + node.depth * _COLUMN, rows[node.id] * _ROW
 
 
-def _edge(run: RunState, rows: Mapping[NodeId, float], node: SeenNode, best: bool) -> str:
+def _edge(run: RunView, rows: Mapping[NodeId, float], node: NodeView, best: bool) -> str:
     assert node.parent is not None
     x0, y0 = _place(rows, run.nodes[node.parent])
     x1, y1 = _place(rows, node)
@@ -108,21 +168,27 @@ def _edge(run: RunState, rows: Mapping[NodeId, float], node: SeenNode, best: boo
     return f'<path d="{curve}" fill="none" {style}{dash}/>'
 
 
-def _box(rows: Mapping[NodeId, float], node: SeenNode, best: bool) -> str:
+def _box(rows: Mapping[NodeId, float], node: NodeView, best: bool) -> str:
     x, y = _place(rows, node)
-    fill = "#ffffff" if node.score is None else _paper_colour(node.score)
+    fill = "#ffffff" if node.score is None else _fill_colour(node.score)
     line = 'stroke="#000000" stroke-width="2"' if best else 'stroke="#777777"'
     faded = ' opacity="0.55"' if node.status in DROPPED else ""
-    score = "" if node.score is None else f" {node.score:.2f}"
-    said = "root" if node.id == ROOT else f"{MARKS.get(node.status, '?')}{score}"
     tip = escape(f"node {node.id}: {node.status}, {node.tokens} tokens\n{node.text.strip()}")
     return (
         f"<g{faded}><title>{tip}</title>"
         f'<rect x="{x:g}" y="{y:g}" width="{_BOX_W}" height="{_BOX_H}"'
         f' rx="3" fill="{fill}" {line}/>'
-        f'<text x="{x + 5:g}" y="{y + 12:g}">{escape(said)}</text></g>'
+        f'<text x="{x + 5:g}" y="{y + 12:g}">{escape(_label(node))}</text></g>'
     )
 
 
-def _paper_colour(score: float) -> str:
+def _label(node: NodeView) -> str:
+    if node.id == ROOT:
+        return "root"
+    score = "" if node.score is None else f" {node.score:.2f}"
+    label = f"{MARKS.get(node.status, '?')}{score} {' '.join(node.text.split())}"
+    return label if len(label) <= _BOX_CHARACTERS else f"{label[: _BOX_CHARACTERS - 1]}…"
+
+
+def _fill_colour(score: float) -> str:
     return SCALE[min(int(min(max(score, 0.0), 1.0) * len(SCALE)), len(SCALE) - 1)]

@@ -1,7 +1,7 @@
-"""The workers between client and dashboard: each loops or asks once, and posts messages.
+"""The workers between client and dashboard. Each loops or makes one request, and posts messages.
 
-A daemon that does not answer is asked again, at growing intervals; a follower takes its run up
-again after the last event that it passed on.
+They poll a daemon that doesn't answer again, at growing intervals. A follower resumes its run
+after the last event that it passed on.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ from typing import Any, Protocol
 
 from textual.message import Message
 
+from flashedge.client.run_fold import Numbered
 from flashedge.errors import DaemonError, FlashEdgeError, RunInterrupted
 from flashedge.tui.messages import (
     DaemonLost,
-    DaemonSeen,
-    DeviceSeen,
-    EventsSeen,
+    DeviceSampled,
+    EventsReceived,
     FollowEnded,
+    Notice,
     ReplayLoaded,
-    Submitted,
-    Told,
+    RunAccepted,
+    RunRefused,
+    StatusReceived,
 )
 from flashedge.tui.state.device import DeviceSample
-from flashedge.tui.state.run import Numbered
-from flashedge.tui.state.summary import look_of, summary_of
+from flashedge.tui.state.summary import parse_run, parse_status
 
 POLL_S = 1.0
 DEVICE_POLL_S = 2.0
@@ -57,26 +58,26 @@ def backoff_s(failures: int) -> float:
 
 
 async def watch_daemon(daemon: Daemon, post: Post, poll_s: float = POLL_S) -> None:
-    """Look at the daemon and its runs, over and over."""
+    """Poll the daemon's status and its runs, for ever."""
     failures = 0
     while True:
         try:
-            look, listing = await asyncio.gather(daemon.status(), daemon.runs(limit=LISTED_RUNS))
+            status, listing = await asyncio.gather(daemon.status(), daemon.runs(limit=LISTED_RUNS))
             waiting = [r["id"] for r in listing if r["status"] == "queued"]
-            places = {run: (await daemon.run(run)).get("position") for run in waiting}
+            positions = {run: (await daemon.run(run)).get("position") for run in waiting}
         except FlashEdgeError as error:
             failures += 1
             pause_s = backoff_s(failures)
             post(DaemonLost(error.line, pause_s))
         else:
             failures, pause_s = 0, poll_s
-            runs = tuple(summary_of(r, places.get(r["id"])) for r in listing)
-            post(DaemonSeen(look_of(look), runs))
+            runs = tuple(parse_run(r, positions.get(r["id"])) for r in listing)
+            post(StatusReceived(parse_status(status), runs))
         await asyncio.sleep(pause_s)
 
 
 async def follow_run(daemon: Daemon, post: Post, run: str, after: int = 0) -> None:
-    """Pass the run's events on to its end, whatever becomes of the connection."""
+    """Pass the run's events on to its end, through lost connections."""
     failures = 0
     while True:
         try:
@@ -84,7 +85,7 @@ async def follow_run(daemon: Daemon, post: Post, run: str, after: int = 0) -> No
                 async for items in pieces:
                     failures = 0
                     after = items[-1][0]
-                    post(EventsSeen(run, items))
+                    post(EventsReceived(run, items))
             post(FollowEnded(run))
             return
         except RunInterrupted:
@@ -93,8 +94,8 @@ async def follow_run(daemon: Daemon, post: Post, run: str, after: int = 0) -> No
         except DaemonError:
             failures += 1
             await asyncio.sleep(backoff_s(failures))
-        except FlashEdgeError as error:  # no such run any more, or no access
-            post(Told(error.line, "warning"))
+        except FlashEdgeError as error:  # the run was removed, or the key is wrong
+            post(Notice(error.line, "warning"))
             post(FollowEnded(run, interrupted=True))
             return
 
@@ -107,36 +108,36 @@ async def load_replay(daemon: Daemon, post: Post, run: str) -> None:
             async for piece in pieces:
                 items.extend(piece)
     except RunInterrupted:
-        pass  # what there is can be played
+        pass  # the events that there are can be played
     except FlashEdgeError as error:
-        post(Told(f"no replay: {error.line}", "error"))
+        post(Notice(f"Can't replay the run: {error.line}", "error"))
         return
     if items:
         post(ReplayLoaded(run, tuple(items)))
     else:
-        post(Told(f"run {run} has no events to play", "warning"))
+        post(Notice(f"Run {run} has no events to replay", "warning"))
 
 
 async def submit_problem(daemon: Daemon, post: Post, body: Mapping[str, Any]) -> None:
     try:
-        taken = await daemon.submit(body)
+        accepted = await daemon.submit(body)
     except FlashEdgeError as error:
-        post(Told(f"not taken: {error.line}", "error"))
+        post(RunRefused(body, error.line))
         return
-    post(Submitted(str(taken["id"]), taken.get("position")))
+    post(RunAccepted(str(accepted["id"]), accepted.get("position")))
 
 
 async def cancel_run(daemon: Daemon, post: Post, run: str) -> None:
     try:
-        now = await daemon.cancel(run)
+        found = await daemon.cancel(run)
     except FlashEdgeError as error:
-        post(Told(f"not cancelled: {error.line}", "error"))
+        post(Notice(f"Can't cancel the run: {error.line}", "error"))
         return
-    post(Told(f"run {run} is {now.get('status')}"))
+    post(Notice(f"Run {run} is {found.get('status')}"))
 
 
 async def watch_device(read: Callable[[], DeviceSample], post: Post) -> None:
-    """Sample the machine; reading may block, so it happens in a thread."""
+    """Sample the machine, for ever. Reading may block, so it happens in a thread."""
     while True:
-        post(DeviceSeen(await asyncio.to_thread(read)))
+        post(DeviceSampled(await asyncio.to_thread(read)))
         await asyncio.sleep(DEVICE_POLL_S)

@@ -1,19 +1,20 @@
-"""What workers tell the dashboard. They post these and own nothing."""
+"""What workers post to the dashboard. They own no state."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from textual.message import Message
 
+from flashedge.client.run_fold import Numbered
 from flashedge.tui.state.device import DeviceSample
-from flashedge.tui.state.run import Numbered
-from flashedge.tui.state.summary import DaemonLook, RunSummary
+from flashedge.tui.state.summary import DaemonStatus, RunRow
 
 Severity = Literal["information", "warning", "error"]
 
 
-class EventsSeen(Message):
+class EventsReceived(Message):
     """Events of a followed run, in order."""
 
     def __init__(self, run: str, items: tuple[Numbered, ...]) -> None:
@@ -23,7 +24,7 @@ class EventsSeen(Message):
 
 
 class FollowEnded(Message):
-    """A run is followed no more. interrupted: its log has no last event."""
+    """A run is no longer followed. interrupted: its log has no last event."""
 
     def __init__(self, run: str, interrupted: bool = False) -> None:
         self.run = run
@@ -31,15 +32,17 @@ class FollowEnded(Message):
         super().__init__()
 
 
-class DaemonSeen(Message):
-    def __init__(self, look: DaemonLook, runs: tuple[RunSummary, ...]) -> None:
-        self.look = look
+class StatusReceived(Message):
+    """The daemon's status and its newest runs."""
+
+    def __init__(self, daemon: DaemonStatus, runs: tuple[RunRow, ...]) -> None:
+        self.daemon = daemon
         self.runs = runs
         super().__init__()
 
 
 class DaemonLost(Message):
-    """The daemon does not answer; it is asked again in `retry_in_s`."""
+    """The daemon doesn't answer. It is polled again in `retry_in_s`."""
 
     def __init__(self, error: str, retry_in_s: float) -> None:
         self.error = error
@@ -47,7 +50,7 @@ class DaemonLost(Message):
         super().__init__()
 
 
-class DeviceSeen(Message):
+class DeviceSampled(Message):
     def __init__(self, sample: DeviceSample) -> None:
         self.sample = sample
         super().__init__()
@@ -60,14 +63,25 @@ class ReplayLoaded(Message):
         super().__init__()
 
 
-class Submitted(Message):
+class RunAccepted(Message):
+    """The daemon accepted a submitted problem; `position` runs wait before it."""
+
     def __init__(self, run: str, position: int | None) -> None:
         self.run = run
         self.position = position
         super().__init__()
 
 
-class Told(Message):
+class RunRefused(Message):
+    """The daemon refused a submitted problem."""
+
+    def __init__(self, body: Mapping[str, Any], error: str) -> None:
+        self.body = body
+        self.error = error
+        super().__init__()
+
+
+class Notice(Message):
     """A line for the user."""
 
     def __init__(self, text: str, severity: Severity = "information") -> None:

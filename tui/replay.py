@@ -1,7 +1,7 @@
-"""A stored run played again, at a multiple of its own speed. Pure: time comes as an argument.
+"""A stored run played again, at a multiple of its own speed. Pure: time is an argument.
 
-The store keeps no times. A replay spreads the run's own duration over its events, by the tokens of
-each step; so levels with long steps take long, as they did.
+The store keeps no times. A replay spreads the run's duration over its events in proportion to the
+tokens of each step, so that levels with long steps take long, as they did.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+from flashedge.client.run_fold import Numbered
 from flashedge.events import Event, RunFinished, StepCompleted
-from flashedge.tui.state.run import Numbered
 
 SPEEDS = (1, 4, 16)
 _EVENT_S = 0.02  # where a run's duration is not known
@@ -20,14 +20,17 @@ _OTHER_WEIGHT = 1.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """offsets_s: when each item is due, from the start; due: index of the next one."""
+    """The events of a run, and how far they have been played."""
 
     run: str
     items: tuple[Numbered, ...]
     offsets_s: tuple[float, ...]
+    """When each item is due, from the start."""
+
     speed: int = SPEEDS[0]
     at_s: float = 0.0
     due: int = 0
+    """Index of the next item."""
 
     @property
     def over(self) -> bool:
@@ -38,8 +41,8 @@ class Replay:
         return self.offsets_s[-1] if self.offsets_s else 0.0
 
 
-def replay_of(run: str, items: Sequence[Numbered]) -> Replay:
-    """At the beginning, at the first speed."""
+def build_replay(run: str, items: Sequence[Numbered]) -> Replay:
+    """A replay at its beginning, at the first speed."""
     weights = [_weight(event) for _, event in items]
     total = sum(weights) or 1.0
     length_s = _duration_s(items)
@@ -56,8 +59,8 @@ def advance(replay: Replay, elapsed_s: float) -> tuple[Replay, tuple[Numbered, .
     return replace(replay, at_s=at_s, due=due), replay.items[replay.due : due]
 
 
-def faster(replay: Replay) -> Replay:
-    """At the next speed; after the last the first again."""
+def speed_up(replay: Replay) -> Replay:
+    """At the next speed; after the last one, at the first again."""
     return replace(replay, speed=SPEEDS[(SPEEDS.index(replay.speed) + 1) % len(SPEEDS)])
 
 
@@ -68,5 +71,5 @@ def _weight(event: Event) -> float:
 def _duration_s(items: Sequence[Numbered]) -> float:
     last = items[-1][1] if items else None
     timing = last.result.get("timing") or {} if isinstance(last, RunFinished) else {}
-    took = float(timing.get("total_s") or 0.0) - float(timing.get("queue_s") or 0.0)
-    return took if took > 0 else _EVENT_S * len(items)
+    duration_s = float(timing.get("total_s") or 0.0) - float(timing.get("queue_s") or 0.0)
+    return duration_s if duration_s > 0 else _EVENT_S * len(items)

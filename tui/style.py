@@ -1,4 +1,4 @@
-"""The layouts: panels stacked in a small terminal, a second column from WIDE_COLUMNS on."""
+"""The layouts: panels are stacked in a small terminal, and get a second column in a wide one."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ ModalScreen { align: center middle; }
     border: round $accent; background: $surface; border-title-style: bold;
 }
 .dialog.tall { height: 36; }
-.dialog TextArea { height: 7; border: round $foreground-muted; }
+.dialog TextArea { height: 6; border: round $foreground-muted; }
+.dialog OptionList { height: 5; border: none; border-top: solid $foreground-muted; padding: 0; }
+#wrong { height: auto; }
 #wrong { color: $warning; text-style: bold; }
 """
 
@@ -57,7 +59,8 @@ WIDE StepPanel:focus, WIDE EventLogPanel:focus { border: heavy $accent; }
 WIDE #runs { height: 8; }
 WIDE #step { height: 7; display: block; }
 WIDE #log { height: 1fr; display: block; }
-WIDE #certainty { height: 11; }
+WIDE #certainty { height: 12; }
+WIDE #votes { height: 6; }
 WIDE #rates { height: 4; }
 WIDE #memory { height: 5; }
 WIDE #device { height: 5; }
@@ -66,6 +69,7 @@ WIDE #device { height: 5; }
 _HUGE = """
 Screen.-huge #side { width: 70; }
 Screen.-huge #certainty { height: 17; }
+Screen.-huge #votes { height: 9; }
 Screen.-huge #runs { height: 14; }
 Screen.-huge #step { height: 12; }
 """

@@ -1,4 +1,4 @@
-"""The dashboard's fold: live in any chunks, with any Progress between, is the stored run."""
+"""The fold of a run: live in any chunks, with any Progress between, is the stored run."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from flashedge.client.run_fold import Numbered, coalesce, fold
+from flashedge.client.run_view import RunView
 from flashedge.events import Progress
-from flashedge.tui.state.run import Numbered, RunState, coalesced, fold
 from flashedge.types import NodeId
 from tests.tui.rig import live_items, stored_items
 
 LIVE = live_items()
 STORED = stored_items()
-START = RunState(id="r")
+START = RunView(id="r")
 WHOLE = fold(START, STORED)
 NODES = [NodeId(n) for n in range(0, 120)]
 
 
-def chunked(items: list[Numbered], cuts: list[int]) -> RunState:
+def chunked(items: list[Numbered], cuts: list[int]) -> RunView:
     run = START
     edges = [0, *sorted(c % (len(items) + 1) for c in cuts), len(items)]
     for start, end in itertools.pairwise(edges):
@@ -28,8 +29,9 @@ def chunked(items: list[Numbered], cuts: list[int]) -> RunState:
 
 
 progress = st.builds(
-    lambda tokens: Progress(tokens=tuple(tokens.items())),
+    lambda tokens, tails: Progress(tokens=tuple(tokens.items()), tails=tuple(tails.items())),
     st.dictionaries(st.sampled_from(NODES), st.integers(0, 99), max_size=8),
+    st.dictionaries(st.sampled_from(NODES), st.sampled_from(["a", "b", ""]), max_size=3),
 )
 
 
@@ -56,7 +58,7 @@ def test_chunks_do_not_matter_at_any_moment(
     for item in items:
         one_by_one = fold(one_by_one, [item])
     assert chunked(items, cuts) == one_by_one
-    assert fold(START, coalesced(0, items)) == one_by_one
+    assert fold(START, coalesce(0, items)) == one_by_one
 
 
 @settings(max_examples=30, deadline=None)

@@ -1,4 +1,4 @@
-"""A recorded run and a scripted daemon for the dashboard's tests."""
+"""Recorded runs and a scripted daemon for the dashboard's tests."""
 
 from __future__ import annotations
 
@@ -8,11 +8,21 @@ from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any
 
-from flashedge.errors import DaemonError, NotFound
-from flashedge.events import TERMINAL, Event, Progress, from_json
+from flashedge.client.run_fold import Numbered
+from flashedge.errors import DaemonError, NotFound, RunInterrupted
+from flashedge.events import (
+    TERMINAL,
+    Event,
+    NodesExpanded,
+    Progress,
+    RunStarted,
+    StepCompleted,
+    from_json,
+)
 from flashedge.tui.app import DashboardApp
 from flashedge.tui.state.device import DeviceSample
-from flashedge.tui.state.run import Numbered
+from flashedge.tui.strategies import STRATEGIES
+from flashedge.types import NodeId
 
 DATA = Path(__file__).parents[1] / "data"
 BEAM, MCTS = "recorded_run", "recorded_mcts"
@@ -28,7 +38,7 @@ DEVICE = DeviceSample(
 
 
 def recorded(name: str = BEAM) -> tuple[dict[str, Any], list[tuple[int, float, Event]]]:
-    """The summary, and (number, seconds, event) as a live client saw them."""
+    """The run's row, and (number, seconds, event) as a live client received them."""
     data = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
     return data["summary"], [(n, s, from_json(e)) for n, s, e in data["events"]]
 
@@ -38,8 +48,37 @@ def live_items(name: str = BEAM) -> list[Numbered]:
 
 
 def stored_items() -> list[Numbered]:
-    """What the store keeps of it: no Progress."""
+    """What the store keeps of the beam run: everything but Progress."""
     return [(n, e) for n, e in live_items() if not isinstance(e, Progress)]
+
+
+def whole_answer_items(ended: int) -> list[Numbered]:
+    """A self-consistency run made of the beam run's 16 paths: `ended` are whole, the rest grow."""
+    events = [e for _, e in live_items()]
+    config = {**events[0].config, "strategy": "self_consistency", "selection": "majority"}  # type: ignore[union-attr]
+    result = events[-1].result  # type: ignore[union-attr]
+    paths = [(NodeId(i + 1), c["text"]) for i, c in enumerate(result["completions"])]
+    children = tuple((node, i, 0) for i, (node, _) in enumerate(paths))
+    items: list[Event] = [
+        RunStarted(config=config, queue_s=0.0),
+        NodesExpanded(parent=NodeId(0), depth=1, children=children),
+    ]
+    items += [
+        StepCompleted(
+            node=node,
+            token_ids=tuple(range(len(text.split()) * 3)),
+            logprobs=(-0.1,) * (len(text.split()) * 3),
+            text=text,
+            steps=(text,),
+            finish="stop",
+            answer=text.rpartition("{")[2].partition("}")[0],
+        )
+        for node, text in paths[:ended]
+    ]
+    growing = [(node, text[: 20 * (node % 5 + 2)]) for node, text in paths[ended:]]
+    tokens = tuple((node, len(text) // 2) for node, text in growing)
+    numbered = list(enumerate(items, start=1))
+    return [*numbered, (len(items), Progress(tokens=tokens, tails=tuple(growing)))]
 
 
 def engine(used: int, quota: int, state: str = "ready") -> dict[str, Any]:
@@ -49,13 +88,14 @@ def engine(used: int, quota: int, state: str = "ready") -> dict[str, Any]:
 
 
 def summary(run: str, status: str, recording: str = BEAM, **more: Any) -> dict[str, Any]:
+    """The row of a run in the listing."""
     base = recorded(recording)[0]
     ended = {} if status == "finished" else {"answer": None, "tree_tokens": None, "total_s": None}
-    return {**base, "id": run, "status": status, "created_at": 0.0, **ended, **more}
+    return {**base, "id": run, "status": status, "created_at": 97.0, **ended, **more}
 
 
 class FakeDaemon:
-    """Serves what its lists say. down: answers nothing; `feed` sends events to who follows."""
+    """Answers from its lists. down: nothing answers; `send` sends events to followers."""
 
     base_url = "http://127.0.0.1:8642"
 
@@ -93,7 +133,7 @@ class FakeDaemon:
             "state": "ready",
             "pair": "bundled",
             "engines": {"generator": engine(900, 2047), "verifier": engine(120, 1023)},
-            "runs": counts,
+            "runs": {**counts, "kept": len(self.listing) + 223},
         }
 
     async def runs(self, *, limit: int = 20) -> list[dict[str, Any]]:
@@ -106,6 +146,9 @@ class FakeDaemon:
 
     async def submit(self, body: Mapping[str, Any]) -> dict[str, Any]:
         self._check()
+        if body["strategy"] not in STRATEGIES:
+            known = ", ".join(STRATEGIES)
+            raise NotFound(f"no strategy {body['strategy']!r}; known: {known}", param="strategy")
         self.submitted.append(dict(body))
         run = f"run-new{len(self.submitted)}"
         self.listing.insert(0, summary(run, "running", problem=body["problem"], answer=None))
@@ -134,13 +177,16 @@ class FakeDaemon:
                 yield news
                 if isinstance(news[-1][1], TERMINAL):
                     return
+            status = next(r["status"] for r in self.listing if r["id"] == run)
+            if status == "interrupted":
+                raise RunInterrupted("the log has no end")
             await self._changed.wait()
             if self.down:
                 raise DaemonError("lost the daemon")
 
 
 class Clock:
-    """Seconds that only pass when told."""
+    """Seconds that pass only when a test advances them."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -150,5 +196,11 @@ class Clock:
 
 
 def dashboard(daemon: FakeDaemon, clock: Clock | None = None) -> DashboardApp:
-    """With a fixed device and a still clock, so that it draws the same every time."""
-    return DashboardApp(daemon, device=lambda: DEVICE, clock=clock or Clock(), poll_s=0.05)
+    """With a fixed device and a clock that stands still, so that it always draws the same.
+
+    Unix seconds begin with the clock: runs of `summary` were created at second 97.
+    """
+    clock = clock or Clock()
+    return DashboardApp(
+        daemon, device=lambda: DEVICE, clock=clock, wall=lambda: clock.now, poll_s=0.05
+    )

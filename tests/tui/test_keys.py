@@ -1,4 +1,4 @@
-"""Every key, by a pilot, on a scripted daemon."""
+"""Every key, pressed by a pilot, on a scripted daemon."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from textual.pilot import Pilot
-from textual.widgets import Input
+from textual.widgets import Input, TextArea
 
 from flashedge.tui.app import DashboardApp
 from flashedge.tui.widgets.beam_tree import BeamTree
@@ -24,7 +24,7 @@ OVER, OTHER = "run-over", "run-other"
 
 
 async def until(pilot: Pilot[None], true: Callable[[], object]) -> None:
-    """Wait for what messages bring about."""
+    """Wait until messages have made it true."""
     async with asyncio.timeout(10):
         while not true():
             await pilot.pause(0.02)
@@ -56,8 +56,8 @@ async def test_help() -> None:
 
 async def test_the_last_line_names_every_key() -> None:
     async with opened() as (_, app, _, _):
-        said = str(app.query_one("#keys").render())
-        assert said == "  ".join(f"{key} {word}" for key, word, _ in KEYS)
+        shown = str(app.query_one("#keys").render())
+        assert shown == "  ".join(f"{key} {word}" for key, word, _ in KEYS)
         assert {action for _, _, action in KEYS} <= {b.action for b in app.BINDINGS}
 
 
@@ -121,6 +121,18 @@ async def test_submit_refuses_what_is_no_search() -> None:
         await pilot.press("s", *"2+2?", "tab", "x", "ctrl+s")
         assert isinstance(app.screen, Submit)
         assert daemon.submitted == []
+
+
+async def test_an_unknown_strategy_keeps_the_text_and_lists_the_known_ones() -> None:
+    async with opened() as (pilot, app, daemon, _):
+        await pilot.press("s", *"2+2?", "tab", "home", *"x", "enter")
+        await until(pilot, lambda: isinstance(app.screen, Submit) and app.screen._error)
+        assert app.screen.query_one("#problem", TextArea).text == "2+2?"
+        assert app.screen.query_one("#search", Input).value == "xbeam-16"
+        assert "no strategy 'xbeam'; known: beam," in str(app.screen.query_one("#wrong").render())
+        await pilot.press("tab", "tab", "down", "enter", "enter")
+        await until(pilot, lambda: daemon.submitted)
+        assert daemon.submitted == [{"problem": "2+2?", "strategy": "best_of_n", "n": 16}]
 
 
 async def test_a_replay_at_every_speed() -> None:
@@ -188,6 +200,34 @@ async def test_follow_goes_with_the_newest_node() -> None:
         assert tree.selected == app.state.trees[OVER].best
 
 
+async def test_follow_goes_to_a_run_that_begins() -> None:
+    async with opened() as (pilot, app, daemon, _):
+        begun = summary("run-begun", "running", created_at=99.0)
+        daemon.logs["run-begun"] = live_items()[:50]
+        daemon.listing.insert(0, begun)
+        await until(pilot, lambda: app.state.chosen == "run-begun")
+        await pilot.press("down")
+        assert app.state.chosen == OVER
+        second = summary("run-second", "running", created_at=99.5)
+        daemon.logs["run-second"] = live_items()[:50]
+        daemon.listing.insert(0, second)
+        await until(pilot, lambda: len(app.state.runs) == 4)
+        assert app.state.chosen == OVER, "the user chose it"
+        await pilot.press("f")
+        assert app.state.chosen == "run-second"
+
+
+async def test_events_are_filtered_by_category() -> None:
+    async with opened() as (pilot, app, _, _):
+        log = app.query_one(EventLogPanel)
+        counts = {"all": 267, "steps": 264, "certainty": 1, "memory": 0, "errors": 0}
+        for category, count in counts.items():
+            assert (log.category, log.count) == (category, count)
+            await pilot.press("v")
+        assert log.category == "all"
+        assert "264 steps · 1 certainty" in str(log.border_subtitle)
+
+
 async def test_pruned_nodes_can_be_hidden() -> None:
     async with opened() as (pilot, app, _, _):
         tree = app.query_one(BeamTree)
@@ -213,7 +253,7 @@ async def test_moving_and_collapsing() -> None:
         assert tree.selected == app.state.trees[OVER].best
 
 
-async def test_the_selected_step_is_told_whole() -> None:
+async def test_the_selected_step_is_shown_whole() -> None:
     async with opened() as (pilot, app, _, _):
         app.query_one(BeamTree).focus()
         await pilot.press("b")

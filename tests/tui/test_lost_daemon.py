@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from flashedge.client.node_view import CUT
 from flashedge.tui import feed
 from flashedge.tui.widgets.status_bar import StatusBar
 from tests.tui.rig import Clock, FakeDaemon, dashboard, live_items, summary
@@ -18,7 +19,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(feed, "LONGEST_RETRY_S", 0.2)
 
 
-async def test_a_lost_daemon_shows_and_the_run_is_taken_up_again() -> None:
+async def test_a_lost_daemon_shows_and_its_run_is_resumed() -> None:
     items = live_items()
     daemon = FakeDaemon(summary(RUN, "running"))
     daemon.send(RUN, items[:100])
@@ -30,7 +31,7 @@ async def test_a_lost_daemon_shows_and_the_run_is_taken_up_again() -> None:
         await until(pilot, lambda: app.state.link.state == "lost")
         await until(pilot, lambda: "daemon lost" in str(bar.render()))
         assert "flashedge up" in str(bar.render()) or "no daemon" in str(bar.render())
-        assert app.state.trees[RUN] == before, "what was seen stays"
+        assert app.state.trees[RUN] == before, "everything received before stays"
         daemon.logs[RUN].extend(items[100:])  # it went on meanwhile
         daemon.listing[0]["status"] = "finished"
         daemon.go(down=False)
@@ -40,7 +41,7 @@ async def test_a_lost_daemon_shows_and_the_run_is_taken_up_again() -> None:
         assert daemon.asked_after[-1] == before.seq
 
 
-async def test_no_daemon_at_all() -> None:
+async def test_the_dashboard_waits_for_a_daemon() -> None:
     daemon = FakeDaemon()
     daemon.go(down=True)
     app = dashboard(daemon, Clock())
@@ -51,7 +52,7 @@ async def test_no_daemon_at_all() -> None:
         await until(pilot, lambda: app.state.link.state == "up")
 
 
-async def test_an_interrupted_run_shows_what_there_is() -> None:
+async def test_an_interrupted_run_shows_its_nodes_as_cut() -> None:
     items = live_items()[:100]
 
     class Broken(FakeDaemon):
@@ -63,12 +64,15 @@ async def test_an_interrupted_run_shows_what_there_is() -> None:
     app = dashboard(daemon, Clock())
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: app.state.trees.get(RUN) and app.state.trees[RUN].over)
-        assert app.state.trees[RUN].state == "interrupted"
+        run = app.state.trees[RUN]
+        assert run.state == "interrupted"
+        assert "generating" not in {n.status for n in run.nodes.values()}
+        assert CUT in {n.status for n in run.nodes.values()}
         await pilot.press("r")
         await until(pilot, lambda: app.state.replay is not None)
 
 
-async def test_a_run_that_is_gone_is_told_once() -> None:
+async def test_a_removed_run_is_reported_once() -> None:
     daemon = FakeDaemon(summary(RUN, "finished"))
     del daemon.logs[RUN]
     app = dashboard(daemon, Clock())

@@ -1,6 +1,6 @@
-"""What the dashboard looks like: a beam and an MCTS run under way and a replay, in two sizes.
+"""Pictures of the dashboard: runs under way and finished, a replay, the submit dialog.
 
-`pytest tests/tui --snapshot-update` after a wanted change; look at the pictures first.
+After an intended change run `pytest tests/tui --snapshot-update`; look at the pictures first.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from flashedge.client.run_fold import fold
+from flashedge.client.run_view import RunView
 from flashedge.tui.app import DashboardApp
-from flashedge.tui.state.run import RunState, fold
 from flashedge.tui.widgets.beam_tree import FOLLOW_FRAMES, BeamTree
+from flashedge.tui.widgets.dialogs import Submit
 from tests.tui.rig import (
     MCTS,
     Clock,
@@ -23,6 +25,7 @@ from tests.tui.rig import (
     live_items,
     stored_items,
     summary,
+    whole_answer_items,
 )
 from tests.tui.test_keys import until
 
@@ -41,11 +44,11 @@ def scene(status: str) -> tuple[FakeDaemon, Clock]:
 
 
 async def settled(pilot: Pilot[None]) -> None:
-    """Follow once more from the top: what following passed on its way, which a slow machine
-    changes, does not show."""
+    """Follow once more from the top, so that the way there, which depends on the machine's speed,
+    doesn't show."""
     app = pilot.app
     assert isinstance(app, DashboardApp)
-    app.tick()  # what is known is drawn
+    app.tick()
     app.query_one(BeamTree).put_cursor(0)
     for _ in range(FOLLOW_FRAMES):
         app.tick()
@@ -53,7 +56,7 @@ async def settled(pilot: Pilot[None]) -> None:
 
 
 async def sampled(pilot: Pilot[None], clock: Clock, seconds: float) -> None:
-    """Let time pass, and the rates be taken once."""
+    """Let time pass until the rates are sampled once more."""
     app = pilot.app
     assert isinstance(app, DashboardApp)
     seen = len(app.state.samples)
@@ -69,13 +72,13 @@ async def grown(
     items: list[Numbered],
     ends: Iterable[int],
 ) -> None:
-    """Send the run's events as far as each end, a second apart."""
+    """Send the run's events up to each end, a second apart."""
     app = pilot.app
     assert isinstance(app, DashboardApp)
     start = 0
     for end in ends:
         daemon.send(run, items[start:end])
-        start, whole = end, fold(RunState(id=run), items[:end])
+        start, whole = end, fold(RunView(id=run), items[:end])
         await until(pilot, lambda whole=whole: app.state.trees.get(run) == whole)
         await sampled(pilot, clock, 1.0)
 
@@ -107,6 +110,53 @@ def test_an_mcts_run(snap_compare: Any, size: tuple[int, int]) -> None:
         await settled(pilot)
 
     assert snap_compare(app, terminal_size=size, run_before=play)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_self_consistency_run(snap_compare: Any, size: tuple[int, int]) -> None:
+    items = whole_answer_items(ended=9)
+    row = summary(RUN, "running", strategy="self_consistency")
+    daemon, clock = FakeDaemon(row, summary(PAST, "finished")), Clock()
+    app = dashboard(daemon, clock)
+
+    async def play(pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.state.device is not None and app.state.chosen == RUN)
+        await grown(pilot, daemon, clock, RUN, items, (2, 6, len(items)))
+        await settled(pilot)
+
+    assert snap_compare(app, terminal_size=size, run_before=play)
+
+
+def test_an_interrupted_run(snap_compare: Any) -> None:
+    daemon, clock = scene("interrupted")
+    daemon.listing.pop(0)
+    daemon.send(RUN, stored_items()[:163])
+    app = dashboard(daemon, clock)
+
+    async def play(pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.state.trees.get(RUN) and app.state.trees[RUN].over)
+        await until(pilot, lambda: app.state.device is not None)
+        await settled(pilot)
+
+    assert snap_compare(app, terminal_size=(120, 40), run_before=play)
+
+
+def test_the_submit_dialog(snap_compare: Any) -> None:
+    daemon, clock = scene("finished")
+    daemon.listing.pop(0)
+    daemon.send(RUN, stored_items())
+    app = dashboard(daemon, clock)
+
+    async def play(pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.state.trees.get(RUN) and app.state.trees[RUN].over)
+        await until(pilot, lambda: app.state.device is not None)
+        await settled(pilot)
+        await pilot.press("s", *"2+2?", "tab", "home", *"x", "enter")
+        await until(pilot, lambda: isinstance(app.screen, Submit) and app.screen._error)
+        app.screen.query_one("#problem").cursor_blink = False  # type: ignore[attr-defined]
+        await pilot.pause()
+
+    assert snap_compare(app, terminal_size=(80, 24), run_before=play)
 
 
 @pytest.mark.parametrize("size", SIZES)

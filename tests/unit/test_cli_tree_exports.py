@@ -12,7 +12,8 @@ from cli_rig import Cli, cli_for, with_daemon
 from fake_daemon import FakeDaemon
 
 from flashedge.cli.solve.html_page import page
-from flashedge.cli.solve.tree_view import TreeView, fold
+from flashedge.client.run_fold import fold
+from flashedge.client.run_view import RunView
 from tests.tui.rig import stored_items
 
 
@@ -44,11 +45,8 @@ class Page(HTMLParser):
         self.words += data
 
 
-def recorded_view() -> TreeView:
-    view = TreeView(run="r")
-    for _, event in stored_items():
-        view = fold(view, event)
-    return view
+def recorded_view() -> RunView:
+    return fold(RunView(id="r"), stored_items())
 
 
 def test_a_page_holds_the_whole_tree_and_loads_nothing() -> None:
@@ -71,7 +69,7 @@ def test_a_page_holds_the_whole_tree_and_loads_nothing() -> None:
 
 
 def test_a_page_of_a_run_that_failed() -> None:
-    view = TreeView(run="r")
+    view = RunView(id="r")
     found = {"id": "r", "status": "failed", "error": {"message": "no <room>"}}
     made = Page(page(view, found, ""))
     assert "no <room>" in made.words
@@ -93,7 +91,7 @@ def test_show_tree_is_a_result(cli: Cli) -> None:
 
 @pytest.mark.parametrize("command", ["flashedge.cli.main", "flashedge.client.async_client"])
 def test_the_command_line_loads_without_the_dashboard(command: str) -> None:
-    code = f"import sys, {command}; print({{'textual', 'tui'}} & set(sys.modules))"
+    code = f"import sys, {command}; print({{'textual', 'flashedge.tui'}} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 
@@ -105,4 +103,4 @@ def test_the_dashboard_loads_nothing_of_the_engine() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     allowed = {"errors", "events", "types", "client", "tui"}
-    assert {m.removeprefix("flashedge.") for m in eval(done.stdout)} <= allowed
+    assert {m.split(".")[1] for m in eval(done.stdout)} <= allowed

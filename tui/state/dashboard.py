@@ -1,7 +1,7 @@
-"""All that the dashboard shows, as one frozen value. Every function here is pure.
+"""Everything that the dashboard shows, as one frozen value. Every function here is pure.
 
-Runs are folds over their events (`run_state`); the daemon's listing and status are snapshots that
-replace each other. A replay folds stored events by the same function, apart from the live runs.
+Runs are folds over their events (`client.run_fold`). The daemon's listing and status are snapshots
+that replace each other. A replay folds stored events by the same function, apart from live runs.
 """
 
 from __future__ import annotations
@@ -10,140 +10,192 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+from flashedge.client.run_fold import Numbered, fold, interrupt
+from flashedge.client.run_view import RunView
 from flashedge.tui import replay
 from flashedge.tui.replay import Replay
-from flashedge.tui.state import rates
 from flashedge.tui.state.device import DeviceSample
-from flashedge.tui.state.rates import Rate, Sample
-from flashedge.tui.state.run import Numbered, RunState, fold, interrupted
-from flashedge.tui.state.summary import DaemonLook, RunSummary
+from flashedge.tui.state.rates import Rate, TokenSample, add_sample, compute_rates
+from flashedge.tui.state.summary import DaemonStatus, RunRow
 
-TREES_KEPT = 4  # one of 512 paths takes 2 to 3 MiB; the daemon tells an older one again
+TREES_KEPT = 4
+"""A tree of 512 paths takes 2 to 3 MiB. The daemon sends an older one again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Link:
-    """state: connecting, up or lost. lost: what the client said, and when it is tried again."""
+    """The connection to the daemon."""
 
     state: str = "connecting"
+    """connecting, up or lost."""
+
     error: str = ""
     retry_in_s: float = 0.0
 
 
-def _no_trees() -> Mapping[str, RunState]:
+def _no_trees() -> Mapping[str, RunView]:
     return MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dashboard:
-    """chosen: the run whose tree is shown; trees: of the runs that are or were followed."""
+    """The daemon, its runs and what the user looks at."""
 
     link: Link = field(default_factory=Link)
-    look: DaemonLook | None = None
-    runs: tuple[RunSummary, ...] = ()
-    trees: Mapping[str, RunState] = field(default_factory=_no_trees)
+    daemon: DaemonStatus | None = None
+    runs: tuple[RunRow, ...] = ()
+    trees: Mapping[str, RunView] = field(default_factory=_no_trees)
+    """Of the runs that are or were followed."""
+
     chosen: str | None = None
-    samples: tuple[Sample, ...] = ()
+    """The run whose tree is shown."""
+
+    follow_newest: bool = True
+    """Whether the user wants a run that begins to become the chosen one."""
+
+    wall_s: float = 0.0
+    """Unix seconds, as coarse as the panels need them."""
+
+    samples: tuple[TokenSample, ...] = ()
     device: DeviceSample | None = None
     replay: Replay | None = None
-    replayed: RunState | None = None
+    replayed: RunView | None = None
 
     @property
-    def shown(self) -> RunState | None:
+    def shown(self) -> RunView | None:
         """The run that the panels show: the replayed one, else the chosen one."""
         if self.replayed is not None:
             return self.replayed
         return self.trees.get(self.chosen) if self.chosen is not None else None
 
     @property
-    def chosen_summary(self) -> RunSummary | None:
+    def chosen_row(self) -> RunRow | None:
         return next((r for r in self.runs if r.id == self.chosen), None)
 
     @property
     def rates(self) -> tuple[Rate, ...]:
-        return rates.rates(self.samples)
+        return compute_rates(self.samples)
+
+    def run_rate(self, run: str) -> float | None:
+        """Tokens per second of one run, lately."""
+        rates = compute_rates(self.samples[-8:], run)
+        return rates[-1].tokens_per_s if rates else None
+
+    def elapsed_s(self, row: RunRow) -> float | None:
+        """Seconds since the run left the queue; None while it waits."""
+        if not row.live:
+            return row.total_s
+        tree = self.trees.get(row.id)
+        if tree is None or tree.state == "waiting" or not row.created_at or not self.wall_s:
+            return None
+        return max(self.wall_s - row.created_at - tree.queue_s, 0.0)
+
+    @property
+    def shown_elapsed_s(self) -> float | None:
+        """The same of the shown run; in a replay, its own seconds."""
+        if self.replay is not None:
+            return self.replay.at_s
+        return None if self.chosen_row is None else self.elapsed_s(self.chosen_row)
 
 
-# ---------------------------------------------------------------- what the daemon said
+# ---------------------------------------------------------------- what the daemon sends
 
 
-def saw_events(state: Dashboard, run: str, items: Iterable[Numbered]) -> Dashboard:
-    before = state.trees.get(run) or RunState(id=run)
-    return _with_tree(state, fold(before, items))
+def fold_events(state: Dashboard, run: str, items: Iterable[Numbered]) -> Dashboard:
+    before = state.trees.get(run) or RunView(id=run)
+    return _set_tree(state, fold(before, items))
 
 
-def saw_interruption(state: Dashboard, run: str) -> Dashboard:
+def interrupt_run(state: Dashboard, run: str) -> Dashboard:
     """The run's log ends without a last event."""
-    before = state.trees.get(run) or RunState(id=run)
-    return _with_tree(state, interrupted(before))
+    before = state.trees.get(run) or RunView(id=run)
+    return _set_tree(state, interrupt(before))
 
 
-def saw_daemon(state: Dashboard, look: DaemonLook, runs: Sequence[RunSummary]) -> Dashboard:
-    """A snapshot; the first run that goes on is chosen while none is."""
-    runs = sorted(runs, key=lambda r: (not r.live, r.status != "running"))
-    chosen = state.chosen  # it may be newer than this look, or older than the listing goes back
-    if chosen is None and runs:
-        chosen = runs[0].id
-    return replace(state, link=Link(state="up"), look=look, runs=tuple(runs), chosen=chosen)
+def update_daemon(
+    state: Dashboard, daemon: DaemonStatus, runs: Sequence[RunRow], *, follow: bool = True
+) -> Dashboard:
+    """A snapshot of the daemon. follow: a run that began since the last one becomes the chosen."""
+    known = {r.id for r in state.runs}
+    ordered = tuple(sorted(runs, key=lambda r: (not r.live, r.status != "running")))
+    newest = max((r for r in runs if r.live), key=lambda r: r.created_at, default=None)
+    chosen = state.chosen  # it may be newer than this snapshot, or older than the listing
+    if chosen is None and ordered:
+        chosen = ordered[0].id
+    elif newest is not None and newest.id not in known and follow:
+        chosen = newest.id
+    return replace(state, link=Link(state="up"), daemon=daemon, runs=ordered, chosen=chosen)
 
 
-def lost(state: Dashboard, error: str, retry_in_s: float) -> Dashboard:
-    """The daemon can't be reached; what was seen stays."""
-    return replace(state, link=Link(state="lost", error=error, retry_in_s=retry_in_s), look=None)
+def lose_daemon(state: Dashboard, error: str, retry_in_s: float) -> Dashboard:
+    """The daemon can't be reached. Everything received before stays."""
+    link = Link(state="lost", error=error, retry_in_s=retry_in_s)
+    return replace(state, link=link, daemon=None)
 
 
-def saw_device(state: Dashboard, sample: DeviceSample) -> Dashboard:
-    return replace(state, device=sample)
+def choose(state: Dashboard, run: str, *, follow_newest: bool = False) -> Dashboard:
+    """Show this run, and stay with it unless the user follows the newest one."""
+    return replace(state, chosen=run, follow_newest=follow_newest)
 
 
-def choose(state: Dashboard, run: str) -> Dashboard:
-    return replace(state, chosen=run)
+def follow_newest(state: Dashboard, on: bool) -> Dashboard:
+    """Switch following; on: go to the newest run that is not over."""
+    live = [r for r in state.runs if r.live]
+    newest = max(live, key=lambda r: r.created_at, default=None)
+    chosen = newest.id if on and newest is not None else state.chosen
+    return replace(state, follow_newest=on, chosen=chosen)
 
 
-def to_follow(state: Dashboard) -> tuple[str, ...]:
-    """Runs whose events are wanted: those that go on, and the chosen one."""
+def find_runs_to_follow(state: Dashboard) -> tuple[str, ...]:
+    """Runs whose events are needed: those that are not over, and the chosen one."""
     wanted = [r.id for r in state.runs if r.live]
     if state.chosen is not None and state.chosen not in wanted:
         wanted.append(state.chosen)
     return tuple(r for r in wanted if r not in state.trees or not state.trees[r].over)
 
 
-def sampled(state: Dashboard, at_s: float) -> Dashboard:
-    """Note how many tokens the runs have at `at_s`; in a replay, the replayed one."""
-    live = {r.id for r in state.runs if r.live}
-    shown = [t for t in state.trees.values() if t.id in live or not t.over]
+def take_sample(state: Dashboard, at_s: float, wall_s: float = 0.0) -> Dashboard:
+    """Note how many tokens the runs have at `at_s`; in a replay, the replayed run.
+
+    A run counts while it is live, and after that as long as samples remember it, so that its last
+    tokens are not lost.
+    """
+    counted = {r.id for r in state.runs if r.live}
+    counted |= state.samples[-1].counts.keys() if state.samples else set()
+    trees = [t for t in state.trees.values() if t.id in counted]
     if state.replayed is not None:
-        shown = [state.replayed]
-    counts = MappingProxyType({t.id: (t.all_tokens, t.kept_tokens) for t in shown})
-    return replace(state, samples=rates.sampled(state.samples, Sample(at_s=at_s, counts=counts)))
+        trees = [state.replayed]
+    counts = MappingProxyType({t.id: (t.all_tokens, t.kept_tokens) for t in trees})
+    samples = add_sample(state.samples, TokenSample(at_s=at_s, counts=counts))
+    return replace(state, samples=samples, wall_s=wall_s)
 
 
 # ---------------------------------------------------------------- replay
 
 
-def started_replay(state: Dashboard, run: str, items: Sequence[Numbered]) -> Dashboard:
-    begun = replay.replay_of(run, items)
-    return replace(state, replay=begun, replayed=RunState(id=run), samples=())
+def start_replay(state: Dashboard, run: str, items: Sequence[Numbered]) -> Dashboard:
+    begun = replay.build_replay(run, items)
+    return replace(state, replay=begun, replayed=RunView(id=run), samples=())
 
 
-def advanced_replay(state: Dashboard, elapsed_s: float) -> Dashboard:
-    """The replay after `elapsed_s` of the watcher's time; a no-op without one."""
+def advance_replay(state: Dashboard, elapsed_s: float) -> Dashboard:
+    """The replay after `elapsed_s` of the watcher's time; unchanged without one."""
     if state.replay is None or state.replayed is None or state.replay.over:
         return state
     moved, due = replay.advance(state.replay, elapsed_s)
     return replace(state, replay=moved, replayed=fold(state.replayed, due))
 
 
-def faster_replay(state: Dashboard) -> Dashboard:
-    return state if state.replay is None else replace(state, replay=replay.faster(state.replay))
+def speed_up_replay(state: Dashboard) -> Dashboard:
+    return state if state.replay is None else replace(state, replay=replay.speed_up(state.replay))
 
 
-def ended_replay(state: Dashboard) -> Dashboard:
+def end_replay(state: Dashboard) -> Dashboard:
     return replace(state, replay=None, replayed=None, samples=())
 
 
-def _with_tree(state: Dashboard, run: RunState) -> Dashboard:
-    """With the run's tree as the newest; the oldest that nobody looks at is let go."""
+def _set_tree(state: Dashboard, run: RunView) -> Dashboard:
+    """With the run's tree as the newest. The oldest that nobody looks at are dropped."""
     trees = {k: v for k, v in state.trees.items() if k != run.id} | {run.id: run}
     spare = [k for k, v in trees.items() if v.over and k not in (state.chosen, run.id)]
     for old in spare[: max(len(trees) - TREES_KEPT, 0)]:

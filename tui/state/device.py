@@ -1,4 +1,4 @@
-"""What the machine does: an NVIDIA card where there is one, else processor and memory."""
+"""What the machine does: the first NVIDIA card where there is one, else processor and memory."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import pynvml
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSample:
-    """utilization in [0, 1]; power and temperature where the device tells them."""
+    """The device at one moment. Power and temperature are None where it doesn't report them."""
 
     name: str
     utilization: float
+    """In [0, 1]."""
+
     memory_used_bytes: int
     memory_total_bytes: int
     power_w: float | None = None
@@ -27,16 +29,16 @@ def read_device() -> DeviceSample:
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        return _processor()
+        return _read_processor()
     try:
-        return _card(pynvml.nvmlDeviceGetHandleByIndex(0))
+        return _read_card(pynvml.nvmlDeviceGetHandleByIndex(0))
     except pynvml.NVMLError:
-        return _processor()
+        return _read_processor()
     finally:
         pynvml.nvmlShutdown()
 
 
-def _card(handle: object) -> DeviceSample:
+def _read_card(handle: object) -> DeviceSample:
     name = pynvml.nvmlDeviceGetName(handle)
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
     return DeviceSample(
@@ -44,23 +46,23 @@ def _card(handle: object) -> DeviceSample:
         utilization=pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
         memory_used_bytes=int(memory.used),
         memory_total_bytes=int(memory.total),
-        power_w=_told(lambda: pynvml.nvmlDeviceGetPowerUsage(handle) / 1000),
-        power_limit_w=_told(lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000),
-        temperature_c=_told(
+        power_w=_read_optional(lambda: pynvml.nvmlDeviceGetPowerUsage(handle) / 1000),
+        power_limit_w=_read_optional(lambda: pynvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000),
+        temperature_c=_read_optional(
             lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)
         ),
     )
 
 
-def _told(read: Callable[[], float]) -> float | None:
-    """A figure that not every card tells."""
+def _read_optional(read: Callable[[], float]) -> float | None:
+    """A figure that some cards don't report."""
     try:
         return float(read())
     except pynvml.NVMLError:
         return None
 
 
-def _processor() -> DeviceSample:
+def _read_processor() -> DeviceSample:
     memory = psutil.virtual_memory()
     return DeviceSample(
         name=f"CPU ×{psutil.cpu_count() or 1}",

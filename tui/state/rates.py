@@ -1,4 +1,4 @@
-"""Tokens and goodput a second, from samples of what the runs had by then. Pure."""
+"""Tokens and goodput per second, from samples of each run's token counts. Pure."""
 
 from __future__ import annotations
 
@@ -10,47 +10,56 @@ WINDOW_S = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sample:
-    """counts: by run, (tokens, tokens of nodes that are active or complete) at `at_s`."""
+class TokenSample:
+    """Token counts of the runs at one moment."""
 
     at_s: float
     counts: Mapping[str, tuple[int, int]]
+    """By run: all tokens, and tokens of nodes that are active or complete."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """tokens_per_s: all that runs generate; goodput_per_s: what the searches keep of it.
-
-    A node counts as kept while it is active or complete, so goodput moves when a level is decided.
-    """
+    """Tokens per second up to `at_s`."""
 
     at_s: float
     tokens_per_s: float
+    """Everything that the runs generate."""
+
     goodput_per_s: float
+    """What the searches keep of it. It moves when a level is decided."""
 
 
-def sampled(samples: tuple[Sample, ...], new: Sample) -> tuple[Sample, ...]:
-    """With `new`, without what is too old to show."""
+def add_sample(samples: tuple[TokenSample, ...], new: TokenSample) -> tuple[TokenSample, ...]:
+    """The samples with `new`, without those that are too old to show."""
     return (*(s for s in samples if new.at_s - s.at_s < KEPT_S), new)
 
 
-def rates(samples: tuple[Sample, ...]) -> tuple[Rate, ...]:
-    """The rate at each sample, over the window before it. A run counts from its second sample."""
-    found: list[Rate] = []
-    first = 0
-    for now in samples[1:]:
-        while now.at_s - samples[first].at_s > WINDOW_S and samples[first + 1] is not now:
-            first += 1
-        before = samples[first]
-        took = now.at_s - before.at_s
-        if took <= 0:
+def compute_rates(samples: tuple[TokenSample, ...], run: str | None = None) -> tuple[Rate, ...]:
+    """The rate at each sample, over the window before it; of one run, or of all together.
+
+    A run counts from its first sample within the window.
+    """
+    return tuple(
+        rate
+        for index in range(1, len(samples))
+        if (rate := _compute_rate(samples, index, run)) is not None
+    )
+
+
+def _compute_rate(samples: tuple[TokenSample, ...], index: int, run: str | None) -> Rate | None:
+    now = samples[index]
+    first = index - 1
+    while first > 0 and now.at_s - samples[first - 1].at_s <= WINDOW_S:
+        first -= 1
+    elapsed_s = now.at_s - samples[first].at_s
+    if elapsed_s <= 0:
+        return None
+    generated = kept = 0
+    for name, (tokens, useful) in now.counts.items():
+        if run is not None and name != run:
             continue
-        made = kept = 0
-        for run, (tokens, useful) in now.counts.items():
-            had = before.counts.get(run)
-            if had is not None:
-                made += max(tokens - had[0], 0)
-                kept += max(useful - had[1], 0)
-        rate = Rate(at_s=now.at_s, tokens_per_s=made / took, goodput_per_s=kept / took)
-        found.append(rate)
-    return tuple(found)
+        earlier = next(s.counts[name] for s in samples[first:] if name in s.counts)
+        generated += max(tokens - earlier[0], 0)
+        kept += max(useful - earlier[1], 0)
+    return Rate(at_s=now.at_s, tokens_per_s=generated / elapsed_s, goodput_per_s=kept / elapsed_s)

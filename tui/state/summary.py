@@ -1,4 +1,4 @@
-"""Lines of the run list and looks at the daemon, read from the client's JSON."""
+"""Rows of the run list and the daemon's status, parsed from the client's JSON."""
 
 from __future__ import annotations
 
@@ -10,18 +10,22 @@ LIVE = frozenset({"queued", "running"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunSummary:
-    """A line of the listing. position: runs that wait before it (None: it does not wait)."""
+class RunRow:
+    """One run of the listing."""
 
     id: str
     status: str
     strategy: str
     n: int
     problem: str
+    created_at: float = 0.0
+    """Unix seconds."""
+
     answer: str | None = None
     tokens: int | None = None
     total_s: float | None = None
     position: int | None = None
+    """Runs that wait before it. None: it doesn't wait."""
 
     @property
     def live(self) -> bool:
@@ -32,13 +36,14 @@ class RunSummary:
         return f"{self.strategy}-{self.n}"
 
 
-def summary_of(data: Mapping[str, Any], position: int | None = None) -> RunSummary:
-    return RunSummary(
+def parse_run(data: Mapping[str, Any], position: int | None = None) -> RunRow:
+    return RunRow(
         id=str(data["id"]),
         status=str(data["status"]),
         strategy=str(data.get("strategy")),
         n=int(data.get("n") or 1),
         problem=" ".join(str(data.get("problem") or "").split()),
+        created_at=float(data.get("created_at") or 0.0),
         answer=data.get("answer"),
         tokens=data.get("tree_tokens"),
         total_s=data.get("total_s"),
@@ -47,8 +52,8 @@ def summary_of(data: Mapping[str, Any], position: int | None = None) -> RunSumma
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EngineLook:
-    """One engine between two steps: requests, and KV memory as it is used and allowed."""
+class EngineStatus:
+    """One engine between two steps: its requests, and its KV memory in use and allowed."""
 
     state: str = "unknown"
     restarts: int = 0
@@ -59,42 +64,46 @@ class EngineLook:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DaemonLook:
-    """What `/v1/status` said last."""
+class DaemonStatus:
+    """The last answer of `/v1/status`."""
 
     state: str
     pair: str
     version: str
     running: int
     queued: int
-    generator: EngineLook
-    verifier: EngineLook
+    kept: int | None
+    """Runs in the store. None: the daemon doesn't say."""
+
+    generator: EngineStatus
+    verifier: EngineStatus
 
     @property
     def generator_share(self) -> float | None:
-        """The generator's part of the KV memory of both, in [0, 1]."""
+        """The generator's part of the KV memory of both engines, in [0, 1]."""
         both = self.generator.kv_quota_bytes + self.verifier.kv_quota_bytes
         return self.generator.kv_quota_bytes / both if both else None
 
 
-def look_of(status: Mapping[str, Any]) -> DaemonLook:
+def parse_status(status: Mapping[str, Any]) -> DaemonStatus:
     engines = status.get("engines") or {}
     runs = status.get("runs") or {}
-    return DaemonLook(
+    return DaemonStatus(
         state=str(status.get("state")),
         pair=str(status.get("pair")),
         version=str(status.get("version")),
         running=int(runs.get("running") or 0),
         queued=int(runs.get("queued") or 0),
-        generator=_engine(engines.get("generator") or {}),
-        verifier=_engine(engines.get("verifier") or {}),
+        kept=runs.get("kept"),
+        generator=_parse_engine(engines.get("generator") or {}),
+        verifier=_parse_engine(engines.get("verifier") or {}),
     )
 
 
-def _engine(engine: Mapping[str, Any]) -> EngineLook:
+def _parse_engine(engine: Mapping[str, Any]) -> EngineStatus:
     view = engine.get("view") or {}
     block_bytes = int(view.get("block_bytes") or 0)
-    return EngineLook(
+    return EngineStatus(
         state=str(engine.get("state") or "unknown"),
         restarts=int(engine.get("restarts") or 0),
         running=int(view.get("running") or 0),

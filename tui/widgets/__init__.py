@@ -1,1 +1,1 @@
-"""One file a panel. A panel is shown a Dashboard and draws it; none of them changes it."""
+"""One file per panel. A panel draws a Dashboard and never changes it."""

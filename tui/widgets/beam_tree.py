@@ -1,25 +1,42 @@
-"""The tree of the shown run: scores, marks, best path, step text; follow, collapse, filter."""
+"""The tree of the shown run: levels, scores, marks, best path, step text.
+
+The user may follow its newest node, collapse nodes, hide pruned ones and filter by text.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from rich.text import Text
 from textual.binding import Binding, BindingType
 
-from flashedge.tui.state.node import DROPPED, MARKS, SeenNode
-from flashedge.tui.state.run import RunState
-from flashedge.tui.state.scores import DIM, SCALE, score_text
-from flashedge.tui.tree_lines import TreeLine, tree_lines
+from flashedge.client.node_view import CUT, DROPPED, MARKS, NodeView
+from flashedge.client.run_figures import (
+    child_priors,
+    is_mcts,
+    mcts_figures,
+    rollout_values,
+)
+from flashedge.client.run_view import RunView
+from flashedge.client.tree_lines import TreeLine, tree_lines
+from flashedge.tui.state.scores import DIM, SCALE, draw_score
 from flashedge.tui.widgets.lines import LineList
 from flashedge.types import NodeId
 
 BEST = "★"
 FOLLOW_FRAMES = 4
+_WHOLE = 12
+"""Paths of at most this many tokens are not shortened to their tail while they grow."""
+
+
+def group_key(node: NodeView) -> str | None:
+    """Siblings with the same text share a line; so do those that were cut before their end."""
+    return node.text.strip() or (CUT if node.status == CUT else None)
 
 
 class BeamTree(LineList):
-    """The cursor stays on its node while lines come and go around it."""
+    """The cursor stays on its node while lines are added and removed around it."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space,enter", "switch", "Collapse", show=False),
@@ -34,14 +51,16 @@ class BeamTree(LineList):
         self.border_title = "Tree"
         self.filter = ""
         self.following = True
-        self.dropped = True
-        self._run: RunState | None = None
+        self.shows_dropped = True
+        self._run: RunView | None = None
         self._lines: tuple[TreeLine, ...] = ()
         self._places: dict[NodeId, int] = {}
         self._collapsed: frozenset[NodeId] = frozenset()
         self._best: frozenset[NodeId] = frozenset()
+        self._values: Mapping[NodeId, tuple[int, float]] = {}
         self._shape: tuple[object, ...] = ()
         self._frames = FOLLOW_FRAMES
+        self._selected: NodeId | None = None
 
     @property
     def count(self) -> int:
@@ -49,11 +68,15 @@ class BeamTree(LineList):
 
     @property
     def selected(self) -> NodeId | None:
-        return self._lines[self.cursor].node if self.cursor < len(self._lines) else None
+        """The cursor's node: on a line of several, the one that it came from."""
+        if self.cursor >= len(self._lines):
+            return None
+        line = self._lines[self.cursor]
+        return self._selected if self._selected in line.members else line.node
 
     # ------------------------------------------------------------ drawing
 
-    def show(self, run: RunState | None) -> None:
+    def show(self, run: RunView | None) -> None:
         if run is self._run:
             return
         if run is None or self._run is None or run.id != self._run.id or run.seq < self._run.seq:
@@ -63,93 +86,116 @@ class BeamTree(LineList):
         self.draw()
 
     def draw(self) -> None:
-        """Lay the lines out anew if the tree's shape changed, and draw what is seen."""
+        """Lay out the lines again if the tree's shape changed, and draw the visible ones."""
         run, selected = self._run, self.selected
+        self._selected = selected
         if run is None:
             self._lines, self._places, self._shape = (), {}, ()
-            self._title()
+            self._show_title()
             self.update_lines()
             return
         self._best = frozenset(run.path(run.best))
-        texts = run.nodes if self.filter or not self.dropped else None
-        shape = (run.children, texts, self._collapsed, self.dropped, self.filter)
-        if not _same(shape, self._shape):
+        self._values = rollout_values(run) if is_mcts(run) else {}
+        shape = (run.children, run.nodes, self._collapsed, self.shows_dropped, self.filter)
+        if not _is_same(shape, self._shape):
             self._shape = shape
             self._lines = tree_lines(
-                run, collapsed=self._collapsed, dropped=self.dropped, wanted=self.filter
+                run,
+                collapsed=self._collapsed,
+                hidden=frozenset() if self.shows_dropped else DROPPED,
+                wanted=self.filter,
+                group=group_key,
             )
-            self._places = {line.node: i for i, line in enumerate(self._lines)}
+            self._places = {m: i for i, line in enumerate(self._lines) for m in line.members}
         self.update_lines()
         place = self._places.get(selected) if selected is not None else None
         if place is not None and place != self.cursor:
             self.cursor = place  # the same node, wherever its line is now
             if not self.following:
                 self.put_cursor(place)
-        self._title()
+        self._show_title()
 
     def follow(self) -> None:
-        """Go to where following leads; called every frame, it moves in every FOLLOW_FRAMES-th.
+        """Move to the followed node; called every frame, it moves in every FOLLOW_FRAMES-th.
 
-        Each move draws the whole panel anew: more often is no easier to read, and slow over ssh.
+        Each move redraws the whole panel: more often is no easier to read, and slow over ssh.
         """
         self._frames += 1
         if not self.following or self._run is None or self._frames < FOLLOW_FRAMES:
             return
-        target = self._target(self._run)
+        target = self._find_target(self._run)
         if target is not None and (target != self.selected or not self.in_sight):
             self._frames = 0
+            self._selected = target
             self.put_cursor(self._places[target], centre=True)
-            self._title()
+            self._show_title()
 
-    def _target(self, run: RunState) -> NodeId | None:
-        """Where following leads: the newest node, at the end the best path."""
+    def _find_target(self, run: RunView) -> NodeId | None:
+        """The followed node: the newest one, at the end the best path's."""
         node = run.best if run.over else run.latest
         while node is not None and node not in self._places:
             node = run.nodes[node].parent
         return node
 
-    def _title(self) -> None:
+    def _show_title(self) -> None:
         run = self._run
-        said = ["Tree"] if run is None else [f"Tree {run.id}"]
+        parts = ["Tree"] if run is None else [f"Tree {run.id}"]
         if run is not None:
-            said.append(run.state)
+            parts.append(run.state)
             answer = (run.result or {}).get("answer")
-            said += [f"answer {answer}"] if answer is not None else []
-        said += [f"/{self.filter}"] if self.filter else []
-        said += ["follow"] if self.following else []
-        said += [] if self.dropped else ["pruned hidden"]
-        said += [f"{self.cursor + 1}/{len(self._lines)}"] if self._lines else []
-        self.border_title = " · ".join(said)
+            parts += [f"answer {answer}"] if answer is not None else []
+        parts += [f"/{self.filter}"] if self.filter else []
+        parts += ["follow"] if self.following else []
+        parts += [] if self.shows_dropped else ["pruned hidden"]
+        parts += [f"{self.cursor + 1}/{len(self._lines)}"] if self._lines else []
+        self.border_title = " · ".join(parts)
 
     def line(self, index: int, width: int) -> Text:
         assert self._run is not None, "lines are those of a run"
         line = self._lines[index]
         node = self._run.nodes[line.node]
-        best = line.node in self._best
+        best = not self._best.isdisjoint(line.members)
         text = Text()
+        text.append(f"{node.depth:>3}", style=DIM)
         text.append(BEST if best else " ", style=f"bold {SCALE[-1]}")
         text.append(line.lead, style=DIM)
         dim = node.status in DROPPED
         style = "bold" if best else DIM if dim else ""
         text.append(f"{MARKS.get(node.status, '?')} ", style=style)
-        score = score_text(node.score)
-        if dim:
-            score.stylize("dim")
-        text.append_text(score)
+        text.append_text(self._draw_figures(node, dim))
+        if len(line.members) > 1:
+            text.append(f" ×{len(line.members)}", style="bold")
         if line.hidden:
             text.append(f" [+{line.hidden}]", style="bold")
-        text.append(f" {self._what(node)}", style=style)
+        if node.ends_path and node.answer is not None:
+            text.append(f" → {node.answer}", style="bold")
+        text.append(f" {self._words(node, width - len(text) - 1)}", style=style)
         text.truncate(width, overflow="ellipsis")
         return text
 
-    def _what(self, node: SeenNode) -> str:
+    def _draw_figures(self, node: NodeView, dim: bool) -> Text:
+        """The score; of an MCTS node visits, mean value and prior as well."""
+        text = draw_score(node.score)
+        if self._run is not None and self._run.rollouts and node.parent is not None:
+            priors = child_priors(self._run, node.parent)
+            text.append(f" {mcts_figures(node, self._values, priors)}")
+        if dim:
+            text.stylize("dim")
+        return text
+
+    def _words(self, node: NodeView, room: int) -> str:
+        """The node's text; while it grows, its tokens and the end of its text."""
         assert self._run is not None
         if node.text:
             return " ".join(node.text.split())
-        tokens = self._run.growing.get(node.id, node.tokens)
-        if node.status == "generating":
-            return f"{tokens} tokens so far" if tokens else "generating"
-        return f"{tokens} tokens"
+        if node.status == CUT:
+            return "cut off before its end"
+        if node.status != "generating":
+            return f"{node.tokens} tokens"
+        tokens = f"{self._run.growing.get(node.id, 0)} tokens"
+        tail = " ".join(self._run.tails.get(node.id, "").split())
+        left = room - len(tokens) - 2
+        return f"{tokens} …{tail[-left:]}" if tail and left > _WHOLE else tokens
 
     # ------------------------------------------------------------ keys
 
@@ -157,20 +203,21 @@ class BeamTree(LineList):
         self.filter = wanted
         self.draw()
 
-    def toggle_follow(self) -> None:
-        self.following = not self.following
+    def set_following(self, on: bool) -> None:
+        self.following = on
         self._frames = FOLLOW_FRAMES
         self.follow()
-        self._title()
+        self._show_title()
 
     def toggle_dropped(self) -> None:
-        self.dropped = not self.dropped
+        self.shows_dropped = not self.shows_dropped
         self.draw()
 
     def _go(self, index: int) -> None:
         self.following = False
+        self._selected = None
         super()._go(index)
-        self._title()
+        self._show_title()
 
     def action_switch(self) -> None:
         self.action_fold(self.selected not in self._collapsed)
@@ -192,10 +239,11 @@ class BeamTree(LineList):
         best = self._run.best if self._run is not None else None
         if best in self._places:
             self._go(self._places[best])
+            self._selected = best
 
 
-def _same(shape: tuple[object, ...], other: tuple[object, ...]) -> bool:
-    """Whether lines laid out for one are those of the other; tables are compared by identity."""
+def _is_same(shape: tuple[object, ...], other: tuple[object, ...]) -> bool:
+    """Whether two layouts agree. Tables are compared by identity."""
     if len(shape) != len(other):
         return False
     return all(a is b for a, b in zip(shape[:2], other[:2], strict=True)) and shape[2:] == other[2:]

@@ -1,13 +1,22 @@
-"""Certainty over the tokens spent, with the thresholds and the moment of exit."""
+"""Certainty over the tokens spent, with thresholds and early exit. Until there is a certainty: best
+and mean score of each level."""
 
 from __future__ import annotations
 
 from rich.text import Text
 
+from flashedge.client.run_figures import (
+    LevelScores,
+    describe_progress,
+    describe_rest,
+    duration_text,
+    find_thresholds,
+    level_scores,
+)
+from flashedge.client.run_view import CertaintyPoint, RunView
 from flashedge.tui.state.dashboard import Dashboard
-from flashedge.tui.state.run import CertaintyPoint, RunState
-from flashedge.tui.state.scores import DIM, SCALE, meter
-from flashedge.tui.widgets.panel import Panel, labelled, lines
+from flashedge.tui.state.scores import BLOCKS, DIM, SCALE, draw_meter
+from flashedge.tui.widgets.panel import Panel, label_line, stack_lines
 
 _AXIS = 5
 EXIT = "▼"
@@ -15,72 +24,132 @@ THRESHOLD = "┄"
 
 
 class CertaintyPanel(Panel):
-    title = "Certainty over tokens"
+    title = "Progress"
 
     def __init__(self) -> None:
         super().__init__(id="certainty")
 
     def draw(self, state: Dashboard, width: int, height: int) -> Text:
         run = state.shown
+        if run is None:
+            return label_line(
+                "Progress" if height < 2 else "", Text("no run", style=f"not bold {DIM}")
+            )
+        elapsed_s = state.shown_elapsed_s
+        known = _known_points(run)
         if height < 5 or width < 24:
-            return _line(run, width)
-        if run is None or not known(run):
-            return lines(Text("no answers to compare yet", style=DIM), *_limits(run))
-        return lines(*chart(run, width, height - 1), _summary(run))
+            return _draw_line(run, elapsed_s)
+        self.border_title = "Certainty over tokens" if known else "Scores by level"
+        head = _draw_progress(run, elapsed_s)
+        if known:
+            return stack_lines(head, *draw_chart(run, width, height - 2), _summarize(run))
+        levels = level_scores(run)
+        if not levels:
+            waiting = Text("no scores and no answers yet", style=DIM)
+            return stack_lines(head, waiting, *_draw_limits(run))
+        return stack_lines(head, *draw_levels(levels, width, height - 1))
 
 
-def known(run: RunState) -> list[tuple[int, float]]:
+def _known_points(run: RunView) -> list[tuple[int, float]]:
     """(tokens, certainty) where there was one."""
     return [(p.tokens, p.certainty) for p in run.certainty if p.certainty is not None]
 
 
-def _last(run: RunState) -> CertaintyPoint | None:
+def _last_point(run: RunView) -> CertaintyPoint | None:
     return run.certainty[-1] if run.certainty else None
 
 
-def _line(run: RunState | None, width: int) -> Text:
-    last = _last(run) if run is not None else None
-    if run is None or last is None or last.certainty is None:
-        return labelled("Certainty", Text("no answers to compare yet", style=f"not bold {DIM}"))
-    said = f" {last.certainty:.2f} of {last.answers} answers at {last.tokens:,} tokens"
-    limits = "".join(f" {THRESHOLD}{v:.2f}" for v in run.thresholds.values())
-    left = f" {EXIT} {run.exit.reason}" if run.exit else ""
-    return labelled("Certainty", meter(last.certainty, 10), said + limits + left)
+def _draw_progress(run: RunView, elapsed_s: float | None) -> Text:
+    """`level 7 · 0/16 paths · 12 s`, and what is left where that can be estimated."""
+    parts = [describe_progress(run) if run.state != "waiting" else "waiting in the queue"]
+    if elapsed_s is not None:
+        parts.append(duration_text(elapsed_s))
+        parts += [rest] if (rest := describe_rest(run, elapsed_s)) else []
+    if run.over:
+        parts.append(run.state)
+    return Text(" · ".join(parts), style="bold")
 
 
-def _limits(run: RunState | None) -> list[Text]:
-    if run is None:
-        return []
+def _draw_line(run: RunView, elapsed_s: float | None) -> Text:
+    """The whole panel in one line."""
+    last = _last_point(run)
+    if last is not None and last.certainty is not None:
+        figures = f" {last.certainty:.2f} of {last.answers} answers at {last.tokens:,} tokens"
+        limits = "".join(f" {THRESHOLD}{v:.2f}" for v in find_thresholds(run.config).values())
+        stop = f" {EXIT} {run.exit.reason}" if run.exit else ""
+        return label_line("Certainty", draw_meter(last.certainty, 10), figures + limits + stop)
+    levels = level_scores(run)
+    line = label_line("Progress", _draw_progress(run, elapsed_s))
+    if levels:
+        blocks = "".join(_block(level.best) for level in levels[-12:])
+        line.append(f"  best {blocks} {levels[-1].best:.2f} mean {levels[-1].mean:.2f}", "not bold")
+    return line
+
+
+def _block(score: float) -> str:
+    return BLOCKS[max(1, round(min(max(score, 0.0), 1.0) * 8))]
+
+
+def _draw_limits(run: RunView) -> list[Text]:
     return [
         Text(f"{THRESHOLD}{THRESHOLD} {name}: exit at {value:.2f}", style=DIM)
-        for name, value in run.thresholds.items()
+        for name, value in find_thresholds(run.config).items()
     ]
 
 
-def _summary(run: RunState) -> Text:
-    last = _last(run)
+def _summarize(run: RunView) -> Text:
+    last = _last_point(run)
     assert last is not None, "a chart has points"
     value = "-" if last.certainty is None else f"{last.certainty:.2f}"
     text = Text(f"{value} of {last.answers} answers", style="bold")
-    for name, limit in run.thresholds.items():
+    for name, limit in find_thresholds(run.config).items():
         text.append(f"  {THRESHOLD} {name} {limit:.2f}", style="not bold")
     if run.exit is not None:
         text.append(f"  {EXIT} exit: {run.exit.reason.replace('_', ' ')}", style="bold")
     elif run.state == "finished":
-        text.append("  ran to its end", style=f"not bold {DIM}")
+        text.append("  no early exit", style=f"not bold {DIM}")
     return text
 
 
-def chart(run: RunState, width: int, height: int) -> list[Text]:
-    """A step line from 0 to 1 upwards, tokens to the right; the last row is the axis."""
-    points, columns, rows = known(run), width - _AXIS, height - 1
+def draw_levels(levels: tuple[LevelScores, ...], width: int, height: int) -> list[Text]:
+    """Columns of the best score, ● at the mean, one level each; below them the figures.
+
+    Three cells a level while they fit, else one.
+    """
+    rows, room = max(height - 2, 1), width - _AXIS
+    cells = 3 if len(levels) * 3 <= room else 1
+    shown = levels[-(room // cells) :]
+    texts = []
+    for row in range(rows):
+        label = {0: "1.0", rows - 1: "0.0"}.get(row, "")
+        line = Text(f"{label:>3} │", style=DIM)
+        for level in shown:
+            filled = min(max(level.best, 0.0), 1.0) * rows - (rows - 1 - row)
+            block = BLOCKS[round(min(max(filled, 0.0), 1.0) * 8)]
+            mean_row = min(int((1 - min(max(level.mean, 0.0), 1.0)) * rows), rows - 1)
+            column = (block * min(cells, 2)).ljust(cells)
+            if row == mean_row:
+                line.append(f"●{column[1:]}", style=SCALE[-1])
+            else:
+                line.append(column, style=SCALE[0])
+        texts.append(line)
+    axis = "".join(f"{level.depth:<{cells}}"[:cells] for level in shown) if cells > 1 else ""
+    texts.append(Text(f"    └{axis or f'levels {shown[0].depth} to {shown[-1].depth}'}", style=DIM))
+    last = shown[-1]
+    summary = Text(f"level {last.depth}: best {last.best:.2f}", style="bold")
+    return [*texts, summary.append(f"  ● mean {last.mean:.2f} of {last.scored}", style="not bold")]
+
+
+def draw_chart(run: RunView, width: int, height: int) -> list[Text]:
+    """A step line of the certainty from 0 to 1, tokens to the right; the last row is the axis."""
+    points, columns, rows = _known_points(run), width - _AXIS, height - 1
     span = max(run.tokens, points[-1][0], 1)
     grid = [[" "] * columns for _ in range(rows)]
 
     def row_of(value: float) -> int:
         return round((1 - min(max(value, 0.0), 1.0)) * (rows - 1))
 
-    for limit in run.thresholds.values():
+    for limit in find_thresholds(run.config).values():
         grid[row_of(limit)] = [THRESHOLD] * columns
     places = [min(int(t / span * (columns - 1)), columns - 1) for t, _ in points]
     for i, (_, value) in enumerate(points):

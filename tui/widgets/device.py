@@ -1,4 +1,4 @@
-"""The device: utilization and memory, power and temperature where it tells them."""
+"""The device: utilization and memory, power and temperature where it reports them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from rich.text import Text
 
 from flashedge.tui.state.dashboard import Dashboard
 from flashedge.tui.state.device import DeviceSample
-from flashedge.tui.state.scores import DIM, meter
-from flashedge.tui.widgets.panel import Panel, labelled, lines, size_text
+from flashedge.tui.state.scores import DIM, draw_meter
+from flashedge.tui.widgets.panel import Panel, format_bytes, label_line, stack_lines
 
 
 class DevicePanel(Panel):
@@ -19,30 +19,34 @@ class DevicePanel(Panel):
     def draw(self, state: Dashboard, width: int, height: int) -> Text:
         device = state.device
         if device is None:
-            return labelled("Device" if height < 2 else "", Text("…", style=f"not bold {DIM}"))
+            return label_line("Device" if height < 2 else "", Text("…", style=f"not bold {DIM}"))
         part = device.memory_used_bytes / max(device.memory_total_bytes, 1)
-        used = f"{size_text(device.memory_used_bytes)} of {size_text(device.memory_total_bytes)}"
-        more = _power(device)
+        used = format_bytes(device.memory_used_bytes)
+        used = f"{used} of {format_bytes(device.memory_total_bytes)}"
+        power = _format_power(device)
         if height < 2:
-            said = f"{device.name} {device.utilization:>4.0%}  memory {used}"
-            return labelled("Device", said + (f"  {more}" if more else ""))
+            figures = f"{device.name} {device.utilization:>4.0%}  memory {used}"
+            return label_line("Device", figures + (f"  {power}" if power else ""))
         room = max(width - 11 - 24, 4)
-        return lines(
-            labelled("busy", _meter(device.utilization, room), f" {device.utilization:>4.0%}"),
-            labelled("memory", _meter(part, room), f" {used}"),
-            Text(f"{device.name}  {more}".rstrip(), style=DIM),
+        return stack_lines(
+            label_line(
+                "busy", _plain_meter(device.utilization, room), f" {device.utilization:>4.0%}"
+            ),
+            label_line("memory", _plain_meter(part, room), f" {used}"),
+            Text(f"{device.name}  {power}".rstrip(), style=DIM),
         )
 
 
-def _meter(part: float, width: int) -> Text:
-    return Text.assemble(meter(part, width), style="not bold")
+def _plain_meter(part: float, width: int) -> Text:
+    return Text.assemble(draw_meter(part, width), style="not bold")
 
 
-def _power(device: DeviceSample) -> str:
-    said = []
+def _format_power(device: DeviceSample) -> str:
+    """`512/700 W  61 °C`, as far as the device reports it."""
+    parts = []
     if device.power_w is not None:
         limit = f"/{device.power_limit_w:.0f}" if device.power_limit_w is not None else ""
-        said.append(f"{device.power_w:.0f}{limit} W")
+        parts.append(f"{device.power_w:.0f}{limit} W")
     if device.temperature_c is not None:
-        said.append(f"{device.temperature_c:.0f} °C")
-    return "  ".join(said)
+        parts.append(f"{device.temperature_c:.0f} °C")
+    return "  ".join(parts)

@@ -1,46 +1,56 @@
-"""What the dashboard asks and explains: help, a problem to submit, a file to write, a yes."""
+"""Dialogs: help, a problem to submit, a file to write, a question."""
 
 from __future__ import annotations
 
 import re
 from typing import Any, ClassVar
 
+from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import ModalScreen
-from textual.widgets import Input, Static, TextArea
+from textual.widgets import Input, OptionList, Static, TextArea
+from textual.widgets.option_list import Option
+
+from flashedge.tui.state.scores import DIM
+from flashedge.tui.strategies import STRATEGIES
 
 HELP = """\
-FlashEdge's dashboard: what the daemon does, as it does it.
+The dashboard shows what the FlashEdge daemon does.
 
 Everywhere
-  tab       next panel (shift+tab: the one before)
+  tab       next panel (shift+tab: the previous one)
   ↑ ↓ j k   move; pgup, pgdn, home, end too
-  /         filter runs, or the tree when it is focused
+  /         filter the runs, or the tree when it is focused
   s         submit a problem
   c         cancel the chosen run
   r         replay the chosen run; again: 1×, 4×, 16×
   e         export the shown tree as SVG or JSON
-  l         events in place of the step, in a small terminal
-  esc       leave filter or replay
-  q         quit; runs go on
+  f         follow the newest run and its newest node
+  v         events: all, steps, certainty, memory, errors
+  l         show events instead of the step, in a small terminal
+  esc       close the filter or the replay
+  q         quit; the runs go on
 
 Tree
-  f         follow the newest node, at the end the best path
   p         hide or show pruned nodes
   b         go to the end of the best path
   space     collapse or expand (← and → too)
 
 Marks      … generating   · generated    ● active   ✓ complete
            ✗ pruned       ≡ duplicate    – cancelled
-           ★ on the best path
-A score stands as number, bar and colour (blue low, yellow high).
-Goodput: tokens a second of nodes that the search keeps.
-C in the list of runs: certainty, 1 - entropy of the answers.
+           ≈ cut off when its run ended
+           ★ on the best path   ×3 three siblings with this text
+The number before a node is its level. Only branch points indent.
+A score is a number, a bar and a colour (blue low, yellow high).
+MCTS: N visits, Q mean value of its rollouts, P prior.
+Goodput: tokens per second of nodes that the search keeps.
+C in the run list: certainty, 1 - entropy of the answers.
 """
-_SEARCH = re.compile(r"^([a-z_]+)-(\d+)$")
+_SEARCH = re.compile(r"^([a-z][a-z_-]*?)(?:-(\d+))?$")
+DEFAULT_SEARCH = "beam-16"
 
 
 class Help(ModalScreen[None]):
@@ -56,23 +66,41 @@ class Help(ModalScreen[None]):
 
 
 class Submit(ModalScreen[dict[str, Any] | None]):
-    """The body of a run, or None."""
+    """Asks for a problem and a search. Its result is the body of a run, or None.
+
+    problem, search, error: what to begin with, after the daemon refused them.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss(None)", "Leave"),
+        Binding("escape", "dismiss(None)", "Close"),
         Binding("ctrl+s,f2", "send", "Submit", priority=True),
     ]
+
+    def __init__(self, problem: str = "", search: str = DEFAULT_SEARCH, error: str = "") -> None:
+        super().__init__()
+        self._problem, self._search, self._error = problem, search, error
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as box:
             box.border_title = "Submit a problem"
-            box.border_subtitle = "ctrl+s or F2 submits · tab search · esc leaves"
-            yield TextArea(id="problem", tab_behavior="focus")
-            yield Input(value="beam-16", id="search", placeholder="beam-16", select_on_focus=False)
-            yield Static("", id="wrong")
+            box.border_subtitle = "ctrl+s or F2 submits · tab next field · esc closes"
+            yield TextArea(self._problem, id="problem", tab_behavior="focus")
+            yield Input(
+                value=self._search, id="search", placeholder=DEFAULT_SEARCH, select_on_focus=False
+            )
+            yield Static(self._error, id="wrong", markup=False)
+            yield OptionList(*map(_option, STRATEGIES), id="strategies")
 
     def on_mount(self) -> None:
         self.query_one("#problem").focus()
+
+    @on(OptionList.OptionSelected)
+    def _pick_strategy(self, event: OptionList.OptionSelected) -> None:
+        """Put the strategy into the search field, with the n that stands there."""
+        line = self.query_one("#search", Input)
+        match = re.search(r"\d+$", line.value)
+        line.value = f"{event.option_id}-{match[0] if match else 16}"
+        line.focus()
 
     @on(Input.Submitted)
     def action_send(self) -> None:
@@ -80,16 +108,21 @@ class Submit(ModalScreen[dict[str, Any] | None]):
         search = self.query_one("#search", Input).value.strip()
         match = _SEARCH.match(search)
         if not problem or match is None:
-            wrong = "the problem is empty" if not problem else "search is a name-n like beam-16"
+            wrong = "Type a problem first." if not problem else "A search is like beam-16."
             self.query_one("#wrong", Static).update(wrong)
             return
-        self.dismiss({"problem": problem, "strategy": match[1], "n": int(match[2])})
+        body = {"problem": problem, "strategy": match[1].replace("-", "_")}
+        self.dismiss(body | ({"n": int(match[2])} if match[2] else {}))
+
+
+def _option(name: str) -> Option:
+    return Option(Text.assemble(f"{name:<20} ", (STRATEGIES[name], DIM)), id=name)
 
 
 class AskLine(ModalScreen[str | None]):
-    """One line of text, or None."""
+    """Asks for one line of text. Its result is the text, or None."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Leave")]
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "Close")]
 
     def __init__(self, title: str, value: str, hint: str) -> None:
         super().__init__()
@@ -98,12 +131,12 @@ class AskLine(ModalScreen[str | None]):
     def compose(self) -> ComposeResult:
         with Vertical(classes="dialog") as box:
             box.border_title = self._title
-            box.border_subtitle = "enter writes · esc leaves"
+            box.border_subtitle = "enter writes · esc closes"
             yield Input(value=self._value, id="value", select_on_focus=False)
             yield Static(self._hint, markup=False)
 
     @on(Input.Submitted)
-    def _given(self, event: Input.Submitted) -> None:
+    def _accept(self, event: Input.Submitted) -> None:
         self.dismiss(event.value.strip() or None)
 
 

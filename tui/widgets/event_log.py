@@ -1,45 +1,66 @@
-"""The shown run's events, the newest last."""
+"""The shown run's events, the newest last, with a filter and a count of each category."""
 
 from __future__ import annotations
 
 from rich.text import Text
 
-from flashedge.tui.log_line import LogLine
-from flashedge.tui.state.run import RunState
+from flashedge.client.event_line import CATEGORIES, EventLine
+from flashedge.client.run_view import RunView
 from flashedge.tui.state.scores import DIM
 from flashedge.tui.widgets.lines import LineList
 
 _LOUD = {"RunStarted", "RunFinished", "RunFailed", "RunCancelled", "EngineRestarted"}
+FILTERS = ("all", *CATEGORIES)
 
 
 class EventLogPanel(LineList):
     """It stays at its end until the cursor is moved away from it."""
 
-    empty = "no events yet"
+    empty = "no events"
 
     def __init__(self) -> None:
         super().__init__(id="log")
-        self.border_title = "Events"
-        self._log: tuple[LogLine, ...] = ()
-        self._run: str | None = None
+        self.category = FILTERS[0]
+        self._view = RunView()
+        self._lines: tuple[EventLine, ...] = ()
+        self._show_title()
 
     @property
     def count(self) -> int:
-        return len(self._log)
+        return len(self._lines)
 
-    def show(self, run: RunState | None) -> None:
-        log = run.log if run is not None else ()
-        name = run.id if run is not None else None
-        if log is self._log:
+    def show(self, run: RunView | None) -> None:
+        view = run if run is not None else RunView()
+        if view.log is self._view.log and view.id == self._view.id:
             return
-        at_end = self.cursor >= len(self._log) - 1 or name != self._run
-        self._log, self._run = log, name
+        at_end = self.cursor >= len(self._lines) - 1 or view.id != self._view.id
+        self._view = view
+        self._filter(to_end=at_end)
+
+    def next_category(self) -> None:
+        """Show the events of the next category; after the last one, all of them."""
+        self.category = FILTERS[(FILTERS.index(self.category) + 1) % len(FILTERS)]
+        self._filter(to_end=True)
+
+    def _filter(self, *, to_end: bool) -> None:
+        log = self._view.log
+        if self.category != FILTERS[0]:
+            log = tuple(line for line in log if line.category == self.category)
+        self._lines = log
+        self._show_title()
         self.update_lines()
-        if at_end:
+        if to_end:
             self.put_cursor(len(log) - 1)
 
+    def _show_title(self) -> None:
+        counts = self._view.event_counts
+        shown = self.category if self.category != FILTERS[0] else f"all {sum(counts.values())}"
+        self.border_title = f"Events · {shown}"
+        summary = " · ".join(f"{counts[c]} {c}" for c in CATEGORIES if counts.get(c))
+        self.border_subtitle = f"{summary} · v filters" if summary else "v filters"
+
     def line(self, index: int, width: int) -> Text:
-        entry = self._log[index]
+        entry = self._lines[index]
         text = Text(f"{entry.seq:>5} ", style=DIM)
         text.append(entry.text, style="bold" if entry.kind in _LOUD else "")
         text.truncate(width, overflow="ellipsis")

@@ -1,4 +1,4 @@
-"""The last line: keys and what they do, as many as fit. A click does the same."""
+"""The last line: keys and their actions, as many as fit. A click does the same."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ KEYS = (
     ("q", "quit", "quit"),
     ("p", "pruned", "dropped"),
     ("l", "log", "log"),
+    ("v", "events", "category"),
 )
 
 

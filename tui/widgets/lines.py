@@ -1,4 +1,4 @@
-"""A list of lines with a cursor. Only lines that are seen are made."""
+"""A list of lines with a cursor. Only visible lines are drawn."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CURSOR = "▸"
 
 
 class LineList(ScrollView, can_focus=True):
-    """Subclasses say how many lines there are (`count`) and make one (`line`)."""
+    """Subclasses give the number of lines (`count`) and draw one of them (`line`)."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up,k", "move(-1)", "Up", show=False),
@@ -60,7 +60,7 @@ class LineList(ScrollView, can_focus=True):
     # ------------------------------------------------------------ drawing
 
     def update_lines(self) -> None:
-        """Draw again; call when lines changed."""
+        """Redraw; call it when lines changed."""
         self.cursor = min(self.cursor, max(self.count - 1, 0))
         size = Size(self.scrollable_content_region.width, self.count)
         if size != self.virtual_size:
@@ -71,8 +71,7 @@ class LineList(ScrollView, can_focus=True):
         index = y + self.scroll_offset.y
         width = self.scrollable_content_region.width
         if index >= self.count:
-            said = f"  {self.empty}" if index == 0 else ""
-            text = Text(said, style=DIM)
+            text = Text(f"  {self.empty}" if index == 0 else "", style=DIM)
         else:
             text = Text(CURSOR if index == self.cursor else " ", no_wrap=True)
             text.append_text(self.line(index, width - 1))
@@ -88,12 +87,12 @@ class LineList(ScrollView, can_focus=True):
 
     @property
     def in_sight(self) -> bool:
-        """Whether the cursor's line is on the screen."""
+        """Whether the cursor's line is visible."""
         above = self.scroll_offset.y
         return above <= self.cursor < above + self.scrollable_content_region.height
 
     def put_cursor(self, index: int, *, centre: bool = False) -> None:
-        """Move there without telling anybody, and keep it in sight."""
+        """Move there without posting `Moved`, and keep it in sight."""
         self.cursor = min(max(index, 0), max(self.count - 1, 0))
         region = Region(0, self.cursor, 1, 1)
         self.scroll_to_region(region, animate=False, force=True, center=centre)
@@ -101,7 +100,7 @@ class LineList(ScrollView, can_focus=True):
         self.refresh()
 
     def _place_bar(self) -> None:
-        """A bar that appears with the lines does not know yet how far they are scrolled."""
+        """A scroll bar that has just appeared doesn't know yet how far the lines are scrolled."""
         if self.show_vertical_scrollbar:
             self.vertical_scrollbar.position = self.scroll_y
 

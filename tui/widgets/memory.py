@@ -5,9 +5,9 @@ from __future__ import annotations
 from rich.text import Text
 
 from flashedge.tui.state.dashboard import Dashboard
-from flashedge.tui.state.scores import DIM, SCALE, meter
-from flashedge.tui.state.summary import DaemonLook, EngineLook
-from flashedge.tui.widgets.panel import Panel, labelled, lines, size_text
+from flashedge.tui.state.scores import DIM, SCALE, draw_meter
+from flashedge.tui.state.summary import DaemonStatus, EngineStatus
+from flashedge.tui.widgets.panel import Panel, format_bytes, label_line, stack_lines
 
 
 class MemoryPanel(Panel):
@@ -17,20 +17,20 @@ class MemoryPanel(Panel):
         super().__init__(id="memory")
 
     def draw(self, state: Dashboard, width: int, height: int) -> Text:
-        look = state.look
-        if look is None:
+        daemon = state.daemon
+        if daemon is None:
             unknown = Text("unknown: no daemon", style=f"not bold {DIM}")
-            return labelled("KV" if height < 2 else "", unknown)
+            return label_line("KV" if height < 2 else "", unknown)
         if height < 2:
             parts = [
-                Text.assemble(f"{name} ", meter(_used(e), 8), f" {_used(e):>4.0%}  ")
-                for name, e in (("gen", look.generator), ("ver", look.verifier))
+                Text.assemble(f"{name} ", draw_meter(_used(e), 8), f" {_used(e):>4.0%}  ")
+                for name, e in (("gen", daemon.generator), ("ver", daemon.verifier))
             ]
-            return labelled("KV", *(_plain(p) for p in parts), _plain(_split(look, 8)))
-        return lines(
-            _engine("generator", look.generator, width),
-            _engine("verifier", look.verifier, width),
-            labelled("split", _plain(_split(look, max(width - 11 - 10, 4)))),
+            return label_line("KV", *(_plain(p) for p in parts), _plain(_draw_split(daemon, 8)))
+        return stack_lines(
+            _draw_engine("generator", daemon.generator, width),
+            _draw_engine("verifier", daemon.verifier, width),
+            label_line("split", _plain(_draw_split(daemon, max(width - 11 - 10, 4)))),
         )
 
 
@@ -38,23 +38,23 @@ def _plain(text: Text) -> Text:
     return Text.assemble(text, style="not bold")
 
 
-def _used(engine: EngineLook) -> float:
+def _used(engine: EngineStatus) -> float:
     return engine.kv_used_bytes / engine.kv_quota_bytes if engine.kv_quota_bytes else 0.0
 
 
-def _engine(name: str, engine: EngineLook, width: int) -> Text:
-    said = f" {_used(engine):>4.0%} of {size_text(engine.kv_quota_bytes)}"
+def _draw_engine(name: str, engine: EngineStatus, width: int) -> Text:
+    figures = f" {_used(engine):>4.0%} of {format_bytes(engine.kv_quota_bytes)}"
     if engine.state != "ready":
-        said = f" {engine.state}"
+        figures = f" {engine.state}"
     room = max(width - 11 - 18, 4)
-    return labelled(name, _plain(meter(_used(engine), room)), said)
+    return label_line(name, _plain(draw_meter(_used(engine), room)), figures)
 
 
-def _split(look: DaemonLook, width: int) -> Text:
-    """`G███VV 66:34`: the generator's part and the verifier's."""
-    share = look.generator_share
+def _draw_split(daemon: DaemonStatus, width: int) -> Text:
+    """`G███▒▒V 66:34`: the generator's part and the verifier's."""
+    share = daemon.generator_share
     if share is None:
-        return Text("no split known", style=DIM)
+        return Text("split unknown", style=DIM)
     cells = round(share * width)
     text = Text("G", style="bold")
     text.append("█" * cells, style=SCALE[0])

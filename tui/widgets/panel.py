@@ -1,4 +1,4 @@
-"""A panel of text that fits itself to its size: one line in a small terminal, more in a large."""
+"""A panel of text that adapts to its size: one line in a small terminal, more in a large one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flashedge.tui.state.dashboard import Dashboard
 
 
 class Panel(Widget):
-    """Subclasses draw a Dashboard into width × height cells. Drawn again only when it differs."""
+    """Subclasses draw a Dashboard into width × height cells. Redrawn only when it differs."""
 
     title = ""
 
@@ -38,23 +38,23 @@ class Panel(Widget):
         return self._text
 
 
-def lines(*parts: Text) -> Text:
+def stack_lines(*parts: Text) -> Text:
     """One below the other, none wrapped."""
     text = Text("\n", no_wrap=True, overflow="ellipsis").join(parts)
     text.no_wrap, text.overflow = True, "ellipsis"
     return text
 
 
-def labelled(label: str, *parts: str | Text) -> Text:
+def label_line(label: str, *parts: str | Text) -> Text:
     """`label` in eleven cells, then the parts."""
-    text = Text(f"{label:<11}", style="bold")
+    text = Text(f"{label:<11}", style="bold", no_wrap=True, overflow="ellipsis")
     for part in parts:
         text.append_text(part if isinstance(part, Text) else Text(part, style="not bold"))
     return text
 
 
-def size_text(count: float) -> str:
-    """Bytes in words: 1.5 GiB."""
+def format_bytes(count: float) -> str:
+    """`1.5 GiB`."""
     for factor, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if count >= factor:
             return f"{count / factor:.1f} {unit}"

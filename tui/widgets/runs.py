@@ -1,13 +1,14 @@
-"""The list of runs: queue position, search, progress, certainty, problem."""
+"""The list of runs: status, search, progress, rate, elapsed time, problem."""
 
 from __future__ import annotations
 
 from rich.text import Text
 
+from flashedge.client.run_figures import duration_text, is_mcts
+from flashedge.client.run_view import RunView
 from flashedge.tui.state.dashboard import Dashboard
-from flashedge.tui.state.run import RunState
-from flashedge.tui.state.scores import DIM, bar
-from flashedge.tui.state.summary import RunSummary
+from flashedge.tui.state.scores import DIM
+from flashedge.tui.state.summary import RunRow
 from flashedge.tui.widgets.lines import LineList
 
 STATUS = {
@@ -16,19 +17,19 @@ STATUS = {
     "finished": ("✓", "done"),
     "failed": ("!", "failed"),
     "cancelled": ("–", "cancelled"),
-    "interrupted": ("≈", "cut off"),
+    "interrupted": ("≈", "interrupted"),
 }
 
 
 class RunList(LineList):
-    empty = "no runs yet: s submits a problem"
+    empty = "no runs yet: press s to submit a problem"
 
     def __init__(self) -> None:
         super().__init__(id="runs")
         self.border_title = "Runs"
         self.filter = ""
         self._state = Dashboard()
-        self._rows: tuple[RunSummary, ...] = ()
+        self._rows: tuple[RunRow, ...] = ()
 
     @property
     def count(self) -> int:
@@ -40,7 +41,13 @@ class RunList(LineList):
     def show(self, state: Dashboard) -> None:
         """Draw the listing; the cursor stays on the chosen run."""
         at = self._state
-        if (state.runs, state.trees, state.chosen) != (at.runs, at.trees, at.chosen):
+        if (state.runs, state.trees, state.chosen, state.wall_s, state.daemon) != (
+            at.runs,
+            at.trees,
+            at.chosen,
+            at.wall_s,
+            at.daemon,
+        ):
             self._state = state
             self.draw()
 
@@ -52,48 +59,65 @@ class RunList(LineList):
         wanted = self.filter.casefold()
         self._rows = tuple(r for r in self._state.runs if wanted in _searched(r).casefold())
         chosen = next((i for i, r in enumerate(self._rows) if r.id == self._state.chosen), None)
-        self.border_title = f"Runs · {len(self._rows)}" if self._rows else "Runs"
-        self.border_title += f" · /{self.filter}" if self.filter else ""
+        self._show_title()
         self.update_lines()
         if chosen is not None and chosen != self.cursor:
             self.put_cursor(chosen)
+
+    def _show_title(self) -> None:
+        daemon, shown = self._state.daemon, len(self._rows)
+        kept = daemon.kept if daemon is not None else None
+        title = f"Runs · {shown}" if shown else "Runs"
+        if kept is not None and kept > shown:
+            title += f" of {kept}"
+        self.border_title = title + (f" · /{self.filter}" if self.filter else "")
 
     def line(self, index: int, width: int) -> Text:
         run = self._rows[index]
         mark, word = STATUS.get(run.status, ("?", run.status))
         if run.position is not None:
-            word = f"#{run.position + 1} in line"
+            word = f"#{run.position + 1} in queue"
         line = Text()
-        line.append(f"{mark} {word:<10} {_short(run.search):<13}", "bold" if run.live else "")
-        line.append(_progress(run, self._state.trees.get(run.id)))
-        line.append(f"  {run.problem}", DIM)
+        line.append(
+            f"{mark} {word:<11} {_shorten(run.search, 11):<11} ", "bold" if run.live else ""
+        )
+        line.append(self._format_progress(run))
+        line.append(f" {run.problem}", DIM)
         line.truncate(width, overflow="ellipsis")
         return line
 
+    def _format_progress(self, run: RunRow) -> str:
+        """34 cells: the answer, or level, paths and certainty; tokens, their rate, seconds."""
+        tree = self._state.trees.get(run.id)
+        elapsed_s = self._state.elapsed_s(run)
+        seconds = "" if elapsed_s is None else duration_text(elapsed_s)
+        if not run.live:
+            answer = "" if run.answer is None else f"= {' '.join(run.answer.split())}"
+            return f"{_shorten(answer, 18):<18} {_count(run.tokens):>8} {seconds:>6}"
+        tokens = tree.all_tokens if tree is not None else run.tokens
+        rate = self._state.run_rate(run.id) if tree is not None else None
+        per_s = "" if not rate else f"{rate:,.0f}/s"
+        return f"{_draw_paths(run, tree):<13} {_count(tokens):>6} {per_s:>7} {seconds:>6}"
 
-def _short(search: str) -> str:
-    return search if len(search) <= 13 else f"{search[:12]}…"
 
-
-def _searched(run: RunSummary) -> str:
-    return f"{run.id} {run.status} {run.search} {run.problem} {run.answer or ''}"
-
-
-def _progress(run: RunSummary, tree: RunState | None) -> str:
-    """Paths done of n with a bar and the certainty, or the answer; then tokens: 30 cells."""
-    tokens = tree.all_tokens if tree is not None and run.live else run.tokens
-    if not run.live:
-        said = "" if run.answer is None else f"answer {run.answer}"
-        said = said if len(said) <= 19 else f"{said[:18]}…"
+def _draw_paths(run: RunRow, tree: RunView | None) -> str:
+    """`L7  3/16`, and the certainty `C.83` once there is one."""
+    if tree is None:
+        return ""
+    if is_mcts(tree):
+        paths = f"r {len(tree.rollouts)}/{run.n}"
     else:
-        done = tree.complete if tree is not None else 0
-        last = tree.certainty[-1].certainty if tree is not None and tree.certainty else None
-        if run.search.startswith("mcts"):  # its n are rollouts, which no event counts
-            said = f"{done:>3} paths   "
-        else:
-            said = f"{done:>3}/{run.n:<3} {bar(done / run.n, 4).replace(' ', '░')}"
-        said += " C  -  " if last is None else f" C {last:.2f}"
-    return f" {said:<19} {_count(tokens):>6} tok"
+        paths = f"L{tree.level} {tree.paths_done}/{run.n}"
+    last = tree.certainty[-1].certainty if tree.certainty else None
+    return paths if last is None else f"{paths} C{last:.2f}".replace("C0.", "C.")
+
+
+def _shorten(text: str, width: int) -> str:
+    return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def _searched(run: RunRow) -> str:
+    return f"{run.id} {run.status} {run.search} {run.problem} {run.answer or ''}"
 
 
 def _count(tokens: int | None) -> str:

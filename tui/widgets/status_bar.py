@@ -1,11 +1,11 @@
-"""The first line: which daemon, how it is, what is replayed."""
+"""The first line: which daemon, its state, and the replay."""
 
 from __future__ import annotations
 
 from rich.text import Text
 
 from flashedge.tui.state.dashboard import Dashboard
-from flashedge.tui.state.scores import DIM, bar
+from flashedge.tui.state.scores import DIM, draw_bar
 from flashedge.tui.widgets.panel import Panel
 
 
@@ -18,34 +18,35 @@ class StatusBar(Panel):
         text = Text(no_wrap=True, overflow="ellipsis")
         text.append("FlashEdge ", style="bold")
         if state.replay is not None:
-            text.append_text(_replay(state))
+            text.append_text(_draw_replay(state))
             if state.link.state == "lost":
                 text.append("  daemon lost", style="bold reverse")
-            hint = "  r speed, esc leaves"
+            hint = "  r speed, esc closes"
             return text.append(hint if len(text) + len(hint) <= width else "", style=DIM)
-        link, look = state.link, state.look
+        link, daemon = state.link, state.daemon
         if link.state == "lost":
-            retry = f" daemon lost, asked again every {link.retry_in_s:g} s "
+            retry = f" daemon lost, next try in {link.retry_in_s:g} s "
             text.append(retry, style="bold reverse")
             return text.append(f" {link.error}", style=DIM)
-        if look is None:
+        if daemon is None:
             return text.append(f"connecting to {self._url}", style=DIM)
-        text.append(f"{look.pair} ")
-        text.append(look.state, style="bold" if look.state == "ready" else "bold reverse")
-        text.append(f" · {look.running} running · {look.queued} waiting")
-        restarts = look.generator.restarts + look.verifier.restarts
+        text.append(f"{daemon.pair} ")
+        text.append(daemon.state, style="bold" if daemon.state == "ready" else "bold reverse")
+        text.append(f" · {daemon.running} running · {daemon.queued} waiting")
+        restarts = daemon.generator.restarts + daemon.verifier.restarts
         if restarts:
-            text.append(f" · {restarts} engine restarts", style="bold")
+            noun = "engine restart" if restarts == 1 else "engine restarts"
+            text.append(f" · {restarts} {noun}", style="bold")
         return text.append(f" · {self._url}", style=DIM)
 
 
-def _replay(state: Dashboard) -> Text:
+def _draw_replay(state: Dashboard) -> Text:
     replay = state.replay
     assert replay is not None
     part = replay.at_s / replay.total_s if replay.total_s else 1.0
     text = Text()
     text.append(f" REPLAY {replay.speed}× ", style="bold reverse")
     text.append(f" {replay.run} ")
-    text.append(bar(part, 12).replace(" ", "░"))
-    over = " the end" if replay.over else ""
-    return text.append(f" {replay.at_s:.1f} of {replay.total_s:.1f} s{over}")
+    text.append(draw_bar(part, 12).replace(" ", "░"))
+    end = " end" if replay.over else ""
+    return text.append(f" {replay.at_s:.1f} of {replay.total_s:.1f} s{end}")

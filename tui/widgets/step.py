@@ -7,9 +7,10 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
-from flashedge.tui.state.node import MARKS, SeenNode
-from flashedge.tui.state.run import RunState
-from flashedge.tui.state.scores import DIM, colour
+from flashedge.client.node_view import MARKS, NodeView
+from flashedge.client.run_figures import child_priors, is_mcts, mcts_figures, rollout_values
+from flashedge.client.run_view import RunView
+from flashedge.tui.state.scores import DIM, score_colour
 from flashedge.types import NodeId
 
 
@@ -18,36 +19,45 @@ class StepPanel(VerticalScroll, can_focus=True):
         super().__init__(id="step")
         self.border_title = "Step"
         self._words = Static(id="step-text", markup=False)
-        self._shown: tuple[SeenNode | None, int | None] = (None, None)
+        self._shown: tuple[object, ...] = ()
 
     def compose(self) -> ComposeResult:
         yield self._words
 
-    def show(self, run: RunState | None, selected: NodeId | None) -> None:
+    def show(self, run: RunView | None, selected: NodeId | None) -> None:
         node = run.nodes.get(selected) if run is not None and selected is not None else None
-        growing = run.growing.get(selected) if run is not None and selected is not None else None
-        if (node, growing) == self._shown:
+        if run is None or node is None:
+            shown: tuple[object, ...] = (None,)
+        else:
+            shown = (node, run.growing.get(node.id), run.tails.get(node.id), run.rollouts)
+        if shown == self._shown:
             return
-        self._shown = (node, growing)
-        self.border_title = "Step" if node is None else _title(node)
-        self._words.update(_text(node, growing))
+        self._shown = shown
+        if run is None or node is None:
+            self.border_title = "Step"
+            self._words.update(Text("Select a node to read its step.", style=DIM))
+            return
+        mark = MARKS.get(node.status, "?")
+        self.border_title = f"Step: node {node.id} {mark} {node.status}, level {node.depth}"
+        self._words.update(_describe(run, node))
 
 
-def _title(node: SeenNode) -> str:
-    return f"Step: node {node.id} {MARKS.get(node.status, '?')} {node.status}, level {node.depth}"
-
-
-def _text(node: SeenNode | None, growing: int | None) -> Text:
-    if node is None:
-        return Text("select a node to read its step", style=DIM)
+def _describe(run: RunView, node: NodeView) -> Text:
     text = Text()
     if node.score is not None:
-        text.append(f"score {node.score:.3f}", style=f"bold {colour(node.score)}")
+        text.append(f"score {node.score:.3f}", style=f"bold {score_colour(node.score)}")
         if len(node.scores) > 1:
             text.append(f" (steps {', '.join(f'{s:.2f}' for s in node.scores)})")
         text.append(" · ")
-    tokens = growing if growing is not None else node.tokens
-    text.append(f"{tokens} tokens")
+    text.append(f"{run.growing.get(node.id, node.tokens)} tokens")
     if node.finish:
         text.append(f" · ended by {node.finish}")
-    return text.append(f"\n{node.text.strip()}" if node.text else "")
+    if node.answer is not None:
+        text.append(f" · answer {node.answer}", style="bold")
+    if is_mcts(run) and run.rollouts and node.parent is not None:
+        priors = child_priors(run, node.parent)
+        text.append(f" · {mcts_figures(node, rollout_values(run), priors)}")
+    tail = run.tails.get(node.id)
+    if node.text:
+        return text.append(f"\n{node.text.strip()}")
+    return text.append(f"\n…{tail}", style=DIM) if tail else text

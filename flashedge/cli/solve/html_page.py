@@ -1,4 +1,4 @@
-"""A run as one page for a browser: no scripts, nothing loaded, the tree folds by itself."""
+"""A run as one HTML page. It has no scripts and loads nothing; <details> elements fold the tree."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
-from flashedge.cli.solve.live_tree import GLYPHS
-from flashedge.cli.solve.tree_view import ROOT, SeenNode, TreeView
+from flashedge.client.node_view import DROPPED, MARKS, ROOT, NodeView
+from flashedge.client.run_view import RunView
 from flashedge.types import NodeId
 
 _CSS = """
@@ -24,11 +24,10 @@ summary { cursor: pointer; }
 .bar i { display: block; height: 100%; background: #4f78bd; }
 .dropped { opacity: .6; } .best > .line, .best > summary { font-weight: bold; }
 """
-_DROPPED = ("pruned", "duplicate", "cancelled")
 
 
-def page(view: TreeView, found: Mapping[str, Any], problem: str) -> str:
-    """The page of a run: what was asked, what came out, votes, best path, tree.
+def page(view: RunView, found: Mapping[str, Any], problem: str) -> str:
+    """The page of a run: its problem, its figures, votes, best path and tree.
 
     found: the run's object; view: the fold of its events.
     """
@@ -53,7 +52,7 @@ def page(view: TreeView, found: Mapping[str, Any], problem: str) -> str:
     )
 
 
-def _figures(view: TreeView, found: Mapping[str, Any]) -> Iterator[str]:
+def _figures(view: RunView, found: Mapping[str, Any]) -> Iterator[str]:
     timing = found.get("timing") or {}
     certainty = found.get("certainty")
     error = found.get("error") or {}
@@ -86,7 +85,7 @@ def _votes(found: Mapping[str, Any]) -> Iterator[str]:
     yield "</table>"
 
 
-def _best_path(view: TreeView) -> Iterator[str]:
+def _best_path(view: RunView) -> Iterator[str]:
     choice = (view.result or {}).get("choice")
     if not isinstance(choice, int):
         return
@@ -98,44 +97,44 @@ def _best_path(view: TreeView) -> Iterator[str]:
 
 
 def _legend() -> str:
-    marks = ", ".join(f"{glyph} {status}" for status, (glyph, _) in GLYPHS.items())
-    return f"{marks}, ★ on the best path. A click on a line opens or shuts what is below it."
+    marks = ", ".join(f"{mark} {status}" for status, mark in MARKS.items())
+    return f"{marks}, ★ on the best path. Click a line to open or close what is below it."
 
 
-def _tree(view: TreeView) -> Iterator[str]:
-    """Nested <details>; those of the best path and of kept nodes stand open."""
+def _tree(view: RunView) -> Iterator[str]:
+    """Nested <details>; those of the best path and of kept nodes are open."""
     chosen = view.chosen
-    children: dict[NodeId, list[SeenNode]] = {}
-    for node in view.nodes.values():
-        if node.parent is not None:
-            children.setdefault(node.parent, []).append(node)
-    stack: list[SeenNode | str] = list(reversed(children.get(ROOT, [])))
+
+    def children(node: NodeId) -> list[NodeView | str]:
+        return [view.nodes[child] for child in view.children.get(node, ())]
+
+    stack = children(ROOT)[::-1]
     while stack:
         item = stack.pop()
         if isinstance(item, str):
             yield item
             continue
         node = item
-        below = children.get(node.id, [])
+        below = children(node.id)
         kinds = ["best"] if node.id in chosen else []
-        kinds += ["dropped"] if node.status in _DROPPED else []
+        kinds += ["dropped"] if node.status in DROPPED else []
         line = _line(node, node.id in chosen)
         if not below:
             yield f'<div class="{" ".join(["leaf", *kinds])}">{line}</div>'
             continue
-        opened = "" if node.status in _DROPPED else " open"
+        opened = "" if node.status in DROPPED else " open"
         yield f'<details class="{" ".join(kinds)}"{opened}><summary>{line}</summary>'
         stack.append("</details>")
         stack.extend(reversed(below))
 
 
-def _line(node: SeenNode, best: bool) -> str:
-    glyph, _ = GLYPHS.get(node.status, ("?", ""))
+def _line(node: NodeView, best: bool) -> str:
+    mark = MARKS.get(node.status, "?")
     star = "★ " if best else ""
     score = ""
     if node.score is not None:
         part = min(max(node.score, 0.0), 1.0)
         score = f'{node.score:.2f} <span class="bar"><i style="width:{part:.0%}"></i></span> '
     text = escape(node.text.strip()) or f"{node.tokens} tokens"
-    told = f"node {node.id}, {node.status}, {node.tokens} tokens"
-    return f'<span class="line" title="{escape(told)}">{star}{glyph} {score}{text}</span>'
+    title = escape(f"node {node.id}, {node.status}, {node.tokens} tokens")
+    return f'<span class="line" title="{title}">{star}{mark} {score}{text}</span>'

@@ -1,112 +1,179 @@
-"""A tree view as something rich can print, cut to the height of the terminal."""
+"""A run's tree as something rich can print, cut to the height of the terminal."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from flashedge.cli.solve.tree_view import ROOT, SeenNode, TreeView
+from flashedge.client.node_view import DROPPED, MARKS, NodeView
+from flashedge.client.run_figures import (
+    child_priors,
+    describe_progress,
+    describe_rest,
+    duration_text,
+    is_mcts,
+    level_scores,
+    mcts_figures,
+    rollout_values,
+)
+from flashedge.client.run_view import RunView
+from flashedge.client.tree_lines import TreeLine, tree_lines
 from flashedge.types import NodeId
 
-GLYPHS: Mapping[str, tuple[str, str]] = {
-    "generating": ("…", "cyan"),
-    "generated": ("·", "cyan"),
-    "active": ("●", "white"),
-    "pruned": ("✗", "dim"),
-    "duplicate": ("≡", "dim"),
-    "complete": ("✓", "green"),
-    "cancelled": ("–", "dim"),
+STYLES: Mapping[str, str] = {
+    "generating": "cyan",
+    "generated": "cyan",
+    "active": "white",
+    "complete": "green",
 }
+_BLOCKS = " ▁▂▃▄▅▆▇█"
 _MIN_TREE_LINES = 4
+_LEVELS_SHOWN = 16
 
 
 def render(
-    view: TreeView, *, width: int = 100, height: int | None = None, whole: bool = False
+    view: RunView,
+    *,
+    width: int = 100,
+    height: int | None = None,
+    every_node: bool = False,
+    elapsed_s: float | None = None,
 ) -> RenderableType:
-    """The status line and below it the tree.
+    """The status lines and below them the tree.
 
-    height: lines at most (None: no bound); whole: a line for each node that was pruned, where
-    else one line counts those of a parent.
+    height: lines at most (None: no bound); every_node: a line for each node that the search
+    dropped, where else one line counts those of a parent.
     """
-    lines = list(_lines(view, width, whole))
-    if height is not None and len(lines) > max(height - 1, _MIN_TREE_LINES):
-        kept = max(height - 2, _MIN_TREE_LINES)
+    head = [status_line(view, elapsed_s), *_score_line(view), *_note_line(view)]
+    lines = list(_tree(view, width, every_node))
+    if height is not None and len(lines) > max(height - len(head), _MIN_TREE_LINES):
+        kept = max(height - len(head) - 1, _MIN_TREE_LINES)
         left_off = len(lines) - kept
         lines = [Text(f"  … {left_off} lines above", style="dim"), *lines[left_off:]]
-    return Group(status_line(view), *lines)
+    return Group(*head, *lines)
 
 
-def status_line(view: TreeView) -> Text:
+def status_line(view: RunView, elapsed_s: float | None = None) -> Text:
+    """The run's state and how far it is."""
     if view.state == "waiting":
         before = f", {view.position} before it" if view.position else ""
-        return Text(f"waiting for its turn{before}", style="yellow")
-    parts = [
-        view.note,
-        f"{view.complete} complete",
-        f"{view.alive} growing" if view.state == "running" else None,
-        f"{view.tokens:,} tokens",
-        None if view.certainty is None else f"certainty {view.certainty:.2f}",
-    ]
+        return Text(f"waiting in the queue{before}", style="yellow")
+    parts: list[str | None] = [view.note, f"{view.paths_done} complete"]
+    if view.state == "running":
+        parts = [describe_progress(view)]
+    parts.append(f"{view.all_tokens:,} tokens")
+    if view.state == "running" and elapsed_s:
+        parts.append(f"{view.all_tokens / elapsed_s:,.0f}/s")
+        parts += [duration_text(elapsed_s), describe_rest(view, elapsed_s)]
+    if view.certainty and view.certainty[-1].certainty is not None:
+        parts.append(f"certainty {view.certainty[-1].certainty:.2f}")
     style = {"running": "bold cyan", "finished": "bold green"}.get(view.state, "bold red")
     line = Text(f"{view.state}  ", style=style, no_wrap=True, overflow="ellipsis")
     return line.append(" · ".join(p for p in parts if p), style="default")
 
 
-def _lines(view: TreeView, width: int, whole: bool) -> Iterator[Text]:
-    children: dict[NodeId, list[SeenNode]] = defaultdict(list)
-    for node in view.nodes.values():
-        if node.parent is not None:
-            children[node.parent].append(node)
+def _score_line(view: RunView) -> list[Text]:
+    """Best and mean score of the levels so far, while a run of more than one level goes on."""
+    levels = level_scores(view)
+    if view.state != "running" or not levels or (len(levels) < 2 and view.level < 2):
+        return []
+    line = Text("scores   ", style="dim", no_wrap=True, overflow="ellipsis")
+    for name, values in (("best", [s.best for s in levels]), ("mean", [s.mean for s in levels])):
+        blocks = "".join(_BLOCKS[max(1, round(_part(v) * 8))] for v in values[-_LEVELS_SHOWN:])
+        line.append(f"{name} {blocks} {values[-1]:.2f}  ")
+    return [line.append(f"at level {levels[-1].depth}")]
+
+
+def _note_line(view: RunView) -> list[Text]:
+    """What happened to a run that goes on; a run that is over has it in its first line."""
+    if view.state != "running" or not view.note:
+        return []
+    return [Text(view.note, style="yellow", no_wrap=True, overflow="ellipsis")]
+
+
+def _part(value: float) -> float:
+    return min(max(value, 0.0), 1.0)
+
+
+def _tree(view: RunView, width: int, every_node: bool) -> Iterator[Text]:
+    def group(node: NodeView) -> str | None:
+        return "dropped" if node.status in DROPPED and not every_node else None
+
     chosen = view.chosen
-    stack: list[tuple[SeenNode, str, bool]] = []
-
-    def push(parent: NodeId, indent: str) -> Iterator[Text]:
-        """Queue the children worth a line; one line for all that ended without children."""
-        shown: list[SeenNode] = []
-        ended: list[SeenNode] = []
-        for child in children[parent]:
-            dead = child.status in ("pruned", "duplicate", "cancelled") and not children[child.id]
-            (ended if dead and not whole else shown).append(child)
-        if ended:
-            yield _ended_line(ended, indent, last=not shown)
-        for place, child in enumerate(reversed(shown)):
-            stack.append((child, indent, place == 0))
-
-    yield from push(ROOT, "")
-    while stack:
-        node, indent, last = stack.pop()
-        yield _node_line(node, indent + ("└─" if last else "├─"), width, node.id in chosen)
-        only = len(children[node.id]) == 1 and last
-        yield from push(node.id, indent if only else indent + ("  " if last else "│ "))
+    figures = _MctsFigures(view) if is_mcts(view) and view.rollouts else None
+    for line in tree_lines(view, group=group):
+        node = view.nodes[line.node]
+        if group(node) is not None and not view.children.get(node.id):
+            yield _dropped_line(view, line)
+        else:
+            yield _node_line(view, line, width, node.id in chosen, figures)
 
 
-def _node_line(node: SeenNode, lead: str, width: int, chosen: bool) -> Text:
-    glyph, style = GLYPHS.get(node.status, ("?", "red"))
-    line = Text(lead, style="dim", no_wrap=True, overflow="ellipsis")
-    line.append(f"{glyph} ", style="bold green" if chosen else style)
-    line.append(_bar(node.score) if node.score is not None else "       ")
-    what = " ".join(node.text.split()) or f"{node.tokens} tokens"
-    room = max(width - len(line.plain) - 2, 10)
-    cut = what if len(what) <= room else f"{what[: room - 1]}…"
-    return line.append(f" {cut}", style="bold" if chosen else style)
+class _MctsFigures:
+    """Visits, values and priors of a search, computed once for all lines."""
+
+    def __init__(self, view: RunView) -> None:
+        self._view = view
+        self._values = rollout_values(view)
+        self._priors: dict[NodeId, Mapping[NodeId, float]] = {}
+
+    def of_node(self, node: NodeView) -> str:
+        parent = node.parent
+        assert parent is not None, "the root has no line"
+        if parent not in self._priors:
+            self._priors[parent] = child_priors(self._view, parent)
+        return mcts_figures(node, self._values, self._priors[parent])
 
 
-def _ended_line(nodes: list[SeenNode], indent: str, last: bool) -> Text:
+def _node_line(
+    view: RunView, line: TreeLine, width: int, chosen: bool, figures: _MctsFigures | None
+) -> Text:
+    node = view.nodes[line.node]
+    style = STYLES.get(node.status, "dim")
+    text = Text(line.lead, style="dim", no_wrap=True, overflow="ellipsis")
+    text.append(f"{MARKS.get(node.status, '?')} ", style="bold green" if chosen else style)
+    text.append(_bar(node.score) if node.score is not None else "       ")
+    if figures is not None:
+        text.append(f" {figures.of_node(node)}", style="dim")
+    if node.ends_path and node.answer is not None:
+        text.append(f" → {node.answer}", style="bold green" if chosen else "bold")
+    room = max(width - len(text.plain) - 2, 10)
+    return text.append(f" {_words(view, node, room)}", style="bold" if chosen else style)
+
+
+def _words(view: RunView, node: NodeView, room: int) -> str:
+    """The node's text cut to `room`; while it grows, the end of it."""
+    if node.text:
+        words = " ".join(node.text.split())
+        return words if len(words) <= room else f"{words[: room - 1]}…"
+    if node.status == "generating":
+        tokens = f"{view.growing.get(node.id, 0)} tokens"
+        tail = " ".join(view.tails.get(node.id, "").split())
+        left = room - len(tokens) - 3
+        return f"{tokens} …{tail[-left:]}" if tail and left > 8 else tokens
+    return f"{node.tokens} tokens"
+
+
+def _dropped_line(view: RunView, line: TreeLine) -> Text:
+    """`✗ 3 pruned, 1 duplicate (0.12 to 0.31)`, the range of their scores."""
+    nodes = [view.nodes[n] for n in line.members]
     scores = sorted(n.score for n in nodes if n.score is not None)
     counts = Counter(node.status for node in nodes)
-    said = ", ".join(f"{count} {status}" for status, count in counts.items())
+    text = ", ".join(f"{count} {status}" for status, count in counts.items())
     if scores:
-        said += f" ({scores[0]:.2f}" + (f" to {scores[-1]:.2f})" if len(scores) > 1 else ")")
-    return Text(f"{indent}{'└─' if last else '├─'}✗ {said}", style="dim", no_wrap=True)
+        low, high = f"{scores[0]:.2f}", f"{scores[-1]:.2f}"
+        text += f" ({low})" if low == high else f" ({low} to {high})"
+    mark = MARKS[nodes[0].status] if len(counts) == 1 else MARKS["pruned"]
+    return Text(f"{line.lead}{mark} {text}", style="dim", no_wrap=True)
 
 
 def _bar(score: float) -> Text:
     """A score as a coloured number with a small bar."""
     style = "green" if score >= 0.7 else "yellow" if score >= 0.4 else "red"
     eighths = " ▏▎▍▌▋▊▉█"
-    filled = min(max(score, 0.0), 1.0) * 2
+    filled = _part(score) * 2
     cells = "".join(eighths[round(min(max(filled - i, 0.0), 1.0) * 8)] for i in range(2))
     return Text(f"{score:.2f} {cells}", style=style)

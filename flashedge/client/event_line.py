@@ -1,4 +1,4 @@
-"""Events in words, for the event log."""
+"""Events in words, one line each."""
 
 from __future__ import annotations
 
@@ -9,18 +9,47 @@ from typing import Any, assert_never
 from flashedge import events
 from flashedge.events import Event
 
+CATEGORIES = ("steps", "certainty", "memory", "errors")
+"""What the lines can be filtered by. The run's start and end belong to none of them."""
+
+_CATEGORY: Mapping[type, str] = {
+    events.NodesExpanded: "steps",
+    events.StepCompleted: "steps",
+    events.NodeScored: "steps",
+    events.NodesMarked: "steps",
+    events.RolloutsEnded: "steps",
+    events.Probed: "certainty",
+    events.CertaintyUpdated: "certainty",
+    events.EarlyExit: "certainty",
+    events.KvSplitChanged: "memory",
+    events.Offloaded: "memory",
+    events.Restored: "memory",
+    events.EngineRestarted: "errors",
+    events.RunFailed: "errors",
+    events.RunCancelled: "errors",
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LogLine:
-    """One event of a run; kind: the event's name."""
+class EventLine:
+    """One event of a run, in words."""
 
     seq: int
     kind: str
+    """The event's name."""
+
+    category: str
+    """One of `CATEGORIES`, or "run"."""
+
     text: str
 
 
-def said(event: Event) -> str | None:
-    """The event in a line, without its number; None for Progress, which is too frequent to tell."""
+def category_of(event: Event) -> str:
+    return _CATEGORY.get(type(event), "run")
+
+
+def describe(event: Event) -> str | None:
+    """The event in a line, without its number. None for Progress, which is sent too often."""
     match event:
         case events.Progress():
             return None
@@ -34,25 +63,27 @@ def said(event: Event) -> str | None:
         case events.NodeScored():
             return f"node {event.node}: score {event.score:.2f}"
         case events.NodesMarked():
-            nodes = "1 node" if len(event.nodes) == 1 else f"{len(event.nodes)} nodes"
-            return f"{nodes} {event.status}"
+            return f"{_count(len(event.nodes), 'node')} {event.status}"
+        case events.RolloutsEnded():
+            ends = ", ".join(str(node) for node in event.nodes)
+            return f"{_count(len(event.nodes), 'rollout')} ended in node {ends}"
         case events.CertaintyUpdated():
             value = "unknown" if event.certainty is None else f"{event.certainty:.2f}"
-            return f"certainty {value} of {event.answers} answers"
+            return f"certainty {value} from {_count(event.answers, 'answer')}"
         case events.Probed():
             return f"node {event.node} probed: {' '.join(event.text.split())[:60]}"
         case events.EarlyExit():
             return f"stopped early: {event.reason.replace('_', ' ')}"
         case events.EngineRestarted():
-            return f"the {event.engine} engine died and is back after {event.waited_s:.1f} s"
+            return f"the {event.engine} engine died and was restarted in {event.waited_s:.1f} s"
         case events.KvSplitChanged():
             mib = event.generator_bytes / 2**20, event.verifier_bytes / 2**20
-            turns = ", in turn" if event.offload else ""
+            turns = ", one engine at a time" if event.offload else ""
             return f"KV memory: {mib[0]:.0f} MiB generator, {mib[1]:.0f} MiB verifier{turns}"
         case events.Offloaded():
-            return f"the {event.engine}'s KV is away: {event.saved_bytes / 2**20:.0f} MiB saved"
+            return f"{event.engine} KV offloaded: {event.saved_bytes / 2**20:.0f} MiB saved"
         case events.Restored():
-            return f"the {event.engine}'s KV is back: {event.loaded_bytes / 2**20:.0f} MiB"
+            return f"{event.engine} KV restored: {event.loaded_bytes / 2**20:.0f} MiB loaded"
         case events.RunFinished():
             return f"finished: {_answer(event.result)}"
         case events.RunFailed():
@@ -65,3 +96,7 @@ def said(event: Event) -> str | None:
 def _answer(result: Mapping[str, Any]) -> str:
     answer = result.get("answer")
     return "no boxed answer" if answer is None else f"the answer is {answer}"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"1 {noun}" if number == 1 else f"{number} {noun}s"

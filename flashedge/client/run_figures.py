@@ -1,0 +1,202 @@
+"""Figures that follow from a run's view: scores by level, votes, MCTS statistics, work left. Pure.
+
+Nothing here reads a clock: elapsed seconds are arguments.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flashedge.client.node_view import ROOT, NodeView
+from flashedge.client.run_view import RunView
+from flashedge.types import NodeId, Vote
+
+MIN_ROLLOUTS = 3
+"""Rollouts after which the seconds left are estimated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelScores:
+    """Scores of the nodes at one depth."""
+
+    depth: int
+    scored: int
+    best: float
+    mean: float
+
+
+def level_scores(view: RunView) -> tuple[LevelScores, ...]:
+    """Best and mean path score of each level that has scored nodes, by depth."""
+    levels: dict[int, list[float]] = {}
+    for node in view.nodes.values():
+        if node.score is not None and node.status != "duplicate":
+            levels.setdefault(node.depth, []).append(node.score)
+    return tuple(
+        LevelScores(depth=depth, scored=len(s), best=max(s), mean=math.fsum(s) / len(s))
+        for depth, s in sorted(levels.items())
+    )
+
+
+# ---------------------------------------------------------------- votes
+
+
+def collect_votes(view: RunView) -> tuple[Vote, ...]:
+    """The run's votes, largest share first.
+
+    Until the result is known: the answers of the paths that ended, equal where they are spelled
+    the same. The result groups equal answers by mathematics, so its counts may be larger.
+    """
+    if view.result is not None:
+        votes = [
+            Vote(answer=str(v["answer"]), weight=float(v["weight"]), count=int(v["count"]))
+            for v in view.result.get("votes") or ()
+        ]
+    else:
+        counts: Counter[str] = Counter()
+        weights: dict[str, float] = {}
+        for node in view.nodes.values():
+            if node.ends_path and node.answer is not None:
+                counts[node.answer] += 1
+                weights[node.answer] = weights.get(node.answer, 0.0) + (node.score or 0.0)
+        votes = [Vote(answer=a, weight=weights[a], count=c) for a, c in counts.items()]
+    return tuple(sorted(votes, key=lambda v: _size(view, v), reverse=True))
+
+
+def vote_shares(view: RunView) -> tuple[tuple[Vote, float], ...]:
+    """Each vote with its share in [0, 1]: of the weights where those decide, else of the paths."""
+    votes = collect_votes(view)
+    by_weight = _weighs(view) and any(v.weight > 0 for v in votes)
+    sizes = [v.weight if by_weight else float(v.count) for v in votes]
+    total = math.fsum(sizes) or 1.0
+    return tuple((vote, size / total) for vote, size in zip(votes, sizes, strict=True))
+
+
+def _weighs(view: RunView) -> bool:
+    return bool(view.config.get("selection", "weighted") == "weighted")
+
+
+def _size(view: RunView, vote: Vote) -> tuple[float, float]:
+    pair = (vote.weight, float(vote.count))
+    return pair if _weighs(view) else pair[::-1]
+
+
+# ---------------------------------------------------------------- MCTS
+
+
+def is_mcts(view: RunView) -> bool:
+    return view.config.get("strategy") == "mcts"
+
+
+def rollout_values(view: RunView) -> Mapping[NodeId, tuple[int, float]]:
+    """(visits, mean value) of each node that a rollout passed through, the root included.
+
+    A rollout's value is the score of the node in which it ended, as in `search.strategies.mcts`.
+    """
+    visits: Counter[NodeId] = Counter()
+    totals: dict[NodeId, float] = {}
+    for end in view.rollouts:
+        value = view.nodes[end].score if end in view.nodes else None
+        for node in (ROOT, *view.path(end)):
+            visits[node] += 1
+            totals[node] = totals.get(node, 0.0) + (value or 0.0)
+    return {node: (count, totals[node] / count) for node, count in visits.items()}
+
+
+def child_priors(view: RunView, parent: NodeId) -> Mapping[NodeId, float]:
+    """The MCTS prior of each child: softmax of mean log-probabilities, or uniform.
+
+    Duplicates have none. Empty while a child still generates.
+    """
+    children = [view.nodes[c] for c in view.children.get(parent, ())]
+    children = [c for c in children if c.status != "duplicate"]
+    if not children or any(not c.finish for c in children):
+        return {}
+    if (view.config.get("options") or {}).get("prior") == "uniform":
+        return {c.id: 1 / len(children) for c in children}
+    top = max(c.mean_logprob for c in children)
+    sizes = {c.id: math.exp(c.mean_logprob - top) for c in children}
+    total = math.fsum(sizes.values())
+    return {node: size / total for node, size in sizes.items()}
+
+
+def mcts_figures(
+    node: NodeView,
+    values: Mapping[NodeId, tuple[int, float]],
+    priors: Mapping[NodeId, float],
+) -> str:
+    """`N 3 Q 0.83 P 0.25`: visits, mean value (before a visit: the score) and prior."""
+    visits, value = values.get(node.id, (0, node.score))
+    shown = [f"N{visits:<2}"]
+    shown += ["Q  -  " if value is None else f"Q {value:.2f}"]
+    prior = priors.get(node.id)
+    shown += ["P  -  " if prior is None else f"P {prior:.2f}"]
+    return " ".join(shown)
+
+
+# ---------------------------------------------------------------- work done and left
+
+
+def paths_wanted(view: RunView) -> int | None:
+    """Paths (MCTS: rollouts) that the run aims for."""
+    n = view.config.get("n")
+    return n if isinstance(n, int) and view.config.get("strategy") != "probed_cot" else None
+
+
+def describe_progress(view: RunView) -> str:
+    """`level 7 · 3/16 paths`, or `5/12 rollouts`."""
+    n = paths_wanted(view)
+    if is_mcts(view):
+        return f"{len(view.rollouts)}/{n} rollouts"
+    of = f"{view.paths_done}/{n} paths" if n is not None else f"{view.paths_done} paths"
+    return f"level {view.level} · {of}" if view.level > 1 or not _draws_whole(view) else of
+
+
+def _draws_whole(view: RunView) -> bool:
+    return view.config.get("strategy") in ("best_of_n", "self_consistency")
+
+
+def describe_rest(view: RunView, elapsed_s: float | None) -> str | None:
+    """An estimate of the seconds left, where there is a basis for one.
+
+    Rollouts follow each other, so their rate says how long the others take. How many levels a beam
+    still has cannot be known, so nothing is said of it but its deadline.
+    """
+    if elapsed_s is None or view.state != "running":
+        return None
+    n, done = paths_wanted(view), len(view.rollouts)
+    if is_mcts(view) and n and done >= MIN_ROLLOUTS:
+        return f"about {duration_text(elapsed_s / done * max(n - done, 0))} left"
+    deadline = view.config.get("deadline_s")
+    if isinstance(deadline, int | float):
+        return f"at most {duration_text(max(deadline - elapsed_s, 0))} left"
+    return None
+
+
+def duration_text(seconds: float) -> str:
+    """`8.3 s`, `42 s` or `3:07`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}:{rest:02}"
+
+
+def find_thresholds(config: Mapping[str, Any]) -> Mapping[str, float]:
+    """Certainty at which the run stops early, by the measure's name. Empty: it never does.
+
+    The thresholds may stand anywhere in the configuration, as a table from measure to value or as
+    pairs (`least`).
+    """
+    for key, value in config.items():
+        if key == "thresholds":
+            pairs = value.get("least", value) if isinstance(value, Mapping) else value
+            table = dict(pairs) if isinstance(pairs, Mapping | list | tuple) else {}
+            return {str(k): float(v) for k, v in table.items() if isinstance(v, int | float)}
+        if isinstance(value, Mapping) and (found := find_thresholds(value)):
+            return found
+    return {}

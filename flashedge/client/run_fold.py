@@ -1,0 +1,263 @@
+"""The fold that turns a run's numbered events into a `RunView`. Pure.
+
+A live run and a stored one go through the same `fold`. Folding in one piece or in any chunks gives
+the same view: superseded Progress within a chunk is dropped before it costs anything. Tokens of
+nodes that still generate are kept apart (`growing`), so that a stored run, which has no Progress,
+ends in the very view of the live one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Any, assert_never
+
+from flashedge import events
+from flashedge.client.event_line import EventLine, category_of, describe
+from flashedge.client.node_view import CUT, KEPT, ROOT, NodeView
+from flashedge.client.run_view import LOG_LINES, CertaintyPoint, ExitPoint, RunView
+from flashedge.events import Event, Progress
+from flashedge.types import NodeId
+
+Numbered = tuple[int, Event]
+
+
+def fold(view: RunView, items: Iterable[Numbered]) -> RunView:
+    """The view after `items`. Events that were folded before, and of unknown nodes, change nothing.
+
+    Progress carries the number of the event before it: it counts unless a later one was folded.
+    """
+    draft = _ViewDraft(view)
+    for seq, event in coalesce(view.seq, items):
+        draft.apply(seq, event)
+    return draft.freeze()
+
+
+def enqueue(view: RunView, run: str, position: int | None) -> RunView:
+    """The daemon accepted the run; `position` runs wait before it (None: it runs)."""
+    return replace(view, id=run, position=position)
+
+
+def interrupt(view: RunView) -> RunView:
+    """The daemon ended under the run: no more events follow. Nodes that were growing are cut."""
+    if view.over:
+        return view
+    draft = _ViewDraft(view)
+    draft.end("interrupted", note="the daemon stopped during the run")
+    return draft.freeze()
+
+
+def coalesce(seen: int, items: Iterable[Numbered]) -> list[Numbered]:
+    """`items` after number `seen`, without token counts that a later Progress repeats."""
+    fresh: list[Numbered] = []
+    for seq, event in items:
+        stale = seq < seen if isinstance(event, Progress) else seq <= seen
+        if stale:
+            continue
+        fresh.append((seq, event))
+        if not isinstance(event, Progress):
+            seen = seq
+    if sum(isinstance(event, Progress) for _, event in fresh) < 2:
+        return fresh
+    counted: set[NodeId] = set()
+    quoted: set[NodeId] = set()
+    kept: list[Numbered] = []
+    for seq, event in reversed(fresh):
+        if not isinstance(event, Progress):
+            kept.append((seq, event))
+            continue
+        tokens = tuple((n, t) for n, t in event.tokens if n not in counted)
+        tails = tuple((n, t) for n, t in event.tails if n not in quoted)
+        counted.update(n for n, _ in tokens)
+        quoted.update(n for n, _ in tails)
+        if tokens or tails:
+            kept.append((seq, Progress(tokens=tokens, tails=tails)))
+    return kept[::-1]
+
+
+class _ViewDraft:
+    """What one `fold` changes. Tables are copied when they are first written."""
+
+    def __init__(self, view: RunView) -> None:
+        self._view = view
+        self._tables: dict[str, dict[Any, Any]] = {}
+        self._log: list[EventLine] = []
+        self._certainty: list[CertaintyPoint] = []
+        self._fields: dict[str, Any] = {"seq": view.seq}
+        self._tokens, self._kept_tokens = view.tokens, view.kept_tokens
+
+    def freeze(self) -> RunView:
+        view, fields = self._view, self._fields
+        fields |= {name: MappingProxyType(table) for name, table in self._tables.items()}
+        if self._log:
+            fields["log"] = _trim((*view.log, *self._log))
+        if self._certainty:
+            fields["certainty"] = (*view.certainty, *self._certainty)
+        return replace(view, **fields, tokens=self._tokens, kept_tokens=self._kept_tokens)
+
+    def _read(self, table: str) -> Mapping[Any, Any]:
+        written = self._tables.get(table)
+        return getattr(self._view, table) if written is None else written
+
+    def _write(self, table: str) -> dict[Any, Any]:
+        if table not in self._tables:
+            self._tables[table] = dict(getattr(self._view, table))
+        return self._tables[table]
+
+    def apply(self, seq: int, event: Event) -> None:
+        if (text := describe(event)) is not None:
+            self._note(seq, event, text)
+        match event:
+            case events.RunStarted():
+                self._fields |= {"state": "running", "position": None}
+                self._fields |= {"config": event.config, "queue_s": event.queue_s}
+            case events.NodesExpanded():
+                self._expand(event)
+            case events.Progress():
+                self._grow(event)
+            case events.StepCompleted():
+                self._complete(event)
+            case events.NodeScored():
+                self._change(event.node, scores=event.scores, score=event.score)
+            case events.NodesMarked():
+                for node in event.nodes:
+                    self._change(node, status=event.status)
+            case events.RolloutsEnded():
+                before = self._fields.get("rollouts", self._view.rollouts)
+                self._fields["rollouts"] = (*before, *event.nodes)
+            case events.CertaintyUpdated():
+                point = CertaintyPoint(
+                    tokens=event.tokens or self._tokens,
+                    certainty=event.certainty,
+                    answers=event.answers,
+                    measures=event.measures,
+                )
+                self._certainty.append(point)
+            case events.EarlyExit():
+                tokens = event.tokens or self._tokens
+                self._fields["exit"] = ExitPoint(tokens=tokens, reason=event.reason)
+                self._fields["note"] = text
+            case events.EngineRestarted():
+                self._fields["note"] = text
+            case events.Probed() | events.KvSplitChanged() | events.Offloaded() | events.Restored():
+                pass  # in the log only: they don't change the tree
+            case events.RunFinished():
+                self.end("finished", result=event.result)
+            case events.RunFailed():
+                self.end("failed", note=event.error)
+            case events.RunCancelled():
+                self.end("cancelled", note=event.reason)
+            case _:
+                assert_never(event)
+
+    def end(self, state: str, **fields: Any) -> None:
+        """The run is over. Nodes that still generate are cut."""
+        self._fields |= {"state": state, **fields}
+        for node in [n.id for n in self._read("nodes").values() if n.status == "generating"]:
+            self._change(node, status=CUT)
+        self._write("growing").clear()
+        self._write("tails").clear()
+
+    def _note(self, seq: int, event: Event, text: str) -> None:
+        category = category_of(event)
+        counts = self._write("event_counts")
+        counts[category] = counts.get(category, 0) + 1
+        self._fields["seq"] = seq
+        kind = type(event).__name__
+        self._log.append(EventLine(seq=seq, kind=kind, category=category, text=text))
+
+    def _expand(self, event: events.NodesExpanded) -> None:
+        nodes, children = self._write("nodes"), self._write("children")
+        new = [(node, index) for node, index, _ in event.children if node not in nodes]
+        added = tuple(node for node, _ in new)
+        children[event.parent] = (*children.get(event.parent, ()), *added)
+        self._fields["level"] = event.depth
+        for node, index in new:
+            nodes[node] = NodeView(id=node, parent=event.parent, index=index, depth=event.depth)
+            self._fields["latest"] = node
+
+    def _grow(self, event: Progress) -> None:
+        nodes = self._read("nodes")
+        for table, pairs in (("growing", event.tokens), ("tails", event.tails)):
+            written = self._write(table)
+            for node, value in pairs:
+                if node in nodes and nodes[node].status == "generating":
+                    written[node] = value
+
+    def _complete(self, event: events.StepCompleted) -> None:
+        nodes = self._read("nodes")
+        if event.node in nodes:
+            self._tokens += len(event.token_ids) - nodes[event.node].tokens
+        self._change(
+            event.node,
+            tokens=len(event.token_ids),
+            text=event.text,
+            finish=event.finish,
+            answer=event.answer,
+            mean_logprob=sum(event.logprobs) / max(1, len(event.logprobs)),
+            status="generated",
+        )
+
+    def _change(self, node: NodeId, **fields: Any) -> None:
+        before = self._read("nodes").get(node)
+        if before is None:
+            return
+        after = replace(before, **fields)
+        self._write("nodes")[node] = after
+        self._kept_tokens += _kept(after) - _kept(before)
+        if after.status != "generating":
+            self._write("growing").pop(node, None)
+            self._write("tails").pop(node, None)
+        if node != ROOT and "status" not in fields:
+            self._fields["latest"] = node
+
+
+def _kept(node: NodeView) -> int:
+    return node.tokens if node.status in KEPT else 0
+
+
+def _trim(log: tuple[EventLine, ...]) -> tuple[EventLine, ...]:
+    """The newest lines. Rare ones are not pushed out by the many lines about steps."""
+    if len(log) <= LOG_LINES:
+        return log
+    steps = [line.seq for line in log if line.category == "steps"][-LOG_LINES:]
+    others = [line.seq for line in log if line.category != "steps"][-LOG_LINES:]
+    kept = {*steps, *others}
+    return tuple(line for line in log if line.seq in kept)
+
+
+def build_view(result: Mapping[str, Any]) -> RunView:
+    """The view of a finished run from its object alone."""
+    nodes: dict[NodeId, NodeView] = {}
+    children: dict[NodeId, tuple[NodeId, ...]] = {}
+    for data in result["tree"]["nodes"]:
+        node, parent = NodeId(data["id"]), data["parent"]
+        depth = nodes[parent].depth + 1 if parent in nodes else 0
+        nodes[node] = NodeView(
+            id=node,
+            parent=parent,
+            depth=depth,
+            status=data["status"],
+            tokens=data["tokens"],
+            text=data["text"],
+            score=data["score"],
+        )
+        if parent is not None:
+            children[parent] = (*children.get(parent, ()), node)
+    certainty = result.get("certainty")
+    tokens = sum(n.tokens for n in nodes.values())
+    answers = sum(int(v["count"]) for v in result.get("votes") or ())
+    point = CertaintyPoint(tokens=tokens, certainty=certainty, answers=answers, measures={})
+    return RunView(
+        id=str(result.get("id") or ""),
+        state="finished",
+        nodes=MappingProxyType(nodes),
+        children=MappingProxyType(children),
+        tokens=tokens,
+        kept_tokens=sum(_kept(n) for n in nodes.values()),
+        level=max(n.depth for n in nodes.values()),
+        certainty=() if certainty is None else (point,),
+        config={k: result[k] for k in ("strategy", "n") if k in result},
+        result=result,
+    )

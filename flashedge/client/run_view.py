@@ -1,0 +1,140 @@
+"""A run as a watcher sees it. `run_fold.fold` builds it from the run's numbered events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+from flashedge.client.event_line import EventLine
+from flashedge.client.node_view import ALIVE, KEPT, ROOT, NodeView
+from flashedge.types import NodeId
+
+LOG_LINES = 400
+OVER = frozenset({"finished", "failed", "cancelled", "interrupted"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CertaintyPoint:
+    """How certain the run was after `tokens` committed tokens of the whole tree."""
+
+    tokens: int
+    certainty: float | None
+    answers: int
+    measures: Mapping[str, float]
+    """All measures that were taken with it, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitPoint:
+    """When the run stopped before its own end, and why."""
+
+    tokens: int
+    reason: str
+
+
+def _only_root() -> Mapping[NodeId, NodeView]:
+    return MappingProxyType({ROOT: NodeView(id=ROOT, parent=None, status="active")})
+
+
+def _empty() -> Mapping[Any, Any]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunView:
+    """Everything that the events of a run say about it."""
+
+    id: str = ""
+    state: str = "waiting"
+    """waiting, running, finished, failed, cancelled or interrupted."""
+
+    position: int | None = None
+    """Runs that wait before it, while it waits."""
+
+    seq: int = 0
+    """Number of the last event folded."""
+
+    nodes: Mapping[NodeId, NodeView] = field(default_factory=_only_root)
+    children: Mapping[NodeId, tuple[NodeId, ...]] = field(default_factory=_empty)
+    growing: Mapping[NodeId, int] = field(default_factory=_empty)
+    """Tokens so far of nodes that generate."""
+
+    tails: Mapping[NodeId, str] = field(default_factory=_empty)
+    """The end of the text so far of nodes that generate, where the daemon sends it."""
+
+    tokens: int = 0
+    """Committed tokens: those of generated segments."""
+
+    kept_tokens: int = 0
+    """Committed tokens of nodes that are active or complete."""
+
+    level: int = 0
+    """Depth of the newest expansion."""
+
+    certainty: tuple[CertaintyPoint, ...] = ()
+    rollouts: tuple[NodeId, ...] = ()
+    """MCTS: the nodes in which rollouts ended, in order."""
+
+    exit: ExitPoint | None = None
+    config: Mapping[str, Any] = field(default_factory=_empty)
+    queue_s: float = 0.0
+    result: Mapping[str, Any] | None = None
+    note: str | None = None
+    """The latest thing worth telling a user: an error, a restart, an early exit."""
+
+    latest: NodeId | None = None
+    """The node that an event touched last."""
+
+    log: tuple[EventLine, ...] = ()
+    """The newest `LOG_LINES` lines about steps and the newest `LOG_LINES` about anything else."""
+
+    event_counts: Mapping[str, int] = field(default_factory=_empty)
+    """Events by category."""
+
+    @property
+    def over(self) -> bool:
+        return self.state in OVER
+
+    @property
+    def all_tokens(self) -> int:
+        """Committed tokens and those of nodes that still generate."""
+        return self.tokens + sum(self.growing.values())
+
+    @property
+    def paths_done(self) -> int:
+        """Paths that ended, those of the level under way included."""
+        return sum(n.ends_path for n in self.nodes.values())
+
+    @property
+    def alive(self) -> int:
+        """Nodes that are part of a path which may still grow."""
+        return sum(n.status in ALIVE for n in self.nodes.values() if n.id != ROOT)
+
+    @property
+    def depth(self) -> int:
+        return max(n.depth for n in self.nodes.values())
+
+    @property
+    def best(self) -> NodeId | None:
+        """The chosen path's end; while the run goes on, the kept leaf with the best score."""
+        choice = (self.result or {}).get("choice")
+        if isinstance(choice, int) and choice in self.nodes:
+            return NodeId(choice)
+        leaves = (n for n in self.nodes.values() if n.status in KEPT and n.score is not None)
+        best = max(leaves, key=lambda n: (n.depth, n.score or 0.0, -n.id), default=None)
+        return None if best is None else best.id
+
+    @property
+    def chosen(self) -> frozenset[NodeId]:
+        """The nodes of the path that the run chose; empty until it has a result."""
+        return frozenset() if self.result is None else frozenset(self.path(self.best))
+
+    def path(self, node: NodeId | None) -> tuple[NodeId, ...]:
+        """Ids from below the root down to `node`."""
+        ids: list[NodeId] = []
+        while node is not None and node != ROOT and node in self.nodes:
+            ids.append(node)
+            node = self.nodes[node].parent
+        return tuple(reversed(ids))

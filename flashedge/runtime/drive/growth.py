@@ -1,0 +1,52 @@
+"""What the nodes that generate have written so far, for Progress events."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+
+from flashedge.events import Progress
+from flashedge.types import NodeId, TokenIds
+
+TAIL_TOKENS = 32
+TAILS_EVERY = 10
+MAX_TAILS = 64
+
+
+class Growth:
+    """Counts tokens by node, and remembers the last `TAIL_TOKENS` of each."""
+
+    def __init__(self, decode: Callable[[TokenIds], str]) -> None:
+        self._decode = decode
+        self._tokens: dict[NodeId, int] = {}
+        self._tails: dict[NodeId, TokenIds] = {}
+        self._reports = 0
+
+    def start(self, node: NodeId) -> None:
+        """The node generates from its first token, perhaps again after a restart."""
+        self._tokens[node] = 0
+        self._tails[node] = ()
+
+    def add(self, node: NodeId, token_ids: TokenIds) -> None:
+        self._tokens[node] += len(token_ids)
+        self._tails[node] = (*self._tails[node], *token_ids)[-TAIL_TOKENS:]
+
+    def end(self, node: NodeId) -> None:
+        self._tokens.pop(node, None)
+        self._tails.pop(node, None)
+
+    def clear(self) -> None:
+        self._tokens.clear()
+        self._tails.clear()
+
+    def report(self) -> Progress | None:
+        """All counts; in every `TAILS_EVERY`-th report also the text of up to `MAX_TAILS` nodes.
+        None while nothing generates."""
+        if not self._tokens:
+            return None
+        tails: tuple[tuple[NodeId, str], ...] = ()
+        if self._reports % TAILS_EVERY == 0:
+            newest = islice(self._tails.items(), MAX_TAILS)
+            tails = tuple((node, self._decode(ids).strip("�")) for node, ids in newest if ids)
+        self._reports += 1
+        return Progress(tokens=tuple(self._tokens.items()), tails=tails)

@@ -1,0 +1,17 @@
+"""The strategies that the submit dialog offers. A test keeps them equal to the search catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+STRATEGIES: Mapping[str, str] = {
+    "beam": "step by step, the verifier keeps the best paths",
+    "best_of_n": "n whole answers, weighed by the verifier",
+    "self_consistency": "n whole answers, the most frequent one wins",
+    "dvts": "n / branching subtrees, the best path of each goes on",
+    "dynamic_branching": "a beam that branches more below high scores",
+    "varying_granularity": "a beam of short steps first, long ones later",
+    "rebase": "rewards decide how many children each path gets",
+    "mcts": "n rollouts of Monte Carlo tree search",
+    "probed_cot": "one chain, asked for its answer as it grows",
+}
