@@ -1,1 +1,1 @@
-"""How sure a run is: pure measures over its answers and scores."""
+"""How certain a run is, and when it may stop: pure functions of its answers and scores."""

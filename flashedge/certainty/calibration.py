@@ -1,8 +1,13 @@
-"""Which rule saves most tokens and loses no more accuracy than allowed: chosen by replay.
+"""Calibration: replay recorded runs to find the rule that saves the most tokens safely.
 
-Accuracy is compared run by run (paired): a rule only answers differently where it stops a run
-before its answer changed, so the noise is that of those few runs, not of the problems' difficulty.
-What is reported beside the choice was measured on problems that it was not made on.
+Runs are compared in pairs, stopped against whole. A rule can only change an answer where it stops a
+run before the answer changed, so the noise is that of those few runs and not of the problems'
+difficulty. A rule qualifies if
+
+- the one-sided 95 % upper bound of its loss of accuracy is within the allowed loss,
+- it spends less than the even policy with the smallest cap that meets the same bound, and
+- the bound also holds when each fold of the problems is replayed under the rule that the others
+  choose, since the best of many rules looks better on its own problems than it is.
 """
 
 from __future__ import annotations
@@ -11,41 +16,44 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from flashedge.certainty.candidates import Grid, ended_at
-from flashedge.certainty.replay import Spent, Trace, replayed
+from flashedge.certainty.candidates import Grid, SmallerCap, propose_smaller_caps
+from flashedge.certainty.loss_bound import bound_loss
+from flashedge.certainty.replay import Ending, RunTrace, replay
 from flashedge.certainty.rules import Rule
 
 FOLDS = 5
-CAUTION = 1.0  # standard errors that a loss is taken to be larger than it was seen
 _Z95 = 1.96
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figures:
-    """Of some runs under a rule. accuracy in [0, 1]; tokens: mean of a run, probes included;
-    gained, lost: runs that are right (wrong) here and wrong (right) at full compute."""
+class Comparison:
+    """Runs under a rule against the same runs at full compute, one run of each problem."""
 
     runs: int
     accuracy: float
+    """In [0, 1]."""
     tokens: float
+    """Mean tokens of a run, probes included."""
     full_accuracy: float
     full_tokens: float
     gained: int
+    """Runs that are right under the rule and wrong at full compute."""
     lost: int
+    """Runs that are wrong under the rule and right at full compute."""
 
     @property
     def saved(self) -> float:
-        """Share of the tokens of full compute, negative where the rule costs more."""
+        """Share of the tokens of full compute. Negative where the rule costs more."""
         return 1 - self.tokens / self.full_tokens if self.full_tokens else 0.0
 
     @property
     def difference(self) -> float:
-        """Accuracy against full compute."""
+        """Accuracy minus that of full compute."""
         return (self.gained - self.lost) / self.runs
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % of the difference; wide where few runs tell, even if none of them differs.
+        """95 % interval of the difference. It is wide for few runs even if none differs.
 
         Ref: Agresti and Min 2005 (paired proportions, half a run added to each cell).
         """
@@ -54,127 +62,162 @@ class Figures:
         half = _Z95 * math.sqrt((self.gained + self.lost + 1) / runs - middle**2) / math.sqrt(runs)
         return max(-1.0, middle - half), min(1.0, middle + half)
 
-    def within(self, floor: float, caution: float = CAUTION) -> bool:
-        """Whether so little is lost, the loss taken `caution` standard errors worse than seen:
-        without a floor a rule must not have lost, or have gained more than it lost."""
-        noise = caution * math.sqrt(self.gained + self.lost)
-        return self.gained - self.lost - noise >= -floor * self.runs - 1e-9
+    @property
+    def loss_bound(self) -> float:
+        """One-sided 95 % upper bound of the loss of accuracy (see `loss_bound.bound_loss`)."""
+        return bound_loss(self.lost, self.gained, self.runs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Point:
-    """A place on the tokens-to-accuracy plane: mean tokens of a run, accuracy."""
+    """A point on the plane of tokens and accuracy."""
 
     tokens: float
+    """Mean tokens of a run."""
     accuracy: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """rule: None where full compute is best; figures: on the runs that it was chosen on;
-    validated: each run under the rule that the other folds' runs chose, None for a single problem;
-    frontier: the rules that no other one beats; even: full compute with a smaller cap."""
+    """What a calibration found."""
 
     rule: Rule | None
-    figures: Figures
-    validated: Figures | None
+    """None if no rule qualifies."""
+    comparison: Comparison
+    """The rule, or else full compute, on the runs that it was chosen on."""
+    validated: Comparison | None
+    """Each run under the rule that the other folds chose. None for a single problem."""
+    smaller_cap: tuple[SmallerCap, Comparison] | None
+    """The baseline: the smallest cap of the even policy that meets the bound, if any does."""
     frontier: tuple[Point, ...]
+    """The rules that no other rule beats."""
     even: tuple[Point, ...]
+    """The even policy at every smaller cap."""
 
 
 class Calibrator:
-    """traces: at least one, full compute; measures: names, the first one always has a threshold.
+    """Chooses a rule of one policy.
 
-    Each rule is replayed once, however many folds ask for it.
+    traces: at least one run at full compute, each of another problem. measures: their names; the
+    first one has a threshold in every rule. Raises ValueError when a problem occurs twice.
     """
 
-    def __init__(self, traces: Sequence[Trace], policy: str, measures: Sequence[str]) -> None:
+    def __init__(self, traces: Sequence[RunTrace], policy: str, measures: Sequence[str]) -> None:
+        if len({trace.problem for trace in traces}) < len(traces):
+            raise ValueError("a problem occurs twice")
         self._traces = tuple(traces)
         self._policy = policy
-        self._grid = Grid.over(traces, measures)
-        self._known: dict[Rule, tuple[Spent, ...]] = {}
+        self._grid = Grid.build(traces, measures)
+        self._caps = propose_smaller_caps(traces)
+        self._replays: dict[Rule, tuple[Ending, ...]] = {}
 
-    def choose(self, floor: float) -> Choice:
-        """The rule that saves most among those that lose at most `floor` (in [0, 1])."""
-        every = range(len(self._traces))
-        rules = tuple(self._grid.rules(self._policy, self._traces))
-        rule = self._best(rules, every, floor)
-        seen = [self.figures(r) for r in rules]
+    def choose(self, max_loss: float) -> Choice:
+        """Choose the rule that saves the most among those that qualify.
+
+        max_loss: how much accuracy may be lost at most, in (0, 1).
+        """
+        everything = range(len(self._traces))
+        rules = tuple(self._grid.propose_rules(self._policy, self._traces))
+        rule = self.find_best(max_loss)
+        validated = self._cross_validate(max_loss)
+        if validated is not None and validated.loss_bound > max_loss:
+            rule = None
+        compared = [self.compare(r) for r in rules]
+        caps = [self._compare_cap(cap, everything) for cap in self._caps]
         return Choice(
             rule=rule,
-            figures=self.figures(rule),
-            validated=self._validated(floor),
-            frontier=pareto(Point(tokens=f.tokens, accuracy=f.accuracy) for f in seen),
-            even=tuple(self._even(progress) for progress in self._grid.detects),
+            comparison=self.compare(rule),
+            validated=validated,
+            smaller_cap=self._find_cap(everything, max_loss),
+            frontier=keep_pareto_front(
+                Point(tokens=c.tokens, accuracy=c.accuracy) for c in compared
+            ),
+            even=tuple(Point(tokens=c.tokens, accuracy=c.accuracy) for c in caps),
         )
 
-    def figures(self, rule: Rule | None, runs: Sequence[int] | None = None) -> Figures:
-        """Of all runs or of those at some places; None: full compute, which makes no probes."""
+    def find_best(self, max_loss: float, runs: Sequence[int] | None = None) -> Rule | None:
+        """Return the cheapest rule that meets the bound and beats every smaller cap that does.
+
+        runs: indices of the runs to look at; None stands for all. In a tie the rule that is harder
+        to meet wins, then the one that is detected later.
+        """
         at = range(len(self._traces)) if runs is None else runs
-        return figures([(self._spent(rule)[i], self._traces[i].whole) for i in at])
+        rules = self._grid.propose_rules(self._policy, [self._traces[i] for i in at])
+        baseline = self._find_cap(at, max_loss)
+        least = self.compare(None, at).tokens if baseline is None else baseline[1].tokens
+        fit: list[tuple[float, float, int, Rule]] = []
+        for rule in rules:
+            found = self.compare(rule, at)
+            if found.tokens < least and found.loss_bound <= max_loss:
+                strictness = math.fsum(value for _, value in rule.thresholds)
+                fit.append((found.tokens, -strictness, -rule.detect, rule))
+        return min(fit, key=lambda entry: entry[:3])[-1] if fit else None
+
+    def compare(self, rule: Rule | None, runs: Sequence[int] | None = None) -> Comparison:
+        """Compare a rule with full compute on some runs or all. None is full compute itself."""
+        at = range(len(self._traces)) if runs is None else runs
+        return compare_endings([(self._replay(rule)[i], self._traces[i].whole) for i in at])
 
     # ------------------------------------------------------------ inner
 
-    def _best(self, rules: Sequence[Rule], runs: Sequence[int], floor: float) -> Rule | None:
-        """Ties go to the rule that is harder to meet, then to the later detection."""
-        most = self.figures(None, runs).tokens
-        fit: list[tuple[float, float, int, Rule]] = []
-        for rule in rules:
-            found = self.figures(rule, runs)
-            if found.tokens < most and found.within(floor):
-                strict = math.fsum(value for _, value in rule.thresholds)
-                fit.append((found.tokens, -strict, -rule.detect, rule))
-        return min(fit, key=lambda at: at[:3])[-1] if fit else None
+    def _cross_validate(self, max_loss: float) -> Comparison | None:
+        """Replay each fold under the rule that the other folds choose.
 
-    def _validated(self, floor: float) -> Figures | None:
-        """Runs of one problem are in one fold."""
-        problems = list(dict.fromkeys(trace.problem for trace in self._traces))
-        fold_of = {problem: i % FOLDS for i, problem in enumerate(problems)}
-        pairs: list[tuple[Spent, Spent]] = []
-        for fold in range(min(FOLDS, len(problems)) if len(problems) > 1 else 0):
-            folds = [fold_of[trace.problem] for trace in self._traces]
-            inside = [i for i, at in enumerate(folds) if at != fold]
-            rules = tuple(self._grid.rules(self._policy, [self._traces[i] for i in inside]))
-            rule = self._best(rules, inside, floor)
-            left_out = (i for i, at in enumerate(folds) if at == fold)
-            pairs += [(self._spent(rule)[i], self._traces[i].whole) for i in left_out]
-        return figures(pairs) if pairs else None
+        A choice made on a part of the problems is allowed the same number of lost problems as one
+        made on all of them, or no rule could ever qualify on it.
+        """
+        count = len(self._traces)
+        pairs: list[tuple[Ending, Ending]] = []
+        for fold in range(min(FOLDS, count) if count > 1 else 0):
+            inside = [i for i in range(count) if i % FOLDS != fold]
+            rule = self.find_best(min(1.0, max_loss * count / len(inside)), inside)
+            outside = range(fold, count, FOLDS)
+            pairs += [(self._replay(rule)[i], self._traces[i].whole) for i in outside]
+        return compare_endings(pairs) if pairs else None
 
-    def _spent(self, rule: Rule | None) -> tuple[Spent, ...]:
+    def _find_cap(
+        self, runs: Sequence[int], max_loss: float
+    ) -> tuple[SmallerCap, Comparison] | None:
+        """Return the smallest cap that meets the bound."""
+        for cap in self._caps:
+            found = self._compare_cap(cap, runs)
+            if found.loss_bound <= max_loss:
+                return cap, found
+        return None
+
+    def _compare_cap(self, cap: SmallerCap, runs: Sequence[int]) -> Comparison:
+        traces = (self._traces[i] for i in runs)
+        return compare_endings([(cap.end(trace), trace.whole) for trace in traces])
+
+    def _replay(self, rule: Rule | None) -> tuple[Ending, ...]:
+        """Return the ending of each run, replayed once for all folds."""
         if rule is None:
             wholes = (trace.whole for trace in self._traces)
-            return tuple(Spent(right=w.right, tokens=w.tokens) for w in wholes)
-        if rule not in self._known:
-            policy = rule.made()
-            self._known[rule] = tuple(replayed(trace, policy) for trace in self._traces)
-        return self._known[rule]
-
-    def _even(self, progress: int) -> Point:
-        ends = [ended_at(trace, progress) or trace.whole for trace in self._traces]
-        return Point(
-            tokens=math.fsum(e.tokens for e in ends) / len(ends),
-            accuracy=sum(e.right for e in ends) / len(ends),
-        )
+            return tuple(Ending(right=w.right, tokens=w.tokens) for w in wholes)
+        if rule not in self._replays:
+            policy = rule.build_policy()
+            self._replays[rule] = tuple(replay(trace, policy) for trace in self._traces)
+        return self._replays[rule]
 
 
-def figures(pairs: Sequence[tuple[Spent, Spent]]) -> Figures:
-    """pairs: (num_runs,) of what was spent and the same run at full compute, at least one."""
+def compare_endings(pairs: Sequence[tuple[Ending, Ending]]) -> Comparison:
+    """pairs: (num_runs,) of a run under a rule and the same run at full compute; at least one."""
     runs = len(pairs)
-    return Figures(
+    return Comparison(
         runs=runs,
-        accuracy=sum(spent.right for spent, _ in pairs) / runs,
-        tokens=sum(spent.tokens + spent.overhead for spent, _ in pairs) / runs,
+        accuracy=sum(ending.right for ending, _ in pairs) / runs,
+        tokens=sum(ending.tokens + ending.overhead for ending, _ in pairs) / runs,
         full_accuracy=sum(whole.right for _, whole in pairs) / runs,
         full_tokens=sum(whole.tokens for _, whole in pairs) / runs,
-        gained=sum(spent.right and not whole.right for spent, whole in pairs),
-        lost=sum(whole.right and not spent.right for spent, whole in pairs),
+        gained=sum(ending.right and not whole.right for ending, whole in pairs),
+        lost=sum(whole.right and not ending.right for ending, whole in pairs),
     )
 
 
-def pareto(points: Iterable[Point]) -> tuple[Point, ...]:
-    """Those that no other one beats in both, by rising tokens and accuracy."""
-    found: list[Point] = []
+def keep_pareto_front(points: Iterable[Point]) -> tuple[Point, ...]:
+    """Keep the points that no other point beats in both, by rising tokens and accuracy."""
+    kept: list[Point] = []
     for point in sorted(points, key=lambda p: (p.tokens, -p.accuracy)):
-        if not found or point.accuracy > found[-1].accuracy:
-            found.append(point)
-    return tuple(found)
+        if not kept or point.accuracy > kept[-1].accuracy:
+            kept.append(point)
+    return tuple(kept)

@@ -1,4 +1,4 @@
-"""The rules that a calibration tries: a policy on a grid of what its runs have shown."""
+"""The candidates of a calibration: rules on a grid of observed values, and smaller caps."""
 
 from __future__ import annotations
 
@@ -8,90 +8,106 @@ from dataclasses import dataclass
 from itertools import product
 from typing import TypeVar
 
-from flashedge.certainty.replay import Spent, Trace
+from flashedge.certainty.replay import Ending, RunTrace, end_at
 from flashedge.certainty.rules import Rule
 from flashedge.certainty.skyline import Skyline
 
 MAX_DETECTS = 12
 MAX_FIRST = 16  # thresholds of the first measure
-MAX_OTHER = 6  # of each further one
+MAX_OTHER = 6  # thresholds of each further measure
 MAX_LENGTHS = 16
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
-    """What is tried; it is made of checkpoints alone and knows no answer.
-
-    detects: progress_values; measures: (name, thresholds) of each, the first one always in force.
-    """
+    """Detection steps and thresholds to try. It depends on checkpoints only, not on answers."""
 
     detects: tuple[int, ...]
+    """Progress values at which some run could have been stopped."""
     measures: tuple[tuple[str, tuple[float, ...]], ...]
+    """(name, thresholds) of each measure. The first one is part of every rule."""
 
     @classmethod
-    def over(cls, traces: Sequence[Trace], measures: Sequence[str]) -> Grid:
-        """Knobs at which some run could have been stopped, and values that its checkpoints had;
-        where there are many, evenly spread ones, the least and the greatest among them."""
-        checkpoints = [r for trace in traces for r in trace.checkpoints[:-1]]
+    def build(cls, traces: Sequence[RunTrace], measures: Sequence[str]) -> Grid:
+        """Collect the values that occur in the checkpoints.
+
+        Where there are many, keep evenly spread ones with the smallest and the largest.
+        """
+        checkpoints = [c for trace in traces for c in trace.checkpoints[:-1]]
         found = []
         for i, name in enumerate(measures):
-            seen = {_floor(r.measures[name]) for r in checkpoints if name in r.measures}
+            seen = {_round_down(c.measures[name]) for c in checkpoints if name in c.measures}
             if i == 0:
-                found.append((name, _spread(sorted({*seen, 1.0}), MAX_FIRST)))
+                found.append((name, _thin_out(sorted({*seen, 1.0}), MAX_FIRST)))
             elif seen:
-                found.append((name, _spread(sorted(seen), MAX_OTHER)))
-        progress_values = _spread(sorted({r.progress for r in checkpoints}), MAX_DETECTS)
-        return cls(detects=progress_values, measures=tuple(found))
+                found.append((name, _thin_out(sorted(seen), MAX_OTHER)))
+        detects = _thin_out(sorted({c.progress for c in checkpoints}), MAX_DETECTS)
+        return cls(detects=detects, measures=tuple(found))
 
-    def rules(self, policy: str, traces: Sequence[Trace]) -> Iterator[Rule]:
-        """All rules of a policy; the curves are fitted to `traces`, which know their answers."""
+    def propose_rules(self, policy: str, traces: Sequence[RunTrace]) -> Iterator[Rule]:
+        """Yield all rules of a policy. Curves are fitted to `traces` and their answers."""
         first, least = self.measures[0]
         named = ((first, 0.0),)
         for detect in self.detects:
             if policy == "length":
-                spent = {at.tokens for t in traces if (at := ended_at(t, detect)) is not None}
-                for most in _spread(sorted(spent), MAX_LENGTHS):
+                spent = {at.tokens for t in traces if (at := end_at(t, detect)) is not None}
+                for most in _thin_out(sorted(spent), MAX_LENGTHS):
                     yield Rule(policy=policy, detect=detect, thresholds=named, max_tokens=most)
             elif policy.endswith("_curve"):
-                curve = Skyline.fitted(needs(traces, detect, first)).steps
+                curve = Skyline.fit(list_needs(traces, detect, first)).steps
                 if curve:
                     yield Rule(policy=policy, detect=detect, thresholds=named, curve=curve)
             else:
-                for value, others in product(least, self._others()):
+                for value, others in product(least, self._combine_others()):
                     thresholds = ((first, value), *others)
                     yield Rule(policy=policy, detect=detect, thresholds=thresholds)
 
-    def _others(self) -> list[tuple[tuple[str, float], ...]]:
-        """Every choice of a threshold, or none, for each measure but the first."""
+    def _combine_others(self) -> list[tuple[tuple[str, float], ...]]:
+        """List every choice of a threshold, or none, for each measure but the first."""
         found: list[tuple[tuple[str, float], ...]] = [()]
         for name, values in self.measures[1:]:
-            found += [(*met, (name, value)) for met in found for value in values]
+            found += [(*chosen, (name, value)) for chosen in found for value in values]
         return found
 
 
-def ended_at(trace: Trace, progress: int) -> Spent | None:
-    """What the run would have been with `progress` for its cap; None: it never came there."""
-    at = next(
-        (i for i, checkpoint in enumerate(trace.checkpoints) if checkpoint.progress >= progress),
-        None,
-    )
-    return None if at is None else trace.stops[at]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmallerCap:
+    """The even policy with a smaller cap: every run makes the same, smaller progress.
+
+    A policy that watches certainty is only worth having if it beats this candidate, since a user
+    gets it by asking for fewer paths. Ref: arXiv 2412.20993 App. F.2 (1).
+    """
+
+    cap: int
+
+    def end(self, trace: RunTrace) -> Ending:
+        """Return how a run ends at the cap. Nobody probes a run that no policy watches."""
+        ending = end_at(trace, self.cap) or trace.whole
+        return Ending(right=ending.right, tokens=ending.tokens)
 
 
-def needs(traces: Iterable[Trace], detect: int, measure: str) -> tuple[tuple[float, int], ...]:
-    """(certainty at the detection step, progress needed) of each run that ended right."""
+def propose_smaller_caps(traces: Iterable[RunTrace]) -> tuple[SmallerCap, ...]:
+    """Return one candidate for each progress at which some run could have been stopped."""
+    found = {c.progress for trace in traces for c in trace.checkpoints[:-1]}
+    return tuple(SmallerCap(cap=progress) for progress in sorted(found))
+
+
+def list_needs(
+    traces: Iterable[RunTrace], detect: int, measure: str
+) -> tuple[tuple[float, int], ...]:
+    """Return (certainty at the detection step, progress needed) of each run that ended right."""
     found = []
     for trace in traces:
-        checkpoint = next((r for r in trace.checkpoints if r.progress >= detect), None)
-        need = needed(trace)
+        checkpoint = next((c for c in trace.checkpoints if c.progress >= detect), None)
+        need = find_need(trace)
         if checkpoint is not None and need is not None:
             found.append((checkpoint.measures.get(measure, 0.0), need))
     return tuple(found)
 
 
-def needed(trace: Trace) -> int | None:
-    """The progress from which on the run's answer was right for good; None: it ended wrong."""
+def find_need(trace: RunTrace) -> int | None:
+    """Return the progress from which on the run's answer stayed right; None if it ended wrong."""
     if not trace.whole.right or not trace.checkpoints:
         return None
     for checkpoint, stop in zip(reversed(trace.checkpoints), reversed(trace.stops), strict=True):
@@ -100,13 +116,13 @@ def needed(trace: Trace) -> int | None:
     return trace.checkpoints[0].progress
 
 
-def _floor(value: float) -> float:
-    """To four digits and never up, so that what had the value still meets it."""
+def _round_down(value: float) -> float:
+    """Round to four digits, never up, so that a run with this value still meets it."""
     return math.floor(value * 1e4) / 1e4
 
 
-def _spread(values: Sequence[T], most: int) -> tuple[T, ...]:
-    """At most so many of the values, evenly spread, the first and the last among them."""
+def _thin_out(values: Sequence[T], most: int) -> tuple[T, ...]:
+    """Keep at most so many values, evenly spread, with the first and the last."""
     if len(values) <= most:
         return tuple(values)
     return tuple(values[round(i * (len(values) - 1) / (most - 1))] for i in range(most))

@@ -7,11 +7,11 @@ from collections import Counter
 from collections.abc import Iterable
 
 
-def certainty_of_answers(clusters: Iterable[str | None]) -> float | None:
-    """(log n - H) / log n over answer clusters, in [0, 1]; 1 when all agree.
+def measure_certainty(clusters: Iterable[str | None]) -> float | None:
+    """Return (log n - H) / log n over answer clusters, in [0, 1]. It is 1 when all paths agree.
 
-    clusters: (num_paths,) cluster of each finished path; a path without an answer is a cluster of
-    its own. None when there is no answer at all; a single path says nothing and gives 0.
+    clusters: (num_paths,) cluster of each finished path. A path without an answer is a cluster of
+    its own. Returns None when no path has an answer, and 0 for a single path.
     Ref: arXiv 2412.20993 §2.2 (normalized semantic entropy).
     """
     paths = list(clusters)

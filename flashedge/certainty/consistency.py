@@ -1,4 +1,4 @@
-"""Certainty of a chain of thought: do its probed answers stay the same?"""
+"""Certainty of a chain of thought: whether its probed answers stay the same."""
 
 from __future__ import annotations
 
@@ -11,20 +11,21 @@ _HESITATES = re.compile(rf"\b(?:{'|'.join(HESITATIONS)})", re.IGNORECASE)
 
 
 def hesitates(text: str) -> bool:
-    """Whether a probe's text holds a word of doubt: its answer does not count.
+    """Whether a probe's text contains a word of doubt. Its answer then does not count.
 
-    Ref: arXiv 2412.20993 §2.1 (post-generation validation; it names "wait" and "hmm", the other
-    words are ours).
+    Ref: arXiv 2412.20993 §2.1 (post-generation validation). The paper names "wait" and "hmm"; the
+    other words are ours.
     """
     return _HESITATES.search(text) is not None
 
 
 def consistency(answers: Sequence[str | None], window: int) -> float | None:
-    """C_k = 1/w * sum of [y_j = y_k] over the last w probes, in [0, 1].
+    """Return C_k = 1/w * sum of [y_j = y_k] over the last w probes, in [0, 1].
 
-    answers: (k,) clusters of the probed answers in order, None for a probe without a confident
-    answer, which equals nothing. None before the window is full (k < w). When the newest probe has
-    no answer C_k is 0. Ref: arXiv 2412.20993 §2.1. Raises ValueError for a window below 1.
+    answers: (k,) clusters of the probed answers in order. None stands for a probe without a
+    confident answer and equals nothing, so C_k is 0 when the newest probe has none. Returns None
+    until the window is full (k < w). Raises ValueError for a window below 1.
+    Ref: arXiv 2412.20993 §2.1.
     """
     if window < 1:
         raise ValueError(f"window {window} is below 1")
@@ -34,12 +35,12 @@ def consistency(answers: Sequence[str | None], window: int) -> float | None:
     return sum(a is not None and a == newest for a in answers[-window:]) / window
 
 
-def unsettled(answers: Sequence[str | None], *, after: int, below: float) -> bool:
-    """Whether a chain shows no sign of settling: exit on non-convergence.
+def is_unsettled(answers: Sequence[str | None], *, after: int, below: float) -> bool:
+    """Whether a chain does not converge, so that it may be ended.
 
-    True when, of the last `after` probes, less than the share `below` gave the most frequent
+    This holds when less than the share `below` of the last `after` probes gave the most frequent
     answer. Ref: arXiv 2412.20993 §2.1 ("remain highly varied or fail to converge after significant
-    effort"); the paper gives no formula, this one is ours.
+    effort"). The paper gives no formula; this one is ours.
     """
     if len(answers) < after:
         return False
@@ -48,9 +49,11 @@ def unsettled(answers: Sequence[str | None], *, after: int, below: float) -> boo
     return most < below * after
 
 
-def settled_answer(answers: Sequence[str | None], window: int) -> str | None:
-    """The most frequent answer of the last `window` probes, ties to the newest; of all probes
-    when those have none."""
+def pick_settled_answer(answers: Sequence[str | None], window: int) -> str | None:
+    """Return the most frequent answer of the last `window` probes, the newest one in a tie.
+
+    If none of them has an answer, all probes count.
+    """
     for seen in (answers[-window:], answers):
         counted = Counter(a for a in seen if a is not None)
         if counted:

@@ -1,4 +1,4 @@
-"""What a policy is told: one checkpoint for each checkpoint that a run came to."""
+"""What a policy sees: the checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -7,30 +7,31 @@ from dataclasses import dataclass
 
 ENTROPY, REWARD, CONSISTENCY = "entropy", "reward", "consistency"
 TV = "tv"  # 1 when the rule of `tv_stopping` holds, else 0
-PROGRAM = "program"  # what a user's own program says of itself
+PROGRAM = "program"  # the certainty that a user's own program reports
 MEASURES = (ENTROPY, REWARD, CONSISTENCY, TV, PROGRAM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
-    """How sure a run was at one checkpoint.
+    """The measures of a run at one point between two levels, rollouts or probes.
 
-    progress: what the algorithm is scaled by, so far: finished paths, rollouts (MCTS) or probes (CoT);
-    tokens: committed tokens; answers: paths (or probes) with an answer; measures: name -> value in
-    [0, 1], those that could be taken; answer: what the run would say if it ended here. Never
-    mutated.
-    Ref: arXiv 2412.20993 App. D.1 (certainindex and progress of a reasoning program).
+    Ref: arXiv 2412.20993 App. D.1 (certainindex and knob of a reasoning program).
     """
 
     progress: int
+    """Finished paths, rollouts (MCTS) or probes (chain of thought) so far. The paper's knob."""
     tokens: int
+    """Committed tokens."""
     answers: int
+    """Paths (or probes) that have an answer."""
     measures: Mapping[str, float]
+    """Measure name -> value in [0, 1]. A measure that is not defined here is missing."""
     answer: str | None = None
+    """The answer of the run if it ended here."""
 
     @property
     def certainty(self) -> float | None:
-        """The measure to show: that of the answers where there is one, else None."""
+        """The measure to display: the one over answers, if there is one."""
         for name in (CONSISTENCY, ENTROPY, PROGRAM):
             if name in self.measures:
                 return self.measures[name]
@@ -38,3 +39,4 @@ class Checkpoint:
 
 
 History = tuple[Checkpoint, ...]
+"""The checkpoints of a run, oldest first."""

@@ -1,7 +1,8 @@
-"""How much more a run may spend, from how sure it has been: pure functions of its history.
+"""Policies: how much more a run may spend, given the certainty at its checkpoints.
 
-A search asks its policy before it starts (empty history) and then at checkpoints: when its progress
-has moved by what the last allotment gave it. Ref: arXiv 2412.20993 App. B.2, D.2, F.2, G.4.
+A search consults its policy before it starts, with an empty history, and again whenever its
+progress has reached the last allotment. Policies are pure functions of the history.
+Ref: arXiv 2412.20993 App. B.2, D.2, F.2, G.4.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from flashedge.certainty.skyline import Skyline
 
 
 class Reason(StrEnum):
-    """Why a run was stopped early by its own certainty."""
+    """Why a policy stopped a run."""
 
     CERTAINTY = "certainty"
     NON_CONVERGENCE = "non_convergence"
@@ -24,32 +25,37 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allotment:
-    """more: units of the progress to spend before the policy is asked again; 0: stop, for `reason`."""
+    """What a policy grants a run."""
 
     more: int
+    """Progress to make before the policy is consulted again. 0 stops the run."""
     reason: Reason = Reason.CERTAINTY
+    """Why the run stops, if it does."""
 
 
 class Policy(Protocol):
     def allot(self, history: History, cap: int) -> Allotment:
-        """What follows `history`, oldest first. cap: the progress's end; more never goes beyond it."""
+        """Return the allotment after `history`, oldest checkpoint first.
+
+        cap: the progress at which the run ends anyway; no allotment goes beyond it.
+        """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Even:
-    """All runs get the same: the cap. The baseline. Ref: App. F.2 (1)."""
+    """Give every run the cap. This is the baseline. Ref: App. F.2 (1)."""
 
     def allot(self, history: History, cap: int) -> Allotment:
-        return Allotment(more=_left(history, cap))
+        return Allotment(more=_rest(history, cap))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Length:
     """Stop at the detection step if the run has spent few tokens. Ref: App. F.2 (2).
 
-    The paper says "terminates based on a predefined token-length threshold"; since longer paths
-    mean harder problems (App. B.3), we read: few tokens, so easy, so stop.
+    The paper says "terminates based on a predefined token-length threshold". Longer paths mean
+    harder problems (App. B.3), so we stop the short ones.
     """
 
     detect: int
@@ -60,24 +66,25 @@ class Length:
             return Allotment(more=min(self.detect, cap))
         if len(history) == 1 and history[-1].tokens <= self.max_tokens:
             return Allotment(more=0)
-        return Allotment(more=_left(history, cap))
+        return Allotment(more=_rest(history, cap))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Threshold:
-    """Stop once the thresholds are met, looking at the detection step and then every so often.
+    """Stop once the thresholds are met, checked at the detection step and then regularly.
 
-    every: 0 looks once (the static threshold), 5 is "5-step", 1 "single-step". Ref: App. G.4.
+    Ref: App. G.4.
     """
 
     detect: int
     thresholds: Thresholds
     every: int = 0
+    """Progress between two checks. 0 checks once ("static"), 5 is "5-step", 1 "single-step"."""
 
     def allot(self, history: History, cap: int) -> Allotment:
         if not history:
             return Allotment(more=min(self.detect, cap))
-        left = _left(history, cap)
+        left = _rest(history, cap)
         if self.every == 0 and len(history) > 1:
             return Allotment(more=left)
         if self.thresholds.met(history[-1].measures):
@@ -87,34 +94,39 @@ class Threshold:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """Spend what a fitted skyline says runs of this certainty need at most.
+    """Spend the most that calibration runs of this certainty needed, given by a skyline.
 
-    every: 0 fits the first checkpoint only ("initial curve fit": what is needed is settled at the
-    detection step); 1 or more reads the curve again and again ("dynamic"). Ref: App. B.2, G.4.
+    Ref: App. B.2, G.4.
     """
 
     detect: int
     measure: str
     skyline: Skyline
     every: int = 0
+    """Progress between two look-ups. 0 looks up once, at the detection step ("initial curve
+    fit"); 1 or more is the "dynamic" curve."""
 
     def allot(self, history: History, cap: int) -> Allotment:
         if not history:
             return Allotment(more=min(self.detect, cap))
         checkpoint = history[-1] if self.every else history[0]
-        needed = min(cap, self.skyline.needed(checkpoint.measures.get(self.measure, 0.0), cap))
+        needed = min(cap, self.skyline.look_up(checkpoint.measures.get(self.measure, 0.0), cap))
         more = max(0, needed - history[-1].progress)
         return Allotment(more=min(self.every, more) if self.every else more)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GiveUp:
-    """Another policy, and an end for runs that don't settle: `measure` still below `below` when
-    the progress has come to `after`. Ref: §2.1 (failing to converge justifies early termination)."""
+    """Another policy that also ends runs that do not converge.
+
+    Ref: §2.1 (failing to converge justifies early termination).
+    """
 
     policy: Policy
     after: int
+    """The progress from which on a run may be given up."""
     below: float
+    """Give up while `measure` is below this."""
     measure: str
 
     def allot(self, history: History, cap: int) -> Allotment:
@@ -129,5 +141,5 @@ class GiveUp:
         return given
 
 
-def _left(history: History, cap: int) -> int:
+def _rest(history: History, cap: int) -> int:
     return max(0, cap - (history[-1].progress if history else 0))

@@ -1,4 +1,4 @@
-"""What a policy would have done with a run that was never stopped: replay on its history."""
+"""Replay: what a policy would have done with a run that was never stopped."""
 
 from __future__ import annotations
 
@@ -9,52 +9,86 @@ from flashedge.certainty.policies import Policy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spent:
-    """What a run that ended somewhere had cost, and whether its answer was right. tokens: of the
-    tree; overhead: of probes, which a run without a policy need not make."""
+class Ending:
+    """What a run that ends at some point has cost, and whether its answer is right."""
 
     right: bool
     tokens: int
+    """Tokens of the tree."""
     overhead: int = 0
+    """Tokens of probes, which a run without a policy does not make."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Trace:
-    """One run at full compute. problem: runs of one problem are told apart by nothing else;
-    cap: the progress's end; checkpoints: (k,) at every progress that the run came to; stops: (k,) what ending
-    it there would have given; whole: what its own end gave."""
+class RunTrace:
+    """One run at full compute, ready for replay. Raises ValueError unless stops fit checkpoints."""
 
     problem: str
+    """The problem's text. Traces with the same text are runs of the same problem."""
     cap: int
+    """The progress at which the run ends anyway."""
     checkpoints: History
-    stops: tuple[Spent, ...]
-    whole: Spent
+    """(k,) One at every progress that the run reached."""
+    stops: tuple[Ending, ...]
+    """(k,) How the run would have ended at each checkpoint."""
+    whole: Ending
+    """How the run did end."""
 
     def __post_init__(self) -> None:
         if len(self.stops) != len(self.checkpoints):
             raise ValueError(f"{len(self.checkpoints)} checkpoints, {len(self.stops)} stops")
 
 
-def stopped_at(checkpoints: History, policy: Policy, cap: int) -> int | None:
-    """Index of the checkpoint at which `policy` ends the run; None: it goes to its own end.
+def find_stop(checkpoints: History, policy: Policy, cap: int) -> int | None:
+    """Return the index of the checkpoint at which `policy` stops the run; None if it never does.
 
-    The policy is told what it would have been told: the checkpoints at which it would have been
-    asked, the first at or beyond the progress that its last allotment came to.
+    The policy sees only what it would have seen in a live run: the first checkpoint at or beyond
+    the progress of each allotment.
     """
-    asked: History = ()
-    ask_at = max(1, policy.allot(asked, cap).more)
+    seen: History = ()
+    due = max(1, policy.allot(seen, cap).more)
     for i, checkpoint in enumerate(checkpoints):
-        if checkpoint.progress < ask_at:
+        if checkpoint.progress < due:
             continue
-        asked = (*asked, checkpoint)
-        more = policy.allot(asked, cap).more
+        seen = (*seen, checkpoint)
+        more = policy.allot(seen, cap).more
         if more <= 0:
             return i
-        ask_at = checkpoint.progress + more
+        due = checkpoint.progress + more
     return None
 
 
-def replayed(trace: Trace, policy: Policy) -> Spent:
-    """What the run would have been under `policy`."""
-    at = stopped_at(trace.checkpoints, policy, trace.cap)
+def replay(trace: RunTrace, policy: Policy) -> Ending:
+    """Return how the run would have ended under `policy`."""
+    at = find_stop(trace.checkpoints, policy, trace.cap)
     return trace.whole if at is None else trace.stops[at]
+
+
+def end_at(trace: RunTrace, progress: int) -> Ending | None:
+    """Return how the run would have ended with `progress` as its cap; None if it never got there.
+
+    The run ends at its first checkpoint at or beyond `progress`. This is exact where runs with
+    different caps begin alike: self-consistency, MCTS, and REBASE in trees whose `width` divides
+    the cap. Elsewhere it is the larger run, ended early.
+    """
+    at = _find_progress(trace, progress)
+    return None if at is None else trace.stops[at]
+
+
+def lower_cap(trace: RunTrace, cap: int) -> RunTrace:
+    """Return the run with a smaller cap, ended as by `end_at`."""
+    at = _find_progress(trace, cap)
+    if at is None or cap >= trace.cap:
+        return trace
+    return RunTrace(
+        problem=trace.problem,
+        cap=cap,
+        checkpoints=trace.checkpoints[: at + 1],
+        stops=trace.stops[: at + 1],
+        whole=trace.stops[at],
+    )
+
+
+def _find_progress(trace: RunTrace, progress: int) -> int | None:
+    reached = (i for i, c in enumerate(trace.checkpoints) if c.progress >= progress)
+    return next(reached, None)

@@ -1,4 +1,4 @@
-"""A policy as plain values: what a request can say, a calibration can find and a file can hold."""
+"""A policy as plain values, which requests, calibrations and files can hold."""
 
 from __future__ import annotations
 
@@ -16,18 +16,20 @@ _EVERY: Mapping[str, int] = MappingProxyType({"static": 0, "every_5": 5, "every_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """policy: one of POLICIES; detect: the progress at which it is first asked; thresholds: (measure,
-    least value) pairs, at least one: a curve reads the first one's measure; max_tokens: of
-    `length`; curve: (certainty, progress needed) pairs of the two curves."""
+    """A policy and its parameters."""
 
     policy: str
+    """One of POLICIES."""
     detect: int
+    """The progress at which the policy decides for the first time."""
     thresholds: tuple[tuple[str, float], ...]
+    """(measure, least value) pairs, at least one. A curve uses the measure of the first pair."""
     max_tokens: int = 0
+    """`length` only: stop runs that have spent at most so many tokens."""
     curve: tuple[tuple[float, int], ...] = ()
+    """Curves only: (certainty, progress needed) pairs."""
 
-    def made(self) -> Policy:
-        """The policy that these values stand for."""
+    def build_policy(self) -> Policy:
         if self.policy in _EVERY:
             least = Thresholds(least=self.thresholds)
             return Threshold(detect=self.detect, thresholds=least, every=_EVERY[self.policy])
@@ -36,6 +38,6 @@ class Rule:
         return Curve(
             detect=self.detect,
             measure=self.thresholds[0][0],
-            skyline=Skyline.fitted(self.curve),
+            skyline=Skyline.fit(self.curve),
             every=1 if self.policy == "dynamic_curve" else 0,
         )

@@ -1,4 +1,4 @@
-"""One token budget over a batch of problems: what unsure ones need is taken from sure ones."""
+"""One token budget over a batch of problems: uncertain problems get more of it."""
 
 from __future__ import annotations
 
@@ -9,50 +9,54 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What one problem may still want. wanted_tokens: to come to its cap, 0 when it is over;
-    certainty in [0, 1], None before anything is known."""
+    """What one problem can still use of the budget."""
 
     wanted_tokens: int
+    """Tokens until the problem reaches its cap. 0 if it is finished."""
     certainty: float | None
+    """In [0, 1]. None before anything is known."""
 
 
 def share_budget(left_tokens: int, claims: Sequence[Claim]) -> tuple[int, ...]:
-    """claims: (k,) -> (k,) tokens for each, at most what it wants, `left_tokens` at most in all.
+    """Divide `left_tokens` among the claims, none of which gets more than it wants.
 
-    In proportion to 1 - certainty (unknown counts as unsure, a sure one with a hundredth); what a
-    claim does not want goes to the others in the same proportion. Whole tokens, rounded down, so a
-    few may be left over. Ref: arXiv 2412.20993 App. B.2 ("distributing the computational budget"),
-    which gives no formula: this one is ours.
+    claims: (k,) -> (k,) tokens. Shares are proportional to 1 - certainty: unknown counts as 0
+    certainty, and a certain claim weighs 0.01. What a claim does not want goes to the others in the
+    same proportion. Shares are rounded down, so a few tokens may be left over.
+    Ref: arXiv 2412.20993 App. B.2 ("distributing the computational budget"). The paper gives no
+    formula; this one is ours.
     """
     weights = [max(0.01, 1.0 - (c.certainty or 0.0)) for c in claims]
-    given = [0] * len(claims)
+    shares = [0] * len(claims)
     left = max(0, left_tokens)
     while left:
-        hungry = [i for i, c in enumerate(claims) if given[i] < c.wanted_tokens]
-        whole = math.fsum(weights[i] for i in hungry)
-        rations = {i: int(left * weights[i] / whole) for i in hungry}
-        eaten = 0
-        for i, ration in rations.items():
-            taken = min(ration, claims[i].wanted_tokens - given[i])
-            given[i] += taken
-            eaten += taken
-        left -= eaten
-        if not eaten:
+        unmet = [i for i, c in enumerate(claims) if shares[i] < c.wanted_tokens]
+        total = math.fsum(weights[i] for i in unmet)
+        offers = {i: int(left * weights[i] / total) for i in unmet}
+        spent = 0
+        for i, offer in offers.items():
+            more = min(offer, claims[i].wanted_tokens - shares[i])
+            shares[i] += more
+            spent += more
+        left -= spent
+        if not spent:
             break
-    return tuple(given)
+    return tuple(shares)
 
 
 def top_up(left_tokens: int, claims: Sequence[Claim], least_tokens: int) -> tuple[int, ...]:
-    """claims: (k,) -> (k,) more tokens for each: as `share_budget`, but a share is no smaller than
-    `least_tokens` (or all that is wanted). Where it would be, the surest claim gets nothing.
+    """Divide like `share_budget`, but give no share smaller than `least_tokens`.
+
+    claims: (k,) -> (k,) more tokens for each. A claim that wants less than `least_tokens` gets all
+    it wants. While some share is too small, the most certain claim gets nothing.
     """
-    asking = [i for i, claim in enumerate(claims) if claim.wanted_tokens > 0]
-    asking.sort(key=lambda i: claims[i].certainty or 0.0)
-    while asking:
-        shares = share_budget(left_tokens, [claims[i] for i in asking])
-        enough = (min(least_tokens, claims[i].wanted_tokens) for i in asking)
+    open_claims = [i for i, claim in enumerate(claims) if claim.wanted_tokens > 0]
+    open_claims.sort(key=lambda i: claims[i].certainty or 0.0)
+    while open_claims:
+        shares = share_budget(left_tokens, [claims[i] for i in open_claims])
+        enough = (min(least_tokens, claims[i].wanted_tokens) for i in open_claims)
         if all(share >= least for share, least in zip(shares, enough, strict=True)):
-            given = dict(zip(asking, shares, strict=True))
+            given = dict(zip(open_claims, shares, strict=True))
             return tuple(given.get(i, 0) for i in range(len(claims)))
-        asking.pop()
+        open_claims.pop()
     return (0,) * len(claims)

@@ -1,7 +1,7 @@
-"""The stopping rule with a proof: answer distributions of k probes that stop moving.
+"""The stopping rule with a proof: the distribution of the answers of k probes stops moving.
 
-Honest word: at useful accuracies it asks for hundreds to thousands of probes (`probes_needed`), so
-on chains of ordinary length it never fires (`can_fire`). It is here as an option and a yardstick.
+At useful accuracies the rule needs hundreds to thousands of probes (`min_probes`), so it never
+fires on chains of ordinary length (`can_fire`). It serves as an option and a yardstick.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 
 def failure_bound(k: int, *, epsilon: float, num_groups: int) -> float:
-    """Upper bound of the chance that one of the 2k estimates is off by more than epsilon/3.
+    """Return an upper bound of the chance that one of the 2k estimates is off by > epsilon/3.
 
     2k * 2^(M+1) * exp(-k' e'^2 / 2) with e' = epsilon/3 and k' = k - 1, the smaller of the two
     window lengths. Ref: arXiv 2412.20993 App. E, Lemma 1.
@@ -21,15 +21,15 @@ def failure_bound(k: int, *, epsilon: float, num_groups: int) -> float:
     return math.exp(min(700.0, math.log(2 * k) + exponent))
 
 
-def probes_needed(*, epsilon: float, delta: float, num_groups: int) -> int:
-    """The least k for which `failure_bound` stays at or below delta.
+def min_probes(*, epsilon: float, delta: float, num_groups: int) -> int:
+    """Return the least k from which on `failure_bound` is at most delta.
 
     The paper gives k up to logarithms; this solves its last inequality exactly. num_groups: M,
-    distinct answers. Raises ValueError outside 0 < epsilon, delta < 1 and M >= 1.
+    the number of distinct answers. Raises ValueError outside 0 < epsilon, delta < 1 and M >= 1.
     """
     if not (0 < epsilon < 1 and 0 < delta < 1 and num_groups >= 1):
         raise ValueError(f"epsilon {epsilon}, delta {delta}, num_groups {num_groups}")
-    # The bound rises up to k = 2/e'^2 and falls from there on: search the falling side.
+    # The bound rises up to k = 2/e'^2 and falls after it. Search the falling side.
     low = max(2, math.ceil(2 / (epsilon / 3) ** 2))
     high = low
     while failure_bound(high, epsilon=epsilon, num_groups=num_groups) > delta:
@@ -44,21 +44,22 @@ def probes_needed(*, epsilon: float, delta: float, num_groups: int) -> int:
 
 
 def can_fire(num_probes: int, *, epsilon: float, delta: float, num_groups: int) -> bool:
-    """Whether a chain of so many probes could ever stop by the rule: it needs 2k of them."""
-    return num_probes >= 2 * probes_needed(epsilon=epsilon, delta=delta, num_groups=num_groups)
+    """Whether a chain of so many probes can meet the rule at all, which takes 2k probes."""
+    return num_probes >= 2 * min_probes(epsilon=epsilon, delta=delta, num_groups=num_groups)
 
 
 def total_variation(p: Sequence[str | None], q: Sequence[str | None]) -> float:
-    """TV distance of two empirical distributions, half the L1 distance, in [0, 1]."""
+    """Return half the L1 distance of two empirical distributions, in [0, 1]."""
     left, right = Counter(p), Counter(q)
     return 0.5 * math.fsum(abs(left[a] / len(p) - right[a] / len(q)) for a in left | right)
 
 
-def distributions_settled(answers: Sequence[str | None], k: int, *, epsilon: float) -> bool:
-    """The rule on the last 2k probes: windows of k, and of k - 1, moved by up to k (k - 1) probes
-    differ from the first one by at most epsilon/3.
+def has_settled(answers: Sequence[str | None], k: int, *, epsilon: float) -> bool:
+    """Whether the last 2k probes meet the rule.
 
-    answers: (num_probes,), None is an answer like any other. False with fewer than 2k probes.
+    A window of k probes, moved by up to k probes, must differ from the first window by at most
+    epsilon/3, and so must a window of k - 1. answers: (num_probes,); None is an answer like any
+    other. With fewer than 2k probes the rule is not met.
     Ref: arXiv 2412.20993 App. E, Definition 2 and the test below it.
     """
     if k < 2 or len(answers) < 2 * k:

@@ -20,10 +20,10 @@ from flashedge.models.registry import find_pair
 from flashedge.runtime.request.calibrations import (
     Calibration,
     calibrations_file,
+    collect_settings,
     load_calibrations,
+    resolve_early_exit,
     save_calibration,
-    settings_of,
-    with_early_exit,
 )
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.spec import RunSpec
@@ -49,7 +49,7 @@ def calibration(**fields: Any) -> Calibration:
         pair="bundled",
         strategy="self_consistency",
         fingerprint="f" * 16,
-        settings=settings_of(SC),
+        settings=collect_settings(SC),
         rule=RULE,
         provenance={"date": "2026-01-02", "n": 8},
     )
@@ -57,7 +57,7 @@ def calibration(**fields: Any) -> Calibration:
 
 
 def settled(spec: RunSpec, config: Config, fingerprint: str = "f" * 16) -> RunSpec:
-    return with_early_exit(spec, config, lambda: fingerprint)
+    return resolve_early_exit(spec, config, lambda: fingerprint)
 
 
 def test_the_newest_of_a_pair_and_strategy_is_kept(config: Config) -> None:
@@ -97,12 +97,12 @@ def test_request_then_calibration_then_defaults(config: Config) -> None:
     assert settled(SC, config).early_exit_source == "defaults"
     save_calibration(calibration(), config)
     found = settled(SC, config)
-    assert found.early_exit == ExitOptions.of(RULE)
+    assert found.early_exit == ExitOptions.from_rule(RULE)
     assert (found.early_exit_source, found.early_exit_note) == ("calibration", None)
     asked = replace(SC, early_exit=ExitOptions(detect=4))
     assert settled(asked, config) == replace(asked, early_exit_source="request")
     patient = settled(replace(SC, early_exit=ExitOptions(give_up_after=9)), config)
-    assert patient.early_exit == replace(ExitOptions.of(RULE), give_up_after=9)
+    assert patient.early_exit == replace(ExitOptions.from_rule(RULE), give_up_after=9)
     for other in (replace(SC, strategy="best_of_n"), replace(SC, pair="other")):
         assert settled(other, config).early_exit_source == "defaults"
 

@@ -20,7 +20,7 @@ from flashedge.certainty.policies import (
 )
 from flashedge.certainty.skyline import Skyline
 from flashedge.errors import RequestError
-from flashedge.runtime.request.early_exit import ExitOptions, policy_of
+from flashedge.runtime.request.early_exit import ExitOptions, build_exit_policy
 
 SURE = Thresholds(least=(("entropy", 0.7),))
 SKYLINE = Skyline(steps=((0.2, 18), (0.5, 12), (0.9, 6)))
@@ -119,13 +119,13 @@ def test_a_run_that_does_not_settle_is_given_up() -> None:
     ],
 )
 def test_the_papers_defaults(strategy: str, expected: Policy) -> None:
-    assert policy_of(ExitOptions(), strategy) == expected
-    assert policy_of(None, strategy) is None
+    assert build_exit_policy(ExitOptions(), strategy) == expected
+    assert build_exit_policy(None, strategy) is None
 
 
 def test_options_make_their_policy() -> None:
     def made(**fields: Any) -> Policy | None:
-        return policy_of(ExitOptions(**fields), "self_consistency")
+        return build_exit_policy(ExitOptions(**fields), "self_consistency")
 
     assert made(policy="every_5", detect=3, thresholds={"entropy": 0.9}) == Threshold(
         detect=3, every=5, thresholds=Thresholds(least=(("entropy", 0.9),))

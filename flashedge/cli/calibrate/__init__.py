@@ -1,1 +1,1 @@
-"""The command calibrate: early exits that lose nothing, from runs with known answers."""
+"""`flashedge calibrate`: find when a strategy may stop early."""

@@ -1,11 +1,9 @@
-"""`calibrate`: from labelled problems, or runs that are kept, to early exits that lose nothing."""
+"""`calibrate`: find early exits that keep accuracy, from problems with known answers."""
 
 from __future__ import annotations
 
 import hashlib
-import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,128 +11,126 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flashedge.cli import output
-from flashedge.cli.daemon_cmds import ready_client
-from flashedge.config import load_config
-from flashedge.errors import RequestError
+from flashedge.cli.connection import connect_ready
+from flashedge.config import Config, load_config
+from flashedge.errors import Conflict, RequestError
 
 if TYPE_CHECKING:
-    from flashedge.certainty.calibration import Choice, Figures
+    from flashedge.certainty.calibration import Choice, Comparison
+    from flashedge.files.problems import LabelledProblem
     from flashedge.runtime.records.recordings import Recording
+    from flashedge.runtime.request.calibrations import Calibration
 
-KNOWN, WHOLE = "known answers", "answers at full compute"
-MAX_N = 256  # a run at full compute tells so many checkpoints
+MAX_N = 256  # a run at full compute has at most so many checkpoints
+MAX_LOSSES = (0.001, 0.5)
 
 
 def calibrate(
-    problems: Annotated[
-        Path | None, typer.Argument(help="JSON lines of problem and answer.")
-    ] = None,
+    problems: Annotated[Path, typer.Argument(help="JSON lines with problem and answer.")],
     strategy: Annotated[
-        str, typer.Option(help="self_consistency, mcts-10, …: what is to stop early.")
+        str, typer.Option(help="What is to stop early: self_consistency, mcts-10, …")
     ] = "self_consistency",
-    n: Annotated[int | None, typer.Option("-n", help="Paths of full compute.")] = None,
-    accuracy_floor: Annotated[
-        float, typer.Option(help="Share of problems that may be lost, 0.01 is a point.")
-    ] = 0.0,
+    n: Annotated[int | None, typer.Option("-n", help="Paths at full compute.")] = None,
+    max_loss: Annotated[
+        float,
+        typer.Option(
+            help="Largest loss of accuracy to allow, with 95 % confidence. 0.01: 1 point."
+        ),
+    ] = 0.01,
     policy: Annotated[
         str | None,
         typer.Option(help="static, every_5, every_step, length, initial_curve, dynamic_curve."),
     ] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only so many problems or runs.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Use only so many problems of the file.")
+    ] = None,
     from_runs: Annotated[
-        bool, typer.Option("--from-runs", help="Of runs that are kept; solves nothing.")
+        bool, typer.Option("--from-runs", help="Use stored runs of these problems; solve none.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Write no calibration.")] = False,
-    plot: Annotated[Path | None, typer.Option(help="A picture, .svg or .png.")] = None,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Replace a stored calibration even if it is better.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Do not save the result.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw tokens against accuracy into a .svg or .png file.")
+    ] = None,
     pair: Annotated[str | None, typer.Option(help="Pair to calibrate for.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the calibration.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Find when a strategy may stop early; `solve --early-exit` then does as was found."""
-    from flashedge.certainty.calibration import Calibrator
-    from flashedge.cli.calibrate.runs import right_answers, run_problems, stored_runs
-    from flashedge.cli.calibrate.view import draw, print_choice
-    from flashedge.files.problems import read_labelled
-    from flashedge.models.fingerprint import changed_at, pair_fingerprint
-    from flashedge.models.registry import find_pair
-    from flashedge.runtime.request.calibrations import Calibration, save_calibration
-    from flashedge.runtime.request.early_exit import ExitOptions, rule_of
-    from flashedge.runtime.request.strategies import watched_options
+    """Find when a strategy may stop early; `solve --early-exit` then stops there.
 
-    strategy, n = _asked(strategy, n)
-    usual = rule_of(ExitOptions(), strategy)
-    _check(accuracy_floor, policy, plot)
-    if problems is None and not from_runs:
-        raise RequestError("name a file of problems", hint="or --from-runs", param="problems")
-    asked = () if problems is None else read_labelled(problems, None if from_runs else limit)
+    Needs 299 problems to show that at most 1 point of accuracy is lost.
+    """
+    from flashedge.certainty.calibration import Calibrator
+    from flashedge.cli.calibrate.runs import find_right_answers
+    from flashedge.cli.calibrate.view import draw, print_choice
+    from flashedge.runtime.request.early_exit import ExitOptions, build_exit_rule
+
+    strategy, n = _parse_strategy(strategy, n)
+    _check_options(max_loss, policy, plot)
+    labelled = _read_distinct(problems, limit)
+    _check_enough(len(labelled), max_loss)
     config = load_config({"pair": pair})
-    with ready_client(config) as client:
-        served = find_pair(client.status()["pair"], config)
-        if pair is not None and served.name != pair:
-            raise RequestError(
-                f"the daemon serves the pair {served.name!r}, not {pair!r}",
-                hint=f"flashedge down, then flashedge up --pair {pair}",
-                param="pair",
-            )
-        models = pair_fingerprint(served, config)
-        if from_runs:
-            since = changed_at(served, config)
-            found = tuple(stored_runs(client, served.name, strategy, n, since, limit))
-        else:
-            settings = {"strategy": strategy, "n": n, "early_exit": False, "pair": served.name}
-            if watched := watched_options(strategy, n):
-                settings["options"] = watched
-            work = f"{models} {_hash(problems)}"
-            found = run_problems(asked, settings, work, config)
-    answers = {problem.text: problem.answer for problem in asked} or None
-    found = _usable(found, answers, f"{strategy}-{n} on {served.name}")
-    right = right_answers(found, answers)
-    traces = [one.trace(said) for one, said in zip(found, right, strict=True)]
+    pair_name, fingerprint, found = _collect_runs(
+        labelled, problems, strategy, n, pair, from_runs, config
+    )
+    _check_enough(len(found), max_loss)
+    right = find_right_answers(found, {problem.text: problem.answer for problem in labelled})
+    traces = [one.build_trace(known) for one, known in zip(found, right, strict=True)]
+    usual = build_exit_rule(ExitOptions(), strategy)
     measures = [name for name, _ in usual.thresholds]
     calibrator = Calibrator(traces, policy or usual.policy, measures)
-    choice = calibrator.choose(accuracy_floor)
-    made = Calibration(
-        pair=served.name,
+    choice = calibrator.choose(max_loss)
+    calibration = _build_calibration(
+        choice,
+        pair=pair_name,
         strategy=strategy,
-        fingerprint=models,
+        fingerprint=fingerprint,
         settings=found[0].settings,
-        rule=choice.rule,
-        provenance={
-            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        origin={
             "origin": "runs" if from_runs else "problems",
-            "reference": WHOLE if answers is None else KNOWN,
-            "problems": problems and {"name": problems.name, "sha256": _hash(problems)},
-            "num_problems": len({one.problem for one in found}),
-            "num_runs": len(found),
+            "problems": {"name": problems.name, "sha256": _hash(problems)},
             "n": n,
             "policy": policy or usual.policy,
-            "accuracy_floor": accuracy_floor,
-            **_figures(choice),
+            "max_loss": max_loss,
         },
     )
-    saved = None if dry_run else save_calibration(made, config)
+    outcome, saved, stored = _save(calibration, config, dry_run=dry_run, replace=replace)
     if plot is not None:
         for path in draw(plot, choice, traces, measures[0]):
             output.note(f"wrote {path}")
     if as_json:
-        output.print_json({**made.to_json(), "saved": None if saved is None else str(saved)})
+        extra = {"outcome": outcome, "saved": None if saved is None else str(saved)}
+        output.print_json({**calibration.to_json(), **extra})
     else:
-        print_choice(made, choice, calibrator.figures(usual))
-        print(f"wrote {saved}" if saved else "nothing written: --dry-run")
+        print_choice(calibration, choice, calibrator.compare(usual), stored)
+        if saved is not None:
+            print(f"wrote {saved}")
+        elif choice.rule is None:
+            print("no rule qualifies: runs keep their full length, and nothing was written")
+    if outcome == KEPT:
+        assert stored is not None
+        raise Conflict(
+            f"the stored calibration stays: it was made on {stored.num_problems} problems and"
+            f" saves {stored.saved:.1%}, the new one on {len(found)} and saves"
+            f" {choice.comparison.saved:.1%}",
+            hint="to replace it, add --replace",
+        )
 
 
-# ---------------------------------------------------------------- inner
+# ---------------------------------------------------------------- options
 
 
-def _asked(strategy: str, n: int | None) -> tuple[str, int]:
-    """Name and n. Raises NotFound, RequestError."""
-    from flashedge.runtime.request.strategies import defaults_of
+def _parse_strategy(strategy: str, n: int | None) -> tuple[str, int]:
+    """Return name and n. Raises NotFound, RequestError."""
+    from flashedge.runtime.request.strategies import find_defaults
     from flashedge.search.catalog import parse_strategy
 
     name, suffix = parse_strategy(strategy)
     if suffix is not None and n is not None and suffix != n:
         raise RequestError(f"--strategy {strategy} and -n {n} contradict each other", param="n")
     chain = name == "probed_cot"
-    count = n or suffix or defaults_of(name).get("n", 16)
+    count = n or suffix or find_defaults(name).get("n", 16)
     if chain and count != 1:
         raise RequestError("probed_cot is one chain", hint="leave -n out", param="n")
     if not chain and not 2 <= count <= MAX_N:
@@ -142,58 +138,146 @@ def _asked(strategy: str, n: int | None) -> tuple[str, int]:
     return name, count
 
 
-def _check(floor: float, policy: str | None, plot: Path | None) -> None:
+def _check_options(max_loss: float, policy: str | None, plot: Path | None) -> None:
     """Raises RequestError or ConfigError before anything is run."""
     from flashedge.certainty.rules import POLICIES
     from flashedge.plots import SUFFIXES
     from flashedge.runtime.request.checks import check_choice, check_float
 
-    check_float("accuracy_floor", floor, 0.0, 1.0)
+    check_float("max_loss", max_loss, *MAX_LOSSES)
     if policy is not None:
         check_choice("policy", policy, POLICIES)
     if plot is not None and plot.suffix.lower() not in SUFFIXES:
         raise RequestError(f"--plot {plot} must end with {' or '.join(SUFFIXES)}", param="plot")
 
 
-def _usable(
-    found: Sequence[Recording], answers: Mapping[str, str] | None, what: str
-) -> tuple[Recording, ...]:
-    """Those with a known answer, if any are known, of the settings that most have. Raises
-    RequestError when none is left."""
-    known = [one for one in found if answers is None or one.problem.strip() in answers]
-    counted = Counter(json.dumps(one.settings, sort_keys=True) for one in known)
-    if not counted:
-        raise RequestError(
-            f"there is no run of {what} at full compute"
-            + (" with a known answer" if answers else ""),
-            hint="give problems to run, or solve some with --no-early-exit",
-        )
-    most = counted.most_common(1)[0][0]
-    kept = tuple(one for one in known if json.dumps(one.settings, sort_keys=True) == most)
-    if len(kept) < len(found):
-        output.note(
-            f"{len(found) - len(kept)} of {len(found)} runs are of other problems or options"
-        )
-    return kept
+def _check_enough(count: int, max_loss: float) -> None:
+    """Raises RequestError if so few distinct problems can't show that the loss is small."""
+    from flashedge.certainty.loss_bound import min_problems
+
+    needed = min_problems(max_loss)
+    if count >= needed:
+        return
+    more = f"give {needed - count} more"
+    larger = 0.05
+    if max_loss < larger:
+        more += f", or allow a larger loss: --max-loss {larger} needs {min_problems(larger)}"
+    raise RequestError(
+        f"{count} distinct problems are too few: it takes {needed} to show that at most"
+        f" {max_loss:.1%} of accuracy is lost",
+        hint=more,
+        param="problems",
+    )
 
 
-def _hash(path: Path | None) -> str:
-    return "" if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
+# ---------------------------------------------------------------- runs
 
 
-def _figures(choice: Choice) -> dict[str, Any]:
-    """Of the choice on all runs, and of choices on runs that they were not made on."""
-    return {
-        "chosen": _told(choice.figures),
-        "validated": None if choice.validated is None else _told(choice.validated),
-    }
+def _read_distinct(path: Path, limit: int | None) -> tuple[LabelledProblem, ...]:
+    """Read the problems and keep the first of each text. Raises ConfigError."""
+    from flashedge.files.problems import read_labelled
+
+    found: dict[str, LabelledProblem] = {}
+    for problem in read_labelled(path):
+        found.setdefault(problem.text, problem)
+    return tuple(found.values())[:limit]
 
 
-def _told(found: Figures) -> dict[str, Any]:
+def _collect_runs(
+    problems: Sequence[LabelledProblem],
+    file: Path,
+    strategy: str,
+    n: int,
+    pair: str | None,
+    from_runs: bool,
+    config: Config,
+) -> tuple[str, str, tuple[Recording, ...]]:
+    """Return the pair's name, its fingerprint and one run of each problem, where there is one.
+
+    Raises RequestError if the daemon serves another pair.
+    """
+    from flashedge.cli.calibrate.runs import keep_comparable, read_stored_runs, run_problems
+    from flashedge.models.fingerprint import last_change_s, pair_fingerprint
+    from flashedge.models.registry import find_pair
+    from flashedge.runtime.request.strategies import find_watched_options
+
+    with connect_ready(config) as client:
+        served = find_pair(client.status()["pair"], config)
+        if pair is not None and served.name != pair:
+            raise RequestError(
+                f"the daemon serves the pair {served.name!r}, not {pair!r}",
+                hint=f"flashedge down, then flashedge up --pair {pair}",
+                param="pair",
+            )
+        fingerprint = pair_fingerprint(served, config)
+        if from_runs:
+            since = last_change_s(served, config)
+            found = read_stored_runs(client, served.name, strategy, n, since, problems)
+        else:
+            settings = {"strategy": strategy, "n": n, "early_exit": False, "pair": served.name}
+            if watched := find_watched_options(strategy, n):
+                settings["options"] = watched
+            found = run_problems(problems, settings, f"{fingerprint} {_hash(file)}", config)
+    return served.name, fingerprint, keep_comparable(found, f"{strategy}-{n} on {served.name}")
+
+
+def _hash(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+# ---------------------------------------------------------------- result
+
+WRITTEN, DRY_RUN, NO_RULE, KEPT = "written", "dry_run", "no_rule_qualifies", "kept_stored"
+
+
+def _build_calibration(choice: Choice, origin: dict[str, Any], **fields: Any) -> Calibration:
+    from flashedge.runtime.request.calibrations import Calibration
+
+    baseline = None
+    if choice.smaller_cap is not None:
+        cap, compared = choice.smaller_cap
+        baseline = {"cap": cap.cap, **_to_json(compared)}
+    return Calibration(
+        **fields,
+        rule=choice.rule,
+        provenance={
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            **origin,
+            "num_problems": choice.comparison.runs,
+            "chosen": _to_json(choice.comparison),
+            "validated": None if choice.validated is None else _to_json(choice.validated),
+            "smaller_cap": baseline,
+        },
+    )
+
+
+def _save(
+    found: Calibration, config: Config, *, dry_run: bool, replace: bool
+) -> tuple[str, Path | None, Calibration | None]:
+    """Save a calibration that has a rule, unless the stored one is better.
+
+    Returns the outcome, the file if it was written, and the better stored calibration if any.
+    """
+    from flashedge.runtime.request.calibrations import find_calibration, save_calibration
+
+    if found.rule is None:
+        return NO_RULE, None, None
+    stored = find_calibration(found.pair, found.strategy, config)
+    if stored is not None and not stored.is_better_than(found):
+        stored = None
+    if dry_run:
+        return DRY_RUN, None, stored
+    if stored is not None and not replace:
+        return KEPT, None, stored
+    return WRITTEN, save_calibration(found, config), stored
+
+
+def _to_json(found: Comparison) -> dict[str, Any]:
     return {
         "accuracy_before": found.full_accuracy,
         "accuracy_after": found.accuracy,
         "difference_95": list(found.interval),
+        "loss_bound": found.loss_bound,
         "tokens_before": found.full_tokens,
         "tokens_after": found.tokens,
         "saved": found.saved,

@@ -1,4 +1,4 @@
-"""What a calibration found: figures and a plot on the terminal, pictures in files."""
+"""The output of `calibrate`: a table and a plot on the terminal, pictures in files."""
 
 from __future__ import annotations
 
@@ -6,53 +6,67 @@ import math
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flashedge.cli import output
 
 if TYPE_CHECKING:
-    from flashedge.certainty.calibration import Choice, Figures
-    from flashedge.certainty.replay import Trace
+    from flashedge.certainty.calibration import Choice, Comparison
+    from flashedge.certainty.replay import RunTrace
     from flashedge.certainty.rules import Rule
     from flashedge.runtime.request.calibrations import Calibration
 
-FEW = 50  # problems; fewer tell little
 Series = Mapping[str, Sequence[tuple[float, float]]]
+COLUMNS = (
+    "",
+    "accuracy",
+    "of full",
+    "difference, 95 %",
+    "loss at most",
+    "tokens",
+    "of full",
+    "saved",
+)
 
 
-def print_choice(made: Calibration, choice: Choice, usual: Figures) -> None:
-    """The rule and its figures on stdout, the plot and what to beware of on stderr."""
-    told = made.provenance
+def print_choice(
+    found: Calibration, choice: Choice, usual: Comparison, stored: Calibration | None
+) -> None:
+    """Print the rule and its figures on stdout, and the plot and advice on stderr.
+
+    usual: the strategy's rule without calibration; stored: an earlier calibration that is better.
+    """
+    n, max_loss = found.provenance["n"], found.provenance["max_loss"]
     output.note(
-        f"{made.strategy} on {made.pair}, n {told['n']}: {told['num_runs']} runs of"
-        f" {told['num_problems']} problems, held against {told['reference']}"
+        f"{found.strategy} on {found.pair}, n {n}: {found.num_problems} problems,"
+        f" at most {max_loss:.1%} of accuracy may be lost"
     )
-    series = frontier(choice)
+    series = build_frontier(choice)
     if sum(map(len, series.values())) > 2:
-        output.note(_terminal(series))
-    print(f"rule: {spelled(choice.rule)}")
-    rows = [_row("chosen on all", choice.figures)]
+        output.note(_draw_terminal(series))
+    print(f"rule: {describe_rule(choice.rule)}")
+    rows = []
+    if choice.rule is not None:
+        rows.append(_format_row("chosen", choice.comparison))
     if choice.validated is not None:
-        rows.append(_row("cross-validated", choice.validated))
-    rows.append(_row("uncalibrated", usual))
-    columns = ("", "accuracy", "of full", "difference, 95 %", "tokens", "of full", "saved")
-    output.print_table(columns, rows, "")
-    if told["num_problems"] < FEW:
-        output.note(f"{told['num_problems']} problems tell little: use {FEW} or more")
-    lost = choice.validated
-    if lost is not None and lost.difference < -told["accuracy_floor"]:
-        output.note(
-            f"on problems that it was not chosen on it lost {-lost.difference:.1%}:"
-            " calibrate on more problems"
-        )
+        rows.append(_format_row("cross-validated", choice.validated))
+    if choice.smaller_cap is not None:
+        cap, compared = choice.smaller_cap
+        rows.append(_format_row(f"smaller cap: n {cap.cap}", compared))
+    rows.append(_format_row("uncalibrated", usual))
+    output.print_table(COLUMNS, [*rows, *_format_stored(stored)], "")
+    if stored is not None:
+        print(f"stored rule: {describe_rule(stored.rule)} ({stored.date})")
+    if choice.rule is None:
+        output.note(_explain_none(choice, max_loss))
 
 
-def spelled(rule: Rule | None) -> str:
-    """A rule in words."""
+def describe_rule(rule: Rule | None) -> str:
+    """Say in words what a rule does."""
     if rule is None:
-        return "none: no early exit pays within the accuracy floor"
+        return "none"
     if rule.policy == "length":
-        return f"length: at {rule.detect} stop runs of at most {rule.max_tokens:,} tokens"
+        return f"length: at {rule.detect}, stop runs of at most {rule.max_tokens:,} tokens"
     if rule.policy.endswith("_curve"):
         steps = ", ".join(f"{need} up to {at:.2f}" for at, need in rule.curve)
         return f"{rule.policy} from {rule.detect} on, {rule.thresholds[0][0]}: {steps}"
@@ -60,9 +74,9 @@ def spelled(rule: Rule | None) -> str:
     return f"{rule.policy} from {rule.detect} on: {least}"
 
 
-def frontier(choice: Choice) -> Series:
-    """Tokens of a run against accuracy."""
-    chosen = choice.figures
+def build_frontier(choice: Choice) -> Series:
+    """Return accuracy over the tokens of a run."""
+    chosen = choice.comparison
     return {
         "even": [(p.tokens, p.accuracy) for p in choice.even]
         + [(chosen.full_tokens, chosen.full_accuracy)],
@@ -71,51 +85,86 @@ def frontier(choice: Choice) -> Series:
     }
 
 
-def skyline(rule: Rule, traces: Sequence[Trace], measure: str) -> Series:
-    """Certainty at the detection step against the progress that a run needed, and the most of those
-    that were at least as sure."""
-    from flashedge.certainty.candidates import needs
+def build_skyline(rule: Rule, traces: Sequence[RunTrace], measure: str) -> Series:
+    """Return the progress that runs needed over their certainty at the detection step.
+
+    `skyline` is the most that runs of at least this certainty needed.
+    """
+    from flashedge.certainty.candidates import list_needs
     from flashedge.certainty.skyline import Skyline
 
-    found = sorted(set(needs(traces, rule.detect, measure)))
+    found = sorted(set(list_needs(traces, rule.detect, measure)))
     apart = [point for at, need in found for point in ((at, float(need)), (math.nan, math.nan))]
     stairs: list[tuple[float, float]] = []
-    for at, need in Skyline.fitted(found).steps:
+    for at, need in Skyline.fit(found).steps:
         stairs += [(stairs[-1][0] if stairs else 0.0, need), (at, need)]
     return {"needed": apart, "skyline": stairs}
 
 
-def draw(path: Path, choice: Choice, traces: Sequence[Trace], measure: str) -> list[Path]:
-    """Write the frontier to `path` and the skyline beside it; the files. Raises ConfigError."""
-    from flashedge.plots import line_plot
+def draw(path: Path, choice: Choice, traces: Sequence[RunTrace], measure: str) -> list[Path]:
+    """Draw the frontier to `path` and the skyline beside it. Returns the files.
+
+    Raises ConfigError.
+    """
+    from flashedge.plots import draw_plot
 
     x, y = "tokens of a run", "accuracy"
-    line_plot(path, frontier(choice), title="Tokens to accuracy", x=x, y=y, points=True)
+    draw_plot(path, build_frontier(choice), title="Tokens to accuracy", x=x, y=y, points=True)
     if choice.rule is None:
         return [path]
     beside = path.with_name(f"{path.stem}-skyline{path.suffix}")
     x, y = f"{measure} at {choice.rule.detect}", "needed"
-    series = skyline(choice.rule, traces, measure)
-    line_plot(beside, series, title="What runs so sure needed", x=x, y=y, points=True)
+    series = build_skyline(choice.rule, traces, measure)
+    draw_plot(beside, series, title="Progress needed by certainty", x=x, y=y, points=True)
     return [path, beside]
 
 
-def _terminal(series: Series) -> str:
-    from flashedge.plots import terminal_plot
+def _explain_none(choice: Choice, max_loss: float) -> str:
+    """Say what to do when no rule qualifies."""
+    advice = f"no rule keeps the loss below {max_loss:.1%} and saves more than a smaller n"
+    if choice.smaller_cap is not None:
+        cap, compared = choice.smaller_cap
+        advice += f"; -n {cap.cap} saves {compared.saved:.1%} within the same bound"
+    return f"{advice}. `--early-exit` without a calibration uses the papers' thresholds"
+
+
+def _draw_terminal(series: Series) -> str:
+    from flashedge.plots import draw_text_plot
 
     width = min(100, shutil.get_terminal_size().columns)
     x, y = "tokens of a run", "accuracy"
-    return terminal_plot(series, title="Tokens to accuracy", x=x, y=y, width=width, height=18)
+    return draw_text_plot(series, title="Tokens to accuracy", x=x, y=y, width=width, height=18)
 
 
-def _row(name: str, found: Figures) -> tuple[object, ...]:
+def _format_row(name: str, found: Comparison) -> tuple[object, ...]:
     low, high = found.interval
     return (
         name,
         f"{found.accuracy:.1%}",
         f"{found.full_accuracy:.1%}",
         f"{found.difference:+.1%} [{low:+.1%}, {high:+.1%}]",
+        f"{found.loss_bound:.1%}",
         f"{found.tokens:,.0f}",
         f"{found.full_tokens:,.0f}",
         f"{found.saved:.1%}",
     )
+
+
+def _format_stored(stored: Calibration | None) -> list[tuple[object, ...]]:
+    if stored is None or stored.loss_bound is None:
+        return []
+    chosen: Mapping[str, Any] = stored.provenance["chosen"]
+    before, after = chosen["accuracy_before"], chosen["accuracy_after"]
+    low, high = chosen["difference_95"]
+    return [
+        (
+            f"stored ({stored.num_problems} problems)",
+            f"{after:.1%}",
+            f"{before:.1%}",
+            f"{after - before:+.1%} [{low:+.1%}, {high:+.1%}]",
+            f"{stored.loss_bound:.1%}",
+            f"{chosen['tokens_after']:,.0f}",
+            f"{chosen['tokens_before']:,.0f}",
+            f"{stored.saved:.1%}",
+        )
+    ]

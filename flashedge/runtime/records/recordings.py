@@ -1,6 +1,6 @@
-"""Runs at full compute as calibration keeps them: their checkpoints and the answer at each.
+"""Recordings: runs at full compute with their checkpoints, for calibration.
 
-Made of a run's events and nothing else, so that a stored run is as good as one just made.
+They are built from a run's events alone, so a stored run serves as well as a new one.
 """
 
 from __future__ import annotations
@@ -11,65 +11,67 @@ from itertools import accumulate
 from typing import Any
 
 from flashedge.certainty.history import Checkpoint, History
-from flashedge.certainty.replay import Spent, Trace
+from flashedge.certainty.replay import Ending, RunTrace
 from flashedge.events import CertaintyUpdated, Event, Probed, RunFinished, RunStarted
-from flashedge.runtime.request.calibrations import settings_of
+from flashedge.runtime.request.calibrations import collect_settings
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.runtime.request.strategies import search_of
+from flashedge.runtime.request.strategies import build_search
 from flashedge.search.strategies.probed_cot import ProbedCot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recording:
-    """One run. problem: its text; settings: see `calibrations.settings_of`; cap: the most progress;
-    probe_tokens: (num_probes,) what each probe had cost when it was answered, all before it
-    included; answer, tokens: of the run's own end."""
+    """One finished run at full compute."""
 
     run: str
     problem: str
+    """The problem's text."""
     settings: Mapping[str, Any]
+    """See `calibrations.collect_settings`."""
     cap: int
+    """The progress at which the run ends anyway."""
     checkpoints: History
     probe_tokens: tuple[int, ...]
+    """(num_probes,) Tokens of all probes up to and with each probe."""
     answer: str | None
+    """The final answer."""
     tokens: int
+    """Tokens of the tree at the end."""
 
     @property
     def answers(self) -> frozenset[str]:
-        """All that the run said or would have said."""
-        said = {self.answer, *(r.answer for r in self.checkpoints)}
-        return frozenset(a for a in said if a is not None)
+        """Every answer that the run gave or would have given at a checkpoint."""
+        given = {self.answer, *(c.answer for c in self.checkpoints)}
+        return frozenset(a for a in given if a is not None)
 
-    def trace(self, right: frozenset[str]) -> Trace:
-        """For replay. right: those of `answers` that are."""
+    def build_trace(self, right: frozenset[str]) -> RunTrace:
+        """Build the trace for replay. right: the right ones among `answers`."""
 
-        def spent(answer: str | None, tokens: int, probes: int) -> Spent:
+        def end(answer: str | None, tokens: int, probes: int) -> Ending:
             overhead = self.probe_tokens[min(probes, len(self.probe_tokens)) - 1] if probes else 0
-            return Spent(right=answer in right, tokens=tokens, overhead=overhead)
+            return Ending(right=answer in right, tokens=tokens, overhead=overhead)
 
         probed = len(self.probe_tokens)
-        return Trace(
+        return RunTrace(
             problem=self.problem,
             cap=self.cap,
             checkpoints=self.checkpoints,
-            stops=tuple(
-                spent(r.answer, r.tokens, min(r.progress, probed)) for r in self.checkpoints
-            ),
-            whole=spent(self.answer, self.tokens, probed),
+            stops=tuple(end(c.answer, c.tokens, min(c.progress, probed)) for c in self.checkpoints),
+            whole=end(self.answer, self.tokens, probed),
         )
 
 
-def recording_of(run: str, told: Iterable[Event]) -> Recording | None:
-    """The recording of a finished run at full compute; None of any other.
+def build_recording(run: str, log: Iterable[Event]) -> Recording | None:
+    """Build the recording of a finished run at full compute from its events.
 
-    A run that a policy could have stopped, or that something cut, shows only a part of what a run
-    can come to; so does one from before checkpoints carried their answers.
+    Returns None for a run that a policy could have stopped, that was cut, or that is so old that
+    its checkpoints have no answers: such a run does not show what full compute would have done.
     """
     spec: RunSpec | None = None
     result: Mapping[str, Any] | None = None
     checkpoints: list[Checkpoint] = []
     probes: list[int] = []
-    for event in told:
+    for event in log:
         match event:
             case RunStarted(config=config):
                 spec = RunSpec.from_json(config)
@@ -92,13 +94,13 @@ def recording_of(run: str, told: Iterable[Event]) -> Recording | None:
     if spec is None or result is None or spec.early_exit is not None or result.get("cut_by"):
         return None
     answer = result.get("answer")
-    if answer is not None and checkpoints and all(r.answer is None for r in checkpoints):
+    if answer is not None and checkpoints and all(c.answer is None for c in checkpoints):
         return None
-    search = search_of(spec)
+    search = build_search(spec)
     return Recording(
         run=run,
         problem=spec.problem.messages[-1].content,
-        settings=settings_of(spec),
+        settings=collect_settings(spec),
         cap=search.cap(spec.limits) if isinstance(search, ProbedCot) else search.n,
         checkpoints=tuple(checkpoints),
         probe_tokens=tuple(accumulate(probes)),

@@ -1,7 +1,7 @@
-"""Calibrations on disk, and which early exit a run gets: its request's, a calibration's, the usual.
+"""Calibrations on disk, and the choice of a run's early exit.
 
-`calibrations.json` lies beside the user's config.toml: `flashedge calibrate` writes it, the daemon
-reads it whenever a run asks for early exit and does not say how.
+`calibrations.json` lies beside the user's config.toml. `flashedge calibrate` writes it. The daemon
+reads it whenever a request turns on early exit without naming a policy.
 """
 
 from __future__ import annotations
@@ -25,30 +25,55 @@ VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """What was found best for a strategy on a pair.
-
-    fingerprint: of the pair then (see `fingerprint`); settings: of the runs (see `settings_of`);
-    rule: None where full compute is best; provenance: date, problems, n, accuracy and tokens
-    before and after, plain JSON values.
-    """
+    """The best rule that was found for a strategy on a pair."""
 
     pair: str
     strategy: str
     fingerprint: str
+    """The pair's fingerprint at the time (`models.fingerprint`)."""
     settings: Mapping[str, Any]
+    """The settings of the runs (`collect_settings`)."""
     rule: Rule | None
+    """None in files of older versions means that no early exit paid."""
     provenance: Mapping[str, Any]
+    """Date, problems, n, accuracy and tokens before and after: plain JSON values."""
 
     @property
     def date(self) -> str:
         return str(self.provenance.get("date", "an unknown date"))
+
+    @property
+    def num_problems(self) -> int:
+        return int(self.provenance.get("num_problems", 0))
+
+    @property
+    def loss_bound(self) -> float | None:
+        """95 % bound of the loss of accuracy. None in calibrations of older versions."""
+        bound = self.provenance.get("chosen", {}).get("loss_bound")
+        return None if bound is None else float(bound)
+
+    @property
+    def saved(self) -> float:
+        """Share of the tokens that the rule saved on the problems it was chosen on."""
+        return float(self.provenance.get("chosen", {}).get("saved", 0.0))
+
+    def is_better_than(self, other: Calibration) -> bool:
+        """Whether `other`, for the same models and settings, should not replace this silently.
+
+        A calibration without a bound is never better.
+        """
+        if (self.fingerprint, self.settings) != (other.fingerprint, other.settings):
+            return False
+        if self.loss_bound is None:
+            return False
+        return self.num_problems > other.num_problems or self.saved > other.saved
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Calibration:
-        """The inverse. Raises KeyError, TypeError, ValueError or RequestError."""
+        """Invert `to_json`. Raises KeyError, TypeError, ValueError or RequestError."""
         fields, rule = dict(data), data["rule"]
         if rule is not None:
             thresholds = tuple((str(name), float(v)) for name, v in rule["thresholds"])
@@ -56,7 +81,7 @@ class Calibration:
             rule = Rule(**{**rule, "thresholds": thresholds, "curve": curve})
             if not thresholds:
                 raise ValueError("a rule without thresholds")
-            ExitOptions.of(rule)
+            ExitOptions.from_rule(rule)
         return cls(**{**fields, "rule": rule})
 
 
@@ -65,7 +90,7 @@ def calibrations_file(config: Config) -> Path:
 
 
 def load_calibrations(config: Config) -> tuple[Calibration, ...]:
-    """Raises ConfigError when the file can't be read or is not ours."""
+    """Read all calibrations. Raises ConfigError when the file can't be read or is not ours."""
     path = calibrations_file(config)
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
@@ -79,13 +104,21 @@ def load_calibrations(config: Config) -> tuple[Calibration, ...]:
     except (KeyError, TypeError, ValueError, RequestError) as error:
         raise ConfigError(
             f"{path} holds no calibrations: {error}",
-            hint="hint it, or remove it and run flashedge calibrate again",
+            hint="repair it, or remove it and run flashedge calibrate again",
         ) from error
 
 
+def find_calibration(pair: str, strategy: str, config: Config) -> Calibration | None:
+    """Return the calibration of a pair and strategy. Raises ConfigError."""
+    found = (c for c in load_calibrations(config) if (c.pair, c.strategy) == (pair, strategy))
+    return next(found, None)
+
+
 def save_calibration(found: Calibration, config: Config) -> Path:
-    """Put it in the place of an earlier one of that pair and strategy; the file. Raises
-    ConfigError."""
+    """Write a calibration in place of any earlier one of its pair and strategy.
+
+    Returns the file. Raises ConfigError.
+    """
     path = calibrations_file(config)
     key = (found.pair, found.strategy)
     others = [c for c in load_calibrations(config) if (c.pair, c.strategy) != key]
@@ -103,8 +136,8 @@ def save_calibration(found: Calibration, config: Config) -> Path:
 # ---------------------------------------------------------------- for a run
 
 
-def settings_of(spec: RunSpec) -> dict[str, Any]:
-    """What of a run its answers and measures hang on, beside problem, pair, strategy and n."""
+def collect_settings(spec: RunSpec) -> dict[str, Any]:
+    """Return what a run's answers and measures depend on besides problem, pair, strategy and n."""
     return {
         "aggregate": spec.aggregate,
         "selection": spec.selection,
@@ -113,47 +146,47 @@ def settings_of(spec: RunSpec) -> dict[str, Any]:
     }
 
 
-def with_early_exit(spec: RunSpec, config: Config, fingerprint: Callable[[], str]) -> RunSpec:
-    """The run with its early exit settled, `early_exit_source` saying by whom; a calibration that
-    does not fit is left aside, `early_exit_note` saying why. Raises ConfigError.
+def resolve_early_exit(spec: RunSpec, config: Config, fingerprint: Callable[[], str]) -> RunSpec:
+    """Return the run with its final early exit: the request's, a calibration's or the default.
 
-    fingerprint: of the pair that serves, asked for only where there is a calibration.
+    `early_exit_source` of the result names which one. A calibration that does not fit is ignored
+    and `early_exit_note` says why. fingerprint: computes that of the serving pair; it is only
+    called if there is a calibration. Raises ConfigError.
     """
     if spec.early_exit is None:
         return spec
-    if spec.early_exit.says_how:
+    if spec.early_exit.names_policy:
         return replace(spec, early_exit_source=REQUEST)
-    key = (spec.pair, spec.strategy)
-    found = next((c for c in load_calibrations(config) if (c.pair, c.strategy) == key), None)
+    found = find_calibration(spec.pair, spec.strategy, config)
     if found is None:
         return replace(spec, early_exit_source=DEFAULTS)
-    changed = misfit(found, settings_of(spec), fingerprint())
+    changed = find_mismatch(found, collect_settings(spec), fingerprint())
     if changed is not None:
         note = f"the calibration of {found.date} is not used: {changed}; calibrate again"
         return replace(spec, early_exit_source=DEFAULTS, early_exit_note=note)
     if found.rule is None:
-        note = f"the calibration of {found.date} found no early exit that pays: the run goes on"
+        note = f"the calibration of {found.date} found no early exit that pays: the run is whole"
         return replace(spec, early_exit=None, early_exit_source=CALIBRATION, early_exit_note=note)
-    settled = replace(
-        ExitOptions.of(found.rule),
+    calibrated = replace(
+        ExitOptions.from_rule(found.rule),
         give_up_after=spec.early_exit.give_up_after,
         give_up_below=spec.early_exit.give_up_below,
     )
-    return replace(spec, early_exit=settled, early_exit_source=CALIBRATION)
+    return replace(spec, early_exit=calibrated, early_exit_source=CALIBRATION)
 
 
-def misfit(found: Calibration, settings: Mapping[str, Any], fingerprint: str) -> str | None:
-    """Why a calibration says nothing about runs of these settings on this pair; None: it fits."""
+def find_mismatch(found: Calibration, settings: Mapping[str, Any], fingerprint: str) -> str | None:
+    """Say why a calibration does not fit runs of these settings on this pair; None if it fits."""
     if found.fingerprint != fingerprint:
         return f"the pair {found.pair} has changed since"
     differing = [name for name, value in settings.items() if found.settings.get(name) != value]
     return f"it was made with other {', '.join(differing)}" if differing else None
 
 
-def as_asked(spec: RunSpec) -> RunSpec:
-    """The run as its request had it, whatever calibrations there were."""
+def restore_request(spec: RunSpec) -> RunSpec:
+    """Undo `resolve_early_exit`, so that runs with and without a calibration compare as equal."""
     if spec.early_exit_source not in (CALIBRATION, DEFAULTS):
         return spec
     given = spec.early_exit or ExitOptions()
-    silent = ExitOptions(give_up_after=given.give_up_after, give_up_below=given.give_up_below)
-    return replace(spec, early_exit=silent, early_exit_source=DEFAULTS, early_exit_note=None)
+    unresolved = ExitOptions(give_up_after=given.give_up_after, give_up_below=given.give_up_below)
+    return replace(spec, early_exit=unresolved, early_exit_source=DEFAULTS, early_exit_note=None)

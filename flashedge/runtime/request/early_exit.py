@@ -1,4 +1,4 @@
-"""When a run may stop before its end: what a request can say, and the policy made of it."""
+"""Early exit: the options of a request, and the policy that they make."""
 
 from __future__ import annotations
 
@@ -16,24 +16,26 @@ from flashedge.runtime.request.checks import check_choice, check_float, check_in
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitOptions:
-    """Early exit. Left out, `policy`, `detect` and `thresholds` are those of the strategy.
+    """A request's early exit. Values that are left out are the strategy's own.
 
-    policy: one of POLICIES ("even" is a run without early exit); detect: the progress (paths,
-    rollouts, probes) at which the policy is first asked; thresholds: measure -> least value, all
-    must be met; max_tokens (length): stop at `detect` with at most so many tokens; curve
-    (…_curve): (certainty, progress needed) pairs of calibration runs; give_up_after, give_up_below:
-    stop as not converging when the strategy's first measure is below the one at the progress of the
-    other (0: never).
+    A run without early exit has no ExitOptions (the even policy).
     Ref: arXiv 2412.20993 App. F.2, G.4; defaults: Table 3.
     """
 
     policy: str | None = None
+    """One of POLICIES."""
     detect: int | None = None
+    """The progress (paths, rollouts, probes) at which the policy decides for the first time."""
     thresholds: Mapping[str, float] = field(default_factory=dict)
+    """Measure -> least value. All must be met."""
     max_tokens: int | None = None
+    """`length` only: stop at `detect` if the run has spent at most so many tokens."""
     curve: tuple[tuple[float, int], ...] = ()
+    """Curves only: (certainty, progress needed) pairs of calibration runs."""
     give_up_after: int = 0
+    """The progress from which on a run that does not converge is stopped. 0 turns this off."""
     give_up_below: float = 0.3
+    """A run does not converge while the strategy's first measure is below this."""
 
     def __post_init__(self) -> None:
         """Raises RequestError."""
@@ -62,7 +64,7 @@ class ExitOptions:
                 )
 
     @classmethod
-    def of(cls, rule: Rule) -> ExitOptions:
+    def from_rule(cls, rule: Rule) -> ExitOptions:
         return cls(
             policy=rule.policy,
             detect=rule.detect,
@@ -72,18 +74,18 @@ class ExitOptions:
         )
 
     @property
-    def says_how(self) -> bool:
-        """Whether anything is said of the policy, so that no calibration may decide it."""
-        said = (self.policy, self.detect, self.max_tokens)
-        return bool(self.thresholds or self.curve or any(v is not None for v in said))
+    def names_policy(self) -> bool:
+        """Whether any part of the policy is given, so that no calibration applies."""
+        given = (self.policy, self.detect, self.max_tokens)
+        return bool(self.thresholds or self.curve or any(v is not None for v in given))
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> ExitOptions:
-        """The inverse of `dataclasses.asdict`, lists for tuples. Raises RequestError."""
+        """Invert `dataclasses.asdict`; lists stand for tuples. Raises RequestError."""
         unknown = set(data) - set(cls.__dataclass_fields__)
         if unknown:
-            said = ", ".join(sorted(unknown))
-            raise RequestError(f"early_exit has no field {said}", param="early_exit")
+            names = ", ".join(sorted(unknown))
+            raise RequestError(f"early_exit has no field {names}", param="early_exit")
         fields = dict(data)
         try:
             fields["curve"] = tuple((at, need) for at, need in data.get("curve") or ())
@@ -95,51 +97,57 @@ class ExitOptions:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Usual:
-    """What a strategy does unless told otherwise. Thresholds: the first is its first measure."""
+class _Defaults:
+    """The early exit of a strategy unless a request or calibration gives another.
+
+    The threshold of `reward` is on the scale of one step's score in [0, 1], as in the paper,
+    whatever the run's aggregate is (see `certainty.rewards`). Its value suits the paper's reward
+    model; other verifiers need calibration.
+    """
 
     detect: int
     thresholds: Mapping[str, float]
+    """The first measure is the strategy's own: curves and `give_up_below` use it."""
     policy: str = "static"
 
 
-_SC = _Usual(detect=5, thresholds={ENTROPY: 0.7})
-_TREE = _Usual(detect=16, thresholds={ENTROPY: 0.85, REWARD: 0.99})
-_USUAL: Mapping[str, _Usual] = MappingProxyType(
+_VOTES = _Defaults(detect=5, thresholds={ENTROPY: 0.7})
+_TREES = _Defaults(detect=16, thresholds={ENTROPY: 0.85, REWARD: 0.99})
+_DEFAULTS: Mapping[str, _Defaults] = MappingProxyType(
     {
-        "self_consistency": _SC,
-        "best_of_n": _SC,
-        "mcts": _Usual(detect=3, thresholds={ENTROPY: 0.99, REWARD: 0.4}),
-        "probed_cot": _Usual(detect=1, thresholds={CONSISTENCY: 1.0}, policy="every_step"),
+        "self_consistency": _VOTES,
+        "best_of_n": _VOTES,
+        "mcts": _Defaults(detect=3, thresholds={ENTROPY: 0.99, REWARD: 0.4}),
+        "probed_cot": _Defaults(detect=1, thresholds={CONSISTENCY: 1.0}, policy="every_step"),
     }
 )
 
 
-def rule_of(options: ExitOptions, strategy: str) -> Rule:
-    """What `options` say, the rest as the strategy does.
+def build_exit_rule(options: ExitOptions, strategy: str) -> Rule:
+    """Complete `options` by the defaults of the strategy.
 
-    Thresholds unless given: Table 3 of arXiv 2412.20993 for GSM8K; strategies that it does not
-    name do as REBASE does. They are the paper's models' and want calibration for any other.
+    The thresholds are those of Table 3 of arXiv 2412.20993 for GSM8K. Strategies that the paper
+    does not cover use those of REBASE. They suit the paper's models; other models need calibration.
     """
-    usual = _USUAL.get(strategy, _TREE)
+    defaults = _DEFAULTS.get(strategy, _TREES)
     return Rule(
-        policy=options.policy or usual.policy,
-        detect=usual.detect if options.detect is None else options.detect,
-        thresholds=tuple((options.thresholds or usual.thresholds).items()),
+        policy=options.policy or defaults.policy,
+        detect=defaults.detect if options.detect is None else options.detect,
+        thresholds=tuple((options.thresholds or defaults.thresholds).items()),
         max_tokens=options.max_tokens or 0,
         curve=options.curve,
     )
 
 
-def policy_of(options: ExitOptions | None, strategy: str) -> Policy | None:
-    """The policy of a run; None: it goes to its end (the even policy)."""
+def build_exit_policy(options: ExitOptions | None, strategy: str) -> Policy | None:
+    """Build the policy of a run. None, the even policy, lets it run to its end."""
     if options is None:
         return None
-    rule = rule_of(options, strategy)
+    rule = build_exit_rule(options, strategy)
     if not options.give_up_after:
-        return rule.made()
+        return rule.build_policy()
     return GiveUp(
-        policy=rule.made(),
+        policy=rule.build_policy(),
         after=options.give_up_after,
         below=options.give_up_below,
         measure=rule.thresholds[0][0],

@@ -1,4 +1,4 @@
-"""From a run's specification to its search, users' own programs included."""
+"""Builds the search of a request, with the strategies that installed packages add."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 
 
 def find_defaults(strategy: str) -> Mapping[str, Any]:
-    """Fields of RunSpec that a strategy fills in where a request says nothing.
+    """Find the fields of RunSpec whose default depends on the strategy.
 
     Ref: arXiv 2412.20993 App. F (majority for SC, best-of-n for MCTS); arXiv 2604.00510 §3
     (cumulative product of rewards).
@@ -37,17 +37,18 @@ def find_defaults(strategy: str) -> Mapping[str, Any]:
 
 
 def find_watched_options(strategy: str, n: object) -> Mapping[str, Any]:
-    """Options of a run that certainty may end, and of those that it is calibrated by, where a
-    request says nothing: the answers of a REBASE tree come all at its end, so where there are more
-    paths than the paper's first look (16) they come in trees of that size.
-    Ref: arXiv 2412.20993 Tables 1, 3.
+    """Find the default options of a run that certainty may end, and of the runs that it is
+    calibrated on.
+
+    A REBASE tree gives all of its answers at its end. With more paths than the paper's first check
+    (16), the run therefore grows several trees of that size. Ref: arXiv 2412.20993 Tables 1, 3.
     """
     several = strategy == "rebase" and isinstance(n, int) and n > REBASE_TREE
     return {"width": REBASE_TREE} if several else {}
 
 
 def build_search(spec: RunSpec) -> Search[Any]:
-    """Raises NotFound, RequestError, ConfigError (a user's program can't be loaded)."""
+    """Build the search. Raises NotFound, RequestError, ConfigError (a user's program can't be loaded)."""
     if spec.strategy == "probed_cot" and spec.n != 1:
         raise RequestError(f"n is {spec.n}; probed_cot is one chain", hint="leave n out", param="n")
     return make_search(
@@ -66,23 +67,24 @@ def build_search(spec: RunSpec) -> Search[Any]:
 
 @cache
 def find_user_programs() -> Mapping[str, Callable[..., ReasoningProgram]]:
-    """Programs that installed packages name under `flashedge.strategies`, loaded when asked for.
+    """Find the programs that installed packages register under `flashedge.strategies`.
 
-    Looked up once a process. See `search.program`.
+    Looked up once per process; a program is loaded when a run uses it. See
+    `search.strategies.program`.
     """
-    return {point.name: _loader(point) for point in entry_points(group=GROUP)}
+    return {point.name: _build_loader(point) for point in entry_points(group=GROUP)}
 
 
-def _loader(point: EntryPoint) -> Callable[..., ReasoningProgram]:
-    def make(**options: Any) -> ReasoningProgram:
+def _build_loader(point: EntryPoint) -> Callable[..., ReasoningProgram]:
+    def load(**options: Any) -> ReasoningProgram:
         try:
-            made = point.load()
+            factory = point.load()
         except (ImportError, AttributeError) as error:
             raise ConfigError(
                 f"strategy {point.name!r} ({point.value}) can't be loaded: {error}",
-                hint="hint or uninstall the package that names it",
+                hint="repair or uninstall the package that registers it",
             ) from error
-        program: ReasoningProgram = made(**options)
+        program: ReasoningProgram = factory(**options)
         return program
 
-    return make
+    return load

@@ -232,10 +232,10 @@ class ProbedCot:
             return state
         if checkpoint.progress >= state.ask_at:
             asked = (*state.asked, checkpoint)
-            given = self.policy.allot(asked, self.cap(state.limits))
-            if given.more <= 0:
-                return replace(state, asked=asked, cut_by=str(given.reason))
-            state = replace(state, asked=asked, ask_at=checkpoint.progress + given.more)
+            allotment = self.policy.allot(asked, self.cap(state.limits))
+            if allotment.more <= 0:
+                return replace(state, asked=asked, cut_by=str(allotment.reason))
+            state = replace(state, asked=asked, ask_at=checkpoint.progress + allotment.more)
         after = self.give_up_after
         if after and is_unsettled(state.answers, after=after, below=self.give_up_below):
             return replace(state, cut_by=str(Reason.NON_CONVERGENCE))

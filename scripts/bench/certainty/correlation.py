@@ -29,9 +29,9 @@ from flashedge.cli.runs import stored_events
 from flashedge.config import load_config
 from flashedge.events import StepCompleted
 from flashedge.files.problems import read_labelled
-from flashedge.plots import line_plot
+from flashedge.plots import draw_plot
 from flashedge.search.answer_choice import count_votes
-from flashedge.statistics import kendall, mean, pearson, resampled
+from flashedge.statistics import bootstrap, kendall, mean, pearson
 from scripts.bench.certainty.whole_runs import whole_runs
 
 ORDERS = 64
@@ -70,7 +70,7 @@ def main() -> None:
     found = {name: correlations(table) for name, table in rows.items()}
     if options.plot:
         points = sorted((row[-1], row[0]) for row in rows["mean"])
-        line_plot(
+        draw_plot(
             options.plot,
             {"problems": points},
             title=f"certainindex after {options.detect} samples",
@@ -160,7 +160,7 @@ def fitted(columns: Sequence[Sequence[float]], target: Sequence[float]) -> list[
 
 def bounds(values: Sequence[float], target: Sequence[float]) -> list[float]:
     """Bootstrap 95 % interval over problems."""
-    low, high = resampled(
+    low, high = bootstrap(
         list(zip(values, target, strict=True)),
         lambda some: pearson([a for a, _ in some], [b for _, b in some]),
     )

@@ -2,7 +2,7 @@
 Table 1, Figs. 6, 7, Table 4).
 
 Whole runs of calibration problems and of held-out problems are made once, through the daemon; the
-rules are chosen on the former and replayed on the latter, which is what those runs would have been
+rules are chosen on the former and replay on the latter, which is what those runs would have been
 (tests/unit holds replay against real early exits). A cap below n is a whole run ended there:
 exact where runs begin alike whatever their end: self-consistency, MCTS, REBASE in trees whose
 `width` (`--options`) divides the caps. Give other strategies one n a call.
@@ -20,27 +20,27 @@ from dataclasses import replace
 from pathlib import Path
 
 from flashedge.certainty.calibration import Calibrator
-from flashedge.certainty.replay import Spent, Trace, replayed
+from flashedge.certainty.replay import Ending, RunTrace, replay
 from flashedge.certainty.rules import POLICIES, Rule
-from flashedge.cli.calibrate.runs import right_answers
+from flashedge.cli.calibrate.runs import find_right_answers
 from flashedge.config import load_config
 from flashedge.files.problems import read_labelled
-from flashedge.plots import line_plot
-from flashedge.runtime.request.early_exit import ExitOptions, rule_of
-from flashedge.statistics import interval, mean, resampled
+from flashedge.plots import draw_plot
+from flashedge.runtime.request.early_exit import ExitOptions, build_exit_rule
+from flashedge.statistics import bootstrap, interval, mean
 from scripts.bench.certainty.whole_runs import whole_runs
 
 
 def main() -> None:
     options = parsed()
     config = load_config({})
-    found: dict[str, list[Trace]] = {}
+    found: dict[str, list[RunTrace]] = {}
     for name, path in (("calibration", options.calibration), ("heldout", options.problems)):
         asked = read_labelled(path, options.limit if name == "heldout" else None)
         runs = whole_runs(asked, path.name, options.strategy, options.n, config, options.options)
-        right = right_answers(runs, {problem.text: problem.answer for problem in asked})
-        found[name] = [run.trace(said) for run, said in zip(runs, right, strict=True)]
-    usual = rule_of(ExitOptions(), options.strategy)
+        right = find_right_answers(runs, {problem.text: problem.answer for problem in asked})
+        found[name] = [run.build_trace(right) for run, said in zip(runs, right, strict=True)]
+    usual = build_exit_rule(ExitOptions(), options.strategy)
     measures = [measure for measure, _ in usual.thresholds]
     table = [
         row
@@ -56,8 +56,8 @@ def main() -> None:
 
 
 def rows_of(
-    calibration: Sequence[Trace],
-    heldout: Sequence[Trace],
+    calibration: Sequence[RunTrace],
+    heldout: Sequence[RunTrace],
     cap: int | None,
     policies: Sequence[str],
     measures: Sequence[str],
@@ -68,7 +68,7 @@ def rows_of(
     rows = [{"cap": cap, "policy": "even", **figures(even, even), "fired": 0.0, "rule": None}]
     for policy in policies:
         rule = Calibrator(known, policy, measures).choose(0.0).rule
-        spent = even if rule is None else [replayed(t, rule.made()) for t in asked]
+        spent = even if rule is None else [replay(t, rule.build_policy()) for t in asked]
         fired = [s.tokens < e.tokens for s, e in zip(spent, even, strict=True)]
         rows.append(
             {
@@ -82,7 +82,7 @@ def rows_of(
     return rows
 
 
-def capped(trace: Trace, cap: int | None) -> Trace:
+def capped(trace: RunTrace, cap: int | None) -> RunTrace:
     """The run as it had been with a smaller end."""
     if cap is None or cap >= trace.cap:
         return trace
@@ -99,12 +99,12 @@ def capped(trace: Trace, cap: int | None) -> Trace:
     )
 
 
-def bare(spent: Spent) -> Spent:
+def bare(spent: Ending) -> Ending:
     """Without probes: nobody probes who never stops."""
     return replace(spent, overhead=0)
 
 
-def figures(spent: Sequence[Spent], even: Sequence[Spent]) -> dict[str, object]:
+def figures(spent: Sequence[Ending], even: Sequence[Ending]) -> dict[str, object]:
     """Accuracy, its paired difference to the even policy, tokens, and the share saved."""
     right = [float(s.right) for s in spent]
     difference = [float(s.right) - float(e.right) for s, e in zip(spent, even, strict=True)]
@@ -116,7 +116,7 @@ def figures(spent: Sequence[Spent], even: Sequence[Spent]) -> dict[str, object]:
         "difference_95": rounded(interval(difference)),
         "tokens": round(mean([tokens for tokens, _ in pairs]), 1),
         "saved": round(saved(pairs), 4),
-        "saved_95": rounded(resampled(pairs, saved, draws=1000)),
+        "saved_95": rounded(bootstrap(pairs, saved, draws=1000)),
     }
 
 
@@ -147,7 +147,7 @@ def draw(path: Path, strategy: str, table: Sequence[dict]) -> None:
         name: sorted((row["tokens"], row["accuracy"]) for row in table if row["policy"] == name)
         for name in names
     }
-    line_plot(
+    draw_plot(
         path, series, title=strategy, x="tokens a problem", y="accuracy", points=len(table) > 2
     )
 

@@ -22,7 +22,7 @@ from typing import Any
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.certainty.rules import POLICIES
 from flashedge.cli.connection import connect_ready
-from flashedge.cli.progress import bar
+from flashedge.cli.progress import show_bar
 from flashedge.config import load_config
 from flashedge.daemon import control as daemon_control
 from flashedge.evaluation.runs import result_of
@@ -66,7 +66,7 @@ async def measure(
     total = rounds * len(problems) * len(policies)
     try:
         async with daemon_control.connect_async(config) as client:
-            with bar("live", total, unit="runs") as advance:
+            with show_bar("live", total, unit="runs") as advance:
                 for number in range(rounds):
                     for problem in problems:
                         order = list(enumerate(policies.items(), number * len(policies)))

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from flashedge.cli.daemon_cmds import ready_client
-from flashedge.cli.progress import bar
+from flashedge.cli.connection import connect_ready
+from flashedge.cli.progress import show_bar
 from flashedge.config import load_config
 from flashedge.daemon import control as daemon_control
 from flashedge.evaluation.runs import result_of
@@ -37,12 +37,12 @@ def main() -> None:
 async def measure(path: Path, limit: int, rounds: int) -> dict[str, object]:
     """Equal chains, tokens of probes beside the chain's, and the ratio of the latencies."""
     config = load_config({})
-    ready_client(config).close()
+    connect_ready(config).close()
     problems = read_labelled(path, limit)
     seconds: dict[str, list[float]] = {side: [] for side in SIDES}
     equal, chain_tokens, probe_tokens = 0, [], []
     async with daemon_control.connect_async(config) as client:
-        with bar("probes", rounds * len(problems), unit="chains") as advance:
+        with show_bar("probes", rounds * len(problems), unit="chains") as advance:
             for seed in range(rounds):
                 for problem in problems:
                     body = {"strategy": "probed_cot", "problem": problem.text, "seed": seed}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flashedge.cli.calibrate.runs import run_problems
-from flashedge.cli.daemon_cmds import ready_client
+from flashedge.cli.connection import connect_ready
 from flashedge.config import Config
 from flashedge.files.problems import LabelledProblem
 from flashedge.models.registry import find_pair
@@ -22,7 +22,7 @@ def whole_runs(
     options: Mapping[str, Any],
 ) -> tuple[Recording, ...]:
     """One run of each problem of the file so named. options: the strategy's own."""
-    with ready_client(config) as client:
+    with connect_ready(config) as client:
         pair = find_pair(client.status()["pair"], config)
     settings = {"strategy": strategy, "n": n, "early_exit": False}
     settings |= {"pair": pair.name, "options": dict(options)}

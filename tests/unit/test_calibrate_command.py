@@ -1,0 +1,173 @@
+"""What `calibrate` writes, keeps and refuses, on made-up recordings and without a daemon."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from flashedge.certainty.history import ENTROPY, Checkpoint
+from flashedge.cli.calibrate import command
+from flashedge.cli.main import app
+from flashedge.config import Config, load_config
+from flashedge.errors import Conflict, RequestError
+from flashedge.files.problems import LabelledProblem
+from flashedge.runtime.records.recordings import Recording
+from flashedge.runtime.request.calibrations import (
+    Calibration,
+    calibrations_file,
+    load_calibrations,
+    save_calibration,
+)
+
+N = 8
+SETTINGS = {"aggregate": "last"}
+
+
+def recorded(problem: LabelledProblem, *, sure: bool) -> Recording:
+    """A run that agrees from the start (`sure`), or that finds the right answer only at the end."""
+    checkpoints = tuple(
+        Checkpoint(
+            progress=k,
+            tokens=100 * k,
+            answers=k,
+            measures={ENTROPY: 1.0 if sure and k > 1 else 0.0},
+            answer=problem.answer if sure or k == N else "0",
+        )
+        for k in range(1, N + 1)
+    )
+    return Recording(
+        run=str(problem.id),
+        problem=problem.text,
+        settings=SETTINGS,
+        cap=N,
+        checkpoints=checkpoints,
+        probe_tokens=(),
+        answer=problem.answer,
+        tokens=100 * N,
+    )
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    """A user's folders, and a daemon whose runs are made up: every fourth problem is hard."""
+    monkeypatch.setenv("FLASHEDGE_HOME", str(tmp_path))
+
+    def collect(
+        problems: Sequence[LabelledProblem], *_: Any
+    ) -> tuple[str, str, tuple[Recording, ...]]:
+        runs = tuple(recorded(p, sure=p.index % 4 > 0) for p in problems)
+        return "bundled", "f" * 16, runs
+
+    monkeypatch.setattr(command, "_collect_runs", collect)
+    return load_config(environ={"FLASHEDGE_HOME": str(tmp_path)})
+
+
+def problem_file(folder: Path, count: int) -> str:
+    path = folder / f"{count}.jsonl"
+    rows = [{"problem": f"What is {i} + 1?", "answer": i + 1} for i in range(count)]
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return str(path)
+
+
+def calibrate(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["calibrate", *arguments])
+
+
+def test_a_rule_that_qualifies_is_written(home: Config, tmp_path: Path) -> None:
+    made = calibrate(problem_file(tmp_path, 300), "--policy", "every_step", "--json")
+    assert made.exit_code == 0, made.output
+    report = json.loads(made.stdout)
+    assert report["outcome"] == "written"
+    assert report["saved"] == str(calibrations_file(home))
+    assert report["rule"] == {
+        "policy": "every_step",
+        "detect": 2,
+        "thresholds": [["entropy", 1.0]],
+        "max_tokens": 0,
+        "curve": [],
+    }
+    chosen = report["provenance"]["chosen"]
+    assert chosen["loss_bound"] <= 0.01
+    assert chosen["saved"] == pytest.approx(0.75 * 6 / 8)
+    assert report["provenance"]["smaller_cap"] is None  # no smaller cap keeps accuracy
+    (stored,) = load_calibrations(home)
+    assert (stored.num_problems, stored.loss_bound) == (300, chosen["loss_bound"])
+    assert stored.saved == chosen["saved"]
+
+
+def test_too_few_problems_are_refused(home: Config, tmp_path: Path) -> None:
+    few = calibrate(problem_file(tmp_path, 298), "--policy", "every_step")
+    assert isinstance(few.exception, RequestError)
+    assert "298 distinct problems are too few: it takes 299" in str(few.exception)
+    assert few.exception.hint is not None
+    assert "give 1 more" in few.exception.hint
+    assert "--max-loss 0.05 needs 59" in few.exception.hint
+    assert not calibrations_file(home).exists()
+    looser = calibrate(problem_file(tmp_path, 59), "--policy", "every_step", "--max-loss", "0.05")
+    assert looser.exit_code == 0, looser.output
+    assert load_calibrations(home)[0].num_problems == 59
+
+
+def test_a_better_calibration_stays_unless_it_is_to_be_replaced(
+    home: Config, tmp_path: Path
+) -> None:
+    assert calibrate(problem_file(tmp_path, 320), "--policy", "every_step").exit_code == 0
+    text = calibrations_file(home).read_text()
+    fewer = (problem_file(tmp_path, 300), "--policy", "every_step")
+    kept = calibrate(*fewer)
+    assert isinstance(kept.exception, Conflict)
+    assert "320 problems" in str(kept.exception)
+    assert "--replace" in (kept.exception.hint or "")
+    assert "stored (320 problems)" in kept.stdout
+    assert "chosen" in kept.stdout
+    assert "stored rule: every_step from 2 on" in kept.stdout
+    assert calibrations_file(home).read_text() == text
+    assert json.loads(calibrate(*fewer, "--json").stdout)["outcome"] == "kept_stored"
+    assert calibrate(*fewer, "--dry-run").exit_code == 0
+    assert calibrations_file(home).read_text() == text
+    assert calibrate(*fewer, "--replace").exit_code == 0
+    assert load_calibrations(home)[0].num_problems == 300
+
+
+def test_a_calibration_without_a_bound_is_replaced(home: Config, tmp_path: Path) -> None:
+    old = Calibration(
+        pair="bundled",
+        strategy="self_consistency",
+        fingerprint="f" * 16,
+        settings=SETTINGS,
+        rule=None,
+        provenance={"num_problems": 9000, "chosen": {"saved": 0.99}},
+    )
+    save_calibration(old, home)
+    assert load_calibrations(home)[0].loss_bound is None
+    assert calibrate(problem_file(tmp_path, 300), "--policy", "every_step").exit_code == 0
+    assert load_calibrations(home)[0].num_problems == 300
+
+
+def test_without_a_rule_nothing_is_written(
+    home: Config, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every run is right from the start: a smaller n saves as much as any rule."""
+
+    def collect(
+        problems: Sequence[LabelledProblem], *_: Any
+    ) -> tuple[str, str, tuple[Recording, ...]]:
+        return "bundled", "f" * 16, tuple(recorded(p, sure=True) for p in problems)
+
+    assert calibrate(problem_file(tmp_path, 300), "--policy", "every_step").exit_code == 0
+    text = calibrations_file(home).read_text()
+    monkeypatch.setattr(command, "_collect_runs", collect)
+    none = calibrate(problem_file(tmp_path, 400), "--policy", "every_step")
+    assert none.exit_code == 0
+    assert "no rule qualifies: runs keep their full length" in none.stdout
+    assert "smaller cap: n 1" in none.stdout
+    assert "-n 1 saves 87.5%" in " ".join(none.stderr.split())
+    report = json.loads(calibrate(problem_file(tmp_path, 400), "--json").stdout)
+    assert (report["outcome"], report["rule"]) == ("no_rule_qualifies", None)
+    assert report["provenance"]["smaller_cap"]["cap"] == 1
+    assert calibrations_file(home).read_text() == text
