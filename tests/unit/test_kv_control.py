@@ -169,6 +169,18 @@ def test_a_larger_quota_without_memory_is_refused(driver: HostDriver) -> None:
     assert bool((other.layer[:3] == 8).all())
 
 
+def test_an_engine_starts_with_less_if_the_other_has_grown(driver: HostDriver) -> None:
+    other = FakeCore(driver, 7)
+    core = FakeCore(driver, 0)
+    core.kv.claim_first(8, LEAST)
+    assert (core.kv.count_claimed(), driver.free) == (4, 1)
+    core.kv.release(range(4))
+    assert control.set_quota(other, 10) == 10
+    with pytest.raises(MemoryError):
+        core.kv.claim_first(8, LEAST)
+    assert (core.kv.count_claimed(), driver.free) == (0, 2)
+
+
 @pytest.mark.parametrize("fails", ["save_kv_blocks", "load_kv_blocks"])
 def test_kv_that_can_not_be_moved_is_dropped(
     driver: HostDriver, tmp_path: Path, fails: str

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from statistics import median
 
 from flashedge.config import Config
-from flashedge.engine.platform import device_kind
+from flashedge.engine.platform import detect_device_kind
 from flashedge.errors import ConfigError, EngineError
 from flashedge.models.checkpoint_shape import load_shape
 from flashedge.models.shape import ModelShape
 from flashedge.models.specs import Pair
 from flashedge.profiler.datasheet import find_sheet
 from flashedge.profiler.probes import DECODE, PREFILL
-from flashedge.profiler.profile import Model, Profile
+from flashedge.profiler.profile import ModelProfile, Profile
 from flashedge.profiler.roofline import Sample
 from flashedge.runtime.profiles import find_profile
 from flashedge.scheduling.costs.curves import (
@@ -82,7 +82,7 @@ def build_curves(profile: Profile, shapes: tuple[ModelShape, ModelShape]) -> Cur
     )
 
 
-def build_measured_curve(model: Model, shape: ModelShape) -> MeasuredCurve:
+def build_measured_curve(model: ModelProfile, shape: ModelShape) -> MeasuredCurve:
     """Turn a model's samples into complete tables."""
     prefill: dict[float, list[float]] = defaultdict(list)
     for sample in _select_samples(model, PREFILL):
@@ -103,11 +103,11 @@ def build_measured_curve(model: Model, shape: ModelShape) -> MeasuredCurve:
     )
 
 
-def _select_samples(model: Model, phase: str) -> Sequence[Sample]:
+def _select_samples(model: ModelProfile, phase: str) -> Sequence[Sample]:
     return [sample for sample in model.samples if sample.phase == phase]
 
 
-def _estimate_decode(model: Model, shape: ModelShape, batch: float, context: float) -> float:
+def _estimate_decode(model: ModelProfile, shape: ModelShape, batch: float, context: float) -> float:
     """Seconds of a decode step that was not measured.
 
     The verifier never decodes; its prefill fit is used.
@@ -126,7 +126,7 @@ def _find_link_speed(profile: Profile) -> float:
 
 def _find_device() -> tuple[Device, str]:
     """Find what the roofline needs of this device, and its name for the record."""
-    if device_kind() == "cpu":
+    if detect_device_kind() == "cpu":
         return ASSUMED_CPU, "an assumed CPU core"
     from flashedge.profiler.errors import ProfileError
     from flashedge.profiler.gpu import read_cards

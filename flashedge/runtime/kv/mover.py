@@ -123,9 +123,9 @@ class KvMover:
         return seconds, moved
 
     async def _request(self, request: Awaitable[Any]) -> Any:
-        """The engine's answer. None if it is down."""
+        """Wait for the engine's answer. None if it is down."""
         try:
             return await request
         except FlashEdgeError as error:
-            log.warning("KV memory: %s", error.line)
+            log.warning("the KV memory of an engine was not moved: %s", error.line)
             return None

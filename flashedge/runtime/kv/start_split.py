@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 
 from flashedge.config import Config
-from flashedge.engine.platform import block_tokens
+from flashedge.engine.platform import choose_block_tokens
 from flashedge.errors import FlashEdgeError
 from flashedge.models.checkpoint_shape import load_shape
 from flashedge.models.kv_plan import plan_kv
@@ -58,7 +58,7 @@ def _build_cost(curve: CostCurve, spec: ModelSpec, config: Config) -> EngineCost
     return build_engine_cost(
         curve,
         token_bytes=load_shape(spec, config).kv_bytes_per_token,
-        block_tokens=block_tokens(),
+        block_tokens=choose_block_tokens(),
         max_model_len=spec.max_model_len,
         max_batch=config.max_num_seqs,
     )

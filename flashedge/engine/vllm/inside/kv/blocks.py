@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable
 
 import torch
 
 from flashedge.engine.vllm.inside.kv.granules import BlockLayout, Granules, GranuleSpan
 from flashedge.engine.vllm.inside.kv.pages import Pages
+
+log = logging.getLogger(__name__)
 
 
 class KvRange:
@@ -60,6 +63,22 @@ class KvRange:
             for span in mapped:
                 self._pages.unmap(*span)
             raise
+
+    def claim_first(self, count: int, least: int) -> None:
+        """Claim the first `count` blocks, or fewer, down to `least`, if the device lacks memory.
+
+        That happens if the other engine grew while this one was restarted. Raises MemoryError if
+        there is too little for `least` blocks.
+        """
+        while True:
+            try:
+                return self.claim(range(count))
+            except MemoryError as error:
+                if count <= least:
+                    raise
+                fewer = max(least, count // 2)
+                log.warning("no memory for %d KV blocks (%s): trying %d", count, error, fewer)
+                count = fewer
 
     def release(self, block_ids: Collection[int]) -> int:
         """Unmap the memory of blocks whose content nobody needs. Returns the bytes unmapped."""

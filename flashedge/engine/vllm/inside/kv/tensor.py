@@ -9,7 +9,6 @@ Checked with vLLM 0.32.0: replaces `vllm.v1.worker.gpu_model_runner.allocate_kv_
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,8 +19,6 @@ from vllm.v1.worker import gpu_model_runner, utils
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, KV_FIXED, KV_GUARDED, KV_KEY, KV_START
 from flashedge.engine.vllm.inside.kv.blocks import KvRange
 from flashedge.engine.vllm.inside.kv.pages import FixedPages, HostPages, Pages
-
-log = logging.getLogger(__name__)
 
 _allocate_in_vllm = utils.allocate_kv_cache
 _ranges: list[KvRange] = []  # one for each engine of this process; a daemon's process has one
@@ -67,10 +64,9 @@ def read_settings(config: VllmConfig) -> Mapping[str, Any]:
 
 
 def _claim_start(kv: KvRange, config: VllmConfig, blocks: int) -> None:
-    """Map the memory that the engine starts with: that of the first blocks.
+    """Map the memory that the engine starts with: its share, or at least that of one request.
 
-    Maps less if the device lacks memory, e.g. because the other engine grew while this one was
-    restarted. Raises MemoryError if there is too little for one request.
+    Raises MemoryError if there is too little for one request.
     """
     share = read_settings(config).get(KV_START)
     if share is None:
@@ -79,18 +75,7 @@ def _claim_start(kv: KvRange, config: VllmConfig, blocks: int) -> None:
     usable = blocks - 1  # one is vLLM's null block
     longest = -(-config.model_config.max_model_len // config.cache_config.block_size)
     least = min(usable, longest + 1)
-    count = min(usable, max(least, int(share * usable)))
-    while True:
-        try:
-            kv.claim(range(count + 1))
-        except MemoryError as error:
-            if count <= least:
-                raise
-            lower = max(least, count // 2)
-            log.warning("no memory for %d KV blocks (%s): trying %d", count, error, lower)
-            count = lower
-        else:
-            return
+    kv.claim_first(max(least, int(share * usable)) + 1, least + 1)
 
 
 def _count_buffer_bytes(kv_cache_config: Any) -> int:
