@@ -152,6 +152,7 @@ class Run:
             self._write(lambda: self._store.append(self.id, number, event))
         self._log.append(event)
         self._observe(event)
+        self._log_state(event)
 
     def mark_started(self) -> float:
         """Leave the queue. Returns the seconds spent in it."""
@@ -193,6 +194,23 @@ class Run:
         if to not in _NEXT[self.status]:
             raise ValueError(f"run {self.id} can't go from {self.status} to {to}")
         self.status = to
+
+    def _log_state(self, event: Event) -> None:
+        """Write a line into the daemon's log when the run starts and when it ends."""
+        age_s = time.time() - self.created_at
+        match event:
+            case RunStarted(queue_s=queue_s):
+                search = f"{self.spec.strategy}, n={self.spec.n}"
+                log.info("run %s started: %s (waited %.1f s)", self.id, search, queue_s)
+            case RunFinished(result=result):
+                tokens, total_s = result["usage"]["tree_tokens"], result["timing"]["total_s"]
+                log.info("run %s finished: %.1f s, %d tokens", self.id, total_s, tokens)
+            case RunFailed(error=error):
+                log.warning("run %s failed after %.1f s: %s", self.id, age_s, error)
+            case RunCancelled(reason=reason):
+                log.info("run %s was cancelled after %.1f s: %s", self.id, age_s, reason)
+            case _:
+                pass
 
     def _write(self, write: Callable[[], None]) -> None:
         """Write to the store. On its first failure log it and go on without the store."""

@@ -227,6 +227,31 @@ def test_the_config_goes_through_json_unchanged(store: RunStore) -> None:
     assert json.loads(json.dumps(to_json(started))) == to_json(started)
 
 
+# ---------------------------------------------------------------- the daemon's log
+
+
+@pytest.mark.parametrize(
+    ("move", "line"),
+    [
+        ("finish", "run r finished: 0.5 s, 7 tokens"),
+        ("fail", "s: the engine is gone"),
+        ("cancel", "s: the daemon stopped"),
+    ],
+)
+def test_the_start_and_the_end_of_a_run_are_logged(
+    store: RunStore, caplog: pytest.LogCaptureFixture, move: str, line: str
+) -> None:
+    caplog.set_level("INFO", logger="flashedge.runtime.run")
+    run = make(store)
+    run.mark_started()
+    run.emit(STEP)
+    MOVES[move](run)
+    started, ended = caplog.messages
+    assert started.startswith("run r started: beam, n=")
+    assert ended.startswith("run r ")
+    assert ended.endswith(line)
+
+
 # ---------------------------------------------------------------- a failing store
 
 
