@@ -59,7 +59,7 @@ app.add_typer(config.app, name="config", rich_help_panel=DAEMON)
 app.add_typer(models.app, name="models", rich_help_panel=MACHINE)
 app.command(name="doctor", rich_help_panel=MACHINE)(doctor.doctor)
 app.command(name="profile", rich_help_panel=MACHINE)(profile.profile)
-app.command(name="simulate", rich_help_panel=MACHINE)(simulate.simulate)
+app.command(name="simulate", epilog=simulate.EPILOG, rich_help_panel=MACHINE)(simulate.simulate)
 app.add_typer(bench.app, name="bench", rich_help_panel=MACHINE)
 
 

@@ -1,4 +1,4 @@
-"""`profile`: what this device can do and what the pair's steps cost on it, measured and kept."""
+"""`profile`: measure the device, and the cost of the pair's steps on it."""
 
 from __future__ import annotations
 
@@ -33,26 +33,36 @@ if TYPE_CHECKING:
     from flashedge.profiler.profile import Profile
 
 HEIGHT = 24
-DEVICE_PART = 0.25  # of the bar; the rest are the models
+DEVICE_PART = 0.25
+"""Share of the progress bar for the device; the rest is for the models."""
 
 
 def profile(
-    pair: Annotated[str | None, typer.Option(help="Pair to measure.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer points: half a minute.")] = False,
+    pair: Annotated[
+        str | None,
+        typer.Option(metavar="PAIR", help="Pair to measure.", show_default="the setting `pair`"),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Measure fewer points, in half a minute.")
+    ] = False,
     if_needed: Annotated[
-        bool, typer.Option("--if-needed", help="Only if no kept profile fits this machine.")
+        bool,
+        typer.Option("--if-needed", help="Measure only if no stored profile fits this machine."),
     ] = False,
     show: Annotated[
-        bool, typer.Option("--show", help="Measure nothing: show what is kept.")
+        bool, typer.Option("--show", help="Show the stored profile; measure nothing.")
     ] = False,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw the roofline into this file (.svg, .png).")
+        Path | None, typer.Option(metavar="FILE", help="Draw the roofline to FILE (.svg, .png).")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the profile as JSON.")] = False,
 ) -> None:
-    """Measure device and models, fit a roofline to their steps, keep it for the daemon."""
+    """Measure the device and the models, and fit cost curves that the daemon schedules by.
+
+    Takes less than three minutes. No daemon may run meanwhile.
+    """
     from flashedge.plots import check_suffix
-    from flashedge.runtime.profiles import find_profile, profile_path
+    from flashedge.runtime.profiles import find_profile, locate_profile
 
     if show and (quick or if_needed):
         raise Conflict("--show measures nothing; leave out --quick and --if-needed")
@@ -60,29 +70,30 @@ def profile(
         check_suffix(plot)
     config = load_config({"pair": pair})
     chosen = find_pair(config.pair, config)
-    path = profile_path(chosen, config)
+    path = locate_profile(chosen, config)
     kept = find_profile(chosen, config) if show or if_needed else None
     if show and kept is not None and kept.profile is None:
         raise NotFound(
-            f"pair {chosen.name} has no profile that fits: {kept.why}", hint="flashedge profile"
+            f"pair {chosen.name} has no profile that fits: {kept.why}",
+            hint="measure one: flashedge profile",
         )
     found = kept.profile if kept is not None else None
     measured = found is None
     if found is None:
-        found = _measured(chosen, config, quick=quick)
+        found = _measure_and_save(chosen, config, quick=quick)
     if plot is not None:
         _draw(found, plot)
     if as_json:
         output.print_json(found.to_json())
     else:
         _print(found)
-    output.note(f"{'kept in' if measured else 'from'} {path}")
+    output.note(f"{'stored in' if measured else 'from'} {path}")
 
 
 def renew_profile(config: Config) -> None:
-    """Measure again where the pair's profile was made on something else: before a daemon starts.
+    """Measure again if the pair's profile was made on something else, before a daemon starts.
 
-    What fails is told and stops nothing: a daemon needs no profile.
+    A failure is only reported: a daemon can run without a profile.
     """
     from flashedge.runtime.profiles import find_profile
 
@@ -90,76 +101,82 @@ def renew_profile(config: Config) -> None:
         pair = find_pair(config.pair, config)
         kept = find_profile(pair, config)
         if kept.changed:
-            output.note(f"profiling again: {kept.why}")
-            _measured(pair, config, quick=True)
+            output.note(f"measuring the profile again: {kept.why}")
+            _measure_and_save(pair, config, quick=True)
     except FlashEdgeError as error:
-        output.note(f"not profiled: {error.line}")
+        output.note(f"the profile was not measured: {error.line}")
 
 
-def _measured(pair: Pair, config: Config, *, quick: bool) -> Profile:
-    """Measure and keep. Raises DaemonError while a daemon runs, EngineError, StoreError."""
+def _measure_and_save(pair: Pair, config: Config, *, quick: bool) -> Profile:
+    """Measure and store a profile.
+
+    Raises DaemonError while a daemon runs, EngineError, StoreError.
+    """
     import asyncio
 
     from flashedge.daemon.files import prepare_state_dir
     from flashedge.profiler.profile import save_profile
-    from flashedge.runtime.profiles import profile_path
+    from flashedge.runtime.profiles import locate_profile
 
     _check_alone(config)
     prepare_state_dir(config)
-    with _aside(config.state_dir / "logs" / "profile.out") as terminal, _bar(terminal) as tell:
-        found = asyncio.run(_measure(pair, config, quick=quick, tell=tell))
+    log = config.state_dir / "logs" / "profile.out"
+    with _divert_output(log) as terminal, _show_bar(terminal) as report:
+        found = asyncio.run(_measure(pair, config, quick=quick, on_progress=report))
     _check_alone(config)
-    with _translated(StoreError):
-        save_profile(found, profile_path(pair, config))
+    with _translate_errors(StoreError):
+        save_profile(found, locate_profile(pair, config))
     return found
 
 
-async def _measure(pair: Pair, config: Config, *, quick: bool, tell: Progress) -> Profile:
-    from flashedge.engine.platform import device_kind
+async def _measure(pair: Pair, config: Config, *, quick: bool, on_progress: Progress) -> Profile:
+    from flashedge.engine.platform import detect_device_kind
     from flashedge.engine.vllm.pair import VllmPair
-    from flashedge.profiler.measure import profile_device, profile_models, profile_of
-    from flashedge.runtime.profiles import profile_fingerprint
+    from flashedge.profiler.measure import build_profile, profile_device, profile_models
+    from flashedge.runtime.profiles import compute_profile_fingerprint
 
     began = time.monotonic()
-    fingerprint, kind = profile_fingerprint(pair, config), device_kind()
-    with _translated(EngineError):
+    fingerprint, kind = compute_profile_fingerprint(pair, config), detect_device_kind()
+    with _translate_errors(EngineError):
         device, warnings = await profile_device(
             kind,
             config.threads_per_engine,
             quick=quick,
-            on_progress=lambda share, what: tell(share * DEVICE_PART, what),
+            on_progress=lambda share, what: on_progress(share * DEVICE_PART, what),
         )
-    tell(DEVICE_PART, "starting the engines")
+    on_progress(DEVICE_PART, "starting the engines")
     engines = VllmPair(pair, config)
     try:
         await engines.start()
-        with _translated(EngineError):
+        with _translate_errors(EngineError):
             models = await profile_models(
                 engines.probes(),
                 quick=quick,
-                on_progress=lambda share, what: tell(DEVICE_PART + share * (1 - DEVICE_PART), what),
+                on_progress=lambda share, what: on_progress(
+                    DEVICE_PART + share * (1 - DEVICE_PART), what
+                ),
             )
     finally:
         await engines.stop()
-    return profile_of(
+    return build_profile(
         fingerprint, kind, device, models, quick=quick, began=began, warnings=warnings
     )
 
 
 def _check_alone(config: Config) -> None:
-    """Raises DaemonError when a daemon holds device and memory: neither's figures would be true."""
+    """Raises DaemonError if a daemon runs: its work would spoil the measurement."""
     from flashedge.daemon.files import find_holder
 
     pid = find_holder(config)
     if pid is not None:
         raise DaemonError(
             f"a daemon runs (process {pid}); its work would spoil the measurement",
-            hint="flashedge down, then flashedge profile",
+            hint="stop it, then measure: flashedge down && flashedge profile",
         )
 
 
 @contextlib.contextmanager
-def _translated(kind: type[FlashEdgeError]) -> Iterator[None]:
+def _translate_errors(kind: type[FlashEdgeError]) -> Iterator[None]:
     from flashedge.profiler.errors import ProfileError
 
     try:
@@ -169,8 +186,8 @@ def _translated(kind: type[FlashEdgeError]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _aside(path: Path) -> Iterator[TextIO]:
-    """What this process and its engines print goes into `path`; yields the real stderr."""
+def _divert_output(path: Path) -> Iterator[TextIO]:
+    """Send what this process and its engines print to `path`. Yields the real stderr."""
 
     def flush() -> None:
         sys.stdout.flush()
@@ -192,40 +209,40 @@ def _aside(path: Path) -> Iterator[TextIO]:
 
 
 @contextlib.contextmanager
-def _bar(terminal: TextIO) -> Iterator[Progress]:
-    """A bar with the time left; its value moves it to a share in [0, 1]."""
+def _show_bar(terminal: TextIO) -> Iterator[Progress]:
+    """A bar with the time left. Call the value with a share in [0, 1] and what is measured now."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
     from rich.progress import TimeRemainingColumn as Left
 
     console = Console(file=terminal)
     if not console.is_terminal:
-        console.print("measuring: less than 3 minutes, with --quick half a minute", style="dim")
+        console.print("measuring: up to 3 minutes, half a minute with --quick", style="dim")
     columns = (BarColumn(), TimeElapsedColumn(), Left(), TextColumn("left: {task.description}"))
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("the device", total=1.0)
         yield lambda share, what: progress.update(task, completed=share, description=what)
 
 
-# ---------------------------------------------------------------- telling
+# ---------------------------------------------------------------- output
 
 
 def _print(found: Profile) -> None:
-    from flashedge.plots import terminal_plot
-    from flashedge.profiler.report import device_rows, fit_rows, roofline
+    from flashedge.plots import draw_text_plot
+    from flashedge.profiler.report import build_roofline, list_device_rows, list_fit_rows
 
     print(f"measured {found.made_at} on {found.fingerprint['device']}, in {found.wall_s:.0f} s")
-    output.print_table(("device", "figure"), device_rows(found), "no figures")
+    output.print_table(("device", "figure"), list_device_rows(found), "no figures")
     print()
-    columns = ("fit", "overhead", "a sequence", "FLOP/s", "bytes/s", "error: median / p90")
-    output.print_table(columns, fit_rows(found), "no fits")
+    columns = ("fit", "overhead", "per sequence", "FLOP/s", "bytes/s", "error: median / p90")
+    output.print_table(columns, list_fit_rows(found), "no fits")
     print()
-    lines, marks = roofline(found)
+    lines, marks = build_roofline(found)
     logs = {name: [(log10(x), log10(y)) for x, y in line] for name, line in lines.items()}
     print(
-        terminal_plot(
+        draw_text_plot(
             logs,
             title="Roofline",
-            x="log10 FLOP a byte",
+            x="log10 FLOP/byte",
             y="log10 FLOP/s",
             width=min(120, shutil.get_terminal_size().columns),
             height=HEIGHT,
@@ -237,17 +254,17 @@ def _print(found: Profile) -> None:
 
 
 def _draw(found: Profile, path: Path) -> None:
-    from flashedge.plots import line_plot
-    from flashedge.profiler.report import roofline
+    from flashedge.plots import draw_plot
+    from flashedge.profiler.report import build_roofline
 
-    lines, marks = roofline(found)
-    line_plot(
+    lines, marks = build_roofline(found)
+    draw_plot(
         path,
         lines,
         title=f"Roofline: {found.fingerprint['device']}",
-        x="FLOP a byte",
+        x="FLOP/byte",
         y="FLOP/s",
         marks=marks,
         log=True,
     )
-    output.note(f"drawn in {path}")
+    output.note(f"wrote {path}")

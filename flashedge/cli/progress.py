@@ -1,4 +1,4 @@
-"""A progress bar with the time left, on a terminal's standard error; elsewhere nothing."""
+"""A progress bar on stderr, for terminals only."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from flashedge.cli import output
 
 
 @contextmanager
-def bar(what: str, total: int, *, done: int = 0, unit: str = "") -> Iterator[Callable[[int], None]]:
-    """`done` of `total` are over; its value takes note of so many more."""
+def show_bar(
+    what: str, total: int, *, done: int = 0, unit: str = ""
+) -> Iterator[Callable[[int], None]]:
+    """A bar that starts at `done` of `total`. Call the value with the number of further ones."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -26,7 +28,7 @@ def bar(what: str, total: int, *, done: int = 0, unit: str = "") -> Iterator[Cal
         MofNCompleteColumn(),
         TextColumn(f"{unit},"),
         TimeElapsedColumn(),
-        TextColumn("gone,"),
+        TextColumn("elapsed,"),
         TimeRemainingColumn(),
         TextColumn("left"),
     )

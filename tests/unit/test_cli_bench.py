@@ -38,8 +38,8 @@ def test_a_simulated_card(cli: Cli) -> None:
 
 def test_what_is_refused(cli: Cli, problems: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for flags, said in (
-        ((), "real engines need problems"),
-        (("--problems", problems, "--gpu", "rtx4090"), "--gpu names a simulated card"),
+        ((), "there are no problems to solve"),
+        (("--problems", problems, "--gpu", "rtx4090"), "--gpu needs --simulated"),
         (("--problems", problems, "--rungs", "+Q"), "there is no rung '+Q'"),
         (("--problems", problems, "--kv", "much"), "'much' is no size"),
         (("--problems", problems, "--n", "x"), "--n is 'x'"),

@@ -335,7 +335,7 @@ def test_models_ls_and_show(cli: Cli) -> None:
     assert pairs[PAIR]["local"] is False
     assert pairs["math-7b+prm-7b"]["memory"]["fits"] is False
     assert "Qwen2.5-Math-1.5B" in cli("models", "ls").out
-    assert f"not here: flashedge models pull {PAIR}" in cli("models", "show", PAIR).out
+    assert f"not on this machine: flashedge models pull {PAIR}" in cli("models", "show", PAIR).out
     assert cli("models", "show", "nope").code == 2
 
 
@@ -387,13 +387,33 @@ def test_a_copy_that_breaks_off_leaves_nothing(
 
 
 def test_pull_without_a_network(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    since = time.monotonic()
+    done = cli("models", "pull", SKYWORK)
+    assert done.code == 4
+    assert f"can't download {SKYWORK}: the hub can't be reached" in done.err
+    assert "--from FOLDER" in done.err
+    assert len(done.err.splitlines()) == 2
+    assert time.monotonic() - since < 10
+
+
+def test_a_download_that_breaks_off_is_one_error(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: object, **kwargs: object) -> None:
         raise ConnectionError("no route")
 
+    monkeypatch.setattr("flashedge.cli.models.download._is_hub_reachable", lambda: True)
     monkeypatch.setattr("huggingface_hub.snapshot_download", refuse)
     done = cli("models", "pull", SKYWORK)
     assert done.code == 4
     assert "--from FOLDER" in done.err
+
+
+def test_a_model_that_is_here_needs_no_network(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9")
+    cli("models", "pull", SKYWORK, "--from", str(hub(tmp_path)))
+    assert cli("models", "pull", SKYWORK).code == 0
 
 
 def test_pull_asks_the_hub_for_the_pinned_revision(
@@ -405,6 +425,7 @@ def test_pull_asks_the_hub_for_the_pinned_revision(
         asked[source] = revision
         return str(write_hub_model(cache_dir, source, revision, "Qwen2ForCausalLM"))
 
+    monkeypatch.setattr("flashedge.cli.models.download._is_hub_reachable", lambda: True)
     monkeypatch.setattr("huggingface_hub.snapshot_download", download)
     assert cli("models", "pull", QWEN).code == 0
     assert asked == {QWEN: QWEN_COMMIT}
@@ -415,7 +436,7 @@ def test_rm_touches_only_our_cache(cli: Cli, tmp_path: Path) -> None:
     cli("models", "pull", SKYWORK, "--from", str(hub(tmp_path)))
     done = cli("models", "rm", PAIR)
     assert done.code == 0
-    assert f"{QWEN}: not in FlashEdge's cache, left alone" in done.err
+    assert f"{QWEN}: not in FlashEdge's cache; nothing removed" in done.err
     assert f"removed {SKYWORK}" in done.err
     assert (theirs / "config.json").exists()
     assert cli("models", "rm", "bundled").code == 0
@@ -462,15 +483,15 @@ def test_doctor_on_versions_and_cards(monkeypatch: pytest.MonkeyPatch) -> None:
         raise doctor.importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(doctor.importlib.metadata, "version", version)
-    monkeypatch.setattr(doctor, "gpus", lambda: [("RTX 4090", 20 << 30, 24 << 30)])
+    monkeypatch.setattr(doctor, "find_gpus", lambda: [("RTX 4090", 20 << 30, 24 << 30)])
     monkeypatch.setattr(doctor, "load_config", lambda: load_config({}, {"FLASHEDGE_PORT": "x"}))
-    checks = {c.name: c for c in doctor.examine()}
+    checks = {c.name: c for c in doctor.run_checks()}
     assert checks["vllm"].verdict == "wrong"
-    assert "0.31.0; FlashEdge is made for 0.32.x" in checks["vllm"].detail
+    assert "0.31.0; FlashEdge needs 0.32.x" in checks["vllm"].detail
     assert checks["gpu"].verdict == "warning"
     assert checks["gpu"].hint == "bash scripts/setup.sh --cuda"
     versions.clear()
-    assert {c.name: c.detail for c in doctor.examine()}["torch"] == "not installed"
+    assert {c.name: c.detail for c in doctor.run_checks()}["torch"] == "not installed"
 
 
 def test_doctor_and_a_port_in_use(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -99,7 +99,7 @@ def test_a_lost_daemon_keeps_what_is_done(
     serve(monkeypatch, errors={"4 + 2?": "engine_dead"})
     done = cli("models", "eval", "--problems", str(problems), "--n", "2,3")
     assert done.code == 3
-    assert "the same command goes on" in done.err
+    assert "the same command resumes" in done.err
     daemon = serve(monkeypatch)
     done = cli("models", "eval", "--problems", str(problems), "--n", "2,3", "--json")
     assert json.loads(done.out)["problems"] == 4

@@ -25,7 +25,7 @@ from flashedge.models.specs import Pair
 from flashedge.profiler import measure
 from flashedge.profiler.errors import ProfileError
 from flashedge.profiler.profile import Profile
-from flashedge.runtime.profiles import profile_path
+from flashedge.runtime.profiles import locate_profile
 
 FIGURES: dict[str, Any] = {
     "gemm": [
@@ -72,7 +72,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
         return FIGURES
 
     monkeypatch.setattr(measure, "measure_device", device)
-    monkeypatch.setattr(measure, "device_warnings", lambda kind: ())
+    monkeypatch.setattr(measure, "find_device_warnings", lambda kind: ())
     monkeypatch.setattr(vllm_pair, "VllmPair", FakePair)
     for name, value in (("alive", 0), ("started", 0), ("fails", None)):
         monkeypatch.setattr(FakePair, name, value)
@@ -81,7 +81,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
 
 def kept() -> Path:
     config = load_config()
-    return profile_path(find_pair("bundled", config), config)
+    return locate_profile(find_pair("bundled", config), config)
 
 
 def spoil(name: str = "driver") -> None:
@@ -126,7 +126,7 @@ def test_show_and_if_needed_take_what_is_kept(cli: Cli) -> None:
     [
         (("--show",), "pair bundled has no profile that fits: there is none yet"),
         (("--show", "--quick"), "--show measures nothing; leave out --quick"),
-        (("--plot", "roof.gif"), "end it with .svg or .png"),
+        (("--plot", "roof.gif"), "choose a path that ends in .svg or .png"),
         (("--pair", "bundeld"), "did you mean"),
     ],
 )
@@ -146,7 +146,7 @@ def test_a_running_daemon_is_not_disturbed(cli: Cli, monkeypatch: pytest.MonkeyP
     done = cli("profile")
     assert done.code == 4
     assert "a daemon runs (process 4242)" in done.err
-    assert "flashedge down, then flashedge profile" in done.err
+    assert "flashedge down && flashedge profile" in done.err
     assert FakePair.started == 0
 
 
@@ -193,7 +193,10 @@ def test_up_measures_again_only_what_changed(cli: Cli, monkeypatch: pytest.Monke
     cli("up")
     assert FakePair.started == 1
     spoil("device")
-    assert "profiling again: it was made on something else: device was older" in cli("up").err
+    assert (
+        "measuring the profile again: it was made on something else: device was older"
+        in cli("up").err
+    )
     assert FakePair.started == 2
     cli("up")
     assert FakePair.started == 2
@@ -206,7 +209,7 @@ def test_a_renewal_that_fails_stops_no_daemon(
     spoil()
     FakePair.fails = EngineError("no memory")
     profile.renew_profile(load_config())
-    assert "not profiled: no memory" in capfd.readouterr().err
+    assert "the profile was not measured: no memory" in capfd.readouterr().err
 
 
 # ---------------------------------------------------------------- doctor
@@ -239,7 +242,7 @@ def test_doctor_compares_a_card_with_its_data_sheet(cli: Cli) -> None:
     cpu = Profile.from_json(json.loads(kept().read_text()))
     named = {**cpu.fingerprint, "device": "NVIDIA GeForce RTX 4090 (24 GiB); a host"}
     far = replace(cpu, kind="cuda", fingerprint=named)
-    told = device_checks.judged(far)
+    told = device_checks.judge_profile(far)
     assert told.verdict == "warning"
     assert "of the data sheet: 0 of 165.2 TFLOP/s (0%), 20 of 1008 GB/s (2%)" in told.detail
     near = {
@@ -247,14 +250,14 @@ def test_doctor_compares_a_card_with_its_data_sheet(cli: Cli) -> None:
         "gemm": [{"dtype": "bfloat16", "n": 8192, "seconds": 1.0, "flops_per_s": 150e12}],
         "copies": [{"bytes": 1 << 30, "bytes_per_s": 930e9}],
     }
-    assert device_checks.judged(replace(far, device=near)).verdict == "ok"
+    assert device_checks.judge_profile(replace(far, device=near)).verdict == "ok"
     slowed = replace(far, device=near, warnings=("the card is slowed by heat",))
-    assert device_checks.judged(slowed).verdict == "warning"
+    assert device_checks.judge_profile(slowed).verdict == "warning"
 
 
 def test_doctor_warns_of_a_slowed_card() -> None:
-    (told,) = device_checks.card_state(FakeNvml(CurrentClocksEventReasons=0x20, DisplayActive=1))
+    (told,) = device_checks.check_cards(FakeNvml(CurrentClocksEventReasons=0x20, DisplayActive=1))
     assert told.verdict == "warning"
     assert "slowed by heat" in told.detail
-    assert "a display runs on" in told.detail
-    assert list(device_checks.card_state(FakeNvml(driver=False))) == []
+    assert "drives a display" in told.detail
+    assert list(device_checks.check_cards(FakeNvml(driver=False))) == []

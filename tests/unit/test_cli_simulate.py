@@ -34,7 +34,7 @@ def test_the_table_says_that_it_is_simulated_and_by_what(cli: Cli) -> None:
     assert done.code == 0, done.err
     assert done.out.startswith("SIMULATED: math-1.5b+skywork-1.5b, dvts n=4 on GeForce RTX 3090")
     assert "+ KV split (M)" in done.out
-    assert "overheads are a 4090's" in done.out
+    assert "with the overheads of an RTX 4090. It is not a measurement." in done.out
 
 
 def test_a_strategy_without_a_verifier(cli: Cli) -> None:

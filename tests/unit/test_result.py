@@ -21,7 +21,7 @@ def event_loop_policy() -> VirtualTimePolicy:
 async def solve(**fields: Any) -> dict[str, Any]:
     spec = replace(BEAM, **fields)
     outcome = (await drive(sim_engines(), spec)).outcome
-    return result.result_of("run-1", spec, outcome, Usage(), Timing())
+    return result.build_result("run-1", spec, outcome, Usage(), Timing())
 
 
 @pytest.mark.parametrize("strategy", ["beam", "best_of_n", "mcts"])

@@ -9,9 +9,12 @@ GOOD, WARNING, BAD = "ok", "warning", "wrong"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """verdict: one of the above; hint: what to do, if anything."""
+    """What `doctor` found about one thing."""
 
     name: str
     verdict: str
+    """GOOD, WARNING or BAD."""
+
     detail: str
     hint: str | None = None
+    """What the user can do about it."""

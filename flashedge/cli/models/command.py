@@ -1,4 +1,4 @@
-"""`models ls|show|pull|rm` (and `eval`): which pairs there are, and their files on this machine."""
+"""`models ls|show|pull|rm|eval`: the known pairs, and their files on this machine."""
 
 from __future__ import annotations
 
@@ -17,30 +17,37 @@ from flashedge.models.registry import find_embedder, find_pair, load_pairs
 from flashedge.models.specs import ModelSpec, Pair
 from flashedge.sizes import format_size
 
-app = typer.Typer(help="Pairs of a generator and a verifier.", no_args_is_help=True)
+EPILOG = """\
+[bold]Examples[/]
+  flashedge models pull math-1.5b+skywork-1.5b
+  flashedge models eval --problems problems.jsonl -n 4,16
+"""
+app = typer.Typer(help="Pairs of a generator and a verifier.", no_args_is_help=True, epilog=EPILOG)
 app.command(name="eval")(evaluate)
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-Name = Annotated[str, typer.Argument(help="A pair, or a model of one (as `models show` names it).")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="A pair, or a model as `models show` names it.")
+]
 
 
 @app.command(name="ls")
 def ls(as_json: Json = False) -> None:
-    """List the pairs and whether their files are here."""
+    """List the pairs, and whether their files are on this machine."""
     config = load_config()
-    found = [_described(pair, config) for pair in load_pairs(config).values()]
+    found = [_describe(pair, config) for pair in load_pairs(config).values()]
     if as_json:
         output.print_json(found)
         return
     rows = [
         (
             p["name"],
-            "ready" if p["local"] else "not here",
+            "ready" if p["local"] else "to pull",
             "yes" if p["memory"]["fits"] else "no",
             p["description"],
         )
         for p in found
     ]
-    output.print_table(("pair", "files", "fits 24 GB", "what"), rows, "no pairs")
+    output.print_table(("pair", "files", "fits 24 GB", "description"), rows, "no pairs")
 
 
 @app.command(name="show")
@@ -48,9 +55,8 @@ def show(name: Name, as_json: Json = False) -> None:
     """Show one pair: models, revisions, memory plan, defaults."""
     config = load_config()
     pair = find_pair(name, config)
-    told = _described(pair, config)
     if as_json:
-        output.print_json(told)
+        output.print_json(_describe(pair, config))
         return
     print(f"{pair.name}: {pair.description}")
     for role, spec in (("generator", pair.generator), ("verifier", pair.verifier)):
@@ -59,7 +65,9 @@ def show(name: Name, as_json: Json = False) -> None:
         print(f"  {role}: {spec.source}{revision}")
         weights = "" if spec.weights_bytes is None else f", {format_size(spec.weights_bytes)}"
         print(f"    {spec.dtype}, {spec.max_model_len} tokens{weights}")
-        print(f"    {folder if folder else 'not here: flashedge models pull ' + pair.name}")
+        print(
+            f"    {folder if folder else 'not on this machine: flashedge models pull ' + pair.name}"
+        )
     memory = pair.memory
     print(
         f"  KV cache: {format_size(memory.generator_kv_bytes)} +"
@@ -73,16 +81,20 @@ def pull(
     name: Name,
     source: Annotated[
         Path | None,
-        typer.Option("--from", help="A folder: a hub cache, or one model's own files."),
+        typer.Option(
+            "--from",
+            metavar="FOLDER",
+            help="Copy from a Hugging Face cache or from a model's own folder.",
+        ),
     ] = None,
 ) -> None:
-    """Fetch a pair's models from the hub, or from a folder."""
-    from flashedge.cli.models.pulling import pull_from_folder, pull_from_hub
+    """Download a pair's models from the Hugging Face hub, or copy them from a folder."""
+    from flashedge.cli.models.download import pull_from_folder, pull_from_hub
 
     config = load_config()
-    for spec in _models(name, config):
+    for spec in _find_models(name, config):
         if is_folder(spec.source):
-            output.note(f"{spec.source} is a folder of this machine: nothing to fetch")
+            output.note(f"{spec.source} is a folder on this machine: nothing to download")
         elif source is None:
             print(pull_from_hub(spec, config))
         else:
@@ -91,21 +103,23 @@ def pull(
 
 @app.command(name="rm")
 def rm(name: Name) -> None:
-    """Remove a pair's models from FlashEdge's own cache; nothing else is touched."""
-    from flashedge.cli.models.pulling import remove
+    """Remove a pair's models from FlashEdge's own cache. Nothing else is touched."""
+    from flashedge.cli.models.download import remove
 
     config = load_config()
-    for spec in _models(name, config):
+    for spec in _find_models(name, config):
         freed = None if is_folder(spec.source) else remove(spec, config)
         if freed is None:
-            output.note(f"{spec.source}: not in FlashEdge's cache, left alone")
+            output.note(f"{spec.source}: not in FlashEdge's cache; nothing removed")
         else:
             output.note(f"removed {spec.source}, {format_size(freed)}")
 
 
-def _models(name: str, config: Config) -> tuple[ModelSpec, ...]:
-    """Both models of the pair `name`, or the model whose source it is: a pair's, or the one that
-    `[clusters] model` names. Raises NotFound."""
+def _find_models(name: str, config: Config) -> tuple[ModelSpec, ...]:
+    """Both models of the pair `name`, or the one model whose source it is.
+
+    A model belongs to a pair, or `[clusters] model` names it. Raises NotFound.
+    """
     pairs = load_pairs(config)
     if name in pairs:
         return pairs[name].generator, pairs[name].verifier
@@ -120,11 +134,11 @@ def _models(name: str, config: Config) -> tuple[ModelSpec, ...]:
     raise NotFound(f"there is no pair or model {name!r}", hint=hint, param="pair")
 
 
-def _described(pair: Pair, config: Config) -> dict[str, Any]:
-    told = dataclasses.asdict(pair)
+def _describe(pair: Pair, config: Config) -> dict[str, Any]:
+    entry = dataclasses.asdict(pair)
     for role, spec in (("generator", pair.generator), ("verifier", pair.verifier)):
         folder = locate_model(spec, config)
-        told[role]["folder"] = None if folder is None else str(folder)
-    told["local"] = bool(told["generator"]["folder"] and told["verifier"]["folder"])
-    told["needed_bytes"] = pair.needed_bytes
-    return told
+        entry[role]["folder"] = None if folder is None else str(folder)
+    entry["local"] = bool(entry["generator"]["folder"] and entry["verifier"]["folder"])
+    entry["needed_bytes"] = pair.needed_bytes
+    return entry

@@ -1,4 +1,4 @@
-"""`models eval`: a pair on problems with known answers, figures on stdout, files in a folder."""
+"""`models eval`: measure a pair on problems with known answers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from flashedge.cli import output
-from flashedge.cli.progress import bar
+from flashedge.cli.progress import show_bar
 from flashedge.config import Config, load_config
 from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.models.folders import resolve_model
@@ -27,29 +27,49 @@ RECORDS, REPORT, PLOT = "problems.jsonl", "report.json", "reliability.svg"
 
 
 def evaluate(
-    problems: Annotated[Path, typer.Option(help="JSON lines of problem and answer.")],
-    pair: Annotated[str | None, typer.Argument(help="Pair to measure.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many.")] = None,
-    n: Annotated[str, typer.Option("--n", "-n", help="Chains and paths, with commas.")] = "4,16",
-    temperature: Annotated[float, typer.Option(min=0.0, max=2.0)] = 0.8,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same chains.")] = 0,
+    problems: Annotated[
+        Path, typer.Option(metavar="FILE", help="JSON lines of problem and answer.")
+    ],
+    pair: Annotated[
+        str | None,
+        typer.Argument(metavar="PAIR", help="Pair to measure.", show_default="the setting `pair`"),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Use only the first N problems.")
+    ] = None,
+    n: Annotated[
+        str, typer.Option("--n", "-n", metavar="N,N", help="Chains and paths, with commas.")
+    ] = "4,16",
+    temperature: Annotated[
+        float, typer.Option(metavar="X", min=0.0, max=2.0, help="Sampling temperature.")
+    ] = 0.8,
+    seed: Annotated[
+        int, typer.Option(metavar="N", min=0, help="The same seed gives the same chains.")
+    ] = 0,
     folder: Annotated[
         Path | None,
-        typer.Option("--output", help="Folder of what is done and of the report."),
+        typer.Option(
+            "--output",
+            metavar="FOLDER",
+            help="Folder for the records and the report. The same command resumes.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
 ) -> None:
-    """Measure a pair: sampling, votes, search and the verifier, with 95 % intervals."""
+    """Measure a pair on problems with known answers: sampling, votes, search, verifier.
+
+    Every figure comes with a 95 % interval.
+    """
     from flashedge.evaluation.figures import report_of
     from flashedge.evaluation.records import Settings, record_file
     from flashedge.evaluation.step_tokens import step_counter
     from flashedge.files.problems import file_digest, read_labelled
     from flashedge.models.fingerprint import pair_fingerprint
 
-    sizes = sizes_of(n)
+    sizes = parse_widths(n)
     config = load_config({"pair": pair})
     chosen = find_pair(config.pair, config)
-    asked = read_labelled(problems, limit)
+    selected = read_labelled(problems, limit)
     generator, _ = (resolve_model(spec, config) for spec in (chosen.generator, chosen.verifier))
     settings = Settings(
         pair=chosen.name,
@@ -62,12 +82,12 @@ def evaluate(
     folder = folder or config.state_dir / "evaluations" / f"{chosen.name}-{problems.stem}"
     failed: dict[str, str] = {}
     with record_file(folder / RECORDS, settings) as kept:
-        left = [problem for problem in asked if problem.index not in kept.records]
+        left = [problem for problem in selected if problem.index not in kept.records]
         if left:
             _measure(config, settings, left, kept, step_counter(generator), failed)
-        records = [kept.records[p.index] for p in asked if p.index in kept.records]
+        records = [kept.records[p.index] for p in selected if p.index in kept.records]
     report = {
-        "settings": {**_described(settings), "file": str(problems)},
+        "settings": {**_describe(settings), "file": str(problems)},
         **report_of(records, sizes),
         "failed": failed,
     }
@@ -78,16 +98,16 @@ def evaluate(
         _print(report)
     for name, why in failed.items():
         output.note(f"left out: problem {name}: {why}")
-    output.note(f"{len(records)} problems, in {folder}: {RECORDS}, {REPORT}, {PLOT}")
+    output.note(f"{len(records)} problems; wrote {RECORDS}, {REPORT} and {PLOT} in {folder}")
 
 
-def sizes_of(text: str) -> tuple[int, ...]:
+def parse_widths(text: str) -> tuple[int, ...]:
     """(4, 16) of "16,4". Raises RequestError."""
     parts = [part.strip() for part in text.split(",")]
     if not all(p.isascii() and p.isdigit() and 1 <= int(p[:9]) <= MAX_N for p in parts):
         raise RequestError(
             f"--n is {text!r}; it must be integers in [1, {MAX_N}]",
-            hint="with commas between: --n 4,16",
+            hint="for example --n 4,16",
             param="n",
         )
     return tuple(sorted({int(part) for part in parts}))
@@ -104,7 +124,7 @@ def _measure(
     count_steps: Any,
     failed: dict[str, str],
 ) -> None:
-    """Measure what is left, with a bar on stderr. Interrupted: says what is kept."""
+    """Measure `problems` with a bar on stderr. An interrupt reports what is stored."""
     import asyncio
 
     from flashedge.answers.workers.mathematics import MathGrader
@@ -120,7 +140,7 @@ def _measure(
         grader = MathGrader()
         try:
             async with daemon_control.connect_async(config) as client:
-                with _bar(kept, failed, done, total) as watcher:
+                with _record_progress(kept, failed, done, total) as watcher:
                     await Measurer(
                         client=client,
                         grader=grader,
@@ -136,19 +156,19 @@ def _measure(
         asyncio.run(work())
     except (KeyboardInterrupt, FlashEdgeError):
         output.note(
-            f"{len(kept.records)} problems are kept in {kept.path}; the same command goes on"
+            f"{len(kept.records)} problems are stored in {kept.path}; the same command resumes"
         )
         raise
 
 
 @contextmanager
-def _bar(
+def _record_progress(
     kept: RecordFile[int, ProblemRecord], failed: dict[str, str], done: int, total: int
 ) -> Iterator[Watcher]:
-    """A watcher that keeps each record and moves a bar, in runs, with the time left."""
-    with bar("measuring", total, done=done, unit="runs") as advance:
+    """A watcher that stores each record and moves a progress bar."""
+    with show_bar("measuring", total, done=done, unit="runs") as advance:
 
-        class Keeper:
+        class Recorder:
             def run_done(self) -> None:
                 advance(1)
 
@@ -158,19 +178,19 @@ def _bar(
             def problem_failed(self, problem: LabelledProblem, error: FlashEdgeError) -> None:
                 failed[str(problem.id)] = error.line
 
-        yield Keeper()
+        yield Recorder()
 
 
-# ---------------------------------------------------------------- telling
+# ---------------------------------------------------------------- output
 
 
 def _write(folder: Path, report: Mapping[str, Any]) -> None:
-    """report.json and the reliability plot. Raises StoreError or ConfigError."""
-    from flashedge.plots import line_plot
+    """Write report.json and the reliability plot. Raises StoreError or ConfigError."""
+    from flashedge.plots import draw_plot
 
     output.write_json(folder / REPORT, report)
     points = [(row["said"], row["true"]) for row in report["reliability"]]
-    line_plot(
+    draw_plot(
         folder / PLOT,
         {str(report["settings"]["pair"]): points},
         title="Reliability of the verifier",
@@ -186,31 +206,31 @@ def _print(report: Mapping[str, Any]) -> None:
     rows: list[tuple[object, ...]] = []
     for section in ("accuracy", "paired", "verifier", "step_tokens"):
         word = "step tokens: " if section == "step_tokens" else ""
-        rows += [_row(word + name, figure) for name, figure in report[section].items()]
+        rows += [_format_row(word + name, figure) for name, figure in report[section].items()]
         rows.append(("", "", "", ""))
     for section, word in (("by_family", "family"), ("by_steps", "steps")):
         for group, figures in report[section].items():
-            rows += [_row(f"{word} {group}: {name}", f) for name, f in figures.items()]
+            rows += [_format_row(f"{word} {group}: {name}", f) for name, f in figures.items()]
     output.print_table(columns, rows, "nothing was measured")
     table = [(r["said"], r["true"], r["count"]) for r in report["reliability"]]
-    output.print_table(("the verifier said", "it was so", "steps"), table, "no steps were scored")
+    output.print_table(("score", "share that is right", "steps"), table, "no steps were scored")
 
 
-def _row(name: str, figure: Mapping[str, Any]) -> tuple[object, ...]:
+def _format_row(name: str, figure: Mapping[str, Any]) -> tuple[object, ...]:
     low, high = figure["low"], figure["high"]
     return (
         name,
-        _told(figure["value"]),
-        None if low is None else f"{_told(low)} … {_told(high)}",
+        _format(figure["value"]),
+        None if low is None else f"{_format(low)} … {_format(high)}",
         figure["count"],
     )
 
 
-def _told(value: float | None) -> str | None:
+def _format(value: float | None) -> str | None:
     return None if value is None else f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
 
 
-def _described(settings: Settings) -> dict[str, Any]:
+def _describe(settings: Settings) -> dict[str, Any]:
     import dataclasses
 
     return dataclasses.asdict(settings)

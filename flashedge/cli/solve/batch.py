@@ -1,4 +1,4 @@
-"""`solve --input`: a file of problems, results as they finish, a bar on stderr."""
+"""`solve --input`: solve a file of problems and write the results as they finish."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from flashedge.cli import output
+from flashedge.cli import exit_codes, output
 from flashedge.cli.connection import connect_ready
 from flashedge.config import Config
 from flashedge.errors import ConfigError, RequestError
@@ -24,11 +24,13 @@ MAX_JOBS = 64
 
 
 def check_unused(**flags: object) -> None:
-    """Raises RequestError when a flag of batch mode is given without it."""
+    """Raises RequestError when an option of --input is given without it."""
     for name, value in flags.items():
         if value not in (None, False):
             flag = "--" + name.replace("_", "-")
-            raise RequestError(f"{flag} needs --input", hint="--input problems.jsonl", param=name)
+            raise RequestError(
+                f"{flag} needs --input", hint="add --input problems.jsonl", param=name
+            )
 
 
 def solve_batch(
@@ -43,8 +45,9 @@ def solve_batch(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Solve a file of problems, going on where an earlier call ended. settings: the request's
-    fields, but the problem. Exit code 1 if a problem failed.
+    """Solve a file of problems, continuing where an earlier call ended.
+
+    `settings` are the fields of a request, without the problem. Exits 1 if a problem failed.
 
     Raises ConfigError, RequestError, DaemonError, EngineError, StoreError, Conflict.
     """
@@ -54,13 +57,15 @@ def solve_batch(
     from flashedge.batch.record import tally
 
     if target is None:
-        raise RequestError("--input needs --output", hint="--output results.jsonl", param="output")
+        raise RequestError(
+            "--input needs --output", hint="add --output results.jsonl", param="output"
+        )
     jobs = 2 * config.max_running if jobs is None else jobs
     if not 1 <= jobs <= MAX_JOBS:
         raise RequestError(f"--jobs is {jobs}; it must be in [1, {MAX_JOBS}]", param="jobs")
     problems = batch_problems(source)
     if target.exists() and target.samefile(source):
-        raise ConfigError(f"{target} is the input; give another --output", param="output")
+        raise ConfigError(f"{target} is the input file; choose another --output", param="output")
     budget = _budget(budget_tokens_total, settings, len(problems))
     with connect_ready(config) as client:
         pair = client.status()["pair"]
@@ -73,12 +78,12 @@ def solve_batch(
                 _solve(problems, ledger, settings, config, budget, jobs, retry_failed, quiet)
             )
         finally:
-            told = tally(ledger.records)
-            if told.done < len(problems):
-                output.note(f"{told.done} of {len(problems)} done; the same command goes on")
+            totals = tally(ledger.records)
+            if totals.done < len(problems):
+                output.note(f"{totals.done} of {len(problems)} done; the same command resumes")
         _summary(ledger, len(problems), budget, as_json=as_json)
-        if told.failed:
-            raise typer.Exit(1)
+        if totals.failed:
+            raise typer.Exit(exit_codes.NO_RESULT)
 
 
 def _budget(total: int | None, settings: Mapping[str, Any], num_problems: int) -> Budget | None:
@@ -115,7 +120,7 @@ async def _solve(
     async with daemon_control.connect_async(config) as client:
         attempts = Attempts(client, ledger.key, settings, retry_failed=retry_failed)
         grade = similar if settings.get("answers") == "text" else grader.equal
-        with bar(ledger, len(problems), show=not quiet) as tell:
+        with show_progress(ledger, len(problems), show=not quiet) as refresh:
             batch = Batch(
                 problems,
                 attempts,
@@ -123,7 +128,7 @@ async def _solve(
                 grade,
                 jobs=jobs,
                 budget=budget,
-                tell=lambda: tell(batch),
+                tell=lambda: refresh(batch),
             )
             try:
                 await batch.run()
@@ -132,8 +137,8 @@ async def _solve(
 
 
 @contextmanager
-def bar(ledger: Ledger, total: int, *, show: bool) -> Iterator[Callable[[Batch], None]]:
-    """A progress bar on a terminal, nothing elsewhere; its value takes note of a change."""
+def show_progress(ledger: Ledger, total: int, *, show: bool) -> Iterator[Callable[[Batch], None]]:
+    """A progress bar, on terminals only. Call the value after each change of the batch."""
     from rich.progress import (
         BarColumn,
         MofNCompleteColumn,
@@ -157,43 +162,47 @@ def bar(ledger: Ledger, total: int, *, show: bool) -> Iterator[Callable[[Batch],
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("", total=total, completed=len(ledger.records))
 
-        def tell(batch: Batch) -> None:
-            told = tally(ledger.records)
-            said = [f"{batch.tokens:,} tokens"]
-            if told.accuracy is not None:
-                said.insert(0, f"{told.accuracy:.1%} right")
-            if told.failed:
-                said.append(f"{told.failed} failed")
-            progress.update(task, completed=told.done, description=", ".join(said))
+        def refresh(batch: Batch) -> None:
+            totals = tally(ledger.records)
+            parts = [f"{batch.tokens:,} tokens"]
+            if totals.accuracy is not None:
+                parts.insert(0, f"{totals.accuracy:.1%} right")
+            if totals.failed:
+                parts.append(f"{totals.failed} failed")
+            progress.update(task, completed=totals.done, description=", ".join(parts))
 
-        yield tell
+        yield refresh
 
 
 def _summary(ledger: Ledger, total: int, budget: Budget | None, *, as_json: bool) -> None:
-    """One line, or one object, on stdout."""
+    """Print one line, or one object, on stdout."""
     from flashedge.batch.record import tally
 
-    told = tally(ledger.records)
+    totals = tally(ledger.records)
     if as_json:
         output.print_json(
             {
                 "output": str(ledger.path),
                 "problems": total,
-                "failed": told.failed,
-                "graded": told.graded,
-                "correct": told.correct,
-                "accuracy": told.accuracy,
-                "tokens": told.tokens,
+                "failed": totals.failed,
+                "graded": totals.graded,
+                "correct": totals.correct,
+                "accuracy": totals.accuracy,
+                "tokens": totals.tokens,
                 "budget_tokens_total": budget.total_tokens if budget else None,
-                "cut_by_budget": told.cut,
+                "cut_by_budget": totals.cut,
             }
         )
         return
-    parts = [f"{total - told.failed} of {total} solved"]
-    if told.accuracy is not None:
-        parts.append(f"{told.accuracy:.1%} right ({told.correct} of {told.graded})")
-    parts.append(f"{told.tokens:,} tokens")
+    parts = [f"{total - totals.failed} of {total} solved"]
+    if totals.accuracy is not None:
+        parts.append(f"{totals.accuracy:.1%} right ({totals.correct} of {totals.graded})")
+    parts.append(f"{totals.tokens:,} tokens")
     if budget is not None:
-        of = f" of {budget.total_tokens:,}"
-        parts[-1] += f"{of}: used up, {told.cut} cut short" if told.cut else of
+        limit = f" of {budget.total_tokens:,}"
+        parts[-1] += (
+            f"{limit}: used up, {output.plural(totals.cut, 'run')} cut short"
+            if totals.cut
+            else limit
+        )
     print(f"{', '.join(parts)}: {ledger.path}", flush=True)

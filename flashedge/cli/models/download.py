@@ -1,4 +1,4 @@
-"""Bringing a model's files into FlashEdge's cache, and out of it again."""
+"""A model's files: into FlashEdge's cache, and out of it again."""
 
 from __future__ import annotations
 
@@ -15,12 +15,18 @@ from flashedge.models.specs import ModelSpec
 _PATTERNS = ["*.json", "*.safetensors", "*.bin", "*.txt", "*.model", "*.jinja"]
 _OTHER_FORMATS = ["onnx/*", "openvino/*"]
 _SPARE_BYTES = 1 << 28
+REACH_TIMEOUT_S = 5.0
 
 
 def pull_from_hub(spec: ModelSpec, config: Config) -> Path:
-    """Download from the Hugging Face hub. Raises CheckpointError, DaemonError, ConfigError."""
+    """Download from the Hugging Face hub.
+
+    Raises DaemonError within seconds when the hub can't be reached, CheckpointError, ConfigError.
+    """
     hub = hub_folder(config)
-    _room(hub, spec.weights_bytes or 0)
+    if not _is_hub_reachable():
+        return _find_in_cache(spec, hub)
+    _check_room(hub, spec.weights_bytes or 0)
     from huggingface_hub import errors as hub_errors
     from huggingface_hub import snapshot_download
 
@@ -36,27 +42,27 @@ def pull_from_hub(spec: ModelSpec, config: Config) -> Path:
         )
     except hub_errors.GatedRepoError as error:
         raise CheckpointError(
-            f"{spec.source} needs an agreement on the hub",
-            hint="accept it there, then hf auth login",
+            f"{spec.source} has a licence that you must accept on the hub",
+            hint=f"accept it at https://huggingface.co/{spec.source}, then type: hf auth login",
         ) from error
     except (hub_errors.RepositoryNotFoundError, hub_errors.RevisionNotFoundError) as error:
         raise CheckpointError(
             f"the hub has no {spec.source} at revision {spec.revision or 'main'}"
         ) from error
     except OSError as error:
-        raise _os_error(error, hub) from error
+        raise _translate(error, hub) from error
     except Exception as error:
-        raise _unreachable(spec) from error
+        raise _unreachable(spec.source) from error
     check_model(folder, spec)
     return folder
 
 
 def pull_from_folder(spec: ModelSpec, source: Path, config: Config) -> Path:
-    """Copy from a hub cache or a plain model folder. The copy is whole or not there.
+    """Copy from a hub cache or a plain model folder. A copy that fails leaves nothing behind.
 
-    Raises CheckpointError when the folder doesn't hold the model or the model is not sound.
+    Raises CheckpointError when the folder doesn't hold the model or the model is broken.
     """
-    found = _in_folder(spec, source)
+    found = _find_in_folder(spec, source)
     check_model(found, spec)
     hub = hub_folder(config)
     top = hub / f"models--{spec.source.replace('/', '--')}"
@@ -67,7 +73,7 @@ def pull_from_folder(spec: ModelSpec, source: Path, config: Config) -> Path:
     try:
         if found.resolve() == to.resolve():
             return to
-        _room(hub, sum(f.stat().st_size for f in found.iterdir() if f.is_file()))
+        _check_room(hub, sum(f.stat().st_size for f in found.iterdir() if f.is_file()))
         fresh = top / "snapshots" / f".new-{uuid.uuid4().hex}"
         try:
             shutil.copytree(found, fresh, symlinks=False)
@@ -83,12 +89,12 @@ def pull_from_folder(spec: ModelSpec, source: Path, config: Config) -> Path:
     except shutil.Error as error:
         raise CheckpointError(f"can't copy {found}: {error}") from error
     except OSError as error:
-        raise _os_error(error, hub) from error
+        raise _translate(error, hub) from error
     return to
 
 
 def remove(spec: ModelSpec, config: Config) -> int | None:
-    """Delete the model from FlashEdge's cache; bytes freed, None when it wasn't there."""
+    """Delete the model from FlashEdge's cache. Returns the bytes freed, None if it wasn't there."""
     top = hub_folder(config) / f"models--{spec.source.replace('/', '--')}"
     if not top.is_dir():
         return None
@@ -96,11 +102,11 @@ def remove(spec: ModelSpec, config: Config) -> int | None:
     try:
         shutil.rmtree(top)
     except OSError as error:
-        raise _os_error(error, top) from error
+        raise _translate(error, top) from error
     return freed
 
 
-def _in_folder(spec: ModelSpec, source: Path) -> Path:
+def _find_in_folder(spec: ModelSpec, source: Path) -> Path:
     if not source.is_dir():
         raise CheckpointError(f"there is no folder {source}")
     for hub in (source, source / "hub", source.parent):
@@ -118,30 +124,52 @@ def _in_folder(spec: ModelSpec, source: Path) -> Path:
     )
 
 
-def _room(hub: Path, needed: int) -> None:
+def _check_room(hub: Path, needed: int) -> None:
     at = next(p for p in (hub, *hub.parents) if p.exists())
     free = shutil.disk_usage(at).free
     if free < needed + _SPARE_BYTES:
         raise ConfigError(
             f"not enough disk under {at}: {needed / 2**30:.1f} GiB needed, {free / 2**30:.1f} free",
-            hint="free some, or set FLASHEDGE_CACHE_DIR",
+            hint="free some space, or choose another disk: flashedge config set cache_dir FOLDER",
         )
 
 
-def _os_error(error: OSError, place: Path) -> ConfigError | DaemonError:
-    """Errors of the disk and of the network, which Python gives one class."""
+def _translate(error: OSError, place: Path) -> ConfigError | DaemonError:
+    """An error of the disk or of the network: Python has one class for both."""
     if error.errno == errno.ENOSPC:
-        return ConfigError(f"no space left under {place}", hint="set FLASHEDGE_CACHE_DIR")
+        return ConfigError(f"no space left under {place}", hint=_OTHER_CACHE)
     if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
         return ConfigError(
             f"can't write {error.filename or place}: {error.strerror}",
-            hint="set FLASHEDGE_CACHE_DIR to a folder that you may write",
+            hint=_OTHER_CACHE,
         )
-    return DaemonError(f"the hub can't be reached: {error}", hint=_OFFLINE)
+    return DaemonError(f"the Hugging Face hub can't be reached: {error}", hint=_OFFLINE)
 
 
-_OFFLINE = "check the network, or bring the files: flashedge models pull NAME --from FOLDER"
+_OFFLINE = "check the network, or copy the files: flashedge models pull NAME --from FOLDER"
+_OTHER_CACHE = "choose a folder that you may write: flashedge config set cache_dir FOLDER"
 
 
-def _unreachable(spec: ModelSpec) -> DaemonError:
-    return DaemonError(f"{spec.source}: the hub can't be reached", hint=_OFFLINE)
+def _unreachable(source: str) -> DaemonError:
+    return DaemonError(f"can't download {source}: the hub can't be reached", hint=_OFFLINE)
+
+
+def _is_hub_reachable() -> bool:
+    """Whether anything answers at the hub's address, asked once: the hub's client retries long."""
+    import httpx
+    from huggingface_hub import constants
+
+    try:
+        httpx.head(constants.ENDPOINT, timeout=REACH_TIMEOUT_S)
+    except httpx.HTTPError:
+        return False
+    return True
+
+
+def _find_in_cache(spec: ModelSpec, hub: Path) -> Path:
+    """What an earlier download left. Raises DaemonError when there is nothing."""
+    folder = find_snapshot(hub, spec.source, spec.revision)
+    if folder is None:
+        raise _unreachable(spec.source)
+    check_model(folder, spec)
+    return folder
