@@ -1,4 +1,4 @@
-"""Contracts are plain modules: have pytest explain their asserts as it does those of tests."""
+"""Contracts are plain modules. This makes pytest explain their asserts as in tests."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the engine contracts are written with: run a request, wait, squeeze, take the time."""
+"""Helpers of the engine contracts: run requests, wait, shrink the quota, take the time."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def generate(generator: Generator, request: ExtendRequest) -> Outcome:
     cached = 0
     async with aclosing(generator.extend(request)) as chunks:
         async for chunk in chunks:
-            assert finish is None, "a chunk came after the last one"
+            assert finish is None, "a chunk follows the last one"
             assert len(chunk.token_ids) == len(chunk.logprobs)
             assert chunk.token_ids or chunk.finish
             cached = cached or chunk.cached_tokens
@@ -72,7 +72,7 @@ def ask(
 
 
 async def first_chunk(generator: Generator, request: ExtendRequest, started: asyncio.Event) -> None:
-    """Take one chunk, say so, then go on to the end."""
+    """Set `started` at the first chunk, then read on to the end."""
     async with aclosing(generator.extend(request)) as chunks:
         async for _ in chunks:
             started.set()
@@ -94,8 +94,8 @@ async def timed() -> AsyncIterator[Timed]:
 
 
 async def settle(engine: Generator | Verifier, timeout_s: float = 10.0) -> None:
-    """Wait until the engine holds nothing for anybody. After a cancel, let `timeout_s` be less
-    than the cancelled work would have taken."""
+    """Wait until the engine holds no request and no block. After a cancel, `timeout_s` should be
+    less than the cancelled work would have taken."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             while True:
@@ -103,12 +103,12 @@ async def settle(engine: Generator | Verifier, timeout_s: float = 10.0) -> None:
                 if not (view.running or view.waiting or view.blocks_used):
                     return
                 await asyncio.sleep(0.005)
-    raise AssertionError(f"the engine still holds something: {await engine.view()}")
+    raise AssertionError(f"the engine is not idle: {await engine.view()}")
 
 
 @contextlib.asynccontextmanager
 async def quota_watched(engine: Generator | Verifier) -> AsyncIterator[list[int]]:
-    """Look at the engine all the while. Yields the list of `blocks_used` that were seen."""
+    """Check the engine's view throughout the block. Yields the list of observed `blocks_used`."""
     seen: list[int] = []
 
     async def watch() -> None:
@@ -127,7 +127,7 @@ async def quota_watched(engine: Generator | Verifier) -> AsyncIterator[list[int]
 
 @contextlib.asynccontextmanager
 async def squeezed(engine: Generator | Verifier) -> AsyncIterator[None]:
-    """The budget lowered to what one request of full length needs, and raised again."""
+    """Lower the budget to what one request of full length needs, and raise it again."""
     view = await engine.view()
     small = min(engine.max_model_len // view.block_tokens + 2, view.quota_blocks)
     assert await engine.budget(small * view.block_bytes) == small * view.block_bytes
@@ -170,7 +170,7 @@ def some_steps(block_tokens: int, name: str = "She", times: int = 1) -> tuple[st
 async def score_by_steps(
     verifier: Verifier, problem: Problem, steps: tuple[str, ...]
 ) -> list[StepScores]:
-    """Score one path as a search does: each step once it is there."""
+    """Score one path as a search does, step by step."""
     return [
         await verifier.score(ScoreRequest(problem=problem, steps=steps[: i + 1], num_scored=i))
         for i in range(len(steps))
@@ -178,7 +178,7 @@ async def score_by_steps(
 
 
 async def score_whole(verifier: Verifier, request: ScoreRequest) -> StepScores:
-    """Score without anything kept from before, where the engine has a way to ask for it."""
+    """Score without reusing KV, where the engine has a method for that."""
     score = getattr(verifier, "score_whole", verifier.score)
     return await score(request)
 

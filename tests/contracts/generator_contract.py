@@ -31,13 +31,15 @@ class GeneratorContract:
 
     # ------------------------------------------------------------ exactness
 
-    async def test_same_request_twice(self, generator: Generator, problem: Problem) -> None:
+    async def test_the_same_request_has_the_same_answer(
+        self, generator: Generator, problem: Problem
+    ) -> None:
         request = ask(generator, problem)
         first = await generate(generator, request)
         second = await generate(generator, request)
         assert replace(second, cached_tokens=0) == replace(first, cached_tokens=0)
 
-    async def test_alone_as_in_a_batch(self, generator: Generator, problem: Problem) -> None:
+    async def test_a_batch_changes_no_token(self, generator: Generator, problem: Problem) -> None:
         requests = [ask(generator, problem, seed=s, max_tokens=SHORT + s) for s in range(16)]
         batch = await generate_all(generator, requests)
         for request, together in list(zip(requests, batch, strict=True))[::5]:
@@ -46,7 +48,7 @@ class GeneratorContract:
             assert alone.finish is together.finish
 
     @pytest.mark.parametrize("cut", [1, 7, 31])
-    async def test_resubmission_goes_on(
+    async def test_a_cut_path_goes_on_with_the_same_tokens(
         self, generator: Generator, problem: Problem, cut: int
     ) -> None:
         whole = await generate(generator, ask(generator, problem, max_tokens=SHORT))
@@ -58,10 +60,10 @@ class GeneratorContract:
         assert head.token_ids + tail.token_ids == whole.token_ids
         assert tail.finish is whole.finish
 
-    async def test_child_zero_goes_on_past_the_boundary(
+    async def test_child_zero_continues_the_stream_of_its_parent(
         self, generator: Generator, problem: Problem
     ) -> None:
-        """A path that runs through its boundary is what child 0 would have been."""
+        """A path that is not cut at its boundary has the tokens that child 0 would have."""
         through = await generate(generator, ask(generator, problem, max_tokens=STEP_TOKENS + SHORT))
         step = ask(generator, problem, max_tokens=STEP_TOKENS, to_boundary=True)
         parent = await generate(generator, step)
@@ -81,7 +83,9 @@ class GeneratorContract:
         outcomes = await generate_all(generator, requests)
         assert len({o.token_ids for o in outcomes}) == 1
 
-    async def test_logprobs(self, generator: Generator, problem: Problem) -> None:
+    async def test_each_token_has_a_log_probability(
+        self, generator: Generator, problem: Problem
+    ) -> None:
         outcome = await generate(generator, ask(generator, problem))
         assert len(outcome.logprobs) == len(outcome.token_ids)
         assert all(logprob <= 0.0 for logprob in outcome.logprobs)
@@ -103,20 +107,24 @@ class GeneratorContract:
             assert "\n\n" in generator.codec.decode(outcome.token_ids)
             assert "\n\n" not in generator.codec.decode(outcome.token_ids[:-1])
 
-    async def test_boundary_changes_no_token(self, generator: Generator, problem: Problem) -> None:
+    async def test_a_boundary_changes_no_token(
+        self, generator: Generator, problem: Problem
+    ) -> None:
         free = await generate(generator, ask(generator, problem, max_tokens=STEP_TOKENS))
         step = ask(generator, problem, max_tokens=STEP_TOKENS, to_boundary=True)
         bounded = await generate(generator, step)
         assert bounded.token_ids == free.token_ids[: len(bounded.token_ids)]
 
-    async def test_step_limit(self, generator: Generator, problem: Problem) -> None:
+    async def test_a_step_ends_at_its_token_limit(
+        self, generator: Generator, problem: Problem
+    ) -> None:
         for to_boundary in (True, False):
             request = ask(generator, problem, max_tokens=3, to_boundary=to_boundary)
             outcome = await generate(generator, request)
             assert outcome.finish is FinishReason.STEP_LIMIT
             assert len(outcome.token_ids) == 3
 
-    async def test_stop_at_the_end_of_the_answer(
+    async def test_a_path_stops_at_the_end_of_the_answer(
         self, generator: Generator, problem: Problem
     ) -> None:
         room = generator.max_model_len - len(generator.codec.encode_chat(problem.messages))
@@ -126,11 +134,13 @@ class GeneratorContract:
         ]
         outcomes = await generate_all(generator, requests)
         ended = [o for o in outcomes if o.finish is FinishReason.STOP]
-        assert ended, "no path came to its end"
+        assert ended, "no path reached its end"
         for outcome in ended:
             assert not generator.codec.eos_ids & set(outcome.token_ids[:-1])
 
-    async def test_length(self, generator: Generator, problem: Problem) -> None:
+    async def test_a_full_context_ends_the_path(
+        self, generator: Generator, problem: Problem
+    ) -> None:
         """A path that fills the context ends in LENGTH, not in an error."""
         path = (await generate(generator, ask(generator, problem, max_tokens=8))).token_ids
         room = 3
@@ -145,21 +155,25 @@ class GeneratorContract:
 
     # ------------------------------------------------------------ bad requests
 
-    async def test_context_overflow(self, generator: Generator, problem: Problem) -> None:
+    async def test_a_path_longer_than_the_context_is_refused(
+        self, generator: Generator, problem: Problem
+    ) -> None:
         request = ask(generator, problem)
         longest = (request.token_ids * generator.max_model_len)[: generator.max_model_len]
         with pytest.raises(ContextOverflow, match=str(generator.max_model_len)):
             await generate(generator, replace(request, token_ids=longest))
         await settle(generator)
 
-    async def test_nothing_to_extend(self, generator: Generator, problem: Problem) -> None:
+    async def test_an_empty_path_is_refused(self, generator: Generator, problem: Problem) -> None:
         with pytest.raises(RequestError):
             await generate(generator, replace(ask(generator, problem), token_ids=()))
         await settle(generator)
 
     # ------------------------------------------------------------ cancel, memory
 
-    async def test_closing_frees_the_blocks(self, generator: Generator, problem: Problem) -> None:
+    async def test_closing_the_stream_frees_the_blocks(
+        self, generator: Generator, problem: Problem
+    ) -> None:
         requests = [ask(generator, problem, seed=s, max_tokens=PATH_TOKENS) for s in range(4)]
         async with timed() as whole:
             await generate_all(generator, requests)
@@ -170,7 +184,7 @@ class GeneratorContract:
             await stream.aclose()
         await settle(generator, whole.seconds / 2)
 
-    async def test_task_cancel_frees_the_blocks(
+    async def test_cancelling_the_task_frees_the_blocks(
         self, generator: Generator, problem: Problem
     ) -> None:
         request = ask(generator, problem, max_tokens=12)
@@ -192,7 +206,7 @@ class GeneratorContract:
         await settle(generator, whole.seconds / 2)
         assert beside.token_ids == (await generate(generator, request)).token_ids
 
-    async def test_prefix_is_reused(self, generator: Generator, problem: Problem) -> None:
+    async def test_a_prefix_is_reused(self, generator: Generator, problem: Problem) -> None:
         view = await generator.view()
         path = (await generate(generator, ask(generator, problem))).token_ids
         after = path * (view.block_tokens // len(path) + 1)
@@ -203,8 +217,10 @@ class GeneratorContract:
         assert again.cached_tokens >= view.block_tokens
         assert again.cached_tokens % view.block_tokens == 0
 
-    async def test_quota_moves_in_mid_run(self, generator: Generator, problem: Problem) -> None:
-        """Lowered, then raised: all finish, with the same tokens."""
+    async def test_the_quota_may_move_during_a_run(
+        self, generator: Generator, problem: Problem
+    ) -> None:
+        """Lowered, then raised again: all requests finish with the same tokens."""
         requests = await long_requests(generator, problem)
         free = await generate_all(generator, requests)
         async with quota_watched(generator):
@@ -228,7 +244,7 @@ class GeneratorContract:
         assert [o.token_ids for o in outcomes] == [o.token_ids for o in free]
         await settle(generator)
 
-    async def test_budget_grants_whole_blocks(self, generator: Generator) -> None:
+    async def test_a_budget_grants_whole_blocks(self, generator: Generator) -> None:
         view = await generator.view()
         asked = view.quota_blocks * view.block_bytes
         assert await generator.budget(asked - 1) == asked - view.block_bytes
@@ -238,14 +254,14 @@ class GeneratorContract:
         )
         await generator.budget(asked)
 
-    async def test_budget_leaves_room_for_one_request(self, generator: Generator) -> None:
-        """However small the budget, one request of full length fits: no run can be stuck."""
+    async def test_a_budget_leaves_room_for_one_request(self, generator: Generator) -> None:
+        """However small the budget, one request of full length fits, so that no run hangs."""
         view = await generator.view()
         asked = view.quota_blocks * view.block_bytes
         granted = await generator.budget(0)
         assert granted // view.block_bytes * view.block_tokens >= generator.max_model_len
         await generator.budget(asked)
 
-    async def test_health(self, generator: Generator) -> None:
+    async def test_a_ready_engine_says_so(self, generator: Generator) -> None:
         await generator.wait_ready(1.0)
         assert generator.health().state == "ready"

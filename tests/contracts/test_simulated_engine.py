@@ -1,4 +1,4 @@
-"""The simulated engines keep the engine contract, and what is theirs alone: time, faults, trace."""
+"""The simulated engines: the engine contract, and what only they have: virtual time and faults."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class TestVerifier(VerifierContract):
 
 
 class TestTightGenerator(GeneratorContract):
-    """The same contract where blocks are few, batches short, chunks long and order by priority."""
+    """The same contract with few blocks, short batches, long chunks and order by priority."""
 
     @pytest.fixture
     def generator(self) -> SimulatedGenerator:
@@ -116,7 +116,7 @@ class TestTightVerifier(VerifierContract):
 # ---------------------------------------------------------------- identity
 
 
-def test_says_that_it_is_simulated(
+def test_a_simulated_engine_says_so(
     generator: SimulatedGenerator, verifier: SimulatedVerifier
 ) -> None:
     for engine in (generator, verifier):
@@ -124,7 +124,7 @@ def test_says_that_it_is_simulated(
         assert engine.kind == "simulated"
 
 
-def test_kv_must_hold_one_longest_request() -> None:
+def test_the_kv_must_hold_one_request_of_full_length() -> None:
     with pytest.raises(ConfigError, match="max_model_len is 4097"):
         SimulatedVerifier(replace(SMALL, max_model_len=4097))
 
@@ -132,15 +132,17 @@ def test_kv_must_hold_one_longest_request() -> None:
 # ---------------------------------------------------------------- time
 
 
-async def test_a_step_takes_its_time(generator: SimulatedGenerator, problem: Problem) -> None:
+async def test_a_step_takes_its_estimated_time(
+    generator: SimulatedGenerator, problem: Problem
+) -> None:
     loop = asyncio.get_running_loop()
     request = ask(generator, problem, max_tokens=10)
     await generate(generator, request)
     assert generator.steps == 10
     assert loop.time() == pytest.approx(generator.busy_s)
-    works = [PlainShare(0, len(request.token_ids))]
-    works += [PlainShare(len(request.token_ids) + i, 1) for i in range(9)]
-    alone_s = sum(estimate_step_s(RTX_4090, QWEN25_1_5B, [work]) for work in works)
+    shares = [PlainShare(0, len(request.token_ids))]
+    shares += [PlainShare(len(request.token_ids) + i, 1) for i in range(9)]
+    alone_s = sum(estimate_step_s(RTX_4090, QWEN25_1_5B, [share]) for share in shares)
     assert generator.busy_s == pytest.approx(alone_s)
 
 
@@ -206,8 +208,8 @@ async def test_the_last_token_is_never_cached(generator: SimulatedGenerator) -> 
     assert (await generate(generator, request)).cached_tokens == 80
 
 
-async def test_preemption_recomputes(problem: Problem) -> None:
-    """12 paths of 37 + 200 tokens in 512 tokens of KV: most are preempted, none differs."""
+async def test_preemption_changes_no_token(problem: Problem) -> None:
+    """12 paths of 37 + 200 tokens in 512 tokens of KV: most are preempted."""
     ample = SimulatedGenerator(SMALL, MODEL)
     tight = SimulatedGenerator(
         replace(SMALL, kv_bytes=SMALL.kv_bytes // 8, max_model_len=512), MODEL
@@ -223,7 +225,7 @@ async def test_preemption_recomputes(problem: Problem) -> None:
     await settle(tight)
 
 
-async def finishing_order(
+async def record_finishing_order(
     generator: SimulatedGenerator, requests: list[ExtendRequest]
 ) -> list[int]:
     order: list[int] = []
@@ -239,7 +241,7 @@ async def finishing_order(
 
 
 @pytest.mark.parametrize(("by_priority", "expected"), [(False, [0, 1, 2]), (True, [1, 2, 0])])
-async def test_the_waiting_run_in_order(
+async def test_waiting_requests_run_in_order(
     problem: Problem, by_priority: bool, expected: list[int]
 ) -> None:
     config = replace(SMALL, max_num_seqs=1, by_priority=by_priority)
@@ -247,10 +249,12 @@ async def test_the_waiting_run_in_order(
     requests = [
         replace(ask(generator, problem, max_tokens=4), priority=priority) for priority in (5, 1, 3)
     ]
-    assert await finishing_order(generator, requests) == expected
+    assert await record_finishing_order(generator, requests) == expected
 
 
-async def test_quota_preempts_at_once(generator: SimulatedGenerator, problem: Problem) -> None:
+async def test_a_smaller_quota_preempts_at_once(
+    generator: SimulatedGenerator, problem: Problem
+) -> None:
     requests = [ask(generator, problem, seed=seed, max_tokens=200) for seed in range(8)]
     tasks = [asyncio.create_task(generate(generator, request)) for request in requests]
     await asyncio.sleep(0.9)
@@ -265,10 +269,10 @@ async def test_quota_preempts_at_once(generator: SimulatedGenerator, problem: Pr
     await settle(generator)
 
 
-async def test_reuse_stops_before_the_first_wanted_score(
+async def test_reuse_stops_before_the_first_requested_score(
     verifier: SimulatedVerifier, problem: Problem
 ) -> None:
-    """A score exists only where its row is computed: KV up to there, however much is cached."""
+    """A score exists only where its row is computed, so KV is reused up to there at most."""
     steps = some_steps(64)
     parts = await score_by_steps(verifier, problem, steps)
     again = await verifier.score(ScoreRequest(problem=problem, steps=steps))
@@ -283,7 +287,7 @@ async def test_reuse_stops_before_the_first_wanted_score(
 # ---------------------------------------------------------------- faults
 
 
-async def test_death_ends_all_and_restart_serves_again(problem: Problem) -> None:
+async def test_a_death_ends_all_requests_and_a_restart_serves_again(problem: Problem) -> None:
     faults = Faults(die_after_steps=frozenset({5}), restart_s=3.0)
     generator = SimulatedGenerator(SMALL, MODEL, faults=faults)
     requests = [ask(generator, problem, seed=seed) for seed in range(4)]
@@ -316,7 +320,7 @@ async def test_a_verifier_dies_too(verifier: SimulatedVerifier, problem: Problem
     assert len((await verifier.score(request)).scores) == 4
 
 
-async def test_given_up(problem: Problem) -> None:
+async def test_an_engine_may_be_given_up(problem: Problem) -> None:
     faults = Faults(die_after_steps=frozenset({1}), restart_s=None)
     generator = SimulatedGenerator(SMALL, MODEL, faults=faults)
     with pytest.raises(EngineDead):
@@ -326,7 +330,7 @@ async def test_given_up(problem: Problem) -> None:
         await generator.wait_ready(10.0)
 
 
-async def test_one_request_fails(problem: Problem) -> None:
+async def test_a_single_request_may_fail(problem: Problem) -> None:
     generator = SimulatedGenerator(SMALL, MODEL, faults=Faults(fail_requests=frozenset({1})))
     requests = [ask(generator, problem, seed=seed) for seed in range(3)]
     ends = await asyncio.gather(*(generate(generator, r) for r in requests), return_exceptions=True)
@@ -338,8 +342,8 @@ async def test_one_request_fails(problem: Problem) -> None:
 # ---------------------------------------------------------------- the whole
 
 
-async def test_many_paths_to_their_end(problem: Problem) -> None:
-    """64 paths step by step, with cancels on the way: every one ends, nothing is left."""
+async def test_many_paths_reach_their_end(problem: Problem) -> None:
+    """64 paths step by step, some of them cancelled: every one ends, and nothing is left."""
     generator = SimulatedGenerator(SMALL, MODEL)
 
     async def path(seed: int) -> FinishReason:

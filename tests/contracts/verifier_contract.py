@@ -25,7 +25,9 @@ from tests.contracts.engine_rig import (
 class VerifierContract:
     """engine.base.Verifier."""
 
-    async def test_by_steps_as_the_whole_path(self, verifier: Verifier, problem: Problem) -> None:
+    async def test_step_by_step_scores_equal_those_of_the_whole_path(
+        self, verifier: Verifier, problem: Problem
+    ) -> None:
         steps = some_steps((await verifier.view()).block_tokens)
         by_steps = await score_by_steps(verifier, problem, steps)
         whole = await score_whole(verifier, ScoreRequest(problem=problem, steps=steps))
@@ -40,21 +42,25 @@ class VerifierContract:
         assert all(part.cached_tokens > 0 for part in parts[1:])
         assert all(part.cached_tokens < part.tokens for part in parts)
 
-    async def test_several_steps_at_once(self, verifier: Verifier, problem: Problem) -> None:
+    async def test_several_steps_may_be_scored_at_once(
+        self, verifier: Verifier, problem: Problem
+    ) -> None:
         steps = some_steps((await verifier.view()).block_tokens, name="Bob")
         first = await verifier.score(ScoreRequest(problem=problem, steps=steps[:1]))
         rest = await verifier.score(ScoreRequest(problem=problem, steps=steps, num_scored=1))
         whole = await score_whole(verifier, ScoreRequest(problem=problem, steps=steps))
         assert first.scores + rest.scores == whole.scores
 
-    async def test_identical_paths(self, verifier: Verifier, problem: Problem) -> None:
+    async def test_identical_paths_have_identical_scores(
+        self, verifier: Verifier, problem: Problem
+    ) -> None:
         steps = some_steps((await verifier.view()).block_tokens, name="Eve")
         request = ScoreRequest(problem=problem, steps=steps)
         together = await asyncio.gather(verifier.score(request), verifier.score(request))
         again = await score_whole(verifier, request)
         assert together[0].scores == together[1].scores == again.scores
 
-    async def test_alone_as_in_a_batch(self, verifier: Verifier, problem: Problem) -> None:
+    async def test_a_batch_changes_no_score(self, verifier: Verifier, problem: Problem) -> None:
         size = (await verifier.view()).block_tokens
         requests = [
             ScoreRequest(problem=problem, steps=some_steps(size, name=f"N{i}")) for i in range(16)
@@ -63,7 +69,9 @@ class VerifierContract:
         for request, together in list(zip(requests, batch, strict=True))[::5]:
             assert (await score_whole(verifier, request)).scores == together.scores
 
-    async def test_cancel_frees_the_blocks(self, verifier: Verifier, problem: Problem) -> None:
+    async def test_a_cancelled_request_frees_its_blocks(
+        self, verifier: Verifier, problem: Problem
+    ) -> None:
         async with timed() as whole:
             others = await long_paths(verifier, problem, "T")
             await asyncio.gather(*(verifier.score(request) for request in others))
@@ -77,7 +85,9 @@ class VerifierContract:
         await settle(verifier, whole.seconds / 2)
         assert (await score_whole(verifier, requests[0])).scores == kept.scores
 
-    async def test_quota_moves_in_mid_run(self, verifier: Verifier, problem: Problem) -> None:
+    async def test_the_quota_may_move_during_a_run(
+        self, verifier: Verifier, problem: Problem
+    ) -> None:
         requests = await long_paths(verifier, problem, "Q")
         async with quota_watched(verifier):
             running = [asyncio.create_task(verifier.score(request)) for request in requests]
@@ -88,16 +98,18 @@ class VerifierContract:
         assert [part.scores for part in parts] == [part.scores for part in free]
         await settle(verifier)
 
-    async def test_context_overflow(self, verifier: Verifier, problem: Problem) -> None:
+    async def test_a_path_longer_than_the_context_is_refused(
+        self, verifier: Verifier, problem: Problem
+    ) -> None:
         endless = ScoreRequest(problem=problem, steps=("12 + 7 = 19. " * verifier.max_model_len,))
         with pytest.raises(ContextOverflow, match=str(verifier.max_model_len)):
             await verifier.score(endless)
         await settle(verifier)
 
-    async def test_nothing_left_to_score(self, verifier: Verifier, problem: Problem) -> None:
+    async def test_a_scored_path_needs_no_work(self, verifier: Verifier, problem: Problem) -> None:
         request = ScoreRequest(problem=problem, steps=("Step.\n\n",), num_scored=1)
         assert (await verifier.score(request)).scores == ()
 
-    async def test_health(self, verifier: Verifier) -> None:
+    async def test_a_ready_engine_says_so(self, verifier: Verifier) -> None:
         await verifier.wait_ready(1.0)
         assert verifier.health().state == "ready"

@@ -1,4 +1,4 @@
-"""Cost curves: a roofline that equals the simulator's, measured points met and smoothed."""
+"""Cost curves: the roofline equals the simulator's, and measured points are interpolated."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ POINTS: dict[str, Any] = {
 }
 
 
-def test_the_roofline_is_that_of_the_simulator() -> None:
+def test_the_roofline_equals_the_simulators() -> None:
     curve = RooflineCurve(device=RTX_4090, shape=QWEN25_7B)
     for batch in (1, 7, 512):
         decode = estimate_step_s(RTX_4090, QWEN25_7B, [PlainShare(300, 1)] * batch)
@@ -40,14 +40,14 @@ def test_the_roofline_is_that_of_the_simulator() -> None:
         (4, 200, 16.0),
     ],
 )
-def test_between_measured_points_of_decode(batch: int, context: float, seconds: float) -> None:
+def test_decode_is_interpolated(batch: int, context: float, seconds: float) -> None:
     assert interpolate_measurements(**POINTS).decode_at(context)(batch) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
     ("batch", "new", "seconds"), [(1, 10, 1.0), (1, 2, 1.0), (3, 5, 1.25), (2, 20, 3.0)]
 )
-def test_between_measured_points_of_prefill(batch: int, new: float, seconds: float) -> None:
+def test_prefill_is_interpolated(batch: int, new: float, seconds: float) -> None:
     assert interpolate_measurements(**POINTS).prefill_at(0, new)(batch) == pytest.approx(seconds)
 
 
@@ -59,7 +59,7 @@ def test_noise_never_makes_more_work_faster() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"batches": (4, 1)}, r"batches \[4, 1\] must rise"),
         ({"contexts": ()}, "contexts .* must rise"),
@@ -70,7 +70,7 @@ def test_noise_never_makes_more_work_faster() -> None:
         ({"decode": ((1.0, float("inf")), (3.0, 8.0))}, "inf s is not a positive time"),
     ],
 )
-def test_unusable_points(change: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as e:
+def test_unusable_points_are_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as error:
         interpolate_measurements(**{**POINTS, **change})
-    assert e.value.hint == "profile again"
+    assert error.value.hint == "profile again"

@@ -1,4 +1,4 @@
-"""The engines' probes, on the simulated engines: what is fitted is what they were made of."""
+"""Profiling simulated engines: the fits give back the device that they simulate."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from flashedge.models.checkpoint_shape import read_shape
 from flashedge.models.shape import QWEN25_1_5B, QWEN25_7B
 from flashedge.profiler.measure import profile_models
 from flashedge.profiler.probes import DECODE, PREFILL
-from flashedge.profiler.profile import Model
+from flashedge.profiler.profile import ModelProfile
 from flashedge.scheduling.costs.roofline import RTX_4090
 
 KV_BYTES = 16 << 30
 
 
-def profiled() -> tuple[Model, ...]:
-    async def work() -> tuple[Model, ...]:
+def profile_engines() -> tuple[ModelProfile, ...]:
+    async def work() -> tuple[ModelProfile, ...]:
         generator, verifier = simulated_pair(
             SimModel(StepTrace((TraceRow(prompt_tokens=8, step_tokens=((4000,),)),))),
             generator=QWEN25_1_5B,
@@ -43,7 +43,7 @@ def profiled() -> tuple[Model, ...]:
 
 
 def test_the_fit_of_a_simulated_engine_is_its_device() -> None:
-    generator, verifier = profiled()
+    generator, verifier = profile_engines()
     decode = generator.fits[DECODE]
     assert decode.bytes_per_s == pytest.approx(RTX_4090.bandwidth, rel=0.05)
     assert decode.overhead_s == pytest.approx(RTX_4090.overhead_s, rel=0.1)
@@ -54,8 +54,8 @@ def test_the_fit_of_a_simulated_engine_is_its_device() -> None:
         assert prefill.median_error < 0.05
 
 
-def test_nothing_measured_came_from_the_cache() -> None:
-    _, verifier = profiled()
+def test_no_measured_kv_comes_from_the_cache() -> None:
+    _, verifier = profile_engines()
     assert all(s.context < 0.1 * (s.context + s.new) for s in verifier.samples if s.new > 100)
     assert len({s.new for s in verifier.samples}) > 3
 

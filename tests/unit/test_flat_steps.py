@@ -1,4 +1,4 @@
-"""The profile's measured curve says how far speculation may fill a batch; nothing else does."""
+"""Only a measured curve says how far speculation may fill a batch."""
 
 from __future__ import annotations
 
@@ -17,19 +17,21 @@ from flashedge.profiler.probes import DECODE
 from flashedge.profiler.profile import save_profile
 from flashedge.runtime.drive.flat_batch import CONTEXT_TOKENS, set_flat_batch
 from flashedge.runtime.kv.curves import load_curves
-from flashedge.runtime.profiles import profile_fingerprint, profile_path
+from flashedge.runtime.profiles import compute_profile_fingerprint, locate_profile
 
 
 @pytest.mark.parametrize(
     ("kept", "speculation"), [(True, True), (True, False), (False, True), (False, False)]
 )
-def test_by_the_profile_alone(tmp_path: Path, kept: bool, speculation: bool) -> None:
+def test_the_flat_batch_comes_from_the_profile_alone(
+    tmp_path: Path, kept: bool, speculation: bool
+) -> None:
     config = load_config(environ={"FLASHEDGE_HOME": str(tmp_path)})
     config = replace(config, scheduling_speculation=speculation)
     pair = find_pair("bundled", config)
     if kept:
-        path = profile_path(pair, config)
-        save_profile(profile(profile_fingerprint(pair, config)), path)
+        path = locate_profile(pair, config)
+        save_profile(profile(compute_profile_fingerprint(pair, config)), path)
     speculator: Any = SimpleNamespace(flat_batch=0)
     set_flat_batch(speculator, load_curves(pair, config).generator, config)
     once, eight = (sample(DECODE, batch, CONTEXT_TOKENS, 1).seconds for batch in (1, 8))

@@ -1,4 +1,4 @@
-"""The simulated model: its codec, its step lengths, its noise, its cost."""
+"""The simulated model: its codec, step lengths, noise and cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRACE = StepTrace.read(Path(__file__).parent.parent / "data" / "step_lengths_sma
 MODEL = SimModel(TRACE)
 
 
-def test_codec_round_trip() -> None:
+def test_text_survives_the_codec() -> None:
     codec = SimCodec()
     text = "Next w5 w1023\n\nTherefore w0 \\boxed{42}"
     ids = codec.encode(text)
@@ -27,7 +27,7 @@ def test_codec_round_trip() -> None:
 
 
 @pytest.mark.parametrize("row", [0, 4, 7])
-def test_step_lengths_are_those_of_one_row(row: int) -> None:
+def test_step_lengths_follow_one_row_of_the_trace(row: int) -> None:
     samples = TRACE.rows[row].step_tokens
     codec = SimCodec()
     seen = set()
@@ -50,7 +50,7 @@ def test_step_lengths_are_those_of_one_row(row: int) -> None:
 
 
 @pytest.mark.parametrize("model", [MODEL, SimModel(TRACE, common=0.5)])
-def test_the_reader_takes_up_anywhere(model: SimModel) -> None:
+def test_a_reader_can_start_anywhere_in_a_path(model: SimModel) -> None:
     ids = list(SimCodec().encode_chat(TRACE.problem(3).messages))
     reader = model.reader(ids)
     for _ in range(120):
@@ -60,19 +60,19 @@ def test_the_reader_takes_up_anywhere(model: SimModel) -> None:
         ids.append(token)
 
 
-def test_siblings_agree_as_often_as_common_says() -> None:
-    """Of 400 steps from the same place a half in the commonest words, the others all different."""
+def test_common_is_the_share_of_equal_siblings() -> None:
+    """Of 400 steps behind the same path, half use the common words and all others differ."""
     model = SimModel(TRACE, common=0.5)
     prompt = list(SimCodec().encode_chat(TRACE.problem(3).messages))
-    steps = [_step(model, [*prompt, *_step(MODEL, prompt, 0)], seed) for seed in range(400)]
+    steps = [draw_step(model, [*prompt, *draw_step(MODEL, prompt, 0)], seed) for seed in range(400)]
     (commonest, times), (_, next_times) = Counter(steps).most_common(2)
-    assert commonest == _step(model, [*prompt, *_step(MODEL, prompt, 0)], None)
+    assert commonest == draw_step(model, [*prompt, *draw_step(MODEL, prompt, 0)], None)
     assert 160 <= times <= 240  # four deviations around 200
     assert next_times == 1
 
 
-def _step(model: SimModel, ids: list[int], seed: int | None) -> tuple[int, ...]:
-    """The step that follows `ids`."""
+def draw_step(model: SimModel, ids: list[int], seed: int | None) -> tuple[int, ...]:
+    """The step behind `ids`."""
     reader, step = model.reader(ids), [NEXT]
     while step[-1] not in (BLANK_LINE, EOS):
         step.append(reader.draw(seed)[0])
@@ -81,7 +81,7 @@ def _step(model: SimModel, ids: list[int], seed: int | None) -> tuple[int, ...]:
 
 
 def test_tokens_depend_on_seed_position_and_context() -> None:
-    """Each alone changes the words, whatever the others are."""
+    """Changing any one of them changes the words."""
     prompt = list(SimCodec().encode_chat(TRACE.problem(0).messages))
     paths = {
         "plain": ([NEXT, 300, 301], 1),
@@ -95,8 +95,7 @@ def test_tokens_depend_on_seed_position_and_context() -> None:
     assert len(set(drawn.values())) == 4
 
 
-def test_roofline() -> None:
-    """Decode is bound by the weights' bytes, prefill by FLOPs."""
+def test_decode_is_bound_by_bytes_and_prefill_by_flops() -> None:
     decode_s = estimate_step_s(RTX_4090, QWEN25_7B, [PlainShare(500, 1)])
     assert decode_s == pytest.approx(0.002 + 2 * 7_615_616_512 / 1008e9, rel=0.01)
     prefill_s = estimate_step_s(RTX_4090, QWEN25_7B, [PlainShare(0, 4096)])

@@ -283,6 +283,35 @@ async def test_a_request_adopts_a_draft_within_its_own_limits() -> None:
     await settle(generator)
 
 
+async def test_nothing_is_drafted_behind_a_boundary_that_fills_the_context() -> None:
+    """The step ends in BOUNDARY, as in the stock loop, though its path has no room to go on."""
+    problem = TRACE.problem(0)
+    free = get_generator(engines_with())
+    step = ask(free, problem, seed=1, max_tokens=200, to_boundary=True)
+    whole = await generate(free, step)
+    assert whole.finish is FinishReason.BOUNDARY
+    fits = len(step.token_ids) + len(whole.token_ids)
+    for max_model_len, drafted in ((fits, 0), (fits + 4, 4)):
+        config = replace(AMPLE, max_model_len=max_model_len)
+        generator = get_generator(engines_with(config))
+        room = max_model_len - len(step.token_ids)
+        slow = ask(generator, problem, seed=2, max_tokens=room)
+        limit = Granularity(max_tokens=60, to_end=True)
+        beams = [
+            replace(
+                request,
+                continuation=Continuation(
+                    run="r", level=0, seeds=(request.seed,), granularity=limit, max_drafts=1
+                ),
+            )
+            for request in (step, slow)
+        ]
+        found, _ = await generate_all(generator, beams)
+        assert (found.token_ids, found.finish) == (whole.token_ids, FinishReason.BOUNDARY)
+        assert (await generator.speculator.end_run("r") > 0) == (drafted > 0)
+        await settle(generator)
+
+
 # ---------------------------------------------------------------- the switches
 
 

@@ -1,4 +1,4 @@
-"""Virtual time: the clock jumps, the order is that of the timers, real I/O still works."""
+"""Virtual time: the clock jumps, timers decide the order, real I/O still works."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ import pytest
 from flashedge.engine.sim.clock import VirtualTimeDeadlock, VirtualTimePolicy, run_virtual
 
 
-def now_s() -> float:
+def get_now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-def test_hours_pass_at_once() -> None:
+def test_hours_pass_in_no_time() -> None:
     async def main() -> float:
-        assert now_s() == 0.0
+        assert get_now_s() == 0.0
         await asyncio.sleep(1e6)  # longer than one select may last
-        return now_s()
+        return get_now_s()
 
-    began = time.monotonic()
+    start = time.monotonic()
     assert run_virtual(main()) == pytest.approx(1e6)
-    assert time.monotonic() - began < 1.0
+    assert time.monotonic() - start < 1.0
 
 
-def test_the_order_is_that_of_the_timers() -> None:
+def test_timers_decide_the_order() -> None:
     async def main() -> list[tuple[float, str]]:
         seen: list[tuple[float, str]] = []
 
-        async def ticks(name: str, every_s: float, count: int) -> None:
+        async def tick(name: str, every_s: float, count: int) -> None:
             for _ in range(count):
                 await asyncio.sleep(every_s)
-                seen.append((round(now_s(), 6), name))
+                seen.append((round(get_now_s(), 6), name))
 
-        await asyncio.gather(ticks("a", 3.0, 2), ticks("b", 2.0, 4))
+        await asyncio.gather(tick("a", 3.0, 2), tick("b", 2.0, 4))
         return seen
 
     first = run_virtual(main())
@@ -43,12 +43,12 @@ def test_the_order_is_that_of_the_timers() -> None:
     assert run_virtual(main()) == first
 
 
-def test_time_stands_while_anything_is_ready() -> None:
+def test_time_stands_still_while_anything_is_ready() -> None:
     async def main() -> float:
         asyncio.get_running_loop().call_later(0.001, lambda: None)
         for _ in range(1000):
             await asyncio.sleep(0)
-        return now_s()
+        return get_now_s()
 
     assert run_virtual(main()) <= 0.001
 
@@ -58,7 +58,7 @@ def test_timeouts_are_virtual() -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(7200):
                 await asyncio.Event().wait()
-        return now_s()
+        return get_now_s()
 
     assert run_virtual(main()) == pytest.approx(7200)
 
@@ -74,12 +74,12 @@ def test_a_deadlock_is_an_error() -> None:
 def test_threads_wake_the_loop_and_cost_no_virtual_time() -> None:
     async def main() -> float:
         await asyncio.to_thread(time.sleep, 0.02)
-        return now_s()
+        return get_now_s()
 
     assert run_virtual(main()) == 0.0
 
 
-def test_errors_come_out() -> None:
+def test_errors_are_raised() -> None:
     async def main() -> None:
         await asyncio.sleep(1)
         raise KeyError("mine")
@@ -88,7 +88,7 @@ def test_errors_come_out() -> None:
         run_virtual(main())
 
 
-def test_policy_makes_virtual_loops() -> None:
+def test_the_policy_creates_virtual_loops() -> None:
     loop = VirtualTimePolicy().new_event_loop()
     try:
         loop.run_until_complete(asyncio.sleep(100))
