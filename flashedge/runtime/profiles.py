@@ -1,4 +1,4 @@
-"""Where a pair's profile is kept, and what it must have been measured on to count here."""
+"""Finds the profile of a pair, if it was measured on this machine with this software."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import importlib.metadata
 from pathlib import Path
 
 from flashedge.config import Config
-from flashedge.engine.platform import device_kind, find_vllm
+from flashedge.engine.platform import detect_device_kind, find_vllm
 from flashedge.errors import EngineError
 from flashedge.models.fingerprint import pair_fingerprint
 from flashedge.models.specs import Pair
 from flashedge.profiler.device import describe_device
 from flashedge.profiler.errors import ProfileError
-from flashedge.profiler.profile import Found, load_profile
+from flashedge.profiler.profile import FoundProfile, load_profile
 
 
-def profile_path(pair: Pair, config: Config) -> Path:
+def locate_profile(pair: Pair, config: Config) -> Path:
     return config.state_dir / "profiles" / f"{pair.name.replace('/', '_')}.json"
 
 
-def profile_fingerprint(pair: Pair, config: Config) -> dict[str, str]:
-    """What a profile of the pair hangs on here. Raises ConfigError, EngineError without a card."""
+def compute_profile_fingerprint(pair: Pair, config: Config) -> dict[str, str]:
+    """Compute what a profile depends on. Raises ConfigError, EngineError without a card."""
     name, version = find_vllm()
     try:
-        device = describe_device(device_kind())
+        device = describe_device(detect_device_kind())
     except ProfileError as error:
         raise EngineError(str(error), hint=error.hint) from error
     return {
@@ -35,6 +35,6 @@ def profile_fingerprint(pair: Pair, config: Config) -> dict[str, str]:
     }
 
 
-def find_profile(pair: Pair, config: Config) -> Found:
-    """The pair's profile, if it was measured on what is here now. Raises as the fingerprint."""
-    return load_profile(profile_path(pair, config), profile_fingerprint(pair, config))
+def find_profile(pair: Pair, config: Config) -> FoundProfile:
+    """Find the pair's profile, if its fingerprint is today's. Raises as the fingerprint does."""
+    return load_profile(locate_profile(pair, config), compute_profile_fingerprint(pair, config))

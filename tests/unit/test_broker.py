@@ -45,10 +45,10 @@ async def test_numbers_start_at_one_and_progress_has_none() -> None:
     assert log.last == 0
     told = [progress(1), mark(1), progress(2), progress(3), mark(2), END]
     assert [log.append(event) for event in told] == [0, 1, 1, 1, 2, 3]
-    assert log.kept() == [(1, mark(1)), (2, mark(2)), (3, END)]
-    assert log.kept(2) == [(3, END)]
-    assert log.kept(3) == log.kept(99) == []
-    assert log.closed
+    assert log.read() == [(1, mark(1)), (2, mark(2)), (3, END)]
+    assert log.read(2) == [(3, END)]
+    assert log.read(3) == log.read(99) == []
+    assert log.is_closed
 
 
 async def test_nothing_follows_the_end() -> None:
@@ -58,7 +58,7 @@ async def test_nothing_follows_the_end() -> None:
         for event in (mark(1), progress(1), END):
             with pytest.raises(RuntimeError, match="after the run's terminal event"):
                 log.append(event)
-        assert log.kept() == [(1, end)]
+        assert log.read() == [(1, end)]
 
 
 async def test_a_late_follower_gets_the_whole() -> None:
@@ -75,7 +75,7 @@ async def test_a_late_follower_gets_the_whole() -> None:
     log.append(END)
     assert await early == [(1, mark(1)), (1, progress(6)), (2, mark(2)), (3, END)]
     assert await late == [(2, mark(2)), (3, END)]
-    assert await collect(log) == log.kept()
+    assert await collect(log) == log.read()
     assert await collect(log, after=3) == []
 
 
@@ -108,7 +108,7 @@ async def test_a_slow_follower_loses_old_progress_only() -> None:
     await asyncio.sleep(30)
     log.append(END)
     found = await slow
-    assert [item for item in found if not isinstance(item[1], Progress)] == log.kept()
+    assert [item for item in found if not isinstance(item[1], Progress)] == log.read()
     assert found[0] == (0, progress(0))
     assert found[-2:] == [(5, progress(77)), (6, END)]
     assert len(found) <= 6 + 3
@@ -143,7 +143,7 @@ def test_every_follower_sees_every_event_above_its_number(
             await asyncio.sleep(at_s)
             found = await collect(log, after, pause_s=1.7 if slow else 0.0)
             kept = [item for item in found if not isinstance(item[1], Progress)]
-            assert kept == [item for item in log.kept() if item[0] > after]
+            assert kept == [item for item in log.read() if item[0] > after]
             numbers = [number for number, _ in found]
             assert all(a <= b for a, b in pairwise(numbers))
             assert all(not isinstance(event, TERMINAL) for _, event in found[:-1])

@@ -104,7 +104,7 @@ def test_text_is_whole_however_it_is_cut(text: str, data: st.DataObject) -> None
         assert text.startswith(told)
         assert "\N{REPLACEMENT CHARACTER}" not in told
         ids = ids[size:]
-    assert told + decoder.rest() == text
+    assert told + decoder.flush() == text
 
 
 @given(st.binary(max_size=24).filter(lambda b: EOS not in b), st.data())
@@ -115,20 +115,20 @@ def test_bytes_that_are_no_text_come_out_as_decoded(ids: bytes, data: st.DataObj
         size = data.draw(st.integers(1, len(left)))
         told += decoder.feed(tuple(left[:size]))
         left = left[size:]
-    assert told + decoder.rest() == ids.decode(errors="replace")
+    assert told + decoder.flush() == ids.decode(errors="replace")
 
 
 def test_spaces_between_words_are_kept() -> None:
     decoder = IncrementalText(Words())
     assert [decoder.feed((i,)) for i in (1, 2, 3, 4)] == ["w1", " w2", " w3", " w4"]
-    assert decoder.feed(()) == decoder.rest() == ""
+    assert decoder.feed(()) == decoder.flush() == ""
 
 
 def test_half_a_character_at_the_end() -> None:
     decoder = IncrementalText(ByteCodec())
     assert decoder.feed(tuple("é".encode()[:1])) == ""
     assert decoder.feed(()) == ""
-    assert decoder.rest() == "\N{REPLACEMENT CHARACTER}"
+    assert decoder.flush() == "\N{REPLACEMENT CHARACTER}"
 
 
 # ---------------------------------------------------------------- a choice

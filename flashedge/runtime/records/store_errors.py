@@ -1,4 +1,4 @@
-"""What SQLite's and the file system's errors under the run store mean to a user, and the hint."""
+"""Translates the errors of SQLite and the file system into messages for the user."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def make_private(path: Path) -> None:
 
 @contextmanager
 def translate_errors(path: Path) -> Iterator[None]:
-    """sqlite3's exceptions into StoreError: the only place."""
+    """Raise StoreError for the sqlite3 errors of the block. The only place that does."""
     try:
         yield
     except sqlite3.Error as error:
@@ -33,7 +33,7 @@ def translate_errors(path: Path) -> Iterator[None]:
 
 
 def translate(error: sqlite3.Error, path: Path) -> StoreError:
-    """What an SQLite error means to the user, with the hint."""
+    """Build the StoreError that says what an SQLite error means, with a hint."""
     primary = getattr(error, "sqlite_errorcode", 0) & 0xFF
     what, hint = _MEANING.get(primary, (f"failed: {error}", lambda _: None))
     return StoreError(f"the run store {path} {what}", hint=hint(path))
@@ -44,7 +44,9 @@ def _permission_hint(path: Path) -> str:
 
 
 def _space_hint(path: Path) -> str:
-    return f"free some space on the disk of {path.parent}; runs go on unstored until then"
+    return (
+        f"free some space on the disk of {path.parent}; until then runs go on without being stored"
+    )
 
 
 def _damage_hint(path: Path) -> str:

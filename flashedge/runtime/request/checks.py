@@ -1,4 +1,4 @@
-"""Checks of single values that a request gives. All raise RequestError naming the field."""
+"""Checks single values of a request. All raise RequestError that names the field."""
 
 from __future__ import annotations
 

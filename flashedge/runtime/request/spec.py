@@ -1,4 +1,4 @@
-"""What a run is asked to do, checked, with every default filled in."""
+"""The request of a search run, checked, with every default filled in."""
 
 from __future__ import annotations
 
@@ -20,42 +20,59 @@ ROLES = ("system", "user", "assistant")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSpec:
-    """One search run.
-
-    n: paths to complete; branching: children per kept path; aggregate: how step scores become a
-    path's score; selection: how the answer is chosen among the completed paths; max_step_tokens:
-    longest step; max_steps: depth at which the last step runs to the end; max_path_tokens: longest
-    path; token_budget: generated tokens of the whole tree; deadline_s: wall clock from the start
-    of the run; baseline: the stock loop (boundary by stop string, whole-path scoring);
-    early_exit: when the run may stop before its end, None: never; options: of that strategy alone
-    (`search.options`, or what a user's program takes), plain JSON values; answers: boxed, or text
-    for open-ended problems (`answers.equality`); early_exit_source, early_exit_note: who
-    settled the early exit (`runtime.calibrations`), which no request says.
-    """
+    """The request of one search run, checked, with every default filled in."""
 
     problem: Problem
     pair: str
     strategy: str = "beam"
+
     n: int = 16
+    """Paths to complete."""
+
     branching: int = 4
+    """Children of each kept path."""
+
     aggregate: str = "last"
+    """How step scores become the score of a path: one of AGGREGATES."""
+
     selection: str = "weighted"
+    """How the answer is chosen among the completed paths: one of SELECTIONS."""
+
     seed: int = 0
     sampling: Sampling = dataclasses.field(default_factory=Sampling)
+
     max_step_tokens: int = 256
     max_steps: int = 40
+    """Depth at which the last step runs to the end of the path."""
+
     max_path_tokens: int = 2048
+
     token_budget: int | None = None
+    """Most generated tokens of the whole tree."""
+
     deadline_s: float | None = None
+    """Wall-clock seconds from the start of the run to its end."""
+
     baseline: bool = False
+    """Run the stock loop: boundaries by stop string, whole-path scoring, no optimization."""
+
     early_exit: ExitOptions | None = None
+    """When the run may stop before its end. None: never."""
+
     options: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Options of the strategy (`search.options`) or of a user's program, as plain JSON values."""
+
     answers: str = "boxed"
+    """boxed, or text for open-ended problems. See `answers.equality`."""
+
     early_exit_source: str | None = None
+    """Who decided the early exit (`request.calibrations`). No request sets it."""
+
     early_exit_note: str | None = None
+    """What the user should know about that decision. No request sets it."""
 
     def __post_init__(self) -> None:
-        """Raises RequestError naming the first field that is wrong (`param`)."""
+        """Raises RequestError that names the first wrong field (`param`)."""
         check_messages(self.problem.messages)
         check_choice("aggregate", self.aggregate, AGGREGATES)
         check_choice("selection", self.selection, SELECTIONS)
@@ -77,7 +94,7 @@ class RunSpec:
         return Limits(max_path_tokens=self.max_path_tokens, token_budget=self.token_budget)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON values: lists, no tuples."""
+        """Convert to plain JSON values, with lists for tuples."""
         fields = dataclasses.asdict(self)
         fields["problem"]["messages"] = list(fields["problem"]["messages"])
         if self.early_exit is not None:

@@ -48,7 +48,7 @@ def find_watched_options(strategy: str, n: object) -> Mapping[str, Any]:
 
 
 def build_search(spec: RunSpec) -> Search[Any]:
-    """Build the search. Raises NotFound, RequestError, ConfigError (a user's program can't be loaded)."""
+    """Build the search. Raises NotFound, RequestError, ConfigError (a program can't be loaded)."""
     if spec.strategy == "probed_cot" and spec.n != 1:
         raise RequestError(f"n is {spec.n}; probed_cot is one chain", hint="leave n out", param="n")
     return make_search(
