@@ -15,8 +15,8 @@ def apportion(weights: Sequence[float], total: int, *, least: int = 0) -> tuple[
     rest = total - least * len(weights)
     if rest < 0 or not weights:
         raise ValueError(f"{total} can't be split {len(weights)} ways with at least {least} each")
-    whole = math.fsum(weights)
-    exact = [rest * w / whole if whole > 0 else rest / len(weights) for w in weights]
+    total_weight = math.fsum(weights)
+    exact = [rest * w / total_weight if total_weight > 0 else rest / len(weights) for w in weights]
     shares = [math.floor(e) for e in exact]
     order = sorted(range(len(weights)), key=lambda i: (shares[i] - exact[i], i))
     for i in order[: rest - sum(shares)]:
@@ -28,5 +28,5 @@ def softmax(values: Sequence[float], temperature: float) -> tuple[float, ...]:
     """values: (k,) -> (k,) exp(v / T), divided by their sum. temperature > 0."""
     top = max(values)
     powers = [math.exp((v - top) / temperature) for v in values]
-    whole = math.fsum(powers)
-    return tuple(p / whole for p in powers)
+    powers_sum = math.fsum(powers)
+    return tuple(p / powers_sum for p in powers)

@@ -1,4 +1,4 @@
-"""Where a requested step ends. One rule for the simulator and for tokens drawn ahead in vLLM."""
+"""Where a requested step ends. One rule for the simulator and for drafts in vLLM's scheduler."""
 
 from __future__ import annotations
 

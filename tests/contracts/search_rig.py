@@ -1,7 +1,6 @@
-"""A made-up world for searches: what a node generates and scores is a pure function of its seed.
+"""A simulated world for searches: a node's text and scores are a pure function of its seed.
 
-Texts come from a small alphabet, so that duplicates happen, and scores have one decimal, so that
-ties do.
+Texts use a small alphabet, so duplicates occur. Scores have one decimal, so ties occur.
 """
 
 from __future__ import annotations
@@ -80,12 +79,12 @@ class World:
             found[node] = first.setdefault(normalize(answer), answer) if answer else None
         return found
 
-    def said(self, seed: int) -> str:
-        """What a probe that opened a box hears."""
+    def answer_probe(self, seed: int) -> str:
+        """The model's text after a probe that opened a box."""
         return Random(mix64(self.seed, seed)).choice(["7}", "07}", "8} wait", "7} done", "8", "}"])
 
     def results(self, tree: Tree, commands: tuple[Command, ...]) -> list[Result]:
-        """What the engines would answer to `commands`."""
+        """The results that engines would return for `commands`."""
         made: list[Result] = []
         for command in commands:
             match command:
@@ -98,7 +97,7 @@ class World:
                 case Cluster(nodes=nodes):
                     made.append(Clustered(answers=self.clusters(tree, nodes)))
                 case Probe(node=node, seed=seed):
-                    made.append(ProbeResult(node=node, text=self.said(seed)))
+                    made.append(ProbeResult(node=node, text=self.answer_probe(seed)))
                 case Finish():
                     pass
         return made
@@ -106,7 +105,7 @@ class World:
 
 @dataclass
 class Run:
-    """A driven search: every state it went through, every command, the results in their order."""
+    """A driven search: every state, every command, and the results in order of arrival."""
 
     states: list[Any] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
@@ -136,8 +135,8 @@ def drive(
     stop_after: int | None = None,
     watch: Callable[[Any], None] = lambda state: None,
 ) -> Run:
-    """Drive to the Finish, telling pending results in a random order; conclude after
-    `stop_after` results. The results that were still out then are in `left`."""
+    """Drive to the Finish with results in a random order; conclude after `stop_after` results. The
+    results that had not arrived by then are in `left`."""
     world, order = world or World(), order or Random(0)
     run = Run()
     state, commands = search.start(PROBLEM, seed, limits)
@@ -158,7 +157,7 @@ def drive(
             run.left, pending = pending, []
             state, commands = search.conclude(state)
             continue
-        assert pending, "the search waits for nothing"
+        assert pending, "the search waits for no result"
         result = pending.pop(order.randrange(len(pending)))
         run.results.append(result)
         state, commands = search.tell(state, result)

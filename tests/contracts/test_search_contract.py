@@ -1,4 +1,4 @@
-"""What every search algorithm owes its driver. See `flashedge.search.base`."""
+"""The contract of every search algorithm. See `flashedge.search.base`."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from flashedge.types import FinishReason, Limits, NodeId, Segment
 
 
 class Halves:
-    """A user's program: the better half of the paths goes on, the best takes what is over."""
+    """A user's program: the better half of the paths continues, the best gets what is left over."""
 
     def execute(self, tree: Tree, paths: Sequence[NodeId], width: int) -> Mapping[NodeId, int]:
         kept = paths[: -(-len(paths) // 2)]
@@ -53,7 +53,7 @@ class Halves:
 
 
 def watching(every: int = 1) -> Policy:
-    """A policy that is asked all the time and never stops a run."""
+    """A policy that is asked again and again and never stops a run."""
     return Threshold(detect=1, every=every, thresholds=Thresholds(least=(("entropy", 2.0),)))
 
 
@@ -95,7 +95,7 @@ SEARCHES: dict[str, Search[Any]] = {
     ),
 }
 SILENT = {"self_consistency", "probed_cot"}
-"""Searches that do without the verifier."""
+"""Searches without a verifier."""
 WORLDS = [World(seed) for seed in range(6)]
 ENDED = {NodeStatus.COMPLETE, NodeStatus.PRUNED, NodeStatus.DUPLICATE}
 SEGMENT = Segment(
@@ -169,24 +169,24 @@ def test_order_of_arrival_never_matters(search: Search[Any]) -> None:
 
 
 @every_search
-def test_telling_again_changes_nothing(search: Search[Any]) -> None:
+def test_a_repeated_result_changes_nothing(search: Search[Any]) -> None:
     for world in WORLDS:
         state, commands = search.start(PROBLEM, 5, LIMITS)
-        told = []
+        sent = []
         while not any(isinstance(c, Finish) for c in commands):
             results = world.results(state.tree, commands)
             for result in results:
                 state, commands = search.tell(state, result)
-                told.append(result)
-                for old in told[-20:]:
+                sent.append(result)
+                for old in sent[-20:]:
                     assert search.tell(state, old) == (state, ())
 
 
 @every_search
-def test_results_that_nobody_asked_for_change_nothing(search: Search[Any]) -> None:
+def test_results_that_no_command_asked_for_change_nothing(search: Search[Any]) -> None:
     def watch(state: Any) -> None:
         known = [n for n in state.tree.nodes.values() if n.id != ROOT]
-        strange = [
+        unexpected = [
             Generated(node=NodeId(10_000), segment=SEGMENT),
             Generated(node=NodeId(-1), segment=SEGMENT),
             Generated(node=ROOT, segment=SEGMENT),
@@ -199,11 +199,11 @@ def test_results_that_nobody_asked_for_change_nothing(search: Search[Any]) -> No
             *(Generated(node=n.id, segment=SEGMENT) for n in known if n.segment),
             *(Scored(node=n.id, scores=(0.5,)) for n in known if n.scores or not n.segment),
         ]
-        if any(n.status is NodeStatus.GENERATING for n in known):  # no score is asked for yet
-            strange += [
+        if any(n.status is NodeStatus.GENERATING for n in known):  # no command asks for scores yet
+            unexpected += [
                 Scored(node=n.id, scores=(0.5,) * len(n.segment.steps)) for n in known if n.segment
             ]
-        for result in strange:
+        for result in unexpected:
             assert search.tell(state, result) == (state, ())
 
     drive(search, watch=watch)
@@ -215,7 +215,7 @@ def test_scores_that_do_not_fit_are_refused(search: Search[Any]) -> None:
     for result in World().results(state.tree, commands):
         state, commands = search.tell(state, result)
     if search.name in SILENT:
-        pytest.skip("asks for no scores")
+        pytest.skip("has no scores")
     assert isinstance(commands[0], Score)
     node = commands[0].nodes[0]
     segment = state.tree[node].segment
@@ -270,7 +270,7 @@ def test_lookahead_is_what_happens_to_a_kept_node(search: Search[Any]) -> None:
                 seeds = tuple(c.seed for c in then.children)
                 both = min(len(seeds), len(ahead.seeds))
                 level = [n for n in run.tree.nodes.values() if n.depth == run.tree[node].depth + 1]
-                assert len(ahead.seeds) <= len(level)  # what the search could give at most
+                assert len(ahead.seeds) <= len(level)  # the most that the search could give
                 assert ahead.granularity == then.granularity
                 assert ahead.seeds[:both] == seeds[:both]
                 assert early[node].seeds[:both] == seeds[:both]

@@ -29,7 +29,7 @@ def test_complete_links_do_not_chain() -> None:
 
 @given(st.sets(st.tuples(st.integers(0, 7), st.integers(0, 7)), max_size=28), st.randoms())
 def test_complete_links(found: set[tuple[int, int]], rng: random.Random) -> None:
-    """Any two of a group are alike, no two groups could be one, order is nothing."""
+    """Any two of a group are similar, no two groups could be joined, and order has no effect."""
     pairs = {(i, j): (i * 5 + j * 3) % 4 / 4 for i, j in found if i < j}
     alike = [(similarity, i, j) for (i, j), similarity in pairs.items()]
     homes = group_by_complete_links(8, alike)

@@ -1,4 +1,4 @@
-"""Open-ended answers grouped by a model: the vectors, the groups, the worker, what is refused."""
+"""Open-ended answers grouped by a model: vectors, groups, the worker, and refused models."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_vector_is_a_function_of_its_text_alone(folder: Path, embedder: Embedd
     assert torch.equal(embedder.embed(TEXTS[::-1]), whole.flip(0))
 
 
-def test_text_past_the_models_limit_is_not_read(embedder: Embedder) -> None:
+def test_text_past_the_models_limit_is_ignored(embedder: Embedder) -> None:
     read = "a " * (MAX_TOKENS - 2)  # and the two special tokens
     shorter, whole, longer = embedder.embed([read[2:], read, read + "blue days"])
     assert torch.equal(whole, longer)
@@ -185,10 +185,10 @@ def test_the_daemons_side_imports_no_torch() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, cwd=package_parent())
 
 
-# ---------------------------------------------------------------- what is asked for
+# ---------------------------------------------------------------- configuration
 
 
-def test_nothing_is_set_up_unless_asked_for(tmp_path: Path, folder: Path) -> None:
+def test_no_model_is_loaded_unless_configured(tmp_path: Path, folder: Path) -> None:
     home = {"FLASHEDGE_HOME": str(tmp_path)}
     assert build_embedding_groups(load_config(environ=home)) is None
     named = {**home, "FLASHEDGE_CLUSTERS_MODEL": str(folder)}
@@ -202,7 +202,7 @@ def test_nothing_is_set_up_unless_asked_for(tmp_path: Path, folder: Path) -> Non
         (HUB_NAME, f"{HUB_NAME} is not on this machine", f"flashedge models pull {HUB_NAME}"),
     ],
 )
-def test_a_model_that_is_not_there(
+def test_a_missing_model_is_refused(
     tmp_path: Path, model: str, said: str, hint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
@@ -213,7 +213,7 @@ def test_a_model_that_is_not_there(
     assert (e.value.hint, e.value.param) == (hint, "clusters_model")
 
 
-def test_a_relative_folder_is_told_how_to_be_written(
+def test_the_hint_for_a_relative_folder_says_how_to_write_it(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(folder.parent)
@@ -223,7 +223,7 @@ def test_a_relative_folder_is_told_how_to_be_written(
     assert e.value.hint == f"to use the folder of that name, write ./{folder.name}"
 
 
-def test_without_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = load_config({"clusters_model": str(folder)}, {})
     monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="torch, which is not installed") as e:
@@ -231,7 +231,7 @@ def test_without_the_extra(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert "flashedge[embeddings]" in str(e.value.hint)
 
 
-def test_what_is_no_embedding_model_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_is_no_embedding_model_is_refused(tmp_path: Path) -> None:
     def refused(name: str, said: str) -> None:
         with pytest.raises(CheckpointError, match=said):
             Embedder(tmp_path / name)
@@ -252,7 +252,7 @@ def test_what_is_no_embedding_model_is_refused(tmp_path: Path) -> None:
     refused("short", "cut short")
 
 
-def test_pull_brings_the_configured_model(
+def test_pull_fetches_the_configured_model(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     cli = cli_for(tmp_path, monkeypatch, capfd)

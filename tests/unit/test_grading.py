@@ -1,4 +1,4 @@
-"""Answer equivalence in a worker process: right, ordered, and alive whatever the worker does."""
+"""Grading by a worker process: results are right and ordered, and survive a failing worker."""
 
 from __future__ import annotations
 
@@ -80,6 +80,10 @@ async def test_spelling_needs_no_worker() -> None:
     grader = MathGrader(command=("/nonexistent",))
     assert await grader.equal(r"\frac12", "0.5")
     assert not await grader.equal("5", "6")
+    assert await grader.equal("12 \\frac{3}{5}", "12.6")
+    assert await grader.cluster(nodes(r"12\frac{3}{5}", "12 3/5", "63/5")) == nodes(
+        *[r"12\frac{3}{5}"] * 3
+    )
     assert await grader.cluster(nodes("5", "5.0", "Monday", "6")) == nodes("5", "5", "Monday", "6")
     assert grader.pid is None
 

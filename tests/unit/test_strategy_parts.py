@@ -133,7 +133,7 @@ def test_a_chain_is_one_path() -> None:
         build_search(spec("probed_cot", n=2))
 
 
-def test_a_spec_goes_through_json() -> None:
+def test_a_spec_survives_json() -> None:
     exits = ExitOptions(policy="dynamic_curve", curve=((0.5, 3),), thresholds={"entropy": 0.5})
     asked = spec("mcts", early_exit=exits, options={"c": 0.5})
     assert RunSpec.from_json(json.loads(json.dumps(asked.to_json()))) == asked
@@ -144,7 +144,7 @@ def test_a_spec_goes_through_json() -> None:
 
 
 class Wide:
-    """All paths go on; it is sure as soon as two paths are finished."""
+    """Continues all paths. It is certain as soon as two paths are finished."""
 
     def __init__(self, *, greed: int = 1) -> None:
         self.greed = greed
@@ -204,7 +204,7 @@ async def test_a_program_that_asks_for_too_much_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_program_that_is_not_there() -> None:
+def test_a_missing_program_is_refused() -> None:
     with pytest.raises(ConfigError, match="no_such_package"):
         build_search(spec("lost"))
     with pytest.raises(NotFound, match="wide"):
