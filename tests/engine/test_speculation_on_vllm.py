@@ -1,5 +1,5 @@
-"""Speculation and lookahead on the real engines: what goes on past its step never changes a tree, a
-token or a log-probability, and nothing of it stays."""
+"""Speculation and lookahead on the real engines: drafts never change a tree, a token or a
+log-probability, and none is left behind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.search.tree import NodeStatus
 from flashedge.types import FinishReason, Granularity, Problem, Speculation
-from tests.contracts.engine_rig import ask, settle
+from tests.contracts.engine_rig import ask, generate, generate_all, settle
 from tests.engine.test_driver_on_vllm import HARD, assert_idle
 from tests.unit.runtime_rig import driver_of
 
@@ -54,8 +54,8 @@ async def plain(engines: Engines, spec: RunSpec) -> Outcome:
 
 
 @asynccontextmanager
-async def counted(generator: VllmGenerator) -> AsyncIterator[dict[str, int]]:
-    """What the engine's counters grew by within the block."""
+async def count_growth(generator: VllmGenerator) -> AsyncIterator[dict[str, int]]:
+    """By how much the engine's counters grow within the block."""
     grown: dict[str, int] = {}
     before = await generator.speculator.counters()
     yield grown
@@ -74,10 +74,10 @@ async def test_the_same_tree(
     kept = steps = 0
     for seed, problem in enumerate(HARD[:3]):
         spec = replace(WIDE, problem=problem, strategy=strategy, n=n, seed=seed)
-        async with counted(generator) as grown:
+        async with count_growth(generator) as grown:
             expected = await plain(engines, spec)
         assert not any(grown.values())
-        async with counted(generator) as grown:
+        async with count_growth(generator) as grown:
             outcome, did = await run(engines, spec)
         assert outcome == expected
         assert (did.kept_steps, did.kept_tokens) == (grown["kept_steps"], grown["kept_tokens"])
@@ -98,8 +98,8 @@ async def test_steps_are_scored_ahead(engines: Engines) -> None:
     assert ahead > 0
 
 
-async def test_a_path_that_ends_ahead_is_not_lost(engines: Engines) -> None:
-    """Its last step was drawn to the end before anybody asked for it."""
+async def test_a_draft_that_ends_its_path_is_not_lost(engines: Engines) -> None:
+    """Paths whose last step was a complete draft are among the completed ones."""
     spec = replace(WIDE, problem=HARD[2], seed=3)
     outcome, _ = await run(engines, spec)
     done = [n for n in outcome.tree.nodes.values() if n.status is NodeStatus.COMPLETE]
@@ -109,16 +109,16 @@ async def test_a_path_that_ends_ahead_is_not_lost(engines: Engines) -> None:
 # ---------------------------------------------------------------- one request
 
 
-async def chunks_of(generator: VllmGenerator, request: ExtendRequest) -> list[Chunk]:
+async def collect_chunks(generator: VllmGenerator, request: ExtendRequest) -> list[Chunk]:
     async with aclosing(generator.extend(request)) as stream:
         return [chunk async for chunk in stream]
 
 
-async def test_a_request_takes_of_a_draft_what_it_may_have(
+async def test_a_request_adopts_a_draft_within_its_own_limits(
     generator: VllmGenerator, problem: Problem
 ) -> None:
-    """It ends by its own limit, not the draft's, with the log-probabilities that its tokens have
-    without one; what follows it goes on from there."""
+    """It ends by its own token limit, not the draft's, and its tokens have the log-probabilities
+    that they have without a draft; the next step goes on from there."""
     whole = Granularity(max_tokens=30, to_end=True)
     path: tuple[int, ...] = ()
     for level, limit in enumerate((3, 5, 4, 6)):
@@ -133,20 +133,20 @@ async def test_a_request_takes_of_a_draft_what_it_may_have(
             )
             for request in (child, slow)
         ]
-        found, _ = await asyncio.gather(*(chunks_of(generator, beam) for beam in beams))
-        expected = await chunks_of(generator, child)
-        told, without = ([t for c in chunks for t in c.token_ids] for chunks in (found, expected))
-        assert told == without
+        found, _ = await asyncio.gather(*(collect_chunks(generator, beam) for beam in beams))
+        expected = await collect_chunks(generator, child)
+        tokens, without = ([t for c in chunks for t in c.token_ids] for chunks in (found, expected))
+        assert tokens == without
         assert [p for c in found for p in c.logprobs] == [p for c in expected for p in c.logprobs]
         assert found[-1].finish is expected[-1].finish is FinishReason.STEP_LIMIT
         assert sum(chunk.speculated_tokens for chunk in found) == (limit if level else 0)
-        path += tuple(told)
+        path += tuple(tokens)
     assert await generator.speculator.end_run("r") > len(path)
     assert await generator.speculator.end_run("r") == 0
     await settle(generator)
 
 
-async def test_another_sampling_or_seed_takes_nothing(
+async def test_another_sampling_or_seed_adopts_nothing(
     generator: VllmGenerator, problem: Problem
 ) -> None:
     bound = Granularity(max_tokens=20, to_end=True)
@@ -159,19 +159,42 @@ async def test_another_sampling_or_seed_takes_nothing(
 
     first = after(ask(generator, problem, seed=1, max_tokens=4), 0)
     slow = after(ask(generator, problem, seed=2, max_tokens=40), 0)
-    found, _ = await asyncio.gather(*(chunks_of(generator, r) for r in (first, slow)))
+    found, _ = await asyncio.gather(*(collect_chunks(generator, r) for r in (first, slow)))
     path = tuple(t for c in found for t in c.token_ids)
     same = ask(generator, problem, seed=1, after=path, max_tokens=8)
     warm = ask(generator, problem, seed=1, after=path, max_tokens=8, temperature=1.3)
     other = ask(generator, problem, seed=9, after=path, max_tokens=8)
     for request, ahead in ((warm, 0), (other, 0), (same, 8)):
-        told = await chunks_of(generator, after(request, 1))
-        assert [t for c in told for t in c.token_ids] == [
-            t for c in await chunks_of(generator, request) for t in c.token_ids
+        chunks = await collect_chunks(generator, after(request, 1))
+        assert [t for c in chunks for t in c.token_ids] == [
+            t for c in await collect_chunks(generator, request) for t in c.token_ids
         ]
-        assert sum(chunk.speculated_tokens for chunk in told) == ahead
+        assert sum(chunk.speculated_tokens for chunk in chunks) == ahead
     await generator.speculator.end_run("r")
     await settle(generator)
+
+
+async def test_a_boundary_that_fills_the_context_counts(pair: VllmPair, problem: Problem) -> None:
+    """The step ends in BOUNDARY, whether the scheduler finds the boundary or a stop string does."""
+    generator = pair.generator
+    found = 0
+    for room in (12, 16, 20, 24):
+        step = ask(generator, problem, max_tokens=64, to_boundary=True)
+        first = (await generate(generator, step)).token_ids
+        size = generator.max_model_len - len(step.token_ids) - room
+        path = (first * (size // len(first) + 1))[-size:]
+        requests = [
+            ask(generator, problem, seed=seed, after=path, max_tokens=99, to_boundary=True)
+            for seed in range(48)
+        ]
+        for request, outcome in zip(requests, await generate_all(generator, requests), strict=True):
+            text = generator.codec.decode(outcome.token_ids)
+            if len(outcome.token_ids) == room and text.endswith("\n\n"):
+                stock = await generate(pair.stock_generator, request)
+                assert (stock.token_ids, stock.finish) == (outcome.token_ids, outcome.finish)
+                assert outcome.finish is FinishReason.BOUNDARY
+                found += 1
+    assert found > 0, "no step ended where the context does"
 
 
 # ---------------------------------------------------------------- memory
@@ -187,17 +210,17 @@ async def quota(generator: VllmGenerator, blocks: int) -> AsyncIterator[None]:
         await generator.budget(view.blocks_total * view.block_bytes)
 
 
-async def test_short_memory_stops_it_and_changes_nothing(
+async def test_short_memory_pauses_drafts_and_changes_nothing(
     generator: VllmGenerator, engines: Engines
 ) -> None:
-    """Drafts lose their KV to others before a standard request has to; tokens stay."""
+    """Drafts lose their KV before a standard request has to, and keep their tokens."""
     view = await generator.view()
     least = generator.max_model_len // view.block_tokens + 2
     total: dict[str, int] = {}
     for seed, blocks in enumerate((least, least + 12, 2 * least, 3 * least)):
         spec = replace(WIDE, problem=HARD[seed], seed=seed)
         expected = await plain(engines, spec)
-        async with quota(generator, blocks), counted(generator) as grown:
+        async with quota(generator, blocks), count_growth(generator) as grown:
             outcome, _ = await run(engines, spec)
             await assert_idle(engines)
         assert outcome == expected
@@ -208,7 +231,7 @@ async def test_short_memory_stops_it_and_changes_nothing(
     assert (await generator.view()).preemptions > view.preemptions
 
 
-async def test_the_quota_moves_all_the_while(generator: VllmGenerator, engines: Engines) -> None:
+async def test_the_quota_may_move_all_the_while(generator: VllmGenerator, engines: Engines) -> None:
     view, draw = await generator.view(), random.Random(5)
     least = generator.max_model_len // view.block_tokens + 2
     seen: list[int] = []
@@ -223,7 +246,7 @@ async def test_the_quota_moves_all_the_while(generator: VllmGenerator, engines: 
 
     specs = [replace(WIDE, problem=HARD[i], seed=i, n=(16, 4)[i % 2]) for i in range(4)]
     expected = [await plain(engines, spec) for spec in specs]
-    async with counted(generator) as grown, asyncio.TaskGroup() as group:
+    async with count_growth(generator) as grown, asyncio.TaskGroup() as group:
         moving = group.create_task(move())
         runs = [await run(engines, spec) for spec in specs]
         moving.cancel()
@@ -237,8 +260,8 @@ async def test_the_quota_moves_all_the_while(generator: VllmGenerator, engines: 
 # ---------------------------------------------------------------- others, cancels, death
 
 
-async def test_beside_others(generator: VllmGenerator, engines: Engines) -> None:
-    """Runs that begin while others speculate, in a memory too small for all of them."""
+async def test_runs_beside_each_other(generator: VllmGenerator, engines: Engines) -> None:
+    """Runs start while others speculate, in a memory too small for all of them."""
     view = await generator.view()
     specs = [replace(WIDE, problem=HARD[i], seed=i, n=8) for i in range(4)]
     expected = [await plain(engines, spec) for spec in specs]
@@ -250,7 +273,7 @@ async def test_beside_others(generator: VllmGenerator, engines: Engines) -> None
     least = generator.max_model_len // view.block_tokens + 2
     for blocks in (least + 12, view.blocks_total):
         await generator.budget(blocks * view.block_bytes)
-        async with counted(generator) as grown:
+        async with count_growth(generator) as grown:
             runs = await asyncio.gather(*(later(s, 0.15 * i) for i, s in enumerate(specs)))
         assert [outcome for outcome, _ in runs] == expected
         assert sum(did.kept_steps for _, did in runs) == grown["kept_steps"] > 0
@@ -268,7 +291,7 @@ async def test_cancels_in_mid_level_leave_nothing(
     whole_s = loop.time() - began
     drawn = 0
     for seed in range(16):
-        async with counted(generator) as grown:
+        async with count_growth(generator) as grown:
             task = asyncio.create_task(run(engines, replace(spec, seed=seed)))
             await asyncio.sleep(draw.uniform(0.05, 0.9) * whole_s)
             task.cancel()
@@ -297,11 +320,11 @@ async def test_the_engine_dies_with_drafts_in_it(
     assert await driver.run() == expected
     assert generator.health().restarts == before.restarts + 1
     did, now = driver.speculation, await generator.speculator.counters()
-    assert did.drawn_tokens > now["drawn_tokens"], "what the dead process had drawn counts too"
+    assert did.drawn_tokens > now["drawn_tokens"], "tokens of the dead process count too"
     assert did.kept_tokens > 0
 
 
-async def test_nothing_is_asked_of_a_dead_engine(generator: VllmGenerator) -> None:
+async def test_a_dead_engine_has_no_drafts(generator: VllmGenerator) -> None:
     before = generator.health()
     os.kill(before.pid, signal.SIGKILL)
     async with asyncio.timeout(5):

@@ -98,7 +98,7 @@ async def apply_mishap(engines: Engines, what: Any, group: asyncio.TaskGroup) ->
             target = both(engines)[engine]
             await target.budget(round(share * target.config.kv_bytes))
         case Kill(engine):
-            both(engines)[engine].kill("as the test says")
+            both(engines)[engine].kill("killed by the test")
         case Beside(problem, after_s):
             other = group.create_task(try_run(engines, spec_for(problem, max_path_tokens=240)))
             await asyncio.sleep(after_s)

@@ -224,17 +224,17 @@ def test_drafts_pause_at_once_and_go_on_later() -> None:
     level = Level(4, 4, 4)
     level.finish(0)
     level.finish(1)
-    begun = level.board.plan(view(1)).run
-    for draft in begun:
+    started = level.board.plan(view(1)).run
+    for draft in started:
         level.board.append(draft, 5, -0.1)
     plan = level.board.plan(view(1, waiting=1))
-    assert set(plan.pause) == set(begun)
+    assert set(plan.pause) == set(started)
     assert plan.run == level.board.running == ()
-    assert all(draft.state is DraftState.PAUSED for draft in begun)
+    assert all(draft.state is DraftState.PAUSED for draft in started)
     assert level.board.plan(view(1, waiting=1)).pause == ()
-    assert set(level.board.plan(view(1)).run) == set(begun)
-    assert [draft.token_ids for draft in begun] == [[5], [5]]
-    assert set(level.board.plan(view(1, spare=2)).pause) == set(begun)
+    assert set(level.board.plan(view(1)).run) == set(started)
+    assert [draft.token_ids for draft in started] == [[5], [5]]
+    assert set(level.board.plan(view(1, spare=2)).pause) == set(started)
 
 
 def test_the_states_of_a_draft() -> None:
@@ -297,16 +297,16 @@ def test_a_draft_is_adopted_by_its_own_step_only_and_once() -> None:
     level = Level(4, 4)
     level.finish(0)
     (draft,) = level.board.plan(view(1)).run
-    board, asked = level.board, continuation(0, level=2)
-    assert board.adopt(asked, (*PATH, 1), 0, SAMPLING) is None
-    assert board.adopt(asked, (*PATH, 0), 1, SAMPLING) is None
-    assert board.adopt(asked, (*PATH, 0), 0, Sampling(temperature=0.1)) is None
+    board, requested = level.board, continuation(0, level=2)
+    assert board.adopt(requested, (*PATH, 1), 0, SAMPLING) is None
+    assert board.adopt(requested, (*PATH, 0), 1, SAMPLING) is None
+    assert board.adopt(requested, (*PATH, 0), 0, Sampling(temperature=0.1)) is None
     assert board.adopt(continuation(0, level=3), (*PATH, 0), 0, SAMPLING) is None
     assert board.adopt(continuation(0, level=2, run="b"), (*PATH, 0), 0, SAMPLING) is None
-    assert board.adopt(asked, (*PATH, 0), 0, SAMPLING) is draft
-    assert board.adopt(asked, (*PATH, 0), 0, SAMPLING) is None
+    assert board.adopt(requested, (*PATH, 0), 0, SAMPLING) is draft
+    assert board.adopt(requested, (*PATH, 0), 0, SAMPLING) is None
     assert board.running == ()
-    assert board.find_first_child(asked, (*PATH, 0)) is draft
+    assert board.find_first_child(requested, (*PATH, 0)) is draft
 
 
 def test_a_beam_requested_twice_has_one_draft() -> None:

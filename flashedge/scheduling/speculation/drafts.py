@@ -1,12 +1,12 @@
 """The life cycle of drafts. The simulator and vLLM's scheduler use the words of this table.
 
-A draft is the step of a child that no request has asked for yet.
+A draft is the step of a child whose request has not arrived yet.
 
     state      meaning
     paused     keeps its tokens, and its KV while there is memory for it; takes no slot
     running    takes a slot of the engine's batch and draws a token in each engine step
     complete   its step has ended; it waits for the request
-    adopted    the request came and goes on from the draft's tokens and KV (final)
+    adopted    the request has arrived and goes on from the draft's tokens and KV (final)
     dropped    nothing will request it (final)
 
     move                    made by                       when
@@ -103,7 +103,7 @@ class Beam:
     order: int = 0
     """How many beams had finished before this one did."""
     drafts: list[Draft] = field(default_factory=list)
-    """Of its first children, in order, whatever became of them."""
+    """Drafts of its first children, in order and in any state."""
 
     @property
     def next_children(self) -> range:
