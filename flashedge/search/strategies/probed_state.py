@@ -30,6 +30,8 @@ class ProbedState:
     """Number of probes at which it is asked next."""
     cut_by: str | None = None
     """See `Finish`."""
+    rollouts: tuple[NodeId, ...] = ()
+    """Always empty: a chain has no rollouts."""
 
     @property
     def is_over_budget(self) -> bool:
