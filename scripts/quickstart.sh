@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Sets FlashEdge up if needed, then solves a problem:
+# Installs FlashEdge if needed, then solves a problem:
 #   bash scripts/quickstart.sh [--cpu|--cuda] [--torch-index URL] ["problem" [options of solve]]
 set -euo pipefail
 

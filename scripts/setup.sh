@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes FlashEdge's own environment in .venv; run it again at any time. See --help.
+# Installs FlashEdge into its own environment, .venv. It can run again at any time. See --help.
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -11,17 +11,17 @@ usage() {
   cat <<'EOF'
 usage: bash scripts/setup.sh [options]
 
-Installs FlashEdge with exact versions into .venv: the CUDA build of vLLM where an NVIDIA card
-is found, the CPU build elsewhere. Needs Linux, Python 3.11 to 3.13, a package index, and 5 GB
-of disk (CPU) or 15 GB (CUDA). A second run that finds nothing to do takes less than a second.
+Installs FlashEdge with exact versions into .venv: the CUDA build of vLLM if the machine has an
+NVIDIA card, else the CPU build. Needs Linux, Python 3.11 to 3.13, a package index, and 5 GB of
+disk (CPU) or 15 GB (CUDA). When everything is up to date, it takes less than a second.
 
-  --cpu, --cuda       take this build, whatever is found
-  --dev               also what the tests need
-  --torch-index URL   take torch from this index
-  --python PROGRAM    make the environment with this Python
+  --cpu, --cuda       install this build, with or without a card
+  --dev               also install what the tests need
+  --torch-index URL   install torch from this index
+  --python PROGRAM    create the environment with this Python
   --no-profile        do not measure the machine at the end (about half a minute)
-  --quiet             say nothing when there is nothing to do
-  --help
+  --quiet             print nothing when everything is up to date
+  --help              show this help
 EOF
 }
 
@@ -50,7 +50,7 @@ while [ $# -gt 0 ]; do
   shift
 done
 
-# ---------------------------------------------------------------- what is wanted, what is there
+# ---------------------------------------------------------------- the choice, and what is installed
 
 PY=$VENV/bin/python
 STAMP=$VENV/.flashedge-setup
@@ -60,7 +60,7 @@ has_card() { command -v nvidia-smi >/dev/null && nvidia-smi -L 2>/dev/null | gre
 
 stamp_line() { [ -f "$STAMP" ] && sed -n "${1}p" "$STAMP" || true; }
 
-choose_mode() { # an explicit choice, else that of the last set-up, else by the hardware
+choose_mode() { # the option, else the last choice, else by the hardware
   [ -n "$MODE" ] || MODE=$(stamp_line 1)
   if [ "$MODE" != cpu ] && [ "$MODE" != cuda ]; then
     if has_card; then MODE=cuda; else MODE=cpu; fi
@@ -74,7 +74,7 @@ fingerprint() {
   { echo "$ROOT" && cat "${files[@]}"; } | sha256sum | cut -d' ' -f1
 }
 
-installed() { # version of a distribution in the environment, by its folder: no Python start
+installed() { # the version of a distribution, by its folder, because starting Python is slow
   local found
   for found in "$VENV"/lib/python3.*/site-packages/"$1"-*.dist-info; do
     [ -d "$found" ] || continue
@@ -84,11 +84,11 @@ installed() { # version of a distribution in the environment, by its folder: no 
   done
 }
 
-torch_wanted() { sed -n 's/^# setup: torch==//p' "$ROOT/requirements/$MODE.txt"; }
+required_torch() { sed -n 's/^# setup: torch==//p' "$ROOT/requirements/$MODE.txt"; }
 
-torch_fits() { # the installed torch is the wanted one, whatever its CUDA tag
+torch_fits() { # whether the installed torch has the required version, with any CUDA tag
   local is=$1 wanted
-  wanted=$(torch_wanted)
+  wanted=$(required_torch)
   case $MODE in
     cpu) [ "$is" = "$wanted" ] ;;
     *) [ "${is%%+*}" = "$wanted" ] && [ "${is##*+}" != cpu ] ;;
@@ -100,19 +100,19 @@ up_to_date() {
     [ "$(stamp_line 1)" = "$MODE" ] && "$PY" -I -c '' 2>/dev/null
 }
 
-# ---------------------------------------------------------------- checks before anything is made
+# ---------------------------------------------------------------- checks before any change
 
 check_platform() {
   [ "$(uname -s)" = Linux ] || die "FlashEdge runs on Linux; this is $(uname -s)" \
     "on Windows use WSL 2, elsewhere a Linux container"
   case $(uname -m) in
     x86_64) ;;
-    aarch64) [ "$MODE" = cpu ] || die "the CUDA requirements are for x86_64 only" "use --cpu" ;;
+    aarch64) [ "$MODE" = cpu ] || die "the CUDA build exists for x86_64 only" "run it with --cpu" ;;
     *) die "there is no vLLM package for $(uname -m)" ;;
   esac
 }
 
-python_verdict() { # "ok 3.11.7", or why not
+python_verdict() { # "ok 3.11.7", or the version and what it lacks
   "$1" -I -c '
 import sys
 version = ".".join(map(str, sys.version_info[:3]))
@@ -142,7 +142,7 @@ find_python() {
   done
   die "no Python from 3.11 to 3.13 with the venv module${PYTHON:+ at $PYTHON}${seen:+ ($seen)}" \
     "Debian, Ubuntu: apt install python3.11 python3.11-venv; Fedora: dnf install python3.11" \
-    "or name one: bash scripts/setup.sh --python /path/to/python3.11"
+    "or give the path of one: bash scripts/setup.sh --python /path/to/python3.11"
 }
 
 check_space() {
@@ -150,10 +150,10 @@ check_space() {
   if [ "$MODE" = cuda ]; then need=15; fi
   there=$({ du -sm "$VENV" 2>/dev/null || true; } | cut -f1)
   free=$({ df -Pm "$(dirname "$VENV")" 2>/dev/null || true; } | awk 'NR == 2 { print $4 }')
-  if [ -z "$free" ]; then return; fi # a file system that df can't tell about
+  if [ -z "$free" ]; then return; fi # df does not support this file system
   [ "$((free + ${there:-0}))" -ge "$((need * 1000))" ] ||
     die "not enough disk: set-up takes $need GB, $(dirname "$VENV") has $((free / 1000)) GB free" \
-      "free some, or put the environment elsewhere: FLASHEDGE_VENV=/big/disk/venv"
+      "free some space, or choose another folder: FLASHEDGE_VENV=/big/disk/venv"
 }
 
 # ---------------------------------------------------------------- the environment
@@ -162,9 +162,10 @@ make_venv() {
   if [ -e "$VENV" ] && ! "$PY" -I -m pip --version >/dev/null 2>&1; then
     if [ -n "$(ls -A "$VENV")" ] && [ ! -e "$VENV/pyvenv.cfg" ] && [ ! -e "$VENV/.flashedge-part" ]
     then
-      die "$VENV is there and is no Python environment" "move it away, or set FLASHEDGE_VENV"
+      die "$VENV exists but is not a Python environment" \
+        "move it away, or set FLASHEDGE_VENV to another folder"
     fi
-    say "  the environment in $VENV is broken or half-made: making it again"
+    say "  the environment in $VENV is broken or incomplete: creating it again"
     rm -rf "$VENV"
   fi
   if [ ! -x "$PY" ]; then
@@ -178,7 +179,7 @@ make_venv() {
   [ -w "$VENV" ] || die "can't write $VENV" "set FLASHEDGE_VENV to another folder"
 }
 
-clear_halves() { # what an interrupted pip leaves: packages without a RECORD, and ~renamed ones
+remove_remnants() { # of an interrupted pip: packages without a RECORD, and those renamed to ~
   local site
   for site in "$VENV"/lib/python3.*/site-packages; do
     find "$site" -maxdepth 1 -name '~*' -exec rm -rf {} +
@@ -188,27 +189,27 @@ clear_halves() { # what an interrupted pip leaves: packages without a RECORD, an
   done
 }
 
-pip_install() { # --no-compile: Python compiles what it imports, which is a tenth of it
+pip_install() { # --no-compile: Python compiles what it imports, a tenth of the files
   MARK=$(wc -l <"$LOG")
   echo "## pip install $*" >>"$LOG"
   TMPDIR=$VENV/.tmp PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONNOUSERSITE=1 "$PY" -m pip install \
     --no-input --no-compile --retries 2 --timeout "${PIP_DEFAULT_TIMEOUT:-30}" "$@" >>"$LOG" 2>&1
 }
 
-explain() { # what pip's output means
-  local told
-  told=$(tail -n +"$((MARK + 1))" "$LOG")
-  if grep -qi 'no space left' <<<"$told"; then
-    die "the disk is full" "free some space and run this again: it goes on where it stopped"
-  elif grep -qE 'NewConnectionError|NameResolutionError|ConnectTimeout|ReadTimeout|ProxyError|SSLError|Connection refused|Network is unreachable|Read timed out|ProtocolError|connection broken' <<<"$told"; then
+explain() { # report what pip's output means
+  local output
+  output=$(tail -n +"$((MARK + 1))" "$LOG")
+  if grep -qi 'no space left' <<<"$output"; then
+    die "the disk is full" "free some space, then run this again; it continues where it stopped"
+  elif grep -qE 'NewConnectionError|NameResolutionError|ConnectTimeout|ReadTimeout|ProxyError|SSLError|Connection refused|Network is unreachable|Read timed out|ProtocolError|connection broken' <<<"$output"; then
     die "the package index can't be reached while installing $1" \
-      "check the network; behind a proxy set HTTPS_PROXY; for a mirror set PIP_INDEX_URL" \
-      ${KEPT:+"$KEPT"} "run this again: it goes on where it stopped (log: $LOG)"
-  elif grep -q 'No matching distribution' <<<"$told"; then
-    die "the package index has no $(sed -n 's/.*No matching distribution found for //p' <<<"$told" | head -n 1) for this Python and machine" \
-      "for torch name an index that has it: --torch-index $TORCH_CPU_INDEX" ${KEPT:+"$KEPT"} "log: $LOG"
+      "check the network; set HTTPS_PROXY for a proxy, PIP_INDEX_URL for a mirror" \
+      ${KEPT:+"$KEPT"} "then run this again; it continues where it stopped (log: $LOG)"
+  elif grep -q 'No matching distribution' <<<"$output"; then
+    die "the package index has no $(sed -n 's/.*No matching distribution found for //p' <<<"$output" | head -n 1) for this Python and machine" \
+      "for torch, give an index that has it: --torch-index $TORCH_CPU_INDEX" ${KEPT:+"$KEPT"} "log: $LOG"
   fi
-  die "pip failed on $1: $(grep -E '^ERROR' <<<"$told" | head -n 1)" ${KEPT:+"$KEPT"} "log: $LOG"
+  die "pip failed on $1: $(grep -E '^ERROR' <<<"$output" | head -n 1)" ${KEPT:+"$KEPT"} "log: $LOG"
 }
 
 unreachable() { tail -n +"$((MARK + 1))" "$LOG" | grep -qE 'NewConnectionError|NameResolutionError|ProxyError|SSLError|imeout'; }
@@ -216,14 +217,14 @@ unreachable() { tail -n +"$((MARK + 1))" "$LOG" | grep -qE 'NewConnectionError|N
 install_torch() {
   local is wanted
   is=$(installed torch)
-  wanted=$(torch_wanted)
+  wanted=$(required_torch)
   if [ -n "$is" ]; then
     if torch_fits "$is"; then return; fi
-    say "  torch $is is in $VENV, FlashEdge needs $wanted: replacing it"
+    say "  torch $is is in $VENV, but FlashEdge needs $wanted: replacing it"
     if [ "$MODE" = cpu ] && [ "${is##*+}" != cpu ]; then
-      say "  (a CUDA build without a card; delete $VENV first to get its disk space back)"
+      say "  (it is a CUDA build; to free all of its disk space, delete $VENV first)"
     fi
-    KEPT="torch $is is still in $VENV; FlashEdge can't run with it"
+    KEPT="torch $is is still in $VENV, and FlashEdge can't run with it"
   fi
   say "  torch $wanted"
   if [ -n "$TORCH_INDEX" ]; then
@@ -236,7 +237,7 @@ install_torch() {
   KEPT=''
 }
 
-verify() { # every pinned version, and that no other torch is in front of it
+verify() { # every pinned version, and that Python imports torch from this environment
   "$PY" - "$MODE" "$VENV" "$ROOT/requirements/$MODE.txt" <<'EOF' || exit 1
 import importlib.metadata as metadata, importlib.util as util, pathlib, sys
 from pip._vendor.packaging.requirements import Requirement
@@ -253,52 +254,52 @@ for line in pathlib.Path(file).read_text().splitlines():
     except metadata.PackageNotFoundError:
         version = "missing"
     if not pin.specifier.contains(version, prereleases=True) if version != "missing" else True:
-        wrong.append(f"{pin.name} is {version}, wanted {pin.specifier}")
+        wrong.append(f"{pin.name} is {version} instead of {pin.specifier}")
 if wrong:
-    sys.exit("setup: the environment is not as asked: " + "; ".join(wrong[:5]))
+    sys.exit("setup: the environment has other versions: " + "; ".join(wrong[:5]))
 origin = util.find_spec("torch").origin
 if not pathlib.Path(origin).is_relative_to(venv):
-    sys.exit(f"setup: another torch comes before FlashEdge's: {origin}\n  unset PYTHONPATH")
+    sys.exit(f"setup: Python finds another torch first: {origin}\n  unset PYTHONPATH")
 EOF
   say "  first import (Python compiles what FlashEdge uses; about 20 s)"
   local modules="torch, uvicorn, fastapi, rich.live, psutil, math_verify"
   modules="$modules, flashedge.cli.main, flashedge.daemon.control"
   if [ "$MODE" = cpu ]; then modules="$modules, vllm.v1.engine.async_llm"; fi
   if ! env -u PYTHONDONTWRITEBYTECODE "$PY" -c "import $modules" >>"$LOG" 2>&1; then
-    die "what was installed does not load: $(tail -n 1 "$LOG")" "log: $LOG"
+    die "the installed packages can't be imported: $(tail -n 1 "$LOG")" "log: $LOG"
   fi
 }
 
-measure() { # the figures that memory is split by; FlashEdge runs without them too
+measure() { # the profile that decides the KV split; FlashEdge also runs without it
   if [ "$PROFILE" = 0 ]; then return; fi
   say "  measuring the machine (about half a minute; Ctrl-C skips it)"
   "$VENV/bin/flashedge" profile --quick --if-needed >>"$LOG" 2>&1 ||
-    say "  not measured: $(grep '^error: ' "$LOG" | tail -n 1 | cut -c 8-); flashedge profile does it later"
+    say "  not measured: $(grep '^error: ' "$LOG" | tail -n 1 | cut -c 8-); to do it later: flashedge profile"
 }
 
 main() {
   local start=$SECONDS requirements=()
   if command -v flock >/dev/null; then
     exec 9<"$ROOT"
-    flock -n 9 || { say "setup: another set-up runs here; waiting for it" && flock 9; }
+    flock -n 9 || { say "setup: another set-up is running here; waiting for its end" && flock 9; }
   fi
   choose_mode
   if up_to_date; then
-    if [ "$QUIET" = 0 ]; then say "setup: nothing to do, $VENV is up to date ($MODE)"; fi
+    if [ "$QUIET" = 0 ]; then say "setup: $VENV is up to date ($MODE), nothing to do"; fi
     return
   fi
   check_platform
   check_space
   if [ "$MODE" = cuda ]; then say "FlashEdge set-up: vLLM for CUDA (about 15 GB)"; else
     say "FlashEdge set-up: vLLM for the CPU (about 4 GB, two to four minutes)"
-    if has_card; then say "  (there is an NVIDIA card; --cuda would use it)"; fi
+    if has_card; then say "  (this machine has an NVIDIA card; --cuda would use it)"; fi
   fi
   make_venv
   rm -f "$STAMP"
   mkdir -p "$VENV/.tmp"
-  clear_halves
-  trap 'say "setup: interrupted; run it again to go on"; exit 130' INT TERM
-  say "  output of pip: $LOG"
+  remove_remnants
+  trap 'say "setup: interrupted; run it again to continue"; exit 130' INT TERM
+  say "  the output of pip is in $LOG"
   install_torch
   say "  vLLM and the other packages"
   requirements=(-r "$ROOT/requirements/$MODE.txt")
@@ -312,7 +313,7 @@ main() {
   printf '%s\n%s\n%s\n' "$MODE" "$DEV" "$(fingerprint)" >"$STAMP"
   trap : INT
   measure
-  say "done in $((SECONDS - start)) s; FlashEdge is $VENV/bin/flashedge"
+  say "done in $((SECONDS - start)) s; the command is $VENV/bin/flashedge"
 }
 
 KEPT=''

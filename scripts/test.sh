@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Sets FlashEdge up if needed, then runs every check and test:  bash scripts/test.sh [pytest options]
-# With FLASHEDGE_FAST=1: all but the tests that start real engines.
+# Installs FlashEdge if needed, then runs all checks and tests:  bash scripts/test.sh [pytest options]
+# FLASHEDGE_FAST=1 leaves out the tests that start real engines.
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -205,8 +205,8 @@ def test_another_torch_is_replaced(checkout: Path) -> None:
     dist(checkout, "torch", "2.9.1")
     done = setup(checkout, "--cpu")
     assert "torch 2.9.1 is in" in done.stderr
-    assert "FlashEdge needs 2.13.0+cpu: replacing it" in done.stderr
-    assert "CUDA build without a card" in done.stderr
+    assert "but FlashEdge needs 2.13.0+cpu: replacing it" in done.stderr
+    assert "it is a CUDA build" in done.stderr
     assert any("torch==2.13.0+cpu" in call for call in calls(checkout))
 
 
@@ -264,7 +264,7 @@ def test_broken_environment_is_made_again(checkout: Path) -> None:
     (venv / "pyvenv.cfg").write_text("home = /gone\n")
     (venv / "bin" / "python").symlink_to("/gone/python3.11")
     done = setup(checkout, "--cpu")  # goes on to fail: there is no index
-    assert "broken or half-made: making it again" in done.stderr
+    assert "broken or incomplete: creating it again" in done.stderr
     assert (venv / "bin" / "python").exists()
     assert "has no torch==2.13.0+cpu" in done.stderr
     assert "--torch-index" in done.stderr
@@ -275,7 +275,7 @@ def test_a_folder_of_somebody_elses_is_left_alone(checkout: Path) -> None:
     (checkout / ".venv" / "thesis.tex").write_text("years of work")
     done = setup(checkout, "--cpu")
     assert done.returncode == 1
-    assert "is no Python environment" in done.stderr
+    assert "is not a Python environment" in done.stderr
     assert (checkout / ".venv" / "thesis.tex").exists()
 
 
@@ -329,14 +329,14 @@ def test_the_lists_hold_what_pyproject_asks_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "output"),
     [
         ("exit 0", ""),
         ("echo 'error: a daemon runs (process 7)' >&2; exit 4", "not measured: a daemon runs"),
     ],
 )
 def test_a_measurement_that_fails_does_not_fail_the_set_up(
-    tmp_path: Path, command: str, said: str
+    tmp_path: Path, command: str, output: str
 ) -> None:
     """The function `measure` of setup.sh with another `flashedge`."""
     (tmp_path / "bin").mkdir()
@@ -350,5 +350,5 @@ def test_a_measurement_that_fails_does_not_fail_the_set_up(
     )
     done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
     assert done.stdout.endswith("went on\n")
-    assert said in done.stdout
+    assert output in done.stdout
     assert (tmp_path / "asked").read_text().split() == ["profile", "--quick", "--if-needed"]
