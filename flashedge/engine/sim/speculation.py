@@ -85,7 +85,7 @@ class SimSpeculator:
         return self._board.add_beam(request.continuation, request.sampling)
 
     def finish_beam(self, beam: Beam, job: GenerationJob, reason: FinishReason) -> None:
-        """The request's step has ended: child 0's draft takes over its KV."""
+        """The request's step has ended: child 0's draft continues from its KV."""
         path = job.path
         is_full = len(path) >= self._config.max_model_len
         draft = self._board.finish_beam(beam, path, ends_path=reason.ends_path or is_full)
