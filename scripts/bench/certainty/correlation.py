@@ -1,11 +1,11 @@
-"""How well certainindex, path length and mean log-probability after the first few samples tell how
-many samples self-consistency needs (arXiv 2412.20993 §4.3, Figs. 10, 13).
+"""How well early signals predict the samples that self-consistency needs (arXiv 2412.20993 §4.3,
+Figs. 10, 13). The signals are certainindex, path length and mean log-probability.
 
-Samples needed: the fewest from which on the vote stays right, averaged over orders of a run's
-samples; only problems whose whole vote is right have one. A signal is taken from the first
-`--detect` samples. `own`: of the run as it was drawn, against orders of the *other* samples;
-`mean`: of every order that samples are counted in, averaged, as in the paper. The weights of the
-combinations are fitted on the very problems, as there.
+The samples needed are the fewest from which on the vote stays right, averaged over orders of a
+run's samples. Only problems whose whole vote is right have such a number. Signals are computed from
+the first `--detect` samples. `own` takes the run in its own order, against orders of the *other*
+samples. `mean` averages over every order, as in the paper. The weights of the combinations are
+fitted on the same problems, as in the paper.
 
     python -m scripts.bench.certainty.correlation -n 30 --problems heldout.jsonl --plot out.svg
 """
@@ -32,7 +32,7 @@ from flashedge.files.problems import read_labelled
 from flashedge.plots import draw_plot
 from flashedge.search.answer_choice import count_votes
 from flashedge.statistics import bootstrap, kendall, mean, pearson
-from scripts.bench.certainty.whole_runs import whole_runs
+from scripts.bench.certainty.whole_runs import record_whole_runs
 
 ORDERS = 64
 SIGNALS = ("certainindex", "path length", "mean log-probability")
@@ -40,34 +40,38 @@ SIGNALS = ("certainindex", "path length", "mean log-probability")
 
 @dataclass(frozen=True)
 class Sample:
-    """logprob: mean over its tokens."""
+    """One sample of a self-consistency run."""
 
     answer: str | None
     tokens: int
     logprob: float
+    """Mean over its tokens."""
 
 
-Row = tuple[float, ...]  # the signals, then the samples needed
+Row = tuple[float, ...]
+"""The signals, then the samples needed."""
 
 
 def main() -> None:
-    options = parsed()
+    options = parse_options()
     config = load_config({})
-    asked = read_labelled(options.problems, options.limit)
-    runs = whole_runs(asked, options.problems.name, "self_consistency", options.n, config, {})
-    right = find_right_answers(runs, {problem.text: problem.answer for problem in asked})
+    problems = read_labelled(options.problems, options.limit)
+    runs = record_whole_runs(
+        problems, options.problems.name, "self_consistency", options.n, config, {}
+    )
+    right = find_right_answers(runs, {problem.text: problem.answer for problem in problems})
     rng = random.Random(0)
     rows: dict[str, list[Row]] = {"own": [], "mean": []}
     with connect_ready(config) as client:
-        for run, said in zip(runs, right, strict=True):
-            samples = samples_of(client, run.run)
-            if needed(samples, said) is None:
+        for run, known in zip(runs, right, strict=True):
+            samples = read_samples(client, run.run)
+            if count_needed(samples, known) is None:
                 continue
-            for name, make in (("own", own_row), ("mean", mean_row)):
-                row = make(samples, said, options.detect, rng)
+            for name, make in (("own", build_own_row), ("mean", build_mean_row)):
+                row = make(samples, known, options.detect, rng)
                 if row is not None:
                     rows[name].append(row)
-    found = {name: correlations(table) for name, table in rows.items()}
+    found = {name: correlate(table) for name, table in rows.items()}
     if options.plot:
         points = sorted((row[-1], row[0]) for row in rows["mean"])
         draw_plot(
@@ -82,8 +86,8 @@ def main() -> None:
     print(json.dumps({"n": options.n, "detect": options.detect, **counts, **found}))
 
 
-def samples_of(client: Any, run: str) -> list[Sample]:
-    """A stored run's samples, in the order in which they were started."""
+def read_samples(client: Any, run: str) -> list[Sample]:
+    """Read a stored run's samples in the order in which they started."""
     steps = {e.node: e for _, e in stored_events(client, run) if isinstance(e, StepCompleted)}
     completions = sorted(client.run(run)["completions"], key=lambda c: c["node"])
     return [
@@ -92,8 +96,8 @@ def samples_of(client: Any, run: str) -> list[Sample]:
     ]
 
 
-def needed(samples: Sequence[Sample], right: frozenset[str]) -> int | None:
-    """The fewest samples from which on the vote stays right; None when it ends wrong."""
+def count_needed(samples: Sequence[Sample], right: frozenset[str]) -> int | None:
+    """Return the fewest samples from which on the vote stays right; None if it ends wrong."""
     last_wrong = 0
     for count in range(1, len(samples) + 1):
         best = count_votes((sample.answer, 1.0) for sample in samples[:count])
@@ -102,64 +106,66 @@ def needed(samples: Sequence[Sample], right: frozenset[str]) -> int | None:
     return None if last_wrong == len(samples) else last_wrong + 1
 
 
-def signals(samples: Sequence[Sample]) -> Row:
-    """In the order of SIGNALS."""
+def compute_signals(samples: Sequence[Sample]) -> Row:
+    """Compute the signals in the order of SIGNALS."""
     certainty = measure_certainty(sample.answer for sample in samples)
     lengths, logprobs = [s.tokens for s in samples], [s.logprob for s in samples]
     return (certainty or 0.0, mean(lengths), mean(logprobs))
 
 
-def own_row(
+def build_own_row(
     samples: Sequence[Sample], right: frozenset[str], detect: int, rng: random.Random
 ) -> Row | None:
-    """Signals of the run as it was drawn; samples needed among the others."""
+    """Return the signals of the run in its own order, and the samples needed among the others."""
     others = list(samples[detect:])
-    found = [needed(rng.sample(others, len(others)), right) for _ in range(ORDERS)]
+    found = [count_needed(rng.sample(others, len(others)), right) for _ in range(ORDERS)]
     counts = [float(count) for count in found if count is not None]
-    return (*signals(samples[:detect]), mean(counts)) if counts else None
+    return (*compute_signals(samples[:detect]), mean(counts)) if counts else None
 
 
-def mean_row(
+def build_mean_row(
     samples: Sequence[Sample], right: frozenset[str], detect: int, rng: random.Random
 ) -> Row | None:
-    """Signals and samples needed of many orders, averaged. Where the whole vote is a tie, which
-    the order decides, of those that it decides rightly."""
+    """Return signals and samples needed, averaged over many orders.
+
+    If the whole vote is a tie, the order decides it; only orders that decide it right count.
+    """
     rows = []
     for _ in range(ORDERS):
         order = rng.sample(list(samples), len(samples))
-        count = needed(order, right)
+        count = count_needed(order, right)
         if count is not None:
-            rows.append((*signals(order[:detect]), float(count)))
+            rows.append((*compute_signals(order[:detect]), float(count)))
     return tuple(mean(column) for column in zip(*rows, strict=True)) if rows else None
 
 
-def correlations(rows: Sequence[Row]) -> Mapping[str, Mapping[str, object]]:
-    """Of every signal, turned so that more means sooner, and of their combinations."""
+def correlate(rows: Sequence[Row]) -> Mapping[str, Mapping[str, object]]:
+    """Correlate every signal, with the sign for which more means sooner, and combinations."""
     columns = list(zip(*rows, strict=True))
     target = [-value for value in columns[-1]]
     chosen: dict[str, Sequence[float]] = dict(zip(SIGNALS, columns, strict=False))
     chosen["path length"] = [-value for value in chosen["path length"]]
-    chosen["certainindex and log-probability"] = fitted([columns[0], columns[2]], target)
-    chosen["all three"] = fitted(columns[:3], target)
+    chosen["certainindex and log-probability"] = fit_linear([columns[0], columns[2]], target)
+    chosen["all three"] = fit_linear(columns[:3], target)
     return {
         name: {
             "pearson": round(pearson(values, target), 3),
-            "pearson_95": bounds(values, target),
+            "pearson_95": bound_correlation(values, target),
             "kendall": round(kendall(values, target), 3),
         }
         for name, values in chosen.items()
     }
 
 
-def fitted(columns: Sequence[Sequence[float]], target: Sequence[float]) -> list[float]:
-    """The linear combination nearest to the target."""
+def fit_linear(columns: Sequence[Sequence[float]], target: Sequence[float]) -> list[float]:
+    """Return the linear combination nearest to the target."""
     table = np.column_stack([*columns, np.ones(len(target))])
     weights = np.linalg.lstsq(table, np.asarray(target), rcond=None)[0]
     return [float(value) for value in table @ weights]
 
 
-def bounds(values: Sequence[float], target: Sequence[float]) -> list[float]:
-    """Bootstrap 95 % interval over problems."""
+def bound_correlation(values: Sequence[float], target: Sequence[float]) -> list[float]:
+    """Return the bootstrap 95 % interval over problems."""
     low, high = bootstrap(
         list(zip(values, target, strict=True)),
         lambda some: pearson([a for a, _ in some], [b for _, b in some]),
@@ -167,7 +173,7 @@ def bounds(values: Sequence[float], target: Sequence[float]) -> list[float]:
     return [round(low, 3), round(high, 3)]
 
 
-def parsed() -> argparse.Namespace:
+def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-n", type=int, default=30)
     parser.add_argument("--detect", type=int, default=5)

@@ -1,9 +1,9 @@
-"""Policies as they run, not replayed: tokens, latency and accuracy, one problem at a time
-(arXiv 2412.20993 App. G.4: what asking more often costs in latency).
+"""Live early exits, not replays: tokens, latency and accuracy, one problem at a time (arXiv
+2412.20993 App. G.4: what frequent checks cost in latency).
 
-Rules are those that `frontier` chose on calibration problems, for the largest cap. Every round
-solves each problem once under every policy, one after the other, in an order that is reversed from
-problem to problem. Each run has a seed of its own: the verifier would remember another's tree.
+The rules are those that `frontier` chose on calibration problems for the largest cap. Every round
+solves each problem once under every policy, in an order that is reversed from problem to problem.
+Each run has its own seed, or the verifier's cache would hold the tree of another run.
 
     python -m scripts.bench.certainty.live --frontier sc.json --problems heldout.jsonl --limit 40
 """
@@ -31,7 +31,7 @@ from flashedge.statistics import mean
 
 
 def main() -> None:
-    options = parsed()
+    options = parse_options()
     report = json.loads(options.frontier.read_text().splitlines()[-1])
     caps = [row["cap"] or report["n"] for row in report["table"]]
     cap = max(caps)
@@ -45,7 +45,7 @@ def main() -> None:
     settings = {"strategy": report["strategy"], "n": cap}
     rows = asyncio.run(measure(problems, settings, found, options.rounds))
     even = rows["even"]
-    table = {name: figures(some, even) for name, some in rows.items()}
+    table = {name: summarize(some, even) for name, some in rows.items()}
     print(json.dumps({**settings, "problems": len(problems), "rounds": options.rounds, **table}))
 
 
@@ -58,7 +58,7 @@ async def measure(
     policies: Mapping[str, Any],
     rounds: int,
 ) -> dict[str, list[Row]]:
-    """The rows of each policy, in the same order of problems."""
+    """Solve the problems and return the rows of each policy, in the same order of problems."""
     config = load_config({})
     connect_ready(config).close()
     rows: dict[str, list[Row]] = {name: [] for name in policies}
@@ -72,9 +72,9 @@ async def measure(
                         order = list(enumerate(policies.items(), number * len(policies)))
                         for seed, (name, exits) in order[:: -1 if problem.index % 2 else 1]:
                             body = {**settings, "problem": problem.text, "seed": seed}
-                            began = time.perf_counter()
+                            start = time.perf_counter()
                             result = await result_of(client, {**body, "early_exit": exits})
-                            seconds = time.perf_counter() - began
+                            seconds = time.perf_counter() - start
                             usage, answer = result["usage"], result["answer"]
                             right = answer is not None and await grader.equal(
                                 answer, problem.answer
@@ -87,8 +87,8 @@ async def measure(
     return rows
 
 
-def figures(rows: Sequence[Row], even: Sequence[Row]) -> dict[str, float]:
-    """Means, the median latency, and both as a ratio to the even policy's."""
+def summarize(rows: Sequence[Row], even: Sequence[Row]) -> dict[str, float]:
+    """Return means, the median latency, and both as a ratio to the even policy's."""
     seconds, tokens, right = zip(*rows, strict=True)
     their_seconds, their_tokens, _ = zip(*even, strict=True)
     return {
@@ -100,13 +100,13 @@ def figures(rows: Sequence[Row], even: Sequence[Row]) -> dict[str, float]:
     }
 
 
-def parsed() -> argparse.Namespace:
+def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--frontier", type=Path, required=True, help="what `frontier` printed")
+    parser.add_argument("--frontier", type=Path, required=True, help="the output of `frontier`")
     parser.add_argument("--problems", type=Path, required=True)
     parser.add_argument("--limit", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--policies", nargs="+", choices=POLICIES, help="beside even")
+    parser.add_argument("--policies", nargs="+", choices=POLICIES, help="besides even")
     return parser.parse_args()
 
 

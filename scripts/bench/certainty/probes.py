@@ -1,8 +1,8 @@
-"""What probing costs: the same chains with and without probes, their token ids compared
-(arXiv 2412.20993 §3.2, App. E).
+"""What probing costs: the same chains with and without probes (arXiv 2412.20993 §3.2, App. E).
 
-A B B A, one problem at a time: `plain` makes no probe, `probed` makes all and never stops, with
-the pair's own probe settings. Who goes first turns, since the second finds the prompt's KV.
+`plain` makes no probe. `probed` makes all of them and never stops, with the pair's own probe
+settings. Both solve one problem at a time, and the token ids of their chains are compared. They
+take turns at going first, since the second one finds the prompt's KV in the cache.
 
     python -m scripts.bench.certainty.probes --problems heldout.jsonl --limit 100
 """
@@ -30,12 +30,12 @@ SIDES: Mapping[str, Mapping[str, Any]] = {"plain": {"probe_tokens": 0}, "probed"
 
 
 def main() -> None:
-    options = parsed()
+    options = parse_options()
     print(json.dumps(asyncio.run(measure(options.problems, options.limit, options.rounds))))
 
 
 async def measure(path: Path, limit: int, rounds: int) -> dict[str, object]:
-    """Equal chains, tokens of probes beside the chain's, and the ratio of the latencies."""
+    """Return the number of equal chains, the tokens of probes, and the ratio of latencies."""
     config = load_config({})
     connect_ready(config).close()
     problems = read_labelled(path, limit)
@@ -48,10 +48,10 @@ async def measure(path: Path, limit: int, rounds: int) -> dict[str, object]:
                     body = {"strategy": "probed_cot", "problem": problem.text, "seed": seed}
                     results = {}
                     for side in sorted(SIDES, reverse=problem.index % 2 == 1):
-                        began = time.perf_counter()
-                        asked = {**body, "early_exit": False, "options": dict(SIDES[side])}
-                        results[side] = await result_of(client, asked)
-                        seconds[side].append(time.perf_counter() - began)
+                        start = time.perf_counter()
+                        request = {**body, "early_exit": False, "options": dict(SIDES[side])}
+                        results[side] = await result_of(client, request)
+                        seconds[side].append(time.perf_counter() - start)
                     chains = [r["completions"][0]["token_ids"] for r in results.values()]
                     equal += chains[0] == chains[1]
                     chain_tokens.append(len(chains[0]))
@@ -69,7 +69,7 @@ async def measure(path: Path, limit: int, rounds: int) -> dict[str, object]:
     }
 
 
-def parsed() -> argparse.Namespace:
+def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--problems", type=Path, required=True)
     parser.add_argument("--limit", type=int, default=100)
