@@ -74,8 +74,8 @@ def limit_drafts(scores: Sequence[float | None], branching: int) -> tuple[int, .
 
     B = branching equal bins divide the range from the lowest score to the highest; C_1 holds the
     highest, and beam i lies in bin C_j. A beam that was never scored (None) counts as C_1.
-    REBASE and dynamic branching have no fixed branching factor, and the paper defines no B for them:
-    `branching` is then the most children that a beam can get, which may be all n.
+    REBASE and dynamic branching have no fixed branching factor, and the paper defines no B for
+    them: `branching` is then the most children that a beam can get, which may be all n.
 
     scores: (num_beams,), of the steps before.
     """
