@@ -173,7 +173,7 @@ def trace_settings(
     home = named.pop("home", None)
     folders = _find_folders(home)
     for key in named:
-        close = nearest(key, _SETTINGS, cutoff=0.75)
+        close = find_nearest(key, _SETTINGS, cutoff=0.75)
         if key not in _SETTINGS and close:
             raise ConfigError(
                 f"unknown variable {PREFIX}{key.upper()}",
@@ -207,21 +207,22 @@ def check_exposure(config: Config) -> None:
         )
 
 
-def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
+def find_nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str | None:
     """The known name that is most like `name`."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return close[0] if close else None
 
 
 def unknown_key(key: str, source: str, known: Iterable[str]) -> ConfigError:
+    """The error for a key that `source` holds and nobody knows."""
     names = list(known)
-    close = nearest(key, names)
+    close = find_nearest(key, names)
     hint = f"did you mean {close!r}?" if close else f"known: {', '.join(sorted(names))}"
     return ConfigError(f"unknown key {key!r} in {source}", hint=hint, param=key)
 
 
 def read_toml(file: Path) -> dict[str, Any]:
-    """Raises ConfigError when the file can't be read or is no TOML."""
+    """Raises ConfigError when the file can't be read or is not TOML."""
     try:
         return tomllib.loads(file.read_text(encoding="utf-8"))
     except OSError as error:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flashedge.config import Config, nearest, read_toml, unknown_key
+from flashedge.config import Config, find_nearest, read_toml, unknown_key
 from flashedge.errors import ConfigError, NotFound
 from flashedge.models.checkpoints import VERIFIER_FAMILIES
 from flashedge.models.specs import (
@@ -60,7 +60,7 @@ def find_pair(name: str, config: Config) -> Pair:
     pairs = load_pairs(config)
     if name in pairs:
         return pairs[name]
-    close = nearest(name, pairs)
+    close = find_nearest(name, pairs)
     hint = f"did you mean {close!r}?" if close else f"known: {', '.join(pairs)}"
     raise NotFound(f"there is no pair {name!r}", hint=hint, param="pair")
 
