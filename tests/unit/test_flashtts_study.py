@@ -11,15 +11,15 @@ import pytest
 from flashedge.benchmark.ladder import RUNGS
 from flashedge.engine.sim.trace import StepTrace, TraceRow
 from scripts.bench.flashtts import grid, memory_sweep, order_memory, utilization
-from scripts.bench.flashtts.calibration import FITTED, PUBLIC_S, Load, errors, fitted
+from scripts.bench.flashtts.calibration import FITTED, PUBLIC_S, Load, fit_overheads, predict_errors
 from scripts.bench.flashtts.study import (
     PAIRS,
     WIDTHS,
-    averaged,
-    bench_of,
-    climbed,
-    problems_at,
-    table,
+    average_problems,
+    build_cell,
+    choose_problem_count,
+    climb_ladder,
+    format_table,
 )
 
 LOADS = {n: Load(roofline_s=5 + n / 20, steps=400 + 2 * n, sequences=400.0 * n) for n in PUBLIC_S}
@@ -30,10 +30,10 @@ LOADS = {n: Load(roofline_s=5 + n / 20, steps=400 + 2 * n, sequences=400.0 * n) 
 
 def test_the_two_points_are_met_and_only_the_others_are_judged() -> None:
     """The artifact's evaluation tunes on what it reports."""
-    found = fitted(LOADS, FITTED)
+    found = fit_overheads(LOADS, FITTED)
     for n in FITTED:
         assert LOADS[n].seconds(*found) == pytest.approx(PUBLIC_S[n])
-    told = errors(LOADS, FITTED)
+    told = predict_errors(LOADS, FITTED)
     assert set(told) == {f"n={n}" for n in PUBLIC_S if n not in FITTED}
     assert told["n=16"] == pytest.approx(LOADS[16].seconds(*found) / PUBLIC_S[16] - 1, abs=5e-4)
 
@@ -41,8 +41,8 @@ def test_the_two_points_are_met_and_only_the_others_are_judged() -> None:
 def test_the_fit_finds_the_overheads_that_made_the_points(monkeypatch: Any) -> None:
     made = {n: load.seconds(0.004, 0.0003) for n, load in LOADS.items()}
     monkeypatch.setattr("scripts.bench.flashtts.calibration.PUBLIC_S", made)
-    assert fitted(LOADS, (4, 64)) == pytest.approx((0.004, 0.0003))
-    assert all(error == 0 for error in errors(LOADS, (4, 64)).values())
+    assert fit_overheads(LOADS, (4, 64)) == pytest.approx((0.004, 0.0003))
+    assert all(error == 0 for error in predict_errors(LOADS, (4, 64)).values())
 
 
 # ---------------------------------------------------------------- cells and tables
@@ -50,21 +50,21 @@ def test_the_fit_finds_the_overheads_that_made_the_points(monkeypatch: Any) -> N
 
 def test_a_cell_is_the_papers() -> None:
     for pair, (_, share) in PAIRS.items():
-        bench = bench_of(pair, "amc", 8)
+        bench = build_cell(pair, "amc", 8)
         weights = bench.setup.generator.weights_bytes + bench.setup.verifier.weights_bytes
         whole = bench.setup.device.memory_bytes * share
         assert bench.setup.kv_bytes == pytest.approx(whole - weights - 2 * 1.2 * 2**30, abs=9)
-        assert len(bench.rows) == problems_at(8)
+        assert len(bench.rows) == choose_problem_count(8)
         assert bench.search.n == 8
-    assert all(problems_at(a) >= problems_at(b) for a, b in pairwise(WIDTHS))
+    assert all(choose_problem_count(a) >= choose_problem_count(b) for a, b in pairwise(WIDTHS))
 
 
 def test_rungs_are_compared_on_the_same_problem_and_averaged_over_problems() -> None:
-    bench = bench_of("7B+1.5B", "amc", 4)
+    bench = build_cell("7B+1.5B", "amc", 4)
     ladder = RUNGS[:2]
-    cells = [climbed(bench, row, ladder) for row in bench.rows[:2]]
+    cells = [climb_ladder(bench, row, ladder) for row in bench.rows[:2]]
     assert all(problem[0]["goodput_gain"] == 1 for problem in cells)
-    stock, suffix = averaged(cells)
+    stock, suffix = average_problems(cells)
     assert stock["latency_cut"] == 0
     both = [problem[1]["goodput_gain"] for problem in cells]
     assert suffix["goodput_gain"] == pytest.approx(sum(both) / 2)
@@ -73,7 +73,7 @@ def test_rungs_are_compared_on_the_same_problem_and_averaged_over_problems() -> 
 
 def test_a_tree_that_differs_in_one_problem_shows_in_the_average() -> None:
     figures = {"same_trees": True, "goodput_gain": 1.0}
-    (mean,) = averaged([[figures], [{**figures, "same_trees": False}]])
+    (mean,) = average_problems([[figures], [{**figures, "same_trees": False}]])
     assert mean["same_trees"] == 0.5
 
 
@@ -90,7 +90,7 @@ def test_the_summary_is_of_all_cells() -> None:
         ]
         for n, gain, cut in ((8, 2.0, 0.25), (16, 4.0, 0.75))
     }
-    told = grid.summary(cells)["suffix"]
+    told = grid.summarize(cells)["suffix"]
     assert told["mean_goodput_gain"] == 3
     assert (told["peak_goodput_gain"], told["least_goodput_gain"]) == (4, 2)
     assert told["least_and_most_latency_cut"] == [0.25, 0.75]
@@ -99,7 +99,7 @@ def test_the_summary_is_of_all_cells() -> None:
 
 
 def test_a_table() -> None:
-    assert table(("a", "b"), [(1, "x")], "c").splitlines() == [
+    assert format_table(("a", "b"), [(1, "x")], "c").splitlines() == [
         "**c**",
         "",
         "| a | b |",
@@ -112,17 +112,17 @@ def test_a_table() -> None:
 
 
 def test_memory_goes_down_to_where_a_path_still_fits() -> None:
-    assert memory_sweep.budgets("1.5B+1.5B", 16) == list(memory_sweep.BYTES)
-    large = memory_sweep.budgets("1.5B+7B", 16)
+    assert memory_sweep.list_budgets("1.5B+1.5B", 16) == list(memory_sweep.BYTES)
+    large = memory_sweep.list_budgets("1.5B+7B", 16)
     assert large == [b for b in memory_sweep.BYTES if b >= 2 * 4096 * 131_072]
     assert memory_sweep.BYTES[-1] == 14e9
     assert 1.5e9 in memory_sweep.BYTES
 
 
 def test_a_level_is_its_generation_and_its_verification() -> None:
-    bench = bench_of("1.5B+1.5B", "amc", 4)
-    steps = utilization.steps_of(bench, bench.rows[0], 3, None)
-    first, second = (utilization.level_of(steps, number) for number in (1, 2))
+    bench = build_cell("1.5B+1.5B", "amc", 4)
+    steps = utilization.record_steps(bench, bench.rows[0], 3, None)
+    first, second = (utilization.select_level(steps, number) for number in (1, 2))
     assert steps[: len(first) + len(second)] == first + second
     for level in (first, second):
         kinds = [step.engine for step in level]
@@ -133,10 +133,10 @@ def test_a_level_is_its_generation_and_its_verification() -> None:
 
 
 def test_kv_of_the_first_paths_counts_shared_segments_once() -> None:
-    bench = bench_of("1.5B+1.5B", "amc", 8)
+    bench = build_cell("1.5B+1.5B", "amc", 8)
     tree = bench.run(RUNGS[1], bench.rows[0]).tree
-    paths = order_memory.level_of(tree)
-    held = order_memory.held(tree, paths, tuple(range(len(paths))), 10)
+    paths = order_memory.find_widest_level(tree)
+    held = order_memory.count_tokens(tree, paths, tuple(range(len(paths))), 10)
     nodes = {node for path in paths for node in path}
     segments = [tree[node].segment for node in nodes]
     assert held[-1] == 10 + sum(len(s.token_ids) for s in segments if s is not None)
@@ -146,7 +146,7 @@ def test_kv_of_the_first_paths_counts_shared_segments_once() -> None:
 
 def test_a_trace_row_is_what_the_generator_draws_from() -> None:
     """The lengths of one problem and step, not of all: independent draws inflate every gain."""
-    bench = bench_of("1.5B+1.5B", "amc", 4)
+    bench = build_cell("1.5B+1.5B", "amc", 4)
     one = StepTrace((TraceRow(prompt_tokens=5, step_tokens=((7, 9), (7, 9))),))
     tree = replace(bench, trace=one, rows=(0,)).run(RUNGS[1], 0).tree
     sizes = {len(n.segment.token_ids) for n in tree.nodes.values() if n.segment is not None}

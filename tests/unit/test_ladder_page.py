@@ -9,7 +9,7 @@ import pytest
 
 from flashedge.benchmark.live_run import LiveRun
 from scripts.bench.flashtts import ladder_page, study
-from scripts.bench.flashtts.ladder_page import BEST, NAMES, read, rows_of, tables
+from scripts.bench.flashtts.ladder_page import BEST, NAMES, build_rows, build_tables, read_runs
 from scripts.bench.flashtts.ladder_real import DID
 
 HERE = "here"
@@ -55,7 +55,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_gains_are_of_each_problem_and_of_the_rung_before(folder: Path) -> None:
-    cells = rows_of(read(folder), {(0, "4"): True, (1, "4"): False}, HERE)
+    cells = build_rows(read_runs(folder), {(0, "4"): True, (1, "4"): False}, HERE)
     ((cell, rows),) = cells.items()
     assert cell == ("34MiB", 16)
     assert list(rows) == [row["rung"] for row in rows.values()] == NAMES
@@ -72,19 +72,19 @@ def test_a_rung_that_was_not_run_is_a_dash(folder: Path) -> None:
     file = folder / "runs.jsonl"
     kept = [line for line in file.read_text().splitlines() if '"+P+M"' not in line]
     file.write_text("\n".join(kept))
-    cells = rows_of(read(folder), {}, HERE)
+    cells = build_rows(read_runs(folder), {}, HERE)
     assert list(cells["34MiB", 16]) == [name for name in NAMES if name != "+P+M"]
     assert cells["34MiB", 16][BEST]["step"] is None
-    assert "| 4.00 (4.00–4.00) | - | 16.00 (16.00–16.00) |" in tables(cells)[1]
+    assert "| 4.00 (4.00–4.00) | - | 16.00 (16.00–16.00) |" in build_tables(cells)[1]
 
 
 def test_the_tables_tell_of_trees_that_differ(folder: Path) -> None:
-    found = read(folder)
-    page = tables(rows_of(found, {}, HERE))
+    found = read_runs(folder)
+    page = build_tables(build_rows(found, {}, HERE))
     assert "| 34MiB | 16 | here | 2 | 2.00 (2.00–2.00) | 4.00 (4.00–4.00) |" in page[1]
     assert "| - | 100% |" in page[-1]
     found["34MiB", 16].append((run("+P", 1, 3.0, tree="another"), dict.fromkeys(DID, 0)))
-    assert "| - | 50% |" in tables(rows_of(found, {}, HERE))[-1]
+    assert "| - | 50% |" in build_tables(build_rows(found, {}, HERE))[-1]
 
 
 def test_what_is_on_the_page_and_not_in_the_folder_stays(
@@ -111,4 +111,4 @@ def test_what_is_on_the_page_and_not_in_the_folder_stays(
 
 def test_without_a_file_it_says_what_makes_one(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="ladder_real"):
-        read(tmp_path)
+        read_runs(tmp_path)

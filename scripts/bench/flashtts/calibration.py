@@ -2,16 +2,17 @@
 
     python -m scripts.bench.flashtts.calibration [--problems 8]
 
-Public: a port of FlashTTS to vLLM 0.19 on a 4090, 7B + 1.5B with speculation, seconds a MATH-500
-problem at n = 1, 4, 16, 64, 256. Peak and bandwidth are the data sheet's. Two overheads are
-fitted: of an engine step, and of each sequence in it. That is linear: the simulated schedule does
-not depend on them, so one run with none yields roofline seconds, steps and sequences.
-Fitted to the ends, n = 1 and 256, so that what is predicted lies between; the errors of every
-other two points are printed beside. What the port does is assumed: whole-path scoring (vLLM reads
-no prefix cache for pooling models by default), fixed half of the KV, arrival order.
+The points were published for a port of FlashTTS to vLLM 0.19 on a 4090, 7B + 1.5B with
+speculation: seconds per MATH-500 problem at n = 1, 4, 16, 64, 256. Peak and bandwidth are the data
+sheet's. Two overheads are fitted: one per engine step, one per sequence in it. The fit is linear,
+since the simulated schedule does not depend on them: one run without overheads gives the roofline
+seconds, the steps and the sequences. It is fitted to the ends, n = 1 and 256, so that the predicted
+points lie between; the errors of every other two points are printed too. Assumed of the port are
+whole-path scoring (vLLM reads no prefix cache for pooling models by default), half of the KV for
+each engine, and arrival order.
 
-Where a step's overhead comes from the points can't tell: what the port's own Python adds to each
-path is in `sequence_s` too. The last line is JSON.
+The points can't tell where a step's overhead comes from: `sequence_s` includes what the port's own
+Python adds to each path. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from flashedge.cli.progress import show_bar
 from flashedge.config import load_config
 from flashedge.optimizations import Optimizations
 from scripts.bench.daemon import report
-from scripts.bench.flashtts.study import keep, keep_tables, table
+from scripts.bench.flashtts.study import format_table, save_json, save_tables
 
 PUBLIC_S = {1: 9.5, 4: 12.7, 16: 18.3, 64: 31.8, 256: 65.3}
 FITTED = (1, 256)
@@ -38,7 +39,7 @@ PORT = Rung(name="port", about="", optimizations=Optimizations.only("speculation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """Means over problems. roofline_s: without overhead; sequences: summed over steps."""
+    """Means over problems. `roofline_s` is without overhead, `sequences` is summed over steps."""
 
     roofline_s: float
     steps: float
@@ -48,7 +49,7 @@ class Load:
         return self.roofline_s + overhead_s * self.steps + sequence_s * self.sequences
 
 
-def load_of(n: int, problems: int) -> Load:
+def measure_load(n: int, problems: int) -> Load:
     question = Question(gpu="rtx4090", pair=PAIR, strategy="beam", n=n, problems=problems)
     bench = build_bench(question, load_config())
     bare = replace(bench.setup.device, overhead_s=0.0, sequence_s=0.0)
@@ -71,8 +72,8 @@ def load_of(n: int, problems: int) -> Load:
     )
 
 
-def fitted(loads: Mapping[int, Load], points: tuple[int, int]) -> tuple[float, float]:
-    """(overhead_s, sequence_s) with which both points are met."""
+def fit_overheads(loads: Mapping[int, Load], points: tuple[int, int]) -> tuple[float, float]:
+    """Fit (overhead_s, sequence_s) to two points."""
     one, other = (loads[n] for n in points)
     left = [PUBLIC_S[n] - loads[n].roofline_s for n in points]
     det = one.steps * other.sequences - other.steps * one.sequences
@@ -82,9 +83,9 @@ def fitted(loads: Mapping[int, Load], points: tuple[int, int]) -> tuple[float, f
     )
 
 
-def errors(loads: Mapping[int, Load], points: tuple[int, int]) -> dict[str, float]:
-    """Predicted / public - 1 of the points that were not fitted."""
-    found = fitted(loads, points)
+def predict_errors(loads: Mapping[int, Load], points: tuple[int, int]) -> dict[str, float]:
+    """Predict the points that were not fitted. Errors are predicted / public - 1."""
+    found = fit_overheads(loads, points)
     return {
         f"n={n}": round(load.seconds(*found) / PUBLIC_S[n] - 1, 3)
         for n, load in loads.items()
@@ -99,32 +100,34 @@ def main() -> None:
     loads: dict[int, Load] = {}
     with show_bar("simulating", len(PUBLIC_S), unit="widths") as advance:
         for n in PUBLIC_S:
-            loads[n] = load_of(n, problems)
+            loads[n] = measure_load(n, problems)
             advance(1)
-    overhead_s, sequence_s = fitted(loads, FITTED)
+    overhead_s, sequence_s = fit_overheads(loads, FITTED)
     about = f"{overhead_s * 1e3:.2f} ms a step and {sequence_s * 1e6:.0f} us a sequence in it"
-    first = table(("n", "public, s", "simulated, s", "error"), _rows(loads), about)
+    first = format_table(("n", "public, s", "simulated, s", "error"), _build_rows(loads), about)
     pairs = [
-        (f"{a} and {b}", *(f"{e:+.1%}" for e in errors(loads, (a, b)).values()))
+        (f"{a} and {b}", *(f"{e:+.1%}" for e in predict_errors(loads, (a, b)).values()))
         for a, b in combinations(PUBLIC_S, 2)
     ]
-    second = table(("fitted to n =", "the other three", "", ""), pairs, "Any other two points")
-    keep_tables("calibration", "The simulated 4090 beside a real one", [first, second])
+    second = format_table(
+        ("fitted to n =", "the other three", "", ""), pairs, "Any other two points"
+    )
+    save_tables("calibration", "The simulated 4090 beside a real one", [first, second])
     told = {
         "simulated": True,
         "problems": problems,
         "overhead_s": overhead_s,
         "sequence_s": sequence_s,
         "fitted": FITTED,
-        "errors": errors(loads, FITTED),
+        "errors": predict_errors(loads, FITTED),
     }
-    keep("calibration", told)
+    save_json("calibration", told)
     print(f"{first}\n\n{second}")
     report(**told)
 
 
-def _rows(loads: Mapping[int, Load]) -> list[tuple[object, ...]]:
-    found = fitted(loads, FITTED)
+def _build_rows(loads: Mapping[int, Load]) -> list[tuple[object, ...]]:
+    found = fit_overheads(loads, FITTED)
     return [
         (
             n,

@@ -1,4 +1,4 @@
-"""What does it bring to score steps as they come, while others of their level generate?
+"""What does it gain to score each step when it ends, while others of its level generate?
 
     python -m scripts.bench.flashtts.early_scores [--n 4 16 64] [--kv 34MiB 512MiB] [--problems 40]
 
@@ -30,7 +30,7 @@ from scripts.bench.flashtts.kv_rig import Rig, drive_search, forget_kv, rig
 Seconds = tuple[float, float]  # all of a run, waiting for scores
 
 
-async def timed(here: Rig, spec: RunSpec, *, early: bool) -> tuple[Outcome, Seconds]:
+async def time_search(here: Rig, spec: RunSpec, *, early: bool) -> tuple[Outcome, Seconds]:
     engines = here.build_engines(Optimizations(speculation=False, early_scores=early))
     await forget_kv(here.pair)
     clock = asyncio.get_running_loop().time
@@ -39,14 +39,14 @@ async def timed(here: Rig, spec: RunSpec, *, early: bool) -> tuple[Outcome, Seco
     return outcome, (clock() - began, driver.scoring.waiting.seconds)
 
 
-async def cell(here: Rig, n: int, problems: Sequence[FileProblem]) -> dict[str, Any]:
+async def measure_cell(here: Rig, n: int, problems: Sequence[FileProblem]) -> dict[str, Any]:
     found: dict[bool, list[Seconds]] = {False: [], True: []}
     for problem in problems:
         text = Problem.from_text(problem.text)
         spec = RunSpec(problem=text, pair="bundled", n=n, seed=problem.index)
         trees = []
         for early in (False, True) if problem.index % 2 else (True, False):
-            outcome, seconds = await timed(here, spec, early=early)
+            outcome, seconds = await time_search(here, spec, early=early)
             found[early].append(seconds)
             trees.append(outcome)
         if trees[0] != trees[1]:
@@ -63,7 +63,7 @@ async def cell(here: Rig, n: int, problems: Sequence[FileProblem]) -> dict[str, 
     }
 
 
-async def measured(asked: argparse.Namespace) -> list[dict[str, Any]]:
+async def measure(asked: argparse.Namespace) -> list[dict[str, Any]]:
     problems, rows = read_problems(DATA / "heldout.jsonl", asked.problems), []
     for kv in asked.kv:
         name, kv_bytes = parse_budget(kv)
@@ -72,7 +72,7 @@ async def measured(asked: argparse.Namespace) -> list[dict[str, Any]]:
         async with rig(kv_bytes) as here:
             await here.give_halves()
             for n in asked.n:
-                rows.append({"kv": name, **await cell(here, n, problems)})
+                rows.append({"kv": name, **await measure_cell(here, n, problems)})
                 print(rows[-1], flush=True)
     return rows
 
@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("--problems", type=int, default=40)
     asked = parser.parse_args()
     load = os.getloadavg()[0]
-    rows = asyncio.run(measured(asked))
+    rows = asyncio.run(measure(asked))
     report(load=[load, os.getloadavg()[0]], cells=rows)
 
 

@@ -1,9 +1,9 @@
-"""Is the tree with every optimization on the baseline's? On real engines, for every strategy and n,
-under a KV split that moves, and turns that pass, at every level.
+"""Do all optimizations together build the same trees as the baseline, on real engines?
 
-Each case tells whether all trees are the same (token ids, scores, choices), and the counters that
-say something was at stake: steps begun from kept speculation, preemptions, moves, offloads, drafts
-that had KV when it was offloaded.
+Every strategy and n runs under a KV split that moves, and KV memory that changes its owner, at
+every level. Each case reports whether all trees are the same (token ids, scores, choices), and the
+counters that show that the mechanisms were at work: steps that began with a draft, preemptions,
+moves, offloads, drafts that had KV when it was offloaded.
 """
 
 from __future__ import annotations
@@ -31,12 +31,16 @@ STRATEGIES = ("beam", "dvts", "rebase", "dynamic_branching")
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """Under which drafts are drawn, and steps preempted. at_once: runs; flat: batches are filled up
-    to so many, all that is wanted; paths: that a share has room for, one share after the other."""
+    """Load under which drafts are generated and steps are preempted."""
 
     at_once: int
+    """Runs at the same time."""
+
     flat: int
+    """Sequences up to which speculation fills a batch."""
+
     paths: tuple[int, ...]
+    """Paths that the generator's share has room for, from one split to the next."""
 
 
 SETTINGS = {  # by n
@@ -45,10 +49,10 @@ SETTINGS = {  # by n
 }
 
 
-async def each(
+async def run_each(
     run: Callable[[RunSpec], Awaitable[T]], specs: Sequence[RunSpec], at_once: int
 ) -> list[T]:
-    """In the order of the specs, so many at a time."""
+    """Run every spec, `at_once` at a time. Results are in the order of the specs."""
     room = asyncio.Semaphore(at_once)
 
     async def one(spec: RunSpec) -> T:
@@ -58,14 +62,14 @@ async def each(
     return await asyncio.gather(*(one(spec) for spec in specs))
 
 
-async def case(
+async def compare_case(
     here: Rig, specs: Sequence[RunSpec], views: Sequence[EngineView]
 ) -> dict[str, object]:
-    """One strategy, one n: every problem both ways."""
+    """Run every problem with and without the optimizations, for one strategy and n."""
     pair, began = here.pair, time.monotonic()
     setting = SETTINGS[specs[0].n]
     stock = here.build_engines(Optimizations.none())
-    expected = await each(partial(drive_search, stock), specs, setting.at_once)
+    expected = await run_each(partial(drive_search, stock), specs, setting.at_once)
     await forget_kv(pair)
     before = await pair.generator.view(), await pair.verifier.view()
     drafted = await pair.generator.speculator.counters()
@@ -73,7 +77,7 @@ async def case(
     split = make_moving_split(views, alternates=True, paths=setting.paths)
     async with here.run_manager(split, offload=True) as manager:
         ours = here.build_engines(Optimizations(lookahead=True), manager)
-        runs = await each(partial(drive_search, ours), specs, setting.at_once)
+        runs = await run_each(partial(drive_search, ours), specs, setting.at_once)
     after = await pair.generator.view(), await pair.verifier.view()
     drafts = await pair.generator.speculator.counters()
     same = [ours == base for (ours, *_), (base, *_) in zip(runs, expected, strict=True)]
@@ -104,7 +108,7 @@ async def measure(asked: argparse.Namespace) -> None:
         for n, strategy in itertools.product(asked.n, asked.strategies):
             spec = RunSpec(problem=chosen[0], pair="bundled", strategy=strategy, n=n)
             specs = [replace(spec, problem=one, seed=seed) for seed, one in enumerate(chosen)]
-            cases[f"{strategy} n={n}"] = found = await case(here, specs, views)
+            cases[f"{strategy} n={n}"] = found = await compare_case(here, specs, views)
             print(f"{strategy} n={n}", found, flush=True)
     report(problems=len(chosen), cases=cases)
 

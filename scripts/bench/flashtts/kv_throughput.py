@@ -23,7 +23,14 @@ from flashedge.scheduling.costs.roofline import Device
 from flashedge.scheduling.kv.split import KvSplit, choose_split
 from flashedge.scheduling.kv.stages import EngineCost, Workload
 from scripts.bench.daemon import report
-from scripts.bench.flashtts.study import PAIRS, bench_of, keep, keep_tables, picture, table
+from scripts.bench.flashtts.study import (
+    PAIRS,
+    build_cell,
+    format_table,
+    locate_picture,
+    save_json,
+    save_tables,
+)
 
 NAME = "kv_throughput"
 CONTEXT = 512
@@ -54,7 +61,7 @@ def find_reaching(line: list[tuple[float, float]]) -> float:
 
 
 def choose_pair_split(pair: str, kv_bytes: float) -> KvSplit | None:
-    setup = bench_of(pair, "aime", 256).setup
+    setup = build_cell(pair, "aime", 256).setup
     costs = [
         EngineCost(
             curve=RooflineCurve(device=setup.device, shape=shape),
@@ -77,7 +84,7 @@ def choose_pair_split(pair: str, kv_bytes: float) -> KvSplit | None:
 
 
 def main() -> None:
-    setup = bench_of("7B+1.5B", "aime", 8).setup
+    setup = build_cell("7B+1.5B", "aime", 8).setup
     needs: dict[str, dict[str, float]] = {}
     series: dict[str, list[tuple[float, float]]] = {}
     for shape in (setup.verifier, setup.generator):
@@ -85,13 +92,13 @@ def main() -> None:
         needs[shape.name] = {phase: find_reaching(line) for phase, line in lines.items()}
         series |= {f"{shape.name[:12]}, {phase}": line for phase, line in lines.items()}
     draw_plot(
-        picture(f"{NAME}-phases"),
+        locate_picture(f"{NAME}-phases"),
         series,
         title="Simulated 4090: throughput against KV",
         x="KV, GB",
         y="share of the largest",
     )
-    first = table(
+    first = format_table(
         ("model", "prefill, GB", "decode, GB", "ratio"),
         [
             (name, f"{n['prefill']:.2f}", f"{n['decode']:.2f}", f"{n['decode'] / n['prefill']:.0f}")
@@ -119,7 +126,7 @@ def main() -> None:
                 )
             )
     draw_plot(
-        picture(f"{NAME}-split"),
+        locate_picture(f"{NAME}-split"),
         best,
         title="Simulated 4090: a level of 256 paths under the best split",
         x="KV of both engines, GB",
@@ -127,9 +134,9 @@ def main() -> None:
         points=True,
     )
     head = ("pair", "KV, GB", "B_pre", "B_dec", "verifier, GB", "generator, GB", "offload", "rate")
-    second = table(head, rows, "The split of a level of 256 paths (Fig. 10)")
-    keep_tables(NAME, "KV and throughput", [first, second])
-    keep(NAME, {"simulated": True, "gb_for_80_percent": needs, "split": rows})
+    second = format_table(head, rows, "The split of a level of 256 paths (Fig. 10)")
+    save_tables(NAME, "KV and throughput", [first, second])
+    save_json(NAME, {"simulated": True, "gb_for_80_percent": needs, "split": rows})
     print(f"{first}\n\n{second}")
     report(simulated=True, gb_for_80_percent=needs)
 

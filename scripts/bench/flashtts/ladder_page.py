@@ -1,12 +1,11 @@
-"""Tables and a plot of what a ladder on real engines measured, for docs/flashtts/.
+"""Writes the tables and the plot of a ladder on real engines to docs/flashtts/.
 
     python -m scripts.bench.flashtts.ladder_page [runs/ladder] [--name ladder] [--on "two cores"]
 
-Reads runs.jsonl of `ladder_real` or of `flashedge bench flashtts`, and only those problems that
-were run on every rung that their KV size and n were run on. Gains are ratios on the same problem:
-their median over the problems, with its 95 % bootstrap interval. Sizes and widths that are on the
-page and not in the folder stay as they are, with the device that they were measured on. The last
-line is JSON.
+Reads runs.jsonl of `ladder_real` or of `flashedge bench flashtts`. A problem counts if it was run
+on every rung of its KV size and n. Gains are ratios on the same problem: the median over the
+problems, with its 95 % bootstrap interval. Sizes and widths that the page has and the folder lacks
+stay as they are, with the device that they were measured on. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -29,19 +28,20 @@ from flashedge.plots import draw_plot
 from flashedge.statistics import mean
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.ladder_real import DID, PROBLEMS
-from scripts.bench.flashtts.study import DOCS, keep, keep_tables, picture, table
+from scripts.bench.flashtts.study import DOCS, format_table, locate_picture, save_json, save_tables
 
 NAMES = [rung.name for rung in ALL]
 STOCK, SUFFIX = NAMES[:2]
-BEST = RUNGS[-2].name  # all that is the paper's and on by default: lookahead is not
+BEST = RUNGS[-2].name  # the paper's parts that are on by default: lookahead is not
 BEFORE = {**dict(zip(NAMES[1:], NAMES, strict=False)), ONCE.name: BEST}  # what a rung adds to
 Cell = tuple[str, int]  # KV, n
 Runs = dict[Cell, list[tuple[LiveRun, Mapping[str, int]]]]  # with what the mechanisms did
 Rows = dict[Cell, dict[str, dict[str, Any]]]  # one a rung
 
 
-def read(folder: Path) -> Runs:
-    """Of the problems that were run on every rung, by cell. Raises SystemExit without a file."""
+def read_runs(folder: Path) -> Runs:
+    """Read the runs of problems that were run on every rung, by cell. Raises SystemExit without a
+    file."""
     file = folder / "runs.jsonl"
     if not file.exists():
         raise SystemExit(f"there is no {file}: ladder_real, or flashedge bench flashtts, makes it")
@@ -61,17 +61,17 @@ def read(folder: Path) -> Runs:
     return cells
 
 
-def kept_on(name: str) -> Rows:
-    """What the page says already."""
+def read_page(name: str) -> Rows:
+    """Read the rows that the page has already."""
     file, cells = DOCS / f"{name}.json", defaultdict[Cell, dict[str, Any]](dict)
     for row in json.loads(file.read_text(encoding="utf-8"))["rungs"] if file.exists() else ():
         cells[row["kv"], row["n"]][row["rung"]] = row
     return cells
 
 
-def rows_of(cells: Runs, right: Mapping[Any, bool], on: str) -> Rows:
-    """For each cell a row a rung, in the ladder's order: against the stock loop, and as `step`
-    against the rung that it adds to."""
+def build_rows(cells: Runs, right: Mapping[Any, bool], on: str) -> Rows:
+    """Build a row for each rung of each cell, in the ladder's order: compared with the stock loop,
+    and as `step` with the rung that it adds to."""
     found = {}
     for cell, runs in cells.items():
         rows = {row["rung"]: row for row in compare_runs([run for run, _ in runs], right)}
@@ -92,68 +92,68 @@ def rows_of(cells: Runs, right: Mapping[Any, bool], on: str) -> Rows:
 # ---------------------------------------------------------------- telling
 
 
-def gain(found: Mapping[str, float] | None) -> str:
+def format_gain(found: Mapping[str, float] | None) -> str:
     if found is None:
         return "-"
     return f"{found['median']:.2f} ({found['median_low']:.2f}–{found['median_high']:.2f})"
 
 
-def tables(cells: Rows) -> list[str]:
+def build_tables(cells: Rows) -> list[str]:
     head = ("KV of both", "n", "on", "problems")
 
     def lines(cell: Cell, rows: Mapping[str, Any], *told: object) -> tuple[object, ...]:
         return (*cell, rows[STOCK]["on"], rows[STOCK]["problems"], *told)
 
     def of(rows: Mapping[str, Any], key: str) -> list[str]:
-        return [gain(rows[name][key] if name in rows else None) for name in NAMES[1:]]
+        return [format_gain(rows[name][key] if name in rows else None) for name in NAMES[1:]]
 
     items = list(cells.items())
     return [
-        table(
+        format_table(
             (*head, "stock, tokens/s", *NAMES[1:]),
             [lines(c, r, f"{r[STOCK]['goodput']:.0f}", *of(r, "goodput_gain")) for c, r in items],
             "Goodput over the stock loop's",
         ),
-        table(
+        format_table(
             (*head, *NAMES[1:]),
             [lines(c, r, *of(r, "speedup")) for c, r in items],
             "Stock loop's seconds over a rung's",
         ),
-        table(
+        format_table(
             (*head, *NAMES[1:]),
             [lines(c, r, *of(r, "step")) for c, r in items],
             "Each optimization alone: seconds of the rung before over the rung's "
             f"(of {BEST} over {ONCE.name}'s)",
         ),
-        table(
+        format_table(
             (*head, *NAMES),
-            [lines(c, r, *(_parts(r.get(name)) for name in NAMES)) for c, r in items],
+            [lines(c, r, *(_format_parts(r.get(name)) for name in NAMES)) for c, r in items],
             "Median seconds: all, generator + verifier",
         ),
-        table(
+        format_table(
             (*head, *NAMES[1:]),
             [lines(c, r, *of(r, "verifier_share")) for c, r in items],
             "Verifier's seconds, of the stock loop's",
         ),
-        table(
-            (*head, "right", "same trees", "re-use: stock", *_did_names()),
-            [lines(c, r, *_did(r)) for c, r in items],
+        format_table(
+            (*head, "right", "same trees", "re-use: stock", *_name_mechanisms()),
+            [lines(c, r, *_format_mechanisms(r)) for c, r in items],
             f"What happened (on {BEST}, means of a run, where not said otherwise)",
         ),
     ]
 
 
-def _parts(row: Mapping[str, Any] | None) -> str:
+def _format_parts(row: Mapping[str, Any] | None) -> str:
     if row is None:
         return "-"
     return f"{row['latency_s']:.2f}: {row['generator_s']:.2f} + {row['verifier_s']:.2f}"
 
 
-def _did_names() -> tuple[str, ...]:
+def _name_mechanisms() -> tuple[str, ...]:
     return (SUFFIX, BEST, "preempted: stock", BEST, "split moves", "offloads", "begun ahead")
 
 
-def _did(rows: Mapping[str, Any]) -> list[str]:
+def _format_mechanisms(rows: Mapping[str, Any]) -> list[str]:
     stock, suffix, best = rows[STOCK], rows[SUFFIX], rows[BEST]
     return [
         "-" if stock["right"] is None else f"{stock['right']:.0%}",
@@ -166,14 +166,14 @@ def _did(rows: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def plot(cells: Rows, name: str) -> None:
+def draw_ladder_plot(cells: Rows, name: str) -> None:
     series: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for (kv, n), rows in cells.items():
         for rung, row in rows.items():
             if rung in (SUFFIX, BEST, ONCE.name):
                 series[f"{kv}, {rung}"].append((log2(n), row["goodput_gain"]["median"]))
     draw_plot(
-        picture(name),
+        locate_picture(name),
         series,
         title="Goodput over the stock loop",
         x="log2 n",
@@ -189,21 +189,21 @@ def main() -> None:
     parser.add_argument("--problems", type=Path, default=PROBLEMS, help="that were solved")
     parser.add_argument("--on", default="two cores", help="the device")
     asked = parser.parse_args()
-    found = read(asked.folder)
+    found = read_runs(asked.folder)
     if not found:
         raise SystemExit(f"{asked.folder}: no problem was run on every rung yet")
     runs = [run for cell in found.values() for run, _ in cell]
     problems = read_problems(asked.problems, max(run.problem for run in runs) + 1)
-    new = rows_of(found, asyncio.run(grade_answers(runs, problems)), asked.on)
-    cells = dict(sorted({**kept_on(asked.name), **new}.items(), key=lambda cell: cell[0][::-1]))
-    keep(
+    new = build_rows(found, asyncio.run(grade_answers(runs, problems)), asked.on)
+    cells = dict(sorted({**read_page(asked.name), **new}.items(), key=lambda cell: cell[0][::-1]))
+    save_json(
         asked.name,
         {"simulated": False, "rungs": [*chain(*(rows.values() for rows in cells.values()))]},
     )
-    page = tables(cells)
+    page = build_tables(cells)
     note = "Measured, real engines."
-    keep_tables(asked.name, "Every optimization on real engines", page, "ladder_page", note)
-    plot(cells, asked.name)
+    save_tables(asked.name, "Every optimization on real engines", page, "ladder_page", note)
+    draw_ladder_plot(cells, asked.name)
     print("\n\n".join(page))
     report(cells=[[*cell, rows[STOCK]["problems"]] for cell, rows in cells.items()])
 

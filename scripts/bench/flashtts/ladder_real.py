@@ -1,16 +1,17 @@
-"""What does each optimization bring on real engines? Every problem on every rung of the ladder.
+"""What does each optimization gain on real engines? Runs every problem on every rung of the ladder.
 
     python -m scripts.bench.flashtts.ladder_real [--n 4 16 64] [--kv 34MiB 512MiB] [--problems 100]
 
-The same two engines serve all rungs (`flashedge.benchmark.ladder`), so a problem's runs stand next
-to each other in time: A B C …, in an order that turns and is reversed from problem to problem,
-and again for each round. Before each run both prefix caches and the verifier's memory of scores are
-emptied. Half of the KV for each engine, until the split moves it: the least that can be divided so
-is 33 MiB, twice what the verifier takes for a request of full length.
+The same two engines serve all rungs (`flashedge.benchmark.ladder`), so the runs of a problem follow
+each other in time (A B C …). Their order rotates and is reversed from problem to problem and from
+round to round. Before each run both prefix caches and the verifier's memory of scores are emptied.
+Each engine has half of the KV until the split moves it. The least KV that can be halved is 33 MiB,
+twice what the verifier needs for a request of full length.
 
-Run `flashedge profile` first: its curves decide the split, and how far batches are filled. What is
-measured is kept in `--output`: cut off, the same command goes on. The last line is JSON: for each
-KV size, n and rung ratios to the stock loop, whether the trees are equal, what the mechanisms did.
+Run `flashedge profile` first: its curves decide the split and how far batches are filled. Results
+are kept in `--output`, so that the same command resumes an interrupted one. The last line is JSON:
+for each KV size, n and rung the ratios to the stock loop, whether the trees are equal, and what the
+mechanisms did.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ DID = ("preemptions", "split_moves", "offloads")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LadderRun(LiveRun):
-    """With what the mechanisms did in it. preemptions: of both engines."""
+    """A run with the counters of the mechanisms. Preemptions are those of both engines."""
 
     preemptions: int
     split_moves: int
@@ -57,7 +58,7 @@ class LadderRun(LiveRun):
 
 
 class Ladder:
-    """One pair of engines for all rungs. kv: the name of its size."""
+    """Runs all rungs on one pair of engines. kv: the name of its KV size."""
 
     def __init__(self, here: Rig, kv: str, strategy: str) -> None:
         self._here = here
@@ -119,7 +120,7 @@ class Ladder:
 
 
 def digest_tree(tree: Tree) -> str:
-    """The same for the same tokens, scores and choices."""
+    """Hash a tree, equal for equal tokens, scores and statuses."""
     told = [
         (node.id, node.parent, node.segment and node.segment.token_ids, node.scores, node.status)
         for node in tree.nodes.values()
@@ -127,8 +128,10 @@ def digest_tree(tree: Tree) -> str:
     return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 
-def course(asked: argparse.Namespace, kv: str, problems: Sequence[FileProblem]) -> Iterator[RunKey]:
-    """In the order of the runs."""
+def list_runs(
+    asked: argparse.Namespace, kv: str, problems: Sequence[FileProblem]
+) -> Iterator[RunKey]:
+    """List all runs, in their order."""
     for n in asked.n:
         for problem in problems:
             turn = problem.index % len(asked.rungs)
@@ -139,11 +142,11 @@ def course(asked: argparse.Namespace, kv: str, problems: Sequence[FileProblem]) 
                     yield RunKey(rung=rung, kv=kv, n=n, problem=problem.index, round=number)
 
 
-async def measured(
+async def measure(
     asked: argparse.Namespace, problems: Sequence[FileProblem], kept: RecordFile[RunKey, LadderRun]
 ) -> None:
     for kv in asked.kv:
-        left = [key for key in course(asked, kv, problems) if key not in kept.records]
+        left = [key for key in list_runs(asked, kv, problems) if key not in kept.records]
         _, kv_bytes = parse_budget(kv)
         if not left or kv_bytes is None:
             continue
@@ -157,25 +160,23 @@ async def measured(
                 kept.append(await ladder.run(key, problems[key.problem]))
 
 
-def did(runs: Sequence[LadderRun]) -> dict[str, float]:
-    """Means over the runs."""
+def average_mechanisms(runs: Sequence[LadderRun]) -> dict[str, float]:
+    """Average the counters over the runs."""
     return {name: sum(getattr(run, name) for run in runs) / len(runs) for name in DID}
 
 
-def told(runs: Sequence[LadderRun], right: Mapping[Any, bool]) -> list[dict[str, Any]]:
+def build_rows(runs: Sequence[LadderRun], right: Mapping[Any, bool]) -> list[dict[str, Any]]:
     groups: dict[tuple[str, int, str], list[LadderRun]] = {}
     for run in runs:
         groups.setdefault((run.kv, run.n, run.rung), []).append(run)
     rows = compare_runs(runs, right)
-    return [{**row, **did(groups[row["kv"], row["n"], row["rung"]])} for row in rows]
+    return [{**row, **average_mechanisms(groups[row["kv"], row["n"], row["rung"]])} for row in rows]
 
 
-def kept_in(folder: Path, strategy: str) -> RecordFile[RunKey, LadderRun]:
-    """What was measured there."""
+def open_records(folder: Path, strategy: str) -> RecordFile[RunKey, LadderRun]:
+    """Open the records of a folder."""
     settings = {"strategy": strategy, "pair": "bundled", "problems": file_digest(PROBLEMS)}
-    return RecordFile(
-        folder / "runs.jsonl", settings, LadderRun.from_json, key=lambda run: run.key
-    )
+    return RecordFile(folder / "runs.jsonl", settings, LadderRun.from_json, key=lambda run: run.key)
 
 
 def main() -> None:
@@ -190,11 +191,11 @@ def main() -> None:
     asked = parser.parse_args()
     problems = read_problems(PROBLEMS, asked.problems)
     load = os.getloadavg()[0]
-    with kept_in(asked.output, asked.strategy) as kept:
-        asyncio.run(measured(asked, problems, kept))
-        keys = [key for kv in asked.kv for key in course(asked, kv, problems)]
+    with open_records(asked.output, asked.strategy) as kept:
+        asyncio.run(measure(asked, problems, kept))
+        keys = [key for kv in asked.kv for key in list_runs(asked, kv, problems)]
         runs = [kept.records[key] for key in keys]
-    rows = told(runs, asyncio.run(grade_answers(runs, problems)))
+    rows = build_rows(runs, asyncio.run(grade_answers(runs, problems)))
     report(problems=len(problems), load=[load, os.getloadavg()[0]], rungs=rows)
 
 

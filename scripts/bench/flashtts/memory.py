@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any
 
 from flashedge.engine.base import ExtendRequest, ScoreRequest
-from flashedge.engine.vllm.front import EngineFront
+from flashedge.engine.vllm.engine import VllmEngine
 from flashedge.types import Problem, Sampling
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.kv_rig import Rig, rig
@@ -66,7 +66,7 @@ async def measure(kv_bytes: int) -> None:
 
 async def divide(here: Rig, share: float) -> None:
     part = int(here.kv_bytes * share)
-    engines: list[tuple[EngineFront, int]] = [
+    engines: list[tuple[VllmEngine, int]] = [
         (here.pair.generator, part),
         (here.pair.verifier, here.kv_bytes - part),
     ]
@@ -128,7 +128,7 @@ def build_request(here: Rig, filler: tuple[int, ...], seed: int, tokens: int) ->
 @asynccontextmanager
 async def save_to_file(here: Rig, to_file: bool) -> AsyncIterator[None]:
     """Set where both engines save their KV."""
-    engines: tuple[EngineFront, ...] = (here.pair.generator, here.pair.verifier)
+    engines: tuple[VllmEngine, ...] = (here.pair.generator, here.pair.verifier)
     before = [engine.options for engine in engines]
     for engine in engines:
         engine._options = replace(engine.options, offload_to_file=to_file)

@@ -19,14 +19,14 @@ from flashedge.plots import draw_plot
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import (
     PAIRS,
-    averaged,
-    bench_of,
-    climbed,
-    in_parallel,
-    keep,
-    keep_tables,
-    picture,
-    table,
+    average_problems,
+    build_cell,
+    climb_ladder,
+    format_table,
+    locate_picture,
+    run_in_parallel,
+    save_json,
+    save_tables,
 )
 
 NAME = "memory_sweep"
@@ -40,12 +40,14 @@ TOKENS = 4096
 
 def run_problem(pair: str, task: tuple[int, float, int]) -> list[dict[str, Any]]:
     n, kv_bytes, row = task
-    return climbed(bench_of(pair, "aime", n, problems=1, kv_bytes=int(kv_bytes)), row, LADDER)
+    return climb_ladder(
+        build_cell(pair, "aime", n, problems=1, kv_bytes=int(kv_bytes)), row, LADDER
+    )
 
 
 def list_budgets(pair: str, n: int) -> list[float]:
     """The memory sizes of which half still holds a path."""
-    setup = bench_of(pair, "aime", n).setup
+    setup = build_cell(pair, "aime", n).setup
     least = 2 * TOKENS * max(s.kv_bytes_per_token for s in (setup.generator, setup.verifier))
     return [kv_bytes for kv_bytes in BYTES if kv_bytes >= least]
 
@@ -74,7 +76,9 @@ def build_table(pair: str, n: int, cells: Cells) -> str:
         )
         for kv, rows in cells.items()
     ]
-    return table(head, lines, f"{pair}, AIME-like, n = {n}: goodput gain over the stock loop")
+    return format_table(
+        head, lines, f"{pair}, AIME-like, n = {n}: goodput gain over the stock loop"
+    )
 
 
 def compute_gains(cells: Cells) -> dict[str, list[tuple[float, float]]]:
@@ -93,19 +97,21 @@ def main() -> None:
     parser.add_argument("--pair", choices=list(PAIRS), default="1.5B+1.5B")
     parser.add_argument("--n", type=int, nargs="+", default=[128, 512])
     args = parser.parse_args()
-    rows = bench_of(args.pair, "aime", args.n[0], problems=1).rows
+    rows = build_cell(args.pair, "aime", args.n[0], problems=1).rows
     tasks = [(n, kv, row) for n in args.n for kv in list_budgets(args.pair, n) for row in rows]
     found: dict[int, dict[float, list[list[dict[str, Any]]]]] = {n: {} for n in args.n}
-    for (n, kv, _), rungs in in_parallel(NAME, partial(run_problem, args.pair), tasks):
+    for (n, kv, _), rungs in run_in_parallel(NAME, partial(run_problem, args.pair), tasks):
         found[n].setdefault(kv, []).append(rungs)
-    cells = {n: {kv: averaged(each) for kv, each in by_kv.items()} for n, by_kv in found.items()}
+    cells = {
+        n: {kv: average_problems(each) for kv, each in by_kv.items()} for n, by_kv in found.items()
+    }
     tables = [build_table(args.pair, n, cells[n]) for n in args.n]
-    keep_tables(NAME, "Goodput against KV memory", tables)
+    save_tables(NAME, "Goodput against KV memory", tables)
     kept = [{"n": n, "bytes": kv, "rungs": r} for n in args.n for kv, r in cells[n].items()]
-    keep(NAME, {"simulated": True, "pair": args.pair, "cells": kept})
+    save_json(NAME, {"simulated": True, "pair": args.pair, "cells": kept})
     gains = {n: compute_gains(cells[n]) for n in args.n}
     draw_plot(
-        picture(NAME),
+        locate_picture(NAME),
         {f"n = {n}, {rung}": line for n in args.n for rung, line in gains[n].items()},
         title=f"Simulated 4090, {args.pair}: goodput over suffix scoring",
         x="KV memory of both engines, GB",

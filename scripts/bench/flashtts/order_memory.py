@@ -20,7 +20,13 @@ from flashedge.search.tree import Tree
 from flashedge.types import NodeId
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.orders import random_order, scattered_order
-from scripts.bench.flashtts.study import bench_of, keep, keep_tables, picture, table
+from scripts.bench.flashtts.study import (
+    build_cell,
+    format_table,
+    locate_picture,
+    save_json,
+    save_tables,
+)
 
 NAME = "order_memory"
 MEMORY_MB = (50, 100, 200, 400)
@@ -56,7 +62,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, default=512)
     n = parser.parse_args().n
-    bench = bench_of("1.5B+1.5B", "aime", n, problems=3)
+    bench = build_cell("1.5B+1.5B", "aime", n, problems=3)
     row = bench.rows[1]
     tree = bench.run(RUNGS[1], row).tree
     paths = find_widest_level(tree)
@@ -77,7 +83,7 @@ def main() -> None:
         for name, line in lines.items()
     }
     draw_plot(
-        picture(NAME),
+        locate_picture(NAME),
         {name: list(enumerate(line, start=1)) for name, line in lines.items()},
         title=f"KV of the first b of {len(paths)} paths, 1.5B+1.5B, AIME-like",
         x="paths",
@@ -89,9 +95,9 @@ def main() -> None:
         for name, line in lines.items()
     ]
     head = ("order", *(f"MB of {q}" for q in quarters), *(f"paths in {m} MB" for m in MEMORY_MB))
-    made = table(head, rows, f"{len(paths)} paths of one level")
-    keep_tables(NAME, "KV of a level by order", [made])
-    keep(NAME, {"simulated": True, "n": n, "paths": len(paths), "mb": lines, "fit": fit})
+    made = format_table(head, rows, f"{len(paths)} paths of one level")
+    save_tables(NAME, "KV of a level by order", [made])
+    save_json(NAME, {"simulated": True, "n": n, "paths": len(paths), "mb": lines, "fit": fit})
     print(made)
     paths_in_mb = dict(zip(map(str, MEMORY_MB), zip(*fit.values(), strict=True), strict=True))
     report(simulated=True, n=n, paths=len(paths), orders=list(fit), paths_in_mb=paths_in_mb)

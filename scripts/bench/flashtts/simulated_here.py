@@ -2,13 +2,13 @@
 
     python -m scripts.bench.flashtts.simulated_here [--ladder runs/ladder] [--problems 20]
 
-The ladder's first problems again, on engines simulated as this machine: overheads, peak and
-bandwidth of each model are those of the profile's fits (decode for the generator, prefill for the
-verifier), each engine on cores of its own; speculation fills batches up as far as the profile's
-curve is flat, as the real one does; step lengths are those of fresh samples of the same problems
-by the bundled generator, and siblings are as often written in the same words as in a fresh beam
-search of 16 paths. Nothing is fitted to the ladder. Scores are made up, so trees are other ones:
-what is compared are medians over the problems, of each rung against the stock loop.
+Runs the ladder's first problems on engines that are simulated as this machine. The overheads, the
+peak and the bandwidth of each model come from the profile's fits (decode for the generator, prefill
+for the verifier), and each engine has cores of its own. Speculation fills batches as far as the
+profile's curve is flat, as on the real engines. Step lengths come from fresh samples of the same
+problems by the bundled generator, and siblings repeat each other as often as in a fresh beam search
+of 16 paths. Nothing is fitted to the ladder. Scores are made up, so the trees differ: compared are
+medians over the problems, of each rung against the stock loop.
 
 Run `flashedge profile` and `ladder_real` first. The last line is JSON.
 """
@@ -32,7 +32,7 @@ from flashedge.benchmark.live import parse_budget
 from flashedge.benchmark.live_run import LiveRun, compare_runs
 from flashedge.benchmark.virtual_run import Setup, VirtualRun, simulate_run
 from flashedge.config import Config, load_config
-from flashedge.engine.platform import block_tokens
+from flashedge.engine.platform import choose_block_tokens
 from flashedge.engine.sim.trace import StepTrace, TraceRow
 from flashedge.files.problems import FileProblem, read_problems
 from flashedge.models.checkpoint_shape import find_pair_shapes
@@ -49,16 +49,16 @@ from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Problem, TokenIds
 from scripts.bench.daemon import DATA, report
 from scripts.bench.flashtts.kv_rig import drive_search, rig
-from scripts.bench.flashtts.ladder_real import digest_tree, kept_in
-from scripts.bench.flashtts.study import in_parallel
+from scripts.bench.flashtts.ladder_real import digest_tree, open_records
+from scripts.bench.flashtts.study import run_in_parallel
 
 ROOM_BYTES = 512 << 20  # of KV while the samples are drawn
 FRESH = 1000  # added to a problem's seed: other paths than the ladder's
 COMPARED = ("speedup", "goodput_gain", "verifier_share")
 
 
-async def sampled(problems: Sequence[FileProblem], samples: int) -> tuple[StepTrace, float]:
-    """Lengths of the steps of so many samples of each problem, a row a problem; and the share of
+async def sample_lengths(problems: Sequence[FileProblem], samples: int) -> tuple[StepTrace, float]:
+    """Sample the step lengths of each problem, one row per problem. Returns them and the share of
     sibling pairs with the same words."""
     rows, same, pairs = [], 0, 0
     async with rig(ROOM_BYTES) as here:
@@ -79,14 +79,14 @@ async def sampled(problems: Sequence[FileProblem], samples: int) -> tuple[StepTr
             lengths = [tuple(map(len, rule.split_ids(path))) for path in paths]
             rows.append(TraceRow(prompt_tokens=len(prompt), step_tokens=tuple(lengths)))
             outcome, _, _ = await drive_search(engines, replace(spec, strategy="beam", n=16))
-            for siblings in sibling_texts(outcome.tree):
+            for siblings in list_sibling_texts(outcome.tree):
                 same += sum(a == b for a, b in combinations(siblings, 2))
                 pairs += math.comb(len(siblings), 2)
     return StepTrace(tuple(rows)), same / max(1, pairs)
 
 
-def sibling_texts(tree: Tree) -> list[list[TokenIds]]:
-    """What was generated from each node."""
+def list_sibling_texts(tree: Tree) -> list[list[TokenIds]]:
+    """List what was generated from each node."""
     texts: dict[NodeId | None, list[TokenIds]] = {}
     for node in tree.nodes.values():
         if node.segment is not None:
@@ -94,8 +94,8 @@ def sibling_texts(tree: Tree) -> list[list[TokenIds]]:
     return list(texts.values())
 
 
-def device_of(model: ModelProfile, phase: str) -> Device:
-    """One model's engine as a device: what the profile's fit says of its steps."""
+def build_device(model: ModelProfile, phase: str) -> Device:
+    """Build the device that one model's engine is, by the fit of the profile."""
     fit = model.fits[phase]
     return Device(
         name=f"this machine, {model.name}",
@@ -107,8 +107,8 @@ def device_of(model: ModelProfile, phase: str) -> Device:
     )
 
 
-def setup_of(config: Config) -> Setup:
-    """But for the KV. Raises SystemExit without a profile that was made here."""
+def build_setup(config: Config) -> Setup:
+    """Build the setup, without its KV. Raises SystemExit without a profile of this machine."""
     pair = find_pair("bundled", config)
     found = find_profile(pair, config)
     if found.profile is None:
@@ -116,12 +116,12 @@ def setup_of(config: Config) -> Setup:
     models = {model.name: model for model in found.profile.models}
     generator, verifier = find_pair_shapes(pair, config)
     return Setup(
-        device=device_of(models["generator"], DECODE),
-        verifier_device=device_of(models["verifier"], PREFILL),
+        device=build_device(models["generator"], DECODE),
+        verifier_device=build_device(models["verifier"], PREFILL),
         generator=generator,
         verifier=verifier,
         kv_bytes=0,
-        block_tokens=block_tokens(),
+        block_tokens=choose_block_tokens(),
         limits=(pair.generator.max_model_len, pair.verifier.max_model_len),
         max_num_seqs=config.max_num_seqs,
         flat_batch=find_measured_flat_batch(
@@ -130,19 +130,19 @@ def setup_of(config: Config) -> Setup:
     )
 
 
-def simulated(
+def simulate_cells(
     setup: Setup, trace: StepTrace, cells: Sequence[tuple[str, int]], strategy: str
 ) -> list[LiveRun]:
-    """Each (kv, n) on each row of the trace, under every rung, told as a real run is."""
+    """Simulate each (kv, n) on each row of the trace on every rung, as records of live runs."""
     tasks = [(kv, n, row) for kv, n in cells for row in range(len(trace.rows))]
     of_this = hashlib.sha256(repr((setup, trace, strategy)).encode()).hexdigest()[:8]
-    done = in_parallel(
-        f"simulated_here-{of_this}", partial(_climbed, setup, trace, strategy), tasks
+    done = run_in_parallel(
+        f"simulated_here-{of_this}", partial(_run_rungs, setup, trace, strategy), tasks
     )
     return [LiveRun.from_json(run) for _, runs in done for run in runs]
 
 
-def _climbed(
+def _run_rungs(
     setup: Setup, trace: StepTrace, strategy: str, task: tuple[str, int, int]
 ) -> list[dict[str, Any]]:
     kv, n, row = task
@@ -151,10 +151,10 @@ def _climbed(
     here = replace(setup, kv_bytes=kv_bytes)
     spec = RunSpec(problem=trace.problem(row), pair="bundled", strategy=strategy, n=n, seed=row)
     runs = [(rung.name, simulate_run(rung, here, trace, row, spec)) for rung in ALL]
-    return [as_live(run, name, kv, n, row).to_json() for name, run in runs]
+    return [convert_to_live_run(run, name, kv, n, row).to_json() for name, run in runs]
 
 
-def as_live(run: VirtualRun, rung: str, kv: str, n: int, problem: int) -> LiveRun:
+def convert_to_live_run(run: VirtualRun, rung: str, kv: str, n: int, problem: int) -> LiveRun:
     return LiveRun(
         rung=rung,
         kv=kv,
@@ -175,10 +175,10 @@ def as_live(run: VirtualRun, rung: str, kv: str, n: int, problem: int) -> LiveRu
     )
 
 
-def beside(
+def compare_with_measured(
     real: Sequence[dict[str, Any]], virtual: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """A row for each cell and rung: what was measured, what is predicted, the relative error."""
+    """Build a row for each cell and rung: measured, predicted, relative error."""
     predicted = {(row["kv"], row["n"], row["rung"]): row for row in virtual}
     rows = []
     for row in real:
@@ -203,18 +203,18 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=8)
     parser.add_argument("--problems", type=int, default=20, help="at most")
     asked = parser.parse_args()
-    with kept_in(asked.ladder, asked.strategy) as kept:
+    with open_records(asked.ladder, asked.strategy) as kept:
         real = [run for run in kept.records.values() if run.problem < asked.problems]
     if not real:
         raise SystemExit(f"nothing was measured in {asked.ladder}: ladder_real first")
-    setup = setup_of(load_config({}))  # complains before the samples are drawn
+    setup = build_setup(load_config({}))  # complains before the samples are drawn
     cells = list(dict.fromkeys((run.kv, run.n) for run in real))
     problems = read_problems(DATA / "heldout.jsonl", max(run.problem for run in real) + 1)
-    trace, agreeing = asyncio.run(sampled(problems, asked.samples))
+    trace, agreeing = asyncio.run(sample_lengths(problems, asked.samples))
     print(f"siblings with the same words: {agreeing:.1%} of all pairs", flush=True)
     setup = replace(setup, common=math.sqrt(agreeing))
-    virtual = simulated(setup, trace, cells, asked.strategy)
-    rows = beside(compare_runs(real, {}), compare_runs(virtual, {}))
+    virtual = simulate_cells(setup, trace, cells, asked.strategy)
+    rows = compare_with_measured(compare_runs(real, {}), compare_runs(virtual, {}))
     for row in rows:
         print(row, flush=True)
     errors = [abs(row[name]["error"]) for row in rows for name in COMPARED if row[name]["error"]]

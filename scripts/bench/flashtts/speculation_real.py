@@ -1,4 +1,4 @@
-"""What speculative beam extension and lookahead verification bring on real vLLM.
+"""What do speculative beam extension and lookahead verification gain on real vLLM?
 
     python -m scripts.bench.flashtts.speculation_real [--n 4 16 64] [--problems 100] [--flat 8]
 
@@ -14,11 +14,11 @@ the same); each of the two with lookahead. Each problem and seed in every way, o
 both prefix caches and the verifier's memory of scores are emptied. The median of repeats counts.
 KV ample, and tight (`--tight` tokens for the generator; none: left out).
 
-Told per way, as ratios to off: latency (sum of the medians of seconds), generating and verifying
-apart, goodput (mean tokens of a completed path / mean seconds to its completion, arXiv 2509.00195
-§6.1; mean over problems); of the steps, how many began with kept tokens; of the tokens drawn
-ahead, how many were kept; the engine's counters. Every tree is compared with that of off. The
-machine's load is told with it: on a busy one seconds mean little. The last line is JSON.
+Reported per way, as ratios to off: latency (sum of the medians of seconds), generating and
+verifying apart, goodput (mean tokens of a completed path / mean seconds to its completion, arXiv
+2509.00195 §6.1; mean over problems); the share of steps that began with a draft; the share of
+drafted tokens that were used; the engine's counters. Every tree is compared with that of off. The
+machine's load is reported too: on a busy machine seconds mean little. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ WAYS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One search. goodput: tokens a second of a completed path; counters: the engine's growth."""
+    """One search. `counters` is by how much those of the engine grew."""
 
     tree: Tree
     seconds: float
@@ -77,14 +77,14 @@ class Run:
 
 
 class Bench:
-    """The pair, emptied before each search."""
+    """Searches on a pair whose caches are emptied before each search."""
 
     def __init__(self, pair: VllmPair, flat: int) -> None:
         self._pair = pair
         self._flat = flat
         self._grader = MathGrader()
 
-    async def searched(self, spec: RunSpec, way: Way) -> Run:
+    async def search(self, spec: RunSpec, way: Way) -> Run:
         await forget_kv(self._pair)
         speculator, loop = self._pair.generator.speculator, asyncio.get_running_loop()
         speculator.flat_batch = self._flat if way.flat else 0
@@ -111,7 +111,7 @@ class Bench:
         )
 
     async def budget(self, tokens: int | None) -> None:
-        """Tokens of the generator's KV, None: all there is."""
+        """Bound the generator's KV to so many tokens. None removes the bound."""
         view = await self._pair.generator.view()
         blocks = view.blocks_total if tokens is None else tokens // view.block_tokens
         await self._pair.generator.budget(blocks * view.block_bytes)
@@ -121,8 +121,8 @@ class Bench:
         return {**await self._pair.generator.speculator.counters(), "preemptions": preemptions}
 
 
-def told(off: Sequence[Sequence[Run]], runs: Sequence[Sequence[Run]]) -> dict[str, object]:
-    """off, runs: (problems, repeats)."""
+def summarize(off: Sequence[Sequence[Run]], runs: Sequence[Sequence[Run]]) -> dict[str, object]:
+    """Compare runs with those without speculation. off, runs: (problems, repeats)."""
     firsts = [repeats[0] for repeats in runs]
     steps = sum(len(run.tree.nodes) - 1 for run in firsts)
     drawn = sum(run.did.drawn_tokens for run in firsts)
@@ -132,13 +132,13 @@ def told(off: Sequence[Sequence[Run]], runs: Sequence[Sequence[Run]]) -> dict[st
         for on, base in zip(runs, off, strict=True)
     ]
     figures = {
-        "latency_ratio": _seconds(off, "seconds") / _seconds(runs, "seconds"),
-        "generate_ratio": _seconds(off, "generate_s") / _seconds(runs, "generate_s"),
-        "verify_ratio": _seconds(off, "verify_s") / _seconds(runs, "verify_s"),
+        "latency_ratio": _sum_medians(off, "seconds") / _sum_medians(runs, "seconds"),
+        "generate_ratio": _sum_medians(off, "generate_s") / _sum_medians(runs, "generate_s"),
+        "verify_ratio": _sum_medians(off, "verify_s") / _sum_medians(runs, "verify_s"),
         "goodput_ratio": mean(each),
         "goodput_ratio_median": median(each),
-        "seconds": _seconds(runs, "seconds"),
-        "verify_s": _seconds(runs, "verify_s"),
+        "seconds": _sum_medians(runs, "seconds"),
+        "verify_s": _sum_medians(runs, "verify_s"),
         "steps_begun_ahead": sum(run.did.kept_steps for run in firsts) / steps,
         "drawn_share": drawn / sum(run.tree.committed_tokens for run in firsts),
         "kept_share": kept / drawn if drawn else 0.0,
@@ -153,14 +153,14 @@ def told(off: Sequence[Sequence[Run]], runs: Sequence[Sequence[Run]]) -> dict[st
     }
 
 
-def _seconds(runs: Sequence[Sequence[Run]], name: str) -> float:
-    return sum(median(getattr(run, name) for run in repeats) for repeats in runs)
+def _sum_medians(runs: Sequence[Sequence[Run]], name: str) -> float:
+    return float(sum(median(getattr(run, name) for run in repeats) for repeats in runs))
 
 
-async def measured(
+async def measure_ways(
     bench: Bench, chosen: Sequence[Problem], n: int, repeats: int
 ) -> dict[str, list[list[Run]]]:
-    """By way: (problems, repeats)."""
+    """Measure every way. way -> (problems, repeats) runs."""
     runs: dict[str, list[list[Run]]] = {name: [[] for _ in chosen] for name in WAYS}
     names = list(WAYS)
     await bench.searched(RunSpec(problem=chosen[0], pair="bundled", n=n, seed=999), WAYS["on"])
@@ -173,7 +173,7 @@ async def measured(
     return runs
 
 
-async def benched(asked: argparse.Namespace) -> None:
+async def run_benchmark(asked: argparse.Namespace) -> None:
     config = load_config(environ={"FLASHEDGE_HOME": tempfile.mkdtemp()})
     pair = VllmPair(find_pair("bundled", config), config)
     chosen = [Problem.from_text(row["problem"]) for row in problems("heldout", asked.problems)]
@@ -187,10 +187,10 @@ async def benched(asked: argparse.Namespace) -> None:
                 continue
             await bench.budget(tokens)
             for n in asked.n:
-                runs = await measured(bench, chosen, n, asked.repeats)
+                runs = await measure_ways(bench, chosen, n, asked.repeats)
                 for name in WAYS:
                     case = f"{memory} n={n} {name}"
-                    figures[case] = told(runs["off"], runs[name])
+                    figures[case] = summarize(runs["off"], runs[name])
                     print(case, figures[case], flush=True)
         await bench.budget(None)
         view = await pair.generator.view()
@@ -206,7 +206,7 @@ async def benched(asked: argparse.Namespace) -> None:
     )
 
 
-def settings() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, nargs="+", default=[4, 16, 64])
     parser.add_argument("--problems", type=int, default=100)
@@ -217,4 +217,4 @@ def settings() -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    asyncio.run(benched(settings()))
+    asyncio.run(run_benchmark(parse_arguments()))

@@ -1,10 +1,10 @@
-"""What speculative beam extension and lookahead verification bring, in virtual time.
+"""What do speculative beam extension and lookahead verification gain, in virtual time?
 
     python -m scripts.bench.flashtts.speculation_sim [--n 4 16 64] [--problems 8] [--trace FILE]
 
 A level lasts as long as its slowest beam. While that one generates, finished beams go on; at the
 next level those children that follow kept beams begin with what is there. The level is shorter
-only as far as its *longest* child had a head start, so the gain hangs on how irregular steps are
+only as far as its *longest* child had a head start, so the gain depends on how irregular steps are
 and how well the scores of the step before tell who is kept.
 
 Beam searches (4 children) on the simulated RTX 4090 with 1.5B + 1.5B, in five ways: off, on, with
@@ -15,10 +15,10 @@ real samples, a level's steps from the samples of one problem and step (max / me
 the same lengths dealt out anew over all problems (as independent draws have it, 2.5). KV ample
 and tight.
 
-Told: virtual seconds and goodput (mean tokens of a completed path / mean seconds to its completion,
-arXiv 2509.00195 §6.1) as ratios to off; of the steps, how many began with kept tokens; of the
-tokens drawn ahead, how many were kept; seconds of the verifier. Every tree is compared with that
-of off. The last line is JSON.
+Reported: virtual seconds and goodput (mean tokens of a completed path / mean seconds to its
+completion, arXiv 2509.00195 §6.1) as ratios to off; the share of steps that began with a draft; the
+share of drafted tokens that were used; seconds of the verifier. Every tree is compared with that of
+off. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ WAYS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One search. goodput: tokens a second of a completed path; seconds are virtual."""
+    """One search. Seconds are virtual."""
 
     tree: Tree
     seconds: float
@@ -85,7 +85,7 @@ class Run:
     did: Speculation
 
 
-async def searched(trace: StepTrace, row: int, n: int, kv_tokens: int, way: Way) -> Run:
+async def run_search(trace: StepTrace, row: int, n: int, kv_tokens: int, way: Way) -> Run:
     config = SimConfig(
         shape=QWEN25_1_5B,
         kv_bytes=kv_tokens * QWEN25_1_5B.kv_bytes_per_token,
@@ -120,8 +120,8 @@ async def searched(trace: StepTrace, row: int, n: int, kv_tokens: int, way: Way)
     )
 
 
-def mixed(trace: StepTrace, draw: Random) -> StepTrace:
-    """The same numbers of steps, their lengths drawn from all problems and steps."""
+def mix_lengths(trace: StepTrace, draw: Random) -> StepTrace:
+    """Draw the length of every step from all problems and steps."""
     lengths = [size for row in trace.rows for sample in row.step_tokens for size in sample]
     return StepTrace(
         tuple(
@@ -136,7 +136,7 @@ def mixed(trace: StepTrace, draw: Random) -> StepTrace:
     )
 
 
-def told(off: list[Run], runs: list[Run]) -> dict[str, float | bool]:
+def summarize(off: list[Run], runs: list[Run]) -> dict[str, float | bool]:
     steps = sum(len(run.tree.nodes) - 1 for run in runs)
     drawn = sum(run.did.drawn_tokens for run in runs)
     kept = sum(run.did.kept_tokens for run in runs)
@@ -154,7 +154,7 @@ def told(off: list[Run], runs: list[Run]) -> dict[str, float | bool]:
     return {name: round(value, 3) for name, value in found.items()} | {"same_trees": same}
 
 
-def settings() -> argparse.Namespace:
+def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, nargs="+", default=[4, 16, 64])
     parser.add_argument("--problems", type=int, default=8)
@@ -162,25 +162,28 @@ def settings() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def measured(trace: StepTrace, problems: int, widths: list[int]) -> Iterator[tuple[str, object]]:
+def measure_cells(
+    trace: StepTrace, problems: int, widths: list[int]
+) -> Iterator[tuple[str, object]]:
     for memory, kv_tokens in KV_TOKENS.items():
         for n in widths:
             off: list[Run] = []
             for name, way in WAYS.items():
                 runs = [
-                    run_virtual(searched(trace, row, n, kv_tokens, way)) for row in range(problems)
+                    run_virtual(run_search(trace, row, n, kv_tokens, way))
+                    for row in range(problems)
                 ]
                 off = off or runs
-                yield f"{memory} n={n} {name}", told(off, runs)
+                yield f"{memory} n={n} {name}", summarize(off, runs)
 
 
 def main() -> None:
-    asked = settings()
+    asked = parse_arguments()
     real = StepTrace.read(asked.trace)
     problems = min(asked.problems, len(real.rows))
     figures: dict[str, object] = {}
-    for name, trace in (("math", real), ("mixed", mixed(real, Random(0)))):
-        for case, found in measured(trace, problems, asked.n):
+    for name, trace in (("math", real), ("mixed", mix_lengths(real, Random(0)))):
+        for case, found in measure_cells(trace, problems, asked.n):
             print(f"{name:6} {case:24} {found}", flush=True)
             figures[f"{name} {case}"] = found
     report(problems=problems, trace=asked.trace.name, figures=figures)

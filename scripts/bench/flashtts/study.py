@@ -1,6 +1,6 @@
-"""What the scripts of the simulated 4090 share: the paper's three pairs, problems, tables, plots.
+"""Shared by the scripts of the simulated 4090: the paper's three pairs, problems, tables, plots.
 
-Each script answers one question, keeps its tables and plots in docs/flashtts/ and prints JSON as
+Each script answers one question, saves its tables and plots in docs/flashtts/ and prints JSON as
 its last line. None of them measures anything: the device is simulated (`flashedge.benchmark`).
 """
 
@@ -35,13 +35,13 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-def problems_at(n: int) -> int:
-    """Fewer where a run is large, so that a script takes minutes on two cores."""
+def choose_problem_count(n: int) -> int:
+    """Choose fewer problems where a run is large, so that a script takes minutes on two cores."""
     return 2 if n <= 64 else 1
 
 
-def bench_of(pair: str, workload: str, n: int, **fields: Any) -> Bench:
-    """A cell of the study; `fields`: of Question, instead of the study's."""
+def build_cell(pair: str, workload: str, n: int, **fields: Any) -> Bench:
+    """Build a cell of the study. fields: replace the study's fields of Question."""
     name, share = PAIRS[pair]
     given = {
         "gpu": "rtx4090",
@@ -49,38 +49,38 @@ def bench_of(pair: str, workload: str, n: int, **fields: Any) -> Bench:
         "strategy": "beam",
         "n": n,
         "workload": workload,
-        "problems": problems_at(n),
+        "problems": choose_problem_count(n),
         "share": share,
     }
     return build_bench(Question(**{**given, **fields}), load_config())
 
 
-def climbed(bench: Bench, row: int, ladder: Sequence[Rung]) -> list[dict[str, Any]]:
-    """Figures of each rung on one problem, compared with the first rung."""
+def climb_ladder(bench: Bench, row: int, ladder: Sequence[Rung]) -> list[dict[str, Any]]:
+    """Run one problem on each rung. Figures are compared with the first rung."""
     runs = [bench.run(rung, row) for rung in ladder]
     return [summarize_runs([run], runs[:1]) for run in runs]
 
 
-def averaged(problems: Sequence[list[dict[str, Any]]]) -> list[dict[str, float]]:
-    """(problems, rungs) figures -> (rungs,) means; `same_trees` becomes the share that were."""
+def average_problems(problems: Sequence[list[dict[str, Any]]]) -> list[dict[str, float]]:
+    """(problems, rungs) figures -> (rungs,) means. `same_trees` becomes a share."""
     return [
         {name: mean(float(one[name]) for one in rung) for name in rung[0]}
         for rung in zip(*problems, strict=True)
     ]
 
 
-def in_parallel(name: str, work: Callable[[T], R], tasks: Sequence[T]) -> Iterator[tuple[T, R]]:
+def run_in_parallel(name: str, work: Callable[[T], R], tasks: Sequence[T]) -> Iterator[tuple[T, R]]:
     """Each task with its result, in the tasks' order, which is also that in which they begin, with
     a bar on stderr. What is done is kept in the temporary folder until all of it is: a study that
     is cut off goes on where it was. `name`: of the study, its result a JSON value."""
-    kept = _Kept(name)
+    kept = _SavedResults(name)
     left = [task for task in tasks if kept.find(task) is None]
     done = len(tasks) - len(left)
     with (
         ProcessPoolExecutor(WORKERS) as pool,
         show_bar("simulating", len(tasks), done=done, unit="tasks") as advance,
     ):
-        for future in as_completed([pool.submit(_with_task, work, task) for task in left]):
+        for future in as_completed([pool.submit(_run_task, work, task) for task in left]):
             kept.add(*future.result())
             advance(1)
     for task in tasks:
@@ -88,23 +88,23 @@ def in_parallel(name: str, work: Callable[[T], R], tasks: Sequence[T]) -> Iterat
     kept.forget()
 
 
-def _with_task(work: Callable[[T], R], task: T) -> tuple[T, R]:
+def _run_task(work: Callable[[T], R], task: T) -> tuple[T, R]:
     return task, work(task)
 
 
-class _Kept:
-    """Results by task, in a file of lines. Another version of the package begins anew."""
+class _SavedResults:
+    """Results by task, in a file of JSON lines. Another version of the package starts anew."""
 
     def __init__(self, name: str) -> None:
-        self._path = Path(tempfile.gettempdir()) / f"flashedge-{name}-{_version()}.jsonl"
+        self._path = Path(tempfile.gettempdir()) / f"flashedge-{name}-{_hash_code()}.jsonl"
         lines = self._path.read_text().splitlines() if self._path.exists() else []
-        self._found = {repr(_tuple(task)): result for task, result in map(json.loads, lines)}
+        self._found = {repr(_freeze(task)): result for task, result in map(json.loads, lines)}
 
     def find(self, task: Any) -> Any:
-        return self._found.get(repr(_tuple(task)))
+        return self._found.get(repr(_freeze(task)))
 
     def add(self, task: Any, result: Any) -> None:
-        self._found[repr(_tuple(task))] = result
+        self._found[repr(_freeze(task))] = result
         with self._path.open("a", encoding="utf-8") as lines:
             lines.write(json.dumps([task, result]) + "\n")
 
@@ -112,12 +112,12 @@ class _Kept:
         self._path.unlink(missing_ok=True)
 
 
-def _tuple(task: Any) -> Any:
+def _freeze(task: Any) -> Any:
     return tuple(task) if isinstance(task, list | tuple) else task
 
 
-def _version() -> str:
-    """Of the code that decides what is simulated."""
+def _hash_code() -> str:
+    """Hash the code that decides what is simulated."""
     digest = hashlib.sha256()
     for folder in ("benchmark", "engine", "scheduling", "search"):
         for file in sorted((ROOT / "flashedge" / folder).glob("*.py")):
@@ -128,13 +128,13 @@ def _version() -> str:
 # ---------------------------------------------------------------- keeping
 
 
-def keep(name: str, figures: Any) -> None:
-    """docs/flashtts/<name>.json."""
+def save_json(name: str, figures: Any) -> None:
+    """Write docs/flashtts/<name>.json."""
     DOCS.mkdir(parents=True, exist_ok=True)
     (DOCS / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
-def keep_tables(
+def save_tables(
     name: str,
     about: str,
     tables: Iterable[str],
@@ -150,12 +150,14 @@ def keep_tables(
     (DOCS / f"{name}.md").write_text(body + "\n", encoding="utf-8")
 
 
-def table(columns: Sequence[object], rows: Iterable[Sequence[object]], about: str = "") -> str:
-    """Markdown; `about` stands above it."""
+def format_table(
+    columns: Sequence[object], rows: Iterable[Sequence[object]], about: str = ""
+) -> str:
+    """Format a Markdown table, with `about` above it."""
     lines = ["| " + " | ".join(map(str, row)) + " |" for row in (columns, *rows)]
     lines.insert(1, "|" + "---|" * len(columns))
     return "\n".join([f"**{about}**", "", *lines] if about else lines)
 
 
-def picture(name: str) -> Path:
+def locate_picture(name: str) -> Path:
     return DOCS / f"{name}.svg"

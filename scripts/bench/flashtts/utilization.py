@@ -2,12 +2,11 @@
 
     python -m scripts.bench.flashtts.utilization [--n 64] [--level 2]
 
-One AIME-like problem on the simulated 4090, 1.5B + 1.5B: of each engine step the share of peak
-FLOP/s that it reaches and the sequences in it, through one level's generation and verification.
-The batch empties as paths finish and one straggler is left; verification runs at the peak
-throughout. With speculation the batch stays fuller; `constant`: speculation keeps the batch as
-large as it was, the paper's rule, without a look at what the steps then cost. The last line is
-JSON.
+Runs one AIME-like problem on the simulated 4090 with 1.5B + 1.5B, and reports the share of peak
+FLOP/s and the number of sequences of each engine step in one level's generation and verification.
+The batch empties as paths finish, until one straggler is left; verification runs at the peak. With
+speculation the batch stays fuller. `constant` keeps the batch as large as it was, which is the
+paper's rule, whatever the steps then cost. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -24,7 +23,13 @@ from flashedge.engine.sim.sequence import Slice
 from flashedge.plots import draw_plot
 from flashedge.scheduling.costs.roofline import count_flops
 from scripts.bench.daemon import report
-from scripts.bench.flashtts.study import bench_of, keep, keep_tables, picture, table
+from scripts.bench.flashtts.study import (
+    build_cell,
+    format_table,
+    locate_picture,
+    save_json,
+    save_tables,
+)
 
 NAME = "utilization"
 Way = tuple[int, int | None]  # rung; flat batch, None: by the roofline, 0: the paper's rule
@@ -33,16 +38,21 @@ WAYS: dict[str, Way] = {"off": (3, None), "on": (4, None), "constant": (4, 0)}
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """engine, its time, how long it took, sequences, share of peak FLOP/s."""
+    """One step of an engine."""
 
     engine: str
+
     at_s: float
+    """Time at its end."""
+
     took_s: float
     sequences: int
+
     utilization: float
+    """Share of peak FLOP/s."""
 
 
-def steps_of(bench: Bench, row: int, rung: int, flat: int | None) -> list[Step]:
+def record_steps(bench: Bench, row: int, rung: int, flat: int | None) -> list[Step]:
     setup = replace(bench.setup, flat_batch=flat)
     found: list[Step] = []
 
@@ -56,8 +66,8 @@ def steps_of(bench: Bench, row: int, rung: int, flat: int | None) -> list[Step]:
     return found
 
 
-def level_of(steps: list[Step], number: int) -> list[Step]:
-    """The steps of a level: those of a phase of generation, and of the verification after it."""
+def select_level(steps: list[Step], number: int) -> list[Step]:
+    """Select the steps of a level: its generation, and the verification after it."""
     levels: list[list[Step]] = []
     last = "verifier"
     for step in steps:
@@ -68,7 +78,7 @@ def level_of(steps: list[Step], number: int) -> list[Step]:
     return levels[number - 1]
 
 
-def told(level: list[Step]) -> dict[str, float]:
+def summarize_level(level: list[Step]) -> dict[str, float]:
     generating = [s for s in level if s.engine == "generator"]
     scoring = [s for s in level if s.engine == "verifier"]
 
@@ -93,10 +103,13 @@ def main() -> None:
     parser.add_argument("--n", type=int, default=64)
     parser.add_argument("--level", type=int, default=2)
     asked = parser.parse_args()
-    bench = bench_of("1.5B+1.5B", "aime", asked.n, problems=3)
+    bench = build_cell("1.5B+1.5B", "aime", asked.n, problems=3)
     row = bench.rows[1]
-    levels = {name: level_of(steps_of(bench, row, *way), asked.level) for name, way in WAYS.items()}
-    figures = {name: told(level) for name, level in levels.items()}
+    levels = {
+        name: select_level(record_steps(bench, row, *way), asked.level)
+        for name, way in WAYS.items()
+    }
+    figures = {name: summarize_level(level) for name, level in levels.items()}
     for what, of in (("utilization", "share of peak FLOP/s"), ("sequences", "sequences")):
         series: dict[str, list[tuple[float, float]]] = {}
         for name, level in levels.items():
@@ -105,7 +118,7 @@ def main() -> None:
                 (s.at_s - began, float(getattr(s, what))) for s in level
             ]
         draw_plot(
-            picture(f"{NAME}-{what}"),
+            locate_picture(f"{NAME}-{what}"),
             series,
             title=f"Simulated 4090, 1.5B+1.5B, n = {asked.n}: level {asked.level}",
             x="seconds",
@@ -115,9 +128,9 @@ def main() -> None:
     names = list(next(iter(figures.values())))
     lines = [(name, *(f"{f[k]:.3g}" for k in names)) for name, f in figures.items()]
     about = f"1.5B+1.5B, AIME-like, n = {asked.n}, level {asked.level}"
-    made: Any = table(("speculation", *names), lines, about)
-    keep_tables(NAME, "Utilization over a level", [made])
-    keep(NAME, {"simulated": True, **vars(asked), "levels": figures})
+    made: Any = format_table(("speculation", *names), lines, about)
+    save_tables(NAME, "Utilization over a level", [made])
+    save_json(NAME, {"simulated": True, **vars(asked), "levels": figures})
     print(made)
     report(simulated=True, **vars(asked), levels=figures)
 

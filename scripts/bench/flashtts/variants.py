@@ -1,9 +1,9 @@
-"""Do other tree searches gain alike? (the paper's Fig. 11)
+"""Do other tree searches gain as much? (the paper's Fig. 11)
 
     python -m scripts.bench.flashtts.variants [--n 16 64]
 
 Beam search, DVTS, dynamic branching, varying granularity (steps of at most 64 tokens for the first
-three, 2,048 then, as in the paper) and REBASE with 1.5B + 1.5B on the simulated 4090, two
+three and 2,048 after them, as in the paper) and REBASE with 1.5B + 1.5B on the simulated 4090, two
 AIME-like problems each: the stock loop, suffix scoring, everything but lookahead. The last line is
 JSON.
 """
@@ -16,13 +16,13 @@ from typing import Any
 from flashedge.benchmark.ladder import RUNGS
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import (
-    averaged,
-    bench_of,
-    climbed,
-    in_parallel,
-    keep,
-    keep_tables,
-    table,
+    average_problems,
+    build_cell,
+    climb_ladder,
+    format_table,
+    run_in_parallel,
+    save_json,
+    save_tables,
 )
 
 NAME = "variants"
@@ -32,21 +32,21 @@ LADDER = (RUNGS[0], RUNGS[1], RUNGS[4])
 Task = tuple[str, int, int]  # strategy, n, row
 
 
-def problem(task: Task) -> list[dict[str, Any]]:
+def run_problem(task: Task) -> list[dict[str, Any]]:
     strategy, n, row = task
-    return climbed(bench_of(PAIR, "aime", n, strategy=strategy, problems=2), row, LADDER)
+    return climb_ladder(build_cell(PAIR, "aime", n, strategy=strategy, problems=2), row, LADDER)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, nargs="+", default=[16, 64])
     widths = parser.parse_args().n
-    rows = bench_of(PAIR, "aime", 16, problems=2).rows
+    rows = build_cell(PAIR, "aime", 16, problems=2).rows
     tasks = [(strategy, n, row) for n in widths for strategy in STRATEGIES for row in rows]
     found: dict[tuple[str, int], list[list[dict[str, Any]]]] = {}
-    for (strategy, n, _), rungs in in_parallel(NAME, problem, tasks):
+    for (strategy, n, _), rungs in run_in_parallel(NAME, run_problem, tasks):
         found.setdefault((strategy, n), []).append(rungs)
-    cells = {cell: averaged(problems) for cell, problems in found.items()}
+    cells = {cell: average_problems(problems) for cell, problems in found.items()}
     lines = [
         (
             *cell,
@@ -67,9 +67,9 @@ def main() -> None:
         "latency cut",
         "steps begun ahead",
     )
-    told = table((*head, "same trees"), lines, "1.5B+1.5B, AIME-like: goodput gain")
-    keep_tables(NAME, "Other searches on the simulated 4090", [told])
-    keep(
+    told = format_table((*head, "same trees"), lines, "1.5B+1.5B, AIME-like: goodput gain")
+    save_tables(NAME, "Other searches on the simulated 4090", [told])
+    save_json(
         NAME,
         {
             "simulated": True,
