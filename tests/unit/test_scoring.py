@@ -8,7 +8,7 @@ from flashedge.errors import RequestError
 from flashedge.runtime.request import spec
 from flashedge.search.answer_choice import choose_answer
 from flashedge.search.base import Finish
-from flashedge.search.scoring import AGGREGATES, aggregate
+from flashedge.search.scoring import AGGREGATES, aggregate, score_per_step
 from flashedge.search.tree import ROOT, Tree
 from flashedge.types import NodeId
 
@@ -20,6 +20,20 @@ def test_aggregate(how: str, score: float) -> None:
     assert aggregate((0.8, 0.2, 0.5), how) == pytest.approx(score)
     assert aggregate((0.7,), how) == pytest.approx(0.7)
     assert aggregate((), how) == 0.0
+
+
+@pytest.mark.parametrize("how", AGGREGATES)
+def test_a_score_per_step_does_not_depend_on_the_number_of_steps(how: str) -> None:
+    """So one certainty threshold fits short paths and long ones, whatever the aggregate."""
+    assert score_per_step((0.6,) * 3, how) == pytest.approx(0.6)
+    assert score_per_step((0.6,) * 12, how) == pytest.approx(0.6)
+    assert score_per_step((), how) == 0.0
+
+
+def test_a_product_per_step_is_the_geometric_mean() -> None:
+    assert score_per_step((0.9, 0.4), "prod") == pytest.approx(0.6)
+    assert score_per_step((0.9, 0.0), "prod") == 0.0
+    assert score_per_step((0.9, 0.4), "min") == 0.4
 
 
 def test_unknown_aggregate_names_the_known() -> None:
