@@ -69,7 +69,7 @@ def _import_pynvml() -> Any:
         import pynvml
     except ImportError as error:
         raise ProfileError(
-            "nvidia-ml-py is not installed", hint="to install it: bash scripts/setup.sh"
+            "nvidia-ml-py is not installed", hint="install it: bash scripts/setup.sh"
         ) from error
     return pynvml
 

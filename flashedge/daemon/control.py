@@ -32,7 +32,7 @@ READY_TIMEOUT_S = 600.0  # large models take minutes to load
 STOP_TIMEOUT_S = 20.0
 PRODUCT = (sys.executable, "-P", "-m", "flashedge.daemon")
 _POLL_S = 0.1
-_SEE_LOG = "to see its log: flashedge logs"
+_SEE_LOG = "see its log: flashedge logs"
 
 
 def connect(config: Config) -> Client:
@@ -48,7 +48,7 @@ def connect_async(config: Config) -> AsyncClient:
 def _find_running(config: Config) -> DaemonRecord:
     record = find(config)
     if record is None:
-        raise DaemonError("no daemon is running", hint="to start one: flashedge up")
+        raise DaemonError("no daemon is running", hint="start one: flashedge up")
     return record
 
 

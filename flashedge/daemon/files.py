@@ -86,7 +86,7 @@ def state_error(config: Config, error: OSError) -> ConfigError:
 def already_running_error(config: Config, pid: int | None) -> DaemonError:
     return DaemonError(
         f"a daemon is already running (process {pid}) with the state folder {config.state_dir}",
-        hint="to stop it: flashedge down",
+        hint="stop it: flashedge down",
     )
 
 

@@ -96,7 +96,7 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         raise DaemonError(
             f"{host} is not an address of this machine ({error.strerror})",
-            hint="to serve this machine only: flashedge up --host 127.0.0.1",
+            hint="serve this machine only: flashedge up --host 127.0.0.1",
             param="host",
         ) from error
     listening = socket.socket(family, kind, proto)
