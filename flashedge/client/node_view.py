@@ -59,6 +59,18 @@ class NodeView:
     """Mean log-probability of the segment's tokens."""
 
     @property
+    def mark(self) -> str:
+        """The sign of its status; a path that ended has ✓ before its level is decided."""
+        if self.is_cut:
+            return MARKS[CUT]
+        return MARKS["complete"] if self.ends_path else MARKS.get(self.status, "?")
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a token limit ended the path before it had an answer."""
+        return self.ends_path and self.finish in ("length", "step_limit") and self.answer is None
+
+    @property
     def ends_path(self) -> bool:
         """Whether nothing can follow this node: the path is finished."""
         return self.status == "complete" or (

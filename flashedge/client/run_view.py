@@ -108,6 +108,11 @@ class RunView:
         return sum(n.ends_path for n in self.nodes.values())
 
     @property
+    def paths_cut(self) -> int:
+        """Paths that a token limit ended before they had an answer."""
+        return sum(n.is_cut for n in self.nodes.values())
+
+    @property
     def alive(self) -> int:
         """Nodes that are part of a path which may still grow."""
         return sum(n.status in ALIVE for n in self.nodes.values() if n.id != ROOT)

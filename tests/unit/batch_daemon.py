@@ -49,7 +49,7 @@ class BatchDaemon(FakeDaemon):
         word = body["problem"].split()[0]
         if word == "long":
             return refused(400, "context_length_exceeded")
-        if body.get("strategy") == "bem":
+        if body.get("branching") == 0:
             return refused(404, "not_found")
         self.asked.setdefault(body["id"], body)
         self.runs.setdefault(body["id"], self.ended(body, word))

@@ -175,7 +175,7 @@ def test_ctrl_c_cancels_open_runs_and_keeps_results(
     monkeypatch.setattr("flashedge.cli.solve.batch.asyncio.run", interrupted(asyncio.run))
     done = folder.solve("--jobs", "2")
     assert done.code == 130
-    assert "1 of 2 done; the same command goes on" in done.err
+    assert "1 of 2 done; the same command resumes" in done.err
     assert [name[-3:] for name in daemon.cancelled] == ["1-0"]
     assert list(folder.records()) == [1]
 
@@ -233,7 +233,7 @@ def test_a_damaged_line_and_a_second_process(folder: Folder) -> None:
 def test_settings_that_the_daemon_refuses_end_the_batch(
     folder: Folder, daemon: BatchDaemon
 ) -> None:
-    done = folder.solve("--strategy", "bem")
+    done = folder.solve("--branching", "0")
     assert (done.code, "refused: not_found" in done.err) == (2, True)
     assert (folder.records(), daemon.runs) == ({}, {})
 
@@ -241,7 +241,7 @@ def test_settings_that_the_daemon_refuses_end_the_batch(
 def test_a_daemon_that_is_gone_ends_the_batch(folder: Folder, daemon: BatchDaemon) -> None:
     daemon.lost = 10**6
     done = folder.solve()
-    assert (done.code, "the same command goes on" in done.err) == (4, True)
+    assert (done.code, "the same command resumes" in done.err) == (4, True)
     assert folder.records() == {}
     daemon.lost = 0
     assert folder.solve().code == 0
@@ -299,7 +299,7 @@ def test_what_sure_problems_leave_goes_to_the_unsure(folder: Folder, daemon: Bat
     found = folder.records()
     assert (found[1]["correct"], found[1]["cut_by"], found[1]["tokens"]) == (True, None, 530)
     assert (found[2]["cut_by"], found[2]["tokens"], found[2]["seconds"]) == ("budget", 442, 1.0)
-    assert "992 tokens of 1,000: used up, 1 cut short" in done.out
+    assert "992 tokens of 1,000: used up, 1 run cut short" in done.out
 
 
 def test_a_budget_goes_on_after_a_kill(folder: Folder, daemon: BatchDaemon) -> None:

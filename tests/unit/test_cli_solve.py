@@ -235,15 +235,15 @@ def test_no_answer_exits_1_in_every_output(
 
 
 def test_paths_that_were_cut_are_counted(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    cut = completion(finish_reason="length", answer=None)
+    cut = completion(finish_reason="step_limit", answer=None)
     finish_with(monkeypatch, completions=[completion(), cut])
     done = cli("solve", "p")
     assert done.code == 0
-    assert "1 of 2 paths reached --max-tokens and were cut" in done.err
+    assert "1 of 2 paths reached a token limit before an answer" in done.err
     finish_with(monkeypatch, completions=[cut], answer=None)
     done = cli("solve", "p")
     assert done.code == 1
-    assert "every path reached the most tokens" in done.err
+    assert "every path reached its token limit first" in done.err
     assert "--max-tokens" in done.err
 
 

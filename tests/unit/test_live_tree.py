@@ -6,7 +6,7 @@ import io
 from collections.abc import Iterable
 
 import pytest
-from fake_daemon import RESULT, STORY
+from fake_daemon import RESULT, STORY, step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
@@ -94,6 +94,15 @@ def test_pruned_siblings_share_a_line() -> None:
     assert "12 + 7 = 19." in text
     assert "✗ 1 pruned (0.20)" in text
     assert "18" not in text
+
+
+def test_a_path_that_a_token_limit_cut_is_not_complete() -> None:
+    cut = [step(3, "The answer", finish="step_limit") if e is STORY[10] else e for e in STORY]
+    view = view_of(cut)
+    assert (view.paths_done, view.paths_cut) == (1, 1)
+    text = text_of(view)
+    assert "0 complete · 1 cut by a token limit" in text
+    assert "✓" not in text
 
 
 def test_finished() -> None:

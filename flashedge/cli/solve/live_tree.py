@@ -61,7 +61,9 @@ def status_line(view: RunView, elapsed_s: float | None = None) -> Text:
     if view.state == "waiting":
         before = f", {view.position} before it" if view.position else ""
         return Text(f"waiting in the queue{before}", style="yellow")
-    parts: list[str | None] = [view.note, f"{view.paths_done} complete"]
+    cut = view.paths_cut
+    parts: list[str | None] = [view.note, f"{view.paths_done - cut} complete"]
+    parts.append(f"{cut} cut by a token limit" if cut else None)
     if view.state == "running":
         parts = [describe_progress(view)]
     parts.append(f"{view.all_tokens:,} tokens")
@@ -134,7 +136,7 @@ def _node_line(
     node = view.nodes[line.node]
     style = STYLES.get(node.status, "dim")
     text = Text(line.lead, style="dim", no_wrap=True, overflow="ellipsis")
-    text.append(f"{MARKS.get(node.status, '?')} ", style="bold green" if chosen else style)
+    text.append(f"{node.mark} ", style="bold green" if chosen else style)
     text.append(_bar(node.score) if node.score is not None else "       ")
     if figures is not None:
         text.append(f" {figures.of_node(node)}", style="dim")
@@ -150,7 +152,8 @@ def _words(view: RunView, node: NodeView, room: int) -> str:
         words = " ".join(node.text.split())
         return words if len(words) <= room else f"{words[: room - 1]}…"
     if node.status == "generating":
-        tokens = f"{view.growing.get(node.id, 0)} tokens"
+        count = view.growing.get(node.id)
+        tokens = f"{count} tokens" if count else "generating"
         tail = " ".join(view.tails.get(node.id, "").split())
         left = room - len(tokens) - 3
         return f"{tokens} …{tail[-left:]}" if tail and left > 8 else tokens

@@ -44,8 +44,8 @@ def explain_no_answer(result: Mapping[str, Any]) -> str:
         return f"No answer: the run was ended by its {result['cut_by']} before a path was complete."
     if completions and cut == len(completions):
         return (
-            "No answer: every path reached the most tokens that it may have and was cut."
-            " Raise --max-tokens."
+            "No answer: every path reached its token limit first."
+            " Raise --max-tokens, or --max-step-tokens and --max-steps."
         )
     return (
         "No path has a boxed answer. The output is the text of the best path."
@@ -75,7 +75,7 @@ def _print_details(result: Mapping[str, Any], text: str) -> None:
     )
     if cut := _count_cut(result):
         of = len(result["completions"])
-        output.note(f"{cut} of {output.plural(of, 'path')} reached --max-tokens and were cut")
+        output.note(f"{cut} of {output.plural(of, 'path')} reached a token limit before an answer")
     if result.get("cut_by"):
         output.note(f"stopped early: {result['cut_by']}")
     if result.get("early_exit_note"):
@@ -83,8 +83,9 @@ def _print_details(result: Mapping[str, Any], text: str) -> None:
 
 
 def _count_cut(result: Mapping[str, Any]) -> int:
-    """Completed paths that ended because they had no room left, not by themselves."""
-    return sum(c.get("finish_reason") == "length" for c in result.get("completions") or [])
+    """Paths that a token limit ended before they had an answer."""
+    completions = result.get("completions") or []
+    return sum(c["answer"] is None and c["finish_reason"] != "stop" for c in completions)
 
 
 def _find_choice(result: Mapping[str, Any]) -> Mapping[str, Any]:
