@@ -96,7 +96,7 @@ def in_state(store: RunStore, status: RunStatus) -> Run:
 
 
 def look(run: Run) -> tuple[object, ...]:
-    return run.status, run.error, run.object(), run._log.kept()
+    return run.status, run.error, run.object(), run._log.read()
 
 
 # ---------------------------------------------------------------- states
@@ -104,7 +104,7 @@ def look(run: Run) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("move", MOVES)
 @pytest.mark.parametrize("status", WAY_TO)
-def test_every_move(store: RunStore, status: RunStatus, move: str) -> None:
+def test_every_illegal_move_raises_and_changes_nothing(store: RunStore, status: RunStatus, move: str) -> None:
     """An illegal one raises and changes nothing."""
     run = in_state(store, status)
     before, kept = look(run), store.events("r")
@@ -122,7 +122,7 @@ def test_every_move(store: RunStore, status: RunStatus, move: str) -> None:
         assert stored.status == to
 
 
-async def test_a_finished_run(store: RunStore) -> None:
+async def test_a_finished_run_has_its_result(store: RunStore) -> None:
     seen: list[Event] = []
     run = make(store, seen)
     assert run.object() == {
@@ -150,7 +150,7 @@ async def test_a_finished_run(store: RunStore) -> None:
     assert store.events("r") == events
 
 
-async def test_a_failed_run(store: RunStore) -> None:
+async def test_a_failed_run_has_its_error(store: RunStore) -> None:
     run = in_state(store, S.FAILED)
     with pytest.raises(EngineDead) as e:
         await run.result()
@@ -166,7 +166,7 @@ async def test_a_failed_run(store: RunStore) -> None:
 
 
 @pytest.mark.parametrize("reason", [None, "the client left"])
-async def test_a_cancelled_run(store: RunStore, reason: str | None) -> None:
+async def test_a_cancelled_run_says_why(store: RunStore, reason: str | None) -> None:
     run = in_state(store, S.RUNNING)
     if reason:
         run.cancel(reason)
@@ -193,7 +193,7 @@ async def test_cancel_ends_the_task_once(store: RunStore) -> None:
 
 
 @pytest.mark.parametrize("status", [S.FINISHED, S.FAILED, S.CANCELLED])
-async def test_an_end_that_a_listener_breaks_is_still_an_end(
+async def test_a_run_ends_even_if_a_listener_raises(
     store: RunStore, status: RunStatus
 ) -> None:
     """A defect of whoever watches must not leave waiting clients behind."""
@@ -223,7 +223,7 @@ async def test_an_end_that_a_listener_breaks_is_still_an_end(
 
 def test_the_config_goes_through_json_unchanged(store: RunStore) -> None:
     run = in_state(store, S.RUNNING)
-    ((_, started),) = run._log.kept()
+    ((_, started),) = run._log.read()
     assert json.loads(json.dumps(to_json(started))) == to_json(started)
 
 
@@ -256,7 +256,7 @@ def test_the_start_and_the_end_of_a_run_are_logged(
 
 
 @pytest.mark.parametrize("fails_at", range(1, 7))
-async def test_a_store_that_fails_loses_its_copy_not_the_run(
+async def test_a_run_goes_on_when_its_store_fails(
     tmp_path: Path, fails_at: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Five writes: create, RunStarted, a step, RunFinished, finish."""
