@@ -113,6 +113,11 @@ class RunView:
         return sum(n.is_cut for n in self.nodes.values())
 
     @property
+    def is_distrusted(self) -> bool:
+        """Whether the verifier gives the run's answer a low score: it is probably wrong."""
+        return (self.result or {}).get("trusted") is False
+
+    @property
     def alive(self) -> int:
         """Nodes that are part of a path which may still grow."""
         return sum(n.status in ALIVE for n in self.nodes.values() if n.id != ROOT)

@@ -105,6 +105,16 @@ def test_a_path_that_a_token_limit_cut_is_not_complete() -> None:
     assert "✓" not in text
 
 
+@pytest.mark.parametrize(("trusted", "shown"), [(False, "low verifier score"), (None, "certainty")])
+def test_an_answer_that_is_not_trusted_is_not_called_certain(
+    trusted: bool | None, shown: str
+) -> None:
+    result = {**RESULT, "trusted": trusted}
+    first_line = text_of(view_of([*STORY[:-1], events.RunFinished(result=result)])).splitlines()[0]
+    assert shown in first_line
+    assert ("certainty" in first_line) is not (trusted is False)
+
+
 def test_finished() -> None:
     view = view_of(STORY)
     assert view.state == "finished"

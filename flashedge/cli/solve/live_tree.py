@@ -71,7 +71,8 @@ def status_line(view: RunView, elapsed_s: float | None = None) -> Text:
         parts.append(f"{view.all_tokens / elapsed_s:,.0f}/s")
         parts += [duration_text(elapsed_s), describe_rest(view, elapsed_s)]
     if view.certainty and view.certainty[-1].certainty is not None:
-        parts.append(f"certainty {view.certainty[-1].certainty:.2f}")
+        certainty = f"certainty {view.certainty[-1].certainty:.2f}"
+        parts.append("low verifier score" if view.is_distrusted else certainty)
     style = {"running": "bold cyan", "finished": "bold green"}.get(view.state, "bold red")
     line = Text(f"{view.state}  ", style=style, no_wrap=True, overflow="ellipsis")
     return line.append(" · ".join(p for p in parts if p), style="default")
