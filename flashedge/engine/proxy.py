@@ -1,4 +1,4 @@
-"""An engine in front of another one: what it does not do itself it passes on as it is."""
+"""The base of engines that stand in front of another one and pass on what they do not change."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ E = TypeVar("E", bound=Generator | Verifier)
 
 
 class EngineProxy(Generic[E]):
-    """What `engine.base.Generator` and `engine.base.Verifier` have in common."""
+    """Passes on what `engine.base.Generator` and `engine.base.Verifier` have in common."""
 
     def __init__(self, engine: E) -> None:
         self._engine = engine

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from flashedge.engine.base import Chunk, ExtendRequest
 from flashedge.engine.vllm.codec import HFCodec
+from flashedge.engine.vllm.engine import VllmEngine
 from flashedge.engine.vllm.engine_options import EngineOptions
-from flashedge.engine.vllm.front import EngineFront
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, BOUNDARY, DRAWN
 from flashedge.engine.vllm.speculator import VllmSpeculator, pack_continuation
 from flashedge.engine.vllm.translate import translated
@@ -25,7 +25,7 @@ STEP_STOP = "\n\n"  # stop string of stock.py
 _ids = itertools.count()
 
 
-class VllmGenerator(EngineFront):
+class VllmGenerator(VllmEngine):
     """Implements `engine.base.Generator` on one AsyncLLM."""
 
     def __init__(self, options: EngineOptions, codec: HFCodec) -> None:

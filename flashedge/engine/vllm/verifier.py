@@ -19,8 +19,8 @@ from typing import Any
 import torch
 
 from flashedge.engine.base import ScoreRequest, StepScores
+from flashedge.engine.vllm.engine import VllmEngine
 from flashedge.engine.vllm.engine_options import EngineOptions
-from flashedge.engine.vllm.front import EngineFront
 from flashedge.engine.vllm.prm.base import PrmFormat
 from flashedge.engine.vllm.translate import translated
 from flashedge.errors import ContextOverflow, GenerationFailed
@@ -40,7 +40,7 @@ class _Path:
     keys: list[bytes]
 
 
-class VllmVerifier(EngineFront):
+class VllmVerifier(VllmEngine):
     """Implements `engine.base.Verifier` on one AsyncLLM in pooling mode."""
 
     def __init__(self, options: EngineOptions, prm: PrmFormat) -> None:

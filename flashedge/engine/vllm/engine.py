@@ -7,7 +7,7 @@ from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.process import EngineProcess
 
 
-class EngineFront:
+class VllmEngine:
     """One engine process behind an engine of `engine.base`. A budget outlives a restart."""
 
     def __init__(self, options: EngineOptions) -> None:
