@@ -27,7 +27,7 @@ from flashedge.models.registry import find_pair
 from flashedge.models.specs import Pair
 from flashedge.runtime.chat import ChatDelta, ChatSpec, stream_choice
 from flashedge.runtime.drive.driver import Driver, Outcome
-from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN, EarlierRun, check_continues
+from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN, EarlierRun
 from flashedge.runtime.kv.start_split import choose_start_split
 from flashedge.runtime.merge import merge_streams
 from flashedge.runtime.metrics import Metrics
@@ -36,7 +36,7 @@ from flashedge.runtime.records.archive import ArchivedRun, RunSummary, build_sum
 from flashedge.runtime.records.result import build_result
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.request.calibrations import resolve_early_exit, restore_request
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.spec import RunSpec, check_continues
 from flashedge.runtime.request.strategies import build_search
 from flashedge.runtime.run import Run, RunStatus, check_run_id, create_run_id
 from flashedge.runtime.served_pair import EnginePair, ServedPair, ServiceHealth

@@ -57,7 +57,7 @@ def test_each_rung_adds_to_the_one_before() -> None:
     assert ONCE.optimizations == dataclasses.replace(BEST.optimizations, score_once=True)
 
 
-def test_some_rungs_by_name_in_order_with_the_stock_loop() -> None:
+def test_rungs_are_found_by_name_and_the_stock_loop_is_always_there() -> None:
     assert [r.name for r in find_rungs(["+P+M", "suffix"])] == ["stock", "suffix", "+P+M"]
     assert find_rungs() == ALL
     with pytest.raises(NotFound) as e:
@@ -68,7 +68,7 @@ def test_some_rungs_by_name_in_order_with_the_stock_loop() -> None:
 # ---------------------------------------------------------------- the workload
 
 
-def test_the_lengths_are_of_the_levels_that_they_are_said_to_be() -> None:
+def test_a_workload_has_the_lengths_that_it_names() -> None:
     assert len(load_trace("math").rows) == 100
     assert len(load_trace("aime").rows) == 25
     assert len(load_trace("amc").rows) == 48
@@ -127,7 +127,7 @@ def test_the_split_moves_and_is_not_the_half(ladder: dict[str, VirtualRun]) -> N
     assert ladder["+P+M"].verify_s < ladder["+P"].verify_s
 
 
-def test_speculation_and_lookahead_do_what_they_are_named_for(
+def test_speculation_and_lookahead_do_what_their_names_say(
     config: Config, ladder: dict[str, VirtualRun]
 ) -> None:
     few = bench_of(config, n=8, workload="aime")
@@ -139,7 +139,7 @@ def test_speculation_and_lookahead_do_what_they_are_named_for(
     assert ladder["+P+M+S"].speculation.drawn_tokens == 0, "32 paths: it would not pay"
 
 
-def test_batches_are_filled_up_as_far_as_is_said(config: Config) -> None:
+def test_batches_are_filled_as_far_as_the_setup_says(config: Config) -> None:
     """Else by the device's roofline; 0: only places that beams left."""
     bench = bench_of(config)
     begun = []

@@ -61,7 +61,7 @@ async def test_nothing_follows_the_end() -> None:
         assert log.read() == [(1, end)]
 
 
-async def test_a_late_follower_gets_the_whole() -> None:
+async def test_a_late_follower_gets_the_whole_log() -> None:
     log = EventLog()
     log.append(mark(1))
     log.append(progress(5))
@@ -79,7 +79,7 @@ async def test_a_late_follower_gets_the_whole() -> None:
     assert await collect(log, after=3) == []
 
 
-async def test_a_follower_that_knows_more_than_there_is() -> None:
+async def test_a_follower_ahead_of_the_log_waits_for_new_events() -> None:
     """It resumes after an event of another life of the run: only what is above comes."""
     log = EventLog()
     log.append(mark(1))

@@ -56,7 +56,7 @@ def assert_same(story: Story, other: Story) -> None:
 
 @SPECS
 @pytest.mark.parametrize("aggregate", ["last", "min", "prod", "mean"])
-async def test_the_events_tell_the_tree(spec: RunSpec, aggregate: str) -> None:
+async def test_the_events_describe_the_tree(spec: RunSpec, aggregate: str) -> None:
     spec = replace(spec, aggregate=aggregate)
     engines = sim_engines()
     story = await drive(engines, spec)
@@ -126,7 +126,7 @@ async def test_progress_counts_up_to_the_step() -> None:
 
 
 @SPECS
-async def test_the_same_seed_the_same_tree(spec: RunSpec) -> None:
+async def test_the_same_seed_builds_the_same_tree(spec: RunSpec) -> None:
     engines = sim_engines()
     first = await drive(engines, spec)
     assert_same(await drive(engines, spec), first)
@@ -135,7 +135,7 @@ async def test_the_same_seed_the_same_tree(spec: RunSpec) -> None:
     assert other.outcome.tree != first.outcome.tree
 
 
-async def test_two_at_once_as_one_after_the_other() -> None:
+async def test_two_runs_at_once_build_the_trees_of_two_in_turn() -> None:
     """In KV that does not hold both: they preempt each other, and the trees are the same."""
     specs = [BEAM, replace(BEST, n=16), replace(BEAM, seed=99, n=16)]
     alone = [await drive(sim_engines(), spec) for spec in specs]
@@ -148,7 +148,7 @@ async def test_two_at_once_as_one_after_the_other() -> None:
     await assert_nothing_left(engines)
 
 
-async def test_clocks_and_counts() -> None:
+async def test_the_clocks_and_counters_add_up() -> None:
     engines = sim_engines()
     events: list[Event] = []
     driver = driver_of(engines, BEAM, events.append)
@@ -165,7 +165,7 @@ async def test_clocks_and_counts() -> None:
 
 @SPECS
 @pytest.mark.parametrize("step", [1, 5, 11])
-async def test_generator_dies_in_mid_run(spec: RunSpec, step: int) -> None:
+async def test_a_run_survives_the_generators_death(spec: RunSpec, step: int) -> None:
     expected = await drive(sim_engines(), spec)
     engines = sim_engines(generator=Faults(die_after_steps=frozenset({step}), restart_s=2.0))
     story = await drive(engines, spec)
@@ -177,7 +177,7 @@ async def test_generator_dies_in_mid_run(spec: RunSpec, step: int) -> None:
 
 
 @SPECS
-async def test_verifier_dies_in_mid_run(spec: RunSpec) -> None:
+async def test_a_run_survives_the_verifiers_death(spec: RunSpec) -> None:
     expected = await drive(sim_engines(), spec)
     engines = sim_engines(verifier=Faults(die_after_steps=frozenset({1, 2}), restart_s=3.0))
     story = await drive(engines, spec)
@@ -187,7 +187,7 @@ async def test_verifier_dies_in_mid_run(spec: RunSpec) -> None:
     await assert_nothing_left(engines)
 
 
-async def test_both_engines_killed_together() -> None:
+async def test_a_run_survives_the_death_of_both_engines() -> None:
     expected = await drive(sim_engines(), BEAM)
     engines = sim_engines()
     running = asyncio.create_task(drive(engines, BEAM))
@@ -204,7 +204,7 @@ async def test_both_engines_killed_together() -> None:
 
 @pytest.mark.parametrize("restart_s", [None, 1000.0])
 @pytest.mark.parametrize("which", ["generator", "verifier"])
-async def test_an_engine_that_stays_away_ends_the_run(which: str, restart_s: float | None) -> None:
+async def test_an_engine_that_does_not_come_back_ends_the_run(which: str, restart_s: float | None) -> None:
     faults = {which: Faults(die_after_steps=frozenset({2}), restart_s=restart_s)}
     engines = sim_engines(**faults)
     with pytest.raises(EngineDead):
@@ -213,7 +213,7 @@ async def test_an_engine_that_stays_away_ends_the_run(which: str, restart_s: flo
 
 
 @pytest.mark.parametrize("failing", [{0}, {3}, {0, 8}, {0, 1, 2, 3, 4, 5, 6, 7}])
-async def test_a_failed_request_is_tried_again(failing: set[int]) -> None:
+async def test_a_failed_request_is_repeated(failing: set[int]) -> None:
     expected = await drive(sim_engines(), BEAM)
     engines = sim_engines(generator=Faults(fail_requests=frozenset(failing)))
     story = await drive(engines, BEAM)
@@ -222,13 +222,13 @@ async def test_a_failed_request_is_tried_again(failing: set[int]) -> None:
     assert not story.told(EngineRestarted)
 
 
-async def test_a_failed_score_is_tried_again() -> None:
+async def test_a_failed_score_is_repeated() -> None:
     expected = await drive(sim_engines(), BEAM)
     engines = sim_engines(verifier=Faults(fail_requests=frozenset({0, 2, 10})))
     assert_same(await drive(engines, BEAM), expected)
 
 
-async def test_what_fails_thrice_ends_the_run() -> None:
+async def test_a_request_that_fails_three_times_ends_the_run() -> None:
     """Requests 0-7 are the first level's; a failed one comes back behind them."""
     engines = sim_engines(generator=Faults(fail_requests=frozenset({2, 8, 9})))
     with pytest.raises(GenerationFailed, match="request 9 failed"):

@@ -66,7 +66,7 @@ async def test_a_deadline_cuts_the_run(spec: RunSpec) -> None:
         assert answered
 
 
-async def test_a_deadline_while_the_engine_is_away() -> None:
+async def test_a_deadline_holds_while_the_engine_restarts() -> None:
     faults = Faults(die_after_steps=frozenset({12}), restart_s=50.0)
     engines = sim_engines(generator=faults)
     story = await drive(engines, replace(BEAM, deadline_s=1.0))
@@ -132,7 +132,7 @@ async def test_a_cancelled_run_leaves_nothing(spec: RunSpec) -> None:
     assert (await drive(engines, spec)).outcome == expected.outcome
 
 
-async def test_cancel_while_the_engine_is_away() -> None:
+async def test_a_run_is_cancelled_while_the_engine_restarts() -> None:
     engines = sim_engines(generator=Faults(die_after_steps=frozenset({3}), restart_s=9.0))
     assert await cancel_after(engines, BEAM, 4.0)
     await assert_nothing_left(engines)
@@ -148,7 +148,7 @@ async def test_a_cancelled_run_does_not_touch_its_neighbour() -> None:
     await assert_nothing_left(engines)
 
 
-async def test_a_follower_is_told_what_happened_before_the_cancel() -> None:
+async def test_a_follower_receives_what_happened_before_the_cancel() -> None:
     events: list[Event] = []
     task = asyncio.create_task(driver_of(sim_engines(), BEAM, events.append).run())
     while not any(isinstance(event, NodeScored) for event in events):  # noqa: ASYNC110

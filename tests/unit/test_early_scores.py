@@ -42,7 +42,7 @@ def early(engines: Engines) -> Engines:
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 @pytest.mark.parametrize("config", [CONFIG, TIGHT], ids=["ample", "tight"])
-async def test_the_same_tree(strategy: str, config: SimConfig) -> None:
+async def test_the_tree_stays_the_same(strategy: str, config: SimConfig) -> None:
     spec = replace(BEAM, strategy=strategy, n=1 if strategy == "probed_cot" else 8)
     expected = await drive(sim_engines(config=config), spec)
     engines = early(sim_engines(config=config))
@@ -80,14 +80,14 @@ async def test_scores_begin_while_others_generate() -> None:
     assert together > 4
 
 
-async def test_what_is_not_scored_is_not_asked_for() -> None:
+async def test_nothing_is_scored_that_the_search_does_not_score() -> None:
     engines = early(sim_engines())
     await drive(engines, replace(BEAM, strategy="self_consistency"))
     assert (await engines.verifier.view()).blocks_used == 0
 
 
 @pytest.mark.parametrize("which", ["generator", "verifier"])
-async def test_an_engine_dies_in_mid_level(which: str) -> None:
+async def test_a_level_survives_the_death_of_an_engine(which: str) -> None:
     expected = await drive(sim_engines(), BEAM)
     faults = {which: Faults(die_after_steps=frozenset({1, 2, 7}), restart_s=3.0)}
     engines = early(sim_engines(**faults))
@@ -98,13 +98,13 @@ async def test_an_engine_dies_in_mid_level(which: str) -> None:
     await assert_nothing_left(engines)
 
 
-async def test_a_failed_score_is_tried_again() -> None:
+async def test_a_failed_score_is_repeated() -> None:
     expected = await drive(sim_engines(), BEAM)
     engines = early(sim_engines(verifier=Faults(fail_requests=frozenset({0, 2, 10}))))
     assert (await drive(engines, BEAM)).outcome == expected.outcome
 
 
-async def test_cut_at_any_moment_it_leaves_nothing() -> None:
+async def test_a_run_cut_at_any_moment_leaves_nothing() -> None:
     """By a cancel or by the clock; then one run is as it always was."""
     expected = await drive(sim_engines(), BEAM)
     engines, draw, cut = early(sim_engines()), random.Random(3), 0

@@ -96,7 +96,7 @@ def test_a_run_that_fails_is_an_error() -> None:
 @pytest.mark.parametrize(
     "change", [{"token_ids": [5, 7]}, {"score": 0.25}, {"status": "pruned"}, {"parent": None}]
 )
-def test_the_digest_tells_trees_apart(change: dict[str, Any]) -> None:
+def test_the_digest_tells_different_trees_apart(change: dict[str, Any]) -> None:
     other = [NODES[0], {**NODES[1], **change}]
     assert digest_tree({"nodes": NODES}) != digest_tree({"nodes": other})
     assert digest_tree({"nodes": NODES}) == digest_tree(
@@ -107,7 +107,7 @@ def test_the_digest_tells_trees_apart(change: dict[str, Any]) -> None:
 # ---------------------------------------------------------------- many
 
 
-def test_gains_are_of_the_same_problem_and_medians_of_rounds() -> None:
+def test_gains_compare_the_same_problem_by_medians_of_rounds() -> None:
     runs = [
         replace(RUN, round=0, goodput=10.0),
         replace(RUN, round=1, goodput=30.0),
@@ -127,7 +127,7 @@ def test_gains_are_of_the_same_problem_and_medians_of_rounds() -> None:
     assert suffix["right"] == 0.5
 
 
-def test_budgets_and_widths_are_compared_apart() -> None:
+def test_budgets_and_widths_are_compared_separately() -> None:
     runs = [RUN, replace(RUN, n=16), replace(RUN, kv="8MiB"), replace(RUN, rung="+P", goodput=5.0)]
     rows = {(r["kv"], r["n"], r["rung"]): r for r in compare_runs(runs, {})}
     assert rows["plan", 4, "+P"]["goodput_gain"]["value"] == 0.5
@@ -143,7 +143,7 @@ def test_a_rung_without_its_stock_runs_has_no_gain() -> None:
 # ---------------------------------------------------------------- what can be run
 
 
-def test_budgets() -> None:
+def test_budgets_are_parsed() -> None:
     assert parse_budget("plan") == ("plan", None)
     assert parse_budget("64MiB") == ("64MiB", 64 << 20)
     for text in ("64", "MiB", "-1MiB", "x"):

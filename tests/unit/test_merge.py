@@ -40,7 +40,7 @@ def no_other_task() -> bool:
     return asyncio.all_tasks() == {asyncio.current_task()}
 
 
-async def test_items_as_they_come() -> None:
+async def test_items_are_yielded_as_they_arrive() -> None:
     streams = Streams()
     items = merge_streams([streams.of("a", 2, 3.0), streams.of("b", 3, 2.5), streams.of("c", 0, 1.0)])
     found = [item async for item in items]
@@ -49,7 +49,7 @@ async def test_items_as_they_come() -> None:
     assert no_other_task()
 
 
-async def test_one_and_none() -> None:
+async def test_one_stream_and_none_are_merged() -> None:
     streams = Streams()
     assert [i async for i in merge_streams([streams.of("a", 3, 1.0)])] == [("a", 0), ("a", 1), ("a", 2)]
     assert [i async for i in merge_streams([])] == []

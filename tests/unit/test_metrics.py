@@ -50,7 +50,7 @@ def _step(tokens: int) -> StepCompleted:
     )
 
 
-def test_runs_by_how_they_ended_and_the_queue() -> None:
+def test_runs_are_counted_by_how_they_ended() -> None:
     metrics = Metrics()
     metrics.observe_queue(waiting=3, running=2)
     seen = values(metrics)
@@ -67,7 +67,7 @@ def test_runs_by_how_they_ended_and_the_queue() -> None:
     assert seen["flashedge:queue_seconds_count"] == 2
 
 
-def test_tokens_and_first_token_time() -> None:
+def test_tokens_and_the_time_to_the_first_are_counted() -> None:
     now = 10.0
     metrics = Metrics(clock=lambda: now)
     metrics.observe("a", RunStarted(config={}, queue_s=0.0))
@@ -96,7 +96,7 @@ def test_tokens_and_first_token_time() -> None:
     assert seen["flashedge:steps_scored_ahead_total"] == 1
 
 
-def test_engines() -> None:
+def test_the_load_of_the_engines_is_shown() -> None:
     metrics = Metrics()
     metrics.observe_view("generator", VIEW)
     metrics.observe_view("generator", VIEW)

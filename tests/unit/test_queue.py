@@ -27,7 +27,7 @@ async def hold(queue: RunQueue, name: str, done: asyncio.Event, began: list[str]
         await done.wait()
 
 
-async def test_the_first_go_the_others_wait_in_order() -> None:
+async def test_the_first_runs_start_and_the_others_wait_in_order() -> None:
     queue = RunQueue(2, 3)
     for name in "abcde":
         queue.reserve(name)
@@ -40,7 +40,7 @@ async def test_the_first_go_the_others_wait_in_order() -> None:
     assert queue.position("never heard of") is None
 
 
-async def test_full() -> None:
+async def test_a_full_queue_refuses() -> None:
     queue = RunQueue(1, 2)
     for name in "abc":
         queue.reserve(name)
@@ -53,7 +53,7 @@ async def test_full() -> None:
     assert positions(queue, "cd") == [0, 1]
 
 
-async def test_without_places_to_wait_a_free_ticket_is_still_given() -> None:
+async def test_a_run_starts_without_a_queue_if_there_is_room() -> None:
     queue = RunQueue(1, 0)
     queue.reserve("a")
     with pytest.raises(QueueFull):
@@ -77,7 +77,7 @@ async def test_turns_come_in_order_of_reserve() -> None:
     assert (queue.running, queue.waiting) == (0, 0)
 
 
-async def test_the_ticket_is_given_back_on_an_error() -> None:
+async def test_an_error_admits_the_next_run() -> None:
     queue = RunQueue(1, 1)
     queue.reserve("a")
     with pytest.raises(ZeroDivisionError):
@@ -86,7 +86,7 @@ async def test_the_ticket_is_given_back_on_an_error() -> None:
     assert queue.running == 0
 
 
-async def test_cancel_in_the_tick_of_the_admission() -> None:
+async def test_a_run_is_cancelled_in_the_tick_of_its_admission() -> None:
     """b's turn has come, but it never gets to know: its ticket goes on to c."""
     queue, done, began = RunQueue(1, 9), asyncio.Event(), list[str]()
     for name in "abc":
@@ -105,7 +105,7 @@ async def test_cancel_in_the_tick_of_the_admission() -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-async def test_any_mixture_of_ends_and_cancels(seed: int) -> None:
+async def test_any_mixture_of_ends_and_cancels_admits_all(seed: int) -> None:
     """Never more than max_running at once, in order, every ticket given back."""
     draw = random.Random(seed)
     queue, began, at_once = RunQueue(3, 100), list[int](), 0

@@ -51,7 +51,7 @@ def counted(engines: Any) -> dict[str, int]:
 
 
 @every_strategy
-async def test_the_tree_is_that_of_one_go_and_nothing_is_done_twice(strategy: str) -> None:
+async def test_a_continued_run_builds_the_tree_of_one_run_and_repeats_no_work(strategy: str) -> None:
     spec = spec_of(strategy)
     engines = sim_engines()
     asked = counted(engines)
@@ -71,7 +71,7 @@ async def test_the_tree_is_that_of_one_go_and_nothing_is_done_twice(strategy: st
         assert first["extend"] < needed["extend"] or short.outcome.cut_by is None
 
 
-async def test_a_named_run_is_made_once(rig: Rig) -> None:
+async def test_a_named_run_is_created_once(rig: Rig) -> None:
     first = rig.service.submit(BEAM, run_id=NAME)
     assert first.id == NAME
     assert rig.service.submit(BEAM, run_id=NAME) is first
@@ -85,7 +85,7 @@ async def test_a_named_run_is_made_once(rig: Rig) -> None:
 @pytest.mark.parametrize(
     "name", ["", "mine", "run-1", "run-" + "A" * 12, "run-" + "a" * 11, "run-" + "a/" * 8]
 )
-async def test_a_name_that_no_client_may_choose(rig: Rig, name: str) -> None:
+async def test_a_malformed_name_is_refused(rig: Rig, name: str) -> None:
     with pytest.raises(RequestError, match="it must be run-"):
         rig.service.submit(BEAM, run_id=name)
     assert rig.store.list() == []

@@ -59,14 +59,14 @@ async def test_restarts_are_waited_out() -> None:
     assert await outcome(Engine(), DEAD, DEAD, DEAD) == (4, [1.05, 1.5, 3.0])
 
 
-async def test_failures_are_tried_again() -> None:
+async def test_failures_are_repeated() -> None:
     engine = Engine()
     assert await outcome(engine, FAILED, FAILED) == (3, [])
     assert await outcome(engine, FAILED, DEAD) == (3, [1.5])
     assert engine.waits == 1
 
 
-async def test_an_engine_that_does_not_know_yet_that_it_is_dead() -> None:
+async def test_a_dead_engine_that_still_looks_ready_is_waited_for() -> None:
     """It says ready at once, and refuses, until its watch tells it; then it is waited for."""
     engine, told_s, back_s = Engine(0.0), 0.02, 1.0
     clock = asyncio.get_running_loop().time
@@ -85,26 +85,26 @@ async def test_an_engine_that_does_not_know_yet_that_it_is_dead() -> None:
 
 
 @pytest.mark.parametrize("errors", [(FAILED,) * 3, (DEAD, DEAD, FAILED), (DEAD, FAILED, FAILED)])
-async def test_the_third_failure_comes_out(errors: tuple[Exception, ...]) -> None:
+async def test_the_third_failure_is_raised(errors: tuple[Exception, ...]) -> None:
     with pytest.raises(GenerationFailed):
         await outcome(Engine(), *errors)
 
 
-async def test_an_engine_that_dies_each_time_comes_out() -> None:
+async def test_an_engine_that_dies_each_time_is_an_error() -> None:
     engine = Engine()
     with pytest.raises(EngineDead, match="it died"):
         await outcome(engine, *[DEAD] * 4)
     assert engine.waits == 3
 
 
-async def test_an_engine_given_up_comes_out_at_once() -> None:
+async def test_an_engine_that_was_given_up_is_an_error_at_once() -> None:
     engine = Engine(given_up=True)
     with pytest.raises(EngineDead, match="given up"):
         await outcome(engine, DEAD)
     assert engine.waits == 1
 
 
-async def test_a_wrong_request_is_not_tried_again() -> None:
+async def test_a_wrong_request_is_not_repeated() -> None:
     with pytest.raises(ContextOverflow):
         await outcome(Engine(), ContextOverflow("too long"))
 

@@ -49,7 +49,7 @@ class Counting(EngineProxy[Verifier]):
         return await self._engine.score(request)
 
 
-async def test_one_request_a_path_at_once_and_later() -> None:
+async def test_equal_paths_make_one_request_at_once_and_later() -> None:
     verifier = SimulatedVerifier(CONFIG)
     counting = Counting(verifier)
     once = ScoreOnce(counting)
@@ -74,7 +74,7 @@ async def test_the_same_words_behind_others_are_another_path() -> None:
 
 
 @pytest.mark.parametrize("cut", [0, 1])
-async def test_a_cancelled_one_takes_nothing_from_the_other(cut: int) -> None:
+async def test_a_cancelled_request_takes_nothing_from_an_equal_one(cut: int) -> None:
     verifier = SimulatedVerifier(CONFIG)
     once = ScoreOnce(verifier)
     tasks = [asyncio.ensure_future(once.score(REQUEST)) for _ in range(2)]
@@ -85,7 +85,7 @@ async def test_a_cancelled_one_takes_nothing_from_the_other(cut: int) -> None:
     assert (await tasks[1 - cut]).scores == (await verifier.score(REQUEST)).scores
 
 
-async def test_a_failure_is_told_to_the_one_that_asked() -> None:
+async def test_a_failure_reaches_only_the_request_that_failed() -> None:
     counting = Counting(SimulatedVerifier(CONFIG, faults=Faults(fail_requests=frozenset({0}))))
     once = ScoreOnce(counting)
     failed, scored = await asyncio.gather(
@@ -98,7 +98,7 @@ async def test_a_failure_is_told_to_the_one_that_asked() -> None:
 
 @pytest.mark.parametrize("early", [False, True], ids=["by levels", "early"])
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
-async def test_the_same_tree(strategy: str, early: bool) -> None:
+async def test_the_tree_stays_the_same(strategy: str, early: bool) -> None:
     spec = replace(BEAM, strategy=strategy, n=1 if strategy == "probed_cot" else 8)
     expected = await drive(sim_engines(model=TWINS).switch(score_once=False), spec)
     faults = Faults(fail_requests=frozenset({1}), die_after_steps=frozenset({3}), restart_s=2.0)

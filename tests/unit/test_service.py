@@ -95,7 +95,7 @@ async def test_runs_go_one_after_the_other(rig: Rig) -> None:
     assert service.submit(BEAM).position is None
 
 
-async def test_a_run_alone_as_beside_others(tmp_path: Path) -> None:
+async def test_a_run_alone_builds_the_tree_of_one_beside_others(tmp_path: Path) -> None:
     trees = {}
     for max_running in (1, 4):
         rig = Rig(tmp_path / str(max_running), max_running=max_running, queue_limit=9)
@@ -107,7 +107,7 @@ async def test_a_run_alone_as_beside_others(tmp_path: Path) -> None:
     assert trees[1] == trees[4]
 
 
-async def test_refused(rig: Rig) -> None:
+async def test_wrong_requests_are_refused(rig: Rig) -> None:
     refused: list[tuple[Any, type[FlashEdgeError], str]] = [
         (replace(BEAM, pair="other"), NotFound, "pair.*'other'"),
         (replace(BEAM, strategy="divination"), NotFound, "divination"),
@@ -130,7 +130,7 @@ async def test_a_path_gets_the_room_that_the_problem_leaves(rig: Rig) -> None:
 # ---------------------------------------------------------------- cancel
 
 
-async def test_cancel_in_the_queue(rig: Rig) -> None:
+async def test_a_run_is_cancelled_in_the_queue(rig: Rig) -> None:
     service = rig.service
     first, second, third = (service.submit(replace(SLOW, seed=s)) for s in (1, 2, 3))
     await asyncio.sleep(0.01)
@@ -144,7 +144,7 @@ async def test_cancel_in_the_queue(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
-async def test_cancel_in_the_tick_of_the_submit(rig: Rig, which: int) -> None:
+async def test_a_run_is_cancelled_in_the_tick_of_its_submission(rig: Rig, which: int) -> None:
     """Before the run's task took a step."""
     runs = [rig.service.submit(replace(BEAM, seed=seed)) for seed in range(3)]
     runs[which].cancel("at once")
@@ -157,7 +157,7 @@ async def test_cancel_in_the_tick_of_the_submit(rig: Rig, which: int) -> None:
     await rig.assert_idle()
 
 
-async def test_cancel_at_any_moment(rig: Rig) -> None:
+async def test_a_run_can_be_cancelled_at_any_moment(rig: Rig) -> None:
     """60 runs: each ends once, the engines and the queue are empty after each."""
     draw, found = random.Random(2), []
     for seed in range(60):
@@ -174,7 +174,7 @@ async def test_cancel_at_any_moment(rig: Rig) -> None:
     assert found.count("cancelled") > 60
 
 
-async def test_stop_cancels_what_is_there(tmp_path: Path) -> None:
+async def test_stop_cancels_the_open_runs(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     await rig.service.start()
     runs = [rig.service.submit(SLOW) for _ in range(3)]
@@ -225,7 +225,7 @@ async def test_an_archived_run_equals_the_live_one(tmp_path: Path) -> None:
     await rig.service.stop()
 
 
-async def test_a_run_that_a_crash_interrupted(tmp_path: Path) -> None:
+async def test_a_run_that_a_crash_cut_is_interrupted(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     await rig.service.start()
     runs = [rig.service.submit(SLOW) for _ in range(2)]
@@ -250,10 +250,10 @@ async def test_a_run_that_a_crash_interrupted(tmp_path: Path) -> None:
 
 async def log_of_now(run: Run) -> Any:
     """What a live run's log holds now, Progress left out."""
-    return list(run._log.kept())
+    return list(run._log.read())
 
 
-async def test_listing_and_delete(rig: Rig) -> None:
+async def test_runs_are_listed_and_deleted(rig: Rig) -> None:
     service = rig.service
     runs = [service.submit(replace(SLOW, seed=seed)) for seed in range(3)]
     await asyncio.sleep(0.01)
@@ -280,7 +280,7 @@ async def test_listing_and_delete(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("fails_at", [1, 2, 5, 30])
-async def test_a_store_that_fails_under_a_run(tmp_path: Path, fails_at: int) -> None:
+async def test_a_run_outlives_a_store_that_fails(tmp_path: Path, fails_at: int) -> None:
     """The run goes on and can be looked up; once deleted, nothing of it is left."""
     store = FailingStore(tmp_path / "runs.sqlite", fails_at)
     rig = Rig(tmp_path, store=store)

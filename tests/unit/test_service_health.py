@@ -29,7 +29,7 @@ def event_loop_policy() -> VirtualTimePolicy:
 # ---------------------------------------------------------------- health
 
 
-async def test_health_from_the_start_to_the_end(tmp_path: Path) -> None:
+async def test_health_follows_the_engines_from_start_to_stop(tmp_path: Path) -> None:
     faults = Faults(restart_s=5.0)
     rig = Rig(tmp_path, generator=faults, verifier=Faults(restart_s=None))
     service, (generator, verifier) = rig.service, both(rig.engines)
@@ -66,7 +66,7 @@ async def test_health_from_the_start_to_the_end(tmp_path: Path) -> None:
         (MemoryError("no room"), "MemoryError: no room"),
     ],
 )
-async def test_a_start_that_fails(tmp_path: Path, error: Exception, told: str) -> None:
+async def test_a_failed_start_is_reported(tmp_path: Path, error: Exception, told: str) -> None:
     rig = Rig(tmp_path, error=error)
     with pytest.raises(type(error)):
         await rig.service.start()
@@ -79,7 +79,7 @@ async def test_a_start_that_fails(tmp_path: Path, error: Exception, told: str) -
     assert rig.pair.stopped
 
 
-async def test_views(tmp_path: Path) -> None:
+async def test_views_show_the_load_of_both_engines(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     await rig.service.start()
     views = await rig.service.views()
@@ -102,7 +102,7 @@ def choice(deltas: list[ChatDelta], index: int) -> str:
     return "".join(delta.text for delta in deltas if delta.index == index)
 
 
-async def test_choices(tmp_path: Path) -> None:
+async def test_a_chat_streams_its_choices(tmp_path: Path) -> None:
     """Interleaved, each ended once, the first as if it were alone."""
     rig = Rig(tmp_path)
     await rig.service.start()
@@ -134,7 +134,7 @@ async def test_a_chat_that_is_closed_leaves_nothing(tmp_path: Path, n: int) -> N
     await rig.service.stop()
 
 
-async def test_an_engine_that_dies_under_a_chat(tmp_path: Path) -> None:
+async def test_a_chat_fails_when_its_engine_dies(tmp_path: Path) -> None:
     rig = Rig(tmp_path, generator=Faults(die_after_steps=frozenset({3})))
     await rig.service.start()
     with pytest.raises(EngineDead):
@@ -145,7 +145,7 @@ async def test_an_engine_that_dies_under_a_chat(tmp_path: Path) -> None:
     await rig.service.stop()
 
 
-async def test_chats_refused(tmp_path: Path) -> None:
+async def test_wrong_chats_are_refused(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     with pytest.raises(EngineDead, match="still loading"):
         await chat(rig, CHAT)

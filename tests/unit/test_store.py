@@ -103,7 +103,7 @@ def test_listing_is_newest_first_and_pages(store: RunStore) -> None:
         store.list(before="nobody")
 
 
-def test_delete_and_unknown_runs(store: RunStore) -> None:
+def test_a_deleted_run_is_unknown(store: RunStore) -> None:
     _filled(store)
     store.delete("r1")
     assert store.get("r1") is None
@@ -116,7 +116,7 @@ def test_delete_and_unknown_runs(store: RunStore) -> None:
             call()
 
 
-def test_what_may_not_be_stored(store: RunStore) -> None:
+def test_progress_and_unknown_runs_are_not_stored(store: RunStore) -> None:
     store.create("r", SPEC, 1.0)
     with pytest.raises(ValueError, match="not stored"):
         store.append("r", 1, Progress(tokens=()))
@@ -128,7 +128,7 @@ def test_what_may_not_be_stored(store: RunStore) -> None:
     assert store.events("r")[0][0] == 1
 
 
-def test_open_runs_are_ended_at_start_as_their_last_event_tells(tmp_path: Path) -> None:
+def test_open_runs_end_at_start_by_their_last_event(tmp_path: Path) -> None:
     store = RunStore(tmp_path / "runs.db")
     endings = {
         "queued": None,
@@ -256,7 +256,7 @@ _CAPPED = textwrap.dedent(
 )
 
 
-def test_a_file_system_that_takes_no_more_bytes(tmp_path: Path) -> None:
+def test_a_file_system_without_room_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     done = subprocess.run(
         [sys.executable, "-c", _CAPPED, str(path)], capture_output=True, text=True, timeout=60
@@ -271,7 +271,7 @@ def test_a_file_system_that_takes_no_more_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("mount") is None, reason="needs root")
-def test_a_really_full_disk(tmp_path: Path) -> None:
+def test_a_really_full_disk_is_reported(tmp_path: Path) -> None:
     """A tmpfs of 1 MiB, filled by another file."""
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -345,7 +345,7 @@ def test_no_permission_names_the_folder(tmp_path: Path) -> None:
     assert all("write permission on" in line for line in lines), lines
 
 
-def test_a_file_that_is_no_database(tmp_path: Path) -> None:
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     path.write_bytes(b"not a database at all, but long enough to be looked at\n" * 100)
     with pytest.raises(StoreError, match="not an SQLite database") as caught:
@@ -353,7 +353,7 @@ def test_a_file_that_is_no_database(tmp_path: Path) -> None:
     assert caught.value.hint
 
 
-def test_a_folder_in_its_place(tmp_path: Path) -> None:
+def test_a_folder_in_its_place_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="can't be opened"):
         RunStore(tmp_path)
 
@@ -380,7 +380,7 @@ def test_a_newer_schema_is_refused_unchanged(tmp_path: Path) -> None:
     assert "update" in caught.value.line
 
 
-def test_a_damaged_file(tmp_path: Path) -> None:
+def test_a_damaged_file_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "runs.db"
     store = RunStore(path)
     for i in range(20):

@@ -7,11 +7,9 @@ nodes whatever its token budget. So the events of the earlier run can stand in f
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
-from flashedge.errors import Conflict
 from flashedge.events import Event, NodeScored, Probed, StepCompleted
-from flashedge.runtime.request.spec import RunSpec
 from flashedge.types import FinishReason, NodeId, Segment
 
 
@@ -48,14 +46,3 @@ class EarlierRun:
 
 
 NO_EARLIER_RUN = EarlierRun()
-
-
-def check_continues(earlier: RunSpec, spec: RunSpec, run_id: str) -> None:
-    """Raises Conflict unless both requests agree in all but token budget and deadline."""
-    same = replace(earlier, token_budget=spec.token_budget, deadline_s=spec.deadline_s)
-    if same.to_json() != spec.to_json():
-        raise Conflict(
-            f"run {run_id} was submitted with another request;"
-            " only token_budget and deadline_s may differ",
-            param="continues",
-        )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flashedge.answers.equality import ANSWER_KINDS
-from flashedge.errors import RequestError
+from flashedge.errors import Conflict, RequestError
 from flashedge.runtime.request.checks import check_choice, check_float, check_int
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.types import MAX_SEED, Limits, Message, Problem, Sampling
@@ -129,3 +129,14 @@ def check_sampling(sampling: Sampling) -> None:
     check_float("temperature", sampling.temperature, 0.0, 2.0)
     check_float("top_p", sampling.top_p, 0.0, 1.0, open_low=True)
     check_int("top_k", sampling.top_k, 0, 1 << 20)
+
+
+def check_continues(earlier: RunSpec, spec: RunSpec, run_id: str) -> None:
+    """Raises Conflict unless both requests agree in all but token budget and deadline."""
+    same = dataclasses.replace(earlier, token_budget=spec.token_budget, deadline_s=spec.deadline_s)
+    if same.to_json() != spec.to_json():
+        raise Conflict(
+            f"run {run_id} was submitted with another request;"
+            " only token_budget and deadline_s may differ",
+            param="continues",
+        )
