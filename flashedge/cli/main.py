@@ -50,7 +50,7 @@ app.command(name="solve", epilog=solve.EPILOG, rich_help_panel=SOLVE)(solve.solv
 app.command(name="chat", epilog=chat.EPILOG, rich_help_panel=SOLVE)(chat.chat)
 app.command(name="tui", rich_help_panel=SOLVE)(tui.tui)
 app.add_typer(runs.app, name="runs", rich_help_panel=SOLVE)
-app.command(name="calibrate", rich_help_panel=SOLVE)(calibrate.calibrate)
+app.command(name="calibrate", epilog=calibrate.EPILOG, rich_help_panel=SOLVE)(calibrate.calibrate)
 app.command(name="up", rich_help_panel=DAEMON)(daemon.up)
 app.command(name="down", rich_help_panel=DAEMON)(daemon.down)
 app.command(name="ps", rich_help_panel=DAEMON)(daemon.ps)

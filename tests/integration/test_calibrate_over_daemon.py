@@ -146,7 +146,7 @@ def test_ctrl_c_keeps_what_is_finished(daemon: subprocess.Popen[bytes], tmp_path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "PROBLEMS"),
+        ((), "Missing argument"),
         (("gone.jsonl",), "can't read gone.jsonl"),
         (("gone.jsonl", "--strategy", "bem"), "no strategy 'bem'"),
         (("gone.jsonl", "--strategy", "beam-4", "-n", "5"), "contradict"),

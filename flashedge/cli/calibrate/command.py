@@ -25,24 +25,38 @@ MAX_N = 256  # a run at full compute has at most so many checkpoints
 MAX_LOSSES = (0.001, 0.5)
 
 
+EPILOG = """\
+Examples:
+  flashedge calibrate problems.jsonl --strategy self_consistency -n 30
+  flashedge calibrate problems.jsonl --from-runs --dry-run
+  flashedge calibrate problems.jsonl --strategy mcts-20 --max-loss 0.02 --plot mcts.svg
+"""
+
+
 def calibrate(
-    problems: Annotated[Path, typer.Argument(help="JSON lines with problem and answer.")],
+    problems: Annotated[
+        Path, typer.Argument(metavar="FILE", help="JSON lines with problem and answer.")
+    ],
     strategy: Annotated[
-        str, typer.Option(help="What is to stop early: self_consistency, mcts-10, …")
+        str, typer.Option(metavar="NAME", help="What is to stop early, as for `solve`.")
     ] = "self_consistency",
-    n: Annotated[int | None, typer.Option("-n", help="Paths at full compute.")] = None,
+    n: Annotated[int | None, typer.Option("-n", metavar="N", help="Paths at full compute.")] = None,
     max_loss: Annotated[
         float,
         typer.Option(
-            help="Largest loss of accuracy to allow, with 95 % confidence. 0.01: 1 point."
+            metavar="SHARE",
+            help="Allow at most this loss of accuracy, with 95 % confidence; 0.01 is one point.",
         ),
     ] = 0.01,
     policy: Annotated[
         str | None,
-        typer.Option(help="static, every_5, every_step, length, initial_curve, dynamic_curve."),
+        typer.Option(
+            metavar="NAME",
+            help="static, every_5, every_step, length, initial_curve or dynamic_curve.",
+        ),
     ] = None,
     limit: Annotated[
-        int | None, typer.Option(min=1, help="Use only so many problems of the file.")
+        int | None, typer.Option(metavar="N", min=1, help="Use only the first N problems.")
     ] = None,
     from_runs: Annotated[
         bool, typer.Option("--from-runs", help="Use stored runs of these problems; solve none.")
@@ -52,14 +66,15 @@ def calibrate(
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Do not save the result.")] = False,
     plot: Annotated[
-        Path | None, typer.Option(help="Draw tokens against accuracy into a .svg or .png file.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw tokens against accuracy as .svg or .png."),
     ] = None,
-    pair: Annotated[str | None, typer.Option(help="Pair to calibrate for.")] = None,
+    pair: Annotated[str | None, typer.Option(metavar="PAIR", help="Pair to calibrate for.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Find when a strategy may stop early; `solve --early-exit` then stops there.
 
-    Needs 299 problems to show that at most 1 point of accuracy is lost.
+    It takes 299 problems with known answers to show that at most one point of accuracy is lost.
     """
     from flashedge.certainty.calibration import Calibrator
     from flashedge.cli.calibrate.runs import find_right_answers
