@@ -11,7 +11,7 @@ from typing import Any
 
 from flashedge.engine.base import ExtendRequest, Generator, ScoreRequest, StepScores, Verifier
 from flashedge.types import Problem, TokenIds
-from tests.contracts.engine_rig import ask, generate, score_whole, settle, some_steps
+from tests.contracts.engine_rig import Close, ask, generate, score_whole, settle, some_steps
 
 REQUESTS = 12  # different ones, sent again and again
 OPEN = 16  # most at once
@@ -34,7 +34,7 @@ class Machine:
             for i in range(REQUESTS)
         ]
         self.tokens: list[TokenIds] = []
-        self.scores: list[tuple[float, ...]] = []
+        self.scores: list[Close] = []
         self.open: list[asyncio.Task[Any]] = []
         self.offloaded: set[Generator | Verifier] = set()
         self.answered = self.cancelled = self.offloads = 0
@@ -43,7 +43,7 @@ class Machine:
         for request in self.requests:
             self.tokens.append((await generate(self.generator, request)).token_ids)
         for path in self.paths:
-            self.scores.append((await score_whole(self.verifier, path)).scores)
+            self.scores.append(Close((await score_whole(self.verifier, path)).scores))
 
     async def step(self) -> None:
         kind = self.random.choices(
@@ -112,7 +112,7 @@ class Machine:
         scored: StepScores = await (
             score_whole(self.verifier, request) if whole else self.verifier.score(request)
         )
-        assert scored.scores == self.scores[index]
+        assert self.scores[index] == scored.scores
         self.answered += 1
 
     async def drain(self, *tasks: asyncio.Task[Any]) -> None:

@@ -9,8 +9,8 @@ import pytest
 from flashedge.engine.base import Generator, ScoreRequest, Verifier
 from flashedge.types import Problem
 from tests.contracts.engine_rig import (
-    Outcome,
     ask,
+    drawn,
     first_chunk,
     generate,
     generate_all,
@@ -21,10 +21,6 @@ from tests.contracts.engine_rig import (
 )
 
 KEPT = pytest.mark.parametrize("keep", [True, False], ids=["kept", "dropped"])
-
-
-def drawn(outcomes: list[Outcome]) -> list[tuple[object, ...]]:
-    return [(outcome.token_ids, outcome.logprobs) for outcome in outcomes]
 
 
 class OffloadContract:

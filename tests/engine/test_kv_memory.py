@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +12,10 @@ import pytest
 from flashedge.engine.base import Generator, Verifier
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.verifier import VllmVerifier
-from flashedge.types import Problem, TokenIds
+from flashedge.types import Problem
 from tests.contracts.engine_rig import (
-    Outcome,
     ask,
+    drawn,
     generate_all,
     long_paths,
     long_requests,
@@ -27,10 +26,6 @@ from tests.contracts.engine_rig import (
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 MIB = 1 << 20
-
-
-def drawn(outcomes: Sequence[Outcome]) -> list[tuple[TokenIds, tuple[float, ...]]]:
-    return [(outcome.token_ids, outcome.logprobs) for outcome in outcomes]
 
 
 def resident_bytes(engine: Generator | Verifier) -> int:
