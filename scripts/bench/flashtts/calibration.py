@@ -113,7 +113,7 @@ def main() -> None:
         ("fitted to n =", "the other three", "", ""), pairs, "Any other two points"
     )
     save_tables("calibration", "The simulated 4090 beside a real one", [first, second])
-    told = {
+    results = {
         "simulated": True,
         "problems": problems,
         "overhead_s": overhead_s,
@@ -121,9 +121,9 @@ def main() -> None:
         "fitted": FITTED,
         "errors": predict_errors(loads, FITTED),
     }
-    save_json("calibration", told)
+    save_json("calibration", results)
     print(f"{first}\n\n{second}")
-    report(**told)
+    report(**results)
 
 
 def _build_rows(loads: Mapping[int, Load]) -> list[tuple[object, ...]]:

@@ -88,7 +88,7 @@ async def compare_case(
         "same": sum(same),
         "differ": [spec.seed for spec, equal in zip(specs, same, strict=True) if not equal],
         "steps": steps,
-        "begun_ahead": round(sum(one.kept_steps for one in did) / steps, 3),
+        "drafted_ahead": round(sum(one.kept_steps for one in did) / steps, 3),
         "scored_ahead": round(sum(one.scored_steps for one in did) / steps, 3),
         "preemptions": [b.preemptions - a.preemptions for a, b in zip(before, after, strict=True)],
         **{

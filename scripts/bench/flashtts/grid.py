@@ -140,7 +140,7 @@ def build_tables(cells: Mapping[Cell, Rows]) -> list[str]:
                 "+P+M",
                 "split moves",
                 "offloads",
-                "steps begun ahead",
+                "steps drafted ahead",
             ),
             pressure,
             "What the mechanisms did",
@@ -180,18 +180,18 @@ def main() -> None:
     asked = parser.parse_args()
     name = "grid_sheet" if asked.sheet else "grid"
     cells = simulate_cells(asked.n, asked.sheet)
-    told = summarize(cells)
+    summary = summarize(cells)
     rows = [{"pair": p, "workload": w, "n": n, "rungs": r} for (p, w, n), r in cells.items()]
-    save_json(name, {"simulated": True, "summary": told, "cells": rows})
-    lines = [(rung, *(f"{v}" for v in figures.values())) for rung, figures in told.items()]
-    over = format_table(("rung", *next(iter(told.values()))), lines, "Over all cells")
+    save_json(name, {"simulated": True, "summary": summary, "cells": rows})
+    lines = [(rung, *(f"{v}" for v in figures.values())) for rung, figures in summary.items()]
+    over = format_table(("rung", *next(iter(summary.values()))), lines, "Over all cells")
     command = "grid --sheet" if asked.sheet else "grid"
     save_tables(
         name, "Every optimization on the simulated 4090", [over, *build_tables(cells)], command
     )
     draw_plots(cells, name)
     print(over)
-    report(simulated=True, n=asked.n, sheet=asked.sheet, summary=told)
+    report(simulated=True, n=asked.n, sheet=asked.sheet, summary=summary)
 
 
 if __name__ == "__main__":

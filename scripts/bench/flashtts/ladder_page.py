@@ -75,11 +75,11 @@ def build_rows(cells: Runs, right: Mapping[Any, bool], on: str) -> Rows:
     found = {}
     for cell, runs in cells.items():
         rows = {row["rung"]: row for row in compare_runs([run for run, _ in runs], right)}
-        found[cell] = told = {name: rows[name] for name in NAMES if name in rows}
-        for name, row in told.items():
+        found[cell] = by_rung = {name: rows[name] for name in NAMES if name in rows}
+        for name, row in by_rung.items():
             did = [did for run, did in runs if run.rung == name]
             row.update({key: mean([one[key] for one in did]) for key in DID}, on=on, step=None)
-            if (before := BEFORE.get(name)) in told:
+            if (before := BEFORE.get(name)) in by_rung:
                 two = [run for run, _ in runs if run.rung in (before, name)]
                 (row["step"],) = (
                     other["speedup"]
@@ -101,8 +101,8 @@ def format_gain(found: Mapping[str, float] | None) -> str:
 def build_tables(cells: Rows) -> list[str]:
     head = ("KV of both", "n", "on", "problems")
 
-    def lines(cell: Cell, rows: Mapping[str, Any], *told: object) -> tuple[object, ...]:
-        return (*cell, rows[STOCK]["on"], rows[STOCK]["problems"], *told)
+    def lines(cell: Cell, rows: Mapping[str, Any], *cells: object) -> tuple[object, ...]:
+        return (*cell, rows[STOCK]["on"], rows[STOCK]["problems"], *cells)
 
     def of(rows: Mapping[str, Any], key: str) -> list[str]:
         return [format_gain(rows[name][key] if name in rows else None) for name in NAMES[1:]]
@@ -150,7 +150,7 @@ def _format_parts(row: Mapping[str, Any] | None) -> str:
 
 
 def _name_mechanisms() -> tuple[str, ...]:
-    return (SUFFIX, BEST, "preempted: stock", BEST, "split moves", "offloads", "begun ahead")
+    return (SUFFIX, BEST, "preempted: stock", BEST, "split moves", "offloads", "drafted ahead")
 
 
 def _format_mechanisms(rows: Mapping[str, Any]) -> list[str]:

@@ -121,11 +121,11 @@ class Ladder:
 
 def digest_tree(tree: Tree) -> str:
     """Hash a tree, equal for equal tokens, scores and statuses."""
-    told = [
+    nodes = [
         (node.id, node.parent, node.segment and node.segment.token_ids, node.scores, node.status)
         for node in tree.nodes.values()
     ]
-    return hashlib.sha256(json.dumps(told).encode()).hexdigest()[:16]
+    return hashlib.sha256(json.dumps(nodes).encode()).hexdigest()[:16]
 
 
 def list_runs(

@@ -183,16 +183,16 @@ def compare_with_measured(
     rows = []
     for row in real:
         other = predicted[row["kv"], row["n"], row["rung"]]
-        told: dict[str, Any] = {name: row[name] for name in ("kv", "n", "rung", "problems")}
+        compared: dict[str, Any] = {name: row[name] for name in ("kv", "n", "rung", "problems")}
         for name in COMPARED:
             ours, theirs = (side[name] and side[name]["median"] for side in (row, other))
-            told[name] = {
+            compared[name] = {
                 "measured": ours,
                 "simulated": theirs,
                 "error": theirs / ours - 1 if ours and theirs else None,
             }
-        told["latency_s"] = {"measured": row["latency_s"], "simulated": other["latency_s"]}
-        rows.append(told)
+        compared["latency_s"] = {"measured": row["latency_s"], "simulated": other["latency_s"]}
+        rows.append(compared)
     return rows
 
 

@@ -139,7 +139,7 @@ def summarize(off: Sequence[Sequence[Run]], runs: Sequence[Sequence[Run]]) -> di
         "goodput_ratio_median": median(each),
         "seconds": _sum_medians(runs, "seconds"),
         "verify_s": _sum_medians(runs, "verify_s"),
-        "steps_begun_ahead": sum(run.did.kept_steps for run in firsts) / steps,
+        "steps_drafted_ahead": sum(run.did.kept_steps for run in firsts) / steps,
         "drawn_share": drawn / sum(run.tree.committed_tokens for run in firsts),
         "kept_share": kept / drawn if drawn else 0.0,
         "steps_scored_ahead": sum(run.did.scored_steps for run in firsts) / steps,

@@ -144,7 +144,7 @@ def summarize(off: list[Run], runs: list[Run]) -> dict[str, float | bool]:
         "time_ratio": sum(r.seconds for r in off) / sum(r.seconds for r in runs),
         "goodput_ratio": mean(r.goodput / o.goodput for r, o in zip(runs, off, strict=True)),
         "best_goodput_ratio": max(r.goodput / o.goodput for r, o in zip(runs, off, strict=True)),
-        "steps_begun_ahead": sum(run.did.kept_steps for run in runs) / steps,
+        "steps_drafted_ahead": sum(run.did.kept_steps for run in runs) / steps,
         "drawn_share": drawn / sum(run.tree.committed_tokens for run in runs),
         "kept_share": kept / drawn if drawn else 0.0,
         "steps_scored_ahead": sum(run.did.scored_steps for run in runs) / steps,

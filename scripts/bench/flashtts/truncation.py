@@ -65,14 +65,14 @@ def main() -> None:
             n,
             "data sheet" if sheet else "calibrated",
             "exact" if ratio is None else ratio,
-            f"{told['goodput_gain']:.3f}",
-            f"{told['kept_steps'] / told['steps']:.0%}",
-            f"{told['same_trees']:.0%}",
+            f"{figures['goodput_gain']:.3f}",
+            f"{figures['kept_steps'] / figures['steps']:.0%}",
+            f"{figures['same_trees']:.0%}",
         )
         for (n, sheet), ratios in cells.items()
-        for ratio, told in zip(RATIOS, ratios, strict=True)
+        for ratio, figures in zip(RATIOS, ratios, strict=True)
     ]
-    head = ("n", "device", "R", "goodput gain of S", "steps begun ahead", "same trees")
+    head = ("n", "device", "R", "goodput gain of S", "steps drafted ahead", "same trees")
     made = format_table(head, lines, "1.5B+1.5B, AIME-like")
     save_tables(NAME, "The truncation ratio R", [made])
     save_json(

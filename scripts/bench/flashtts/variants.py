@@ -65,10 +65,10 @@ def main() -> None:
         "suffix",
         "+P+M+S",
         "latency cut",
-        "steps begun ahead",
+        "steps drafted ahead",
     )
-    told = format_table((*head, "same trees"), lines, "1.5B+1.5B, AIME-like: goodput gain")
-    save_tables(NAME, "Other searches on the simulated 4090", [told])
+    text = format_table((*head, "same trees"), lines, "1.5B+1.5B, AIME-like: goodput gain")
+    save_tables(NAME, "Other searches on the simulated 4090", [text])
     save_json(
         NAME,
         {
@@ -76,7 +76,7 @@ def main() -> None:
             "cells": [{"search": s, "n": n, "rungs": r} for (s, n), r in cells.items()],
         },
     )
-    print(told)
+    print(text)
     gains = {f"{s} n={n}": round(r[2]["goodput_gain"], 3) for (s, n), r in cells.items()}
     report(simulated=True, goodput_gain=gains)
 
