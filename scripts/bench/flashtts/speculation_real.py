@@ -163,13 +163,13 @@ async def measure_ways(
     """Measure every way. way -> (problems, repeats) runs."""
     runs: dict[str, list[list[Run]]] = {name: [[] for _ in chosen] for name in WAYS}
     names = list(WAYS)
-    await bench.searched(RunSpec(problem=chosen[0], pair="bundled", n=n, seed=999), WAYS["on"])
+    await bench.search(RunSpec(problem=chosen[0], pair="bundled", n=n, seed=999), WAYS["on"])
     for index, problem in enumerate(chosen):
         spec = RunSpec(problem=problem, pair="bundled", n=n, seed=index)
         turn = index % len(names)
         order = names[turn:] + names[:turn]
         for name in (order if index % 2 else order[::-1]) * repeats:
-            runs[name][index].append(await bench.searched(spec, WAYS[name]))
+            runs[name][index].append(await bench.search(spec, WAYS[name]))
     return runs
 
 
