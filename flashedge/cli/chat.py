@@ -132,7 +132,7 @@ class Conversation:
             self.handle(message)
 
     def handle(self, message: str) -> None:
-        """Run a command or answer a message. An error is printed and the conversation goes on."""
+        """Run a command or answer a message. An error is printed; the conversation continues."""
         try:
             if message.startswith("/"):
                 self._run_command(message)

@@ -94,7 +94,7 @@ def show(
         if status not in OVER:
             output.note(f"run {run} is {status}")
             return
-        view = interrupt(fold(RunView(id=run), stored_events(client, run)))
+        view = interrupt(fold(RunView(id=run), load_events(client, run)))
     if tree:
         console = output.stdout()
         console.print(render(view, width=console.width, every_node=True))
@@ -188,7 +188,7 @@ def parse_age(text: str) -> float:
     return int(number) * units[unit]
 
 
-def stored_events(client: Any, run: str) -> Iterator[tuple[int, Any]]:
+def load_events(client: Any, run: str) -> Iterator[tuple[int, Any]]:
     """All events of a run that is over. An interrupted run has no last event."""
     try:
         yield from client.events(run)
@@ -215,7 +215,7 @@ def _format_lines(client: Any, run: str, found: dict[str, Any]) -> str:
 
     lines = [json.dumps({"run": found}, ensure_ascii=False)]
     if found.get("status") in OVER:
-        for number, event in stored_events(client, run):
+        for number, event in load_events(client, run):
             lines.append(json.dumps({"seq": number, "event": to_json(event)}))
     return "\n".join(lines) + "\n"
 
@@ -227,7 +227,7 @@ def _format_page(client: Any, run: str, found: dict[str, Any]) -> str:
 
     if found.get("status") not in OVER:
         raise Conflict(f"run {run} is {found.get('status')}", hint="export it when it is over")
-    view = interrupt(fold(RunView(id=run), stored_events(client, run)))
+    view = interrupt(fold(RunView(id=run), load_events(client, run)))
     messages = (view.config.get("problem") or {}).get("messages") or [{}]
     return page(view, {"id": run, **found}, str(messages[-1].get("content", "")))
 

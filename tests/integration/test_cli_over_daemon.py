@@ -93,8 +93,8 @@ def test_strategies_and_early_exit(daemon: subprocess.Popen[bytes]) -> None:
         (("--strategy", "probed_cot", "--no-early-exit", "--set", "probe_tokens=16"), None, 1),
     ):
         done = cli("solve", "How many?", "--json", "--seed", "7", *flags)
-        assert done.returncode == 0, done.stderr
         result = json.loads(done.stdout)
+        assert done.returncode == (1 if result["answer"] is None else 0), done.stderr
         assert result["cut_by"] == cut_by, flags
         assert len(result["completions"]) >= completions
         if flags[1] == "probed_cot":

@@ -53,14 +53,14 @@ def read_stored_runs(
 
     Runs of other problems have no known answer and are ignored.
     """
-    from flashedge.cli.runs import stored_events
+    from flashedge.cli.runs import load_events
     from flashedge.runtime.records.recordings import build_recording
 
     texts = {problem.text for problem in problems}
     found: dict[str, Recording] = {}
     for run in _iter_finished(client, since):
         if (run["pair"], run["strategy"], run["n"]) == (pair, strategy, n):
-            log = (event for _, event in stored_events(client, run["id"]))
+            log = (event for _, event in load_events(client, run["id"]))
             recording = build_recording(run["id"], log)
             if recording is not None and recording.problem.strip() in texts:
                 found.setdefault(recording.problem.strip(), recording)

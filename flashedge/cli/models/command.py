@@ -10,7 +10,7 @@ import typer
 
 from flashedge.cli import output
 from flashedge.cli.models.evaluate import evaluate
-from flashedge.config import Config, load_config, nearest
+from flashedge.config import Config, find_nearest, load_config
 from flashedge.errors import NotFound
 from flashedge.models.folders import is_folder, locate_model
 from flashedge.models.registry import find_embedder, find_pair, load_pairs
@@ -129,7 +129,7 @@ def _find_models(name: str, config: Config) -> tuple[ModelSpec, ...]:
     if name in models:
         return (models[name],)
     known = [*pairs, *models]
-    close = nearest(name, known)
+    close = find_nearest(name, known)
     hint = f"did you mean {close!r}?" if close else f"known: {', '.join(pairs)}"
     raise NotFound(f"there is no pair or model {name!r}", hint=hint, param="pair")
 

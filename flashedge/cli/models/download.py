@@ -155,7 +155,7 @@ def _unreachable(source: str) -> DaemonError:
 
 
 def _is_hub_reachable() -> bool:
-    """Whether anything answers at the hub's address, asked once: the hub's client retries long."""
+    """Whether the hub answers one request. Its own client would retry for half a minute."""
     import httpx
     from huggingface_hub import constants
 

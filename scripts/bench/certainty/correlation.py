@@ -25,7 +25,7 @@ import numpy as np
 from flashedge.certainty.certainindex import measure_certainty
 from flashedge.cli.calibrate.runs import find_right_answers
 from flashedge.cli.connection import connect_ready
-from flashedge.cli.runs import stored_events
+from flashedge.cli.runs import load_events
 from flashedge.config import load_config
 from flashedge.events import StepCompleted
 from flashedge.files.problems import read_labelled
@@ -88,7 +88,7 @@ def main() -> None:
 
 def read_samples(client: Any, run: str) -> list[Sample]:
     """Read a stored run's samples in the order in which they started."""
-    steps = {e.node: e for _, e in stored_events(client, run) if isinstance(e, StepCompleted)}
+    steps = {e.node: e for _, e in load_events(client, run) if isinstance(e, StepCompleted)}
     completions = sorted(client.run(run)["completions"], key=lambda c: c["node"])
     return [
         Sample(c["answer"], len(c["token_ids"]), mean(steps[c["node"]].logprobs))
