@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flashedge import events
-from flashedge.cli.daemon_cmds import ready_client
+from flashedge.cli.connection import connect_ready
 from flashedge.config import load_config
 
 DIGITS = 4  # of log-probabilities: the files are read by people and kept in the repository
@@ -23,12 +23,12 @@ def main() -> None:
     body = {"problem": options.problem, "strategy": options.strategy, "n": options.n}
     body |= {"seed": options.seed, "early_exit": False}
     lines: list[str] = []
-    with ready_client(load_config({})) as client:
+    with connect_ready(load_config({})) as client:
         began = time.perf_counter()
         for number, event in client.solve(body):
             if not isinstance(event, events.TERMINAL) and not number:
                 continue  # its place in the queue
-            told = slim(events.to_json(event))  # type: ignore[arg-type]
+            told = slim(events.to_json(event))
             lines.append(json.dumps([number, round(time.perf_counter() - began, 3), told]))
         result = told["result"]
         summary = next(run for run in client.runs()["data"] if run["id"] == result["id"])

@@ -25,6 +25,7 @@ NAMES = {
     "the_submit_dialog": "submit",
 }
 SIZES = {"size0": "80x24", "size1": "120x40", "size2": "200x60"}
+ONE_SIZE = {"an_interrupted_run": "120x40", "the_submit_dialog": "80x24"}
 _TEXT = re.compile(
     r'<text ([^>]*?)x="([\d.]+)" ([^>]*?)textLength="([\d.]+)"([^>]*)>([^<]*)</text>'
 )
@@ -51,10 +52,10 @@ def main() -> None:
     DOCS.mkdir(parents=True, exist_ok=True)
     convert = shutil.which("rsvg-convert")
     for shot in sorted(SHOTS.glob("*.svg")):
-        match = re.fullmatch(r"test_(\w+)\[(\w+)\]", shot.stem)
+        match = re.fullmatch(r"test_(\w+?)(?:\[(\w+)\])?", shot.stem)
         if match is None:
             continue
-        target = DOCS / f"{NAMES[match[1]]}-{SIZES[match[2]]}.svg"
+        target = DOCS / f"{NAMES[match[1]]}-{SIZES.get(match[2]) or ONE_SIZE[match[1]]}.svg"
         shutil.copyfile(shot, target)
         if convert is not None:
             picture = per_character(shot.read_text(encoding="utf-8"))

@@ -186,7 +186,7 @@ def _label(node: NodeView) -> str:
     if node.id == ROOT:
         return "root"
     score = "" if node.score is None else f" {node.score:.2f}"
-    label = f"{MARKS.get(node.status, '?')}{score} {' '.join(node.text.split())}"
+    label = f"{node.mark}{score} {' '.join(node.text.split())}"
     return label if len(label) <= _BOX_CHARACTERS else f"{label[: _BOX_CHARACTERS - 1]}…"
 
 

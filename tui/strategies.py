@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 STRATEGIES: Mapping[str, str] = {
-    "beam": "step by step, the verifier keeps the best paths",
+    "beam": "step by step, the best paths go on",
     "best_of_n": "n whole answers, weighed by the verifier",
     "self_consistency": "n whole answers, the most frequent one wins",
-    "dvts": "n / branching subtrees, the best path of each goes on",
+    "dvts": "subtrees, each keeps its best path",
     "dynamic_branching": "a beam that branches more below high scores",
     "varying_granularity": "a beam of short steps first, long ones later",
-    "rebase": "rewards decide how many children each path gets",
+    "rebase": "rewards decide how many children a path gets",
     "mcts": "n rollouts of Monte Carlo tree search",
     "probed_cot": "one chain, asked for its answer as it grows",
 }

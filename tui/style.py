@@ -41,7 +41,11 @@ ModalScreen { align: center middle; }
 }
 .dialog.tall { height: 36; }
 .dialog TextArea { height: 6; border: round $foreground-muted; }
-.dialog OptionList { height: 5; border: none; border-top: solid $foreground-muted; padding: 0; }
+#search { border: none; border-top: solid $foreground-muted; padding: 0 1; height: 2; }
+.dialog OptionList {
+    height: auto; max-height: 10; min-height: 5; padding: 0;
+    border: none; border-top: solid $foreground-muted;
+}
 #wrong { height: auto; }
 #wrong { color: $warning; text-style: bold; }
 """
@@ -60,7 +64,7 @@ WIDE #runs { height: 8; }
 WIDE #step { height: 7; display: block; }
 WIDE #log { height: 1fr; display: block; }
 WIDE #certainty { height: 12; }
-WIDE #votes { height: 6; }
+WIDE #votes { height: 5; }
 WIDE #rates { height: 4; }
 WIDE #memory { height: 5; }
 WIDE #device { height: 5; }

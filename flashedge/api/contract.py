@@ -57,6 +57,11 @@ class ServicePort(Protocol):
     @property
     def metrics(self) -> Metrics: ...
     @property
+    def kept_runs(self) -> int:
+        """Runs in the store."""
+        ...
+
+    @property
     def counts(self) -> Mapping[str, int]:
         """The number of queued and of running runs."""
         ...

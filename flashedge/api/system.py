@@ -70,6 +70,7 @@ def system_router(service: ServicePort) -> APIRouter:
                 "uptime_s": time.monotonic() - started,
                 "engines": engines,
                 "runs": dict(service.counts),
+                "kept_runs": service.kept_runs,
                 "self_test": now.self_test,
             }
         )

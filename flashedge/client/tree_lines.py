@@ -15,7 +15,7 @@ node's own column, after the siblings that end there. A chain of any depth takes
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from flashedge.client.node_view import ROOT, NodeView
 from flashedge.client.run_view import RunView
@@ -27,8 +27,7 @@ MAX_LEAD = 20
 Children = Mapping[NodeId, tuple[NodeId, ...]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TreeLine:
+class TreeLine(NamedTuple):
     """One line: a node, or siblings that share it."""
 
     node: NodeId
@@ -42,8 +41,9 @@ class TreeLine:
     """Nodes below a collapsed node, which have no line."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _TreeRow:
+class _TreeRow(NamedTuple):
+    """A tuple, since thousands are made for each drawing."""
+
     members: tuple[NodeId, ...]
     lead: str
     below: str
@@ -78,7 +78,7 @@ def tree_lines(
                 hidden=_count_below(children, node) if shut else 0,
             )
         )
-        if not shut:
+        if not shut and children.get(node):
             stack.extend(reversed(_rows(view, children, node, row.below, group)))
     return tuple(lines)
 
@@ -92,10 +92,10 @@ def _rows(
 ) -> list[_TreeRow]:
     """The rows of a node's children: those that end first, then those that continue."""
     families = _grouped(view, children, children.get(parent, ()), group)
+    if len(families) == 1:
+        return [_TreeRow(families[0], lead=below, below=below)]
     ending = [f for f in families if not children.get(f[0])]
     continuing = [f for f in families if children.get(f[0])]
-    if len(families) == 1:
-        return [_TreeRow(members=families[0], lead=below, below=below)]
     if len(continuing) == 1:
         rows = [_TreeRow(members=f, lead=f"{below}├ ", below="") for f in ending]
         return [*rows, _TreeRow(members=continuing[0], lead=below, below=below)]

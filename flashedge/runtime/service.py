@@ -177,6 +177,11 @@ class Service:
         self._runs.pop(run_id, None)
 
     @property
+    def kept_runs(self) -> int:
+        """Runs in the store."""
+        return sum(self._store.counts().values())
+
+    @property
     def counts(self) -> dict[str, int]:
         return {"queued": self._queue.waiting, "running": self._queue.running}
 

@@ -133,7 +133,8 @@ class FakeDaemon:
             "state": "ready",
             "pair": "bundled",
             "engines": {"generator": engine(900, 2047), "verifier": engine(120, 1023)},
-            "runs": {**counts, "kept": len(self.listing) + 223},
+            "runs": counts,
+            "kept_runs": len(self.listing) + 223,
         }
 
     async def runs(self, *, limit: int = 20) -> list[dict[str, Any]]:

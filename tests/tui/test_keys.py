@@ -130,7 +130,8 @@ async def test_an_unknown_strategy_keeps_the_text_and_lists_the_known_ones() -> 
         assert app.screen.query_one("#problem", TextArea).text == "2+2?"
         assert app.screen.query_one("#search", Input).value == "xbeam-16"
         assert "no strategy 'xbeam'; known: beam," in str(app.screen.query_one("#wrong").render())
-        await pilot.press("tab", "tab", "down", "enter", "enter")
+        assert app.focused is app.screen.query_one("#search")
+        await pilot.press("tab", "down", "enter", "enter")
         await until(pilot, lambda: daemon.submitted)
         assert daemon.submitted == [{"problem": "2+2?", "strategy": "best_of_n", "n": 16}]
 
@@ -205,7 +206,8 @@ async def test_follow_goes_to_a_run_that_begins() -> None:
         begun = summary("run-begun", "running", created_at=99.0)
         daemon.logs["run-begun"] = live_items()[:50]
         daemon.listing.insert(0, begun)
-        await until(pilot, lambda: app.state.chosen == "run-begun")
+        runs = app.query_one(RunList)
+        await until(pilot, lambda: runs.run_at(runs.cursor) == "run-begun")
         await pilot.press("down")
         assert app.state.chosen == OVER
         second = summary("run-second", "running", created_at=99.5)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from flashedge.client.run_fold import fold
 from flashedge.client.run_view import RunView
@@ -153,7 +154,7 @@ def test_the_submit_dialog(snap_compare: Any) -> None:
         await settled(pilot)
         await pilot.press("s", *"2+2?", "tab", "home", *"x", "enter")
         await until(pilot, lambda: isinstance(app.screen, Submit) and app.screen._error)
-        app.screen.query_one("#problem").cursor_blink = False  # type: ignore[attr-defined]
+        app.screen.query_one("#search", Input).cursor_blink = False
         await pilot.pause()
 
     assert snap_compare(app, terminal_size=(80, 24), run_before=play)

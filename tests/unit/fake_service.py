@@ -238,6 +238,10 @@ class FakeService:
         return {"generator": VIEW, "verifier": VIEW}
 
     @property
+    def kept_runs(self) -> int:
+        return len(self.handles)
+
+    @property
     def counts(self) -> dict[str, int]:
         statuses = [h.status for h in self.handles.values()]
         return {s: statuses.count(s) for s in ("queued", "running")}

@@ -94,7 +94,7 @@ def parse_status(status: Mapping[str, Any]) -> DaemonStatus:
         version=str(status.get("version")),
         running=int(runs.get("running") or 0),
         queued=int(runs.get("queued") or 0),
-        kept=runs.get("kept"),
+        kept=status.get("kept_runs"),
         generator=_parse_engine(engines.get("generator") or {}),
         verifier=_parse_engine(engines.get("verifier") or {}),
     )

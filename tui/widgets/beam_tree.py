@@ -11,7 +11,7 @@ from typing import ClassVar
 from rich.text import Text
 from textual.binding import Binding, BindingType
 
-from flashedge.client.node_view import CUT, DROPPED, MARKS, NodeView
+from flashedge.client.node_view import CUT, DROPPED, NodeView
 from flashedge.client.run_figures import (
     child_priors,
     is_mcts,
@@ -59,7 +59,8 @@ class BeamTree(LineList):
         self._best: frozenset[NodeId] = frozenset()
         self._values: Mapping[NodeId, tuple[int, float]] = {}
         self._shape: tuple[object, ...] = ()
-        self._frames = FOLLOW_FRAMES
+        self._texts: Mapping[NodeId, NodeView] = {}
+        self._frames = self._layout_frames = FOLLOW_FRAMES
         self._selected: NodeId | None = None
 
     @property
@@ -86,19 +87,22 @@ class BeamTree(LineList):
         self.draw()
 
     def draw(self) -> None:
-        """Lay out the lines again if the tree's shape changed, and draw the visible ones."""
+        """Lay out the lines again if the tree's shape changed, and draw the visible ones.
+
+        New texts may join lines; that waits for up to FOLLOW_FRAMES frames.
+        """
         run, selected = self._run, self.selected
         self._selected = selected
         if run is None:
-            self._lines, self._places, self._shape = (), {}, ()
+            self._lines, self._places, self._shape, self._texts = (), {}, (), {}
             self._show_title()
             self.update_lines()
             return
         self._best = frozenset(run.path(run.best))
         self._values = rollout_values(run) if is_mcts(run) else {}
-        shape = (run.children, run.nodes, self._collapsed, self.shows_dropped, self.filter)
-        if not _is_same(shape, self._shape):
-            self._shape = shape
+        shape = (run.children, self._collapsed, self.shows_dropped, self.filter)
+        if not _is_same(shape, self._shape) or self._has_new_texts:
+            self._shape, self._texts, self._layout_frames = shape, run.nodes, 0
             self._lines = tree_lines(
                 run,
                 collapsed=self._collapsed,
@@ -121,6 +125,9 @@ class BeamTree(LineList):
         Each move redraws the whole panel: more often is no easier to read, and slow over ssh.
         """
         self._frames += 1
+        self._layout_frames += 1
+        if self._has_new_texts:
+            self.draw()
         if not self.following or self._run is None or self._frames < FOLLOW_FRAMES:
             return
         target = self._find_target(self._run)
@@ -129,6 +136,12 @@ class BeamTree(LineList):
             self._selected = target
             self.put_cursor(self._places[target], centre=True)
             self._show_title()
+
+    @property
+    def _has_new_texts(self) -> bool:
+        """Whether nodes changed since the last layout, and that was some frames ago."""
+        changed = self._run is not None and self._run.nodes is not self._texts
+        return changed and self._layout_frames >= FOLLOW_FRAMES
 
     def _find_target(self, run: RunView) -> NodeId | None:
         """The followed node: the newest one, at the end the best path's."""
@@ -161,7 +174,7 @@ class BeamTree(LineList):
         text.append(line.lead, style=DIM)
         dim = node.status in DROPPED
         style = "bold" if best else DIM if dim else ""
-        text.append(f"{MARKS.get(node.status, '?')} ", style=style)
+        text.append(f"{node.mark} ", style=style)
         text.append_text(self._draw_figures(node, dim))
         if len(line.members) > 1:
             text.append(f" ×{len(line.members)}", style="bold")
@@ -192,7 +205,8 @@ class BeamTree(LineList):
             return "cut off before its end"
         if node.status != "generating":
             return f"{node.tokens} tokens"
-        tokens = f"{self._run.growing.get(node.id, 0)} tokens"
+        count = self._run.growing.get(node.id)
+        tokens = f"{count} tokens" if count else "generating"
         tail = " ".join(self._run.tails.get(node.id, "").split())
         left = room - len(tokens) - 2
         return f"{tokens} …{tail[-left:]}" if tail and left > _WHOLE else tokens
@@ -243,7 +257,5 @@ class BeamTree(LineList):
 
 
 def _is_same(shape: tuple[object, ...], other: tuple[object, ...]) -> bool:
-    """Whether two layouts agree. Tables are compared by identity."""
-    if len(shape) != len(other):
-        return False
-    return all(a is b for a, b in zip(shape[:2], other[:2], strict=True)) and shape[2:] == other[2:]
+    """Whether two layouts agree. The children are compared by identity."""
+    return len(shape) == len(other) and shape[0] is other[0] and shape[1:] == other[1:]

@@ -12,6 +12,7 @@ from flashedge.client.run_figures import (
     duration_text,
     find_thresholds,
     level_scores,
+    paths_wanted,
 )
 from flashedge.client.run_view import CertaintyPoint, RunView
 from flashedge.tui.state.dashboard import Dashboard
@@ -39,15 +40,17 @@ class CertaintyPanel(Panel):
         known = _known_points(run)
         if height < 5 or width < 24:
             return _draw_line(run, elapsed_s)
-        self.border_title = "Certainty over tokens" if known else "Scores by level"
         head = _draw_progress(run, elapsed_s)
-        if known:
-            return stack_lines(head, *draw_chart(run, width, height - 2), _summarize(run))
         levels = level_scores(run)
-        if not levels:
-            waiting = Text("no scores and no answers yet", style=DIM)
-            return stack_lines(head, waiting, *_draw_limits(run))
-        return stack_lines(head, *draw_levels(levels, width, height - 1))
+        if len(known) > 1 or (known and not levels):
+            self.border_title = "Certainty over tokens"
+            return stack_lines(head, *draw_chart(run, width, height - 2), _summarize(run))
+        if levels:
+            self.border_title = "Scores by level"
+            end = [_summarize(run)] if known else []
+            return stack_lines(head, *draw_levels(levels, width, height - 1 - len(end)), *end)
+        self.border_title = self.title
+        return stack_lines(head, *_draw_done(run, width), *_draw_limits(run))
 
 
 def _known_points(run: RunView) -> list[tuple[int, float]]:
@@ -75,6 +78,7 @@ def _draw_line(run: RunView, elapsed_s: float | None) -> Text:
     last = _last_point(run)
     if last is not None and last.certainty is not None:
         figures = f" {last.certainty:.2f} of {last.answers} answers at {last.tokens:,} tokens"
+        figures += ", low verifier score" if run.is_distrusted else ""
         limits = "".join(f" {THRESHOLD}{v:.2f}" for v in find_thresholds(run.config).values())
         stop = f" {EXIT} {run.exit.reason}" if run.exit else ""
         return label_line("Certainty", draw_meter(last.certainty, 10), figures + limits + stop)
@@ -90,6 +94,12 @@ def _block(score: float) -> str:
     return BLOCKS[max(1, round(min(max(score, 0.0), 1.0) * 8))]
 
 
+def _draw_done(run: RunView, width: int) -> list[Text]:
+    """Paths done of those wanted, of a run that nothing scores."""
+    n = paths_wanted(run)
+    return [draw_meter(run.paths_done / n, width)] if n else []
+
+
 def _draw_limits(run: RunView) -> list[Text]:
     return [
         Text(f"{THRESHOLD}{THRESHOLD} {name}: exit at {value:.2f}", style=DIM)
@@ -101,7 +111,9 @@ def _summarize(run: RunView) -> Text:
     last = _last_point(run)
     assert last is not None, "a chart has points"
     value = "-" if last.certainty is None else f"{last.certainty:.2f}"
-    text = Text(f"{value} of {last.answers} answers", style="bold")
+    text = Text(f"certainty {value} of {last.answers} answers", style="bold")
+    if run.is_distrusted:
+        text.append("  low verifier score", style="bold yellow")
     for name, limit in find_thresholds(run.config).items():
         text.append(f"  {THRESHOLD} {name} {limit:.2f}", style="not bold")
     if run.exit is not None:
@@ -112,7 +124,7 @@ def _summarize(run: RunView) -> Text:
 
 
 def draw_levels(levels: tuple[LevelScores, ...], width: int, height: int) -> list[Text]:
-    """Columns of the best score, ● at the mean, one level each; below them the figures.
+    """One column a level, as high as its best score, with ● at the mean; below them the figures.
 
     Three cells a level while they fit, else one.
     """
@@ -129,9 +141,9 @@ def draw_levels(levels: tuple[LevelScores, ...], width: int, height: int) -> lis
             mean_row = min(int((1 - min(max(level.mean, 0.0), 1.0)) * rows), rows - 1)
             column = (block * min(cells, 2)).ljust(cells)
             if row == mean_row:
-                line.append(f"●{column[1:]}", style=SCALE[-1])
-            else:
-                line.append(column, style=SCALE[0])
+                line.append("●", style=SCALE[-1])
+                column = column[1:]
+            line.append(column, style=SCALE[0])
         texts.append(line)
     axis = "".join(f"{level.depth:<{cells}}"[:cells] for level in shown) if cells > 1 else ""
     texts.append(Text(f"    └{axis or f'levels {shown[0].depth} to {shown[-1].depth}'}", style=DIM))

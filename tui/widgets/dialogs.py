@@ -86,13 +86,17 @@ class Submit(ModalScreen[dict[str, Any] | None]):
             box.border_subtitle = "ctrl+s or F2 submits · tab next field · esc closes"
             yield TextArea(self._problem, id="problem", tab_behavior="focus")
             yield Input(
-                value=self._search, id="search", placeholder=DEFAULT_SEARCH, select_on_focus=False
+                value=self._search,
+                id="search",
+                placeholder=DEFAULT_SEARCH,
+                select_on_focus=False,
+                compact=True,
             )
             yield Static(self._error, id="wrong", markup=False)
             yield OptionList(*map(_option, STRATEGIES), id="strategies")
 
     def on_mount(self) -> None:
-        self.query_one("#problem").focus()
+        self.query_one("#search" if self._error else "#problem").focus()
 
     @on(OptionList.OptionSelected)
     def _pick_strategy(self, event: OptionList.OptionSelected) -> None:
@@ -116,7 +120,8 @@ class Submit(ModalScreen[dict[str, Any] | None]):
 
 
 def _option(name: str) -> Option:
-    return Option(Text.assemble(f"{name:<20} ", (STRATEGIES[name], DIM)), id=name)
+    text = Text.assemble(f"{name:<20} ", (STRATEGIES[name], DIM), no_wrap=True)
+    return Option(text, id=name)
 
 
 class AskLine(ModalScreen[str | None]):

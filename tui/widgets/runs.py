@@ -78,9 +78,7 @@ class RunList(LineList):
         if run.position is not None:
             word = f"#{run.position + 1} in queue"
         line = Text()
-        line.append(
-            f"{mark} {word:<11} {_shorten(run.search, 11):<11} ", "bold" if run.live else ""
-        )
+        line.append(f"{mark} {word:<11} {_shorten_search(run):<13} ", "bold" if run.live else "")
         line.append(self._format_progress(run))
         line.append(f" {run.problem}", DIM)
         line.truncate(width, overflow="ellipsis")
@@ -114,6 +112,11 @@ def _draw_paths(run: RunRow, tree: RunView | None) -> str:
 
 def _shorten(text: str, width: int) -> str:
     return text if len(text) <= width else f"{text[: width - 1]}…"
+
+
+def _shorten_search(run: RunRow) -> str:
+    """`self_con…-16`: the name is cut, its n is not."""
+    return f"{_shorten(run.strategy, 12 - len(str(run.n)))}-{run.n}"
 
 
 def _searched(run: RunRow) -> str:

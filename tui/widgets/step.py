@@ -7,7 +7,7 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
-from flashedge.client.node_view import MARKS, NodeView
+from flashedge.client.node_view import NodeView
 from flashedge.client.run_figures import child_priors, is_mcts, mcts_figures, rollout_values
 from flashedge.client.run_view import RunView
 from flashedge.tui.state.scores import DIM, score_colour
@@ -37,8 +37,7 @@ class StepPanel(VerticalScroll, can_focus=True):
             self.border_title = "Step"
             self._words.update(Text("Select a node to read its step.", style=DIM))
             return
-        mark = MARKS.get(node.status, "?")
-        self.border_title = f"Step: node {node.id} {mark} {node.status}, level {node.depth}"
+        self.border_title = f"Step: node {node.id} {node.mark} {node.status}, level {node.depth}"
         self._words.update(_describe(run, node))
 
 

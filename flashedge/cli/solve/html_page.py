@@ -129,7 +129,6 @@ def _tree(view: RunView) -> Iterator[str]:
 
 
 def _line(node: NodeView, best: bool) -> str:
-    mark = MARKS.get(node.status, "?")
     star = "★ " if best else ""
     score = ""
     if node.score is not None:
@@ -137,4 +136,4 @@ def _line(node: NodeView, best: bool) -> str:
         score = f'{node.score:.2f} <span class="bar"><i style="width:{part:.0%}"></i></span> '
     text = escape(node.text.strip()) or f"{node.tokens} tokens"
     title = escape(f"node {node.id}, {node.status}, {node.tokens} tokens")
-    return f'<span class="line" title="{title}">{star}{mark} {score}{text}</span>'
+    return f'<span class="line" title="{title}">{star}{node.mark} {score}{text}</span>'
