@@ -15,11 +15,11 @@ from flashedge import events
 from flashedge.cli.connection import connect_ready
 from flashedge.config import load_config
 
-DIGITS = 4  # of log-probabilities: the files are read by people and kept in the repository
+DIGITS = 4  # of log-probabilities, to keep the files small
 
 
 def main() -> None:
-    options = parsed()
+    options = parse_options()
     body = {"problem": options.problem, "strategy": options.strategy, "n": options.n}
     body |= {"seed": options.seed, "early_exit": False}
     lines: list[str] = []
@@ -28,9 +28,9 @@ def main() -> None:
         for number, event in client.solve(body):
             if not isinstance(event, events.TERMINAL) and not number:
                 continue  # its place in the queue
-            told = slim(events.to_json(event))
-            lines.append(json.dumps([number, round(time.perf_counter() - began, 3), told]))
-        result = told["result"]
+            data = slim_down(events.to_json(event))
+            lines.append(json.dumps([number, round(time.perf_counter() - began, 3), data]))
+        result = data["result"]
         summary = next(run for run in client.runs()["data"] if run["id"] == result["id"])
     note = f"A {options.strategy} run of pair {summary['pair']}, recorded as a client saw it: "
     note += "[number, seconds, event]. Log-probabilities are rounded; the result's token ids are "
@@ -39,23 +39,26 @@ def main() -> None:
     options.out.write_text(head + ",\n".join(lines) + "\n]}\n")
 
 
-def slim(event: dict[str, Any]) -> dict[str, Any]:
-    """Without what no picture shows."""
+def slim_down(event: dict[str, Any]) -> dict[str, Any]:
+    """The event without what no picture shows."""
     if "logprobs" in event:
         event["logprobs"] = [round(value, DIGITS) for value in event["logprobs"]]
     if "result" in event:
         result = dict(event["result"])
-        result["tree"] = {**result["tree"], "nodes": [bare(n) for n in result["tree"]["nodes"]]}
-        result["completions"] = [bare(c) for c in result["completions"]]
+        result["tree"] = {
+            **result["tree"],
+            "nodes": [without_token_ids(n) for n in result["tree"]["nodes"]],
+        }
+        result["completions"] = [without_token_ids(c) for c in result["completions"]]
         event["result"] = result
     return event
 
 
-def bare(item: dict[str, Any]) -> dict[str, Any]:
+def without_token_ids(item: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in item.items() if name != "token_ids"}
 
 
-def parsed() -> argparse.Namespace:
+def parse_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("out", type=Path)
     parser.add_argument("--strategy", default="beam")

@@ -1,7 +1,7 @@
 """Pictures of the dashboard for docs/: `python -m scripts.screenshots` writes SVG and PNG.
 
 They are those of the snapshot tests (tests/tui/__snapshots__), drawn from a recorded run. PNG needs
-rsvg-convert, which places whole runs of text badly: for it each character gets its own place.
+rsvg-convert, which misplaces long texts, so each character is placed by itself.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _TEXT = re.compile(
 )
 
 
-def per_character(svg: str) -> str:
-    """The picture with one <text> a character, in a font that every machine has."""
+def place_characters(svg: str) -> str:
+    """The picture with one <text> per character, in a font that every machine has."""
 
     def split(match: re.Match[str]) -> str:
         head, x, middle, length, tail, content = match.groups()
@@ -58,7 +58,7 @@ def main() -> None:
         target = DOCS / f"{NAMES[match[1]]}-{SIZES.get(match[2]) or ONE_SIZE[match[1]]}.svg"
         shutil.copyfile(shot, target)
         if convert is not None:
-            picture = per_character(shot.read_text(encoding="utf-8"))
+            picture = place_characters(shot.read_text(encoding="utf-8"))
             command = [convert, "--width", "1100", "-o", str(target.with_suffix(".png"))]
             subprocess.run(command, input=picture.encode(), check=True)
         print(target.relative_to(ROOT))

@@ -1,4 +1,4 @@
-"""A daemon that only tells a made-up story, over the product's own event log and stream."""
+"""A daemon that serves a made-up search through the product's own event log and stream."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ VIEW |= {"quota_blocks": 2047, "block_tokens": 32, "block_bytes": 131072, "preem
 
 
 class Stage:
-    """The runs, one after the other; sent: when each paced event was appended (monotonic)."""
+    """The runs, one after the other. `sent` has the monotonic time at which each paced event was
+    appended."""
 
     def __init__(self, n: int, per_s: float) -> None:
         self.n, self.per_s = n, per_s
@@ -44,8 +45,8 @@ class Stage:
         self.status[run], sent = "running", self.sent.setdefault(run, {})
         log.append(events.RunStarted(config={"thresholds": {"entropy": 0.8}}, queue_s=0.0))
         story = levels(self.n, DEPTH, seed)
-        for told in itertools.islice(story, AT_ONCE):
-            for event in told:
+        for batch in itertools.islice(story, AT_ONCE):
+            for event in batch:
                 log.append(event)
         growing: dict[NodeId, int] = {}
         due = time.monotonic()

@@ -1,9 +1,9 @@
 """512-path trees at 60 events a second into the dashboard: lag, memory, processor. See README.md.
 
 Lag = from the daemon's append to the fold, and to the end of the next screen refresh (at most one
-frame of 1/12 s later). The first seconds of each run, when six levels come at once, are told
-apart. The machine's load is told, since a shared machine's lag is not ours alone. The last line
-is JSON.
+frame of 1/12 s later). The first seconds of each run, when six levels arrive at once, are
+reported apart. The machine's load is reported too, since other programs add to the lag. The last
+line is JSON.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def await_daemon(url: str) -> None:
             return
         except httpx.TransportError:
             time.sleep(0.1)
-    raise SystemExit("the daemon of the bench did not come up")
+    raise SystemExit("the benchmark's daemon did not start")
 
 
 def watch(process: psutil.Process, terminal: int, until: float) -> tuple[list[list[float]], int]:
@@ -99,24 +99,24 @@ def measure(minutes: float, n: int, per_s: float) -> dict[str, Any]:
             until = began + WARM_UP_S + minutes * 60
             samples, written = watch(psutil.Process(shown.pid), master, until)
             drain(shown, master)
-            told = httpx.get(f"{url}/sent", trust_env=False, timeout=30).json()
+            sent_times = httpx.get(f"{url}/sent", trust_env=False, timeout=30).json()
         finally:
             daemon.terminate()
             daemon.wait(timeout=10)
         seen = json.loads(out.read_text())
-    return report(samples, written, told, seen, began + WARM_UP_S)
+    return report(samples, written, sent_times, seen, began + WARM_UP_S)
 
 
 def report(
     samples: list[list[float]],
     written: int,
-    told: dict[str, Any],
+    sent_times: dict[str, Any],
     seen: dict[str, Any],
     after: float,
 ) -> dict[str, Any]:
     fold, paint, early = [], [], []
     for run, of_run in seen["times"].items():
-        times = told["sent"].get(run, {})
+        times = sent_times["sent"].get(run, {})
         for seq, folded, painted in zip(*[iter(of_run)] * 3, strict=True):
             sent = times.get(f"{seq:.0f}")
             if sent is None or sent <= after:
@@ -145,7 +145,7 @@ def report(
         },
         "rss_mib_over_time": [round(s[1], 1) for s in warm[:: max(len(warm) // 20, 1)]],
         "terminal_kib_per_s": round(written / 1024 / samples[-1][0], 1),
-        "daemon_late_ms": round(told["late_s"] * 1000, 1),
+        "daemon_late_ms": round(sent_times["late_s"] * 1000, 1),
         "load_average": round(os.getloadavg()[0], 1),
         "cores": os.cpu_count(),
     }

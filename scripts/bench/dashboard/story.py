@@ -1,4 +1,4 @@
-"""A made-up beam search of many paths, as events. The same seed tells the same story."""
+"""A made-up beam search of many paths, as events. The same seed gives the same events."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ def levels(n: int, depth: int, seed: int) -> Iterator[list[Event]]:
     rng = random.Random(seed)
     free, kept = 1, [NodeId(0)]
     for level in range(1, depth + 1):
-        told: list[Event] = []
+        batch: list[Event] = []
         nodes: list[NodeId] = []
         width = n // len(kept)
         for parent in kept:
             made = tuple((NodeId(free + i), i, 0) for i in range(width))
             free += width
             nodes += [node for node, _, _ in made]
-            told.append(events.NodesExpanded(parent=parent, depth=level, children=made))
+            batch.append(events.NodesExpanded(parent=parent, depth=level, children=made))
         order = rng.sample(nodes, len(nodes))
-        told += [_step(node, level, rng) for node in order]
+        batch += [_step(node, level, rng) for node in order]
         scores = {node: rng.random() for node in order}
-        told += [events.NodeScored(node=i, scores=(s,), score=s) for i, s in scores.items()]
+        batch += [events.NodeScored(node=i, scores=(s,), score=s) for i, s in scores.items()]
         best = sorted(nodes, key=lambda i: -scores[i])
         if level == depth:
-            told.append(events.NodesMarked(status="complete", nodes=tuple(nodes)))
+            batch.append(events.NodesMarked(status="complete", nodes=tuple(nodes)))
         else:
             kept = best[: n // BRANCHING]
-            told.append(events.NodesMarked(status="active", nodes=tuple(kept)))
-            told.append(events.NodesMarked(status="pruned", nodes=tuple(best[len(kept) :])))
+            batch.append(events.NodesMarked(status="active", nodes=tuple(kept)))
+            batch.append(events.NodesMarked(status="pruned", nodes=tuple(best[len(kept) :])))
         sure = level / depth
-        told.append(events.CertaintyUpdated(certainty=sure, answers=level))
-        yield told
+        batch.append(events.CertaintyUpdated(certainty=sure, answers=level))
+        yield batch
 
 
 def _step(node: NodeId, level: int, rng: random.Random) -> events.StepCompleted:

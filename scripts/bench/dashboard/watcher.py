@@ -1,4 +1,4 @@
-"""The dashboard with a stopwatch: when each event was folded, and when the screen showed it."""
+"""The dashboard with a stopwatch: it notes when each event was folded and when it was painted."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Watcher(DashboardApp):
 def main(url: str, out: str) -> None:
     app = Watcher(url)
     app.run()
-    times = {run: list(told) for run, told in app.times.items()}
+    times = {run: list(of_run) for run, of_run in app.times.items()}
     Path(out).write_text(json.dumps({"times": times, "frames": app.frames}))
 
 
