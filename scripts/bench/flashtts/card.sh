@@ -2,7 +2,7 @@
 # What does each FlashTTS optimization bring on an NVIDIA card? The paper's three pairs, measured:
 #   bash scripts/bench/flashtts/card.sh PROBLEMS.jsonl [PAIR…]
 # PROBLEMS: JSON lines of problem and answer. For each pair: the profile of the card, then every rung
-# of the ladder at N paths, A B A B, then docs/flashtts/card-PAIR.md. N=8,64,512, LIMIT=20 problems,
+# of the ladder at N paths, A B A B, then runs/flashtts/card-PAIR.md. N=8,64,512, LIMIT=20 problems,
 # KV="plan" and ROUNDS=2 may be set. Cut off, the same command goes on. Not run yet: no card was at hand.
 set -euo pipefail
 

@@ -1,4 +1,4 @@
-"""Writes the tables and the plot of a ladder on real engines to docs/flashtts/.
+"""Writes the tables and the plot of a ladder on real engines to runs/flashtts/.
 
     python -m scripts.bench.flashtts.ladder_page [runs/ladder] [--name ladder] [--on "two cores"]
 
@@ -14,7 +14,7 @@ import argparse
 import asyncio
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import chain
 from math import log2
 from pathlib import Path
@@ -28,7 +28,13 @@ from flashedge.plots import draw_plot
 from flashedge.statistics import mean
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.ladder_real import DID, PROBLEMS
-from scripts.bench.flashtts.study import DOCS, format_table, locate_picture, save_json, save_tables
+from scripts.bench.flashtts.study import (
+    OUTPUT,
+    format_table,
+    locate_picture,
+    save_json,
+    save_tables,
+)
 
 NAMES = [rung.name for rung in ALL]
 STOCK, SUFFIX = NAMES[:2]
@@ -63,30 +69,41 @@ def read_runs(folder: Path) -> Runs:
 
 def read_page(name: str) -> Rows:
     """Read the rows that the page has already."""
-    file, cells = DOCS / f"{name}.json", defaultdict[Cell, dict[str, Any]](dict)
+    file, cells = OUTPUT / f"{name}.json", defaultdict[Cell, dict[str, Any]](dict)
     for row in json.loads(file.read_text(encoding="utf-8"))["rungs"] if file.exists() else ():
         cells[row["kv"], row["n"]][row["rung"]] = row
     return cells
 
 
 def build_rows(cells: Runs, right: Mapping[Any, bool], on: str) -> Rows:
-    """Build a row for each rung of each cell, in the ladder's order: compared with the stock loop,
-    and as `step` with the rung that it adds to."""
+    """Build a row for each rung of each cell, in the ladder's order.
+
+    A row compares the rung with the stock loop (whole-path scoring), as `over_suffix` with suffix
+    scoring alone (a verifier with a prefix cache), and as `step` with the rung that it adds to.
+    """
     found = {}
     for cell, runs in cells.items():
         rows = {row["rung"]: row for row in compare_runs([run for run, _ in runs], right)}
         found[cell] = by_rung = {name: rows[name] for name in NAMES if name in rows}
         for name, row in by_rung.items():
             did = [did for run, did in runs if run.rung == name]
-            row.update({key: mean([one[key] for one in did]) for key in DID}, on=on, step=None)
-            if (before := BEFORE.get(name)) in by_rung:
-                two = [run for run, _ in runs if run.rung in (before, name)]
-                (row["step"],) = (
-                    other["speedup"]
-                    for other in compare_runs(two, {}, first=before)
-                    if other["rung"] == name
-                )
+            row.update({key: mean([one[key] for one in did]) for key in DID}, on=on)
+            before = BEFORE.get(name)
+            row["step"] = _compare_two(runs, before, name, "speedup") if before in by_rung else None
+            row["over_suffix"] = (
+                _compare_two(runs, SUFFIX, name, "goodput_gain")
+                if SUFFIX in by_rung and name not in (STOCK, SUFFIX)
+                else None
+            )
     return found
+
+
+def _compare_two(
+    runs: list[tuple[LiveRun, Mapping[str, int]]], first: str, name: str, figure: str
+) -> Any:
+    """The figure of the rung `name` beside the rung `first`."""
+    two = [run for run, _ in runs if run.rung in (first, name)]
+    return next(r[figure] for r in compare_runs(two, {}, first=first) if r["rung"] == name)
 
 
 # ---------------------------------------------------------------- telling
@@ -104,15 +121,20 @@ def build_tables(cells: Rows) -> list[str]:
     def lines(cell: Cell, rows: Mapping[str, Any], *cells: object) -> tuple[object, ...]:
         return (*cell, rows[STOCK]["on"], rows[STOCK]["problems"], *cells)
 
-    def of(rows: Mapping[str, Any], key: str) -> list[str]:
-        return [format_gain(rows[name][key] if name in rows else None) for name in NAMES[1:]]
+    def of(rows: Mapping[str, Any], key: str, names: Sequence[str] = NAMES[1:]) -> list[str]:
+        return [format_gain(rows[name].get(key) if name in rows else None) for name in names]
 
     items = list(cells.items())
     return [
         format_table(
             (*head, "stock, tokens/s", *NAMES[1:]),
             [lines(c, r, f"{r[STOCK]['goodput']:.0f}", *of(r, "goodput_gain")) for c, r in items],
-            "Goodput over the stock loop's",
+            "Goodput over whole-path scoring (the stock loop)",
+        ),
+        format_table(
+            (*head, *NAMES[2:]),
+            [lines(c, r, *of(r, "over_suffix", NAMES[2:])) for c, r in items],
+            "Goodput over a verifier with a prefix cache (suffix scoring alone)",
         ),
         format_table(
             (*head, *NAMES[1:]),
@@ -185,7 +207,7 @@ def draw_ladder_plot(cells: Rows, name: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path, nargs="?", default=Path("runs/ladder"))
-    parser.add_argument("--name", default="ladder", help="of the page in docs/flashtts/")
+    parser.add_argument("--name", default="ladder", help="of the page in runs/flashtts/")
     parser.add_argument("--problems", type=Path, default=PROBLEMS, help="that were solved")
     parser.add_argument("--on", default="two cores", help="the device")
     asked = parser.parse_args()

@@ -1,6 +1,6 @@
 """Shared by the scripts of the simulated 4090: the paper's three pairs, problems, tables, plots.
 
-Each script answers one question, saves its tables and plots in docs/flashtts/ and prints JSON as
+Each script answers one question, saves its tables and plots in runs/flashtts/ and prints JSON as
 its last line. None of them measures anything: the device is simulated (`flashedge.benchmark`).
 """
 
@@ -21,7 +21,7 @@ from flashedge.cli.progress import show_bar
 from flashedge.config import load_config
 from scripts.bench.daemon import ROOT
 
-DOCS = ROOT / "docs" / "flashtts"
+OUTPUT = ROOT / "runs" / "flashtts"
 WORKLOADS = ("aime", "amc")
 WIDTHS = (8, 16, 32, 64, 128, 256, 512)
 # arXiv 2509.00195 §6.1: models and share of the card's memory
@@ -120,7 +120,7 @@ def _hash_code() -> str:
     """Hash the code that decides what is simulated."""
     digest = hashlib.sha256()
     for folder in ("benchmark", "engine", "scheduling", "search"):
-        for file in sorted((ROOT / "flashedge" / folder).glob("*.py")):
+        for file in sorted((ROOT / "flashedge" / folder).rglob("*.py")):
             digest.update(file.read_bytes())
     return digest.hexdigest()[:8]
 
@@ -129,9 +129,9 @@ def _hash_code() -> str:
 
 
 def save_json(name: str, figures: Any) -> None:
-    """Write docs/flashtts/<name>.json."""
-    DOCS.mkdir(parents=True, exist_ok=True)
-    (DOCS / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    """Write runs/flashtts/<name>.json."""
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    (OUTPUT / f"{name}.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
 
 
 def save_tables(
@@ -141,13 +141,16 @@ def save_tables(
     script: str | None = None,
     note: str = "Simulated, not measured.",
 ) -> None:
-    """docs/flashtts/<name>.md. script: what makes it, with its flags, if not the name alone; note:
-    how it came about."""
-    note = f"{note} Made by the command below; the text is in README.md."
+    """Write runs/flashtts/<name>.md.
+
+    script: the script that makes it, with its flags, if the name alone is not enough; note: whether
+    the figures are measured.
+    """
+    note = f"{note} Made by the command below; docs/results/ says what it means."
     command = f"`python -m scripts.bench.flashtts.{script or name}`"
     body = "\n\n".join([f"# {about}", note, command, *tables])
-    DOCS.mkdir(parents=True, exist_ok=True)
-    (DOCS / f"{name}.md").write_text(body + "\n", encoding="utf-8")
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    (OUTPUT / f"{name}.md").write_text(body + "\n", encoding="utf-8")
 
 
 def format_table(
@@ -160,4 +163,4 @@ def format_table(
 
 
 def locate_picture(name: str) -> Path:
-    return DOCS / f"{name}.svg"
+    return OUTPUT / f"{name}.svg"
