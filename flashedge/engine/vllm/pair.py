@@ -124,7 +124,7 @@ class VllmPair:
         self.verifier = VllmVerifier(options, prm(self._verifier_path, self._pair.verifier.options))
         self.stock_generator = StockGenerator(self.generator)
         self.stock_verifier = StockVerifier(self.verifier)
-        compat.learn_messages()
+        compat.prepare_decoders()
 
     def _options(
         self, name: str, spec: ModelSpec, path: Path, kv_bytes: int, room: int | None

@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from flashedge.engine.base import EngineView, Health
-from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.engine_options import EngineOptions
+from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
 from flashedge.engine.vllm.translate import translated
 from flashedge.errors import EngineDead, EngineError
 
@@ -157,7 +157,7 @@ class EngineProcess:
     def _build(self) -> None:
         """Sets `_llm`. Not by return value: the thread pool would keep it alive past its end, and
         its destructor fails, with a traceback, in a dying interpreter."""
-        compat.patch_process_start()
+        apply_patches(ProcessKind.DAEMON)
         from vllm.v1.engine.async_llm import AsyncLLM
 
         self._llm = AsyncLLM.from_vllm_config(

@@ -18,7 +18,6 @@ from typing import Any
 
 from vllm.v1.request import Request, RequestStatus
 
-from flashedge.engine.vllm.inside import control  # noqa: F401  what the daemon calls between steps
 from flashedge.engine.vllm.inside.keys import BOUNDARY
 from flashedge.engine.vllm.inside.speculation import SpeculativeScheduler
 

@@ -18,7 +18,6 @@ from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from flashedge.engine.vllm.inside import speculation_calls  # noqa: F401  registers its calls
 from flashedge.engine.vllm.inside.draft_requests import (
     Label,
     StepJob,

@@ -1,6 +1,6 @@
 """Quota, offload and restore of one engine's KV memory, between two of its steps.
 
-These functions run in the engine process when the daemon calls them (`inside.control`). They keep
+These functions run in the engine process when the daemon calls them (`inside.patches`). They keep
 two parts in step: the scheduler, which knows what each block is used for (`quota`), and the worker,
 which maps and unmaps the blocks' memory (`worker`).
 

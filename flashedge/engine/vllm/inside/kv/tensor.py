@@ -4,7 +4,7 @@ vLLM allocates one tensor of zeros for the KV of all layers, and with it all of 
 Two engines that share one device would together allocate twice what there is. `allocate` puts the
 same tensor into a range of addresses (`pages`) of which only the blocks in use have memory.
 
-Checked with vLLM 0.32.0: replaces `vllm.v1.worker.gpu_model_runner.allocate_kv_cache`.
+Checked with vLLM 0.32.0. `inside.patches` puts `allocate` in place of vLLM's own function.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from vllm.config import VllmConfig, get_current_vllm_config
-from vllm.v1.worker import gpu_model_runner, utils
+from vllm.v1.worker import utils
 
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, KV_FIXED, KV_GUARDED, KV_KEY, KV_START
 from flashedge.engine.vllm.inside.kv.blocks import KvRange
@@ -22,11 +22,6 @@ from flashedge.engine.vllm.inside.kv.pages import FixedPages, HostPages, Pages
 
 _allocate_in_vllm = utils.allocate_kv_cache
 _ranges: list[KvRange] = []  # one for each engine of this process; a daemon's process has one
-
-
-def install() -> None:
-    """Replace vLLM's allocation in this process."""
-    gpu_model_runner.allocate_kv_cache = allocate
 
 
 def get_kv_range() -> KvRange:

@@ -12,8 +12,10 @@ from typing import Any
 
 from flashedge.engine.vllm.inside.kv import tensor as kv_tensor
 from flashedge.engine.vllm.inside.kv.save_area import SaveArea
+from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
 
-kv_tensor.install()  # vLLM imports this module in each engine process before it allocates KV
+# vLLM imports this module in each engine process before it allocates KV and makes its scheduler.
+apply_patches(ProcessKind.ENGINE)
 
 
 class KvMemory:

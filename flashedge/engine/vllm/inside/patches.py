@@ -1,0 +1,143 @@
+"""Every name of vLLM that FlashEdge adds or replaces while a process runs, in one table.
+
+vLLM offers interfaces for most of what FlashEdge needs: a scheduler class, a worker extension, a
+logits processor, a model registry. The names below are what these do not reach. Each process
+applies its part of the table once, before vLLM uses the names: the daemon before it starts an
+engine, an engine process when vLLM imports the worker extension (`kv.worker`).
+
+One replacement is not in the table because it belongs to a single object: the scheduler wraps its
+own KV manager's `allocate_slots` (`paused_requests`).
+
+Checked with vLLM 0.32.0.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from flashedge.engine.platform import find_vllm
+from flashedge.engine.vllm.compat import CHECKED
+from flashedge.errors import ConfigError
+
+_INSIDE = "flashedge.engine.vllm.inside"
+
+
+class ProcessKind(StrEnum):
+    DAEMON = "daemon"
+    ENGINE = "engine"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patch:
+    """One name of vLLM that stands for something of ours once the patch is applied."""
+
+    process: ProcessKind
+    """The kind of process that applies the patch."""
+    target: str
+    """The name in vLLM, as "module:attribute path"."""
+    replacement: str
+    """What the name stands for from then on, written the same way."""
+    reason: str
+    adds: bool = False
+    """True if vLLM has no such name, False if the patch replaces vLLM's own."""
+
+
+def _add_utility(name: str, replacement: str, reason: str) -> Patch:
+    """Let the daemon call a function between two engine steps, by `call_utility_async(name)`."""
+    return Patch(
+        process=ProcessKind.ENGINE,
+        target=f"vllm.v1.engine.core:EngineCore.flashedge_{name}",
+        replacement=f"{_INSIDE}.{replacement}",
+        reason=reason,
+        adds=True,
+    )
+
+
+PATCHES = (
+    Patch(
+        process=ProcessKind.DAEMON,
+        target="vllm.v1.engine.utils:get_mp_context",
+        replacement="flashedge.engine.vllm.compat:get_mp_context",
+        reason="Engine processes on a CPU are forked from a server that has imported vLLM already.",
+    ),
+    Patch(
+        process=ProcessKind.ENGINE,
+        target="vllm.v1.worker.gpu_model_runner:allocate_kv_cache",
+        replacement=f"{_INSIDE}.kv.tensor:allocate",
+        reason="Two engines share one device, so KV blocks get memory only while they are in use.",
+    ),
+    _add_utility(
+        "begin", "kv.control:begin", "The daemon asks a new engine for its blocks and their size."
+    ),
+    _add_utility("view", "kv.control:view", "The KV split follows each engine's load."),
+    _add_utility(
+        "set_quota", "kv.control:set_quota", "The KV split moves memory between the engines."
+    ),
+    _add_utility(
+        "offload", "kv.control:offload", "An engine gives its KV memory up to the other one."
+    ),
+    _add_utility("restore", "kv.control:restore", "An engine gets its KV back after an offload."),
+    _add_utility(
+        "list_complete_drafts",
+        "speculation_calls:list_complete_drafts",
+        "The runtime has complete drafts scored before the search asks for them.",
+    ),
+    _add_utility(
+        "drop_unused_drafts",
+        "speculation_calls:drop_unused_drafts",
+        "A new level makes the drafts of discarded paths useless.",
+    ),
+    _add_utility("end_run", "speculation_calls:end_run", "A run's drafts end with it."),
+    _add_utility(
+        "speculation", "speculation_calls:get_counters", "Metrics report what drafts saved."
+    ),
+)
+
+
+def apply_patches(process: ProcessKind, patches: tuple[Patch, ...] = PATCHES) -> None:
+    """Apply the patches of one kind of process. A second call changes nothing.
+
+    Raises ConfigError if a name that a patch replaces is missing from vLLM, or if a name that a
+    patch adds is there already.
+    """
+    for patch in patches:
+        if patch.process is process:
+            _apply(patch)
+
+
+def _apply(patch: Patch) -> None:
+    owner, name = find_owner(patch)
+    replacement = pkgutil.resolve_name(patch.replacement)
+    current = getattr(owner, name, None)
+    if current is replacement:
+        return
+    if patch.adds and current is not None:
+        raise _make_error(patch, "already has")
+    if not patch.adds and current is None:
+        raise _make_error(patch, "does not have")
+    setattr(owner, name, replacement)
+
+
+def find_owner(patch: Patch) -> tuple[Any, str]:
+    """Find the module or class of vLLM that a patch changes, and the name it sets there.
+
+    Raises ConfigError if vLLM has no such module or class.
+    """
+    module, _, path = patch.target.partition(":")
+    *parents, name = path.split(".")
+    try:
+        return pkgutil.resolve_name(f"{module}:{'.'.join(parents)}"), name
+    except (ImportError, AttributeError) as error:
+        raise _make_error(patch, "does not have") from error
+
+
+def _make_error(patch: Patch, problem: str) -> ConfigError:
+    distribution, version = find_vllm()
+    return ConfigError(
+        f"{distribution} {version} {problem} {patch.target}: it is another vLLM than the one that "
+        f"FlashEdge was checked with ({CHECKED})",
+        hint="run scripts/setup.sh to install the checked version",
+    )

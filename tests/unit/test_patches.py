@@ -1,0 +1,154 @@
+"""The table of the names that FlashEdge adds to vLLM or replaces in it, against this vLLM."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import pkgutil
+import sys
+from collections.abc import Iterator
+from importlib.util import resolve_name
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import flashedge.engine.vllm
+from flashedge.engine.vllm.inside.patches import (
+    PATCHES,
+    Patch,
+    ProcessKind,
+    apply_patches,
+    find_owner,
+)
+from flashedge.errors import ConfigError
+
+FOLDER = Path(flashedge.engine.vllm.__file__).parent
+DAEMON = ProcessKind.DAEMON
+
+
+def by_target(patch: Patch) -> str:
+    return patch.target
+
+
+@pytest.fixture
+def fake_vllm(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A module with a function and a class, in place of vLLM's."""
+    module = ModuleType("fake_vllm")
+    exec("def start(): ...\nclass Core: ...\ndef ours(): ...", module.__dict__)
+    monkeypatch.setitem(sys.modules, "fake_vllm", module)
+    return module
+
+
+def make_patch(target: str, *, adds: bool = False) -> tuple[Patch, ...]:
+    patch = Patch(
+        process=DAEMON,
+        target=f"fake_vllm:{target}",
+        replacement="fake_vllm:ours",
+        reason="A test.",
+        adds=adds,
+    )
+    return (patch,)
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=by_target)
+def test_this_vllm_has_what_a_patch_replaces_and_lacks_what_it_adds(patch: Patch) -> None:
+    owner, name = find_owner(patch)
+    applied = getattr(owner, name, None) is pkgutil.resolve_name(patch.replacement)
+    assert applied or hasattr(owner, name) != patch.adds
+
+
+@pytest.mark.parametrize("patch", PATCHES, ids=by_target)
+def test_a_patch_names_a_function_of_ours_and_its_reason(patch: Patch) -> None:
+    replacement = pkgutil.resolve_name(patch.replacement)
+    assert inspect.isfunction(replacement)
+    assert replacement.__module__.startswith("flashedge.engine.vllm.")
+    assert patch.reason.endswith(".")
+
+
+@pytest.mark.parametrize("patch", [p for p in PATCHES if not p.adds], ids=by_target)
+def test_a_replacement_accepts_the_calls_that_vllm_makes(patch: Patch) -> None:
+    """`find_original` is used since another test may have applied the patch."""
+    ours = inspect.signature(pkgutil.resolve_name(patch.replacement))
+    vllms = inspect.signature(find_original(patch))
+    assert [(p.name, p.kind, p.default) for p in ours.parameters.values()] == [
+        (p.name, p.kind, p.default) for p in vllms.parameters.values()
+    ]
+
+
+def find_original(patch: Patch) -> object:
+    """vLLM's own object, by way of the module that the patched one imports it from."""
+    module, _, name = patch.target.partition(":")
+    source = inspect.getsource(pkgutil.resolve_name(module))
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and name in {alias.name for alias in node.names}:
+            origin = resolve_name("." * node.level + (node.module or ""), module.rpartition(".")[0])
+            return pkgutil.resolve_name(f"{origin}:{name}")
+    raise AssertionError(f"{module} does not import {name}")
+
+
+def test_no_target_is_patched_twice() -> None:
+    targets = [patch.target for patch in PATCHES]
+    assert len(set(targets)) == len(targets)
+
+
+def test_patches_can_be_applied_again(fake_vllm: ModuleType) -> None:
+    for patches in (make_patch("start"), make_patch("Core.added", adds=True)):
+        apply_patches(DAEMON, patches)
+        apply_patches(DAEMON, patches)
+    assert fake_vllm.start is fake_vllm.ours
+    assert fake_vllm.Core.added is fake_vllm.ours
+
+
+def test_a_process_applies_only_its_own_patches(fake_vllm: ModuleType) -> None:
+    apply_patches(ProcessKind.ENGINE, make_patch("start"))
+    assert fake_vllm.start is not fake_vllm.ours
+
+
+@pytest.mark.parametrize(
+    ("target", "adds", "problem"),
+    [
+        ("stop", False, "does not have"),
+        ("Core.step", False, "does not have"),
+        ("Gone.step", False, "does not have"),
+        ("Gone.step", True, "does not have"),
+        ("start", True, "already has"),
+        ("Core.__init__", True, "already has"),
+    ],
+)
+@pytest.mark.usefixtures("fake_vllm")
+def test_a_patch_that_does_not_fit_this_vllm_is_refused(
+    target: str, adds: bool, problem: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"{problem} fake_vllm:{target}: it is another vLLM"):
+        apply_patches(DAEMON, make_patch(target, adds=adds))
+
+
+def find_assignments(tree: ast.Module) -> Iterator[str]:
+    """Assignments to attributes of what a module imports from vLLM."""
+    imported = {
+        (alias.asname or alias.name).split(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+        if (getattr(node, "module", None) or alias.name).split(".")[0] == "vllm"
+    }
+    for node in ast.walk(tree):
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        for target in targets:
+            root = target
+            while isinstance(root, ast.Attribute):
+                root = root.value
+            if root is not target and isinstance(root, ast.Name) and root.id in imported:
+                yield ast.unparse(target)
+
+
+def test_no_other_module_patches_vllm() -> None:
+    found = {
+        f"{file.relative_to(FOLDER)}: {target}"
+        for file in FOLDER.rglob("*.py")
+        for target in find_assignments(ast.parse(file.read_text(encoding="utf-8")))
+    }
+    assert not found
+    patched = ast.parse("import vllm.utils as utils\nutils.start = 1\nours.start = 2")
+    assert list(find_assignments(patched)) == ["utils.start"], "the search itself finds patches"
