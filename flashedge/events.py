@@ -109,7 +109,7 @@ class CertaintyUpdated:
     measures: Mapping[str, float] = field(default_factory=dict)
     """Every measure by name (see `certainty.history`)."""
 
-    knob: int = 0
+    progress: int = 0
     """The progress: finished paths, rollouts or probes so far."""
 
     tokens: int = 0
@@ -245,13 +245,20 @@ def to_json(event: Event) -> dict[str, Any]:
     return {"type": type(event).__name__, **dataclasses.asdict(event)}
 
 
+_RENAMED = {"knob": "progress"}
+"""Fields of stored events that have another name now."""
+
+
 def from_json(data: Mapping[str, Any]) -> Event:
     """The inverse of `to_json`. Raises ValueError on an unknown type or wrong fields."""
     kind = _KINDS.get(str(data.get("type")))
     if kind is None:
         raise ValueError(f"unknown event type {data.get('type')!r}")
     hints = typing.get_type_hints(kind)
-    fields = {k: _restore_tuples(hints.get(k), v) for k, v in data.items() if k != "type"}
+    fields = {
+        name: _restore_tuples(hints.get(name), value)
+        for name, value in ((_RENAMED.get(k, k), v) for k, v in data.items() if k != "type")
+    }
     try:
         return typing.cast(Event, kind(**fields))
     except TypeError as error:

@@ -15,11 +15,11 @@ MEASURES = (ENTROPY, REWARD, CONSISTENCY, TV, PROGRAM)
 class Checkpoint:
     """The measures of a run at one point between two levels, rollouts or probes.
 
-    Ref: arXiv 2412.20993 App. D.1 (certainindex and knob of a reasoning program).
+    Ref: arXiv 2412.20993 App. D.1.
     """
 
     progress: int
-    """Finished paths, rollouts (MCTS) or probes (chain of thought) so far. The paper's knob."""
+    """Finished paths, rollouts (MCTS) or probes (chain of thought) so far."""
     tokens: int
     """Committed tokens."""
     answers: int

@@ -101,7 +101,7 @@ class Story:
     outcome: Outcome
     events: list[Event]
 
-    def told(self, kind: type) -> list[Any]:
+    def list_events(self, kind: type) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
 
 

@@ -13,6 +13,8 @@ from batch_daemon import BatchDaemon
 from cli_rig import Cli, Done, cli_for, with_daemon
 
 from flashedge.batch import attempts
+from flashedge.client import follow
+from flashedge.client.follow import RetryPolicy
 
 THREE = (
     {"id": "a", "problem": "right 19", "answer": "19"},
@@ -23,8 +25,9 @@ THREE = (
 
 @pytest.fixture
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
-    monkeypatch.setattr(attempts, "RETRY_DELAYS_S", (0.0, 0.0))
-    monkeypatch.setattr(attempts, "LEAST_WAIT_S", 0.01)
+    monkeypatch.setattr(follow, "UNATTENDED", RetryPolicy(first_s=0.0, max_retries=2))
+    monkeypatch.setattr(follow, "MIN_QUEUE_PAUSE_S", 0.01)
+    monkeypatch.setattr(attempts, "MIN_POLL_S", 0.01)
     return cli_for(tmp_path, monkeypatch, capfd)
 
 

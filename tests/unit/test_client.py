@@ -11,15 +11,18 @@ import pytest
 from fake_daemon import RESULT, STORY, FakeDaemon
 
 from flashedge import errors, events
-from flashedge.client.sse import Frame, frames
-from flashedge.client.sync_client import Client, Queued, from_event
+from flashedge.client import follow
+from flashedge.client.follow import RetryPolicy
+from flashedge.client.replies import build_run_error
+from flashedge.client.sse import Frame, parse_frames
+from flashedge.client.sync_client import Client, Queued
 from flashedge.errors import DaemonError, FlashEdgeError, QueueFull, RequestError, RunInterrupted
 from flashedge.types import Message
 
 
 @pytest.fixture(autouse=True)
 def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flashedge.client.sync_client.RECONNECT_DELAY_S", 0.0)
+    monkeypatch.setattr(follow, "ATTENDED", RetryPolicy(first_s=0.0, max_retries=3))
 
 
 def client(daemon: httpx.BaseTransport) -> Client:
@@ -101,7 +104,7 @@ def test_what_cannot_be_read_is_one_clear_error(data: str) -> None:
 # ---------------------------------------------------------------- errors
 
 
-@pytest.mark.parametrize("kind", errors.of_this_module(), ids=lambda k: k.__name__)
+@pytest.mark.parametrize("kind", errors.list_error_types(), ids=lambda k: k.__name__)
 def test_each_error_comes_back_as_itself(kind: type[FlashEdgeError]) -> None:
     reply = told(kind.code, kind.http_status, param="n", hint="do this")
     daemon = FakeDaemon(errors={"POST /v1/solve": reply})
@@ -114,11 +117,11 @@ def test_each_error_comes_back_as_itself(kind: type[FlashEdgeError]) -> None:
     else:
         assert e.value.param == "n"
     failed = events.RunFailed(error="as told", code=kind.code, hint="do this")
-    assert type(from_event(failed)) is kind
+    assert type(build_run_error(failed)) is kind
 
 
 def test_the_codes_of_errors_are_distinct() -> None:
-    codes = [kind.code for kind in errors.of_this_module()]
+    codes = [kind.code for kind in errors.list_error_types()]
     assert len(codes) == len(set(codes))
 
 
@@ -209,7 +212,7 @@ def test_sse_frames_however_they_are_cut(size: int, end: str) -> None:
         ": ping\n\nid: 4\nevent: a\ndata: {\ndata:  é\u2028}\n\ndata:x\n\nid: 9\n\ndata: unfinished"
     )
     raw = text.replace("\n", end).encode()
-    got = list(frames(raw[i : i + size] for i in range(0, len(raw), size)))
+    got = list(parse_frames(raw[i : i + size] for i in range(0, len(raw), size)))
     assert got == [
         Frame(event="a", data="{\n é\u2028}", id="4"),
         Frame(event="message", data="x", id=None),

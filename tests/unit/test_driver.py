@@ -65,8 +65,8 @@ async def test_the_events_describe_the_tree(spec: RunSpec, aggregate: str) -> No
     done = [n for n in tree.nodes.values() if n.status is NodeStatus.COMPLETE]
     assert len(done) == spec.n
     assert story.outcome.finish.answer is not None
-    assert not (story.outcome.cut_by == "deadline")
-    *_, certainty = story.told(CertaintyUpdated)
+    assert story.outcome.cut_by != "deadline"
+    *_, certainty = story.list_events(CertaintyUpdated)
     assert certainty.certainty == story.outcome.certainty
     assert certainty.answers == sum(n.answer is not None for n in done)
     await assert_nothing_left(engines)
@@ -116,8 +116,8 @@ async def test_progress_counts_up_to_the_step() -> None:
     slow = replace(CONFIG, device=replace(RTX_4090, overhead_s=0.03))
     story = await drive(sim_engines(config=slow), spec)
     tree, last = story.outcome.tree, dict.fromkeys((1, 2), 0)
-    assert len(story.told(Progress)) >= 5
-    for event in story.told(Progress):
+    assert len(story.list_events(Progress)) >= 5
+    for event in story.list_events(Progress):
         for node, tokens in event.tokens:
             segment = tree[node].segment
             assert segment is not None
@@ -171,7 +171,7 @@ async def test_a_run_survives_the_generators_death(spec: RunSpec, step: int) -> 
     story = await drive(engines, spec)
     assert_same(story, expected)
     assert folded(story.events) == nodes_of(expected.outcome.tree, spec)
-    (told,) = story.told(EngineRestarted)
+    (told,) = story.list_events(EngineRestarted)
     assert (told.engine, told.waited_s) == ("generator", pytest.approx(2.0))
     await assert_nothing_left(engines)
 
@@ -182,7 +182,7 @@ async def test_a_run_survives_the_verifiers_death(spec: RunSpec) -> None:
     engines = sim_engines(verifier=Faults(die_after_steps=frozenset({1, 2}), restart_s=3.0))
     story = await drive(engines, spec)
     assert_same(story, expected)
-    assert [e.engine for e in story.told(EngineRestarted)] == ["verifier"] * 2
+    assert [e.engine for e in story.list_events(EngineRestarted)] == ["verifier"] * 2
     assert engines.verifier.health().restarts == 2
     await assert_nothing_left(engines)
 
@@ -197,14 +197,16 @@ async def test_a_run_survives_the_death_of_both_engines() -> None:
             engine.kill()
     story = await running
     assert_same(story, expected)
-    assert len(story.told(EngineRestarted)) == 2  # of the engine that was at work
+    assert len(story.list_events(EngineRestarted)) == 2  # of the engine that was at work
     assert [engine.health().restarts for engine in both(engines)] == [2, 2]
     await assert_nothing_left(engines)
 
 
 @pytest.mark.parametrize("restart_s", [None, 1000.0])
 @pytest.mark.parametrize("which", ["generator", "verifier"])
-async def test_an_engine_that_does_not_come_back_ends_the_run(which: str, restart_s: float | None) -> None:
+async def test_an_engine_that_does_not_come_back_ends_the_run(
+    which: str, restart_s: float | None
+) -> None:
     faults = {which: Faults(die_after_steps=frozenset({2}), restart_s=restart_s)}
     engines = sim_engines(**faults)
     with pytest.raises(EngineDead):
@@ -219,7 +221,7 @@ async def test_a_failed_request_is_repeated(failing: set[int]) -> None:
     story = await drive(engines, BEAM)
     assert_same(story, expected)
     assert folded(story.events) == nodes_of(expected.outcome.tree, BEAM)
-    assert not story.told(EngineRestarted)
+    assert not story.list_events(EngineRestarted)
 
 
 async def test_a_failed_score_is_repeated() -> None:

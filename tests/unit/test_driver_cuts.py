@@ -94,7 +94,7 @@ async def test_a_token_budget_ends_at_a_level(budget: int) -> None:
         len(n.segment.token_ids) for n in tree.nodes.values() if n.depth < deepest and n.segment
     )
     assert before < budget <= tree.committed_tokens < free.outcome.tree.committed_tokens
-    assert not (story.outcome.cut_by == "deadline")
+    assert story.outcome.cut_by != "deadline"
     for node in tree.nodes.values():
         assert node.segment == free.outcome.tree[node.id].segment
     assert_cut(story, spec)

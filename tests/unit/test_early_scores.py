@@ -93,7 +93,7 @@ async def test_a_level_survives_the_death_of_an_engine(which: str) -> None:
     engines = early(sim_engines(**faults))
     story = await drive(engines, BEAM)
     assert story.outcome == expected.outcome
-    told = [event.engine for event in story.told(EngineRestarted)]
+    told = [event.engine for event in story.list_events(EngineRestarted)]
     assert told == [which] * len(told) != []
     await assert_nothing_left(engines)
 

@@ -18,7 +18,7 @@ from flashedge.profiler.measure import fit_model
 from flashedge.profiler.probes import DECODE, PREFILL
 from flashedge.profiler.profile import Profile, save_profile
 from flashedge.runtime.kv.curves import LINK_BYTES_PER_S, build_curves, load_curves
-from flashedge.runtime.profiles import profile_fingerprint, profile_path
+from flashedge.runtime.profiles import compute_profile_fingerprint, locate_profile
 
 SHAPE = ModelShape(  # of fake_probe
     name="fake", params=10**8, layers=25, heads=10, kv_heads=10, head_dim=100
@@ -95,8 +95,8 @@ def test_a_profile_is_used_if_it_was_made_on_this_device(here: tuple[Pair, Confi
     assert "there is none yet" in fallback.source
     assert fallback.link_bytes_per_s == LINK_BYTES_PER_S
 
-    path = profile_path(pair, config)
-    fingerprint = profile_fingerprint(pair, config)
+    path = locate_profile(pair, config)
+    fingerprint = compute_profile_fingerprint(pair, config)
     save_profile(profile(fingerprint), path)
     assert load_curves(pair, config).source.startswith("profile of 2026-11-21")
 

@@ -92,7 +92,7 @@ def test_what_is_on_the_page_and_not_in_the_folder_stays(
 ) -> None:
     docs = tmp_path / "docs"
     for module in (ladder_page, study):
-        monkeypatch.setattr(module, "DOCS", docs)
+        monkeypatch.setattr(module, "OUTPUT", docs)
 
     def page(on: str) -> list[tuple[object, ...]]:
         monkeypatch.setattr("sys.argv", ["ladder_page", str(folder), "--on", on])

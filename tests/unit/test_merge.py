@@ -42,7 +42,9 @@ def no_other_task() -> bool:
 
 async def test_items_are_yielded_as_they_arrive() -> None:
     streams = Streams()
-    items = merge_streams([streams.of("a", 2, 3.0), streams.of("b", 3, 2.5), streams.of("c", 0, 1.0)])
+    items = merge_streams(
+        [streams.of("a", 2, 3.0), streams.of("b", 3, 2.5), streams.of("c", 0, 1.0)]
+    )
     found = [item async for item in items]
     assert found == [("b", 0), ("a", 0), ("b", 1), ("a", 1), ("b", 2)]
     assert sorted(streams.closed) == ["a", "b", "c"]
@@ -51,7 +53,11 @@ async def test_items_are_yielded_as_they_arrive() -> None:
 
 async def test_one_stream_and_none_are_merged() -> None:
     streams = Streams()
-    assert [i async for i in merge_streams([streams.of("a", 3, 1.0)])] == [("a", 0), ("a", 1), ("a", 2)]
+    assert [i async for i in merge_streams([streams.of("a", 3, 1.0)])] == [
+        ("a", 0),
+        ("a", 1),
+        ("a", 2),
+    ]
     assert [i async for i in merge_streams([])] == []
     assert streams.closed == ["a"]
 

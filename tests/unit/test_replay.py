@@ -106,7 +106,7 @@ async def test_replay_is_what_an_early_exit_does(strategy: str) -> None:
             assert answer == real.outcome.finish.answer, (seed, rule)
             spent = replay(whole.build_trace(frozenset()), rule.build_policy())
             assert spent.tokens == real.outcome.tree.committed_tokens, (seed, rule)
-            assert spent.overhead == sum(e.tokens for e in real.told(events.Probed))
+            assert spent.overhead == sum(e.tokens for e in real.list_events(events.Probed))
             stopped += real.outcome.cut_by == "certainty"
             if at is not None and real.outcome.cut_by == "certainty":
                 assert dict(whole.checkpoints[at].measures) == real.outcome.history[-1].measures
@@ -125,7 +125,7 @@ async def test_probes_beside_and_before(beside: bool) -> None:
         )
         spent = replay(whole.build_trace(whole.answers), rule.build_policy())
         assert spent.tokens == real.outcome.tree.committed_tokens
-        assert spent.overhead == sum(e.tokens for e in real.told(events.Probed))
+        assert spent.overhead == sum(e.tokens for e in real.list_events(events.Probed))
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -104,13 +104,15 @@ def look(run: Run) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("move", MOVES)
 @pytest.mark.parametrize("status", WAY_TO)
-def test_every_illegal_move_raises_and_changes_nothing(store: RunStore, status: RunStatus, move: str) -> None:
+def test_every_illegal_move_raises_and_changes_nothing(
+    store: RunStore, status: RunStatus, move: str
+) -> None:
     """An illegal one raises and changes nothing."""
     run = in_state(store, status)
     before, kept = look(run), store.events("r")
     to = LEGAL.get(status, {}).get(move)
     if to is None:
-        with pytest.raises(ValueError, match="can.t go from"):
+        with pytest.raises(ValueError, match=r"can.t go from"):
             MOVES[move](run)
         assert look(run) == before
         assert store.events("r") == kept
@@ -193,9 +195,7 @@ async def test_cancel_ends_the_task_once(store: RunStore) -> None:
 
 
 @pytest.mark.parametrize("status", [S.FINISHED, S.FAILED, S.CANCELLED])
-async def test_a_run_ends_even_if_a_listener_raises(
-    store: RunStore, status: RunStatus
-) -> None:
+async def test_a_run_ends_even_if_a_listener_raises(store: RunStore, status: RunStatus) -> None:
     """A defect of whoever watches must not leave waiting clients behind."""
 
     def observe(event: Event) -> None:

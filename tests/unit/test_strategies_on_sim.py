@@ -61,8 +61,10 @@ async def test_the_events_tell_the_tree(strategy: str) -> None:
     assert len(done) >= spec.n
     assert story.outcome.finish.answer is not None
     assert story.outcome.cut_by is None
-    assert not story.told(events.EarlyExit)
-    checkpoints = [(e.knob, e.tokens, e.measures) for e in story.told(events.CertaintyUpdated)]
+    assert not story.list_events(events.EarlyExit)
+    checkpoints = [
+        (e.progress, e.tokens, e.measures) for e in story.list_events(events.CertaintyUpdated)
+    ]
     assert checkpoints == [(r.progress, r.tokens, r.measures) for r in story.outcome.history]
     assert checkpoints
     await assert_nothing_left(engines)
@@ -86,7 +88,7 @@ async def test_a_deadline_cuts_the_run(strategy: str) -> None:
         tree, finish = story.outcome.tree, story.outcome.finish
         assert finish.choice == ROOT or tree[finish.choice].segment is not None
         cut += story.outcome.cut_by == "deadline"
-        assert bool(story.told(events.EarlyExit)) == (story.outcome.cut_by is not None)
+        assert bool(story.list_events(events.EarlyExit)) == (story.outcome.cut_by is not None)
         await assert_nothing_left(engines)
     assert cut
 
@@ -114,7 +116,7 @@ async def test_certainty_stops_the_run(strategy: str) -> None:
     (checkpoint,) = outcome.history
     assert checkpoint.progress < spec.n
     assert outcome.tree.committed_tokens < whole.outcome.tree.committed_tokens
-    assert story.told(events.EarlyExit) == [
+    assert story.list_events(events.EarlyExit) == [
         events.EarlyExit(reason="certainty", tokens=outcome.tree.committed_tokens)
     ]
     for node, seen in folded(story.events).items():  # a stopped run is the beginning of a whole one
@@ -161,10 +163,10 @@ async def test_probes_never_touch_the_chain(beside: bool) -> None:
         ids = [s.outcome.tree.path_token_ids(s.outcome.finish.choice) for s in (probed, plain)]
         assert ids[0] == ids[1]
         assert probed.outcome.tree.committed_tokens == plain.outcome.tree.committed_tokens
-        told = probed.told(events.Probed)
+        told = probed.list_events(events.Probed)
         assert len(told) == len(probed.outcome.history) > 0
         assert all(e.tokens > 0 for e in told)
-        assert not plain.told(events.Probed)
+        assert not plain.list_events(events.Probed)
 
 
 @pytest.mark.parametrize("beside", [True, False])
@@ -182,7 +184,7 @@ async def test_probes_that_agree_end_the_chain(beside: bool) -> None:
         if story.outcome.cut_by == "certainty":
             stopped += 1
             assert len(ids) < len(chain)
-            said = [e.text for e in story.told(events.Probed)]
+            said = [e.text for e in story.list_events(events.Probed)]
             assert story.outcome.certainty == 1.0
             assert all(f"{{{story.outcome.finish.answer}}}" in text for text in said[-2:])
         await assert_nothing_left(engines)

@@ -143,7 +143,11 @@ def test_metrics_count_exits_and_probes() -> None:
     "event",
     [
         events.CertaintyUpdated(
-            certainty=0.5, answers=3, measures={"entropy": 0.5, "reward": 0.9}, knob=4, tokens=99
+            certainty=0.5,
+            answers=3,
+            measures={"entropy": 0.5, "reward": 0.9},
+            progress=4,
+            tokens=99,
         ),
         events.CertaintyUpdated(certainty=None, answers=0),
         events.Probed(node=NodeId(3), text=" 7}", tokens=2),

@@ -15,16 +15,16 @@ import torch
 from flashedge.evaluation.records import Chain, ProblemRecord
 from scripts.train_pair import problems as data
 from scripts.train_pair.assemble import fit_logistic
-from scripts.train_pair.batches import IGNORE, Encoder, lessons
+from scripts.train_pair.batches import IGNORE, Encoder, make_lessons
 from scripts.train_pair.checker import check_steps, is_correct, split_steps
 from scripts.train_pair.families import FAMILIES
 from scripts.train_pair.families.base import Move, Spec
 from scripts.train_pair.faults import make_chain
-from scripts.train_pair.judged import judge
-from scripts.train_pair.model import Generator, ModelConfig, Verifier, look_back
+from scripts.train_pair.judgement import judge
+from scripts.train_pair.model import Generator, ModelConfig, Verifier, set_look_back
 from scripts.train_pair.prm import build_verifier
 from scripts.train_pair.teacher import teach
-from scripts.train_pair.tokenizer import PROBE, STEP, chat_prompt, train_tokenizer
+from scripts.train_pair.tokenizer import PROBE, STEP, format_prompt, train_tokenizer
 from scripts.train_pair.trunk import TRUNK
 
 TWO_DAYS = Spec(
@@ -146,7 +146,7 @@ def test_the_teacher_errs_in_every_family_and_goes_on_from_what_he_stated() -> N
 
 
 def test_some_lessons_end_in_a_probe_that_tells_the_last_stated_value(encoder: Encoder) -> None:
-    make = lessons(encoder, 0, data.TRAINING)
+    make = make_lessons(encoder, 0, data.TRAINING)
     texts = [encoder.backend.decode(make(index).ids) for index in range(200)]
     probed = [text for text in texts if PROBE in text]
     assert 10 <= len(probed) <= 60
@@ -166,22 +166,24 @@ def test_tokenizer_keeps_digits_and_the_blank_line_apart(encoder: Encoder) -> No
     rendered = tokenizer.apply_chat_template(
         [{"role": "user", "content": "x"}], tokenize=False, add_generation_prompt=True
     )
-    assert rendered == chat_prompt("x")
+    assert rendered == format_prompt("x")
 
 
 def test_labelled_rows_mark_the_tokens_from_the_fault_on(encoder: Encoder) -> None:
     problem = data.make_problem(3)
     steps = data.solve(problem.spec)
-    row = encoder.labelled_row(problem.text, problem.spec, [steps[0], "nonsense", *steps[1:]])
+    row = encoder.encode_chain(problem.text, problem.spec, [steps[0], "nonsense", *steps[1:]])
     marks = [label for label in row.step if label != IGNORE]
     assert marks == [1] + [0] * len(steps)
     separator = train_tokenizer().convert_tokens_to_ids(STEP)
     assert [row.ids[i] == separator for i, label in enumerate(row.step) if label != IGNORE] == [
         True
     ] * len(marks)
-    solution = encoder.solution_row(problem.text, steps)
+    solution = encoder.encode_solution(problem.text, steps)
     assert (
-        split_steps(encoder.backend.decode(solution.ids[len(encoder.prompt(problem.text)) :]))
+        split_steps(
+            encoder.backend.decode(solution.ids[len(encoder.encode_prompt(problem.text)) :])
+        )
         == steps
     )
 
@@ -190,7 +192,7 @@ def test_incremental_decoding_equals_a_whole_pass() -> None:
     torch.manual_seed(0)
     model = Generator(TINY).eval()
     ids = torch.randint(4, 400, (2, 12))
-    cache = model.model.new_cache(2, 16)
+    cache = model.model.create_cache(2, 16)
     counts = torch.tensor([5, 3])
     with torch.no_grad():
         model.model.extend(ids[:, :5], counts, cache)
@@ -204,7 +206,7 @@ def test_incremental_decoding_equals_a_whole_pass() -> None:
 def test_look_back_attends_to_the_previous_token() -> None:
     model = Verifier(TINY)
     layer = model.model.layers[0]
-    look_back(layer, 1)
+    set_look_back(layer, 1)
     captured: list[torch.Tensor] = []
     layer.self_attn.o_proj.register_forward_pre_hook(lambda _, args: captured.append(args[0]))
     with torch.no_grad():
@@ -221,7 +223,7 @@ def test_the_assembled_verifier_keeps_the_trunk_and_remembers_surprise(encoder: 
     for seed in range(8):
         problem = data.make_problem(seed, data.EASY)
         chain = make_chain(random.Random(seed), problem.spec, 0.3)
-        rows.append(encoder.labelled_row(problem.text, problem.spec, chain))
+        rows.append(encoder.encode_chain(problem.text, problem.spec, chain))
     verifier = build_verifier(trunk, rows, encoder.end, seed=0).eval()
     ids = torch.tensor([rows[0].ids])
     with torch.no_grad():

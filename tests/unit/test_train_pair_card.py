@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scripts.train_pair.card import choices, paired
+from scripts.train_pair.card import format_choices, format_paired
 
 
 def figure(value: float) -> dict[str, float]:
@@ -16,7 +16,7 @@ def test_every_way_stands_under_its_n() -> None:
             ("majority@{}", "best-of-{} (last)", "weighted vote@{} (last)", "beam-{}", "pass@{}")
         ):
             accuracy[way.format(n)] = figure(0.5 + i / 10 + j / 100)
-    lines = choices(accuracy).splitlines()
+    lines = format_choices(accuracy).splitlines()
     assert lines[0] == "| choice | n = 4 | n = 16 |"
     assert lines[2] == "| greedy | 60.0 % (56–64) |  |"
     assert lines[3] == "| one sample (mean) |  | 50.0 % (46–54) |"
@@ -25,5 +25,5 @@ def test_every_way_stands_under_its_n() -> None:
 
 
 def test_a_loss_is_told_with_its_sign() -> None:
-    found = paired({"beam-4 minus majority@4": {"value": -0.01, "low": -0.05, "high": 0.03}})
+    found = format_paired({"beam-4 minus majority@4": {"value": -0.01, "low": -0.05, "high": 0.03}})
     assert found.splitlines()[-1] == "| beam-4 minus majority-4 | -1.0 (-5.0 to +3.0) |"

@@ -27,7 +27,6 @@ from flashedge.search.catalog import STRATEGIES as CATALOG
 from flashedge.search.strategies.puct import logprob_priors
 from flashedge.tui import replay
 from flashedge.tui.export import to_json, to_svg
-from flashedge.tui.feed import backoff_s
 from flashedge.tui.state import dashboard as state
 from flashedge.tui.state import rates
 from flashedge.tui.state.dashboard import Dashboard
@@ -538,10 +537,6 @@ def test_scores_are_read_without_colour() -> None:
 
 def test_the_dialog_offers_the_strategies_of_the_catalog() -> None:
     assert list(STRATEGIES) == list(CATALOG)
-
-
-def test_back_off() -> None:
-    assert [backoff_s(n) for n in range(1, 8)] == [0.5, 1, 2, 4, 8, 8, 8]
 
 
 def test_this_machine_can_be_read() -> None:

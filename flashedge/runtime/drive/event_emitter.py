@@ -60,7 +60,7 @@ class EventEmitter:
                     certainty=checkpoint.certainty,
                     answers=checkpoint.answers,
                     measures=dict(checkpoint.measures),
-                    knob=checkpoint.progress,
+                    progress=checkpoint.progress,
                     tokens=checkpoint.tokens,
                     answer=checkpoint.answer,
                 )

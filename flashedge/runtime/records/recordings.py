@@ -78,7 +78,7 @@ def build_recording(run: str, log: Iterable[Event]) -> Recording | None:
             case CertaintyUpdated():
                 checkpoints.append(
                     Checkpoint(
-                        progress=event.knob,
+                        progress=event.progress,
                         tokens=event.tokens,
                         answers=event.answers,
                         measures=event.measures,

@@ -26,7 +26,7 @@ from flashedge.types import NodeId
 class ReasoningProgram(Protocol):
     """Decides which paths continue, and how certain the run is.
 
-    Ref: arXiv 2412.20993 App. D.1 (`execute`, `update_certindex`; its knob is the number of
+    Ref: arXiv 2412.20993 App. D.1 (`execute`, `update_certindex`; progress is the number of
     finished paths). Departure: both are pure functions that the search calls, so a program is
     driven, stopped and replayed like any other strategy.
     """

@@ -4,7 +4,7 @@
 
 A level lasts as long as its slowest beam, and an engine step of a small model takes nearly as long
 for one sequence as for a few. Finished beams that go on meanwhile give the next level's steps a
-head start; the level is shorter only as far as its *longest* step had one. Every sequence that
+draft; the level is shorter only as far as its *longest* step had one. Every sequence that
 goes on makes the step a little slower for all: where steps are not flat, that is the price.
 
 Beam searches (4 children) over held-out problems with the bundled pair, in five ways: off; on (the

@@ -4,7 +4,7 @@
 
 A level lasts as long as its slowest beam. While that one generates, finished beams go on; at the
 next level those children that follow kept beams begin with what is there. The level is shorter
-only as far as its *longest* child had a head start, so the gain depends on how irregular steps are
+only as far as its *longest* child had a draft, so the gain depends on how irregular steps are
 and how well the scores of the step before tell who is kept.
 
 Beam searches (4 children) on the simulated RTX 4090 with 1.5B + 1.5B, in five ways: off, on, with
