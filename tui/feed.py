@@ -1,7 +1,6 @@
 """The workers between client and dashboard. Each loops or makes one request, and posts messages.
 
-They poll a daemon that doesn't answer again, at growing intervals. A follower resumes its run
-after the last event that it passed on.
+They poll a daemon that does not answer at growing intervals.
 """
 
 from __future__ import annotations
@@ -13,8 +12,9 @@ from typing import Any, Protocol
 
 from textual.message import Message
 
+from flashedge.client.follow import RetryPolicy, follow
 from flashedge.client.run_fold import Numbered
-from flashedge.errors import DaemonError, FlashEdgeError, RunInterrupted
+from flashedge.errors import FlashEdgeError, RunInterrupted
 from flashedge.tui.messages import (
     DaemonLost,
     DeviceSampled,
@@ -32,8 +32,8 @@ from flashedge.tui.state.summary import parse_run, parse_status
 POLL_S = 1.0
 DEVICE_POLL_S = 2.0
 LISTED_RUNS = 50
-FIRST_RETRY_S = 0.5
-LONGEST_RETRY_S = 8.0
+RETRIES = RetryPolicy(first_s=0.5, longest_s=8.0)
+"""The dashboard never gives up: a user may start the daemon at any time."""
 
 Post = Callable[[Message], object]
 
@@ -52,13 +52,8 @@ class Daemon(Protocol):
     def events(self, run: str, after: int = ...) -> AsyncGenerator[tuple[Numbered, ...]]: ...
 
 
-def backoff_s(failures: int) -> float:
-    """The pause after so many failures in a row: 0.5, 1, 2, 4, 8, 8 … seconds."""
-    return min(FIRST_RETRY_S * 2.0 ** max(failures - 1, 0), LONGEST_RETRY_S)
-
-
 async def watch_daemon(daemon: Daemon, post: Post, poll_s: float = POLL_S) -> None:
-    """Poll the daemon's status and its runs, for ever."""
+    """Poll the daemon's status and its runs forever."""
     failures = 0
     while True:
         try:
@@ -67,7 +62,7 @@ async def watch_daemon(daemon: Daemon, post: Post, poll_s: float = POLL_S) -> No
             positions = {run: (await daemon.run(run)).get("position") for run in waiting}
         except FlashEdgeError as error:
             failures += 1
-            pause_s = backoff_s(failures)
+            pause_s = RETRIES.pause_s(failures)
             post(DaemonLost(error.line, pause_s))
         else:
             failures, pause_s = 0, poll_s
@@ -77,27 +72,18 @@ async def watch_daemon(daemon: Daemon, post: Post, poll_s: float = POLL_S) -> No
 
 
 async def follow_run(daemon: Daemon, post: Post, run: str, after: int = 0) -> None:
-    """Pass the run's events on to its end, through lost connections."""
-    failures = 0
-    while True:
-        try:
-            async with aclosing(daemon.events(run, after)) as pieces:
-                async for items in pieces:
-                    failures = 0
-                    after = items[-1][0]
-                    post(EventsReceived(run, items))
-            post(FollowEnded(run))
-            return
-        except RunInterrupted:
-            post(FollowEnded(run, interrupted=True))
-            return
-        except DaemonError:
-            failures += 1
-            await asyncio.sleep(backoff_s(failures))
-        except FlashEdgeError as error:  # the run was removed, or the key is wrong
-            post(Notice(error.line, "warning"))
-            post(FollowEnded(run, interrupted=True))
-            return
+    """Post the run's events to its end, through lost connections."""
+    try:
+        async with aclosing(follow(daemon, run, RETRIES, after)) as pieces:
+            async for items in pieces:
+                post(EventsReceived(run, items))
+    except RunInterrupted:
+        post(FollowEnded(run, interrupted=True))
+    except FlashEdgeError as error:  # the run was removed, or the key is wrong
+        post(Notice(error.line, "warning"))
+        post(FollowEnded(run, interrupted=True))
+    else:
+        post(FollowEnded(run))
 
 
 async def load_replay(daemon: Daemon, post: Post, run: str) -> None:

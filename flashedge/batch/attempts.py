@@ -1,58 +1,58 @@
-"""One problem through the daemon: adopted where a run of it is there, else started, and awaited.
+"""Run one problem on the daemon: adopt an existing run of it or start one, and await its end.
 
-The batch names its runs (key, problem, attempt), so after any crash it finds those that the daemon
-took, and asking twice for one starts one.
+The batch names its runs (key, problem, attempt). After a crash it finds the runs that the daemon
+accepted, and submitting one name twice starts one run.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
+from flashedge.client import follow
 from flashedge.client.async_client import AsyncClient
-from flashedge.errors import (
-    ContextOverflow,
-    DaemonError,
-    EngineDead,
-    FlashEdgeError,
-    NotFound,
-    QueueFull,
-    RequestError,
-)
+from flashedge.client.follow import OPEN_STATUSES
+from flashedge.errors import ContextOverflow, DaemonError, EngineDead, NotFound, RequestError
 
 T = TypeVar("T")
 
-RETRY_DELAYS_S = (0.25, 0.5, 1.0, 2.0, 4.0)
-LEAST_WAIT_S = 0.05
-LONGEST_WAIT_S = 1.0
-CANCEL_LIMIT_S = 5.0
-MAX_DEATHS = 3  # of the daemon under one problem
-OPEN = ("queued", "running")
+MIN_POLL_S = 0.05
+MAX_POLL_S = 1.0
+MAX_DEATHS = 3
+"""Runs of one problem that may end with the daemon before the problem counts as failed."""
+
 BUDGET = "budget"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """A run of a problem that is over. tokens, answer, certainty, cut_by: as its object tells;
-    seconds: with those of the runs that it continues; error: {code, message} of one that failed.
-    """
+    """One run of a problem, after its end."""
 
     number: int
+    """Earlier runs of the same problem."""
+
     run: str | None
+    """The run's id. None when the daemon refused the problem."""
+
     answer: str | None = None
     tokens: int | None = None
+    """Committed tokens of the whole tree."""
+
     seconds: float | None = None
+    """Time of the run and of the runs that it continues."""
+
     certainty: float | None = None
     cut_by: str | None = None
+    """What ended the run early, such as "budget"."""
+
     error: Mapping[str, str] | None = None
+    """{code, message} of a run that failed."""
 
 
 class Attempts:
-    """settings: the fields of POST /v1/runs, but the problem; retry_failed: a run that is found
-    failed is no reason not to try again."""
+    """The runs of one batch's problems."""
 
     def __init__(
         self,
@@ -62,6 +62,11 @@ class Attempts:
         *,
         retry_failed: bool = False,
     ) -> None:
+        """Prepare runs named with `key`.
+
+        `settings` are the fields of POST /v1/runs without the problem. With `retry_failed`, a
+        failed run of an earlier call does not count.
+        """
         self._client = client
         self._key = key
         self._settings = settings
@@ -72,72 +77,70 @@ class Attempts:
     async def run(
         self, index: int, text: str, budget: int | None = None, earlier: Attempt | None = None
     ) -> Attempt:
-        """The problem's next run to its end. index: its place in the input; budget: tokens of the
-        whole tree, else what the settings say; earlier: the attempt to take up, and the answer if
-        nothing more comes of it.
+        """Run the problem at position `index` of the input to its end.
 
-        Of runs found in the daemon the last finished one counts; those that a crash, a stop of the
-        daemon or of an earlier batch ended count as never made.
+        `budget` limits the tokens of the whole tree, instead of the settings' limit. `earlier` is
+        the attempt to continue; it is also the result if no later run has one.
 
-        Raises RequestError when the settings are refused, DaemonError when the daemon is gone.
+        Of the runs that the daemon already has, the last finished one counts. Runs that ended with
+        a crash, with the daemon, or with an earlier batch do not count.
+
+        Raises RequestError when the daemon refuses the settings, DaemonError when it stays away.
         """
-        found, number, deaths = earlier, 0 if earlier is None else earlier.number + 1, 0
+        best, number, deaths = earlier, 0 if earlier is None else earlier.number + 1, 0
         while True:
             name = f"run-{self._key}-{index}-{number}"
-            seen, losses = await self._find(name), self._losses
-            watched = seen is None or seen["status"] in OPEN
-            if seen is None:
-                if found is not earlier:
-                    assert found is not None
-                    return found
-                refused = await self._submit(name, text, budget, earlier)
-                if refused is not None:
-                    return Attempt(number=number, run=None, error=refused)
-            if watched:
-                seen = await self._over(name)
-            assert seen is not None
-            attempt = _attempt(number, seen, found)
+            run, losses = await self._find(name), self._losses
+            is_watched = run is None or run["status"] in OPEN_STATUSES
+            if run is None:
+                if best is not earlier:
+                    assert best is not None
+                    return best
+                refusal = await self._submit(name, text, budget, earlier)
+                if refusal is not None:
+                    return Attempt(number=number, run=None, error=refusal)
+            if is_watched:
+                run = await self._await_end(name)
+            assert run is not None
+            attempt = _build_attempt(number, run, best)
             if attempt.error is None:
-                if watched or attempt.cut_by != BUDGET:
+                if is_watched or attempt.cut_by != BUDGET:
                     return attempt
-                found = attempt  # a later one may have taken it up
+                best = attempt  # a later run may continue it
             else:
-                deaths += watched
-                if deaths == MAX_DEATHS or self._counts(seen["status"], watched, losses):
-                    return found or attempt
+                deaths += is_watched
+                if deaths == MAX_DEATHS or self._is_final(run["status"], is_watched, losses):
+                    return best or attempt
             number += 1
 
     async def cancel_open(self) -> int:
-        """End the runs under way; how many. A daemon that does not answer is left alone."""
+        """Cancel the runs under way and return how many there were."""
         names = sorted(self._open)
-
-        async def cancel(name: str) -> None:
-            with suppress(FlashEdgeError, TimeoutError):
-                async with asyncio.timeout(CANCEL_LIMIT_S):
-                    await self._client.cancel(name)
-
-        await asyncio.gather(*map(cancel, names))
+        await asyncio.gather(*(follow.cancel_quietly(self._client, name) for name in names))
         return len(names)
 
     # ------------------------------------------------------------ inner
 
-    def _counts(self, status: str, watched: bool, losses: int) -> bool:
-        """Whether a run without a result is the problem's end. A cancelled one is if somebody else
-        cancelled it before our eyes, and not the daemon's stop."""
+    def _is_final(self, status: str, is_watched: bool, losses: int) -> bool:
+        """Whether a run without a result ends its problem.
+
+        A cancelled run does if somebody cancelled it while this batch watched it. If the daemon was
+        lost meanwhile, the daemon's own stop cancelled it.
+        """
         if status == "failed":
-            return watched or not self._retry_failed
-        return status == "cancelled" and watched and losses == self._losses
+            return is_watched or not self._retry_failed
+        return status == "cancelled" and is_watched and losses == self._losses
 
     async def _find(self, name: str) -> dict[str, Any] | None:
         try:
-            return await self._patiently(lambda: self._client.run(name))
+            return await self._retry(lambda: self._client.run(name))
         except NotFound:
             return None
 
     async def _submit(
         self, name: str, text: str, budget: int | None, earlier: Attempt | None
     ) -> dict[str, str] | None:
-        """Start the run; the error if the daemon refuses this problem."""
+        """Start the run. Returns the error if the daemon refuses this problem."""
         body = {**self._settings, "problem": text, "id": name}
         if budget is not None:
             body["token_budget"] = budget
@@ -145,57 +148,60 @@ class Attempts:
             body["continues"] = earlier.run
         self._open.add(name)
         try:
-            await self._patiently(lambda: self._client.submit(body))
+            await self._retry(lambda: self._client.submit(body))
         except RequestError as error:
             self._open.discard(name)
             if error.param == "continues" or (earlier is not None and isinstance(error, NotFound)):
-                return await self._submit(name, text, budget, None)  # its log is gone: do it anew
+                # The earlier run's events are gone: start from the beginning.
+                return await self._submit(name, text, budget, None)
             if isinstance(error, ContextOverflow) or error.param in ("problem", "messages"):
                 return {"code": error.code, "message": str(error)}
             raise
         return None
 
-    async def _over(self, name: str) -> dict[str, Any]:
-        """The run's object once it is over."""
+    async def _await_end(self, name: str) -> dict[str, Any]:
+        """The run's object once the run is over.
+
+        It polls, since a batch needs no events and they are most of a run's traffic.
+        """
         self._open.add(name)
-        wait_s = LEAST_WAIT_S
-        while (seen := await self._patiently(lambda: self._client.run(name)))["status"] in OPEN:
-            await asyncio.sleep(wait_s)
-            wait_s = min(wait_s * 1.5, LONGEST_WAIT_S)
-        self._open.discard(name)
-        return seen
-
-    async def _patiently(self, call: Callable[[], Awaitable[T]]) -> T:
-        """A full queue is waited for; a daemon that went away has some seconds to come back."""
-        delays = iter(RETRY_DELAYS_S)
+        pause_s = MIN_POLL_S
         while True:
-            try:
-                return await call()
-            except QueueFull as error:
-                await asyncio.sleep(max(error.retry_after_s, LEAST_WAIT_S))
-            except (DaemonError, EngineDead) as error:
-                self._losses += 1
-                delay_s = next(delays, None)
-                if delay_s is None:
-                    hint = "what is finished is kept: flashedge up, then the same command goes on"
-                    raise type(error)(str(error), hint=hint) from error
-                await asyncio.sleep(delay_s)
+            run = await self._retry(lambda: self._client.run(name))
+            if run["status"] not in OPEN_STATUSES:
+                break
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 1.5, MAX_POLL_S)
+        self._open.discard(name)
+        return run
+
+    async def _retry(self, call: Callable[[], Awaitable[T]]) -> T:
+        """Call the daemon. Waits while its queue is full, and some seconds while it is away."""
+        try:
+            return await follow.retry(call, follow.UNATTENDED, self._count_loss)
+        except (DaemonError, EngineDead) as error:
+            hint = "finished problems are kept: flashedge up, then the same command resumes"
+            raise type(error)(str(error), hint=hint) from error
+
+    def _count_loss(self) -> None:
+        self._losses += 1
 
 
-def _attempt(number: int, seen: Mapping[str, Any], earlier: Attempt | None) -> Attempt:
-    """Of a run's object."""
-    if seen["status"] != "finished":
-        told = seen.get("error") or {}
-        code, message = told.get("code") or seen["status"], told.get("message") or seen["status"]
-        return Attempt(number=number, run=seen["id"], error={"code": code, "message": message})
+def _build_attempt(number: int, run: Mapping[str, Any], earlier: Attempt | None) -> Attempt:
+    """The attempt of a run's object. Its time includes that of `earlier`."""
+    status = run["status"]
+    if status != "finished":
+        error = run.get("error") or {}
+        code, message = error.get("code") or status, error.get("message") or status
+        return Attempt(number=number, run=run["id"], error={"code": code, "message": message})
     attempt = Attempt(
         number=number,
-        run=seen["id"],
-        answer=seen.get("answer"),
-        tokens=seen["usage"]["tree_tokens"],
-        seconds=seen["timing"]["total_s"],
-        certainty=seen.get("certainty"),
-        cut_by=seen.get("cut_by"),
+        run=run["id"],
+        answer=run.get("answer"),
+        tokens=run["usage"]["tree_tokens"],
+        seconds=run["timing"]["total_s"],
+        certainty=run.get("certainty"),
+        cut_by=run.get("cut_by"),
     )
     if earlier is not None and earlier.seconds is not None and attempt.seconds is not None:
         return replace(attempt, seconds=earlier.seconds + attempt.seconds)

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, Self
 
 from flashedge import events
 from flashedge.benchmark.goodput import compute_goodput
-from flashedge.client.sync_client import Client, from_event
+from flashedge.client.replies import build_run_error
+from flashedge.client.sync_client import Client
 from flashedge.errors import RequestError
 from flashedge.statistics import bootstrap, interval, mean
 
@@ -88,7 +89,7 @@ def time_run(
             case events.RunFinished(result=result):
                 return _build_live_run(result, done_s, clock() - began, key)
             case events.RunFailed() as failed:
-                raise from_event(failed)
+                raise build_run_error(failed)
             case events.RunCancelled(reason=reason):
                 raise RequestError(f"a run of the benchmark was cancelled: {reason}")
     raise RequestError("a run of the benchmark has no terminal event")

@@ -1,6 +1,7 @@
-"""The daemon over HTTP for programs with an event loop: what the dashboard needs of `client`.
+"""An asynchronous client of the daemon's HTTP API, for the dashboard, batches and evaluations.
 
-Exceptions out of any method are those of `client.Client`.
+Each method raises the FlashEdgeError that the daemon's answer names, or DaemonError when the daemon
+can't be reached.
 """
 
 from __future__ import annotations
@@ -12,9 +13,14 @@ from typing import Any
 import httpx
 
 from flashedge import events
-from flashedge.client.sse import frames
-from flashedge.client.sync_client import from_response, numbered, translated
-from flashedge.errors import DaemonError, RunInterrupted
+from flashedge.client.follow import explain_missing_end
+from flashedge.client.replies import (
+    parse_error_response,
+    parse_event,
+    parse_json_object,
+    translate_error,
+)
+from flashedge.client.sse import parse_frames
 from flashedge.events import Event
 
 _READ_TIMEOUT_S = 45.0  # the daemon pings a stream every ten seconds
@@ -63,7 +69,7 @@ class AsyncClient:
         return await self._json("GET", f"/v1/runs/{run}")
 
     async def submit(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Start a run that goes on by itself: `{"id", "status", "position"}`."""
+        """Start a run without following it: `{"id", "status", "position"}`."""
         return await self._json("POST", "/v1/runs", json=dict(body))
 
     async def cancel(self, run: str) -> dict[str, Any]:
@@ -75,26 +81,23 @@ class AsyncClient:
     async def events(
         self, run: str, after: int = 0
     ) -> AsyncGenerator[tuple[tuple[int, Event], ...]]:
-        """The run's events after number `after`, in the pieces that the network brings.
+        """The run's events after number `after` over one connection, in pieces as they arrive.
 
-        Ends after the terminal event. Raises DaemonError when cut off (take it up again after the
-        last number seen), RunInterrupted when the daemon once ended under the run.
+        Ends after the terminal event. `follow.follow` reconnects. Raises DaemonError when cut off,
+        RunInterrupted when the daemon ended before the run did.
         """
         last = after
         async with aclosing(self._blocks(f"/v1/runs/{run}/events", str(after))) as blocks:
             async for block in blocks:
                 items: list[tuple[int, Event]] = []
-                for frame in frames([block]):
-                    last, event = numbered(frame, last)
+                for frame in parse_frames([block]):
+                    last, event = parse_event(frame, last)
                     items.append((last, event))
                 if items:
                     yield tuple(items)
                     if isinstance(items[-1][1], events.TERMINAL):
                         return
-        status = (await self.run(run)).get("status")
-        if status in ("queued", "running"):
-            raise DaemonError(f"the daemon closed the stream of run {run}")
-        raise RunInterrupted(f"run {run} has no end: the daemon stopped under it")
+        raise explain_missing_end(run, (await self.run(run)).get("status"))
 
     # ------------------------------------------------------------ inner
 
@@ -102,30 +105,24 @@ class AsyncClient:
         try:
             response = await self._http.request(method, path, **kwargs)
         except httpx.HTTPError as error:
-            raise translated(error, self.base_url) from error
+            raise translate_error(error, self.base_url) from error
         if response.is_error:
-            raise from_response(response)
-        try:
-            body = response.json()
-        except ValueError:
-            body = None
-        if not isinstance(body, dict):
-            raise DaemonError(f"{method} {path}: the answer is no JSON object")
-        return body
+            raise parse_error_response(response)
+        return parse_json_object(response)
 
     async def _blocks(self, path: str, after: str) -> AsyncGenerator[bytes]:
-        """Whole events of a stream, as many at a time as have come."""
+        """Blocks of complete events of a stream, as they arrive."""
         timeout = httpx.Timeout(_CALL_TIMEOUT_S, read=_READ_TIMEOUT_S)
         headers = {"Last-Event-ID": after}
         try:
             async with self._http.stream("GET", path, headers=headers, timeout=timeout) as response:
                 if response.is_error:
                     await response.aread()
-                    raise from_response(response)
+                    raise parse_error_response(response)
                 rest = b""
                 async for chunk in response.aiter_bytes():
                     whole, end, rest = (rest + chunk).rpartition(b"\n\n")
                     if end:
                         yield whole + end
         except httpx.HTTPError as error:
-            raise translated(error, self.base_url) from error
+            raise translate_error(error, self.base_url) from error

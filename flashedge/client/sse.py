@@ -1,4 +1,4 @@
-"""Server-sent events as frames. A pure fold over bytes; lines end with \\n, \\r\\n or \\r only."""
+"""Parse server-sent events. A pure function of bytes; lines end with \\n, \\r\\n or \\r only."""
 
 from __future__ import annotations
 
@@ -8,17 +8,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """One event. `id` is that of its own lines, None when it had none."""
+    """One server-sent event."""
 
     event: str
     data: str
+
     id: str | None = None
+    """The id in its own lines. An earlier event's id does not carry over."""
 
 
-def frames(chunks: Iterable[bytes]) -> Iterator[Frame]:
-    """Frames of a stream; comments (pings) and an unfinished last frame are dropped."""
+def parse_frames(chunks: Iterable[bytes]) -> Iterator[Frame]:
+    """The frames of a stream. Comments (pings) and an incomplete last frame are dropped."""
     event, number, data = "", None, list[str]()
-    for line in _lines(chunks):
+    for line in _split_lines(chunks):
         if not line:
             if data:
                 yield Frame(event=event or "message", data="\n".join(data), id=number)
@@ -34,12 +36,12 @@ def frames(chunks: Iterable[bytes]) -> Iterator[Frame]:
             number = value
 
 
-def _lines(chunks: Iterable[bytes]) -> Iterator[str]:
+def _split_lines(chunks: Iterable[bytes]) -> Iterator[str]:
     rest = b""
     for chunk in chunks:
         rest += chunk
-        held = rest.endswith(b"\r")  # its \n may come with the next chunk
-        body, tail = (rest[:-1], b"\r") if held else (rest, b"")
+        is_ambiguous = rest.endswith(b"\r")  # a \n may follow in the next chunk
+        body, tail = (rest[:-1], b"\r") if is_ambiguous else (rest, b"")
         *whole, rest = body.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
         rest += tail
         for line in whole:

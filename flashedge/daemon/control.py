@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flashedge.client.async_client import AsyncClient
-from flashedge.client.sync_client import Client, from_body
+from flashedge.client.replies import parse_error
+from flashedge.client.sync_client import Client
 from flashedge.config import Config
 from flashedge.daemon.files import (
     DaemonRecord,
@@ -187,7 +188,7 @@ def read_error(config: Config, returncode: int) -> FlashEdgeError:
         lines = []
     for line in reversed(lines):
         if line.startswith(ERROR_MARK):
-            return from_body({"error": json.loads(line.removeprefix(ERROR_MARK))}, 500)
+            return parse_error({"error": json.loads(line.removeprefix(ERROR_MARK))}, 500)
     last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
     return DaemonError(
         f"the daemon ended at once (exit code {returncode}): {last[:200]}", hint=_SEE_LOG

@@ -11,7 +11,7 @@ from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.client.async_client import AsyncClient
 from flashedge.errors import ContextOverflow, FlashEdgeError, GenerationFailed
 from flashedge.evaluation.records import Chain, ProblemRecord, Settings
-from flashedge.evaluation.runs import result_of
+from flashedge.evaluation.runs import run_to_end
 from flashedge.evaluation.step_tokens import StepCounter
 from flashedge.files.problems import LabelledProblem
 from flashedge.runtime.drive.task_groups import raise_first_error
@@ -96,7 +96,7 @@ class Measurer:
         settings = self.settings
         seed = mix64(settings.seed, problem.index)
         asked = {"pair": settings.pair, "problem": problem.text, "seed": seed, "early_exit": False}
-        result = await result_of(self.client, {**asked, **search})
+        result = await run_to_end(self.client, {**asked, **search})
         self.watcher.run_done()
         return result
 

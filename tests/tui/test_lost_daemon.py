@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from flashedge.client.follow import RetryPolicy
 from flashedge.client.node_view import CUT
+from flashedge.errors import RunInterrupted
 from flashedge.tui import feed
 from flashedge.tui.widgets.status_bar import StatusBar
 from tests.tui.rig import Clock, FakeDaemon, dashboard, live_items, summary
@@ -15,8 +17,7 @@ RUN = "run-a"
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feed, "FIRST_RETRY_S", 0.05)
-    monkeypatch.setattr(feed, "LONGEST_RETRY_S", 0.2)
+    monkeypatch.setattr(feed, "RETRIES", RetryPolicy(first_s=0.05, longest_s=0.2))
 
 
 async def test_a_lost_daemon_shows_and_its_run_is_resumed() -> None:
@@ -58,7 +59,7 @@ async def test_an_interrupted_run_shows_its_nodes_as_cut() -> None:
     class Broken(FakeDaemon):
         async def events(self, run, after=0):  # type: ignore[no-untyped-def]
             yield tuple(items)
-            raise feed.RunInterrupted("it has no end")
+            raise RunInterrupted("it has no end")
 
     daemon = Broken(summary(RUN, "interrupted"))
     app = dashboard(daemon, Clock())

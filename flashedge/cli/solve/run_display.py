@@ -26,6 +26,7 @@ def follow_run(
     """
     from flashedge import events
     from flashedge.client import sync_client as remote
+    from flashedge.client.replies import build_run_error
     from flashedge.client.run_fold import enqueue, fold
     from flashedge.client.run_view import RunView
 
@@ -42,7 +43,7 @@ def follow_run(
                     case events.RunFinished():
                         return dict(event.result)
                     case events.RunFailed():
-                        raise remote.from_event(event)
+                        raise build_run_error(event)
                     case events.RunCancelled():
                         raise RequestError(f"run {view.id} was cancelled: {event.reason}")
     except KeyboardInterrupt:

@@ -25,7 +25,7 @@ from flashedge.cli.connection import connect_ready
 from flashedge.cli.progress import show_bar
 from flashedge.config import load_config
 from flashedge.daemon import control as daemon_control
-from flashedge.evaluation.runs import result_of
+from flashedge.evaluation.runs import run_to_end
 from flashedge.files.problems import LabelledProblem, read_labelled
 from flashedge.statistics import mean
 
@@ -73,7 +73,7 @@ async def measure(
                         for seed, (name, exits) in order[:: -1 if problem.index % 2 else 1]:
                             body = {**settings, "problem": problem.text, "seed": seed}
                             start = time.perf_counter()
-                            result = await result_of(client, {**body, "early_exit": exits})
+                            result = await run_to_end(client, {**body, "early_exit": exits})
                             seconds = time.perf_counter() - start
                             usage, answer = result["usage"], result["answer"]
                             right = answer is not None and await grader.equal(
