@@ -1,1 +1,1 @@
-"""Data, training, export and evaluation of the bundled pair."""
+"""Make the bundled pair: data, training, export and evaluation."""

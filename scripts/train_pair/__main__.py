@@ -1,6 +1,6 @@
-"""Commands: `python -m scripts.train_pair COMMAND`.
+"""Make the bundled pair, step by step: `python -m scripts.train_pair COMMAND`.
 
-Every command continues what an earlier, interrupted call began. `all` runs them in order.
+Every command continues an earlier, interrupted call. `all` runs every command in order.
 """
 
 from __future__ import annotations
@@ -13,34 +13,34 @@ from pathlib import Path
 import torch
 
 from scripts.train_pair import problems as data
-from scripts.train_pair.batches import Encoder, fault_chains
-from scripts.train_pair.card import card
+from scripts.train_pair.batches import Encoder, make_fault_chains
+from scripts.train_pair.card import format_card
 from scripts.train_pair.curves import draw_curves
 from scripts.train_pair.evaluate import evaluate
-from scripts.train_pair.export import export_model, logit_difference
-from scripts.train_pair.generator import FIRST, new_generator, train_generator
+from scripts.train_pair.export import export_model, measure_logit_difference
+from scripts.train_pair.generator import FIRST, create_generator, train_generator
 from scripts.train_pair.generator import PHASES as GENERATOR_PHASES
 from scripts.train_pair.model import VERIFIER, Generator, Verifier
-from scripts.train_pair.phases import checkpoint_of
+from scripts.train_pair.phases import locate_checkpoint
 from scripts.train_pair.prm import build_verifier
-from scripts.train_pair.rollouts import rollout_chains, write_rollouts
-from scripts.train_pair.tokenizer import IM_END, train_tokenizer
+from scripts.train_pair.rollouts import read_rollouts, write_rollouts
+from scripts.train_pair.tokenizer import train_tokenizer
 from scripts.train_pair.trunk import PHASES as TRUNK_PHASES
 from scripts.train_pair.trunk import TRUNK, train_trunk
 
 
-def trained(model: Generator, checkpoint: Path, device: str) -> Generator:
-    """The model with a checkpoint's weights."""
+def load_weights(model: Generator, checkpoint: Path, device: str) -> Generator:
+    """Load a checkpoint's weights into the model."""
     saved = torch.load(checkpoint, weights_only=True, map_location=device)
     model.load_state_dict(saved["model"])
     return model.to(device).eval()
 
 
-def stored_generator(options: argparse.Namespace) -> Generator:
-    """The trained generator of the work folder."""
-    return trained(
-        new_generator(options.seed),
-        checkpoint_of(GENERATOR_PHASES[-1], "generator", options.work),
+def load_trained_generator(options: argparse.Namespace) -> Generator:
+    """Load the trained generator from the work folder."""
+    return load_weights(
+        create_generator(options.seed),
+        locate_checkpoint(GENERATOR_PHASES[-1], "generator", options.work),
         options.device,
     )
 
@@ -65,48 +65,51 @@ def run_generator(options: argparse.Namespace) -> None:
 
 
 def run_rollouts(options: argparse.Namespace) -> None:
-    """Let the generator solve training problems."""
+    """Sample the generator's own chains on training problems."""
     encoder = Encoder(train_tokenizer(options.seed))
     path = options.work / "rollouts.jsonl"
-    write_rollouts(stored_generator(options), encoder, path, options.rollouts, seed=options.seed)
+    write_rollouts(
+        load_trained_generator(options), encoder, path, options.rollouts, seed=options.seed
+    )
 
 
 def run_trunk(options: argparse.Namespace) -> None:
-    """Train the verifier's trunk, from the generator's first phase, on chains with faults."""
-    checkpoint = checkpoint_of(FIRST, "generator", options.work)
-    first = trained(new_generator(options.seed), checkpoint, "cpu")
+    """Train the verifier's trunk on chains with faults, from the generator's first phase."""
+    checkpoint = locate_checkpoint(FIRST, "generator", options.work)
+    first = load_weights(create_generator(options.seed), checkpoint, "cpu")
     encoder = Encoder(train_tokenizer(options.seed))
     train_trunk(first, encoder, options.work, options.seed, options.device)
 
 
 def run_prm(options: argparse.Namespace) -> None:
-    """Build the verifier on the trunk, fitted on faults and the generator's own chains."""
+    """Build the verifier on the trunk; fit it on synthetic faults and the generator's chains."""
     tokenizer = train_tokenizer(options.seed)
     encoder = Encoder(tokenizer)
-    faults = fault_chains(encoder, options.seed, data.TRAINING)
-    rows = rollout_chains(encoder, options.work / "rollouts.jsonl")
-    trunk = trained(Generator(TRUNK), checkpoint_of(TRUNK_PHASES[-1], "trunk", options.work), "cpu")
+    faults = make_fault_chains(encoder, options.seed, data.TRAINING)
+    rows = read_rollouts(encoder, options.work / "rollouts.jsonl")
+    trunk = load_weights(
+        Generator(TRUNK), locate_checkpoint(TRUNK_PHASES[-1], "trunk", options.work), "cpu"
+    )
     sample = [faults(297_000_000 + index) for index in range(options.fit_rows // 4)]
     sample += [rows(index) for index in range(options.fit_rows - len(sample))]
-    end = tokenizer.convert_tokens_to_ids(IM_END)
-    verifier = build_verifier(trunk, sample, end, options.seed)
+    verifier = build_verifier(trunk, sample, encoder.end, options.seed)
     torch.save(verifier.state_dict(), options.work / "prm.pt")
 
 
 def run_export(options: argparse.Namespace) -> None:
-    """Write both Hugging Face folders and compare transformers' logits with ours."""
+    """Write both Hugging Face folders and compare our logits with transformers'."""
     tokenizer = train_tokenizer(options.seed)
-    export_model(stored_generator(options).cpu(), tokenizer, options.out / "generator")
+    export_model(load_trained_generator(options).cpu(), tokenizer, options.out / "generator")
     verifier = Verifier(VERIFIER)
     verifier.load_state_dict(torch.load(options.work / "prm.pt", weights_only=True))
     export_model(verifier, tokenizer, options.out / "prm")
     for name in ("generator", "prm"):
-        difference = logit_difference(options.out / name)
+        difference = measure_logit_difference(options.out / name)
         print(f"{name}: largest logit difference to transformers {difference:.2e}")
 
 
 def run_evaluate(options: argparse.Namespace) -> None:
-    """Measure the exported pair on the real engines; the last line is JSON."""
+    """Evaluate the exported pair on the real engines. The last line is JSON."""
     held_out = options.split == "heldout"
     seeds = data.HELDOUT_SEEDS if held_out else data.CALIBRATION_SEEDS
     problems = list(data.make_problems(seeds, options.problems, data.STANDARD))
@@ -119,7 +122,7 @@ def run_evaluate(options: argparse.Namespace) -> None:
 def run_card(options: argparse.Namespace) -> None:
     """Print the measured part of the model card."""
     report = options.work / f"evaluation-{options.split}" / "report_checked.json"
-    print(card(json.loads(report.read_text())))
+    print(format_card(json.loads(report.read_text())))
 
 
 def run_curves(options: argparse.Namespace) -> None:
@@ -127,8 +130,8 @@ def run_curves(options: argparse.Namespace) -> None:
     draw_curves(options.work, options.work / "curves.svg")
 
 
-def numbers(text: str) -> tuple[int, ...]:
-    """`4,16` as (4, 16)."""
+def parse_numbers(text: str) -> tuple[int, ...]:
+    """Parse `4,16` into (4, 16)."""
     return tuple(int(part) for part in text.split(","))
 
 
@@ -149,23 +152,30 @@ def main() -> None:
     """Parse the command line and run."""
     parser = argparse.ArgumentParser(prog="python -m scripts.train_pair", description=__doc__)
     parser.add_argument("command", choices=[*COMMANDS, "all"])
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seed", type=int, default=0, help="seed of every step")
     parser.add_argument(
-        "--work", type=Path, default=Path("runs/train_pair"), help="checkpoints and logs"
+        "--work", type=Path, default=Path("runs/train_pair"), help="folder for checkpoints and logs"
     )
     parser.add_argument(
-        "--out", type=Path, default=Path("flashedge/bundled"), help="where the pair is written"
+        "--out", type=Path, default=Path("flashedge/bundled"), help="folder for the exported pair"
     )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--fit-rows", type=int, default=512)
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads of PyTorch")
     parser.add_argument(
-        "--rollouts", type=int, default=384, help="problems that the generator solves four times"
+        "--fit-rows", type=int, default=512, help="labelled chains that the verifier is fitted on"
     )
-    parser.add_argument("--problems", type=int, default=200)
+    parser.add_argument(
+        "--rollouts",
+        type=int,
+        default=384,
+        help="training problems that the generator solves, four chains each",
+    )
+    parser.add_argument("--problems", type=int, default=200, help="problems to evaluate")
     parser.add_argument("--split", choices=("heldout", "calibration"), default="heldout")
-    parser.add_argument("--n", type=numbers, default=(4, 16), help="paths: 4,16,64")
-    parser.add_argument("--port", type=int, default=8650, help="of the daemon that evaluates")
+    parser.add_argument(
+        "--n", type=parse_numbers, default=(4, 16), help="numbers of paths, as 4,16,64"
+    )
+    parser.add_argument("--port", type=int, default=8650, help="port of the evaluating daemon")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     for name in COMMANDS if options.command == "all" else [options.command]:

@@ -1,38 +1,43 @@
-"""Build the verifier around the trunk so that it can compare at once what came with what was due.
+"""Set the verifier's weights so that it compares each token with the trunk's prediction.
 
-A verifier that has to *discover* this comparison by gradient did not within 3.8 M tokens (LOG.md);
-here it is put in place. The residual stream of the wider verifier is laid out as
+Gradient descent did not find this comparison within 3.8 M tokens (LOG.md), so we write it into the
+weights. The residual stream of the wider verifier is laid out as
 
     [0, 128)    the trunk's own stream
     [128, 252)  a code of the token at this position, which the trunk neither reads nor writes
-    [252, 256)  free, for results
+    [252, 256)  results (LOGIT, MEMORY, KNOWN, ANSWERING)
 
-Layers 1 to 5 are the trunk, padded. Layer 6 looks back one position, brings the trunk's last state
-there (what was expected here) forward, and its feed-forward multiplies, coordinate by coordinate,
-the code that the trunk expected with the code of the token that came: silu(a)b - silu(-a)b = ab,
-so pairs of units compute products exactly. Their sum, the logit of the token, goes to a free place;
-since the trunk was trained to keep the sum of exponentials at one (trunk.py), it is the negative
-surprise. Another place holds whether the token has a code (the 124 most frequent have), another
-whether the problem is over. Layers 7 and 8 remember the greatest surprise.
+- Layers 1 to 5 are the trunk, padded.
+- Layer 6 looks back one position and copies the trunk's last state from there: the prediction for
+  this position. Its feed-forward multiplies the predicted code with the code of the actual token,
+  coordinate by coordinate. A pair of units computes such a product exactly, because
+  silu(a)b - silu(-a)b = ab. The sum of the products is the token's logit (LOGIT). The trunk was
+  trained to keep the sum of exponentials at one (`trunk.py`), so this logit is the negative
+  surprise. KNOWN says whether the token has a code; the 124 most frequent tokens have one.
+  ANSWERING says whether the problem has ended.
+- Layers 7 and 8 remember the greatest surprise (MEMORY).
 """
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import cast
 
-from scripts.train_pair.model import Generator, Layer, ModelConfig, RMSNorm, Verifier, look_back
+import torch
+from torch import Tensor, nn
+
+from scripts.train_pair.model import Generator, Layer, ModelConfig, RMSNorm, Verifier, set_look_back
 
 NUM_RESULTS = 4
 LOGIT, MEMORY, KNOWN, ANSWERING = range(NUM_RESULTS)
-CODE_NORM = 0.05  # small beside the trunk's stream, so that its norms hardly notice
-SHARP = 3.0  # of the memory's attention to the greatest surprise
-LOUDNESS = 150.0  # of what is brought forward, beside the stream it is added to
+CODE_NORM = 0.05  # small against the trunk's stream, so that the norms hardly change
+SHARP = 3.0  # how sharply the memory attends to the greatest surprise
+LOUDNESS = 150.0  # size of what a layer writes, relative to the stream that it adds to
 
 
-def token_codes(counts: Tensor, width: int, seed: int) -> Tensor:
-    """Codes (vocab, width): orthonormal for the most frequent tokens, zero for the others and for
-    what is never written: the words between problem and answer are not judged.
+def make_token_codes(counts: Tensor, width: int, seed: int) -> Tensor:
+    """Return codes (vocab, width): orthonormal for the most frequent tokens, zero for the others.
+
+    Tokens that no answer contains have no code, so the chat template's own words are not judged.
     """
     noise = torch.Generator().manual_seed(seed + 3)
     codes = torch.zeros(len(counts), width)
@@ -44,14 +49,17 @@ def token_codes(counts: Tensor, width: int, seed: int) -> Tensor:
 
 
 def widen_norm(wide: RMSNorm, narrow: RMSNorm, rest: float) -> None:
-    """The same norm of the first coordinates when the others are near zero; `rest` for those."""
+    """Copy the narrow norm to the first coordinates; the others get the weight `rest`.
+
+    The result is the same as long as the other coordinates are near zero.
+    """
     size, full = narrow.weight.numel(), wide.weight.numel()
     wide.weight.fill_(rest)
     wide.weight[:size] = narrow.weight * (size / full) ** 0.5
 
 
 def widen_layer(wide: Layer, narrow: Layer) -> None:
-    """The same layer on the first coordinates; added heads and units read but do not write yet."""
+    """Copy the narrow layer to the first coordinates. Added heads and units write nothing yet."""
     widen_norm(wide.input_layernorm, narrow.input_layernorm, 1.0)
     widen_norm(wide.post_attention_layernorm, narrow.post_attention_layernorm, 1.0)
     for name in ("q_proj", "k_proj", "v_proj", "o_proj"):
@@ -74,17 +82,21 @@ def widen_layer(wide: Layer, narrow: Layer) -> None:
 
 
 def set_comparison(layer: Layer, trunk: Generator, codes: Tensor, scale: float, end: int) -> None:
-    """Make a fresh layer compare; `scale` is the size (rms) of the stream that it adds to."""
+    """Make a fresh layer compare each token with the trunk's prediction.
+
+    scale: the size (root mean square) of the stream that the layer adds to.
+    end: the id of the token that ends the problem.
+    """
     width, size = codes.shape[1], trunk.model.config.hidden
     attention, full = layer.self_attn, layer.self_attn.o_proj.weight.shape[0]
     dim, big, first = attention.head_dim, LOUDNESS * scale, size + width
-    look_back(layer, size // dim)
+    set_look_back(layer, size // dim)
     widen_norm(layer.input_layernorm, trunk.model.norm, scale / CODE_NORM)
     attention.v_proj.weight.zero_()
     attention.v_proj.weight[:size, :size] = torch.eye(size)
     attention.o_proj.weight.zero_()
     attention.o_proj.weight[:size, :size] = big * torch.eye(size)
-    # a further head looks for the end of the problem: one is found there, so this is the answer
+    # another head looks for the end of the problem; after it, the text is the answer
     slow = size + dim // 2 - 1
     attention.q_proj.weight[size:] = 0
     attention.k_proj.weight[size:] = 0
@@ -92,13 +104,13 @@ def set_comparison(layer: Layer, trunk: Generator, codes: Tensor, scale: float, 
     attention.k_proj.weight[slow, size:first] = codes[end]
     attention.v_proj.weight[size, size:first] = codes[end]
     attention.o_proj.weight[first + ANSWERING, size] = big
-    # what the feed-forward reads: codes and the brought state, both of about unit size
+    # the feed-forward reads the codes and the copied state, both scaled to about unit size
     norm, narrow = layer.post_attention_layernorm, (size / full) ** 0.5
     norm.weight[:size] = narrow
     norm.weight[size:first] = big * narrow / CODE_NORM
     norm.weight[first:] = narrow
     known = codes.abs().sum(1) > 0
-    known[end] = False  # it is found, never judged
+    known[end] = False  # the head above finds it, but it is never judged
     expected = codes[known].T @ trunk.model.embed_tokens.weight[known]
     ones = codes[known].sum(0)  # reads 1 from known codes
     gate, up, down = (
@@ -111,7 +123,7 @@ def set_comparison(layer: Layer, trunk: Generator, codes: Tensor, scale: float, 
         gate[rows, size : size + width] = 4.0 * sign * torch.eye(width)
         up[rows, :size] = expected
         down[first + LOGIT, rows] = sign * big / 64
-    # and whether the token is known
+    # one more unit says whether the token has a code
     gate[number - 1, size : size + width] = 16 * ones
     up[number - 1, size : size + width] = ones
     down[first + KNOWN, number - 1] = big / 64
@@ -121,14 +133,14 @@ def set_comparison(layer: Layer, trunk: Generator, codes: Tensor, scale: float, 
 def assemble(
     trunk: Generator, config: ModelConfig, counts: Tensor, scale: float, end: int, seed: int
 ) -> Verifier:
-    """The verifier around `trunk`. counts: (vocab,) how often each token is written."""
+    """Build the verifier around `trunk`. counts: (vocab,), how often answers contain a token."""
     torch.manual_seed(seed + 1)
     verifier = Verifier(config)
     size, body = trunk.model.config.hidden, verifier.model
     width = config.hidden - size - NUM_RESULTS
     counts = counts.clone()
-    counts[end] = counts.max() + 1  # the end of the problem has to be known too
-    codes = token_codes(counts, width, seed)
+    counts[end] = counts.max() + 1  # the end of the problem needs a code too
+    codes = make_token_codes(counts, width, seed)
     body.embed_tokens.weight.zero_()
     body.embed_tokens.weight[:, :size] = trunk.model.embed_tokens.weight
     body.embed_tokens.weight[:, size : size + width] = CODE_NORM * codes
@@ -138,25 +150,26 @@ def assemble(
     return verifier
 
 
-def fit(features: Tensor, wanted: Tensor) -> Tensor:
-    """Least squares without a constant from features (count, width) to wanted (count,): weights
-    (width,). What has no features, a token without a code, gets zero.
+def fit_least_squares(features: Tensor, targets: Tensor) -> Tensor:
+    """Fit targets (count,) by features (count, width), without a constant: weights (width,).
+
+    Without a constant, a token that has no code (all features zero) gets surprise zero.
     """
-    solved = torch.linalg.lstsq(features.double(), wanted.double()[:, None]).solution
-    return solved[:, 0].float()
+    solution: Tensor = torch.linalg.lstsq(features.double(), targets.double()[:, None]).solution
+    return solution[:, 0].float()
 
 
 @torch.no_grad()
 def set_memory(verifier: Verifier, index: int, surprise: Tensor, scale: float) -> None:
     """Make the layers from `index` on carry the greatest surprise so far to every later position.
 
-    surprise: (hidden,), its weights.
+    surprise: (hidden,), the weights that compute it.
 
-    Layer `index` multiplies the surprise with the mark of the answer (nothing on the prompt). The
-    next layer's first head has it as key and as value, and a constant as query; key and query lie
-    in the slowest rotary pair, so that distance does not matter. What it finds goes to the first
-    coordinate of the code, whose token is judged by now, and the score's first unit reads it
-    there.
+    Layer `index` multiplies the surprise with ANSWERING, so that the prompt has none. The first
+    head of the next layer uses the product as key and value, and a constant as query. Key and
+    query lie in the slowest rotary pair, so that distance does not matter. The head writes its
+    result to the last coordinate of the code, which is no longer needed, and the score's first
+    unit reads it there.
     """
     full = verifier.model.config.hidden
     first, big = full - NUM_RESULTS, LOUDNESS * scale
@@ -183,23 +196,27 @@ def set_memory(verifier: Verifier, index: int, surprise: Tensor, scale: float) -
 @torch.no_grad()
 def set_score(verifier: Verifier, slope: float, bias: float) -> None:
     """Score by the carried surprise: logit of "right" = slope * carried + bias."""
-    low, high = verifier.score[0], verifier.score[2]
-    place = verifier.model.config.hidden - NUM_RESULTS - 1
+    low, high = cast(nn.Linear, verifier.score[0]), cast(nn.Linear, verifier.score[2])
+    column = verifier.model.config.hidden - NUM_RESULTS - 1
     low.weight[:2] = 0
     low.bias[:2] = 0
-    low.weight[0, place], low.weight[1, place] = 1.0, -1.0
+    low.weight[0, column], low.weight[1, column] = 1.0, -1.0
     high.weight.mul_(0.01)
     high.weight[:, :2] = torch.tensor([[-slope / 2, slope / 2], [slope / 2, -slope / 2]])
     high.bias.copy_(torch.tensor([-bias / 2, bias / 2]))
 
 
 def fit_logistic(x: Tensor, label: Tensor, rounds: int = 50) -> tuple[float, float]:
-    """Slope and bias of the logistic regression of label (count,) on x (count,), by Newton."""
+    """Return slope and bias of the logistic regression of label (count,) on x (count,).
+
+    Newton's method with a small ridge and a damped step.
+    """
     points = torch.stack([x.double(), torch.ones(len(x), dtype=torch.double)], 1)
     weights = torch.zeros(2, dtype=torch.double)
     for _ in range(rounds):
-        said = (points @ weights).sigmoid()
-        slope = points.T @ (said - label.double()) / len(x) + 1e-5 * weights
-        bend = points.T @ (points * (said * (1 - said))[:, None]) / len(x)
-        weights = weights - 0.7 * torch.linalg.solve(bend + 1e-5 * torch.eye(2).double(), slope)
+        predicted = (points @ weights).sigmoid()
+        gradient = points.T @ (predicted - label.double()) / len(x) + 1e-5 * weights
+        curvature = points.T @ (points * (predicted * (1 - predicted))[:, None]) / len(x)
+        ridge = 1e-5 * torch.eye(2).double()
+        weights = weights - 0.7 * torch.linalg.solve(curvature + ridge, gradient)
     return float(weights[0]), float(weights[1])

@@ -1,4 +1,4 @@
-"""The measured part of the model card, from the report of `evaluate`: Markdown."""
+"""Format the measured part of the model card as Markdown, from the report of `evaluate`."""
 
 from __future__ import annotations
 
@@ -16,41 +16,42 @@ WAYS = {
 FAMILIES = {"expression": "sums", "story": "events", "variables": "definitions"}
 
 
-def card(report: Mapping[str, Any]) -> str:
-    """report: with `exact checker`, as `evaluate` writes it."""
+def format_card(report: Mapping[str, Any]) -> str:
+    """report: as `evaluate` writes it, with `exact checker`."""
     parts = [
-        choices(report["accuracy"]),
-        paired(report["paired"]),
-        verifier(report["verifier"]),
-        groups("family", {FAMILIES[k]: v for k, v in report["by_family"].items()}),
-        groups("steps", report["by_steps"]),
-        checked(report["exact checker"]),
+        format_choices(report["accuracy"]),
+        format_paired(report["paired"]),
+        format_verifier(report["verifier"]),
+        format_groups("family", {FAMILIES[k]: v for k, v in report["by_family"].items()}),
+        format_groups("steps", report["by_steps"]),
+        format_checks(report["exact checker"]),
     ]
     return "\n\n".join(parts)
 
 
-def choices(accuracy: Mapping[str, Any]) -> str:
-    """Ways of choosing by n."""
+def format_choices(accuracy: Mapping[str, Any]) -> str:
+    """Format the accuracy of each way to choose an answer, by n."""
     sizes = sorted({int(n) for key in accuracy for n in re.findall(r"^pass@(\d+)$", key)})
     blank = [""] * (len(sizes) - 1)
-    rows = [["greedy", percent(accuracy["greedy"]), *blank]]
-    rows.append(["one sample (mean)", *blank, percent(accuracy["sample"])])
+    rows = [["greedy", format_percent(accuracy["greedy"]), *blank]]
+    rows.append(["one sample (mean)", *blank, format_percent(accuracy["sample"])])
     rows += [
-        [way, *(percent(accuracy[key.format(n=n)]) for n in sizes)] for way, key in WAYS.items()
+        [way, *(format_percent(accuracy[key.format(n=n)]) for n in sizes)]
+        for way, key in WAYS.items()
     ]
-    return table(["choice", *(f"n = {n}" for n in sizes)], rows)
+    return format_table(["choice", *(f"n = {n}" for n in sizes)], rows)
 
 
-def paired(differences: Mapping[str, Any]) -> str:
-    """Beam search against the two others, problem by problem."""
-    return table(
+def format_paired(differences: Mapping[str, Any]) -> str:
+    """Format the paired differences between beam search and the other ways."""
+    return format_table(
         ["paired", "points"],
-        [[name.replace("@", "-"), points(f)] for name, f in differences.items()],
+        [[name.replace("@", "-"), format_points(f)] for name, f in differences.items()],
     )
 
 
-def verifier(figures: Mapping[str, Any]) -> str:
-    """Right against wrong final answers."""
+def format_verifier(figures: Mapping[str, Any]) -> str:
+    """Format how well the reward model tells right from wrong final answers."""
     within, pooled = figures["within-problem AUC (last)"], figures["pooled AUC (last), no gate"]
     return (
         "Reward model, right against wrong final answers by the last step: within-problem AUC "
@@ -59,21 +60,23 @@ def verifier(figures: Mapping[str, Any]) -> str:
     )
 
 
-def groups(name: str, found: Mapping[str, Any]) -> str:
-    """Accuracy by family or by number of steps, as far as the report has it: at the largest n."""
+def format_groups(name: str, found: Mapping[str, Any]) -> str:
+    """Format the accuracy by family or by number of steps, at the largest n."""
     columns = list(next(iter(found.values())))
     rows = [
-        [key, str(row["greedy"]["count"]), *(percent(row[column]) for column in columns)]
+        [key, str(row["greedy"]["count"]), *(format_percent(row[column]) for column in columns)]
         for key, row in found.items()
     ]
-    return table([name, "problems", *columns], rows)
+    return format_table([name, "problems", *columns], rows)
 
 
-def checked(judged: Mapping[str, Any]) -> str:
-    """What only the exact checker tells."""
+def format_checks(judged: Mapping[str, Any]) -> str:
+    """Format the exact checker's figures."""
     low, high = judged["expected calibration error 95 %"]
     named = ", ".join(f"{e['kind']} {e['share']:.0%}" for e in judged["commonest errors"][:8])
-    ceiling = next(f"{name}: {percent(f)}" for name, f in judged.items() if name.startswith("beam"))
+    ceiling = next(
+        f"{name}: {format_percent(f)}" for name, f in judged.items() if name.startswith("beam")
+    )
     return (
         f"By the exact checker, {judged['chains']:,} chains: expected calibration error of steps "
         f"{judged['expected calibration error (steps)']:.3f} ({low:.3f}–{high:.3f}), step AUC "
@@ -83,19 +86,19 @@ def checked(judged: Mapping[str, Any]) -> str:
     )
 
 
-def percent(figure: Mapping[str, Any]) -> str:
-    """`62.4 % (55–69)`."""
+def format_percent(figure: Mapping[str, Any]) -> str:
+    """Format a share with its interval: `62.4 % (55–69)`."""
     low, high = figure.get("95 %") or (figure["low"], figure["high"])
     return f"{100 * figure['value']:.1f} % ({100 * low:.0f}–{100 * high:.0f})"
 
 
-def points(figure: Mapping[str, Any]) -> str:
-    """`+17.0 (+11.3 to +22.7)`."""
+def format_points(figure: Mapping[str, Any]) -> str:
+    """Format a difference in points with its interval: `+17.0 (+11.3 to +22.7)`."""
     value, low, high = (100 * figure[name] for name in ("value", "low", "high"))
     return f"{value:+.1f} ({low:+.1f} to {high:+.1f})"
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Markdown."""
+def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Format a Markdown table."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,6 +1,6 @@
-"""The ceiling: FlashEdge's own beam search on the real generator, judged by the exact checker.
+"""The ceiling: beam search on the real generator, with the exact checker as the verifier.
 
-What a verifier without a fault would reach with this generator.
+This is what a perfect verifier would reach with this generator.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ AT_ONCE = 8
 
 
 class CheckerVerifier(EngineProxy[Verifier]):
-    """Implements `engine.base.Verifier`: 1 while nothing is wrong so far, else 0."""
+    """A `Verifier` that scores 1 while nothing is wrong so far, else 0."""
 
     def __init__(self, problems: Mapping[str, Problem], engine: Verifier) -> None:
-        """problems: by text; engine: answers for what isn't a score."""
+        """problems: by text. engine: handles every call other than `score`."""
         super().__init__(engine)
         self._problems = problems
 
@@ -44,8 +44,10 @@ class CheckerVerifier(EngineProxy[Verifier]):
         return StepScores(scores=scores[-new:], tokens=0, cached_tokens=0)
 
 
-async def ceiling(problems: Sequence[Problem], n: int, config: Config, seed: int) -> list[bool]:
-    """Whether the exact checker's beam search finds the answer of each problem."""
+async def measure_ceiling(
+    problems: Sequence[Problem], n: int, config: Config, seed: int
+) -> list[bool]:
+    """Return, for each problem, whether beam search with the exact checker finds the answer."""
     chosen = find_pair(config.pair, config)
     pair = VllmPair(chosen, config)
     await pair.start()
@@ -54,7 +56,7 @@ async def ceiling(problems: Sequence[Problem], n: int, config: Config, seed: int
     engines = Engines(generator=pair.generator, verifier=judge, grader=grader)
     room = asyncio.Semaphore(AT_ONCE)
 
-    async def solved(index: int, problem: Problem) -> bool:
+    async def solve(index: int, problem: Problem) -> bool:
         spec = RunSpec(
             problem=Asked.from_text(problem.text),
             pair=config.pair,
@@ -74,7 +76,7 @@ async def ceiling(problems: Sequence[Problem], n: int, config: Config, seed: int
 
     try:
         with show_bar(f"exact checker, n = {n}", len(problems), unit="problems") as advance:
-            return list(await asyncio.gather(*(solved(i, p) for i, p in enumerate(problems))))
+            return list(await asyncio.gather(*(solve(i, p) for i, p in enumerate(problems))))
     finally:
         await grader.close()
         await pair.stop()

@@ -1,6 +1,4 @@
-"""The exact checker: which steps of a chain are right given what was stated before, and where each
-goes wrong.
-"""
+"""The exact checker: is each step of a chain right, given what was stated before it?"""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from dataclasses import dataclass
 from scripts.train_pair.families.base import Spec, State
 from scripts.train_pair.problems import (
     Problem,
-    first_state,
+    create_state,
     read_step,
     render_step,
 )
@@ -18,25 +16,26 @@ from scripts.train_pair.problems import (
 
 @dataclass(frozen=True, slots=True)
 class StepCheck:
-    """`right`: the step follows from what was stated before. `so_far`: no step up to here was
-    wrong.
-
-    `deviation` is the first character that no right step shares (None where the step is right; the
-    length of the text where it merely stops too early).
-    """
+    """What the checker says of one step."""
 
     right: bool
+    """The step follows from what was stated before."""
+
     so_far: bool
+    """No step up to and including this one is wrong."""
+
     deviation: int | None
+    """The first character that no right step shares, or the length of a step that stops too early.
+    None if the step is right."""
 
 
 def split_steps(text: str) -> list[str]:
-    """The steps of a solution text."""
+    """Split a solution text into its steps."""
     return [step for step in text.split("\n\n") if step]
 
 
-def shared_length(left: str, right: str) -> int:
-    """How many first characters two texts share."""
+def count_shared(left: str, right: str) -> int:
+    """Count the characters that two texts share from their start."""
     for index, (a, b) in enumerate(zip(left, right, strict=False)):
         if a != b:
             return index
@@ -44,7 +43,7 @@ def shared_length(left: str, right: str) -> int:
 
 
 def check_step(spec: Spec, state: State, text: str) -> int | None:
-    """The first deviating character of `text`, or None where it is a right next step."""
+    """Return the first deviating character of `text`, or None if it is a right next step."""
     deviation = 0
     options = [render_step(spec, state, worked) for worked in (False, True)]
     for allowed in options:
@@ -52,13 +51,13 @@ def check_step(spec: Spec, state: State, text: str) -> int | None:
             continue
         if text == allowed:
             return None
-        deviation = max(deviation, shared_length(text, allowed))
+        deviation = max(deviation, count_shared(text, allowed))
     return deviation
 
 
 def check_steps(spec: Spec, steps: Sequence[str]) -> list[StepCheck]:
-    """Check each step; nothing may follow a step that answers."""
-    state, checks, so_far, answered = first_state(spec), [], True, False
+    """Check each step. A step after the answer is wrong."""
+    state, checks, so_far, answered = create_state(spec), [], True, False
     for text in steps:
         deviation = 0 if answered else check_step(spec, state, text)
         so_far = so_far and deviation is None
@@ -69,7 +68,7 @@ def check_steps(spec: Spec, steps: Sequence[str]) -> list[StepCheck]:
 
 
 def read_answer(text: str) -> str | None:
-    r"""What stands in the last `\boxed{}`, or None."""
+    r"""Return the content of the last `\boxed{}`, or None."""
     _, found, tail = text.rpartition("\\boxed{")
     return tail.split("}", 1)[0].strip() if found and "}" in tail else None
 

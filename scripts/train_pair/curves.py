@@ -1,17 +1,17 @@
-"""The curves of a training, drawn from its logs."""
+"""Draw the loss curves of both trainings from their logs."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-from flashedge.plots import line_plot
+from flashedge.plots import draw_plot
 from scripts.train_pair.generator import PHASES as GENERATOR
 from scripts.train_pair.trunk import PHASES as TRUNK
 
 
 def draw_curves(work: Path, out: Path) -> None:
-    """Loss against steps of the trainings logged in `work`, as `out` (.svg or .png)."""
+    """Draw loss against steps from the logs in `work` into `out` (.svg or .png)."""
     series: dict[str, list[tuple[float, float]]] = {}
     for name, phases in (("generator", GENERATOR), ("trunk", TRUNK)):
         line, before = series.setdefault(name, []), 0
@@ -23,6 +23,6 @@ def draw_curves(work: Path, out: Path) -> None:
                 for row in map(json.loads, rows)
             ]
             before += phase.steps
-    line_plot(
+    draw_plot(
         out, series, title="Training loss", x="step (8,192 tokens each)", y="nats a token", log=True
     )

@@ -1,4 +1,4 @@
-"""Batched sampling and scoring with a key-value cache, for training data and for evaluation."""
+"""Batched sampling with a key-value cache, for training data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from scripts.train_pair.batches import Encoder
 from scripts.train_pair.model import Cache, Generator
 
-PIECE = 32  # tokens between two looks at which chains have ended
+PIECE = 32  # tokens to decode before finished chains are removed from the batch
 
 
 def pad(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Tensor]:
@@ -25,16 +25,18 @@ def pad(rows: Sequence[Sequence[int]], device: torch.device) -> tuple[Tensor, Te
 
 @dataclass(slots=True)
 class Paths:
-    """Sequences under way: their cache, the logits that follow each (batch, vocab), and what was
-    written.
-    """
+    """Sequences that are being generated."""
 
     cache: Cache
+
     logits: Tensor
+    """(batch, vocab): the logits of each path's next token."""
+
     written: list[list[int]]
+    """The tokens that each path has generated."""
 
     def select(self, rows: Sequence[int], room: int) -> Paths:
-        """The named paths, with room for so many tokens more; naming one twice forks it."""
+        """Copy the given paths, with capacity for `room` more tokens. Giving one twice forks it."""
         index = torch.tensor(rows, dtype=torch.long, device=self.logits.device)
         return Paths(
             self.cache.select(index, room),
@@ -45,12 +47,12 @@ class Paths:
 
 @torch.no_grad()
 def open_paths(model: Generator, prompts: Sequence[Sequence[int]]) -> Paths:
-    """Prefill the prompts; `select` makes room for what follows."""
+    """Prefill the prompts. Call `select` to make room for new tokens."""
     ids, counts = pad(prompts, model.model.embed_tokens.weight.device)
-    cache = model.model.new_cache(len(prompts), ids.shape[1] + 1)
+    cache = model.model.create_cache(len(prompts), ids.shape[1] + 1)
     states = model.model.extend(ids, counts, cache)
     last = states[torch.arange(len(prompts), device=ids.device), counts - 1]
-    return Paths(cache, model.logits(last), [[] for _ in prompts])
+    return Paths(cache, model.compute_logits(last), [[] for _ in prompts])
 
 
 @torch.no_grad()
@@ -62,8 +64,9 @@ def extend_paths(
     temperature: float,
     noise: torch.Generator,
 ) -> list[bool]:
-    """Write up to `limit` tokens on every path, in place; True for the paths that met a stop
-    token.
+    """Generate up to `limit` tokens on every path, in place.
+
+    Returns True for each path that reached a stop token.
     """
     size, device = len(paths.written), paths.logits.device
     stopped = [False] * size
@@ -80,7 +83,9 @@ def extend_paths(
                 paths.written[row].append(token)
                 stopped[row] = token in stops
         states = model.model.extend(tokens[:, None], active.long(), paths.cache)
-        paths.logits = torch.where(active[:, None], model.logits(states[:, 0]), paths.logits)
+        paths.logits = torch.where(
+            active[:, None], model.compute_logits(states[:, 0]), paths.logits
+        )
         if all(stopped):
             break
     return stopped
@@ -96,30 +101,30 @@ def sample_chains(
     limit: int = 704,
     rows_at_once: int = 256,
 ) -> list[list[str]]:
-    """`copies` solutions of every problem, as texts (unfinished ones are cut at `limit` tokens)."""
+    """Sample `copies` solution texts of every problem, each of at most `limit` tokens."""
     device = model.model.embed_tokens.weight.device
     noise = torch.Generator(device=device).manual_seed(seed)
     texts: list[list[str]] = []
     width = max(1, rows_at_once // copies)
     for first in range(0, len(problems), width):
-        prompts = [encoder.prompt(text) for text in problems[first : first + width]]
+        prompts = [encoder.encode_prompt(text) for text in problems[first : first + width]]
         paths = open_paths(model, prompts)
         paths = paths.select([row for row in range(len(prompts)) for _ in range(copies)], PIECE)
         done: list[list[int] | None] = [None] * len(paths.written)
-        where = list(range(len(done)))
+        indices = list(range(len(done)))
         for _ in range(0, limit, PIECE):
             stopped = extend_paths(
                 model, paths, frozenset({encoder.end}), PIECE, temperature, noise
             )
             for row, flag in enumerate(stopped):
                 if flag:
-                    done[where[row]] = paths.written[row]
+                    done[indices[row]] = paths.written[row]
             keep = [row for row, flag in enumerate(stopped) if not flag]
-            where = [where[row] for row in keep]
+            indices = [indices[row] for row in keep]
             if not keep:
                 break
             paths = paths.select(keep, PIECE)
-        for row, index in enumerate(where):
+        for row, index in enumerate(indices):
             done[index] = paths.written[row]
         flat = [encoder.backend.decode(ids or [], skip_special_tokens=True) for ids in done]
         texts += [flat[start : start + copies] for start in range(0, len(flat), copies)]

@@ -1,4 +1,4 @@
-"""The first wrong step of a chain, named: what kind of mistake it is."""
+"""Kinds of mistakes: classify the first wrong step of a chain."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Iterable
 
 from scripts.train_pair.checker import check_step, split_steps
 from scripts.train_pair.families import FAMILIES
-from scripts.train_pair.families.base import Spec, State, carries
+from scripts.train_pair.families.base import Spec, State, find_carry
 from scripts.train_pair.problems import (
     Problem,
-    first_state,
+    create_state,
     is_complete,
     read_step,
     render_move,
@@ -30,15 +30,15 @@ _SUM = re.compile(r"(\d+)([-+])(\d+)(?:=|:)")
 
 
 class _Always(random.Random):
-    """Random numbers for which everything that may happen does."""
+    """A random source for which every chance event happens."""
 
     def random(self) -> float:
         return 0.0
 
 
-def first_fault(problem: Problem, chain: str) -> tuple[str, str] | None:
-    """The kind of the first wrong step and its text; None where every step is right."""
-    spec, state = problem.spec, first_state(problem.spec)
+def find_first_fault(problem: Problem, chain: str) -> tuple[str, str] | None:
+    """Return the kind and the text of the first wrong step, or None if every step is right."""
+    spec, state = problem.spec, create_state(problem.spec)
     steps = split_steps(chain)
     for text in steps:
         if check_step(spec, state, text) is not None:
@@ -48,10 +48,10 @@ def first_fault(problem: Problem, chain: str) -> tuple[str, str] | None:
 
 
 def name_fault(spec: Spec, state: State, text: str) -> str:
-    """What kind of mistake the wrong step `text` is."""
+    """Name the kind of mistake in the wrong step `text`."""
     if is_complete(spec, state):
         return "answer or end"
-    if text == FAMILIES[spec.family].mistake(_Always(), spec, state):
+    if text == FAMILIES[spec.family].render_mistake(_Always(), spec, state):
         return MISCONCEPTIONS[spec.family]
     if text.startswith("Check:"):
         return "check"
@@ -63,7 +63,7 @@ def name_fault(spec: Spec, state: State, text: str) -> str:
     sums = _SUM.findall(right)
     if sums:
         a, op, b = sums[0]
-        off = carries(int(a), op, int(b))
+        off = find_carry(int(a), op, int(b))
         if off and text == render_move(spec, state, slip=off):
             return "carry or borrow forgotten"
     if _SUM.findall(text)[:1] == sums[:1]:
@@ -72,11 +72,11 @@ def name_fault(spec: Spec, state: State, text: str) -> str:
 
 
 def count_faults(chains: Iterable[tuple[Problem, str]]) -> list[dict[str, object]]:
-    """Kinds by frequency among the wrong chains, with their share and an example each."""
+    """List the kinds of first mistakes by frequency, with their share and an example each."""
     counts: Counter[str] = Counter()
     examples: dict[str, str] = {}
     for problem, chain in chains:
-        if fault := first_fault(problem, chain):
+        if fault := find_first_fault(problem, chain):
             counts[fault[0]] += 1
             examples.setdefault(fault[0], fault[1])
     total = sum(counts.values())

@@ -1,6 +1,4 @@
-"""Measure an exported pair: `flashedge models eval` on the real engines, then what only the exact
-checker can add to it.
-"""
+"""Measure an exported pair: `flashedge models eval` on the real engines, then the exact checker."""
 
 from __future__ import annotations
 
@@ -16,9 +14,9 @@ from typing import Any
 from flashedge.config import load_config
 from flashedge.evaluation.figures import figure_of
 from flashedge.evaluation.records import ProblemRecord
-from flashedge.plots import line_plot
-from scripts.train_pair.ceiling import ceiling
-from scripts.train_pair.judged import judge, rounded
+from flashedge.plots import draw_plot
+from scripts.train_pair.ceiling import measure_ceiling
+from scripts.train_pair.judgement import judge, round_bounds
 from scripts.train_pair.problems import Problem
 
 PAIR = "trained"
@@ -55,10 +53,10 @@ def evaluate(
     seed: int,
     port: int,
 ) -> dict[str, Any]:
-    """The report on the pair whose models are the folders `generator` and `prm` of `pair`.
+    """Evaluate the pair in the folders `generator` and `prm` of `pair`, and return the report.
 
-    problems: those of `file`, in its order. Goes on where an earlier call with the same folder was
-    cut. Raises CalledProcessError when `models eval` fails; it has said why.
+    problems: those of `file`, in its order. An interrupted call is continued by the next one with
+    the same folder. Raises CalledProcessError if `models eval` fails, after it printed why.
     """
     home = folder / "home"
     (home / "config").mkdir(parents=True, exist_ok=True)
@@ -66,14 +64,14 @@ def evaluate(
     (home / "config" / "models.toml").write_text(
         MODELS.format(pair=PAIR, generator=names["generator"], verifier=names["prm"])
     )
-    # 4 searches at once keep the batches large, and their KV fits; the results don't depend on it
+    # four searches at once keep the batches large and their KV fits; it changes no result
     settings = {"HOME": str(home.resolve()), "PORT": str(port), "PAIR": PAIR, "MAX_RUNNING": "4"}
     env = {**os.environ, **{f"FLASHEDGE_{name}": value for name, value in settings.items()}}
-    asked = ["--problems", str(file), "--limit", str(len(problems)), "--seed", str(seed)]
-    asked += ["--n", ",".join(map(str, sizes)), "--output", str(folder)]
+    arguments = ["--problems", str(file), "--limit", str(len(problems)), "--seed", str(seed)]
+    arguments += ["--n", ",".join(map(str, sizes)), "--output", str(folder)]
     flashedge = [sys.executable, "-m", "flashedge"]
     try:
-        subprocess.run([*flashedge, "models", "eval", PAIR, *asked], env=env, check=True)
+        subprocess.run([*flashedge, "models", "eval", PAIR, *arguments], env=env, check=True)
     finally:
         subprocess.run([*flashedge, "down"], env=env, check=False, capture_output=True)
     report: dict[str, Any] = json.loads((folder / "report.json").read_text())
@@ -82,26 +80,26 @@ def evaluate(
     draw(report["exact checker"]["reliability"], folder / "reliability_checked.svg")
     config = load_config({"pair": PAIR}, environ=env)
     n = max((size for size in sizes if size <= 16), default=min(sizes))
-    found = [float(right) for right in asyncio.run(ceiling(problems, n, config, seed))]
+    found = [float(right) for right in asyncio.run(measure_ceiling(problems, n, config, seed))]
     figure = figure_of(found)
     report["exact checker"][f"beam-{n} judged by it (the ceiling)"] = {
         "value": figure.value,
-        "95 %": rounded((figure.low or 0.0, figure.high or 0.0)),
+        "95 %": round_bounds((figure.low or 0.0, figure.high or 0.0)),
     }
     (folder / "report_checked.json").write_text(json.dumps(report, indent=2) + "\n")
     return report
 
 
 def read_records(path: Path) -> list[ProblemRecord]:
-    """What `models eval` kept, behind its first line of settings."""
-    lines = path.read_text().splitlines()[1:]
+    """Read the problem records that `models eval` wrote."""
+    lines = path.read_text().splitlines()[1:]  # the first line holds the settings
     found = [ProblemRecord.from_json(json.loads(line)) for line in lines]
     return sorted(found, key=lambda record: record.index)
 
 
 def draw(table: Sequence[dict[str, float]], path: Path) -> None:
-    """The reliability plot."""
-    line_plot(
+    """Draw the reliability plot."""
+    draw_plot(
         path,
         {"steps": [(row["said"], row["true"]) for row in table]},
         title="Reliability of the reward model, step by step",

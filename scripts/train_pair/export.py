@@ -1,4 +1,4 @@
-"""Write both models as Hugging Face folders; prove that transformers computes the same logits."""
+"""Write both models as Hugging Face folders and compare their logits with transformers'."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from safetensors.torch import load_file, save_file
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, Qwen2Model
 
 from scripts.train_pair.model import Generator, ModelConfig, Verifier
-from scripts.train_pair.tokenizer import END_OF_TEXT, IM_END
+from scripts.train_pair.tokenizer import END_OF_TEXT, IM_END, find_id
 
 
-def hf_config(
+def build_hf_config(
     config: ModelConfig, architecture: str, tokenizer: PreTrainedTokenizerFast
 ) -> dict[str, object]:
-    """The config.json of a folder."""
-    pad, end = tokenizer.convert_tokens_to_ids([END_OF_TEXT, IM_END])
+    """Build the content of config.json."""
+    pad, end = find_id(tokenizer, END_OF_TEXT), find_id(tokenizer, IM_END)
     row: dict[str, object] = {
         "architectures": [architecture],
         "model_type": "qwen2",
@@ -54,7 +54,7 @@ def export_model(
     folder.mkdir(parents=True, exist_ok=True)
     is_generator = isinstance(model, Generator)
     architecture = "Qwen2ForCausalLM" if is_generator else "Qwen2ForProcessRewardModel"
-    row = hf_config(model.model.config, architecture, tokenizer)
+    row = build_hf_config(model.model.config, architecture, tokenizer)
     (folder / "config.json").write_text(json.dumps(row, indent=2) + "\n")
     weights = {
         name: tensor.detach().float().contiguous() for name, tensor in model.state_dict().items()
@@ -87,7 +87,7 @@ def load_verifier(folder: Path) -> Verifier:
 
 
 def read_config(folder: Path) -> ModelConfig:
-    """The shape of an exported model."""
+    """Read the shape of an exported model."""
     row = json.loads((folder / "config.json").read_text())
     return ModelConfig(
         hidden=row["hidden_size"],
@@ -100,17 +100,19 @@ def read_config(folder: Path) -> ModelConfig:
 
 
 @torch.no_grad()
-def logit_difference(folder: Path, length: int = 200, seed: int = 0) -> float:
-    """Largest difference between our logits and transformers' on random ids."""
+def measure_logit_difference(folder: Path, length: int = 200, seed: int = 0) -> float:
+    """Return the largest difference between our logits and transformers' on random ids."""
     ids = torch.randint(4, 500, (2, length), generator=torch.Generator().manual_seed(seed))
     if folder.name == "generator":
-        theirs = Qwen2ForCausalLM.from_pretrained(str(folder), dtype=torch.float32).eval()
+        theirs = Qwen2ForCausalLM.from_pretrained(str(folder), dtype=torch.float32)
+        theirs.train(False)
         return float((load_generator(folder)(ids) - theirs(input_ids=ids).logits).abs().max())
     verifier = load_verifier(folder)
-    body = Qwen2Model(Qwen2Config.from_pretrained(str(folder))).eval()
+    body = Qwen2Model(Qwen2Config.from_pretrained(str(folder)))
+    body.train(False)
     weights = load_file(folder / "model.safetensors")
     body.load_state_dict(
         {k.removeprefix("model."): v for k, v in weights.items() if k.startswith("model.")}
     )
-    theirs_said = verifier.score(body(input_ids=ids).last_hidden_state)
-    return float((verifier(ids) - theirs_said).abs().max())
+    their_logits = verifier.score(body(input_ids=ids).last_hidden_state)
+    return float((verifier(ids) - their_logits).abs().max())

@@ -1,9 +1,8 @@
-"""Synthetic wrong chains: every kind of fault that a weak generator makes, and some that it does
-not.
+"""Chains with synthetic faults: every kind that a weak generator makes, and some others.
 
-A fault is made by writing the *right* step for a changed specification or state (another operand,
-another day, another carried value) or by changing its text; whether and where the result is wrong
-is always decided by the checker, so a fault that happens to be right is labelled right.
+Most faults are the *right* step for a changed specification or state (another operand, another day,
+another carried value); others change the text of a step. The checker alone decides whether and
+where a step is wrong, so a fault that happens to be right is labelled right.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ import random
 from dataclasses import replace
 
 from scripts.train_pair.families.base import Move, Spec, State
-from scripts.train_pair.families.expression import term_value
+from scripts.train_pair.families.expression import parse_term
 from scripts.train_pair.families.story import CONFUSED, GAINS, LOSSES
 from scripts.train_pair.problems import (
-    first_state,
+    create_state,
     is_complete,
     read_step,
     render_answer,
@@ -39,23 +38,23 @@ LATE_KINDS = ("early", "digit", "digit")
 SLIPS = (1, -1, 10, -10, 1, -1, 10, -10, 2, -2, 20, -20, 3, 5, -5, 9, -9, 11, 30)
 
 
-def _near(rng: random.Random, value: int) -> int:
-    """Another two-digit number, often one digit away."""
+def _draw_near(rng: random.Random, value: int) -> int:
+    """Draw a number near `value` or any two-digit number."""
     if rng.random() < 0.4:
         return rng.randint(10, 99)
     return max(0, value + rng.choice(SLIPS))
 
 
-def _other_number(rng: random.Random, spec: Spec, value: str) -> str:
-    """A number that stands elsewhere in the problem, or one near by."""
+def _draw_other_number(rng: random.Random, spec: Spec, value: str) -> str:
+    """Draw a number from elsewhere in the problem, or one near `value`."""
     pool = [term for move in spec.moves for term in move.terms if term.isdigit()]
     if pool and rng.random() < 0.7:
         return rng.choice(pool)
-    return str(_near(rng, int(value)))
+    return str(_draw_near(rng, int(value)))
 
 
 def _change_move(rng: random.Random, spec: Spec, state: State, kind: str) -> Spec:
-    """The specification with the current move misread."""
+    """Misread the current move."""
     moves = list(spec.moves)
     if not 0 <= state.done < len(moves):
         return spec
@@ -64,7 +63,7 @@ def _change_move(rng: random.Random, spec: Spec, state: State, kind: str) -> Spe
     if kind == "lookup":
         index = rng.randrange(len(terms))
         if terms[index].isdigit():
-            terms[index] = _other_number(rng, spec, terms[index])
+            terms[index] = _draw_other_number(rng, spec, terms[index])
         elif state.known:
             terms[index] = rng.choice(list(state.known))
         if len(terms) > 1 and spec.family == "story" and rng.random() < 0.4:
@@ -82,13 +81,13 @@ def _change_move(rng: random.Random, spec: Spec, state: State, kind: str) -> Spe
 
 
 def _change_left(rng: random.Random, state: State, kind: str) -> State:
-    """The terms that are left, miscopied (expression family)."""
+    """Copy the remaining terms with a fault (expression family)."""
     left = list(state.left)
     index = rng.randrange(1, len(left)) if rng.random() < 0.6 else 1
     if kind == "lookup":
-        number = term_value(left[index])[1]
-        known = [term_value(term)[1] for term in left[1:]]
-        other = rng.choice(known) if rng.random() < 0.4 else _near(rng, number)
+        number = parse_term(left[index])[1]
+        known = [parse_term(term)[1] for term in left[1:]]
+        other = rng.choice(known) if rng.random() < 0.4 else _draw_near(rng, number)
         left[index] = left[index].replace(str(number), str(other))
     elif kind == "operator":
         left[index] = ("-" if left[index][0] == "+" else "+") + left[index][1:]
@@ -102,7 +101,7 @@ def _change_left(rng: random.Random, state: State, kind: str) -> State:
 
 
 def _change_state(rng: random.Random, spec: Spec, state: State, kind: str) -> State:
-    """Another day, or another carried value."""
+    """Move to another day, or change the carried value."""
     if kind == "skip":
         return replace(state, done=state.done + rng.choice((1, 1, 1, 2)))
     if kind == "repeat":
@@ -111,17 +110,17 @@ def _change_state(rng: random.Random, spec: Spec, state: State, kind: str) -> St
     if known:
         name = rng.choice(list(known)[-2:])
         known[name] = (
-            rng.choice(list(known.values())) if rng.random() < 0.4 else _near(rng, known[name])
+            rng.choice(list(known.values())) if rng.random() < 0.4 else _draw_near(rng, known[name])
         )
-    value = None if state.value is None else _near(rng, state.value)
+    value = None if state.value is None else _draw_near(rng, state.value)
     left = state.left
     if left and left[0].isdigit():
-        left = (str(_near(rng, int(left[0]))), *left[1:])
+        left = (str(_draw_near(rng, int(left[0]))), *left[1:])
     return replace(state, value=value, known=known, left=left)
 
 
 def _change_digit(rng: random.Random, text: str) -> str:
-    """One digit of the text replaced."""
+    """Replace one digit of the text."""
     places = [index for index, char in enumerate(text) if char.isdigit()]
     if not places:
         return text
@@ -131,8 +130,8 @@ def _change_digit(rng: random.Random, text: str) -> str:
     return text[:place] + rng.choice("0123456789") + text[place + 1 :]
 
 
-def faulty_step(rng: random.Random, spec: Spec, state: State) -> str | None:
-    """A step that is most likely wrong."""
+def make_faulty_step(rng: random.Random, spec: Spec, state: State) -> str | None:
+    """Make a step that is most likely wrong."""
     worked = rng.random() < 0.35
     if is_complete(spec, state):
         kind = rng.choice(("answer", "digit", "repeat"))
@@ -164,13 +163,14 @@ def faulty_step(rng: random.Random, spec: Spec, state: State) -> str | None:
 def make_chain(
     rng: random.Random, spec: Spec, fault_rate: float, worked_share: float = 0.3
 ) -> list[str]:
-    """A chain in which each step is faulty with probability `fault_rate`; it goes on from what it
-    stated.
+    """Make a chain whose steps are faulty with probability `fault_rate`.
+
+    Each step builds on the stated values, right or wrong.
     """
-    state, steps = first_state(spec), []
+    state, steps = create_state(spec), list[str]()
     limit = 2 * len(spec.moves) + 4 + len(spec.moves[0].terms)
     while len(steps) < limit:
-        text = faulty_step(rng, spec, state) if rng.random() < fault_rate else None
+        text = make_faulty_step(rng, spec, state) if rng.random() < fault_rate else None
         text = text or render_step(spec, state, rng.random() < worked_share)
         if text is None:
             break

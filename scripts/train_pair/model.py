@@ -1,15 +1,16 @@
-"""The Qwen2 architecture in plain PyTorch, with the parameter names of Hugging Face's and vLLM's
-modules.
+"""The Qwen2 architecture in plain PyTorch, with Hugging Face's and vLLM's parameter names.
 
-Our own modules because training wants one fused, compiled graph and evaluation wants a key-value
-cache whose rows are the positions of many ragged sequences; `export.py` proves that the logits
-agree with transformers' own Qwen2.
+We write our own modules for two reasons: training compiles the whole model into one graph, and
+sampling needs a key-value cache whose rows grow at different speeds. `export.py` checks that the
+logits agree with transformers' Qwen2.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +19,7 @@ from torch.nn import functional as F
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """Shape of a model; `num_dense` and `num_language` layers feed the verifier's auxiliary
-    losses.
-    """
+    """The shape of a model."""
 
     hidden: int = 128
     layers: int = 4
@@ -41,37 +40,58 @@ GENERATOR = ModelConfig(hidden=128, layers=4, heads=4, ffn=384)
 VERIFIER = ModelConfig(hidden=256, layers=8, heads=8, ffn=384)
 
 
-Past = tuple[Tensor, Tensor, Tensor, Tensor, Tensor]  # keys, values, places, mask, which are real
+class Past(NamedTuple):
+    """One layer's cache and where the new tokens go in it."""
+
+    keys: Tensor
+    """(batch, heads, capacity, head_dim)."""
+
+    values: Tensor
+    """(batch, heads, capacity, head_dim)."""
+
+    positions: Tensor
+    """(batch, length): the position that each new token is written to."""
+
+    mask: Tensor
+    """(batch, 1, length, span): True where a new token may attend."""
+
+    is_real: Tensor
+    """(batch, length): False for padding."""
 
 
 @dataclass(slots=True)
 class Cache:
-    """Keys and values of every layer, (layers, batch, heads, capacity, head_dim), and rows in use
-    (batch,).
-    """
+    """The key-value cache of all layers."""
 
     keys: Tensor
+    """(layers, batch, heads, capacity, head_dim)."""
+
     values: Tensor
+    """(layers, batch, heads, capacity, head_dim)."""
+
     lengths: Tensor
+    """(batch,): tokens stored in each row."""
 
     def select(self, rows: Tensor, room: int) -> Cache:
-        """The cache of the named rows, in that order (a row may be named more than once), with
-        room for so many tokens more and not one beyond: copies cost as much as the decoding.
+        """Copy the given rows, in that order, with capacity for `room` more tokens.
+
+        A row may be given more than once. The capacity is no larger than needed, because copying
+        costs as much as decoding.
         """
         lengths = self.lengths[rows]
         used = int(lengths.max())
 
-        def copied(old: Tensor) -> Tensor:
+        def copy_rows(old: Tensor) -> Tensor:
             layers, _, heads, _, dim = old.shape
             new = old.new_zeros(layers, len(rows), heads, used + room, dim)
             new[..., :used, :] = old[:, rows, :, :used]
             return new
 
-        return Cache(copied(self.keys), copied(self.values), lengths)
+        return Cache(copy_rows(self.keys), copy_rows(self.values), lengths)
 
 
-def rope_tables(config: ModelConfig) -> tuple[Tensor, Tensor]:
-    """Cosines and sines, each (max_positions, head_dim)."""
+def build_rope_tables(config: ModelConfig) -> tuple[Tensor, Tensor]:
+    """Return cosines and sines, each (max_positions, head_dim)."""
     inverse = config.rope_theta ** (
         -torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
     )
@@ -118,38 +138,37 @@ class Attention(nn.Module):
         sin: Tensor,
         past: Past | None,
     ) -> Tensor:
-        """x: (batch, length, hidden), or with `past` its real tokens alone, (count, hidden).
+        """x: (batch, length, hidden). With `past`, the real tokens alone: (count, hidden)."""
+        batch, length = x.shape[:2] if past is None else past.is_real.shape
 
-        past: keys, values, write positions (batch, length), mask, real tokens (batch, length).
-        """
-        batch, length = x.shape[:2] if past is None else past[4].shape
-
-        def in_heads(made: Tensor) -> Tensor:
+        def split_heads(states: Tensor) -> Tensor:
             if past is not None:
-                padded = made.new_zeros(batch, length, made.shape[-1])
-                padded[past[4]] = made
-                made = padded
-            return made.view(batch, length, self.heads, self.head_dim).transpose(1, 2)
+                padded = states.new_zeros(batch, length, states.shape[-1])
+                padded[past.is_real] = states
+                states = padded
+            return states.view(batch, length, self.heads, self.head_dim).transpose(1, 2)
 
-        q, k, v = (in_heads(p(x)) for p in (self.q_proj, self.k_proj, self.v_proj))
+        q, k, v = (split_heads(p(x)) for p in (self.q_proj, self.k_proj, self.v_proj))
         q, k = rotate(q, cos, sin).to(v.dtype), rotate(k, cos, sin).to(v.dtype)
         if past is None:
             out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         else:
-            keys, values, where, mask, _ = past
-            index = where[:, None, :, None].expand(-1, self.heads, -1, self.head_dim)
+            keys, values, positions, mask, _ = past
+            index = positions[:, None, :, None].expand(-1, self.heads, -1, self.head_dim)
             keys.scatter_(2, index, k)
             values.scatter_(2, index, v)
             keys, values = keys[:, :, : mask.shape[-1]], values[:, :, : mask.shape[-1]]
-            # two products: three times as fast as the fused kernel for the one row of a decode step
+            # for the single row of a decode step, two products are three times as fast as the
+            # fused kernel
             weights = (q @ keys.transpose(-1, -2)) * self.head_dim**-0.5
             out = weights.masked_fill(~mask, -torch.inf).softmax(-1) @ values
         out = out.transpose(1, 2).reshape(batch, length, -1)
-        return self.o_proj(out if past is None else out[past[4]])
+        projected: Tensor = self.o_proj(out if past is None else out[past.is_real])
+        return projected
 
 
 class MLP(nn.Module):
-    """SwiGLU."""
+    """The SwiGLU feed-forward block."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
@@ -159,7 +178,8 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x: (batch, length, hidden)."""
-        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        projected: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        return projected
 
 
 class Layer(nn.Module):
@@ -181,19 +201,24 @@ class Layer(nn.Module):
     ) -> Tensor:
         """x: as in `Attention`."""
         x = x + self.self_attn(self.input_layernorm(x), cos, sin, past)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        output: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        return output
 
 
 class Body(nn.Module):
     """Embeddings, layers and final norm."""
 
+    cos: Tensor
+    sin: Tensor
+
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
         self.embed_tokens = nn.Embedding(config.vocab, config.hidden)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        layers = nn.ModuleList(Layer(config) for _ in range(config.layers))
+        self.layers = cast("Sequence[Layer]", layers)
         self.norm = RMSNorm(config.hidden, config.eps)
-        cos, sin = rope_tables(config)
+        cos, sin = build_rope_tables(config)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
         for name, parameter in self.named_parameters():
@@ -203,8 +228,8 @@ class Body(nn.Module):
                 nn.init.zeros_(parameter)
         nn.init.normal_(self.embed_tokens.weight, std=0.05)
 
-    def new_cache(self, batch: int, capacity: int) -> Cache:
-        """An empty cache."""
+    def create_cache(self, batch: int, capacity: int) -> Cache:
+        """Create an empty cache."""
         config, weight = self.config, self.embed_tokens.weight
         shape = (config.layers, batch, config.heads, capacity, config.head_dim)
         zeros = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
@@ -215,35 +240,38 @@ class Body(nn.Module):
         )
 
     def run(self, x: Tensor, first: int, last: int) -> Tensor:
-        """Layers [first, last) on a whole sequence. x: (batch, length, hidden)."""
+        """Run layers [first, last) on a whole sequence. x: (batch, length, hidden)."""
         cos, sin = self.cos[: x.shape[1]], self.sin[: x.shape[1]]
         for layer in self.layers[first:last]:
             x = layer(x, cos, sin, None)
         return x
 
     def forward(self, ids: Tensor) -> Tensor:
-        """ids: (batch, length) to the normed states (batch, length, hidden)."""
-        return self.norm(self.run(self.embed_tokens(ids), 0, len(self.layers)))
+        """ids: (batch, length). Returns the normed states (batch, length, hidden)."""
+        states: Tensor = self.norm(self.run(self.embed_tokens(ids), 0, len(self.layers)))
+        return states
 
     def extend(self, ids: Tensor, counts: Tensor, cache: Cache) -> Tensor:
-        """Append ragged rows to the cache.
+        """Append rows of different lengths to the cache.
 
-        ids: (batch, length), right-padded; counts: (batch,) real tokens in each row.
-        Returns the normed states (batch, length, hidden); zero past `counts`.
+        ids: (batch, length), right-padded. counts: (batch,), the real tokens of each row.
+        Returns the normed states (batch, length, hidden), which are zero for padding.
         """
         length = ids.shape[1]
-        where = cache.lengths[:, None] + torch.arange(length, device=ids.device)[None]
-        where = where.clamp(max=cache.keys.shape[3] - 1)
-        span = int(where.max()) + 1
-        mask = torch.arange(span, device=ids.device)[None, None, None] <= where[:, None, :, None]
-        cos, sin = self.cos[where][:, None], self.sin[where][:, None]
-        real = torch.arange(length, device=ids.device)[None] < counts[:, None]
-        x = self.embed_tokens(ids[real])
+        positions = cache.lengths[:, None] + torch.arange(length, device=ids.device)[None]
+        positions = positions.clamp(max=cache.keys.shape[3] - 1)
+        span = int(positions.max()) + 1
+        steps = torch.arange(span, device=ids.device)
+        mask = steps[None, None, None] <= positions[:, None, :, None]
+        cos, sin = self.cos[positions][:, None], self.sin[positions][:, None]
+        is_real = torch.arange(length, device=ids.device)[None] < counts[:, None]
+        x = self.embed_tokens(ids[is_real])
         for index, layer in enumerate(self.layers):
-            x = layer(x, cos, sin, (cache.keys[index], cache.values[index], where, mask, real))
+            past = Past(cache.keys[index], cache.values[index], positions, mask, is_real)
+            x = layer(x, cos, sin, past)
         cache.lengths = cache.lengths + counts
-        states = x.new_zeros(*ids.shape, x.shape[-1])
-        states[real] = self.norm(x)
+        states: Tensor = x.new_zeros(*ids.shape, x.shape[-1])
+        states[is_real] = self.norm(x)
         return states
 
 
@@ -254,13 +282,13 @@ class Generator(nn.Module):
         super().__init__()
         self.model = Body(config)
 
-    def logits(self, states: Tensor) -> Tensor:
-        """states: (..., hidden) to (..., vocab)."""
+    def compute_logits(self, states: Tensor) -> Tensor:
+        """states: (..., hidden). Returns (..., vocab)."""
         return F.linear(states, self.model.embed_tokens.weight)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """ids: (batch, length) to logits (batch, length, vocab)."""
-        return self.logits(self.model(ids))
+        """ids: (batch, length). Returns logits (batch, length, vocab)."""
+        return self.compute_logits(self.model(ids))
 
 
 class Verifier(nn.Module):
@@ -274,16 +302,17 @@ class Verifier(nn.Module):
         )
 
     def forward(self, ids: Tensor) -> Tensor:
-        """ids: (batch, length) to logits (batch, length, 2)."""
-        return self.score(self.model(ids))
+        """ids: (batch, length). Returns logits (batch, length, 2)."""
+        logits: Tensor = self.score(self.model(ids))
+        return logits
 
 
-def look_back(layer: Layer, heads: int, sharpness: float = 7.0, pairs: int = 6) -> None:
+def set_look_back(layer: Layer, heads: int, sharpness: float = 7.0, pairs: int = 6) -> None:
     """Make the first `heads` heads of a layer attend to the previous token.
 
-    Queries and keys become constants (their weights zero), the query turned by one position, so
-    that the rotary product peaks at distance one. The next layer can then compare what was
-    expected at the previous position with the token that came.
+    Queries and keys become constants: their weights are zero, and the query is rotated by one
+    position, so that the rotary product peaks at distance one. The next layer can then compare the
+    token with what the previous position predicted.
     """
     attention = layer.self_attn
     dim, config_theta = attention.head_dim, 10_000.0
@@ -291,7 +320,7 @@ def look_back(layer: Layer, heads: int, sharpness: float = 7.0, pairs: int = 6) 
     key, query = torch.zeros(dim), torch.zeros(dim)
     half = dim // 2
     key[:pairs] = sharpness
-    # rotate(query, p) . rotate(key, p - 1) is largest when the query itself is turned by minus one
+    # rotate(query, p) . rotate(key, p - 1) is largest if the query itself is rotated by minus one
     query[:pairs] = sharpness * angles[:pairs].cos()
     query[half : half + pairs] = -sharpness * angles[:pairs].sin()
     with torch.no_grad():

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 def orthogonalize(matrix: Tensor, steps: int = 5) -> Tensor:
-    """Newton-Schulz iteration towards the nearest orthogonal matrix, in bfloat16.
+    """Move a matrix towards the nearest orthogonal one, by Newton-Schulz steps in bfloat16.
 
     Ref: Jordan et al., "Muon: An optimizer for hidden layers in neural networks".
     """
@@ -21,11 +21,12 @@ def orthogonalize(matrix: Tensor, steps: int = 5) -> Tensor:
     for _ in range(steps):
         gram = x @ x.T
         x = a * x + (b * gram + c * gram @ gram) @ x
-    return (x.T if tall else x).to(matrix.dtype)
+    orthogonal: Tensor = (x.T if tall else x).to(matrix.dtype)
+    return orthogonal
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum whose direction is orthogonalized; for 2-D weights."""
+    """Momentum with an orthogonalized direction, for 2-D weights."""
 
     def __init__(
         self,
@@ -38,7 +39,7 @@ class Muon(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One update; the caller has filled the gradients."""
+        """Make one update. The caller has computed the gradients."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is None:
@@ -57,11 +58,12 @@ class Muon(torch.optim.Optimizer):
 def make_optimizers(
     model: nn.Module, matrix_lr: float, other_lr: float
 ) -> list[torch.optim.Optimizer]:
-    """Muon on the 2-D weights inside layers, AdamW on embeddings, biases, norms and heads.
+    """Use Muon for the 2-D weights inside layers, AdamW for embeddings, biases, norms and heads.
 
     Frozen parameters are left out.
     """
-    matrices, others = [], []
+    matrices: list[nn.Parameter] = []
+    others: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:
             continue

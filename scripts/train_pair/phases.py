@@ -1,4 +1,4 @@
-"""A training in phases: each goes on from the weights of the one before, on another mix."""
+"""Training in phases: each continues from the weights of the one before, on another mix."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 from scripts.train_pair.problems import Difficulty
 from scripts.train_pair.trainer import Run
 
-APART = 10_000_000  # problems from one phase to the next: none is seen twice
+APART = 10_000_000  # distance between the first problems of two phases, so that none repeats
 
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """So many steps on a mix of problems; the rates are those of a training that goes on."""
+    """Steps on one mix of problems. The default rates suit a training that continues."""
 
     name: str
     steps: int
@@ -24,10 +24,10 @@ class Phase:
     cooldown: float = 1.0
 
 
-def runs_of(
+def list_runs(
     phases: Sequence[Phase], model: str, folder: Path, first_index: int, seed: int, device: str
 ) -> Iterator[tuple[Phase, Run]]:
-    """The runs of a model's phases, their checkpoints named by both."""
+    """List a model's phases with their runs. Checkpoints are named by model and phase."""
     for number, phase in enumerate(phases):
         yield (
             phase,
@@ -45,6 +45,6 @@ def runs_of(
         )
 
 
-def checkpoint_of(phase: Phase, model: str, folder: Path) -> Path:
-    """Where a phase's weights lie."""
+def locate_checkpoint(phase: Phase, model: str, folder: Path) -> Path:
+    """Return the path of a phase's checkpoint."""
     return folder / f"{model}-{phase.name}.ckpt"

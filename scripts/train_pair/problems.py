@@ -1,7 +1,7 @@
 """Seeded word problems, their exact step-by-step solutions, and the splits.
 
-A problem is a function of its seed alone; the splits are ranges of seeds that don't overlap. The
-families are in `families/`.
+A problem depends on its seed alone. The splits are ranges of seeds that don't overlap. The families
+are in `families/`.
 """
 
 from __future__ import annotations
@@ -24,14 +24,20 @@ CHECK_IT = " Check it before you answer."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difficulty:
-    """Knobs of a problem mix: how many steps before the answer step, how often a distractor
-    appears, and how often the solution is to be checked.
-    """
+    """The settings of a problem mix."""
 
     min_steps: int = 6
+    """Fewest steps before the check and the answer."""
+
     max_steps: int = 10
+    """Most steps before the check and the answer."""
+
     distractor: float = 0.3
+    """Share of problems with a statement that does not matter."""
+
     check: float = 0.25
+    """Share of problems that ask for a check before the answer."""
+
     families: tuple[str, ...] = ("story", "variables", "expression")
 
 
@@ -45,7 +51,7 @@ LOOKED_UP = replace(TRAINING, families=("lookups", "variables", "story", "expres
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """A problem with its text and exact answer; `num_steps` counts check and answer step too."""
+    """A problem with its text and exact answer."""
 
     id: str
     seed: int
@@ -53,10 +59,12 @@ class Problem:
     text: str
     answer: str
     num_steps: int
+    """Steps of the solution, the check and the answer included."""
+
     spec: Spec
 
     def to_json(self) -> dict[str, object]:
-        """The row of a problem file."""
+        """Convert to the row of a problem file."""
         return {
             "id": self.id,
             "problem": self.text,
@@ -66,52 +74,56 @@ class Problem:
         }
 
 
-def first_state(spec: Spec) -> State:
-    """The state before the first step."""
-    return FAMILIES[spec.family].first(spec)
+def create_state(spec: Spec) -> State:
+    """Create the state before the first step."""
+    return FAMILIES[spec.family].create_state(spec)
 
 
-def worked_out(spec: Spec, state: State) -> bool:
-    """Whether nothing but check and answer remains."""
-    return FAMILIES[spec.family].worked_out(spec, state)
+def is_worked_out(spec: Spec, state: State) -> bool:
+    """Whether only the check and the answer remain."""
+    return FAMILIES[spec.family].is_worked_out(spec, state)
 
 
 def is_complete(spec: Spec, state: State) -> bool:
     """Whether only the answer step remains."""
-    return worked_out(spec, state) and (state.checked or not spec.check)
+    return is_worked_out(spec, state) and (state.checked or not spec.check)
 
 
 def render_move(spec: Spec, state: State, worked: bool = False, slip: int = 0) -> str | None:
-    """The step that works out the next move, or None where there is none."""
-    return FAMILIES[spec.family].move(spec, state, worked, slip)
+    """Write the step of the next move, or return None if there is none."""
+    return FAMILIES[spec.family].render_move(spec, state, worked, slip)
 
 
 def render_answer(spec: Spec, state: State) -> str | None:
-    """The answer step for what has been stated, or None when nothing can be answered yet."""
-    return FAMILIES[spec.family].answer(spec, state)
+    """Write the answer step for the stated values, or return None if they give no answer."""
+    return FAMILIES[spec.family].render_answer(spec, state)
 
 
 def render_step(spec: Spec, state: State, worked: bool = False, slip: int = 0) -> str | None:
-    """The next step given `state` (without the blank line), or None where no right step exists."""
+    """Write the next step after `state`, without the blank line. None if no right step exists."""
     if is_complete(spec, state):
         return render_answer(spec, state)
-    if worked_out(spec, state):
+    if is_worked_out(spec, state):
         return render_check(state)
     return render_move(spec, state, worked, slip)
 
 
 def read_step(spec: Spec, state: State, text: str) -> State:
-    """What is stated once `text` follows `state`."""
+    """Return the state after the step `text`."""
     if text.startswith("Check:"):
         return replace(state, checked=True)
     if "\\boxed" in text:
         return state
-    return FAMILIES[spec.family].read(spec, state, text)
+    return FAMILIES[spec.family].read_step(spec, state, text)
 
 
 def solve(spec: Spec, rng: random.Random | None = None, worked_share: float = 0.3) -> list[str]:
-    """A right solution, one text per step; with `rng`, some are worked out by tens and ones."""
-    state, steps = first_state(spec), []
+    """Write a right solution, one text per step.
+
+    With `rng`, a share of the steps computes by tens and ones. Raises ValueError if the problem
+    has no solution.
+    """
+    state, steps = create_state(spec), list[str]()
     while True:
         worked = rng is not None and rng.random() < worked_share
         text = render_step(spec, state, worked)
@@ -124,7 +136,7 @@ def solve(spec: Spec, rng: random.Random | None = None, worked_share: float = 0.
 
 
 def make_problem(seed: int, difficulty: Difficulty = STANDARD) -> Problem:
-    """The problem of `seed`: the same text, solution and answer wherever it is made."""
+    """Make the problem of `seed`. The same seed and mix give the same problem everywhere."""
     rng = random.Random(seed)
     family = rng.choice(difficulty.families)
     steps = rng.randint(difficulty.min_steps, difficulty.max_steps)
@@ -145,7 +157,7 @@ def make_problem(seed: int, difficulty: Difficulty = STANDARD) -> Problem:
 
 
 def make_problems(seeds: range, count: int, difficulty: Difficulty = STANDARD) -> Iterator[Problem]:
-    """The first `count` problems of a seed range."""
+    """Make the first `count` problems of a seed range."""
     return (make_problem(seed, difficulty) for seed in seeds[:count])
 
 

@@ -1,4 +1,4 @@
-"""Chains that the generator writes on training problems: the verifier's on-policy examples."""
+"""Chains that the generator samples on training problems: the verifier's on-policy examples."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-from flashedge.cli.progress import bar
+from flashedge.cli.progress import show_bar
 from scripts.train_pair.batches import Encoder, Row
 from scripts.train_pair.checker import split_steps
 from scripts.train_pair.decode import sample_chains
@@ -28,12 +28,13 @@ def write_rollouts(
     difficulty: Difficulty = TRAINING,
     group: int = 64,
 ) -> None:
-    """Sample `copies` chains for `count` problems, `group` problems at a time, going on where the
-    file ends.
+    """Sample `copies` chains for `count` problems and append them to a file.
+
+    An interrupted call is continued where the file ends. group: problems sampled at a time.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     done = len(path.read_text().splitlines()) if path.exists() else 0
-    with bar("rollouts", count, done=done, unit="problems") as advance:
+    with show_bar("rollouts", count, done=done, unit="problems") as advance:
         for first in range(done, count, group):
             seeds = [
                 FIRST_SEED + seed * 1_000_000 + index
@@ -50,10 +51,10 @@ def write_rollouts(
             advance(len(seeds))
 
 
-def rollout_chains(
+def read_rollouts(
     encoder: Encoder, path: Path, difficulty: Difficulty = TRAINING
 ) -> Callable[[int], Row]:
-    """Rows of the stored chains with the checker's labels, again and again in file order."""
+    """Return a function that makes labelled rows of the stored chains, shuffled once."""
     stored = [json.loads(line) for line in path.read_text().splitlines()]
     flat = [(row["seed"], text) for row in stored for text in row["chains"]]
     random.Random(0).shuffle(flat)
@@ -61,6 +62,6 @@ def rollout_chains(
     def make(index: int) -> Row:
         seed, text = flat[index % len(flat)]
         problem = make_problem(seed, difficulty)
-        return encoder.labelled_row(problem.text, problem.spec, split_steps(text))
+        return encoder.encode_chain(problem.text, problem.spec, split_steps(text))
 
     return make

@@ -1,10 +1,11 @@
-"""The teacher whose solutions the generator learns from: right on the whole, with misconceptions.
+"""The teacher whose solutions the generator learns from: mostly right, with misconceptions.
 
 A generator that learns from perfect solutions and is stopped early errs where it has not learnt
-yet, and its verifier, of like size and data, errs with it. This one learns *well* from a teacher
-who makes mistakes of known kinds: those of the families (`mistake`), a carry or borrow that is
-forgotten now and then, and a rare slip. So its faults are systematic, as those of real models are
-(a vote does not cure them), and a verifier that learnt from right steps can see them.
+enough, and a verifier of like size and data errs in the same places. Our generator instead learns
+*well* from a teacher who makes mistakes of known kinds: the misconceptions of each family
+(`render_mistake`), a carry or borrow that is forgotten now and then, and a rare slip. So its faults
+are systematic, as those of real models are: a vote does not cure them, but a verifier that learnt
+from right steps can see them.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import random
 import re
 
 from scripts.train_pair.families import FAMILIES
-from scripts.train_pair.families.base import Spec, State, carries
+from scripts.train_pair.families.base import Spec, State, find_carry
 from scripts.train_pair.problems import (
-    first_state,
+    create_state,
     is_complete,
+    is_worked_out,
     read_step,
     render_move,
     render_step,
-    worked_out,
 )
 
 FORGETS_CARRY = 0.08
@@ -29,10 +30,10 @@ _EQUATION = re.compile(r"(\d+)([-+])(\d+)=\d+[.,]")
 
 
 def teach(rng: random.Random, spec: Spec, worked_share: float = 0.3) -> list[str]:
-    """The teacher's solution, one text per step; it goes on from what it stated.
+    """Write the teacher's solution, one text per step. Each step builds on the stated values.
 
-    A mistake after which no right step is left (a value would fall below zero) is noticed: the
-    teacher starts again.
+    If no right step is possible after a mistake (a value would fall below zero), the teacher
+    starts again.
     """
     while (steps := _attempt(rng, spec, worked_share)) is None:
         pass
@@ -40,10 +41,10 @@ def teach(rng: random.Random, spec: Spec, worked_share: float = 0.3) -> list[str
 
 
 def _attempt(rng: random.Random, spec: Spec, worked_share: float) -> list[str] | None:
-    state, steps = first_state(spec), list[str]()
+    state, steps = create_state(spec), list[str]()
     while True:
         worked = rng.random() < worked_share
-        text = _mistaken(rng, spec, state, worked) or render_step(spec, state, worked)
+        text = _render_mistake(rng, spec, state, worked) or render_step(spec, state, worked)
         if text is None:
             return None
         steps.append(text)
@@ -52,11 +53,11 @@ def _attempt(rng: random.Random, spec: Spec, worked_share: float) -> list[str] |
         state = read_step(spec, state, text)
 
 
-def _mistaken(rng: random.Random, spec: Spec, state: State, worked: bool) -> str | None:
-    """The teacher's wrong step, or None where he gets it right."""
-    if worked_out(spec, state):
+def _render_mistake(rng: random.Random, spec: Spec, state: State, worked: bool) -> str | None:
+    """Return the teacher's wrong step, or None if he makes no mistake here."""
+    if is_worked_out(spec, state):
         return None
-    if text := FAMILIES[spec.family].mistake(rng, spec, state):
+    if text := FAMILIES[spec.family].render_mistake(rng, spec, state):
         return text
     if rng.random() < SLIPS:
         return render_move(spec, state, worked, rng.choice((-10, -2, -1, 1, 2, 10)))
@@ -65,5 +66,5 @@ def _mistaken(rng: random.Random, spec: Spec, state: State, worked: bool) -> str
     if len(sums) != 1 or worked or rng.random() >= FORGETS_CARRY:
         return None
     a, op, b = sums[0]
-    off = carries(int(a), op, int(b))
+    off = find_carry(int(a), op, int(b))
     return render_move(spec, state, slip=off) if off else None

@@ -1,4 +1,4 @@
-"""The pair's tokenizer: byte-level BPE, digits and the blank line as tokens of their own."""
+"""The pair's tokenizer: byte-level BPE in which each digit and the blank line are single tokens."""
 
 from __future__ import annotations
 
@@ -25,13 +25,21 @@ PHRASES = (
 )
 
 
-def chat_prompt(problem: str) -> str:
-    """The text before the first step: what the chat template makes of one user message."""
+def format_prompt(problem: str) -> str:
+    """Format one user message as the chat template does, up to the first step."""
     return f"{IM_START}user\n{problem}{IM_END}\n{IM_START}assistant\n"
 
 
+def find_id(tokenizer: PreTrainedTokenizerFast, token: str) -> int:
+    """Return the id of a special token. Raises ValueError if the vocabulary lacks it."""
+    index = tokenizer.backend_tokenizer.token_to_id(token)
+    if index is None:
+        raise ValueError(f"the vocabulary has no token {token}")
+    return int(index)
+
+
 def train_tokenizer(seed: int = 0) -> PreTrainedTokenizerFast:
-    """Train on the training problems; the same seed gives the same vocabulary."""
+    """Train on the training problems. The same seed gives the same vocabulary."""
     rng = random.Random(seed)
     corpus = [phrase for phrase in PHRASES for _ in range(200)]
     for problem in make_problems(TRAIN_SEEDS, 3000, TRAINING):
@@ -54,8 +62,8 @@ def train_tokenizer(seed: int = 0) -> PreTrainedTokenizerFast:
     )
     tokenizer.train_from_iterator(corpus, trainer)
     if tokenizer.token_to_id("ĊĊ") is None:
-        raise ValueError("the blank line did not become a token")
-    fast = PreTrainedTokenizerFast(
+        raise ValueError("the trained vocabulary has no token for the blank line")
+    fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # transformers has no hint here
         tokenizer_object=tokenizer,
         eos_token=IM_END,
         pad_token=END_OF_TEXT,

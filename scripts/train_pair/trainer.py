@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from flashedge.cli.progress import bar
-from scripts.train_pair.batches import Batch, Row, batched
+from flashedge.cli.progress import show_bar
+from scripts.train_pair.batches import Batch, Row, make_batches
 from scripts.train_pair.optimizer import make_optimizers
 
 Loss = Callable[[Batch], dict[str, Tensor]]
@@ -21,39 +21,51 @@ Loss = Callable[[Batch], dict[str, Tensor]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One training run; the learning rate is warm, flat, then falls linearly over the last
-    `cooldown`.
-    """
+    """One training run. The learning rate warms up, stays flat, then falls linearly."""
 
     name: str
     folder: Path
+    """Where the checkpoint and the log are written."""
+
     steps: int
     tokens_per_step: int = 8192
+
     matrix_lr: float = 0.02
+    """Learning rate of the matrices (Muon)."""
+
     other_lr: float = 3e-3
+    """Learning rate of all other weights (AdamW)."""
+
     warmup: int = 40
+    """Steps over which the learning rate rises."""
+
     cooldown: float = 0.4
+    """Share of the steps over which the learning rate falls."""
+
     seed: int = 0
     first_index: int = 0
+    """Index of the first training row."""
+
     save_every: int = 200
     log_every: int = 20
     device: str = "cpu"
 
 
-def rate(run: Run, step: int) -> float:
-    """The factor on the learning rates at a step."""
+def scale_rate(run: Run, step: int) -> float:
+    """Return the factor on the learning rates at a step."""
     fall = max(1, int(run.steps * run.cooldown))
     return min(1.0, (step + 1) / run.warmup, max(0.02, (run.steps - step) / fall))
 
 
-def to_device(batch: Batch, device: str) -> Batch:
-    """The batch on the training device."""
+def move_batch(batch: Batch, device: str) -> Batch:
+    """Copy the batch to the training device."""
     return Batch(*(getattr(batch, name).to(device) for name in ("ids", "next", "right", "step")))
 
 
-def train(model: nn.Module, loss_of: Loss, make_row: Callable[[int], Row], run: Run) -> None:
-    """Train in place, resuming from the run's last checkpoint; `loss_of` names its parts, `loss`
-    their sum.
+def train(model: nn.Module, compute_loss: Loss, make_row: Callable[[int], Row], run: Run) -> None:
+    """Train the model in place, resuming from the run's last checkpoint.
+
+    compute_loss: returns the parts of the loss by name; `loss` is their sum.
     """
     run.folder.mkdir(parents=True, exist_ok=True)
     checkpoint, log = run.folder / f"{run.name}.ckpt", run.folder / f"{run.name}.jsonl"
@@ -66,20 +78,20 @@ def train(model: nn.Module, loss_of: Loss, make_row: Callable[[int], Row], run: 
         for optimizer, state in zip(optimizers, saved["optimizers"], strict=True):
             optimizer.load_state_dict(state)
         start = saved["step"]
-    batches: Iterator[Batch] = batched(
+    batches: Iterator[Batch] = make_batches(
         make_row, run.first_index, run.tokens_per_step, random.Random(run.seed)
     )
     for _ in range(start):
         next(batches)
     model.train()
     began, seen, sums = time.monotonic(), 0, dict[str, float]()
-    with bar(run.name, run.steps, done=start, unit="steps") as advance:
+    with show_bar(run.name, run.steps, done=start, unit="steps") as advance:
         for step in range(start, run.steps):
-            batch = to_device(next(batches), run.device)
+            batch = move_batch(next(batches), run.device)
             for optimizer, base in zip(optimizers, bases, strict=True):
                 for group, lr in zip(optimizer.param_groups, base, strict=True):
-                    group["lr"] = lr * rate(run, step)
-            for name, value in learn(model, loss_of, batch, optimizers).items():
+                    group["lr"] = lr * scale_rate(run, step)
+            for name, value in learn(model, compute_loss, batch, optimizers).items():
                 sums[name] = sums.get(name, 0.0) + value
             seen += batch.ids.numel()
             advance(1)
@@ -95,12 +107,12 @@ def train(model: nn.Module, loss_of: Loss, make_row: Callable[[int], Row], run: 
 
 
 def learn(
-    model: nn.Module, loss_of: Loss, batch: Batch, optimizers: Sequence[torch.optim.Optimizer]
+    model: nn.Module, compute_loss: Loss, batch: Batch, optimizers: Sequence[torch.optim.Optimizer]
 ) -> dict[str, float]:
-    """One update; the parts of its loss."""
+    """Make one update and return the parts of its loss."""
     with torch.autocast(batch.ids.device.type, torch.bfloat16):
-        parts = loss_of(batch)
-    parts["loss"].backward()
+        parts = compute_loss(batch)
+    parts["loss"].backward()  # type: ignore[no-untyped-call]  # torch has no hint here
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     for optimizer in optimizers:
         optimizer.step()
@@ -111,7 +123,7 @@ def learn(
 def save(
     path: Path, model: nn.Module, optimizers: Sequence[torch.optim.Optimizer], step: int
 ) -> None:
-    """Write a checkpoint; a call that is cut short leaves the one before it whole."""
+    """Write a checkpoint. An interrupted call leaves the one before it intact."""
     states = [optimizer.state_dict() for optimizer in optimizers]
     torch.save(
         {"model": model.state_dict(), "optimizers": states, "step": step}, path.with_suffix(".tmp")

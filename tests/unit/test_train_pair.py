@@ -1,4 +1,4 @@
-"""Problems, checker, faults and the pair's own modules."""
+"""The bundled pair: its problems, checker, faults and models."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ TINY = ModelConfig(hidden=32, layers=2, heads=1, ffn=32)
 
 @pytest.fixture(scope="module")
 def encoder() -> Encoder:
-    """The pair's encoder."""
+    """The pair's encoder, with a freshly trained tokenizer."""
     return Encoder(train_tokenizer())
 
 
@@ -70,7 +70,7 @@ def test_solutions_are_right_and_values_have_two_digits(difficulty: data.Difficu
         assert len(steps) == problem.num_steps
 
 
-def test_checker_names_the_first_wrong_character_and_goes_on_from_what_was_stated() -> None:
+def test_the_checker_finds_the_first_wrong_character_and_judges_by_the_stated_values() -> None:
     spec = TWO_DAYS
     steps = [
         "Day 1: finds 12. 30+12=43.",
@@ -94,7 +94,7 @@ def test_checker_names_the_first_wrong_character_and_goes_on_from_what_was_state
         ["nonsense"],
     ],
 )
-def test_checker_refuses_skips_early_answers_cuts_and_misreadings(steps: list[str]) -> None:
+def test_the_checker_refuses_skips_early_answers_cuts_and_misreadings(steps: list[str]) -> None:
     assert not check_steps(TWO_DAYS, steps)[-1].right
 
 
@@ -131,7 +131,7 @@ def test_a_solution_is_checked_where_the_problem_asks_for_it() -> None:
             assert not check_steps(problem.spec, [*steps[:-2], steps[-1]])[-1].right
 
 
-def test_the_teacher_errs_in_every_family_and_goes_on_from_what_he_stated() -> None:
+def test_the_teacher_errs_in_every_family_and_still_reaches_an_answer() -> None:
     rng = random.Random(2)
     for name in FAMILIES:
         difficulty = data.Difficulty(families=(name,))
@@ -145,7 +145,7 @@ def test_the_teacher_errs_in_every_family_and_goes_on_from_what_he_stated() -> N
         assert 0.02 < faults / steps < 0.2, name
 
 
-def test_some_lessons_end_in_a_probe_that_tells_the_last_stated_value(encoder: Encoder) -> None:
+def test_some_lessons_end_in_a_probe_for_the_last_stated_value(encoder: Encoder) -> None:
     make = make_lessons(encoder, 0, data.TRAINING)
     texts = [encoder.backend.decode(make(index).ids) for index in range(200)]
     probed = [text for text in texts if PROBE in text]
@@ -156,7 +156,7 @@ def test_some_lessons_end_in_a_probe_that_tells_the_last_stated_value(encoder: E
         assert guess[:-1] == "0" or guess[:-1] in shown
 
 
-def test_tokenizer_keeps_digits_and_the_blank_line_apart(encoder: Encoder) -> None:
+def test_digits_and_the_blank_line_are_single_tokens(encoder: Encoder) -> None:
     tokenizer = train_tokenizer()
     text = "37+24=61.\n\nSo 5."
     pieces = [tokenizer.decode([index]) for index in tokenizer.encode(text)]
@@ -169,7 +169,7 @@ def test_tokenizer_keeps_digits_and_the_blank_line_apart(encoder: Encoder) -> No
     assert rendered == format_prompt("x")
 
 
-def test_labelled_rows_mark_the_tokens_from_the_fault_on(encoder: Encoder) -> None:
+def test_labelled_rows_mark_every_step_from_the_fault_on(encoder: Encoder) -> None:
     problem = data.make_problem(3)
     steps = data.solve(problem.spec)
     row = encoder.encode_chain(problem.text, problem.spec, [steps[0], "nonsense", *steps[1:]])
@@ -234,7 +234,7 @@ def test_the_assembled_verifier_keeps_the_trunk_and_remembers_surprise(encoder: 
     assert torch.isfinite(scores).all()
 
 
-def test_logistic_fit_finds_the_slope() -> None:
+def test_the_logistic_fit_finds_the_slope() -> None:
     x = torch.linspace(-4, 4, 4000)
     label = (
         torch.rand(4000, generator=torch.Generator().manual_seed(0)) < (2 * x - 1).sigmoid()
@@ -244,7 +244,7 @@ def test_logistic_fit_finds_the_slope() -> None:
     assert bias == pytest.approx(-1, abs=0.3)
 
 
-def test_the_checker_judges_what_the_verifier_said() -> None:
+def test_the_report_compares_the_scores_with_the_checker() -> None:
     problem = data.make_problem(data.HELDOUT_SEEDS[0])
     right = data.solve(problem.spec)
     wrong = [*right[:1], *right[2:]]  # a step is skipped: nothing after it is right so far

@@ -1,4 +1,4 @@
-"""The model card's figures are the report's."""
+"""The model card shows the figures of the report."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def figure(value: float) -> dict[str, float]:
     return {"value": value, "low": value - 0.04, "high": value + 0.04}
 
 
-def test_every_way_stands_under_its_n() -> None:
+def test_every_figure_stands_under_its_n() -> None:
     accuracy = {"greedy": figure(0.6), "sample": figure(0.5)}
     for i, n in enumerate((4, 16)):
         for j, way in enumerate(
@@ -24,6 +24,6 @@ def test_every_way_stands_under_its_n() -> None:
     assert lines[-1] == "| some chain right | 54.0 % (50–58) | 64.0 % (60–68) |"
 
 
-def test_a_loss_is_told_with_its_sign() -> None:
+def test_a_loss_has_its_sign() -> None:
     found = format_paired({"beam-4 minus majority@4": {"value": -0.01, "low": -0.05, "high": 0.03}})
     assert found.splitlines()[-1] == "| beam-4 minus majority-4 | -1.0 (-5.0 to +3.0) |"

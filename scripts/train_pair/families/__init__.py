@@ -6,7 +6,7 @@ from scripts.train_pair.families.expression import Expression
 from scripts.train_pair.families.story import Story
 from scripts.train_pair.families.variables import Variables
 
-LOOKUPS = Variables("lookups", back=0.8)  # for training: where the line above seldom helps
+LOOKUPS = Variables("lookups", back=0.8)  # for training: most lines refer further back
 FAMILIES: dict[str, Family] = {
     family.name: family for family in (Story(), Variables(), Expression(), Drill(), LOOKUPS)
 }

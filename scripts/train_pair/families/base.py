@@ -1,9 +1,9 @@
-"""What a family of problems is: how a problem is made, and how a solution walks through it.
+"""The interface of a family of problems: how to make a problem and how to solve it step by step.
 
-A solution is a walk. `move(spec, state)` writes the next step from what has been *stated* so far
-and `read(spec, state, text)` reads a state back from any text, so that the checker can say of every
-step whether it is right given what was stated before. Every step restates what it uses, hence a
-fault is visible in its own step.
+`render_move(spec, state)` writes the next step from the values *stated* so far, and
+`read_step(spec, state, text)` reads the new state back from any text. So the checker can judge
+every step by what was stated before it. Every step repeats the values that it uses, so a fault is
+visible in its own step.
 """
 
 from __future__ import annotations
@@ -19,47 +19,58 @@ NAMES = (
     *("Ivy", "Kim", "Leo", "Mia", "Noa", "Tom", "Zoe"),
 )
 LOW, HIGH = 10, 99
-LIMIT = 999  # no stated value above it is worked with
+LIMIT = 999  # no step is written for a larger stated value
 
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """One unit of work: `key` (day or line), its word or name, its operator and its operands.
-
-    story: `word` is the verb, `terms` the numbers. variables: `word` is the name defined, `terms`
-    names or numbers. expression: the first move alone is used, `terms` holds the signed terms.
-    """
+    """One unit of work: a day (story), a line (variables), or the whole sum (expression)."""
 
     key: str
+    """The number of the day or line."""
+
     word: str
+    """story: the verb. variables: the name that the line defines."""
+
     op: str
     terms: tuple[str, ...]
+    """story: numbers. variables: names or numbers. expression: the signed terms."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """What a problem states: its text, its moves in order, its start value (story), the name asked
-    for (variables), and whether the solution has to be checked before it is answered.
-    """
+    """What a problem states."""
 
     family: str
     text: str
     moves: tuple[Move, ...]
+
     start: int = 0
+    """The value before the first day (story)."""
+
     target: str = ""
+    """The name that the problem asks for (variables)."""
+
     check: bool = False
+    """Whether the solution has to check its equations before it answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What a partial solution has stated: `done` moves, the last `value`, values by name, terms
-    left, the equations so far, and whether they were checked.
-    """
+    """What a partial solution has stated."""
 
     done: int = 0
+    """Moves worked out."""
+
     value: int | None = None
+    """The last value."""
+
     known: Mapping[str, int] = field(default_factory=dict)
+    """Values by name (variables)."""
+
     left: tuple[str, ...] = ()
+    """Terms that remain (expression)."""
+
     equations: tuple[str, ...] = ()
     checked: bool = False
 
@@ -70,31 +81,36 @@ class Family(Protocol):
     name: str
 
     def make(self, rng: random.Random, steps: int, distractor: bool) -> Spec:
-        """A problem of so many moves."""
+        """Make a problem with `steps` moves."""
         ...
 
-    def first(self, spec: Spec) -> State:
-        """The state before the first step."""
+    def create_state(self, spec: Spec) -> State:
+        """Create the state before the first step."""
         ...
 
-    def worked_out(self, spec: Spec, state: State) -> bool:
-        """Whether nothing but check and answer remains."""
+    def is_worked_out(self, spec: Spec, state: State) -> bool:
+        """Whether only the check and the answer remain."""
         ...
 
-    def move(self, spec: Spec, state: State, worked: bool = False, slip: int = 0) -> str | None:
-        """The step of the next move, None where there is none; `slip` is added to its result."""
+    def render_move(
+        self, spec: Spec, state: State, worked: bool = False, slip: int = 0
+    ) -> str | None:
+        """Write the step of the next move, or return None if there is none.
+
+        worked: compute by tens and ones. slip: a number that is added to the result.
+        """
         ...
 
-    def answer(self, spec: Spec, state: State) -> str | None:
-        """The answer step for what has been stated, None when nothing can be answered yet."""
+    def render_answer(self, spec: Spec, state: State) -> str | None:
+        """Write the answer step for the stated values, or return None if they give no answer."""
         ...
 
-    def read(self, spec: Spec, state: State, text: str) -> State:
-        """What is stated once `text` follows; text that states nothing readable changes nothing."""
+    def read_step(self, spec: Spec, state: State, text: str) -> State:
+        """Return the state after the step `text`. Text that states nothing changes nothing."""
         ...
 
-    def mistake(self, rng: random.Random, spec: Spec, state: State) -> str | None:
-        """What somebody with this family's misconceptions writes here where they lead astray.
+    def render_mistake(self, rng: random.Random, spec: Spec, state: State) -> str | None:
+        """Write the wrong step of this family's misconceptions, or return None if none applies.
 
         Ref: Brown & Burton 1978, "Diagnostic models for procedural bugs": mistakes are systematic.
         """
@@ -102,15 +118,16 @@ class Family(Protocol):
 
 
 def apply(a: int, op: str, b: int) -> int:
-    """The exact value of `a op b`."""
+    """Compute the exact value of `a op b`."""
     if op == "+":
         return a + b
     return a - b if op == "-" else a * b
 
 
 def work_out(a: int, op: str, b: int, worked: bool, slip: int = 0) -> tuple[str, int]:
-    """`a+b=c`, or the same by tens and ones when `worked`; `slip` is added to the result (a false
-    step).
+    """Return an equation as text (`a+b=c`) and its result.
+
+    worked: compute by tens and ones. slip: a number that is added to make the result wrong.
     """
     value = apply(a, op, b) + slip
     if not worked or (op != "*" and (b < 10 or b % 10 == 0)):
@@ -123,15 +140,17 @@ def work_out(a: int, op: str, b: int, worked: bool, slip: int = 0) -> tuple[str,
     return f"{a}{op}{b}: {a}{op}{b // 10 * 10}={x}, {x}{op}{b % 10}={value}", value
 
 
-def carries(a: int, op: str, b: int) -> int:
-    """What a forgotten carry or borrow adds to the result of `a op b`; 0 where there is none."""
+def find_carry(a: int, op: str, b: int) -> int:
+    """Return what a forgotten carry or borrow adds to the result of `a op b`, or 0."""
     if op == "+" and a % 10 + b % 10 >= 10:
         return -10
     return 10 if op == "-" and a % 10 < b % 10 else 0
 
 
-def signed(rng: random.Random, value: int, low: int = LOW, high: int = HIGH) -> tuple[str, int]:
-    """An operator and a two-digit operand that keep `value` within [low, high]."""
+def draw_operand(
+    rng: random.Random, value: int, low: int = LOW, high: int = HIGH
+) -> tuple[str, int]:
+    """Draw an operator and a two-digit operand that keep `value` within [low, high]."""
     ops = [op for op in "+-" if (value + 10 <= high if op == "+" else value - 10 >= low)]
     op = rng.choice(ops)
     return op, rng.randint(10, high - value if op == "+" else value - low)
@@ -141,12 +160,15 @@ _WORKED = re.compile(r"(\d+[-+*]\d+): .*=(\d+)[.,]")
 _PLAIN = re.compile(r"\d+[-+*]\d+=\d+")
 
 
-def equations(text: str) -> tuple[str, ...]:
-    """The equations that a step states; of one worked out by tens and ones the whole alone."""
+def find_equations(text: str) -> tuple[str, ...]:
+    """Find the equations that a step states.
+
+    For a computation by tens and ones, only the whole equation counts.
+    """
     whole = _WORKED.search(text)
     return (f"{whole[1]}={whole[2]}",) if whole else tuple(_PLAIN.findall(text))
 
 
 def render_check(state: State) -> str:
-    """The step that goes through all equations again."""
+    """Write the step that repeats all equations."""
     return f"Check: {', '.join(state.equations)}. That holds."

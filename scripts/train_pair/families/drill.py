@@ -1,7 +1,7 @@
-"""Sums one after the other, nothing else: `42-26=16.`
+"""Unrelated sums, one after the other: `42-26=16.`
 
-For training alone. A word problem has one sum in thirty tokens; arithmetic is learnt faster where
-every token is about it.
+This family is for training alone. A word problem has one sum in thirty tokens, so the model learns
+arithmetic faster from text that has nothing else.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from scripts.train_pair.families.base import (
     Move,
     Spec,
     State,
-    equations,
-    signed,
+    draw_operand,
+    find_equations,
     work_out,
 )
 
-SUMS_A_STEP = 2  # as many sums as this for each step that was asked for
+SUMS_A_STEP = 2  # sums for each requested step
 
 
 class Drill:
@@ -32,35 +32,37 @@ class Drill:
         moves = []
         for _ in range(SUMS_A_STEP * steps):
             first = rng.randint(LOW, HIGH)
-            op, second = signed(rng, first)
+            op, second = draw_operand(rng, first)
             moves.append(Move("", "", op, (str(first), str(second))))
         text = f"Compute each: {', '.join(move.op.join(move.terms) for move in moves)}."
         return Spec(family=self.name, text=text, moves=tuple(moves))
 
-    def first(self, spec: Spec) -> State:
+    def create_state(self, spec: Spec) -> State:
         return State()
 
-    def worked_out(self, spec: Spec, state: State) -> bool:
+    def is_worked_out(self, spec: Spec, state: State) -> bool:
         return state.done == len(spec.moves)
 
-    def move(self, spec: Spec, state: State, worked: bool = False, slip: int = 0) -> str | None:
+    def render_move(
+        self, spec: Spec, state: State, worked: bool = False, slip: int = 0
+    ) -> str | None:
         if not 0 <= state.done < len(spec.moves):
             return None
         move = spec.moves[state.done]
         text, value = work_out(int(move.terms[0]), move.op, int(move.terms[1]), worked, slip)
         return None if value < 0 else f"{text}."
 
-    def answer(self, spec: Spec, state: State) -> str | None:
+    def render_answer(self, spec: Spec, state: State) -> str | None:
         return None if state.value is None else f"Done. The answer is \\boxed{{{state.value}}}."
 
-    def read(self, spec: Spec, state: State, text: str) -> State:
-        said = equations(text)
-        if not said:
+    def read_step(self, spec: Spec, state: State, text: str) -> State:
+        found = find_equations(text)
+        if not found:
             return state
-        value = int(said[-1].rpartition("=")[2][:6])
+        value = int(found[-1].rpartition("=")[2][:6])
         return replace(
-            state, done=state.done + 1, value=value, equations=(*state.equations, said[-1])
+            state, done=state.done + 1, value=value, equations=(*state.equations, found[-1])
         )
 
-    def mistake(self, rng: random.Random, spec: Spec, state: State) -> str | None:
+    def render_mistake(self, rng: random.Random, spec: Spec, state: State) -> str | None:
         return None

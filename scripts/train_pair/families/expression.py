@@ -1,7 +1,7 @@
-"""A sum reduced from the left, the rest copied each time: `42-26=16. Left: 16+64+12.`
+"""A long sum that is reduced from the left: `42-26=16. Left: 16+64+12.`
 
-Misconceptions: minus a negative number is likely read as minus, plus a negative one now and then
-as plus.
+Misconception: the sign of a negative number is overlooked, often after a minus, sometimes after a
+plus.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from scripts.train_pair.families.base import (
     Spec,
     State,
     apply,
-    equations,
-    signed,
+    draw_operand,
+    find_equations,
     work_out,
 )
 
 NEGATIVE = 0.14  # share of terms that are written as a negative number
-MISREAD = {"-": 0.65, "+": 0.35}  # how often its sign is overlooked, by the operator before it
+MISREAD = {"-": 0.65, "+": 0.35}  # how often the sign is overlooked, by the operator before it
 
 _LEFT = re.compile(r"Left: (\d+)((?:[-+](?:\d+|\(-\d+\)))+)\.")
 _TERM = re.compile(r"[-+](?:\d+|\(-\d+\))")
 _RESULT = re.compile(r"=(\d+)\.")
 
 
-def term_value(term: str) -> tuple[str, int]:
-    """The operator and the operand of a signed term: `-(-7)` is plus 7."""
+def parse_term(term: str) -> tuple[str, int]:
+    """Return the operator and the operand of a signed term: `-(-7)` is plus 7."""
     op, number = term[0], term[1:]
     if number.startswith("("):
         return ("-" if op == "+" else "+"), int(number[2:-1])
@@ -49,7 +49,7 @@ class Expression:
         value = rng.randint(LOW, HIGH)
         terms = [str(value)]
         for _ in range(steps):
-            op, number = signed(rng, value)
+            op, number = draw_operand(rng, value)
             value = apply(value, op, number)
             if rng.random() < NEGATIVE:
                 terms.append(f"{'-' if op == '+' else '+'}(-{number})")
@@ -59,16 +59,18 @@ class Expression:
         text = f"Compute {''.join(terms)}.{note}"
         return Spec(family=self.name, text=text, moves=(Move("", "", "", tuple(terms)),))
 
-    def first(self, spec: Spec) -> State:
+    def create_state(self, spec: Spec) -> State:
         return State(left=spec.moves[0].terms, value=int(spec.moves[0].terms[0]))
 
-    def worked_out(self, spec: Spec, state: State) -> bool:
+    def is_worked_out(self, spec: Spec, state: State) -> bool:
         return not state.left
 
-    def move(self, spec: Spec, state: State, worked: bool = False, slip: int = 0) -> str | None:
+    def render_move(
+        self, spec: Spec, state: State, worked: bool = False, slip: int = 0
+    ) -> str | None:
         if len(state.left) < 2 or not state.left[0].isdigit():
             return None
-        op, number = term_value(state.left[1])
+        op, number = parse_term(state.left[1])
         return self._reduce(state, op, number, worked, slip)
 
     def _reduce(self, state: State, op: str, number: int, worked: bool, slip: int) -> str | None:
@@ -78,28 +80,28 @@ class Expression:
         text, value = work_out(first, op, number, worked, slip)
         if value < 0:
             return None
-        said = f"{state.left[0]}{written} is {text}" if "(" in written else text
+        equation = f"{state.left[0]}{written} is {text}" if "(" in written else text
         rest = "".join(state.left[2:])
-        return f"{said}. Left: {value}{rest}." if rest else f"{said}. Nothing is left."
+        return f"{equation}. Left: {value}{rest}." if rest else f"{equation}. Nothing is left."
 
-    def answer(self, spec: Spec, state: State) -> str | None:
+    def render_answer(self, spec: Spec, state: State) -> str | None:
         return None if state.value is None else f"Done. The answer is \\boxed{{{state.value}}}."
 
-    def read(self, spec: Spec, state: State, text: str) -> State:
-        said = (*state.equations, *equations(text))
+    def read_step(self, spec: Spec, state: State, text: str) -> State:
+        stated = (*state.equations, *find_equations(text))
         if left := _LEFT.search(text):
             terms = (left[1][:6], *_TERM.findall(left[2]))
             value = int(left[1][:6])
-            return replace(state, done=state.done + 1, value=value, left=terms, equations=said)
+            return replace(state, done=state.done + 1, value=value, left=terms, equations=stated)
         if "Nothing is left" in text and (results := _RESULT.findall(text)):
             value = int(results[-1][:6])
-            return replace(state, done=state.done + 1, value=value, left=(), equations=said)
+            return replace(state, done=state.done + 1, value=value, left=(), equations=stated)
         return state
 
-    def mistake(self, rng: random.Random, spec: Spec, state: State) -> str | None:
+    def render_mistake(self, rng: random.Random, spec: Spec, state: State) -> str | None:
         if len(state.left) < 2 or "(" not in state.left[1]:
             return None
-        op, number = term_value(state.left[1])
+        op, number = parse_term(state.left[1])
         written = state.left[1][0]
         if written == op or rng.random() >= MISREAD[written]:
             return None

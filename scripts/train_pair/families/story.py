@@ -1,7 +1,7 @@
 """Events of numbered days: `Day 3: drops 41. 96-41=55.`
 
-Misconceptions: "lends" is read as a gain (a likely mistake), "borrows" as a loss (an occasional
-one), and the day after a long sum is easily forgotten.
+Misconceptions: "lends" is often read as a gain, "borrows" sometimes as a loss, and the day after a
+long sum is often forgotten.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from scripts.train_pair.families.base import (
     Move,
     Spec,
     State,
-    equations,
-    signed,
+    draw_operand,
+    find_equations,
     work_out,
 )
 
@@ -31,14 +31,14 @@ GAINS = ("finds", "buys", "wins", "gets")
 LOSSES = ("loses", "sells", "drops", "uses")
 CONFUSED = {"lends": ("-", 0.65), "borrows": ("+", 0.35)}  # operator, how often it is misread
 CONFUSING = 0.14  # share of days with such a word
-FORGETS = 0.5
+FORGETS = 0.5  # how often the day after a long sum is forgotten
 
 _NUMBER = re.compile(r"\d+")
 _DAY = re.compile(r"Day (\d+):")
 
 
-def list_numbers(terms: tuple[str, ...]) -> str:
-    """`3`, `3 and 8`, `3, 8 and 5`."""
+def join_numbers(terms: tuple[str, ...]) -> str:
+    """Join numbers as text: `3`, `3 and 8`, `3, 8 and 5`."""
     return terms[0] if len(terms) == 1 else ", ".join(terms[:-1]) + " and " + terms[-1]
 
 
@@ -51,10 +51,10 @@ class Story:
         name, thing, value = rng.choice(NAMES), rng.choice(THINGS), rng.randint(LOW, HIGH)
         start, moves, days = value, [], []
         for day in range(1, steps + 1):
-            move, value = _event(rng, str(day), value)
+            move, value = _draw_event(rng, str(day), value)
             moves.append(move)
-            said = "" if move.op == "*" else f" {list_numbers(move.terms)}"
-            days.append(f"Day {day}: {move.word}{said}.")
+            numbers = "" if move.op == "*" else f" {join_numbers(move.terms)}"
+            days.append(f"Day {day}: {move.word}{numbers}.")
         if distractor:
             other = rng.choice([n for n in NAMES if n != name])
             remark = f"{other} has {rng.randint(LOW, HIGH)} {rng.choice(THINGS)}."
@@ -63,13 +63,15 @@ class Story:
         text = f"{name} has {start} {thing}. {' '.join(days)} {question}"
         return Spec(family=self.name, text=text, moves=tuple(moves), start=start)
 
-    def first(self, spec: Spec) -> State:
+    def create_state(self, spec: Spec) -> State:
         return State(value=spec.start)
 
-    def worked_out(self, spec: Spec, state: State) -> bool:
+    def is_worked_out(self, spec: Spec, state: State) -> bool:
         return state.done == len(spec.moves)
 
-    def move(self, spec: Spec, state: State, worked: bool = False, slip: int = 0) -> str | None:
+    def render_move(
+        self, spec: Spec, state: State, worked: bool = False, slip: int = 0
+    ) -> str | None:
         if not 0 <= state.done < len(spec.moves):
             return None
         if state.value is None or not 0 <= state.value <= LIMIT:
@@ -85,12 +87,12 @@ class Story:
             parts.append(text + ".")
             if value < 0:
                 return None
-        return f"{head} {list_numbers(move.terms)}. {' '.join(parts)}"
+        return f"{head} {join_numbers(move.terms)}. {' '.join(parts)}"
 
-    def answer(self, spec: Spec, state: State) -> str | None:
+    def render_answer(self, spec: Spec, state: State) -> str | None:
         return f"Day {state.done} was the last. The answer is \\boxed{{{state.value}}}."
 
-    def read(self, spec: Spec, state: State, text: str) -> State:
+    def read_step(self, spec: Spec, state: State, text: str) -> State:
         day = _DAY.match(text)
         if day is None:
             return state
@@ -99,27 +101,27 @@ class Story:
             state,
             done=int(day[1][:4]),
             value=int(numbers[-1][:6]),
-            equations=(*state.equations, *equations(text)),
+            equations=(*state.equations, *find_equations(text)),
         )
 
-    def mistake(self, rng: random.Random, spec: Spec, state: State) -> str | None:
+    def render_mistake(self, rng: random.Random, spec: Spec, state: State) -> str | None:
         moves, done = list(spec.moves), state.done
         if not 0 <= done < len(moves):
             return None
         if 0 < done < len(moves) - 1 and len(moves[done - 1].terms) > 2:
             if rng.random() < FORGETS:
-                return self.move(spec, replace(state, done=done + 1))
+                return self.render_move(spec, replace(state, done=done + 1))
             return None
         move = moves[done]
         op, rate = CONFUSED.get(move.word, ("", 0.0))
         if not op or rng.random() >= rate:
             return None
         moves[done] = replace(move, op="-" if op == "+" else "+")
-        return self.move(replace(spec, moves=tuple(moves)), state)
+        return self.render_move(replace(spec, moves=tuple(moves)), state)
 
 
-def _event(rng: random.Random, day: str, value: int) -> tuple[Move, int]:
-    """A day's event and the value after it."""
+def _draw_event(rng: random.Random, day: str, value: int) -> tuple[Move, int]:
+    """Draw a day's event and return it with the value after it."""
     kind, factor = rng.random(), rng.choice((2, 3))
     if kind < 0.10 and value * factor <= HIGH:
         word = "doubles" if factor == 2 else "triples"
@@ -136,6 +138,6 @@ def _event(rng: random.Random, day: str, value: int) -> tuple[Move, int]:
         word = rng.choice(list(CONFUSED))
         op, number = CONFUSED[word][0], rng.randint(10, room)
     else:
-        op, number = signed(rng, value)
+        op, number = draw_operand(rng, value)
         word = rng.choice(GAINS if op == "+" else LOSSES)
     return Move(day, word, op, (str(number),)), value + (number if op == "+" else -number)

@@ -1,8 +1,8 @@
 """Definitions that refer to earlier ones: `Line 4: a = z - 71. z is 93, 93-71=22. a is 22.`
 
-Everything up to the name asked for is needed; what comes after it is a distraction. Misconception:
-where a line refers further back than the line above, the value of the line above is taken, often
-when it is a subtraction, now and then when it is an addition.
+All lines up to the requested name are needed; the lines after it are a distraction. Misconception:
+a reference to an earlier line is replaced by the value of the line above, often in a subtraction,
+sometimes in an addition.
 """
 
 from __future__ import annotations
@@ -19,25 +19,24 @@ from scripts.train_pair.families.base import (
     Spec,
     State,
     apply,
-    equations,
-    signed,
+    draw_operand,
+    find_equations,
     work_out,
 )
 
 LETTERS = "abcdefghjkmnpqrstuvwxyz"
 BACK = 0.3  # share of lines that refer further back
-STALE = {"-": 0.5, "+": 0.2}  # how often the value of the line above is taken instead
+STALE = {"-": 0.5, "+": 0.2}  # how often the line above is used instead, by the operator
 
 _LINE = re.compile(r"Line (\d+): ([a-z]) = ")
 _STATED = re.compile(r"([a-z]) is (\d+)")
 
 
 class Variables:
-    """Lines of definitions, one name asked for. back: share of lines that refer further back, where
-    they may.
-    """
+    """Lines of definitions, and a question for one name."""
 
     def __init__(self, name: str = "variables", back: float = BACK) -> None:
+        """back: share of the lines that refer further back, where they can."""
         self.name = name
         self.back = back
 
@@ -46,10 +45,10 @@ class Variables:
         letters = rng.sample(LETTERS, steps + extra)
         known = {letters[0]: rng.randint(LOW, HIGH)}
         moves = [Move("1", letters[0], "", (str(known[letters[0]]),))]
-        loose = ""  # a name that nothing has used yet, beside the last
+        loose = ""  # the name, other than the last, that no line has used yet
         for index, letter in enumerate(letters[1:], 1):
             back = self.back if index < steps - 1 else 0.0
-            x, op, y = _definition(rng, letters[:index], known, loose, back)
+            x, op, y = _draw_definition(rng, letters[:index], known, loose, back)
             loose = "" if x == letters[index - 1] else letters[index - 1]
             known[letter] = apply(known[x], op, known[y] if y in known else int(y))
             moves.append(Move(str(index + 1), letter, op, (x, y)))
@@ -58,13 +57,15 @@ class Variables:
         text = f"{' '.join(lines)} What is {target}?"
         return Spec(family=self.name, text=text, moves=tuple(moves), target=target)
 
-    def first(self, spec: Spec) -> State:
+    def create_state(self, spec: Spec) -> State:
         return State()
 
-    def worked_out(self, spec: Spec, state: State) -> bool:
+    def is_worked_out(self, spec: Spec, state: State) -> bool:
         return spec.target in state.known
 
-    def move(self, spec: Spec, state: State, worked: bool = False, slip: int = 0) -> str | None:
+    def render_move(
+        self, spec: Spec, state: State, worked: bool = False, slip: int = 0
+    ) -> str | None:
         if not 0 <= state.done < len(spec.moves):
             return None
         move = spec.moves[state.done]
@@ -85,13 +86,13 @@ class Variables:
         text, value = work_out(values[0], move.op, values[1], worked, slip)
         return None if value < 0 else " ".join([*parts, f"{text}. {move.word} is {value}."])
 
-    def answer(self, spec: Spec, state: State) -> str | None:
+    def render_answer(self, spec: Spec, state: State) -> str | None:
         value = state.known.get(spec.target)
         if value is None:
             return None
         return f"{spec.target} is {value}. The answer is \\boxed{{{value}}}."
 
-    def read(self, spec: Spec, state: State, text: str) -> State:
+    def read_step(self, spec: Spec, state: State, text: str) -> State:
         line, stated = _LINE.match(text), _STATED.findall(text)
         if line is None or not stated:
             return state
@@ -101,10 +102,10 @@ class Variables:
             done=int(line[1][:4]),
             value=value,
             known={**state.known, line[2]: value},
-            equations=(*state.equations, *equations(text)),
+            equations=(*state.equations, *find_equations(text)),
         )
 
-    def mistake(self, rng: random.Random, spec: Spec, state: State) -> str | None:
+    def render_mistake(self, rng: random.Random, spec: Spec, state: State) -> str | None:
         if not 0 < state.done < len(spec.moves) or state.value is None:
             return None
         move = spec.moves[state.done]
@@ -114,16 +115,17 @@ class Variables:
         if move.terms[0] == above or rng.random() >= STALE[move.op]:
             return None
         stale = {**state.known, move.terms[0]: state.value}
-        return self.move(spec, replace(state, known=stale))
+        return self.render_move(spec, replace(state, known=stale))
 
 
-def _definition(
+def _draw_definition(
     rng: random.Random, names: list[str], known: dict[str, int], loose: str, back: float
 ) -> tuple[str, str, str]:
-    """First operand, operator, second operand of the next line.
+    """Draw the first operand, the operator and the second operand of the next line.
 
-    Usually the last name and a number. `loose`: a name that has to be used now, with the last.
-    back: how likely this line leaves the last name to the next one by referring further back.
+    Usually these are the last name and a number. loose: a name that this line has to use, with the
+    last. back: the probability that this line refers further back and leaves the last name to the
+    next line.
     """
     last = names[-1]
     if loose:
@@ -131,9 +133,9 @@ def _definition(
         return last, rng.choice(ops), loose
     if back and len(names) > 1 and rng.random() < back:
         name = rng.choice(names[:-1])
-        op, number = signed(rng, known[name])
+        op, number = draw_operand(rng, known[name])
         value = apply(known[name], op, number)
         if any(LOW <= apply(value, sign, known[last]) <= HIGH for sign in "+-"):
             return name, op, str(number)
-    op, number = signed(rng, known[last])
+    op, number = draw_operand(rng, known[last])
     return last, op, str(number)
