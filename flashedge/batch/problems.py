@@ -1,4 +1,4 @@
-"""What a batch needs of its input: ids that tell problems apart, and a digest."""
+"""The input of a batch: problems with distinct ids, and their digest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flashedge.errors import ConfigError
 from flashedge.files.problems import FileProblem, ProblemId, read_problems
 
 
-def batch_problems(path: Path) -> tuple[FileProblem, ...]:
+def read_distinct_problems(path: Path) -> tuple[FileProblem, ...]:
     """The problems in the order of the file. Raises ConfigError, also where two share an id."""
     problems = read_problems(path)
     seen = set[ProblemId]()
@@ -26,7 +26,7 @@ def batch_problems(path: Path) -> tuple[FileProblem, ...]:
     return problems
 
 
-def digest(problems: Sequence[FileProblem]) -> str:
+def digest_problems(problems: Sequence[FileProblem]) -> str:
     """SHA-256 over ids, texts and answers, in order."""
-    said = [(problem.id, problem.text, problem.answer) for problem in problems]
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+    fields = [(problem.id, problem.text, problem.answer) for problem in problems]
+    return hashlib.sha256(json.dumps(fields).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""What a batch says about one problem: a line of its output."""
+"""The output of a batch for one problem, and counts over all of them."""
 
 from __future__ import annotations
 
@@ -11,31 +11,38 @@ from flashedge.files.problems import ProblemId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """One problem that is over.
-
-    correct: None where the input has no answer, or the problem failed; tokens: of the whole tree,
-    None for a failed one; seconds: of its runs, without the queue; run: the last of its runs;
-    error: {code, message} of one that failed.
-    """
+class BatchRecord:
+    """One finished problem: a line of the output."""
 
     id: ProblemId
     answer: str | None
+
     correct: bool | None
+    """None where the input has no answer, or the problem failed."""
+
     tokens: int | None
+    """Committed tokens of the whole tree. None for a failed problem."""
+
     seconds: float | None
+    """Time of the problem's runs, without the queue."""
+
     run: str | None
+    """The id of its last run."""
+
     cut_by: str | None
+    """What ended the run early, such as "budget"."""
+
     error: Mapping[str, str] | None = None
+    """{code, message} of a problem that failed."""
 
     def to_json(self) -> dict[str, Any]:
-        """Without `correct` and `error` where they are None."""
+        """The fields, without `correct` and `error` where they are None."""
         fields = dataclasses.asdict(self)
         return {k: v for k, v in fields.items() if v is not None or k not in ("correct", "error")}
 
     @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Record:
-        """Raises ValueError."""
+    def from_json(cls, data: Mapping[str, Any]) -> BatchRecord:
+        """The inverse of `to_json`. Raises ValueError."""
         try:
             return cls(**{"correct": None, **data})
         except TypeError as error:
@@ -44,21 +51,28 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """Counts over records. graded: those that the input has an answer for and that did not fail."""
+    """Counts over records."""
 
     done: int
     failed: int
+
     graded: int
+    """Problems that have an answer in the input and did not fail."""
+
     correct: int
+
     cut: int
+    """Problems that the budget cut short."""
+
     tokens: int
 
     @property
     def accuracy(self) -> float | None:
+        """The share of graded problems that are correct."""
         return self.correct / self.graded if self.graded else None
 
 
-def tally(records: Mapping[ProblemId, Record]) -> Tally:
+def count_records(records: Mapping[ProblemId, BatchRecord]) -> Tally:
     values = records.values()
     return Tally(
         done=len(values),
@@ -68,3 +82,7 @@ def tally(records: Mapping[ProblemId, Record]) -> Tally:
         cut=sum(r.cut_by == "budget" for r in values),
         tokens=sum(r.tokens or 0 for r in values),
     )
+
+
+def list_failed(records: Mapping[ProblemId, BatchRecord]) -> list[ProblemId]:
+    return [i for i, record in records.items() if record.error is not None]

@@ -20,7 +20,7 @@ from flashedge.errors import DaemonError, RequestError
 if TYPE_CHECKING:
     from flashedge.benchmark.live import BenchPlan
     from flashedge.benchmark.live_run import LiveRun, RunKey
-    from flashedge.files.journal import RecordFile
+    from flashedge.files.journal import Journal
     from flashedge.models.specs import Pair
 
 app = typer.Typer(help="Measure the gain of each optimization.", no_args_is_help=True)
@@ -224,13 +224,13 @@ def _check_alone(config: Config) -> None:
 
 def _open_records(
     folder: Path, pair: Pair, file: Path, plan: BenchPlan, config: Config
-) -> RecordFile[RunKey, LiveRun]:
+) -> Journal[RunKey, LiveRun]:
     """Earlier measurements of the same models, problems and search.
 
     Raises Conflict, StoreError.
     """
     from flashedge.benchmark.live_run import LiveRun
-    from flashedge.files.journal import RecordFile
+    from flashedge.files.journal import Journal
     from flashedge.files.problems import file_digest
     from flashedge.models.fingerprint import pair_fingerprint
 
@@ -241,7 +241,7 @@ def _open_records(
         "strategy": plan.strategy,
         "seed": plan.seed,
     }
-    return RecordFile(folder / RUNS, settings, LiveRun.from_json, key=lambda run: run.key)
+    return Journal(folder / RUNS, settings, LiveRun.from_json, key=lambda run: run.key)
 
 
 # ---------------------------------------------------------------- output

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flashedge.files.journal import RecordFile
+from flashedge.files.journal import Journal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,8 +67,8 @@ def _chain(data: Mapping[str, Any]) -> Chain:
     return Chain(**{**data, **lists})
 
 
-def record_file(path: Path, settings: Settings) -> RecordFile[int, ProblemRecord]:
-    """By the problems' indices. Raises what `RecordFile` does."""
-    return RecordFile(
+def open_records(path: Path, settings: Settings) -> Journal[int, ProblemRecord]:
+    """By the problems' indices. Raises what `Journal` does."""
+    return Journal(
         path, dataclasses.asdict(settings), ProblemRecord.from_json, key=lambda r: r.index
     )

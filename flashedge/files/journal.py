@@ -1,127 +1,224 @@
-"""A file of what is finished, a line each, so that a second call goes on where the first ended."""
+"""A file of finished work, one record per line, so that a second call resumes the first."""
 
 from __future__ import annotations
 
 import fcntl
 import json
 import os
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from flashedge.errors import Conflict, StoreError
+from flashedge.errors import ConfigError, Conflict, StoreError
+
+_HEADER_START = b'{"settings": '
 
 
-class Record(Protocol):
-    """Something finished."""
+class JournalRecord(Protocol):
+    """One piece of finished work."""
 
     def to_json(self) -> Mapping[str, Any]: ...
 
 
 K = TypeVar("K", bound=Hashable)
-R = TypeVar("R", bound=Record)
+R = TypeVar("R", bound=JournalRecord)
 
 
-class RecordFile(Generic[K, R]):
-    """JSON lines: the settings, then the records. One writer at a time.
+class Journal(Generic[K, R]):
+    """JSON lines: the settings if there are any, then one record per line.
 
-    Use as a context manager. A last line that a crash cut off is dropped. records: by key, in the
-    order in which they were kept.
+    One process at a time writes it. Each record is on the disk before `append` returns, and a last
+    line that a crash tore is cut off. Use as a context manager, or call `close`.
     """
 
     def __init__(
         self,
         path: Path,
-        settings: Mapping[str, Any],
+        settings: Mapping[str, Any] | None,
         parse: Callable[[Mapping[str, Any]], R],
         key: Callable[[R], K],
     ) -> None:
-        """Opens or makes the file. settings: JSON values that make two records comparable; parse:
-        the inverse of `to_json`, raises KeyError, TypeError, ValueError.
+        """Create the file, or resume with the records that it holds.
 
-        Raises Conflict when the file was made with other settings or is being written, StoreError
-        when it can't be read or written.
+        `settings` are JSON values that all its records share; the first line keeps them. None keeps
+        none. `parse` is the inverse of `to_json` and raises KeyError, TypeError or ValueError.
+
+        Raises Conflict when the file was made with other settings or another process writes it,
+        ConfigError when it is damaged or no journal, StoreError when it can't be read or written.
         """
         self.path = path
         self.records: dict[K, R] = {}
+        """By key, in the order in which they were appended."""
+        self._parse = parse
         self._key = key
-        try:
+        self._header = b"" if settings is None else _encode({"settings": settings})
+        with translate_os_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = path.open("a+b")
-        except OSError as error:
-            raise _unusable(path, error) from error
-        try:
-            self._lock()
-            self._read(settings, parse)
-        except BaseException:
-            self._file.close()
-            raise
+            self._file = open_locked(path)
+            try:
+                self._read(settings)
+            except BaseException:
+                self._file.close()
+                raise
+
+    def close(self) -> None:
+        self._file.close()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self._file.close()
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def append(self, record: R) -> None:
-        """Keep what is finished. Raises StoreError."""
-        self._write(record.to_json())
+        """Write a record to the disk. Raises StoreError and keeps nothing if that fails."""
+        with translate_os_errors(self.path):
+            write_at_end(self._file, _encode(record.to_json()))
         self.records[self._key(record)] = record
+
+    def drop(self, keys: Collection[K]) -> None:
+        """Remove records, all at once or none. Raises StoreError."""
+        kept = {k: record for k, record in self.records.items() if k not in keys}
+        fresh_path = self.path.with_name(self.path.name + ".new")
+        with translate_os_errors(self.path):
+            fresh = open_locked(fresh_path)
+            try:
+                fresh.truncate(0)
+                lines = b"".join(_encode(record.to_json()) for record in kept.values())
+                write_at_end(fresh, self._header + lines)
+                fresh_path.replace(self.path)
+                sync_folder(self.path)
+            except BaseException:
+                fresh.close()
+                raise
+        self._file.close()
+        self._file, self.records = fresh, kept
 
     # ------------------------------------------------------------ inner
 
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise Conflict(
-                f"another process writes {self.path}",
-                hint="wait for it, or give another --output",
-            ) from error
-
-    def _read(self, settings: Mapping[str, Any], parse: Callable[[Mapping[str, Any]], R]) -> None:
-        wanted = json.loads(json.dumps(settings))
-        try:
-            self._file.seek(0)
-            data = self._file.read()
-            whole = data[: data.rfind(b"\n") + 1]
-            if len(whole) < len(data):
-                self._file.truncate(len(whole))
-            lines = [json.loads(line) for line in whole.splitlines()]
+    def _read(self, settings: Mapping[str, Any] | None) -> None:
+        self._file.seek(0)
+        data = self._file.readall()
+        if not data.startswith(_HEADER_START[: len(data)]) and settings is not None:
+            raise self._build_foreign_error()
+        *lines, rest = data.split(b"\n")
+        if rest and _is_json(rest):  # only its line break is missing
+            write_at_end(self._file, b"\n")
+            lines.append(rest)
+        elif rest:
+            self._file.truncate(len(data) - len(rest))
+        first = 0
+        if settings is not None:
             if not lines:
-                self._write({"settings": wanted})
+                write_at_end(self._file, self._header)
                 return
-            made = lines[0]["settings"]
-            found = [parse(line) for line in lines[1:]]
-        except OSError as error:
-            raise _unusable(self.path, error) from error
-        except (ValueError, KeyError, TypeError) as error:
-            raise StoreError(
-                f"{self.path} is no file of finished work",
-                hint="move it away, or give another --output",
-            ) from error
-        other = [name for name in wanted if made.get(name) != wanted[name]]
-        if other:
-            raise Conflict(
-                f"{self.path} was made with other settings ({', '.join(other)})",
-                hint="give another --output, or delete it to begin again",
-            )
-        self.records = {self._key(record): record for record in found}
+            if not _is_json(lines[0]):
+                raise self._build_foreign_error()
+            check_settings(self.path, json.loads(lines[0])["settings"], settings)
+            first = 1
+        for number, line in enumerate(lines[first:], start=first + 1):
+            record = self._parse_line(line)
+            if record is None or self._key(record) in self.records:
+                raise ConfigError(
+                    f"{self.path}, line {number} is damaged or repeats a record",
+                    hint="remove the line, and the same command resumes",
+                    param="output",
+                )
+            self.records[self._key(record)] = record
 
-    def _write(self, line: Mapping[str, Any]) -> None:
+    def _parse_line(self, line: bytes) -> R | None:
         try:
-            self._file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
-            self._file.flush()
-            os.fsync(self._file.fileno())
-        except OSError as error:
-            raise _unusable(self.path, error) from error
+            return self._parse(json.loads(line))
+        except (ValueError, KeyError, TypeError):
+            return None
+
+    def _build_foreign_error(self) -> ConfigError:
+        return ConfigError(
+            f"{self.path} is no file of finished work",
+            hint="move it away, or give another --output",
+            param="output",
+        )
 
 
-def _unusable(path: Path, error: OSError) -> StoreError:
-    return StoreError(f"can't use {path}: {error.strerror or error}", hint="give another --output")
+def open_locked(path: Path, guarded: Path | None = None) -> FileIO:
+    """Open or create a file that one process at a time may write.
+
+    `guarded` is the file that an error names instead of `path`. Raises Conflict when another
+    process has it, OSError.
+    """
+    file = path.open("a+b", buffering=0)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.close()
+        raise Conflict(
+            f"another process writes {guarded or path}",
+            hint="wait for it, or give another --output",
+        ) from error
+    except BaseException:
+        file.close()
+        raise
+    return file
+
+
+def check_settings(path: Path, made: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Raises Conflict when `path` was made with other settings than `wanted`, naming one."""
+    wanted = json.loads(json.dumps(wanted))
+    for name in sorted({*made, *wanted}):
+        if made.get(name) != wanted.get(name):
+            raise Conflict(
+                f"{path} was made with {_show(name, made)}, not {_show(name, wanted)}",
+                hint="give the same input and options to resume, or another --output",
+            )
+
+
+def sync_folder(path: Path) -> None:
+    """Make a new or renamed file survive a power cut. Raises OSError."""
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def translate_os_errors(path: Path) -> Iterator[None]:
+    """Raises StoreError for an OSError of the block."""
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(
+            f"can't write {path}: {error.strerror or error}",
+            hint="fix the cause, and the same command resumes, or give another --output",
+        ) from error
+
+
+def write_at_end(file: FileIO, data: bytes) -> None:
+    """Write all of `data` to the disk, or nothing. Raises OSError."""
+    end = file.seek(0, os.SEEK_END)
+    try:
+        written = 0
+        while written < len(data):
+            written += file.write(data[written:]) or 0
+        os.fsync(file.fileno())
+    except OSError:
+        file.truncate(end)
+        raise
+
+
+def _encode(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+
+
+def _is_json(line: bytes) -> bool:
+    try:
+        json.loads(line)
+    except ValueError:
+        return False
+    return True
+
+
+def _show(name: str, settings: Mapping[str, Any]) -> str:
+    return f"{name} {json.dumps(settings[name])}" if name in settings else f"no {name}"

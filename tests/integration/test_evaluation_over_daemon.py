@@ -48,7 +48,7 @@ def test_measure_stop_and_go_on(daemon: subprocess.Popen[bytes], tmp_path: Path)
     assert again == whole  # resumed or in one go
     refused = cli(*command, "--n", "2")
     assert refused.returncode == 2
-    assert "other settings (n)" in refused.stderr
+    assert "was made with n [2, 4], not n [2]" in refused.stderr
 
 
 def test_ctrl_c_cancels_its_runs(daemon: subprocess.Popen[bytes], tmp_path: Path) -> None:

@@ -226,11 +226,11 @@ def test_a_damaged_line_and_a_second_process(folder: Folder) -> None:
     done = folder.solve()
     assert (done.code, "line 2 is damaged" in done.err) == (2, True)
     folder.target.write_text(lines[0] + lines[0])
-    assert "line 2 is damaged or a problem's second" in folder.solve().err
+    assert "line 2 is damaged or repeats a record" in folder.solve().err
     with (folder.target.parent / "r.jsonl.batch.json").open() as sheet:
         fcntl.flock(sheet, fcntl.LOCK_EX)
         done = folder.solve()
-    assert (done.code, "another batch writes" in done.err) == (2, True)
+    assert (done.code, "another process writes" in done.err) == (2, True)
 
 
 def test_settings_that_the_daemon_refuses_end_the_batch(

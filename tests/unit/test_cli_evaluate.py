@@ -89,7 +89,7 @@ def test_other_settings_are_refused_before_any_run(
     daemon = serve(monkeypatch)
     done = cli("models", "eval", "--problems", str(problems), "--n", "2,3", "--seed", "1")
     assert done.code == 2
-    assert "other settings (seed)" in done.err
+    assert "was made with seed 0, not seed 1" in done.err
     assert daemon.bodies == {}
 
 

@@ -11,9 +11,9 @@ from eval_daemon import EvalDaemon, completion
 
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.client.async_client import AsyncClient
-from flashedge.errors import Conflict, EngineDead, FlashEdgeError, StoreError
+from flashedge.errors import ConfigError, Conflict, EngineDead, FlashEdgeError, StoreError
 from flashedge.evaluation.measure import Measurer
-from flashedge.evaluation.records import ProblemRecord, Settings, record_file
+from flashedge.evaluation.records import ProblemRecord, Settings, open_records
 from flashedge.files.problems import LabelledProblem
 from flashedge.types import MAX_SEED
 
@@ -155,25 +155,25 @@ async def some_record() -> ProblemRecord:
 
 async def test_records_are_read_back_as_they_were(tmp_path: Path) -> None:
     record = await some_record()
-    with record_file(tmp_path / "new" / "p.jsonl", SETTINGS) as kept:
+    with open_records(tmp_path / "new" / "p.jsonl", SETTINGS) as kept:
         assert kept.records == {}
         kept.append(record)
         kept.append(replace(record, index=4))
-    with record_file(tmp_path / "new" / "p.jsonl", SETTINGS) as kept:
+    with open_records(tmp_path / "new" / "p.jsonl", SETTINGS) as kept:
         assert kept.records == {0: record, 4: replace(record, index=4)}
 
 
 async def test_a_line_that_a_crash_cut_is_dropped(tmp_path: Path) -> None:
     record, path = await some_record(), tmp_path / "p.jsonl"
-    with record_file(path, SETTINGS) as kept:
+    with open_records(path, SETTINGS) as kept:
         kept.append(record)
     whole = path.read_bytes()
     path.write_bytes(whole + b'{"index": 1, "id": "p')
-    with record_file(path, SETTINGS) as kept:
+    with open_records(path, SETTINGS) as kept:
         assert list(kept.records) == [0]
         kept.append(replace(record, index=1))
     assert path.read_bytes().startswith(whole)
-    with record_file(path, SETTINGS) as kept:
+    with open_records(path, SETTINGS) as kept:
         assert list(kept.records) == [0, 1]
 
 
@@ -181,24 +181,24 @@ async def test_a_line_that_a_crash_cut_is_dropped(tmp_path: Path) -> None:
     "changed", [{"n": (2,)}, {"temperature": 0.1}, {"seed": 6}, {"problems": "q"}, {"models": "x"}]
 )
 def test_other_settings_are_refused_by_name(tmp_path: Path, changed: dict[str, object]) -> None:
-    with record_file(tmp_path / "p.jsonl", SETTINGS):
+    with open_records(tmp_path / "p.jsonl", SETTINGS):
         pass
     before = (tmp_path / "p.jsonl").read_bytes()
     with pytest.raises(Conflict, match=next(iter(changed))) as caught:
-        record_file(tmp_path / "p.jsonl", replace(SETTINGS, **changed))  # type: ignore[arg-type]
+        open_records(tmp_path / "p.jsonl", replace(SETTINGS, **changed))  # type: ignore[arg-type]
     assert "--output" in caught.value.line
     assert (tmp_path / "p.jsonl").read_bytes() == before
 
 
 def test_another_file_and_a_second_writer_are_refused(tmp_path: Path) -> None:
     (tmp_path / "foreign").write_text("a letter\n")
-    with pytest.raises(StoreError, match="no file of finished work"):
-        record_file(tmp_path / "foreign", SETTINGS)
+    with pytest.raises(ConfigError, match="no file of finished work"):
+        open_records(tmp_path / "foreign", SETTINGS)
     assert (tmp_path / "foreign").read_text() == "a letter\n"
     with (
-        record_file(tmp_path / "p.jsonl", SETTINGS),
+        open_records(tmp_path / "p.jsonl", SETTINGS),
         pytest.raises(Conflict, match="another process"),
     ):
-        record_file(tmp_path / "p.jsonl", SETTINGS)
-    with pytest.raises(StoreError, match="can't use"):
-        record_file(tmp_path / "foreign" / "p.jsonl", SETTINGS)
+        open_records(tmp_path / "p.jsonl", SETTINGS)
+    with pytest.raises(StoreError, match="can't write"):
+        open_records(tmp_path / "foreign" / "p.jsonl", SETTINGS)

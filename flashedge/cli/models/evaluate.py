@@ -19,7 +19,7 @@ from flashedge.models.registry import find_pair
 if TYPE_CHECKING:
     from flashedge.evaluation.measure import Watcher
     from flashedge.evaluation.records import ProblemRecord, Settings
-    from flashedge.files.journal import RecordFile
+    from flashedge.files.journal import Journal
     from flashedge.files.problems import LabelledProblem
 
 MAX_N = 1024
@@ -61,7 +61,7 @@ def evaluate(
     Every figure comes with a 95 % interval.
     """
     from flashedge.evaluation.figures import report_of
-    from flashedge.evaluation.records import Settings, record_file
+    from flashedge.evaluation.records import Settings, open_records
     from flashedge.evaluation.step_tokens import step_counter
     from flashedge.files.problems import file_digest, read_labelled
     from flashedge.models.fingerprint import pair_fingerprint
@@ -81,7 +81,7 @@ def evaluate(
     )
     folder = folder or config.state_dir / "evaluations" / f"{chosen.name}-{problems.stem}"
     failed: dict[str, str] = {}
-    with record_file(folder / RECORDS, settings) as kept:
+    with open_records(folder / RECORDS, settings) as kept:
         left = [problem for problem in selected if problem.index not in kept.records]
         if left:
             _measure(config, settings, left, kept, step_counter(generator), failed)
@@ -120,7 +120,7 @@ def _measure(
     config: Config,
     settings: Settings,
     problems: Sequence[LabelledProblem],
-    kept: RecordFile[int, ProblemRecord],
+    kept: Journal[int, ProblemRecord],
     count_steps: Any,
     failed: dict[str, str],
 ) -> None:
@@ -163,7 +163,7 @@ def _measure(
 
 @contextmanager
 def _record_progress(
-    kept: RecordFile[int, ProblemRecord], failed: dict[str, str], done: int, total: int
+    kept: Journal[int, ProblemRecord], failed: dict[str, str], done: int, total: int
 ) -> Iterator[Watcher]:
     """A watcher that stores each record and moves a progress bar."""
     with show_bar("measuring", total, done=done, unit="runs") as advance:

@@ -17,7 +17,7 @@ from flashedge.errors import ConfigError, RequestError
 
 if TYPE_CHECKING:
     from flashedge.batch.batch import Batch, Budget
-    from flashedge.batch.ledger import Ledger
+    from flashedge.batch.journal import BatchJournal
     from flashedge.files.problems import FileProblem
 
 MAX_JOBS = 64
@@ -51,10 +51,9 @@ def solve_batch(
 
     Raises ConfigError, RequestError, DaemonError, EngineError, StoreError, Conflict.
     """
-    from flashedge.batch.batch import failed
-    from flashedge.batch.ledger import Ledger
-    from flashedge.batch.problems import batch_problems, digest
-    from flashedge.batch.record import tally
+    from flashedge.batch.journal import BatchJournal
+    from flashedge.batch.problems import digest_problems, read_distinct_problems
+    from flashedge.batch.record import count_records, list_failed
 
     if target is None:
         raise RequestError(
@@ -63,25 +62,25 @@ def solve_batch(
     jobs = 2 * config.max_running if jobs is None else jobs
     if not 1 <= jobs <= MAX_JOBS:
         raise RequestError(f"--jobs is {jobs}; it must be in [1, {MAX_JOBS}]", param="jobs")
-    problems = batch_problems(source)
+    problems = read_distinct_problems(source)
     if target.exists() and target.samefile(source):
         raise ConfigError(f"{target} is the input file; choose another --output", param="output")
     budget = _budget(budget_tokens_total, settings, len(problems))
     with connect_ready(config) as client:
         pair = client.status()["pair"]
     settings = {"pair": pair, **settings}
-    with Ledger(target, {"input": digest(problems), "settings": settings}) as ledger:
+    with BatchJournal(target, digest_problems(problems), settings) as journal:
         if retry_failed:
-            ledger.drop(failed(ledger))
+            journal.drop(list_failed(journal.records))
         try:
             asyncio.run(
-                _solve(problems, ledger, settings, config, budget, jobs, retry_failed, quiet)
+                _solve(problems, journal, settings, config, budget, jobs, retry_failed, quiet)
             )
         finally:
-            totals = tally(ledger.records)
+            totals = count_records(journal.records)
             if totals.done < len(problems):
                 output.note(f"{totals.done} of {len(problems)} done; the same command resumes")
-        _summary(ledger, len(problems), budget, as_json=as_json)
+        _summary(journal, len(problems), budget, as_json=as_json)
         if totals.failed:
             raise typer.Exit(exit_codes.NO_RESULT)
 
@@ -92,13 +91,13 @@ def _budget(total: int | None, settings: Mapping[str, Any], num_problems: int) -
     if total is None:
         return None
     budget = Budget(total_tokens=total, cap_tokens=settings.get("token_budget"))
-    budget.first_shares(num_problems)
+    budget.split_evenly(num_problems)
     return budget
 
 
 async def _solve(
     problems: tuple[FileProblem, ...],
-    ledger: Ledger,
+    journal: BatchJournal,
     settings: Mapping[str, Any],
     config: Config,
     budget: Budget | None,
@@ -118,17 +117,17 @@ async def _solve(
         return are_alike(given, right)
 
     async with daemon_control.connect_async(config) as client:
-        attempts = Attempts(client, ledger.key, settings, retry_failed=retry_failed)
+        attempts = Attempts(client, journal.key, settings, retry_failed=retry_failed)
         grade = similar if settings.get("answers") == "text" else grader.equal
-        with show_progress(ledger, len(problems), show=not quiet) as refresh:
+        with show_progress(journal, len(problems), show=not quiet) as refresh:
             batch = Batch(
                 problems,
                 attempts,
-                ledger,
+                journal,
                 grade,
                 jobs=jobs,
                 budget=budget,
-                tell=lambda: refresh(batch),
+                notify=lambda: refresh(batch),
             )
             try:
                 await batch.run()
@@ -137,7 +136,9 @@ async def _solve(
 
 
 @contextmanager
-def show_progress(ledger: Ledger, total: int, *, show: bool) -> Iterator[Callable[[Batch], None]]:
+def show_progress(
+    journal: BatchJournal, total: int, *, show: bool
+) -> Iterator[Callable[[Batch], None]]:
     """A progress bar, on terminals only. Call the value after each change of the batch."""
     from rich.progress import (
         BarColumn,
@@ -147,7 +148,7 @@ def show_progress(ledger: Ledger, total: int, *, show: bool) -> Iterator[Callabl
         TimeRemainingColumn,
     )
 
-    from flashedge.batch.record import tally
+    from flashedge.batch.record import count_records
 
     console = output.stderr()
     if not show or not console.is_terminal:
@@ -160,10 +161,10 @@ def show_progress(ledger: Ledger, total: int, *, show: bool) -> Iterator[Callabl
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=total, completed=len(ledger.records))
+        task = progress.add_task("", total=total, completed=len(journal.records))
 
         def refresh(batch: Batch) -> None:
-            totals = tally(ledger.records)
+            totals = count_records(journal.records)
             parts = [f"{batch.tokens:,} tokens"]
             if totals.accuracy is not None:
                 parts.insert(0, f"{totals.accuracy:.1%} right")
@@ -174,15 +175,15 @@ def show_progress(ledger: Ledger, total: int, *, show: bool) -> Iterator[Callabl
         yield refresh
 
 
-def _summary(ledger: Ledger, total: int, budget: Budget | None, *, as_json: bool) -> None:
+def _summary(journal: BatchJournal, total: int, budget: Budget | None, *, as_json: bool) -> None:
     """Print one line, or one object, on stdout."""
-    from flashedge.batch.record import tally
+    from flashedge.batch.record import count_records
 
-    totals = tally(ledger.records)
+    totals = count_records(journal.records)
     if as_json:
         output.print_json(
             {
-                "output": str(ledger.path),
+                "output": str(journal.path),
                 "problems": total,
                 "failed": totals.failed,
                 "graded": totals.graded,
@@ -205,4 +206,4 @@ def _summary(ledger: Ledger, total: int, budget: Budget | None, *, as_json: bool
             if totals.cut
             else limit
         )
-    print(f"{', '.join(parts)}: {ledger.path}", flush=True)
+    print(f"{', '.join(parts)}: {journal.path}", flush=True)

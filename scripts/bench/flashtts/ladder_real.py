@@ -33,7 +33,7 @@ from flashedge.benchmark.ladder import ALL, Rung
 from flashedge.benchmark.live import parse_budget
 from flashedge.benchmark.live_run import LiveRun, RunKey, compare_runs
 from flashedge.events import Event, NodesMarked
-from flashedge.files.journal import RecordFile
+from flashedge.files.journal import Journal
 from flashedge.files.problems import FileProblem, file_digest, read_problems
 from flashedge.runtime.drive.flat_batch import set_flat_batch
 from flashedge.runtime.kv.manager import KvManager
@@ -143,7 +143,7 @@ def list_runs(
 
 
 async def measure(
-    asked: argparse.Namespace, problems: Sequence[FileProblem], kept: RecordFile[RunKey, LadderRun]
+    asked: argparse.Namespace, problems: Sequence[FileProblem], kept: Journal[RunKey, LadderRun]
 ) -> None:
     for kv in asked.kv:
         left = [key for key in list_runs(asked, kv, problems) if key not in kept.records]
@@ -173,10 +173,10 @@ def build_rows(runs: Sequence[LadderRun], right: Mapping[Any, bool]) -> list[dic
     return [{**row, **average_mechanisms(groups[row["kv"], row["n"], row["rung"]])} for row in rows]
 
 
-def open_records(folder: Path, strategy: str) -> RecordFile[RunKey, LadderRun]:
+def open_records(folder: Path, strategy: str) -> Journal[RunKey, LadderRun]:
     """Open the records of a folder."""
     settings = {"strategy": strategy, "pair": "bundled", "problems": file_digest(PROBLEMS)}
-    return RecordFile(folder / "runs.jsonl", settings, LadderRun.from_json, key=lambda run: run.key)
+    return Journal(folder / "runs.jsonl", settings, LadderRun.from_json, key=lambda run: run.key)
 
 
 def main() -> None:

@@ -1,0 +1,97 @@
+"""The output of a batch on disk, so that a batch killed at any moment can resume.
+
+OUTPUT is a journal of `BatchRecord`s. OUTPUT.batch.json beside it, the sheet, holds the settings
+and the key in the names of the batch's runs. The sheet is written before the first run starts.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from flashedge.batch.record import BatchRecord
+from flashedge.errors import ConfigError, Conflict
+from flashedge.files.journal import (
+    Journal,
+    check_settings,
+    open_locked,
+    sync_folder,
+    translate_os_errors,
+    write_at_end,
+)
+from flashedge.files.problems import ProblemId
+
+
+class BatchJournal(Journal[ProblemId, BatchRecord]):
+    """The records of one batch, by problem."""
+
+    def __init__(self, output: Path, digest: str, settings: Mapping[str, Any]) -> None:
+        """Begin a batch, or resume one. `digest` is that of the input.
+
+        Raises Conflict when another process works on it or it was made from another input or with
+        other settings, ConfigError when the output is damaged or no batch's, StoreError when it
+        can't be written.
+        """
+        if not output.parent.is_dir():
+            raise ConfigError(f"there is no folder {output.parent}", param="output")
+        sheet_path = output.with_name(output.name + ".batch.json")
+        if _has_content(output) and not sheet_path.exists():
+            raise _build_foreign_error(output, sheet_path)
+        with translate_os_errors(sheet_path):
+            self._sheet = open_locked(sheet_path, output)
+        try:
+            with translate_os_errors(sheet_path):
+                sheet = _read_sheet(self._sheet)
+                if sheet is None and _has_content(output):
+                    raise _build_foreign_error(output, sheet_path)
+                if sheet is None or not output.exists():  # a removed output begins a new batch
+                    sheet = {"key": secrets.token_hex(6), "input": digest, "settings": settings}
+                    _write_sheet(self._sheet, sheet_path, sheet)
+            if sheet.get("input") != digest:
+                raise Conflict(
+                    f"{output} was made from another input",
+                    hint="give the same input and options to resume, or another --output",
+                )
+            check_settings(output, sheet.get("settings") or {}, settings)
+            self.key = str(sheet["key"])
+            """Part of the names of the batch's runs."""
+            super().__init__(output, None, BatchRecord.from_json, key=lambda record: record.id)
+        except BaseException:
+            self._sheet.close()
+            raise
+
+    def close(self) -> None:
+        super().close()
+        self._sheet.close()
+
+
+def _has_content(path: Path) -> bool:
+    return path.exists() and path.stat().st_size > 0
+
+
+def _read_sheet(file: FileIO) -> dict[str, Any] | None:
+    """The sheet's fields. None if it was not written, or not to its end."""
+    file.seek(0)
+    try:
+        fields = json.loads(file.readall())
+    except ValueError:
+        return None
+    return fields if isinstance(fields, dict) and "key" in fields else None
+
+
+def _write_sheet(file: FileIO, path: Path, fields: Mapping[str, Any]) -> None:
+    file.truncate(0)
+    write_at_end(file, json.dumps(fields, indent=1, ensure_ascii=False).encode())
+    sync_folder(path)
+
+
+def _build_foreign_error(output: Path, sheet_path: Path) -> ConfigError:
+    return ConfigError(
+        f"{output} is no batch's output: {sheet_path.name} does not describe it",
+        hint="give another --output",
+        param="output",
+    )
