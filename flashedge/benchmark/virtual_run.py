@@ -28,7 +28,7 @@ from flashedge.scheduling.costs.curves import RooflineCurve
 from flashedge.scheduling.costs.roofline import Device, make_even_step
 from flashedge.scheduling.kv.split import HostLink
 from flashedge.scheduling.kv.stages import EngineCost
-from flashedge.scheduling.speculation.slots import find_flat_batch
+from flashedge.scheduling.speculation.draft_choice import find_flat_batch
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Speculation
 

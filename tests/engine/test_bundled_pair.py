@@ -1,4 +1,4 @@
-"""The shipped weights say in vLLM what they say in plain transformers."""
+"""The bundled weights give the same logits in vLLM as in plain transformers."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ COUNT = 6
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-def problems() -> list[Problem]:
+def read_problems() -> list[Problem]:
     lines = HELDOUT.read_text().splitlines()[:COUNT]
     return [Problem.from_text(json.loads(line)["problem"]) for line in lines]
 
 
-async def written(
+async def generate_greedily(
     generator: VllmGenerator, problem: Problem
 ) -> tuple[list[int], list[int], list[float]]:
-    """The prompt, a greedy chain, and its log-probabilities."""
+    """Returns the prompt, a greedy chain, and its log-probabilities."""
     prompt = generator.codec.encode_chat(problem.messages)
     request = ExtendRequest(
         token_ids=prompt,
@@ -47,10 +47,10 @@ async def written(
     return list(prompt), ids, [p for chunk in chunks for p in chunk.logprobs]
 
 
-async def test_the_generator(generator: VllmGenerator) -> None:
+async def test_the_generator_agrees_with_transformers(generator: VllmGenerator) -> None:
     model = AutoModelForCausalLM.from_pretrained(BUNDLED / "generator", dtype=torch.float32).eval()
-    for problem in problems():
-        prompt, ids, logprobs = await written(generator, problem)
+    for problem in read_problems():
+        prompt, ids, logprobs = await generate_greedily(generator, problem)
         with torch.inference_mode():
             logits = model(torch.tensor([prompt + ids])).logits[0, len(prompt) - 1 : -1]
         assert logits.argmax(-1).tolist() == ids
@@ -58,16 +58,18 @@ async def test_the_generator(generator: VllmGenerator) -> None:
         assert logprobs == pytest.approx(expected, abs=TOLERANCE)
 
 
-async def test_the_verifier(generator: VllmGenerator, verifier: VllmVerifier) -> None:
+async def test_the_verifier_agrees_with_transformers(
+    generator: VllmGenerator, verifier: VllmVerifier
+) -> None:
     folder = BUNDLED / "prm"
     weights = load_file(folder / "model.safetensors")
     body = Qwen2Model(Qwen2Config.from_pretrained(folder)).eval()
     own = {n.removeprefix("model."): w for n, w in weights.items() if n.startswith("model.")}
     body.load_state_dict(own)
     tokenizer = AutoTokenizer.from_pretrained(folder)
-    seen: list[float] = []
-    for problem in problems():
-        prompt, ids, _ = await written(generator, problem)
+    all_scores: list[float] = []
+    for problem in read_problems():
+        prompt, ids, _ = await generate_greedily(generator, problem)
         steps = split_steps(generator.codec.decode(ids))
         found = await verifier.score(ScoreRequest(problem=problem, steps=steps))
         whole, marks = list(prompt), []
@@ -80,5 +82,5 @@ async def test_the_verifier(generator: VllmGenerator, verifier: VllmVerifier) ->
             logits = inner @ weights["score.2.weight"].T + weights["score.2.bias"]
         expected = logits.softmax(-1)[:, 1].tolist()
         assert found.scores == pytest.approx(expected, abs=TOLERANCE)
-        seen += expected
-    assert max(seen) - min(seen) > 0.5, "scores that hardly differ would prove nothing"
+        all_scores += expected
+    assert max(all_scores) - min(all_scores) > 0.5, "scores that hardly differ would prove nothing"

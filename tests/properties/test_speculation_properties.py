@@ -19,8 +19,8 @@ from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.scheduling.speculation.draft_board import DraftBoard
+from flashedge.scheduling.speculation.draft_choice import BatchView, count_slots, limit_drafts
 from flashedge.scheduling.speculation.drafts import Beam, Draft, DraftState
-from flashedge.scheduling.speculation.slots import BatchView, count_slots, limit_drafts
 from flashedge.types import FinishReason, Granularity, Sampling
 from tests.unit.runtime_rig import assert_nothing_left, both
 from tests.unit.speculation_rig import AMPLE, drive_run, engines_with, spec_for

@@ -14,14 +14,14 @@ import pytest
 
 from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.scheduling.speculation.draft_board import DraftBoard
-from flashedge.scheduling.speculation.drafts import Beam, Draft, DraftState
-from flashedge.scheduling.speculation.slots import (
+from flashedge.scheduling.speculation.draft_choice import (
     BatchView,
     count_slots,
     find_flat_batch,
     limit_drafts,
     truncate_draft,
 )
+from flashedge.scheduling.speculation.drafts import Beam, Draft, DraftState
 from flashedge.types import FinishReason, Granularity, Sampling
 
 SAMPLING = Sampling()

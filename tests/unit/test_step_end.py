@@ -6,8 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from flashedge.search.step_end import StepEnd
-from flashedge.search.steps import BoundaryRule
+from flashedge.search.steps import BoundaryRule, StepEnd
 from flashedge.types import FinishReason
 
 WORD, NEWLINE, BLANK_LINE, EOS = 5, 6, 7, 0

@@ -13,8 +13,7 @@ from flashedge.engine.sim.sequence import SimSequence
 from flashedge.errors import EngineError
 from flashedge.scheduling.speculation.draft_board import DraftBoard
 from flashedge.scheduling.speculation.drafts import Draft
-from flashedge.search.step_end import StepEnd
-from flashedge.search.steps import BoundaryRule
+from flashedge.search.steps import BoundaryRule, StepEnd
 from flashedge.types import FinishReason
 
 BOUNDARY = BoundaryRule(

@@ -12,8 +12,8 @@ from flashedge.engine.sim.model import Reader, SimModel
 from flashedge.engine.sim.scheduler import SimScheduler
 from flashedge.engine.sim.sequence import SequenceState, SimSequence
 from flashedge.scheduling.speculation.draft_board import DraftBoard
+from flashedge.scheduling.speculation.draft_choice import BatchView, truncate_draft
 from flashedge.scheduling.speculation.drafts import Beam, Draft
-from flashedge.scheduling.speculation.slots import BatchView, truncate_draft
 from flashedge.types import FinishReason
 
 FIRST_DRAFT_ID = 1 << 40  # ids of requests' sequences stay below

@@ -1,4 +1,4 @@
-"""Text <-> token ids of a checkpoint, by its own tokenizer and chat template."""
+"""Converts between text and token ids by a checkpoint's own tokenizer and chat template."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class HFCodec:
             raise CheckpointError(f"{path}: the tokenizer can't be loaded: {error}") from error
         if self.tokenizer.chat_template is None:
             raise CheckpointError(f"{path}: the tokenizer has no chat template")
-        self._eos = frozenset(_eos_ids(path, self.tokenizer.eos_token_id))
+        self._eos = frozenset(_read_eos_ids(path, self.tokenizer.eos_token_id))
 
     @property
     def eos_ids(self) -> frozenset[int]:
@@ -47,15 +47,16 @@ class HFCodec:
             )
         )
 
-    def boundary_rule(self) -> BoundaryRule:
-        """The ids that end a step (their text holds a blank line)."""
+    def build_boundary_rule(self) -> BoundaryRule:
+        """Build the rule that finds the tokens which end a step: their text holds a blank line."""
         return BoundaryRule.from_decode(lambda i: str(self.tokenizer.decode([i])), self.vocab_size)
 
 
-def _eos_ids(path: Path, fallback: int | None) -> set[int]:
+def _read_eos_ids(path: Path, tokenizer_id: int | None) -> set[int]:
+    """The ids of the generation config and the tokenizer's own."""
     try:
         ids = GenerationConfig.from_pretrained(path, local_files_only=True).eos_token_id
     except OSError:
         ids = None
     found = ids if isinstance(ids, list) else [ids]
-    return {i for i in (*found, fallback) if i is not None}
+    return {i for i in (*found, tokenizer_id) if i is not None}

@@ -1,4 +1,4 @@
-"""What one engine process is started with."""
+"""The options that one engine process starts with."""
 
 from __future__ import annotations
 
@@ -15,40 +15,44 @@ if TYPE_CHECKING:
     from vllm.engine.arg_utils import AsyncEngineArgs
 
 
-# Share of the device that must be free for vLLM to start, whatever KV is asked for: 0.92 unless
-# told, which the second engine on a card never finds. What one needs is `registry`'s to know.
 LEAST_FREE = 0.01
+"""Share of the device's memory that vLLM checks to be free before it starts. Its default of 0.92
+would refuse the second engine on a card. The memory plan bounds both (`models.kv_plan`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineOptions:
-    """What one engine process is started with.
-
-    kv_bytes: room for KV; kv_start_bytes: of it what has memory at first, None: all (on CPU as far
-    as it is written); kv_fixed: its memory never goes back; guarded: see `keys.KV_GUARDED` (for
-    tests); boundary: `search.steps.BoundaryRule` as JSON; block_tokens: tokens per KV block (on
-    CPU a multiple of 32); offload_folder: for KV that waits in a file; offload_to_file: it always
-    does, else only where memory is short; extra: further fields of vLLM's AsyncEngineArgs.
-    """
+    """The options that one engine process starts with."""
 
     name: str
+    """What messages call the engine: generator or verifier."""
     model: Path
     dtype: str
     max_model_len: int
     kv_bytes: int
+    """Size of the KV pool."""
     kv_start_bytes: int | None = None
+    """Bytes of the KV pool backed by memory at start. None backs all of it; on CPU the pages are
+    committed on first write."""
     kv_fixed: bool = False
+    """Whether the KV pool keeps all of its memory, whatever the quota."""
     guarded: int | None = None
+    """See `keys.KV_GUARDED`. For tests."""
     boundary: Mapping[str, Any] | None = None
+    """The generator's `search.steps.BoundaryRule` as JSON."""
     max_num_seqs: int = 256
     max_batched_tokens: int = 4096
     block_tokens: int = 32
+    """Tokens per KV block. On CPU a multiple of 32."""
     offload_folder: Path = Path(tempfile.gettempdir())
+    """Where offloaded KV is written that goes to a file."""
     offload_to_file: bool = False
+    """Whether offloaded KV always goes to a file. Otherwise it does where memory is short."""
     extra: dict[str, Any] = field(default_factory=dict)
+    """Further fields of vLLM's AsyncEngineArgs."""
 
-    def args(self) -> AsyncEngineArgs:
-        """vLLM's own form."""
+    def build_args(self) -> AsyncEngineArgs:
+        """Build vLLM's own form of these options."""
         from vllm.engine.arg_utils import AsyncEngineArgs
 
         return AsyncEngineArgs(
@@ -63,19 +67,19 @@ class EngineOptions:
             enable_prefix_caching=True,
             enforce_eager=runs_on_cpu(),
             async_scheduling=False,
-            # By class name: on CPU vLLM turns "uni" into a second process, to set OMP's environment
-            # there; ours is set before any process starts, and one process is faster than two.
+            # By class name: on CPU vLLM turns "uni" into a second process, which gets OMP's
+            # variables. Ours are set before any process starts, and one process is faster than two.
             distributed_executor_backend="vllm.v1.executor.uniproc_executor.UniProcExecutor",
             scheduler_cls="flashedge.engine.vllm.inside.scheduler.EdgeScheduler",
             worker_extension_cls="flashedge.engine.vllm.inside.kv.worker.KvMemory",
             disable_log_stats=True,
             enable_log_requests=False,
-            additional_config={ARGS_KEY: self._ours()},
+            additional_config={ARGS_KEY: self._build_additional_config()},
             **self.extra,
         )
 
-    def _ours(self) -> dict[str, Any]:
-        """What our code inside vLLM is told. It counts in the key of vLLM's compile cache."""
+    def _build_additional_config(self) -> dict[str, Any]:
+        """Build what our code inside vLLM reads. It is part of the key of vLLM's compile cache."""
         start = self.kv_start_bytes
         kv = {
             KV_START: start and start / self.kv_bytes,

@@ -19,7 +19,7 @@ from flashedge.engine.base import Chunk, Codec, ScoreRequest, StepScores, Verifi
 from flashedge.errors import ContextOverflow
 from flashedge.runtime.drive.engines import Engines
 from flashedge.scheduling.speculation.continuation import Continuation
-from flashedge.scheduling.speculation.slots import limit_drafts
+from flashedge.scheduling.speculation.draft_choice import limit_drafts
 from flashedge.search.base import Expand, Search
 from flashedge.search.steps import split_steps
 from flashedge.search.tree import Tree

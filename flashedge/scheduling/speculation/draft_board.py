@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from heapq import nsmallest
 
 from flashedge.scheduling.speculation.continuation import Continuation
+from flashedge.scheduling.speculation.draft_choice import BatchView, count_slots
 from flashedge.scheduling.speculation.drafts import Beam, Draft, DraftState
-from flashedge.scheduling.speculation.slots import BatchView, count_slots
 from flashedge.types import FinishReason, Sampling, TokenIds
 
 _S = DraftState

@@ -33,10 +33,9 @@ from flashedge.engine.vllm.inside.keys import ARGS_KEY
 from flashedge.engine.vllm.inside.paused_requests import PausingScheduler
 from flashedge.engine.vllm.speculator import unpack_continuation
 from flashedge.scheduling.speculation.draft_board import DraftBoard
+from flashedge.scheduling.speculation.draft_choice import BatchView
 from flashedge.scheduling.speculation.drafts import Beam, Draft
-from flashedge.scheduling.speculation.slots import BatchView
-from flashedge.search.step_end import StepEnd
-from flashedge.search.steps import BoundaryRule
+from flashedge.search.steps import BoundaryRule, StepEnd
 from flashedge.types import FinishReason
 
 
