@@ -14,7 +14,7 @@ from flashedge.config import load_config
 from flashedge.daemon.files import find_holder
 from flashedge.files.problems import FileProblem
 
-SIMULATED = (sys.executable, str(Path(__file__).with_name("sim_daemon.py")))
+SIMULATED = (sys.executable, str(Path(__file__).parents[1] / "support" / "sim_daemon.py"))
 
 
 def test_each_rung_is_run_and_builds_the_same_trees(

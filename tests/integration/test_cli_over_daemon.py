@@ -20,7 +20,7 @@ from flashedge.config import Config, load_config
 from flashedge.daemon import control
 from flashedge.daemon.files import find
 
-SIMULATED = (sys.executable, str(Path(__file__).with_name("sim_daemon.py")))
+SIMULATED = (sys.executable, str(Path(__file__).parents[1] / "support" / "sim_daemon.py"))
 CLI = (sys.executable, "-c", "from flashedge.cli.main import run; run()")
 LONG = ("-n", "512", "--branching=2", "--max-steps=200")
 

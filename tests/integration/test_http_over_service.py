@@ -19,45 +19,10 @@ import api_rig
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.api.app import create_app
 from flashedge.config import load_config
-from flashedge.engine.base import Health
-from flashedge.engine.sim.model import SimModel
-from flashedge.engine.sim.pair import simulated_pair
-from flashedge.engine.sim.trace import StepTrace
 from flashedge.models.registry import find_pair
-from flashedge.models.shape import ModelShape
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.service import Service
-
-TRACE = Path(__file__).parents[1] / "data" / "step_lengths_small.jsonl"
-TINY = ModelShape(name="tiny", params=2**22, layers=2, heads=1, kv_heads=1, head_dim=16)
-
-
-class SimulatedPair:
-    """runtime.served_pair.EnginePair over simulated engines, in real time."""
-
-    def __init__(self) -> None:
-        self._model = SimModel(StepTrace.read(TRACE))
-        self.generator, self.verifier = self._engines()
-        self.stock_generator, self.stock_verifier = self._engines()
-
-    def _engines(self) -> Any:
-        return simulated_pair(
-            self._model,
-            generator=TINY,
-            verifier=TINY,
-            generator_kv_bytes=1 << 20,
-            verifier_kv_bytes=1 << 20,
-            max_model_len=1024,
-        )
-
-    async def start(self) -> None: ...
-    async def stop(self) -> None: ...
-
-    def health(self) -> tuple[Health, Health]:
-        return self.generator.health(), self.verifier.health()
-
-    async def self_test(self) -> dict[str, Any]:
-        return {"batch_invariant": True}
+from tests.support.sim_daemon import SimulatedPair
 
 
 @pytest.fixture(scope="module")

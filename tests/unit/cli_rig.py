@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_daemon import FakeDaemon
 
 from flashedge.cli.main import main
 from flashedge.client.async_client import AsyncClient
 from flashedge.client.sync_client import Client
 from flashedge.daemon import control as daemon_control
 from flashedge.daemon.files import DaemonRecord
+from tests.support.fake_daemon import FakeDaemon
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from batch_daemon import BatchDaemon
 from cli_rig import Cli, Done, cli_for, with_daemon
 
 from flashedge.batch import attempts
 from flashedge.client import follow
 from flashedge.client.follow import RetryPolicy
+from tests.support.fake_daemon import BatchDaemon
 
 THREE = (
     {"id": "a", "problem": "right 19", "answer": "19"},
@@ -84,7 +84,7 @@ def test_one_record_a_problem_and_a_summary(folder: Folder, daemon: BatchDaemon)
     }
     assert (found[2]["correct"], "correct" in found[5]) == (False, False)
     asked = {"problem": "right 19", "id": run, "pair": "bundled", "n": 8, "seed": 3}
-    assert daemon.asked[run] == {**asked, "token_budget": 500}
+    assert daemon.submitted[run] == {**asked, "token_budget": 500}
 
 
 def test_as_json(folder: Folder) -> None:
@@ -129,7 +129,7 @@ def test_a_killed_batch_goes_on_wherever_it_was_torn(
     done = folder.solve()
     assert (done.code, done.err) == (0, "")
     assert folder.records() == whole
-    assert len(daemon.asked) == 3
+    assert len(daemon.submitted) == 3
 
 
 def test_runs_that_ended_meanwhile_are_adopted(folder: Folder, daemon: BatchDaemon) -> None:
@@ -294,10 +294,10 @@ def test_what_sure_problems_leave_goes_to_the_unsure(folder: Folder, daemon: Bat
     folder.give(*hard, {"problem": "right 1"}, {"problem": "right 2"})
     done = folder.solve("--budget-tokens-total", "1000", "--jobs", "3")
     assert done.code == 0
-    budgets = {name[-3:]: body["token_budget"] for name, body in daemon.asked.items()}
+    budgets = {name[-3:]: body["token_budget"] for name, body in daemon.submitted.items()}
     first = dict.fromkeys(("0-0", "1-0", "2-0", "3-0"), 250)
     assert budgets == {**first, "0-1": 250 + 288, "1-1": 250 + 192}
-    continued = next(body for name, body in daemon.asked.items() if name.endswith("0-1"))
+    continued = next(body for name, body in daemon.submitted.items() if name.endswith("0-1"))
     assert continued["continues"].endswith("-0-0")
     found = folder.records()
     assert (found[1]["correct"], found[1]["cut_by"], found[1]["tokens"]) == (True, None, 530)
@@ -309,13 +309,13 @@ def test_a_budget_goes_on_after_a_kill(folder: Folder, daemon: BatchDaemon) -> N
     folder.give({"problem": "hard 900 0.6"}, {"problem": "hard 600 0.2"}, {"problem": "right 1"})
     options = ("--budget-tokens-total", "1200", "--jobs", "1")
     folder.solve(*options)
-    whole, asked = folder.records(), dict(daemon.asked)
+    whole, asked = folder.records(), dict(daemon.submitted)
     lines = folder.target.read_text().splitlines(keepends=True)
     for kept in range(len(lines)):
         folder.target.write_text("".join(lines[:kept]))
         assert folder.solve(*options).code == 0
         assert folder.records() == whole
-    assert daemon.asked == asked
+    assert daemon.submitted == asked
 
 
 def test_a_cap_for_each_problem_holds_in_a_shared_budget(
@@ -323,5 +323,5 @@ def test_a_cap_for_each_problem_holds_in_a_shared_budget(
 ) -> None:
     folder.give({"problem": "hard 900 0.6"}, {"problem": "right 1"})
     folder.solve("--budget-tokens-total", "1000", "--budget-tokens", "700")
-    assert max(body["token_budget"] for body in daemon.asked.values()) == 700
+    assert max(body["token_budget"] for body in daemon.submitted.values()) == 700
     assert folder.records()[1]["tokens"] == 700

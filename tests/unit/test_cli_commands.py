@@ -12,13 +12,14 @@ from pathlib import Path
 import httpx
 import pytest
 from cli_rig import Cli, cli_for, with_daemon
-from fake_daemon import STORY, SUMMARY, FakeDaemon
 from tiny_models import write_hub_model, write_model
 
 from flashedge.cli.doctor import command as doctor
 from flashedge.config import load_config
 from flashedge.daemon import control as daemon_control
 from flashedge.events import from_json
+from tests.support.fake_daemon import FakeDaemon
+from tests.support.story import STORY, SUMMARY
 
 QWEN = "Qwen/Qwen2.5-1.5B-Instruct"
 QWEN_COMMIT = "989aa7980e4cf806f80c7fef2b1adb7bc71aa306"
@@ -128,7 +129,7 @@ def test_up_with_bad_settings(cli: Cli, arguments: list[str], said: str) -> None
 
 
 def test_up_and_down_with_a_real_process(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    stub = (sys.executable, str(Path(__file__).with_name("stub_daemon.py")))
+    stub = (sys.executable, str(Path(__file__).parents[1] / "support" / "stub_daemon.py"))
     monkeypatch.setattr(daemon_control.start, "__defaults__", (None, stub))
     done = cli("up", "--port", "0", "--json")
     assert done.code == 0, done.err

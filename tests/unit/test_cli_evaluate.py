@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 from cli_rig import Cli, cli_for, with_daemon
-from eval_daemon import EvalDaemon, completion
-from fake_daemon import FakeDaemon
 
 from flashedge.client.async_client import AsyncClient
 from flashedge.config import Config
 from flashedge.daemon import control as daemon_control
+from tests.support.fake_daemon import EvalDaemon, FakeDaemon, build_completion
 
-SAMPLES = [completion("4", 0.9, 0.9), completion("5", 0.3), completion("4", 0.8)]
+SAMPLES = [build_completion("4", 0.9, 0.9), build_completion("5", 0.3), build_completion("4", 0.8)]
 
 
 @pytest.fixture
@@ -72,13 +71,13 @@ def test_a_second_call_goes_on_and_a_larger_limit_adds(
     command = ("models", "eval", "--problems", str(problems), "--n", "2,3", "--json")
     first = serve(monkeypatch)
     assert json.loads(cli(*command, "--limit", "2").out)["problems"] == 2
-    assert len(first.bodies) == 8
+    assert len(first.submitted) == 8
     second = serve(monkeypatch)
     assert json.loads(cli(*command, "--limit", "3").out)["problems"] == 3
-    assert {body["problem"] for body in second.bodies.values()} == {"3 + 2?"}
+    assert {body["problem"] for body in second.submitted.values()} == {"3 + 2?"}
     third = serve(monkeypatch)
     assert json.loads(cli(*command, "--limit", "1").out)["problems"] == 1
-    assert third.bodies == {}
+    assert third.submitted == {}
 
 
 def test_other_settings_are_refused_before_any_run(
@@ -90,26 +89,26 @@ def test_other_settings_are_refused_before_any_run(
     done = cli("models", "eval", "--problems", str(problems), "--n", "2,3", "--seed", "1")
     assert done.code == 2
     assert "was made with seed 0, not seed 1" in done.err
-    assert daemon.bodies == {}
+    assert daemon.submitted == {}
 
 
 def test_a_lost_daemon_keeps_what_is_done(
     cli: Cli, problems: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    serve(monkeypatch, errors={"4 + 2?": "engine_dead"})
+    serve(monkeypatch, failures={"4 + 2?": "engine_dead"})
     done = cli("models", "eval", "--problems", str(problems), "--n", "2,3")
     assert done.code == 3
     assert "the same command resumes" in done.err
     daemon = serve(monkeypatch)
     done = cli("models", "eval", "--problems", str(problems), "--n", "2,3", "--json")
     assert json.loads(done.out)["problems"] == 4
-    assert "4 + 2?" in {body["problem"] for body in daemon.bodies.values()}
+    assert "4 + 2?" in {body["problem"] for body in daemon.submitted.values()}
 
 
 def test_problems_left_out_are_named(
     cli: Cli, problems: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    serve(monkeypatch, errors={"1 + 2?": "context_length_exceeded"})
+    serve(monkeypatch, failures={"1 + 2?": "context_length_exceeded"})
     done = cli("models", "eval", "--problems", str(problems), "--n", "2,3", "--json")
     assert done.code == 0
     assert json.loads(done.out)["failed"] == {"1": "it failed"}
@@ -137,4 +136,4 @@ def test_bad_input_is_named(
     done = cli("models", "eval", "--problems", str(problems), *arguments)
     assert (done.code, done.out) == (2, "")
     assert told in done.err
-    assert daemon.bodies == {}
+    assert daemon.submitted == {}

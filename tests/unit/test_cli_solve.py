@@ -12,7 +12,6 @@ from typing import Any
 import httpx
 import pytest
 from cli_rig import Cli, cli_for, with_daemon
-from fake_daemon import RESULT, STORY, FakeDaemon
 
 from flashedge import events
 from flashedge.cli.solve.strategy_flags import STRATEGY_NAMES
@@ -22,6 +21,8 @@ from flashedge.models import registry
 from flashedge.models.specs import Pair
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.search.catalog import STRATEGIES
+from tests.support.fake_daemon import FakeDaemon
+from tests.support.story import RESULT, STORY
 
 
 class Terminal(io.StringIO):

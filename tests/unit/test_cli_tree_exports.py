@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 from cli_rig import Cli, cli_for, with_daemon
-from fake_daemon import FakeDaemon
 
 from flashedge.cli.solve.html_page import page
 from flashedge.client.run_fold import fold
 from flashedge.client.run_view import RunView
+from tests.support.fake_daemon import FakeDaemon
 from tests.tui.rig import stored_items
 
 

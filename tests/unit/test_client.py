@@ -8,7 +8,6 @@ from typing import Any
 
 import httpx
 import pytest
-from fake_daemon import RESULT, STORY, FakeDaemon
 
 from flashedge import errors, events
 from flashedge.client import follow
@@ -18,6 +17,8 @@ from flashedge.client.sse import Frame, parse_frames
 from flashedge.client.sync_client import Client, Queued
 from flashedge.errors import DaemonError, FlashEdgeError, QueueFull, RequestError, RunInterrupted
 from flashedge.types import Message
+from tests.support.fake_daemon import FakeDaemon
+from tests.support.story import RESULT, STORY
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ from flashedge.daemon import control, files
 from flashedge.daemon.process import bind, serve
 from flashedge.errors import CheckpointError, ConfigError, DaemonError, EngineError
 
-STUB = (sys.executable, str(Path(__file__).with_name("stub_daemon.py")))
+STUB = (sys.executable, str(Path(__file__).parents[1] / "support" / "stub_daemon.py"))
 
 
 def free_port() -> int:

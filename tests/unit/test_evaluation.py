@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from eval_daemon import EvalDaemon, completion
 
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.client.async_client import AsyncClient
@@ -16,9 +15,14 @@ from flashedge.evaluation.measure import Measurer
 from flashedge.evaluation.records import ProblemRecord, Settings, open_records
 from flashedge.files.problems import LabelledProblem
 from flashedge.types import MAX_SEED
+from tests.support.fake_daemon import EvalDaemon, build_completion
 
 SETTINGS = Settings(pair="bundled", models="m", problems="p", n=(2, 3), temperature=0.7, seed=5)
-SAMPLES = [completion("0.5", 0.9, 0.1), completion(None, 0.4), completion("1/2", 0.2, 0.3)]
+SAMPLES = [
+    build_completion("0.5", 0.9, 0.1),
+    build_completion(None, 0.4),
+    build_completion("1/2", 0.2, 0.3),
+]
 BEAMS = {2: "1/2", 3: "9"}
 
 
@@ -69,7 +73,7 @@ async def measured(daemon: EvalDaemon, count: int, in_flight: int = 2) -> Notes:
 async def test_what_is_asked_for_and_what_is_kept() -> None:
     daemon = EvalDaemon(SAMPLES, "7", BEAMS)
     notes = await measured(daemon, 2)
-    asked = [body for body in daemon.bodies.values() if body["problem"] == "problem 0"]
+    asked = [body for body in daemon.submitted.values() if body["problem"] == "problem 0"]
     assert [(b["strategy"], b["n"], b["temperature"]) for b in asked] == [
         ("best_of_n", 1, 0.0),
         ("best_of_n", 3, 0.7),
@@ -78,8 +82,8 @@ async def test_what_is_asked_for_and_what_is_kept() -> None:
     ]
     assert all(b["pair"] == "bundled" and b["early_exit"] is False for b in asked)
     seeds = {
-        b["problem"]: {x["seed"] for x in daemon.bodies.values() if x["problem"] == b["problem"]}
-        for b in daemon.bodies.values()
+        b["problem"]: {x["seed"] for x in daemon.submitted.values() if x["problem"] == b["problem"]}
+        for b in daemon.submitted.values()
     }
     first, second = seeds["problem 0"], seeds["problem 1"]
     assert len(first) == len(second) == 1
@@ -93,18 +97,18 @@ async def test_what_is_asked_for_and_what_is_kept() -> None:
     assert not record.greedy.right
     assert {n: chain.right for n, chain in record.beams.items()} == {2: True, 3: False}
     assert notes.runs == 8
-    assert sorted(daemon.deleted) == sorted(daemon.bodies)
+    assert sorted(daemon.deleted) == sorted(daemon.submitted)
 
 
 async def test_a_full_queue_and_a_cut_stream_are_waited_out() -> None:
     daemon = EvalDaemon(SAMPLES, "7", BEAMS, full=3, cuts=2)
     notes = await measured(daemon, 1)
     assert notes.records[0].chains[0].right
-    assert len(daemon.bodies) == 4
+    assert len(daemon.submitted) == 4
 
 
 async def test_a_problem_that_does_not_fit_is_told_and_passed_over() -> None:
-    daemon = EvalDaemon(SAMPLES, "7", BEAMS, errors={"problem 0": "context_length_exceeded"})
+    daemon = EvalDaemon(SAMPLES, "7", BEAMS, failures={"problem 0": "context_length_exceeded"})
     notes = await measured(daemon, 3)
     assert list(notes.failed) == ["p0"]
     assert sorted(notes.records) == [1, 2]
@@ -112,12 +116,12 @@ async def test_a_problem_that_does_not_fit_is_told_and_passed_over() -> None:
 
 async def test_a_dead_engine_ends_the_work_and_cancels_what_is_open() -> None:
     daemon = EvalDaemon(
-        SAMPLES, "7", BEAMS, hold=frozenset({"problem 0"}), errors={"problem 2": EngineDead.code}
+        SAMPLES, "7", BEAMS, hold=frozenset({"problem 0"}), failures={"problem 2": EngineDead.code}
     )
     with pytest.raises(EngineDead):
         await measured(daemon, 3)
     assert len(daemon.cancelled) == 1
-    assert daemon.bodies[daemon.cancelled[0]]["problem"] == "problem 0"
+    assert daemon.submitted[daemon.cancelled[0]]["problem"] == "problem 0"
 
 
 async def test_cancelled_it_cancels_its_runs_and_keeps_what_is_done() -> None:
@@ -142,8 +146,8 @@ async def test_cancelled_it_cancels_its_runs_and_keeps_what_is_done() -> None:
         await grader.close()
     assert list(notes.records) == [0]
     (cancelled,) = daemon.cancelled
-    assert daemon.bodies[cancelled]["problem"] == "problem 1"
-    assert daemon.bodies[cancelled]["n"] == 3
+    assert daemon.submitted[cancelled]["problem"] == "problem 1"
+    assert daemon.submitted[cancelled]["n"] == 3
 
 
 # ---------------------------------------------------------------- the file of records

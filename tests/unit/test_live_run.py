@@ -8,13 +8,14 @@ from itertools import count
 from typing import Any
 
 import pytest
-from fake_daemon import STORY, FakeDaemon
 
 from flashedge import events
 from flashedge.benchmark.live import parse_budget
 from flashedge.benchmark.live_run import LiveRun, RunKey, compare_runs, digest_tree, time_run
 from flashedge.client.sync_client import Client
 from flashedge.errors import ConfigError, RequestError
+from tests.support.fake_daemon import FakeDaemon
+from tests.support.story import STORY
 
 NODES: list[dict[str, Any]] = [
     {"id": 0, "parent": None, "token_ids": [], "score": None, "status": "active"},

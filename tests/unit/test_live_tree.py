@@ -6,7 +6,6 @@ import io
 from collections.abc import Iterable
 
 import pytest
-from fake_daemon import RESULT, STORY, step
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
@@ -16,6 +15,7 @@ from flashedge.cli.solve.live_tree import render
 from flashedge.client.run_fold import build_view, enqueue, fold, interrupt
 from flashedge.client.run_view import RunView
 from flashedge.events import Event
+from tests.support.story import RESULT, STORY, build_step
 from tests.tui.rig import MCTS, live_items
 
 WIDTH = 80
@@ -97,7 +97,7 @@ def test_pruned_siblings_share_a_line() -> None:
 
 
 def test_a_path_that_a_token_limit_cut_is_not_complete() -> None:
-    cut = [step(3, "The answer", finish="step_limit") if e is STORY[10] else e for e in STORY]
+    cut = [build_step(3, "The answer", finish="step_limit") if e is STORY[10] else e for e in STORY]
     view = view_of(cut)
     assert (view.paths_done, view.paths_cut) == (1, 1)
     text = text_of(view)

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from api_rig import client_of
 from cli_rig import Cli, cli_for, with_daemon
-from fake_daemon import FakeDaemon
 from fake_service import FakeService
 
 from flashedge import events
@@ -17,6 +16,7 @@ from flashedge.events import Event, from_json, to_json
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.types import NodeId
+from tests.support.fake_daemon import FakeDaemon
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A daemon whose application is a stub: the real process without engines.
+"""A daemon process whose application is a stub: it answers /health and has no engines.
 
 Run it as a program with the daemon's own arguments. STUB_* variables make it misbehave.
 """

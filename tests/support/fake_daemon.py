@@ -1,0 +1,294 @@
+"""A daemon inside an httpx transport. It answers as the HTTP API does, from a script.
+
+`ScriptedDaemon` routes and remembers requests. `FakeDaemon` serves one run, event by event;
+`BatchDaemon` and `EvalDaemon` start a run for each submission and know its result at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+
+from flashedge import events
+from flashedge.events import Event, to_json
+from flashedge.runtime.run import check_run_id
+from tests.support.story import CHAT, RESULT, STATUS, STORY, SUMMARY
+
+
+class ScriptedDaemon(httpx.MockTransport):
+    """Routes requests to methods, which refuse them unless a subclass answers."""
+
+    def __init__(self, errors: dict[str, httpx.Response] | None = None) -> None:
+        """`errors` are replies to requests such as "GET /v1/status", before any other."""
+        super().__init__(self.answer)
+        self.errors = errors or {}
+        self.requests: list[httpx.Request] = []
+        self.submitted: dict[str, dict[str, Any]] = {}
+        """Bodies of accepted runs, by id."""
+        self.cancelled: list[str] = []
+        self.deleted: list[str] = []
+
+    def bodies(self, path: str) -> list[Any]:
+        """The bodies of all requests to `path`."""
+        return [json.loads(r.content) for r in self.requests if r.url.path == path]
+
+    def answer(self, request: httpx.Request) -> Any:
+        """The reply, or an awaitable of it for asynchronous clients."""
+        self.requests.append(request)
+        key = f"{request.method} {request.url.path}"
+        if key in self.errors:
+            return self.errors[key]
+        match [request.method, *request.url.path.strip("/").split("/")]:
+            case ["POST", "v1", "runs"]:
+                return self.submit(json.loads(request.content))
+            case ["GET", "v1", "runs", run]:
+                return self.show(run)
+            case ["GET", "v1", "runs", run, "events"]:
+                return self.send_events(run, int(request.headers.get("last-event-id", 0)))
+            case ["POST", "v1", "runs", run, "cancel"]:
+                return self.cancel(run)
+            case ["DELETE", "v1", "runs", run]:
+                self.deleted.append(run)
+                return httpx.Response(200, json={"deleted": True})
+        return self.answer_other(key)
+
+    def submit(self, body: dict[str, Any]) -> Any:
+        return refuse(404, "not_found")
+
+    def show(self, run: str) -> Any:
+        return refuse(404, "not_found")
+
+    def send_events(self, run: str, after: int) -> Any:
+        return refuse(404, "not_found")
+
+    def cancel(self, run: str) -> Any:
+        self.cancelled.append(run)
+        return httpx.Response(200, json={"status": "cancelled"})
+
+    def answer_other(self, key: str) -> Any:
+        """The reply to a request that is about no single run, such as "GET /health"."""
+        return refuse(404, "not_found")
+
+
+class FakeDaemon(ScriptedDaemon):
+    """Serves run-1, with the events of `story`."""
+
+    def __init__(
+        self,
+        story: list[Event] | None = None,
+        *,
+        cut_after: int | None = None,
+        status: str = "finished",
+        errors: dict[str, httpx.Response] | None = None,
+        health: str = "ready",
+    ) -> None:
+        """`cut_after` events the first stream breaks. `status` is the run's."""
+        super().__init__(errors)
+        self.story = list(enumerate(STORY if story is None else story, start=1))
+        self.cut_after, self.status, self.health = cut_after, status, health
+
+    def show(self, run: str) -> Any:
+        if run != "run-1":
+            return super().show(run)
+        return httpx.Response(200, json={**RESULT, "status": self.status})
+
+    def send_events(self, run: str, after: int) -> Any:
+        if run != "run-1":
+            return super().send_events(run, after)
+        return self.stream(b"", [item for item in self.story if item[0] > after], None)
+
+    def cancel(self, run: str) -> Any:
+        return super().cancel(run) if run == "run-1" else refuse(404, "not_found")
+
+    def answer_other(self, key: str) -> Any:
+        match key:
+            case "GET /health":
+                code = 200 if self.health == "ready" else 503
+                return httpx.Response(code, json={"status": self.health, "detail": None})
+            case "GET /v1/status":
+                return httpx.Response(200, json=STATUS)
+            case "POST /v1/solve":
+                queued = b'event: queued\ndata: {"id": "run-1", "position": 0}\n\n: ping\n\n'
+                return self.stream(queued, self.story, self.cut_after)
+            case "GET /v1/runs":
+                return httpx.Response(200, json={"data": [SUMMARY], "has_more": False})
+            case "POST /v1/chat/completions":
+                return httpx.Response(200, stream=CutStream(CHAT, None))
+        return super().answer_other(key)
+
+    def stream(
+        self, head: bytes, story: list[tuple[int, Event]], cut: int | None
+    ) -> httpx.Response:
+        error = None if cut is None else httpx.ReadError
+        return httpx.Response(200, stream=CutStream(head + encode_events(story[:cut]), error))
+
+
+class BatchDaemon(FakeDaemon):
+    """Keeps runs by name, for batches. The problem's first word says how its run ends.
+
+    "right N" answers N; "wrong" answers 0; "hard N C" needs N tokens and has certainty C if it is
+    cut short; "fail" ends in an error the first time; "long" is too long; "slow" never ends.
+    """
+
+    def __init__(self, *, full: int = 0, lost: int = 0) -> None:
+        """`full` submissions are refused first; `lost` connections break first."""
+        super().__init__()
+        self.full, self.lost = full, lost
+        self.runs: dict[str, dict[str, Any]] = {}
+        self.failed_problems: set[str] = set()
+        self.looks = 0
+
+    def answer(self, request: httpx.Request) -> Any:
+        if self.lost > 0 and request.url.path.startswith("/v1/runs"):
+            self.lost -= 1
+            raise httpx.ConnectError("gone")
+        return super().answer(request)
+
+    def show(self, run: str) -> Any:
+        if run not in self.runs:
+            return refuse(404, "not_found")
+        self.looks += 1
+        return httpx.Response(200, json=self.runs[run])
+
+    def cancel(self, run: str) -> Any:
+        self.runs[run]["status"] = "cancelled"
+        self.cancelled.append(run)
+        return httpx.Response(200, json=self.runs[run])
+
+    def submit(self, body: dict[str, Any]) -> Any:
+        if self.full > 0:
+            self.full -= 1
+            return refuse(503, "queue_full", **{"Retry-After": "0"})
+        word = body["problem"].split()[0]
+        if word == "long":
+            return refuse(400, "context_length_exceeded")
+        if body.get("branching") == 0:
+            return refuse(404, "not_found")
+        self.submitted.setdefault(body["id"], body)
+        self.runs.setdefault(body["id"], self.finish(body, word))
+        return accept(body)
+
+    def finish(self, body: dict[str, Any], word: str) -> dict[str, Any]:
+        """The run's object."""
+        run = {"id": body["id"], "status": "finished"}
+        if word == "slow":
+            return {**run, "status": "running"}
+        if word == "fail" and body["problem"] not in self.failed_problems:
+            self.failed_problems.add(body["problem"])
+            return {**run, "status": "failed", "error": {"code": "engine_dead", "message": "died"}}
+        words = body["problem"].split()[1:]
+        needed, certainty, is_cut = 10, 1.0, False
+        if word == "hard":
+            needed, certainty = int(words[0]), float(words[1])
+            is_cut = needed > body.get("token_budget", needed)
+        return {
+            **run,
+            "answer": "0" if word == "wrong" or is_cut else words[0],
+            "certainty": certainty,
+            "cut_by": "budget" if is_cut else None,
+            "usage": {"tree_tokens": body["token_budget"] if is_cut else needed},
+            "timing": {"total_s": 0.5},
+        }
+
+
+class EvalDaemon(ScriptedDaemon):
+    """Ends every run of an evaluation with a result that is known beforehand."""
+
+    def __init__(
+        self,
+        samples: list[dict[str, Any]],
+        greedy: str,
+        beams: dict[int, str],
+        *,
+        hold: frozenset[str] = frozenset(),
+        failures: dict[str, str] | None = None,
+        full: int = 0,
+        cuts: int = 0,
+    ) -> None:
+        """`samples` are the chains of every problem; `greedy` and `beams` (by n) the answers.
+
+        `hold` names problems whose samples never end, `failures` the error codes of problems whose
+        runs fail. `full` submissions are refused first; `cuts` streams end early first.
+        """
+        super().__init__()
+        self.samples, self.greedy, self.beams = samples, greedy, beams
+        self.hold, self.failures, self.full, self.cuts = hold, failures or {}, full, cuts
+        self.holding = asyncio.Event()
+
+    def submit(self, body: dict[str, Any]) -> Any:
+        if self.full > 0:
+            self.full -= 1
+            return refuse(503, "queue_full", **{"Retry-After": "0"})
+        check_run_id(body["id"])
+        assert body["id"] not in self.submitted
+        self.submitted[body["id"]] = body
+        return accept(body)
+
+    def show(self, run: str) -> Any:
+        return httpx.Response(200, json={"status": "running"})
+
+    async def send_events(self, run: str, after: int) -> httpx.Response:
+        body = self.submitted[run]
+        if body["problem"] in self.hold and body["strategy"] == "best_of_n" and body["n"] > 1:
+            self.holding.set()
+            await asyncio.Event().wait()
+        event: Event = events.RunFinished(result=self.build_result(run, body))
+        if self.cuts > 0:
+            self.cuts -= 1
+            event = events.CertaintyUpdated(certainty=1.0, answers=1)
+        elif code := self.failures.get(body["problem"]):
+            event = events.RunFailed(error="it failed", code=code)
+        return httpx.Response(200, content=encode_events([(1, event)]))
+
+    def build_result(self, run: str, body: dict[str, Any]) -> dict[str, Any]:
+        answer = self.greedy if body["n"] == 1 else None
+        if body["strategy"] == "beam":
+            answer = self.beams[body["n"]]
+        completions = self.samples[: body["n"]] if answer is None else []
+        text = f"\\boxed{{{answer}}}"
+        return {"id": run, "answer": answer, "text": text, "completions": completions}
+
+
+def build_completion(answer: str | None, *scores: float) -> dict[str, Any]:
+    """A sampled chain with one score per step."""
+    text = "Step.\n\n" * (len(scores) - 1) + f"The answer is \\boxed{{{answer}}}."
+    return {
+        "text": text,
+        "token_ids": [2, 3, 1] * (len(scores) - 1) + [4, 5],
+        "step_scores": list(scores),
+        "answer": answer,
+    }
+
+
+def accept(body: dict[str, Any]) -> httpx.Response:
+    return httpx.Response(202, json={"id": body["id"], "status": "queued", "position": 0})
+
+
+def refuse(status: int, code: str, **headers: str) -> httpx.Response:
+    body = {"error": {"message": f"refused: {code}", "code": code, "param": None}}
+    return httpx.Response(status, json=body, headers=headers)
+
+
+def encode_events(items: list[tuple[int, Event]]) -> bytes:
+    parts = []
+    for number, event in items:
+        data = to_json(event)
+        parts.append(f"id: {number}\nevent: {data['type']}\ndata: {json.dumps(data)}\n\n")
+    return "".join(parts).encode()
+
+
+class CutStream(httpx.SyncByteStream):
+    """A body in small pieces, which ends in a broken connection if there is an error."""
+
+    def __init__(self, body: bytes, error: type[Exception] | None = httpx.ReadError) -> None:
+        self._body, self._error = body, error
+
+    def __iter__(self) -> Iterator[bytes]:
+        for start in range(0, len(self._body), 37):  # frames never arrive as they were sent
+            yield self._body[start : start + 37]
+        if self._error is not None:
+            raise self._error("cut")
