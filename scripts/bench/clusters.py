@@ -1,13 +1,16 @@
-"""Which open-ended answers count as one: exact spelling, likeness of words, an embedding model.
+"""Which measure tells best whether two open-ended answers mean the same?
 
     python -m scripts.bench.clusters --model FOLDER
 
-`tests/data/open_answers.jsonl` holds pairs of answers to one question, written by hand: same or
-different meaning, many of the different ones near misses. Half of the questions tunes a threshold
-(highest F1), the other half is reported, with 95 % intervals by a bootstrap over questions. The
-pairs are harder than what samples of one model differ by: the figures compare the measures, they
-do not foretell a run. FOLDER is a sentence-transformers folder, here all-MiniLM-L6-v2; without it
-the embedding is left out. The last line is JSON.
+A vote over open-ended answers needs clusters of equal meaning, and FlashEdge can compare exact
+spelling, the likeness of words, or sentence embeddings. `tests/data/open_answers.jsonl` holds
+hand-written pairs of answers to one question, many of them near misses; half of the questions tune
+a threshold (highest F1), the other half give precision, recall and F1 with 95 % intervals by a
+bootstrap over questions. The pairs are harder than samples of one model, so the figures compare
+the measures and do not predict a run.
+
+FOLDER is a sentence-transformers folder, here all-MiniLM-L6-v2. Without it the embedding is left
+out. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -28,8 +31,8 @@ from flashedge.answers.numbers import find_numbers, numbers_conflict
 from flashedge.answers.spelling import normalize
 from flashedge.answers.words import MIN_LIKENESS, likeness
 from flashedge.answers.workers.embedding_groups import EmbeddingGroups
+from flashedge.statistics import auc
 from scripts.bench.daemon import DATA, report
-from scripts.train_pair.metrics import auc
 
 DRAWS = 2000
 GRID = [i / 100 for i in range(101)]
@@ -50,27 +53,32 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Counted:
-    """Of pairs called the same, how many are (hits) and are not (false); of the others, misses."""
+class Counts:
+    """How often a measure is right about pairs."""
 
     hits: int
+    """Pairs with the same meaning that the measure calls the same."""
+
     false: int
+    """Pairs with different meanings that the measure calls the same."""
+
     misses: int
+    """Pairs with the same meaning that the measure calls different."""
 
     @property
     def precision(self) -> float | None:
-        called = self.hits + self.false
-        return self.hits / called if called else None
+        called_same = self.hits + self.false
+        return self.hits / called_same if called_same else None
 
     @property
     def recall(self) -> float | None:
-        there = self.hits + self.misses
-        return self.hits / there if there else None
+        same = self.hits + self.misses
+        return self.hits / same if same else None
 
     @property
     def f1(self) -> float:
-        over = 2 * self.hits + self.false + self.misses
-        return 2 * self.hits / over if over else 0.0
+        total = 2 * self.hits + self.false + self.misses
+        return 2 * self.hits / total if total else 0.0
 
 
 Verdict = Callable[[Pair], bool]
@@ -87,105 +95,114 @@ def main() -> None:
 
     scores: dict[str, Score] = {"lexical": lambda p: likeness(p.left, p.right)}
     if folder:
-        scores["embedding"] = cosine_of(folder, pairs)
+        scores["embedding"] = embed_pairs(folder, pairs)
     verdicts: dict[str, Verdict] = {
         "exact": lambda p: normalize(p.left) == normalize(p.right),
-        f"lexical at {MIN_LIKENESS}": veto(scores["lexical"], MIN_LIKENESS),
+        f"lexical at {MIN_LIKENESS}": compare_with_numbers(scores["lexical"], MIN_LIKENESS),
     }
     thresholds = {}
     for name, score in scores.items():
-        for label, rule in ((name, veto), (f"{name}, numbers not compared", plain)):
-            thresholds[label] = best = tuned(score, tune, rule)
+        for label, rule in (
+            (name, compare_with_numbers),
+            (f"{name}, numbers not compared", compare_scores),
+        ):
+            thresholds[label] = best = tune_threshold(score, tune, rule)
             verdicts[f"{label}, tuned"] = rule(score, best)
-    table = {name: figures(test, verdict) for name, verdict in verdicts.items()}
+    table = {name: measure(test, verdict) for name, verdict in verdicts.items()}
     for name, row in table.items():
         print(name, row)
-    told: dict[str, object] = {"thresholds": thresholds, "test": table}
-    told["auc"] = {
+    found: dict[str, object] = {"thresholds": thresholds, "test": table}
+    found["auc"] = {
         name: round(auc([s(p) for p in test if p.same], [s(p) for p in test if not p.same]), 3)
         for name, s in scores.items()
     }
     if folder:
         ours, score = verdicts["embedding, tuned"], scores["embedding"]
-        told["f1_gain"] = {
-            other: gain(test, ours, verdicts[other])
+        found["f1_gain"] = {
+            other: compare_f1(test, ours, verdicts[other])
             for other in ("exact", f"lexical at {MIN_LIKENESS}", "lexical, tuned")
         }
-        told["embedding_by_threshold"] = {
-            at: told_of(counted(test, veto(score, at))) for at in (0.5, 0.6, 0.7, 0.8, 0.9)
+        found["embedding_by_threshold"] = {
+            at: summarize(count(test, compare_with_numbers(score, at)))
+            for at in (0.5, 0.6, 0.7, 0.8, 0.9)
         }
-        told["worker"] = asyncio.run(costs(folder, thresholds["embedding"]))
-    told["by_kind"] = {
-        kind: {n: told_of(counted([p for p in test if p.kind == kind], v)) for n, v in picked}
+        found["worker"] = asyncio.run(time_worker(folder, thresholds["embedding"]))
+    found["by_kind"] = {
+        kind: {n: summarize(count([p for p in test if p.kind == kind], v)) for n, v in picked}
         for picked in [[(n, v) for n, v in verdicts.items() if "numbers" not in n]]
         for kind in dict.fromkeys(p.kind for p in test)
     }
     same = sum(p.same for p in test)
-    report(pairs=len(pairs), test_pairs=len(test), test_same=same, **told)
+    report(pairs=len(pairs), test_pairs=len(test), test_same=same, **found)
 
 
-def cosine_of(folder: Path, pairs: Sequence[Pair]) -> Score:
+def embed_pairs(folder: Path, pairs: Sequence[Pair]) -> Score:
+    """Return a score by the cosine of the answers' embeddings."""
     import torch
 
     from flashedge.answers.workers.embedding import Embedder
 
     torch.set_num_threads(1)
     embedder = Embedder(folder)
-    found = {(p.left, p.right): embedder.cosines([p.left, p.right])[0, 1].item() for p in pairs}
-    return lambda p: found[p.left, p.right]
+    cosines = {(p.left, p.right): embedder.cosines([p.left, p.right])[0, 1].item() for p in pairs}
+    return lambda p: cosines[p.left, p.right]
 
 
-def veto(score: Score, threshold: float) -> Verdict:
-    """As the product decides: no number of one against another of the other."""
+def compare_with_numbers(score: Score, threshold: float) -> Verdict:
+    """Decide as the product does: answers with conflicting numbers are never the same."""
     return lambda p: score(p) >= threshold and not p.conflict
 
 
-def plain(score: Score, threshold: float) -> Verdict:
+def compare_scores(score: Score, threshold: float) -> Verdict:
+    """Decide by the score alone."""
     return lambda p: score(p) >= threshold
 
 
-def tuned(score: Score, pairs: Sequence[Pair], rule: Callable[[Score, float], Verdict]) -> float:
-    """The threshold with the highest F1, of equal ones the highest."""
-    return max(GRID, key=lambda t: (counted(pairs, rule(score, t)).f1, t))
+def tune_threshold(
+    score: Score, pairs: Sequence[Pair], rule: Callable[[Score, float], Verdict]
+) -> float:
+    """Find the threshold with the highest F1, the highest one among equals."""
+    return max(GRID, key=lambda t: (count(pairs, rule(score, t)).f1, t))
 
 
-def counted(pairs: Sequence[Pair], verdict: Verdict) -> Counted:
+def count(pairs: Sequence[Pair], verdict: Verdict) -> Counts:
     called = [(verdict(p), p.same) for p in pairs]
-    return Counted(
+    return Counts(
         hits=called.count((True, True)),
         false=called.count((True, False)),
         misses=called.count((False, True)),
     )
 
 
-def told_of(count: Counted) -> dict[str, object]:
-    """Rounded figures, and what they are made of."""
+def summarize(counts: Counts) -> dict[str, object]:
+    """Return the rounded figures and the counts behind them."""
     return {
-        "precision": None if count.precision is None else round(count.precision, 3),
-        "recall": None if count.recall is None else round(count.recall, 3),
-        "f1": round(count.f1, 3),
-        "hits_false_misses": [count.hits, count.false, count.misses],
+        "precision": None if counts.precision is None else round(counts.precision, 3),
+        "recall": None if counts.recall is None else round(counts.recall, 3),
+        "f1": round(counts.f1, 3),
+        "hits_false_misses": [counts.hits, counts.false, counts.misses],
     }
 
 
-def figures(pairs: Sequence[Pair], verdict: Verdict) -> dict[str, object]:
-    drawn = [counted(sample, verdict) for sample in samples(pairs)]
-    told = told_of(counted(pairs, verdict))
+def measure(pairs: Sequence[Pair], verdict: Verdict) -> dict[str, object]:
+    """Return the figures of a measure with their bootstrap intervals."""
+    drawn = [count(sample, verdict) for sample in draw_samples(pairs)]
+    figures = summarize(count(pairs, verdict))
     for name in ("precision", "recall", "f1"):
         values = [v for v in (getattr(c, name) for c in drawn) if v is not None]
-        told[f"{name}_95"] = middle(values)
-    return told
+        figures[f"{name}_95"] = find_interval(values)
+    return figures
 
 
-def gain(pairs: Sequence[Pair], ours: Verdict, theirs: Verdict) -> dict[str, object]:
-    """Difference of F1 on the same questions."""
-    drawn = [counted(s, ours).f1 - counted(s, theirs).f1 for s in samples(pairs)]
-    whole = counted(pairs, ours).f1 - counted(pairs, theirs).f1
-    return {"f1": round(whole, 3), "f1_95": middle(drawn)}
+def compare_f1(pairs: Sequence[Pair], ours: Verdict, theirs: Verdict) -> dict[str, object]:
+    """Return the difference of F1 on the same questions."""
+    drawn = [count(s, ours).f1 - count(s, theirs).f1 for s in draw_samples(pairs)]
+    difference = count(pairs, ours).f1 - count(pairs, theirs).f1
+    return {"f1": round(difference, 3), "f1_95": find_interval(drawn)}
 
 
-def samples(pairs: Sequence[Pair]) -> list[list[Pair]]:
-    """Bootstrap draws of whole questions, the same ones at each call."""
+def draw_samples(pairs: Sequence[Pair]) -> list[list[Pair]]:
+    """Draw bootstrap samples of whole questions, the same ones in each call."""
     by_question: dict[str, list[Pair]] = {}
     for pair in pairs:
         by_question.setdefault(pair.question, []).append(pair)
@@ -196,8 +213,8 @@ def samples(pairs: Sequence[Pair]) -> list[list[Pair]]:
     ]
 
 
-def middle(values: Sequence[float]) -> list[float] | None:
-    """The middle 95 % of bootstrap values."""
+def find_interval(values: Sequence[float]) -> list[float] | None:
+    """Return the ends of the middle 95 % of bootstrap values."""
     if not values:
         return None
     ranked = sorted(values)
@@ -205,14 +222,14 @@ def middle(values: Sequence[float]) -> list[float] | None:
     return [round(ranked[end], 3) for end in ends]
 
 
-async def costs(folder: Path, threshold: float) -> dict[str, object]:
-    """What the daemon waits for: the start, then n new texts at a time, then the same again."""
-    made = EmbeddingGroups(folder, threshold)
-    told: dict[str, object] = {}
+async def time_worker(folder: Path, threshold: float) -> dict[str, object]:
+    """Time what the daemon waits for: the start, n new texts at a time, the same texts again."""
+    groups = EmbeddingGroups(folder, threshold)
+    found: dict[str, object] = {}
     try:
         since = time.perf_counter()
-        await made.group(["a first text", "and another"])
-        told["start_s"] = round(time.perf_counter() - since, 1)
+        await groups.group(["a first text", "and another"])
+        found["start_s"] = round(time.perf_counter() - since, 1)
         for n in (16, 64, 256):
             fresh: list[float] = []
             again: list[float] = []
@@ -223,15 +240,15 @@ async def costs(folder: Path, threshold: float) -> dict[str, object]:
                 ]
                 for times in (fresh, again):
                     since = time.perf_counter()
-                    await made.group(texts)
+                    await groups.group(texts)
                     times.append(time.perf_counter() - since)
-            told[f"{n}_texts_ms"] = round(1000 * statistics.median(fresh))
-            told[f"{n}_known_texts_ms"] = round(1000 * statistics.median(again))
-        assert made.pid is not None
-        told["rss_mb"] = round(psutil.Process(made.pid).memory_info().rss / 2**20)
+            found[f"{n}_texts_ms"] = round(1000 * statistics.median(fresh))
+            found[f"{n}_known_texts_ms"] = round(1000 * statistics.median(again))
+        assert groups.pid is not None
+        found["rss_mb"] = round(psutil.Process(groups.pid).memory_info().rss / 2**20)
     finally:
-        await made.close()
-    return told
+        await groups.close()
+    return found
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A daemon of our own for a measurement: temporary home, free port, gone at the end."""
+"""A daemon for one measurement, with a temporary home and a free port."""
 
 from __future__ import annotations
 
@@ -21,20 +21,23 @@ CLI = (sys.executable, "-m", "flashedge")
 
 @dataclass(frozen=True)
 class Daemon:
-    """url: where it listens; pid: its process; env: what makes the CLI reach it."""
+    """A running daemon."""
 
     url: str
     pid: int
-    env: dict[str, str]
 
-    def cli(self, *args: str) -> subprocess.CompletedProcess[str]:
+    env: dict[str, str]
+    """The environment in which the CLI reaches this daemon."""
+
+    def run_cli(self, *args: str) -> subprocess.CompletedProcess[str]:
+        """Run a `flashedge` command against this daemon."""
         return subprocess.run(
             [*CLI, *args], env=self.env, capture_output=True, text=True, check=False
         )
 
     def solve(self, problem: str, *args: str) -> dict[str, Any]:
-        """`flashedge solve --json`. Raises RuntimeError with what it said when it fails."""
-        done = self.cli("solve", "--json", *args, "--", problem)
+        """Run `flashedge solve --json`. Raises RuntimeError with its error output if it fails."""
+        done = self.run_cli("solve", "--json", *args, "--", problem)
         if done.returncode:
             raise RuntimeError(done.stderr)
         found: dict[str, Any] = json.loads(done.stdout)
@@ -42,13 +45,16 @@ class Daemon:
 
 
 @contextmanager
-def daemon(**settings: object) -> Iterator[Daemon]:
-    """Start one and wait until it serves; `settings` are Config fields."""
+def start_daemon(**settings: object) -> Iterator[Daemon]:
+    """Start a daemon, wait until it serves, and stop it at the end.
+
+    settings: `Config` fields. Raises RuntimeError with the error output if the start fails.
+    """
     with tempfile.TemporaryDirectory(prefix="flashedge-bench-") as home:
         env = {
             **os.environ,
             "FLASHEDGE_HOME": home,
-            "FLASHEDGE_PORT": str(free_port()),
+            "FLASHEDGE_PORT": str(find_free_port()),
             **{f"FLASHEDGE_{k.upper()}": str(v) for k, v in settings.items()},
         }
         up = subprocess.run([*CLI, "up", "--json"], env=env, capture_output=True, text=True)
@@ -61,18 +67,18 @@ def daemon(**settings: object) -> Iterator[Daemon]:
             subprocess.run([*CLI, "down"], env=env, capture_output=True, check=False)
 
 
-def free_port() -> int:
+def find_free_port() -> int:
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         return int(s.getsockname()[1])
 
 
-def problems(name: str, count: int) -> list[dict[str, str]]:
-    """The first `count` lines of tests/data/{name}.jsonl."""
+def read_problems(name: str, count: int) -> list[dict[str, str]]:
+    """Read the first `count` lines of tests/data/{name}.jsonl."""
     lines = (DATA / f"{name}.jsonl").read_text().splitlines()
     return [json.loads(line) for line in lines[:count]]
 
 
 def report(**figures: object) -> None:
-    """The last line of every measurement."""
+    """Print the figures as JSON, the last line of every measurement."""
     print(json.dumps(figures))

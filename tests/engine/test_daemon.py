@@ -1,4 +1,4 @@
-"""The whole product as its users meet it: the command, the daemon's process, real engines."""
+"""The whole product as a user runs it: the command line, the daemon's process, real engines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.bench.daemon import Daemon, daemon
+from scripts.bench.daemon import Daemon, start_daemon
 from tests.integration import openai_suite
 
 EASY = Path(__file__).parents[1] / "data" / "heldout_easy.jsonl"
@@ -17,17 +17,16 @@ EASY = Path(__file__).parents[1] / "data" / "heldout_easy.jsonl"
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[Daemon]:
-    with daemon() as running:
+    with start_daemon() as running:
         yield running
 
 
 @pytest.mark.parametrize("check", openai_suite.CHECKS, ids=lambda c: c.__name__)
-def test_openai_package(served: Daemon, check: openai_suite.Check) -> None:
+def test_the_openai_package_works(served: Daemon, check: openai_suite.Check) -> None:
     check(served.url, "bundled", "none")
 
 
-def test_easy_problems_are_answered_right(served: Daemon) -> None:
-    """By `solve --json` and by the stock loop, which finds the very same trees."""
+def test_easy_problems_get_right_answers_and_the_stock_loops_trees(served: Daemon) -> None:
     items = [json.loads(line) for line in EASY.read_text().splitlines()[:5]]
     right = 0
     for item in items:
@@ -40,12 +39,12 @@ def test_easy_problems_are_answered_right(served: Daemon) -> None:
 
 def test_the_answer_is_the_last_thing_printed(served: Daemon) -> None:
     item = json.loads(EASY.read_text().splitlines()[0])
-    done = served.cli("solve", item["problem"], "-n", "4", "--quiet")
+    done = served.run_cli("solve", item["problem"], "-n", "4", "--quiet")
     assert done.returncode == 0
     assert done.stdout.strip() == item["answer"]
 
 
-def test_self_test_says_batch_invariant(served: Daemon) -> None:
-    status = json.loads(served.cli("ps", "--json").stdout)
+def test_the_self_test_finds_batch_invariance(served: Daemon) -> None:
+    status = json.loads(served.run_cli("ps", "--json").stdout)
     assert status["self_test"]["batch_invariant"] is True
     assert status["pid"] != os.getpid()

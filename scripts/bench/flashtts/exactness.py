@@ -21,7 +21,7 @@ from flashedge.engine.base import EngineView
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.types import Problem
-from scripts.bench.daemon import problems, report
+from scripts.bench.daemon import read_problems, report
 from scripts.bench.flashtts.kv_rig import Rig, drive_search, forget_kv, rig
 from scripts.bench.flashtts.moving_split import make_moving_split
 
@@ -101,7 +101,7 @@ async def compare_case(
 
 
 async def measure(asked: argparse.Namespace) -> None:
-    chosen = [Problem.from_text(row["problem"]) for row in problems("heldout", asked.problems)]
+    chosen = [Problem.from_text(row["problem"]) for row in read_problems("heldout", asked.problems)]
     cases: dict[str, object] = {}
     async with rig(1 << 30) as here:
         views = await here.pair.generator.view(), await here.pair.verifier.view()

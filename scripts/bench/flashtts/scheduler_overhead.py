@@ -31,7 +31,7 @@ from flashedge.models.folders import resolve_model
 from flashedge.models.registry import find_pair
 from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.types import Granularity, Message, Sampling, TokenIds
-from scripts.bench.daemon import problems, report
+from scripts.bench.daemon import read_problems, report
 
 LEVELS = 6
 STEP = Granularity(max_tokens=256)
@@ -98,7 +98,7 @@ class Side:
             max_model_len=spec.max_model_len,
             kv_bytes=KV_BYTES,
         )
-        args = VllmGenerator(options, self.codec).options.args()
+        args = VllmGenerator(options, self.codec).options.build_args()
         if name == VLLM:
             args.scheduler_cls = None
         self._max_model_len = spec.max_model_len
@@ -169,10 +169,10 @@ class Side:
         return Continuation(run=run, level=level, seeds=seeds, granularity=STEP, max_drafts=1)
 
     def _build_params(self, request: ExtendRequest) -> Any:
-        from flashedge.engine.vllm.generator import edge_params
-        from flashedge.engine.vllm.stock import stock_params
+        from flashedge.engine.vllm.generator import build_params
+        from flashedge.engine.vllm.stock import build_stock_params
 
-        make = stock_params if self._name == VLLM else edge_params
+        make = build_stock_params if self._name == VLLM else build_params
         return make(request, self.codec, self._max_model_len)
 
 
@@ -181,7 +181,7 @@ def make_seed(level: int, index: int) -> int:
 
 
 def measure(sides: dict[str, Side], n: int, rounds: int) -> dict[str, dict[str, float]]:
-    texts = [p["problem"] for p in problems("heldout", n * (rounds + 1))]
+    texts = [p["problem"] for p in read_problems("heldout", n * (rounds + 1))]
     encode = sides[VLLM].codec.encode_chat
     found: dict[str, list[Clock]] = {name: [] for name in sides}
     for number in range(rounds + 1):

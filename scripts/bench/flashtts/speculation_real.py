@@ -44,7 +44,7 @@ from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import build_search
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Problem, Speculation
-from scripts.bench.daemon import problems, report
+from scripts.bench.daemon import read_problems, report
 from scripts.bench.flashtts.kv_rig import forget_kv
 
 
@@ -176,7 +176,7 @@ async def measure_ways(
 async def run_benchmark(asked: argparse.Namespace) -> None:
     config = load_config(environ={"FLASHEDGE_HOME": tempfile.mkdtemp()})
     pair = VllmPair(find_pair("bundled", config), config)
-    chosen = [Problem.from_text(row["problem"]) for row in problems("heldout", asked.problems)]
+    chosen = [Problem.from_text(row["problem"]) for row in read_problems("heldout", asked.problems)]
     figures: dict[str, object] = {}
     load = os.getloadavg()[0]
     await pair.start()

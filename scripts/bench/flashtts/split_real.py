@@ -20,7 +20,7 @@ from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.kv.split import KvSplit
 from flashedge.scheduling.kv.stages import Workload
 from flashedge.types import Problem
-from scripts.bench.daemon import problems, report
+from scripts.bench.daemon import read_problems, report
 from scripts.bench.flashtts.kv_rig import Rig, TimedSearch, rig
 
 CHOSEN = "chosen"
@@ -30,7 +30,7 @@ MIB = 1 << 20
 async def measure(kv_bytes: int, n: int, count: int, shares: int, rounds: int) -> None:
     specs = [
         RunSpec(problem=Problem.from_text(p["problem"]), pair="bundled", n=n, seed=seed)
-        for seed, p in enumerate(problems("heldout", count))
+        for seed, p in enumerate(read_problems("heldout", count))
     ]
     async with rig(kv_bytes) as here:
         splits = await sweep_shares(here, shares)

@@ -1,7 +1,11 @@
-"""Plain streaming chat through the daemon against the same engine called directly: A B A B.
+"""How much slower is plain streaming chat through the daemon than the engine itself?
 
-A: HTTP + SSE by the openai package. B: `AsyncLLM.generate` in this process, same parameters.
-Tokens per second of one stream and of 8 at once; time to first token. Medians.
+    python -m scripts.bench.foundation.chat_overhead
+
+The daemon adds HTTP, server-sent events and a process boundary to every token, so a user pays for
+it in tokens per second and in time to the first token. The same problems are streamed in turn
+(A B A B) through the daemon by the openai package and from an engine in this process, with the same
+parameters, one stream and 8 at once. Medians over rounds; the last line is JSON.
 """
 
 from __future__ import annotations
@@ -20,12 +24,13 @@ from flashedge.engine.base import ExtendRequest
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.models.registry import find_pair
 from flashedge.types import Message, Sampling
-from scripts.bench.daemon import daemon, problems, report
+from scripts.bench.daemon import read_problems, report, start_daemon
 
 ROUNDS = 6
 STREAMS = (1, 8)
 MAX_TOKENS = 400
-Stream = Callable[[str, int], AsyncIterator[int]]  # problem, seed -> tokens of each piece
+Stream = Callable[[str, int], AsyncIterator[int]]
+"""Yields the number of tokens of each piece. Arguments: problem, seed."""
 
 
 async def measure(url: str) -> None:
@@ -37,11 +42,11 @@ async def measure(url: str) -> None:
         try:
             figures = {}
             for streams in STREAMS:
-                sides = {"daemon": through(client), "direct": directly(pair)}
+                sides = {"daemon": stream_by_daemon(client), "direct": stream_by_engine(pair)}
                 found: dict[str, list[tuple[float, float]]] = {side: [] for side in sides}
                 for round_ in range(ROUNDS + 1):
                     for side, stream in sides.items():
-                        figure = await together(stream, streams, round_)
+                        figure = await run_streams(stream, streams, round_)
                         if round_:  # the first one warms up
                             found[side].append(figure)
                 figures[f"{streams} at once"] = {
@@ -56,9 +61,9 @@ async def measure(url: str) -> None:
     report(rounds=ROUNDS, **figures)
 
 
-async def together(stream: Stream, streams: int, round_: int) -> tuple[float, float]:
-    """(tokens per second of all, mean seconds to the first token)."""
-    items = problems("heldout", 64)
+async def run_streams(stream: Stream, streams: int, round_: int) -> tuple[float, float]:
+    """Return tokens per second of all streams, and mean seconds to the first token."""
+    items = read_problems("heldout", 64)
     began = time.perf_counter()
 
     async def one(index: int) -> tuple[int, float]:
@@ -74,7 +79,7 @@ async def together(stream: Stream, streams: int, round_: int) -> tuple[float, fl
     return sum(t for t, _ in done) / seconds, statistics.mean(f for _, f in done)
 
 
-def through(client: AsyncOpenAI) -> Stream:
+def stream_by_daemon(client: AsyncOpenAI) -> Stream:
     async def stream(problem: str, seed: int) -> AsyncIterator[int]:
         pieces = await client.chat.completions.create(
             model="bundled",
@@ -85,18 +90,18 @@ def through(client: AsyncOpenAI) -> Stream:
             stream=True,
             stream_options={"include_usage": True},
         )
-        told = 0
+        counted = 0
         async for piece in pieces:
             if piece.usage:
-                yield piece.usage.completion_tokens - told
+                yield piece.usage.completion_tokens - counted
             elif piece.choices and piece.choices[0].delta.content:
-                told += 1
+                counted += 1
                 yield 1
 
     return stream
 
 
-def directly(pair: VllmPair) -> Stream:
+def stream_by_engine(pair: VllmPair) -> Stream:
     async def stream(problem: str, seed: int) -> AsyncIterator[int]:
         messages = [Message(role="user", content=problem)]
         request = ExtendRequest(
@@ -114,7 +119,7 @@ def directly(pair: VllmPair) -> Stream:
 
 
 def main() -> None:
-    with daemon() as served:
+    with start_daemon() as served:
         asyncio.run(measure(served.url))
 
 

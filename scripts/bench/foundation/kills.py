@@ -1,4 +1,13 @@
-"""`kill -9` of the generator's process and of the daemon in mid-run: who sees what, what stays."""
+"""What does a user see after `kill -9` of the generator's process, or of the daemon, during a run?
+
+    python -m scripts.bench.foundation.kills
+
+Processes die on users' machines (out of memory, an impatient `kill`), and no answer may be lost or
+changed by it. The script kills the generator during a solve and reports when the daemon notices,
+when the next solve is answered, and whether the tree is the same as without the kill. Then it kills
+the daemon with one run finished and one under way, and reports which runs the store still has. The
+last line is JSON.
+"""
 
 from __future__ import annotations
 
@@ -7,33 +16,37 @@ import os
 import signal
 import subprocess
 import time
+from typing import Any
 
 import httpx
 import psutil
 
-from scripts.bench.daemon import CLI, Daemon, daemon, problems, report
+from scripts.bench.daemon import CLI, Daemon, read_problems, report, start_daemon
 
 
 def main() -> None:
-    items = [p["problem"] for p in problems("heldout", 8)]
-    with daemon() as served:
+    items = [p["problem"] for p in read_problems("heldout", 8)]
+    with start_daemon() as served:
         quiet = served.solve(items[0], "-n", "64", "--seed", "1")
-        engine = engine_death(served, items[0], quiet)
+        engine = kill_engine(served, items[0], quiet)
         print(engine)
-        death = daemon_death(served, items)
+        death = kill_daemon(served, items)
     report(engine=engine, daemon=death)
 
 
-def engine_death(served: Daemon, problem: str, quiet: dict) -> dict[str, object]:
-    """What a client sees whose generator dies, and how long until the next solve is answered."""
-    pid = status(served)["engines"]["generator"]["pid"]
-    client = solving(served, problem, "-n", "64", "--seed", "1")
+def kill_engine(served: Daemon, problem: str, quiet: dict[str, Any]) -> dict[str, object]:
+    """Kill the generator during a solve; report what the client sees and when service returns.
+
+    quiet: the result of the same solve without a kill.
+    """
+    pid = read_status(served)["engines"]["generator"]["pid"]
+    client = start_solve(served, problem, "-n", "64", "--seed", "1")
     wait_for_tokens(served)
     os.kill(pid, signal.SIGKILL)
     killed = time.monotonic()
     noticed = None
     while noticed is None:
-        if status(served)["engines"]["generator"]["state"] != "ready":
+        if read_status(served)["engines"]["generator"]["state"] != "ready":
             noticed = time.monotonic() - killed
     next_one = served.solve(problem, "-n", "4")
     answered = time.monotonic() - killed
@@ -46,24 +59,24 @@ def engine_death(served: Daemon, problem: str, quiet: dict) -> dict[str, object]
         "noticed_s": round(noticed, 3),
         "next_solve_answered_s": round(answered, 2),
         "next_answer": next_one["answer"],
-        "restarts": status(served)["engines"]["generator"]["restarts"],
+        "restarts": read_status(served)["engines"]["generator"]["restarts"],
     }
 
 
-def daemon_death(served: Daemon, items: list[str]) -> dict[str, object]:
-    """Which runs the store has after the daemon is killed with one finished and one under way."""
+def kill_daemon(served: Daemon, items: list[str]) -> dict[str, object]:
+    """Kill the daemon with one run finished and one under way; report what the store still has."""
     done = served.solve(items[1], "-n", "4")
-    client = solving(served, items[0], "-n", "256", "--seed", "2")
+    client = start_solve(served, items[0], "-n", "256", "--seed", "2")
     wait_for_tokens(served)
     children = psutil.Process(served.pid).children(recursive=True)
     os.kill(served.pid, signal.SIGKILL)
     out, err = client.communicate()
     _, alive = psutil.wait_procs(children, timeout=5)
-    up = served.cli("up", "--json")
-    listing = json.loads(served.cli("runs", "ls", "--json").stdout)
+    up = served.run_cli("up", "--json")
+    listing = json.loads(served.run_cli("runs", "ls", "--json").stdout)
     rows = listing["data"] if isinstance(listing, dict) else listing
     cut = next(r for r in rows if r["status"] == "interrupted")
-    kept = served.cli("runs", "show", cut["id"], "--json")
+    kept = served.run_cli("runs", "show", cut["id"], "--json")
     again = served.solve(items[1], "-n", "4")
     return {
         "client_exit": client.returncode,
@@ -77,7 +90,7 @@ def daemon_death(served: Daemon, items: list[str]) -> dict[str, object]:
     }
 
 
-def solving(served: Daemon, problem: str, *args: str) -> subprocess.Popen[str]:
+def start_solve(served: Daemon, problem: str, *args: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*CLI, "solve", "--json", *args, "--", problem],
         env=served.env,
@@ -87,14 +100,15 @@ def solving(served: Daemon, problem: str, *args: str) -> subprocess.Popen[str]:
     )
 
 
-def status(served: Daemon) -> dict:
-    return httpx.get(f"{served.url}/v1/status", timeout=10).json()
+def read_status(served: Daemon) -> dict[str, Any]:
+    status: dict[str, Any] = httpx.get(f"{served.url}/v1/status", timeout=10).json()
+    return status
 
 
 def wait_for_tokens(served: Daemon) -> None:
-    """Until the generator is in the middle of a decode."""
+    """Wait until the generator is in the middle of a decode."""
     while True:
-        view = status(served)["engines"]["generator"].get("view")
+        view = read_status(served)["engines"]["generator"].get("view")
         if view and view["running"] >= 8:
             return
         time.sleep(0.01)

@@ -1,41 +1,48 @@
-"""Right answers among 20 held-out problems, n = 1, 4, 16, ours and --baseline, same seeds.
+"""How many of 20 held-out problems are right with n = 1, 4, 16, and how long do they take?
 
-Both sides draw the same tokens (the noise belongs to seed and position), so rates should agree;
-what differs is the time. Also says how many trees agree token for token.
+    python -m scripts.bench.foundation.solve_rates
+
+Each problem is solved with and without `--baseline`, with the same seed. Both draw the same tokens,
+because the noise depends on seed and position alone, so the answers should agree and only the time
+should differ. The script also counts the trees that agree token for token. The last line is JSON.
 """
 
 from __future__ import annotations
 
 import statistics
+from typing import Any
 
-from scripts.bench.daemon import daemon, problems, report
+from scripts.bench.daemon import read_problems, report, start_daemon
 
 COUNT = 20
 NS = (1, 4, 16)
 
 
 def main() -> None:
-    asked = [*problems("heldout_easy", COUNT // 2), *problems("heldout", COUNT - COUNT // 2)]
+    chosen = [
+        *read_problems("heldout_easy", COUNT // 2),
+        *read_problems("heldout", COUNT - COUNT // 2),
+    ]
     table: dict[str, dict[str, object]] = {}
     same_trees = 0
-    with daemon() as served:
-        served.solve(asked[0]["problem"], "-n", "4")  # warm-up
+    with start_daemon() as served:
+        served.solve(chosen[0]["problem"], "-n", "4")  # warm-up
         for n in NS:
             ours, stock = [], []
-            for i, item in enumerate(asked):
+            for i, item in enumerate(chosen):
                 args = ("-n", str(n), "--seed", str(i))
                 sides = [args, (*args, "--baseline")]
                 order = sides if i % 2 else sides[::-1]
                 found = {a[-1] == "--baseline": served.solve(item["problem"], *a) for a in order}
                 ours.append((found[False], item["answer"]))
                 stock.append((found[True], item["answer"]))
-                same_trees += shape(found[False]) == shape(found[True])
-            table[f"n={n}"] = {"ours": summary(ours), "baseline": summary(stock)}
+                same_trees += list_nodes(found[False]) == list_nodes(found[True])
+            table[f"n={n}"] = {"ours": summarize(ours), "baseline": summarize(stock)}
             print(f"n={n}", table[f"n={n}"])
-    report(problems=len(asked), same_trees=f"{same_trees}/{len(NS) * len(asked)}", **table)
+    report(problems=len(chosen), same_trees=f"{same_trees}/{len(NS) * len(chosen)}", **table)
 
 
-def summary(runs: list[tuple[dict, str]]) -> dict[str, object]:
+def summarize(runs: list[tuple[dict[str, Any], str]]) -> dict[str, object]:
     return {
         "right": sum(r["answer"] == a for r, a in runs),
         "median_s": round(statistics.median(r["timing"]["total_s"] for r, _ in runs), 3),
@@ -44,7 +51,8 @@ def summary(runs: list[tuple[dict, str]]) -> dict[str, object]:
     }
 
 
-def shape(run: dict) -> list[tuple]:
+def list_nodes(run: dict[str, Any]) -> list[tuple[object, ...]]:
+    """List what has to be equal in two trees: id, tokens, score and status of each node."""
     return [(n["id"], n["token_ids"], n["score"], n["status"]) for n in run["tree"]["nodes"]]
 
 

@@ -1,4 +1,12 @@
-"""Seconds from the command to `/health` 200, and the memory of daemon and engines (RSS, PSS)."""
+"""How long does `flashedge up` take, and how much memory do the daemon and its engines use?
+
+    python -m scripts.bench.foundation.startup
+
+A user waits for the start before the first answer, and the memory is occupied as long as the daemon
+runs. Three times, the script measures the seconds until `flashedge up` returns and, after one solve
+of 16 paths, the memory of every process. RSS counts a shared page in every process; PSS divides it
+among them, so its sum is the real total. The last line is JSON.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +15,7 @@ import time
 
 import psutil
 
-from scripts.bench.daemon import daemon, problems, report
+from scripts.bench.daemon import read_problems, report, start_daemon
 
 TIMES = 3
 
@@ -16,10 +24,10 @@ def main() -> None:
     seconds, memory = [], {}
     for _ in range(TIMES):
         began = time.monotonic()
-        with daemon() as served:
+        with start_daemon() as served:
             seconds.append(time.monotonic() - began)
-            served.solve(problems("heldout", 1)[0]["problem"], "-n", "16")
-            memory = sizes(served.pid)
+            served.solve(read_problems("heldout", 1)[0]["problem"], "-n", "16")
+            memory = measure_memory(served.pid)
         print(round(seconds[-1], 1), memory)
     report(
         start_s=[round(s, 1) for s in seconds],
@@ -28,11 +36,11 @@ def main() -> None:
     )
 
 
-def sizes(pid: int) -> dict[str, float]:
-    """MB of every process of the daemon. PSS counts shared pages once in all: it adds up."""
+def measure_memory(pid: int) -> dict[str, float]:
+    """Return the MB of every process of the daemon, and their sums."""
     top = psutil.Process(pid)
-    whole = [top, *top.children(recursive=True)]
-    infos = [(p, p.memory_full_info()) for p in whole]
+    processes = [top, *top.children(recursive=True)]
+    infos = [(p, p.memory_full_info()) for p in processes]
     found = {f"{p.name()} {p.pid} rss": round(i.rss / 1e6) for p, i in infos}
     found["sum of rss"] = round(sum(i.rss for _, i in infos) / 1e6)
     found["sum of pss"] = round(sum(i.pss for _, i in infos) / 1e6)
