@@ -102,7 +102,7 @@ class Health:
     """Whether an engine serves, and how often it had to be restarted."""
 
     state: str
-    """starting, ready, dead (a restart is under way) or failed (given up)"""
+    """starting, ready, dead (it is being restarted) or failed (no more restarts)"""
     pid: int | None = None
     restarts: int = 0
     detail: str | None = None
@@ -201,7 +201,7 @@ class Generator(Protocol):
     def health(self) -> Health: ...
 
     async def wait_ready(self, timeout_s: float) -> None:
-        """Return once the engine serves. Raises EngineDead on time-out or when it was given up."""
+        """Return once the engine serves. Raises EngineDead on time-out, or if it has failed."""
         ...
 
 

@@ -23,7 +23,7 @@ def runs_on_cpu() -> bool:
 
 
 def detect_device_kind() -> str:
-    """Tell what the engines run on, cpu or cuda. Raises ConfigError without vLLM."""
+    """Return what the engines run on, cpu or cuda. Raises ConfigError without vLLM."""
     return "cpu" if runs_on_cpu() else "cuda"
 
 

@@ -28,7 +28,8 @@ PROBLEM = (
     "How many cards has Tom after day 3?"
 )
 
-START_BYTES = {"generator": 24 << 20, "verifier": 72 << 20}  # of `mapped_pair`
+START_BYTES = {"generator": 24 << 20, "verifier": 72 << 20}
+"""KV memory of the engines of `mapped_pair` when they start."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -36,6 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker(pytest.mark.engine)
+            item.add_marker(pytest.mark.xdist_group("engine"))  # one process starts the engines
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -48,17 +50,19 @@ async def pair(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[VllmPa
 
 
 class MappedPair(VllmPair):
-    """Engines whose KV memory comes and goes by pieces of half a MiB, as on a card: a step that
-    touched what has none would end the engine's process."""
+    """Engines whose KV memory is mapped in granules of half a MiB, as on a card.
 
-    def _options(self, name: str, spec: ModelSpec, path: Path, *sizes: Any) -> EngineOptions:
-        options = super()._options(name, spec, path, *sizes)
+    A step that touches memory that is not mapped ends the engine's process.
+    """
+
+    def _build_options(self, name: str, spec: ModelSpec, path: Path, *sizes: Any) -> EngineOptions:
+        options = super()._build_options(name, spec, path, *sizes)
         return replace(options, kv_start_bytes=START_BYTES[name], guarded=1 << 19)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def mapped_pair(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[VllmPair]:
-    """Each can grow to what both have together."""
+    """Each engine can grow to the memory that both have together."""
     sizes = {f"{name}_kv_bytes": size for name, size in START_BYTES.items()}
     home = {"FLASHEDGE_HOME": str(tmp_path_factory.mktemp("home"))}
     config = load_config(sizes, environ=home)

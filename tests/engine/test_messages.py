@@ -1,4 +1,4 @@
-"""Two engines start in two threads, and what msgspec knows of their messages is made for both."""
+"""Two engines that start in two threads share what msgspec knows of their messages."""
 
 from __future__ import annotations
 
@@ -17,21 +17,23 @@ DECODERS, APART_S, SLOWER_S = 12, 0.005, 0.0005
 
 
 def decode_in_threads(home: str) -> None:
-    """In a fresh process: decoders made by one thread after the other, each used at once, while
-    the first is still at it, since it is slowed down to 60 ms."""
+    """Make decoders in one thread after the other and use each at once, in a fresh process.
+
+    The first one takes 60 ms, so the others are made meanwhile.
+    """
     from msgspec.msgpack import encode
     from vllm.v1.engine import EngineCoreOutputs, UtilityOutput
     from vllm.v1.serial_utils import MsgpackDecoder
 
     config = load_config(environ={"FLASHEDGE_HOME": home})
-    VllmPair(find_pair("bundled", config), config)._build()  # what comes before the threads
+    VllmPair(find_pair("bundled", config), config)._build()  # as before the engines start
     evaluate = typing._eval_type  # type: ignore[attr-defined]
 
-    def slower(*args: Any) -> Any:
+    def evaluate_slowly(*args: Any) -> Any:
         time.sleep(SLOWER_S)
         return evaluate(*args)
 
-    typing._eval_type = slower  # type: ignore[attr-defined]
+    typing._eval_type = evaluate_slowly  # type: ignore[attr-defined]
     message = encode(EngineCoreOutputs(utility_output=UtilityOutput(call_id=7)))
     decoded: list[int] = []
 
@@ -47,8 +49,8 @@ def decode_in_threads(home: str) -> None:
     assert decoded == [7] * DECODERS
 
 
-def test_a_decoder_made_while_another_is_does_not_end_the_process(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("forkserver")  # the engines' own: vLLM is imported there
+def test_decoders_made_at_once_in_two_threads_do_not_end_the_process(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("forkserver")  # as for engines: it has imported vLLM
     process = context.Process(target=decode_in_threads, args=(str(tmp_path),))
     process.start()
     process.join(60)

@@ -1,6 +1,7 @@
-"""Each PRM family on a real engine: equal to plain transformers, and to itself when KV is re-used.
+"""The scores of each PRM family on a real engine equal those of plain transformers. They stay the
+same, bit for bit, when KV is reused.
 
-A tiny random checkpoint of each architecture, fp32 on the CPU; one engine at a time.
+The checkpoints are tiny and random, one of each architecture, in fp32 on the CPU.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2
 from flashedge.engine.base import ScoreRequest
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.engine_options import EngineOptions
-from flashedge.engine.vllm.prm import FAMILIES, PrmFormat, family
+from flashedge.engine.vllm.prm import FAMILIES, PrmFormat, find_family
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.types import Problem
 from tests.engine.tiny_checkpoints import POSITIONS, make_checkpoint
@@ -41,11 +42,11 @@ TOLERANCE = 1e-4
 pytestmark = [pytest.mark.engine, pytest.mark.asyncio(loop_scope="module")]
 
 
-# ---------------------------------------------------------------- what transformers says
+# ---------------------------------------------------------------- scores by transformers
 
 
-def _hidden(folder: Path, ids: list[int]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """Last hidden states (num_tokens, hidden_size) of a Qwen2 body, and all weights."""
+def run_body(folder: Path, ids: list[int]) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Returns the last hidden states (num_tokens, hidden_size) of a Qwen2 body, and all weights."""
     weights = load_file(folder / "model.safetensors")
     body = Qwen2Model(Qwen2Config.from_pretrained(folder)).eval()
     own = {n.removeprefix("model."): w for n, w in weights.items() if n.startswith("model.")}
@@ -53,19 +54,19 @@ def _hidden(folder: Path, ids: list[int]) -> tuple[torch.Tensor, dict[str, torch
     return body(torch.tensor([ids])).last_hidden_state[0], weights
 
 
-def _of_classes(folder: Path, ids: list[int]) -> torch.Tensor:
-    hidden, weights = _hidden(folder, ids)
+def score_by_classes(folder: Path, ids: list[int]) -> torch.Tensor:
+    hidden, weights = run_body(folder, ids)
     inner = torch.relu(hidden @ weights["score.0.weight"].T + weights["score.0.bias"])
     return (inner @ weights["score.2.weight"].T + weights["score.2.bias"]).softmax(-1)[:, 1]
 
 
-def _of_values(folder: Path, ids: list[int]) -> torch.Tensor:
-    hidden, weights = _hidden(folder, ids)
+def score_by_values(folder: Path, ids: list[int]) -> torch.Tensor:
+    hidden, weights = run_body(folder, ids)
     values = hidden @ weights["v_head.summary.weight"].T + weights["v_head.summary.bias"]
     return values.sigmoid()[:, 0]
 
 
-def _of_labels(folder: Path, ids: list[int]) -> torch.Tensor:
+def score_by_labels(folder: Path, ids: list[int]) -> torch.Tensor:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     candidates = [tokenizer.encode(label)[-1] for label in ("+", "-")]
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
@@ -73,18 +74,18 @@ def _of_labels(folder: Path, ids: list[int]) -> torch.Tensor:
 
 
 EXPECTED: dict[str, Callable[[Path, list[int]], torch.Tensor]] = {
-    "qwen_prm": _of_classes,
-    "skywork": _of_values,
-    "step_tag": _of_labels,
-    "rlhflow": _of_labels,
+    "qwen_prm": score_by_classes,
+    "skywork": score_by_values,
+    "step_tag": score_by_labels,
+    "rlhflow": score_by_labels,
 }
 
 
-def expected_scores(rig: Rig, steps: tuple[str, ...]) -> list[float]:
-    """One plain pass over the ids that the format writes; scores at its scored tokens."""
-    ids, scored = list(rig.prm.prefix(PROBLEM)), []
+def compute_expected_scores(rig: Rig, steps: tuple[str, ...]) -> list[float]:
+    """One plain pass over the ids that the format gives, read at its scored tokens."""
+    ids, scored = list(rig.prm.encode_problem(PROBLEM)), []
     for index, text in enumerate(steps):
-        step, upto = rig.prm.step(text, index)
+        step, upto = rig.prm.encode_step(text, index)
         scored.append(len(ids) + upto - 1)
         ids += step
     with torch.inference_mode():
@@ -110,7 +111,7 @@ async def rig(
     compat.start_fork_server()
     name = request.param
     folder = make_checkpoint(name, tmp_path_factory.mktemp("prm") / name)
-    prm = family(name)(folder, {})
+    prm = find_family(name)(folder, {})
     options = EngineOptions(
         name="verifier",
         model=folder,
@@ -126,18 +127,18 @@ async def rig(
 
 
 async def test_scores_equal_plain_transformers(rig: Rig) -> None:
-    seen: list[float] = []
+    all_scores: list[float] = []
     for path in PATHS[:6]:
         request = ScoreRequest(problem=PROBLEM, steps=path)
         found = await rig.verifier.score_whole(request)
-        expected = expected_scores(rig, path)
+        expected = compute_expected_scores(rig, path)
         assert found.scores == pytest.approx(expected, abs=TOLERANCE)
-        seen += expected
-    assert max(seen) - min(seen) > 0.1, "scores that hardly differ would prove nothing"
+        all_scores += expected
+    assert max(all_scores) - min(all_scores) > 0.1, "scores that hardly differ would prove nothing"
 
 
 async def test_scoring_step_by_step_equals_whole_paths_bit_for_bit(rig: Rig) -> None:
-    async def grown(path: tuple[str, ...]) -> tuple[tuple[float, ...], int]:
+    async def score_step_by_step(path: tuple[str, ...]) -> tuple[tuple[float, ...], int]:
         scores: tuple[float, ...] = ()
         cached = 0
         for upto in range(1, len(path) + 1):
@@ -147,12 +148,12 @@ async def test_scoring_step_by_step_equals_whole_paths_bit_for_bit(rig: Rig) -> 
             cached += result.cached_tokens
         return scores, cached
 
-    together = await asyncio.gather(*(grown(path) for path in PATHS))
+    together = await asyncio.gather(*(score_step_by_step(path) for path in PATHS))
     for path, (scores, cached) in zip(PATHS, together, strict=True):
         request = ScoreRequest(problem=PROBLEM, steps=path)
         whole = await rig.verifier.score_whole(request)
         assert whole.cached_tokens == 0
-        assert cached > whole.tokens, "nothing was re-used: the test would compare like with like"
+        assert cached > whole.tokens, "no KV was reused, so nothing is compared"
         assert scores == whole.scores
         half = await rig.verifier.score_whole(replace(request, num_scored=2))
         assert half.scores == whole.scores[2:]

@@ -1,4 +1,4 @@
-"""An engine process: what it is started with, and one that dies before it has answered once."""
+"""The start of an engine process that dies before it answers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.process import EngineProcess
 from flashedge.errors import EngineError
@@ -25,20 +26,23 @@ OPTIONS = EngineOptions(
 
 
 @pytest.mark.asyncio(loop_scope="session")
-async def test_a_process_killed_while_it_starts_is_an_error_not_a_wait(
+async def test_a_process_that_is_killed_while_it_starts_raises(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def nothing() -> None: ...
+    compat.prepare_environment()
+    compat.start_fork_server()
 
-    process = EngineProcess(OPTIONS, nothing)
+    async def do_nothing() -> None: ...
+
+    process = EngineProcess(OPTIONS, do_nothing)
     build = process._build
 
-    def built_and_killed() -> None:
+    def build_and_kill() -> None:
         build()
         assert process.pid is not None
         os.kill(process.pid, signal.SIGKILL)
 
-    monkeypatch.setattr(process, "_build", built_and_killed)
+    monkeypatch.setattr(process, "_build", build_and_kill)
     async with asyncio.timeout(120):
         with pytest.raises(EngineError, match=r"did not start.*ended"):
             await process.start()

@@ -1,4 +1,4 @@
-"""Every exception class that vLLM has is mapped on purpose, and to the right one of ours."""
+"""Every exception class of vLLM is translated on purpose, and to the right one of ours."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 import vllm.exceptions
 import vllm.v1.engine.exceptions as engine_exceptions
 
-from flashedge.engine.vllm.translate import translate, translated
+from flashedge.engine.vllm.translate import translate, translate_errors
 from flashedge.errors import EngineDead, GenerationFailed, QueueFull, RequestError
 
-# vLLM 0.32.0. A class that is new in another version fails the test below until it is placed here.
+# vLLM 0.32.0. A class that another version adds fails the test below until it is listed here.
 EXPECTED = {
     "EngineDeadError": EngineDead,
     "EngineGenerateError": GenerationFailed,
@@ -31,7 +31,7 @@ EXPECTED = {
 }
 
 
-def vllm_exceptions() -> dict[str, type[Exception]]:
+def find_vllm_exceptions() -> dict[str, type[Exception]]:
     found = {}
     for module in (vllm.exceptions, engine_exceptions):
         for name, kind in inspect.getmembers(module, inspect.isclass):
@@ -40,27 +40,27 @@ def vllm_exceptions() -> dict[str, type[Exception]]:
     return found
 
 
-def test_none_is_unmapped() -> None:
-    assert set(vllm_exceptions()) == set(EXPECTED)
+def test_every_exception_of_vllm_is_listed() -> None:
+    assert set(find_vllm_exceptions()) == set(EXPECTED)
 
 
 @pytest.mark.parametrize("name", sorted(EXPECTED))
-def test_each_becomes_what_it_should(name: str) -> None:
-    kind = vllm_exceptions()[name]
+def test_an_exception_is_translated_as_listed(name: str) -> None:
+    kind = find_vllm_exceptions()[name]
     # Their constructors differ, and only the class decides.
-    bare = type(name, (kind,), {"__init__": lambda _: None, "__str__": lambda _: "said"})
+    bare = type(name, (kind,), {"__init__": lambda _: None, "__str__": lambda _: "why"})
     ours = translate(bare(), "generator")
     assert type(ours) is EXPECTED[name]
     assert "generator" in str(ours)
 
 
-def test_others_are_failures_of_the_request() -> None:
-    with pytest.raises(GenerationFailed, match="ZeroDivisionError"), translated("verifier"):
+def test_an_unknown_exception_is_a_failure_of_its_request() -> None:
+    with pytest.raises(GenerationFailed, match="ZeroDivisionError"), translate_errors("verifier"):
         raise ZeroDivisionError
 
 
-def test_ours_pass_unchanged() -> None:
+def test_our_own_exceptions_pass_unchanged() -> None:
     ours = EngineDead("gone")
-    with pytest.raises(EngineDead) as caught, translated("generator"):
+    with pytest.raises(EngineDead) as caught, translate_errors("generator"):
         raise ours
     assert caught.value is ours

@@ -1,4 +1,4 @@
-"""The real engines keep the same contract as the simulated ones."""
+"""The vLLM engines keep the same contract as the simulated ones."""
 
 import pytest
 
@@ -8,12 +8,12 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 class TestVllmGenerator(GeneratorContract):
-    """engine.vllm.generator.VllmGenerator on vLLM."""
+    """`VllmGenerator` keeps the contract of generators."""
 
 
 class TestVllmOffload(OffloadContract):
-    """Both, their KV away and back."""
+    """Both engines offload and restore their KV."""
 
 
 class TestVllmVerifier(VerifierContract):
-    """engine.vllm.verifier.VllmVerifier on vLLM."""
+    """`VllmVerifier` keeps the contract of verifiers."""

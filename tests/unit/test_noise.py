@@ -1,4 +1,4 @@
-"""Position-keyed noise: which token wins, by all of the vocabulary or by its best part."""
+"""Position-keyed noise: the winning token is the same, whatever part of the vocabulary is drawn."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashedge.engine.vllm.inside import noise
-from flashedge.engine.vllm.inside.noise import SPAN, gumbel, noisy, token_hashes
+from flashedge.engine.vllm.inside.noise import SPAN, add_noise, draw_gumbel, hash_tokens
 
 CPU = torch.device("cpu")
 VOCAB = 1200
 
 
-def winners(scaled: torch.Tensor, keys: list[int]) -> list[int]:
-    """By noise on every token."""
-    added = gumbel(keys, token_hashes(scaled.shape[1], CPU).unsqueeze(0))
+def find_winners(scaled: torch.Tensor, keys: list[int]) -> list[int]:
+    """The winners when every token gets noise."""
+    added = draw_gumbel(keys, hash_tokens(scaled.shape[1], CPU).unsqueeze(0))
     return (scaled + added.to(scaled.dtype)).argmax(1).tolist()
 
 
@@ -29,10 +29,10 @@ def winners(scaled: torch.Tensor, keys: list[int]) -> list[int]:
     st.sampled_from([1, 7, 64, VOCAB - 1, VOCAB]),
     st.sampled_from([0, 5]),
 )
-def test_the_best_part_decides_as_all_do(
+def test_the_candidates_decide_as_the_whole_vocabulary_does(
     seed: int, spread: float, candidates: int, top_k: int
 ) -> None:
-    """Peaked rows and flat ones, some of their tokens masked."""
+    """Rows are peaked or flat, and some of their tokens are masked."""
     torch.manual_seed(seed)
     scaled = torch.randn(6, VOCAB) * spread
     scaled[3] = scaled[3] * 0.01
@@ -40,36 +40,36 @@ def test_the_best_part_decides_as_all_do(
         least = scaled.topk(top_k, dim=1).values[:, -1:]
         scaled = scaled.masked_fill(scaled < least, -math.inf)
     keys = [seed * 7 + row for row in range(6)]
-    found = noisy(scaled, keys, token_hashes(VOCAB, CPU), candidates)
-    assert found.argmax(1).tolist() == winners(scaled, keys)
+    found = add_noise(scaled, keys, hash_tokens(VOCAB, CPU), candidates)
+    assert found.argmax(1).tolist() == find_winners(scaled, keys)
 
 
-def test_the_span_holds_every_noise() -> None:
-    """Of 24 bits, by the formula's own ends."""
+def test_no_two_noises_differ_by_more_than_the_span() -> None:
+    """The largest and the smallest noise follow from the formula."""
     least, most = (-math.log(-math.log(u)) for u in (0.5 / 2**23, 1 - 0.5 / 2**23))
     assert most - least < SPAN < most - least + 0.1
-    drawn = gumbel(list(range(64)), token_hashes(VOCAB, CPU).unsqueeze(0))
+    drawn = draw_gumbel(list(range(64)), hash_tokens(VOCAB, CPU).unsqueeze(0))
     assert least <= drawn.min() < drawn.max() <= most
 
 
-def test_it_is_gumbel_noise() -> None:
-    drawn = gumbel(list(range(200)), token_hashes(VOCAB, CPU).unsqueeze(0))
+def test_the_noise_is_gumbel_noise() -> None:
+    drawn = draw_gumbel(list(range(200)), hash_tokens(VOCAB, CPU).unsqueeze(0))
     assert drawn.mean().item() == pytest.approx(0.5772, abs=0.01)
     assert drawn.var().item() == pytest.approx(math.pi**2 / 6, abs=0.02)
 
 
-def test_it_is_keyed_by_row_alone() -> None:
-    """In whatever company a row is drawn."""
-    hashes = token_hashes(VOCAB, CPU).unsqueeze(0)
+def test_a_rows_noise_does_not_depend_on_the_other_rows() -> None:
+    hashes = hash_tokens(VOCAB, CPU).unsqueeze(0)
     keys = [5, 2**62 + 3, 77]
-    together = gumbel(keys, hashes)
+    together = draw_gumbel(keys, hashes)
     for row, key in enumerate(keys):
-        assert torch.equal(gumbel([key], hashes)[0].float(), together[row].float())
+        assert torch.equal(draw_gumbel([key], hashes)[0].float(), together[row].float())
     assert not torch.equal(together[0], together[1])
 
 
-def test_a_large_batch_is_drawn_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which bounds what it takes on the device, and changes no token; others pass untouched."""
+def test_a_large_batch_is_sampled_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts bound the memory on the device. They change no token, nor the logits of requests
+    that are not sampled."""
     torch.manual_seed(1)
     logits = torch.randn(7, VOCAB)
     found = []
@@ -77,7 +77,9 @@ def test_a_large_batch_is_drawn_in_parts(monkeypatch: pytest.MonkeyPatch) -> Non
         monkeypatch.setattr(noise, "ELEMENTS", elements)
         processor = noise.PositionNoise(cast("Any", None), CPU, False)
         processor._rows = {
-            i: noise._Row(seed=i, temperature=0.7, top_k=0, top_p=0.9, prompt_len=3, output=[])
+            i: noise.SampledRow(
+                seed=i, temperature=0.7, top_k=0, top_p=0.9, prompt_len=3, output=[]
+            )
             for i in range(7)
             if i != 4
         }

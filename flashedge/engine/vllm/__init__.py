@@ -1,4 +1,6 @@
-"""The real engines: vLLM 0.32, one process for the generator, one for the verifier.
+"""The real engines: vLLM 0.32, one process for the generator and one for the verifier.
 
-The only folder that imports vllm. What it overrides of vLLM's internals is listed in `compat`.
+This is the only folder that imports vllm. The modules in `inside` run in vLLM's processes, the
+others in the daemon. `compat` lists what they depend on in vLLM's internals, `inside.patches` what
+they change there.
 """

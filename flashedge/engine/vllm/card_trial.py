@@ -1,4 +1,4 @@
-"""Try once, before the engines start, whether this card's memory can be mapped and unmapped."""
+"""Tests, before the engines start, whether this card's memory can be mapped and unmapped."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ LIMIT_S = 60
 
 @functools.cache
 def card_maps_memory() -> bool:
-    """Whether a process of its own (`cuda_pages`) could map and unmap memory of the card.
+    """Whether a trial process (`cuda_pages`) could map and unmap memory of the card.
 
-    If not, the log says why. Takes seconds, once in a process.
+    If not, the log says why. The trial takes seconds and runs once in a process.
     """
     try:
         trial = subprocess.run(

@@ -1,4 +1,4 @@
-"""What generator and verifier share: the life of their process, its health, its KV memory."""
+"""The base of both vLLM engines: the life of their process, its health and its KV memory."""
 
 from __future__ import annotations
 
@@ -8,13 +8,16 @@ from flashedge.engine.vllm.process import EngineProcess
 
 
 class VllmEngine:
-    """One engine process behind an engine of `engine.base`. A budget outlives a restart."""
+    """One engine process behind an engine of `engine.base`.
+
+    A restarted process gets the last budget again and stays offloaded if it was.
+    """
 
     def __init__(self, options: EngineOptions) -> None:
         self._options = options
-        self._process = EngineProcess(options, self._after_restart)
+        self._process = EngineProcess(options, self._configure_restarted)
         self._budget: int | None = None
-        self._away = False
+        self._is_offloaded = False
 
     @property
     def options(self) -> EngineOptions:
@@ -25,7 +28,7 @@ class VllmEngine:
         return self._options.max_model_len
 
     async def start(self) -> None:
-        """Raises EngineError when the process does not come up."""
+        """Start the process and load the model. Raises EngineError when that fails."""
         await self._process.start()
 
     async def stop(self) -> None:
@@ -35,27 +38,27 @@ class VllmEngine:
         return await self._process.view()
 
     async def budget(self, kv_bytes: int) -> int:
-        """See `engine.base`; never less than one request of full length."""
+        """See `engine.base`. At least one request of full length always fits."""
         self._budget = kv_bytes
         return await self._process.budget(kv_bytes)
 
     async def offload(self, *, keep: bool = True) -> int:
         """See `engine.base`."""
-        self._away = True
+        self._is_offloaded = True
         options = self._options
         folder = str(options.offload_folder)
         return int(await self._process.call("offload", keep, folder, options.offload_to_file))
 
     async def restore(self) -> int:
         """See `engine.base`."""
-        self._away = False
+        self._is_offloaded = False
         return int(await self._process.call("restore"))
 
-    async def _after_restart(self) -> None:
-        """What was asked of the process before it died."""
+    async def _configure_restarted(self) -> None:
+        """Bring a restarted process to the budget and the offload state of its predecessor."""
         if self._budget is not None:
             await self._process.budget(self._budget)
-        if self._away:
+        if self._is_offloaded:
             await self.offload(keep=False)
 
     def health(self) -> Health:

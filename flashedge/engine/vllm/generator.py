@@ -1,4 +1,4 @@
-"""The generator engine: streams segments, ends them at step boundaries, frees on cancel."""
+"""The generator engine: streams steps and ends them at their boundaries."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ from flashedge.engine.vllm.engine import VllmEngine
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, BOUNDARY, DRAWN
 from flashedge.engine.vllm.speculator import VllmSpeculator, pack_continuation
-from flashedge.engine.vllm.translate import translated
+from flashedge.engine.vllm.translate import translate_errors
 from flashedge.errors import ContextOverflow, GenerationFailed
 from flashedge.types import FinishReason
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
 
-STEP_STOP = "\n\n"  # stop string of stock.py
+STEP_STOP = "\n\n"
+"""The stop string by which `stock` ends a step."""
 _ids = itertools.count()
 
 
@@ -33,7 +34,9 @@ class VllmGenerator(VllmEngine):
             "logits_processors": ["flashedge.engine.vllm.inside.noise:PositionNoise"],
             **options.extra,
         }
-        super().__init__(replace(options, boundary=codec.boundary_rule().to_json(), extra=extra))
+        super().__init__(
+            replace(options, boundary=codec.build_boundary_rule().to_json(), extra=extra)
+        )
         self._codec = codec
         self._speculator = VllmSpeculator(self._process)
 
@@ -46,10 +49,10 @@ class VllmGenerator(VllmEngine):
         return self._codec
 
     def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
-        return self.stream(request, edge_params(request, self._codec, self.max_model_len))
+        return self.stream(request, build_params(request, self._codec, self.max_model_len))
 
     async def stream(self, request: ExtendRequest, params: SamplingParams) -> AsyncGenerator[Chunk]:
-        """Run `request` with vLLM's own parameters, made from it by the caller."""
+        """Run `request` with vLLM's parameters `params`, which the caller builds from it."""
         if len(request.token_ids) >= self.max_model_len:
             raise ContextOverflow(
                 f"{len(request.token_ids)} tokens do not fit the generator's context of "
@@ -57,22 +60,23 @@ class VllmGenerator(VllmEngine):
                 hint="shorten the problem or the conversation",
                 param="messages",
             )
-        with translated("generator"):
+        with translate_errors("generator"):
             prompt = {"prompt_token_ids": list(request.token_ids)}
             name = f"gen-{next(_ids)}"
-            outputs = self._process.llm().generate(prompt, params, name, priority=request.priority)
+            llm = self._process.get_llm()
+            outputs = llm.generate(prompt, params, name, priority=request.priority)
             async with aclosing(outputs) as stream:
-                told = 0
+                start = 0
                 async for output in stream:
-                    chunk = _chunk(output, request, told, self.max_model_len)
-                    told += len(chunk.token_ids)
+                    chunk = _make_chunk(output, request, start, self.max_model_len)
+                    start += len(chunk.token_ids)
                     yield chunk
 
 
-def edge_params(
+def build_params(
     request: ExtendRequest, codec: HFCodec, max_model_len: int, **changes: Any
 ) -> SamplingParams:
-    """vLLM's parameters for `request`; `changes` replace single fields (the stock twin's)."""
+    """Build vLLM's parameters for `request`. `changes` replace single fields."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
 
@@ -86,7 +90,7 @@ def edge_params(
         "continuation": request.continuation and pack_continuation(request.continuation),
     }
     fields: dict[str, Any] = {
-        "temperature": 0.0,  # the noise is ours: see noise.py
+        "temperature": 0.0,  # `inside.noise` samples, and vLLM takes the argmax
         "max_tokens": max(1, min(request.max_tokens, max_model_len - len(request.token_ids))),
         "stop_token_ids": sorted(codec.eos_ids),
         "logprobs": 0,
@@ -98,9 +102,11 @@ def edge_params(
     return SamplingParams(**{**fields, **changes})
 
 
-def _chunk(output: Any, request: ExtendRequest, told: int, max_model_len: int) -> Chunk:
-    """One DELTA output. `output.outputs[0].token_ids` are the ids since the last one; told: ids
-    before it."""
+def _make_chunk(output: Any, request: ExtendRequest, start: int, max_model_len: int) -> Chunk:
+    """Make a chunk from one DELTA output, whose token ids are those since the last output.
+
+    start: how many tokens of the step came in earlier outputs.
+    """
     part = output.outputs[0]
     drawn = (output.kv_transfer_params or {}).get(DRAWN, 0)
     ids = tuple(part.token_ids)
@@ -108,13 +114,13 @@ def _chunk(output: Any, request: ExtendRequest, told: int, max_model_len: int) -
     return Chunk(
         token_ids=ids,
         logprobs=logprobs,
-        finish=_finish(part, request, max_model_len) if output.finished else None,
+        finish=_read_finish(part, request, max_model_len) if output.finished else None,
         cached_tokens=output.num_cached_tokens or 0,
-        speculated_tokens=min(len(ids), max(0, drawn - told)),
+        speculated_tokens=min(len(ids), max(0, drawn - start)),
     )
 
 
-def _finish(part: Any, request: ExtendRequest, max_model_len: int) -> FinishReason:
+def _read_finish(part: Any, request: ExtendRequest, max_model_len: int) -> FinishReason:
     if part.finish_reason == "stop":
         at_boundary = part.stop_reason in (BOUNDARY, STEP_STOP)
         return FinishReason.BOUNDARY if at_boundary else FinishReason.STOP

@@ -1,4 +1,4 @@
-"""Both engines of a pair on one device, each in its own process."""
+"""Both vLLM engines of a pair on one device, each in its own process."""
 
 from __future__ import annotations
 
@@ -29,15 +29,21 @@ _STARTING = Health(state="starting")
 class VllmPair:
     """Generator and verifier of a pair, with their naive twins.
 
-    Making it is cheap: it checks versions, settings and checkpoints (ConfigError, CheckpointError)
-    and lets the fork server begin its imports. `start` brings both engines up at once; the engines
-    exist from then on. kv_bytes: of generator and verifier when they start, None: by the plan.
+    The constructor is cheap. It checks versions, settings and checkpoints, and starts the fork
+    server, which imports vLLM meanwhile. The engines exist once `start` has returned.
+
+    Args:
+        kv_bytes: Of generator and verifier when they start. None takes the memory plan's.
+
+    Raises ConfigError or CheckpointError.
     """
 
     generator: VllmGenerator
     verifier: VllmVerifier
     stock_generator: Generator
+    """The naive twin of `generator`, on the same process."""
     stock_verifier: Verifier
+    """The naive twin of `verifier`, on the same process."""
 
     def __init__(self, pair: Pair, config: Config, kv_bytes: tuple[int, int] | None = None) -> None:
         compat.check_version()
@@ -51,7 +57,7 @@ class VllmPair:
         self._built = False
 
     async def start(self) -> None:
-        """Raises EngineError when either engine does not start; the other is stopped then."""
+        """Start both engines at once. If either fails, stop the other and raise EngineError."""
         await asyncio.to_thread(self._build)
         self._built = True
         try:
@@ -67,27 +73,27 @@ class VllmPair:
             await asyncio.gather(self.generator.stop(), self.verifier.stop())
 
     def health(self) -> tuple[Health, Health]:
-        """Of generator and verifier."""
+        """The health of generator and verifier."""
         if not self._built:
             return _STARTING, _STARTING
         return self.generator.health(), self.verifier.health()
 
     async def self_test(self) -> dict[str, Any]:
-        """Whether the generator's kernels are batch-invariant here. See `self_test`."""
+        """Test whether the generator's kernels are batch-invariant here. See `self_test.py`."""
         from flashedge.engine.vllm.self_test import check_invariance
 
         return await check_invariance(self.generator)
 
     def probes(self) -> tuple[GeneratorProbe, VerifierProbe]:
-        """What `profiler` measures the started engines by. Raises CheckpointError."""
-        from flashedge.engine.vllm.generator import edge_params
+        """Build what `profiler` measures the started engines by. Raises CheckpointError."""
+        from flashedge.engine.vllm.generator import build_params
 
         generator, verifier = self.generator, self.verifier
 
-        def on_and_on(request: ExtendRequest) -> AsyncGenerator[Chunk]:
-            """Past the end of the answer, to the request's last token."""
+        def stream_to_limit(request: ExtendRequest) -> AsyncGenerator[Chunk]:
+            """Generate `max_tokens` tokens, past the end of the answer."""
             changes = {"stop_token_ids": [], "ignore_eos": True}
-            params = edge_params(request, generator.codec, generator.max_model_len, **changes)
+            params = build_params(request, generator.codec, generator.max_model_len, **changes)
             return generator.stream(request, params)
 
         limit = self._config.max_num_seqs
@@ -95,42 +101,48 @@ class VllmPair:
         kv_bytes = generator.options.kv_bytes
         shape = read_shape(path, spec.dtype, spec.weights_bytes)
         generation = GeneratorProbe(
-            generator, shape, max_sequences=limit, kv_bytes=kv_bytes, open_stream=on_and_on
+            generator, shape, max_sequences=limit, kv_bytes=kv_bytes, open_stream=stream_to_limit
         )
         spec, path, kv_bytes = self._pair.verifier, self._verifier_path, verifier.options.kv_bytes
         shape = read_shape(path, spec.dtype, spec.weights_bytes)
         return generation, VerifierProbe(verifier, shape, max_sequences=limit, kv_bytes=kv_bytes)
 
     def _build(self) -> None:
-        """Imports what is heavy; in a thread, so that the daemon answers meanwhile."""
+        """Create the engines. The imports are heavy, so `start` calls it in a thread."""
         from flashedge.engine.vllm.codec import HFCodec
         from flashedge.engine.vllm.generator import VllmGenerator
-        from flashedge.engine.vllm.prm import family
+        from flashedge.engine.vllm.prm import find_family
         from flashedge.engine.vllm.stock import StockGenerator, StockVerifier
         from flashedge.engine.vllm.verifier import VllmVerifier
 
         config = self._config
-        moves = config.scheduling_kv_split and (
+        memory_moves = config.scheduling_kv_split and (
             runs_on_cpu() or (config.scheduling_mapped_kv and card_maps_memory())
         )
         plan = self._kv_bytes
-        room = sum(plan) if moves else None
-        options = self._options(
+        room = sum(plan) if memory_moves else None
+        options = self._build_options(
             "generator", self._pair.generator, self._generator_path, plan[0], room
         )
         self.generator = VllmGenerator(options, HFCodec(self._generator_path))
-        prm = family(self._pair.verifier.family)
-        options = self._options("verifier", self._pair.verifier, self._verifier_path, plan[1], room)
+        prm = find_family(self._pair.verifier.family)
+        options = self._build_options(
+            "verifier", self._pair.verifier, self._verifier_path, plan[1], room
+        )
         self.verifier = VllmVerifier(options, prm(self._verifier_path, self._pair.verifier.options))
         self.stock_generator = StockGenerator(self.generator)
         self.stock_verifier = StockVerifier(self.verifier)
         compat.prepare_decoders()
 
-    def _options(
+    def _build_options(
         self, name: str, spec: ModelSpec, path: Path, kv_bytes: int, room: int | None
     ) -> EngineOptions:
-        """kv_bytes: by the plan; room: what the engine can grow to, None: it has its plan for
-        good."""
+        """Build the options of one engine.
+
+        Args:
+            kv_bytes: KV memory by the plan.
+            room: KV memory that the engine can grow to. None fixes it to the plan.
+        """
         on_cpu = runs_on_cpu()
         return EngineOptions(
             name=name,

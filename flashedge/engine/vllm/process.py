@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from flashedge.engine.base import EngineView, Health
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
-from flashedge.engine.vllm.translate import translated
+from flashedge.engine.vllm.translate import translate_errors
 from flashedge.errors import EngineDead, EngineError
 
 if TYPE_CHECKING:
@@ -22,37 +22,47 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BACKOFF_S = (0.1, 1.0, 3.0, 10.0)  # waits before the 1st, 2nd, … restart in a row
-CALM_S = 120.0  # a life longer than this resets the count
-STOP_S = 1.0  # what an engine gets to end by itself; it has nothing to save
+BACKOFF_S = (0.1, 1.0, 3.0, 10.0)
+"""Waits before the first, second, … restart in a row. After the last one the engine has failed."""
+STABLE_S = 120.0
+"""A process that lives longer than this starts the count of restarts in a row anew."""
+STOP_S = 1.0
+"""Time that an engine gets to end by itself. It has nothing to save."""
 
 
 class EngineProcess:
-    """Owns an AsyncLLM and its process. Use `llm()` for each request: it raises EngineDead while
-    there is none. States: starting -> ready -> dead -> ready … -> failed (given up)."""
+    """Owns an AsyncLLM and its process.
+
+    Call `get_llm()` for each request: it raises EngineDead while there is no process. The states
+    are starting -> ready -> dead -> ready … -> failed (no more restarts), and stopped.
+    """
 
     def __init__(self, options: EngineOptions, on_restart: Callable[[], Awaitable[None]]) -> None:
         self.options = options
+        self.block_bytes = 0
+        """Bytes of one KV block, known once the engine is ready."""
         self._on_restart = on_restart
         self._llm: AsyncLLM | None = None
         self._state = "starting"
         self._detail: str | None = None
         self._restarts = 0
-        self._in_a_row = 0
+        self._restarts_in_a_row = 0
         self._ready = asyncio.Event()
-        self._gone: asyncio.Future[None] | None = None  # done when the process has ended
+        """Set when the engine is ready or has failed, so that nobody waits for a failed one."""
+        self._ended: asyncio.Future[None] | None = None
+        """Done when the current process has ended."""
         self._started_at = 0.0
-        self._watched: int | None = None
+        self._sentinel: int | None = None
+        """A file descriptor that becomes readable when the process ends."""
         self._restarting: asyncio.Task[None] | None = None
-        self.block_bytes = 0
-        self._kv_mechanism: str | None = None  # see `kv_memory.KvMemory`
+        self._kv_mechanism: str | None = None  # see `inside.kv.worker.KvMemory`
 
     # ------------------------------------------------------------ state
 
-    def llm(self) -> AsyncLLM:
-        """The live engine. Raises EngineDead when it is down."""
+    def get_llm(self) -> AsyncLLM:
+        """Return the live engine. Raises EngineDead when it is down."""
         if self._llm is None or self._state != "ready":
-            raise EngineDead(f"the {self.options.name} engine is {self._state}", hint=self._hint())
+            raise EngineDead(f"the {self.options.name} engine is {self._state}", hint=self._hint)
         return self._llm
 
     def health(self) -> Health:
@@ -66,44 +76,45 @@ class EngineProcess:
 
     @property
     def pid(self) -> int | None:
-        return self._llm and _process_of(self._llm).pid
+        return self._llm and _get_process(self._llm).pid
 
     async def wait_ready(self, timeout_s: float) -> None:
-        """Returns once the engine serves; raises EngineDead on time-out or when given up."""
+        """Return once the engine serves. Raises EngineDead on time-out, or if it has failed."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._ready.wait()
-                while self._state == "ready" and self.llm().errored:
-                    self._died()  # vLLM's own watcher saw it first
+                while self._state == "ready" and self.get_llm().errored:
+                    self._handle_death()  # vLLM noticed it before our reader did
                     await self._ready.wait()
         except TimeoutError:
             raise EngineDead(
-                f"the {self.options.name} engine did not come back in {timeout_s:g} s",
-                hint=self._hint(),
+                f"the {self.options.name} engine did not restart within {timeout_s:g} s",
+                hint=self._hint,
             ) from None
         if self._state == "failed":
             raise EngineDead(
-                f"the {self.options.name} engine keeps failing: {self._detail}", hint=self._hint()
+                f"the {self.options.name} engine keeps failing: {self._detail}", hint=self._hint
             )
 
+    @property
     def _hint(self) -> str:
         if self._state == "failed":
             return "see `flashedge logs`, then `flashedge down` and `flashedge up`"
         return "it is being restarted; try again in a few seconds"
 
-    # ------------------------------------------------------------ life
+    # ------------------------------------------------------------ start and stop
 
     async def start(self) -> None:
         """Start the process and load the model. Raises EngineError when that fails."""
         try:
             await asyncio.to_thread(self._build)
-            view = await self._first_answer()
+            view = await self._begin()
         except Exception as error:
             self._state, self._detail = "failed", f"{type(error).__name__}: {error}"
             self._ready.set()
             await self._shut_down()
             raise EngineError(
-                f"the {self.options.name} engine did not start: {_root_line(error)}",
+                f"the {self.options.name} engine did not start: {_describe_root_cause(error)}",
                 hint="see `flashedge logs`; `flashedge doctor` checks memory and checkpoints",
             ) from error
         self._started_at = time.monotonic()
@@ -112,24 +123,27 @@ class EngineProcess:
         self._state = "ready"
         self._ready.set()
 
-    async def _first_answer(self) -> Any:
-        """What the engine says of itself. Raises EngineError when the process ends instead."""
+    async def _begin(self) -> Any:
+        """Watch the new process and get its first view. Raises EngineError if it ends instead."""
         llm = self._llm
-        assert llm is not None, "_build made it"
-        self._gone = asyncio.get_running_loop().create_future()
+        assert llm is not None, "_build sets it"
+        self._ended = asyncio.get_running_loop().create_future()
         self._watch(llm)
-        view = await self._unless_gone(llm.engine_core.call_utility_async("flashedge_begin"))
+        view = await self._await_while_alive(llm.engine_core.call_utility_async("flashedge_begin"))
         if view is None:
-            code = _process_of(llm).exitcode
+            code = _get_process(llm).exitcode
             raise EngineError(f"the process ended while it started (exit code {code})")
         return view
 
-    async def _unless_gone(self, call: Awaitable[Any]) -> Any:
-        """The call's answer, None if the process ends first: vLLM would let it wait for ever."""
-        assert self._gone is not None, "there is a process"
+    async def _await_while_alive(self, call: Awaitable[Any]) -> Any:
+        """Await a call to the process. Returns None if the process ends first.
+
+        vLLM itself would let such a call wait for ever.
+        """
+        assert self._ended is not None, "there is a process"
         answer = asyncio.ensure_future(call)
         try:
-            await asyncio.wait({answer, self._gone}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({answer, self._ended}, return_when=asyncio.FIRST_COMPLETED)
             return answer.result() if answer.done() else None
         finally:
             answer.cancel()
@@ -149,45 +163,49 @@ class EngineProcess:
         if self._llm is not None:
             if self._llm.output_handler is not None:
                 self._llm.output_handler.cancel()  # else it logs the end as the engine's death
-            with contextlib.suppress(psutil.NoSuchProcess):  # it ended while vLLM looked at it
+            with contextlib.suppress(psutil.NoSuchProcess):  # it may end while vLLM looks at it
                 await asyncio.to_thread(self._llm.shutdown, STOP_S)
             self._llm = None
             gc.collect()  # see _build
 
     def _build(self) -> None:
-        """Sets `_llm`. Not by return value: the thread pool would keep it alive past its end, and
-        its destructor fails, with a traceback, in a dying interpreter."""
+        """Start the process and set `_llm`.
+
+        The AsyncLLM is not returned: the thread pool would keep it alive until the interpreter
+        ends, where its destructor fails with a traceback.
+        """
         apply_patches(ProcessKind.DAEMON)
         from vllm.v1.engine.async_llm import AsyncLLM
 
         self._llm = AsyncLLM.from_vllm_config(
-            self.options.args().create_engine_config(),
+            self.options.build_args().create_engine_config(),
             disable_log_stats=True,
             enable_log_requests=False,
         )
 
-    # ------------------------------------------------------------ death
+    # ------------------------------------------------------------ death and restart
 
     def _watch(self, llm: AsyncLLM) -> None:
-        """Notice the process's end at once: its sentinel becomes readable."""
-        self._watched = os.dup(_process_of(llm).sentinel)
-        asyncio.get_running_loop().add_reader(self._watched, self._died)
+        """Call `_handle_death` as soon as the process ends."""
+        self._sentinel = os.dup(_get_process(llm).sentinel)
+        asyncio.get_running_loop().add_reader(self._sentinel, self._handle_death)
 
     def _unwatch(self) -> None:
-        if self._watched is not None:
-            asyncio.get_running_loop().remove_reader(self._watched)
-            os.close(self._watched)
-            self._watched = None
+        if self._sentinel is not None:
+            asyncio.get_running_loop().remove_reader(self._sentinel)
+            os.close(self._sentinel)
+            self._sentinel = None
 
-    def _died(self) -> None:
+    def _handle_death(self) -> None:
+        """Fail the open requests at once and begin to restart."""
         self._unwatch()
-        if self._gone is not None and not self._gone.done():
-            self._gone.set_result(None)
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
         if self._state != "ready" or self._llm is None:
-            return  # still starting, or stopped: who waits for it is told
+            return  # `start` raises, or the process was stopped
         from vllm.v1.engine.exceptions import EngineDeadError
 
-        code = _process_of(self._llm).exitcode
+        code = _get_process(self._llm).exitcode
         self._detail = f"the engine process ended (exit code {code})"
         log.error("%s: %s", self.options.name, self._detail)
         self._state = "dead"
@@ -197,18 +215,22 @@ class EngineProcess:
         self._restarting = asyncio.create_task(self._restart(dead), name="engine-restart")
 
     async def _restart(self, dead: AsyncLLM) -> None:
-        with contextlib.suppress(Exception):  # a half-dead client may fail in any way; it is gone
+        with contextlib.suppress(Exception):  # the client of a dead process may fail in any way
             await asyncio.to_thread(dead.shutdown)
-        if time.monotonic() - self._started_at > CALM_S:
-            self._in_a_row = 0
+        if time.monotonic() - self._started_at > STABLE_S:
+            self._restarts_in_a_row = 0
         while True:
-            if self._in_a_row >= len(BACKOFF_S):
+            if self._restarts_in_a_row >= len(BACKOFF_S):
                 self._state = "failed"
                 self._ready.set()
-                log.error("%s: given up after %d restarts", self.options.name, self._in_a_row)
+                log.error(
+                    "%s: no more restarts after %d in a row",
+                    self.options.name,
+                    self._restarts_in_a_row,
+                )
                 return
-            await asyncio.sleep(BACKOFF_S[self._in_a_row])
-            self._in_a_row += 1
+            await asyncio.sleep(BACKOFF_S[self._restarts_in_a_row])
+            self._restarts_in_a_row += 1
             self._ready.clear()
             try:
                 await self.start()
@@ -221,31 +243,32 @@ class EngineProcess:
             await self._on_restart()
             return
 
-    # ------------------------------------------------------------ control
+    # ------------------------------------------------------------ calls between two engine steps
 
     async def call(self, method: str, *args: Any) -> Any:
-        """Run a utility method of the scheduler between two engine steps."""
-        call = self.llm().engine_core.call_utility_async(f"flashedge_{method}", *args)
-        with translated(self.options.name):
-            answer = await self._unless_gone(call)
+        """Call a method that `inside.patches` adds to the engine core. Raises EngineDead."""
+        call = self.get_llm().engine_core.call_utility_async(f"flashedge_{method}", *args)
+        with translate_errors(self.options.name):
+            answer = await self._await_while_alive(call)
             if answer is None:
-                self.llm()  # raises: it died
+                self.get_llm()  # raises: the process has ended
             return answer
 
     async def view(self) -> EngineView:
         return EngineView(**await self.call("view"), block_bytes=self.block_bytes)
 
     async def budget(self, kv_bytes: int) -> int:
-        """Bound the KV in use to whole blocks within `kv_bytes`; returns the bytes granted."""
+        """Limit the KV in use to the whole blocks within `kv_bytes`. Returns the bytes granted."""
         blocks = kv_bytes // self.block_bytes
         return int(await self.call("set_quota", blocks)) * self.block_bytes
 
 
-def _process_of(llm: AsyncLLM) -> Any:
+def _get_process(llm: AsyncLLM) -> Any:
     return llm.engine_core.resources.engine_manager.processes[0]
 
 
-def _root_line(error: BaseException) -> str:
+def _describe_root_cause(error: BaseException) -> str:
+    """The first line of the first error in the chain of causes."""
     while error.__cause__ is not None:
         error = error.__cause__
     return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

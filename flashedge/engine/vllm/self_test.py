@@ -1,11 +1,11 @@
-"""Asks the running generator whether this machine's kernels are batch-invariant.
+"""Tests with the running generator whether this machine's kernels are batch-invariant.
 
 "The same tree" holds bit for bit only where a token's logits do not depend on how they were
 computed: in a batch or alone, as decode or as prefill, in one chunk or behind a cached prefix. The
 log-probabilities of sampled tokens show whether they do.
 
-The last of these can hold for short contexts and fail for long ones, since an attention kernel may
-choose its tiles by the length of a chunk. So it is tested at several lengths.
+Behind a cached prefix they may be equal for short contexts and differ for long ones, since an
+attention kernel may choose its tiles by the length of a chunk. This is tested at several lengths.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import aclosing
 from typing import Any
 
 from flashedge.engine.base import Chunk, ExtendRequest
-from flashedge.engine.vllm.generator import VllmGenerator, edge_params
+from flashedge.engine.vllm.generator import VllmGenerator, build_params
 from flashedge.types import Message, Sampling, TokenIds
 
 TOKENS = 24
@@ -35,14 +35,14 @@ async def check_invariance(generator: VllmGenerator) -> dict[str, Any]:
         `invariant_tokens`: the longest context up to which prefill was bit-equal too; 0 if none.
         `compared`, `max_logprob_difference`: of the short comparisons.
     """
-    found = await _compare_batches(generator)
-    return {**found, "invariant_tokens": await _measure_invariant_context(generator)}
+    comparison = await _compare_batches(generator)
+    return {**comparison, "invariant_tokens": await _measure_invariant_context(generator)}
 
 
 async def _compare_batches(generator: VllmGenerator) -> dict[str, Any]:
     """Compare decode in a batch with decode alone and with a fresh prefill of the same tokens."""
     prompt = generator.codec.encode_chat(_PROMPT)
-    requests = [_request(prompt, seed=seed, max_tokens=TOKENS) for seed in range(BATCH)]
+    requests = [_build_request(prompt, seed=seed, max_tokens=TOKENS) for seed in range(BATCH)]
     together = await asyncio.gather(*(_draw(generator, r) for r in requests))
     pairs: list[tuple[float, float]] = []
     is_same = True
@@ -51,7 +51,7 @@ async def _compare_batches(generator: VllmGenerator) -> dict[str, Any]:
         is_same &= alone_ids == ids
         pairs += zip(logprobs, alone, strict=False)
         for cut in range(4, len(ids), 7):  # prefill of prompt + ids[:cut], then one token
-            again = _request((*prompt, *ids[:cut]), seed=request.seed, max_tokens=1)
+            again = _build_request((*prompt, *ids[:cut]), seed=request.seed, max_tokens=1)
             again_ids, again_logprobs = await _draw(generator, again)
             is_same &= again_ids == ids[cut : cut + 1]
             pairs.append((logprobs[cut], again_logprobs[0]))
@@ -71,18 +71,20 @@ async def _measure_invariant_context(generator: VllmGenerator) -> int:
         if length + 1 >= generator.max_model_len:
             break
         tokens = tuple(draw.choice(vocabulary) for _ in range(length))
-        for cached in (length // 8, length // 2):  # their blocks are cached, the rest is a chunk
-            await _draw(generator, _request(tokens[:cached], seed=0, max_tokens=1))
-            behind = await _draw(generator, _request(tokens, seed=0, max_tokens=1), use_cache=True)
-            whole = await _draw(generator, _request(tokens, seed=0, max_tokens=1))
+        for cached in (length // 8, length // 2):  # cached tokens; the rest is one chunk
+            await _draw(generator, _build_request(tokens[:cached], seed=0, max_tokens=1))
+            behind = await _draw(
+                generator, _build_request(tokens, seed=0, max_tokens=1), use_cache=True
+            )
+            whole = await _draw(generator, _build_request(tokens, seed=0, max_tokens=1))
             if behind != whole:
                 return longest
-            tokens = (tokens[-1], *tokens[:-1])  # another first token: nothing of it is cached
+            tokens = (tokens[-1], *tokens[:-1])  # another first token, so that nothing is cached
         longest = length
     return longest
 
 
-def _request(tokens: TokenIds, *, seed: int, max_tokens: int) -> ExtendRequest:
+def _build_request(tokens: TokenIds, *, seed: int, max_tokens: int) -> ExtendRequest:
     return ExtendRequest(
         token_ids=tokens,
         seed=seed,
@@ -95,8 +97,11 @@ def _request(tokens: TokenIds, *, seed: int, max_tokens: int) -> ExtendRequest:
 async def _draw(
     generator: VllmGenerator, request: ExtendRequest, *, use_cache: bool = False
 ) -> tuple[TokenIds, tuple[float, ...]]:
-    """The token ids and their log-probabilities; all KV is computed anew unless `use_cache`."""
-    params = edge_params(
+    """Draw the tokens of a request. All KV is computed anew unless `use_cache`.
+
+    Returns the token ids and their log-probabilities.
+    """
+    params = build_params(
         request, generator.codec, generator.max_model_len, skip_reading_prefix_cache=not use_cache
     )
     chunks: list[Chunk] = []

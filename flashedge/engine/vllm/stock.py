@@ -1,8 +1,8 @@
-"""The naive twins: the same engines used the stock way, the A of every comparison.
+"""The naive twins: the same engines used in the stock way, as the baseline of every comparison.
 
-Boundary by vLLM's stop string (found by its detokenizer in the front end, which then aborts the
-request), whole-path scoring. The generator's prefix cache, batch limit and dtype stay as they
-are: those are stock vLLM's own good sides.
+A step ends at vLLM's stop string, which the detokenizer in the front end finds and then aborts the
+request. Every score is a pass over the whole path. The generator's prefix cache, batch limit and
+dtype stay as they are, because stock vLLM has these advantages too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from flashedge.engine.base import Chunk, ExtendRequest, ScoreRequest, StepScores
 from flashedge.engine.proxy import EngineProxy
 from flashedge.engine.vllm.codec import HFCodec
-from flashedge.engine.vllm.generator import STEP_STOP, VllmGenerator, edge_params
+from flashedge.engine.vllm.generator import STEP_STOP, VllmGenerator, build_params
 from flashedge.engine.vllm.verifier import VllmVerifier
 
 if TYPE_CHECKING:
@@ -22,31 +22,33 @@ if TYPE_CHECKING:
 
 
 class StockGenerator(EngineProxy[VllmGenerator]):
-    """The generator with stop strings instead of boundaries found in its scheduler."""
+    """The generator with stop strings instead of boundaries that its scheduler finds."""
 
     @property
     def speculator(self) -> None:
-        """Stock vLLM ends where a step ends."""
+        """Stock vLLM drafts nothing."""
 
     @property
     def codec(self) -> HFCodec:
         return self._engine.codec
 
     def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
-        params = stock_params(request, self.codec, self.max_model_len)
+        params = build_stock_params(request, self.codec, self.max_model_len)
         return self._engine.stream(request, params)
 
 
 class StockVerifier(EngineProxy[VllmVerifier]):
-    """The verifier with a whole pass over the path for every score."""
+    """The verifier with a pass over the whole path for every score."""
 
     async def score(self, request: ScoreRequest) -> StepScores:
         return await self._engine.score_whole(request)
 
 
-def stock_params(request: ExtendRequest, codec: HFCodec, max_model_len: int) -> SamplingParams:
-    """vLLM's parameters for `request`, with a stop string."""
-    return edge_params(
+def build_stock_params(
+    request: ExtendRequest, codec: HFCodec, max_model_len: int
+) -> SamplingParams:
+    """Build vLLM's parameters for `request`, with a stop string."""
+    return build_params(
         replace(request, to_boundary=False),
         codec,
         max_model_len,

@@ -1,4 +1,4 @@
-"""The one place where vLLM's exceptions become ours."""
+"""The one place where vLLM's exceptions become those of `flashedge.errors`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from flashedge.errors import EngineDead, FlashEdgeError, GenerationFailed, Queue
 
 
 @contextmanager
-def translated(engine: str) -> Iterator[None]:
+def translate_errors(engine: str) -> Iterator[None]:
     """Turn what vLLM raises inside the block into EngineDead, QueueFull, RequestError or
     GenerationFailed.
 
-    Cancellation passes; so do our own errors. A test lists vLLM's exception classes and fails
-    when one of them is not mapped.
+    Cancellation and FlashEdge's own errors pass unchanged. A test lists vLLM's exception classes
+    and fails when one of them is not mapped.
     """
     try:
         yield
@@ -25,7 +25,7 @@ def translated(engine: str) -> Iterator[None]:
 
 
 def translate(error: Exception, engine: str) -> FlashEdgeError:
-    """What a vLLM exception means to us. Anything unknown is a failure of this one request."""
+    """Translate one exception of vLLM. An unknown one is a failure of its request only."""
     from vllm.exceptions import GracefulHTTPError, VLLMClientError
     from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 
@@ -34,7 +34,9 @@ def translate(error: Exception, engine: str) -> FlashEdgeError:
     if isinstance(error, EngineGenerateError):
         return GenerationFailed(f"the {engine} engine failed on this request: {error.__cause__}")
     if isinstance(error, GracefulHTTPError):
-        return QueueFull(f"the {engine} engine takes no more: {error}", retry_after_s=5.0)
+        return QueueFull(
+            f"the {engine} engine accepts no more requests: {error}", retry_after_s=5.0
+        )
     if isinstance(error, VLLMClientError | ValueError):
         return RequestError(f"the {engine} engine refuses the request: {error}")
     return GenerationFailed(f"the {engine} engine: {type(error).__name__}: {error}")

@@ -1,8 +1,9 @@
-"""The verifier engine: scores only new steps, on the KV that the path left in the cache.
+"""The verifier engine: scores only new steps, on the KV that the path left in the prefix cache.
 
-vLLM returns output rows only for the tokens that it computes; those whose KV comes from the
-prefix cache have none. So rows are aligned from the end, and scores of earlier steps are kept
-here: by path prefix, since a twin path (a duplicate, a speculated step) may have computed them.
+vLLM returns output rows only for the tokens that it computes. Tokens whose KV comes from the prefix
+cache have none, so rows are aligned from the end. The scores of steps whose rows are missing come
+from a score cache. Its keys are hashes of the path up to the step, because another path with the
+same text (a duplicate, or a draft) may have been the one that was computed.
 """
 
 from __future__ import annotations
@@ -22,22 +23,25 @@ from flashedge.engine.base import ScoreRequest, StepScores
 from flashedge.engine.vllm.engine import VllmEngine
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.prm.base import PrmFormat
-from flashedge.engine.vllm.translate import translated
+from flashedge.engine.vllm.translate import translate_errors
 from flashedge.errors import ContextOverflow, GenerationFailed
 
-MEMO_ENTRIES = 1 << 17  # step scores kept; 17 MB or so, far more than the KV cache can hold
-TOKENIZED_PROBLEMS, TOKENIZED_STEPS = 64, 1 << 13  # kept: a path's steps come back with each child
+SCORE_CACHE_ENTRIES = 1 << 17
+"""Some 17 MB of step scores: far more than there are steps in the KV cache."""
+TOKENIZED_PROBLEMS, TOKENIZED_STEPS = 64, 1 << 13
+"""Tokenized texts to keep: each child's path has the steps of its parent's."""
 _ids = itertools.count()
 
 
-@dataclass(frozen=True, slots=True)
-class _Path:
-    """token_ids: of the whole prompt; scored: (num_steps,) index of each step's scored token;
-    keys: (num_steps,) hash of the prompt up to and with that token."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _VerifierPrompt:
+    """A path as the verifier's tokens."""
 
     token_ids: list[int]
     scored: list[int]
+    """(num_steps,) index of each step's scored token."""
     keys: list[bytes]
+    """(num_steps,) hash of all tokens up to the end of the step."""
 
 
 class VllmVerifier(VllmEngine):
@@ -46,58 +50,67 @@ class VllmVerifier(VllmEngine):
     def __init__(self, options: EngineOptions, prm: PrmFormat) -> None:
         super().__init__(replace(options, extra={**prm.engine_extra, **options.extra}))
         self._prm = prm
-        self._prefix = functools.lru_cache(TOKENIZED_PROBLEMS)(prm.prefix)
-        self._step = functools.lru_cache(TOKENIZED_STEPS)(prm.step)
-        self._memo: OrderedDict[bytes, float] = OrderedDict()
+        self._encode_problem = functools.lru_cache(TOKENIZED_PROBLEMS)(prm.encode_problem)
+        self._encode_step = functools.lru_cache(TOKENIZED_STEPS)(prm.encode_step)
+        self._score_cache: OrderedDict[bytes, float] = OrderedDict()
 
     async def score(self, request: ScoreRequest) -> StepScores:
-        path = self._path(request)
-        wanted = range(request.num_scored, len(path.scored))
-        known = {i: self._memo[path.keys[i]] for i in wanted if path.keys[i] in self._memo}
-        if len(known) == len(wanted):
-            tokens = len(path.token_ids)
+        prompt = self._build_prompt(request)
+        requested = range(request.num_scored, len(prompt.scored))
+        scores = {
+            i: self._score_cache[prompt.keys[i]]
+            for i in requested
+            if prompt.keys[i] in self._score_cache
+        }
+        if len(scores) == len(requested):
+            tokens = len(prompt.token_ids)
             return StepScores(
-                scores=tuple(known[i] for i in wanted), tokens=tokens, cached_tokens=tokens
+                scores=tuple(scores[i] for i in requested), tokens=tokens, cached_tokens=tokens
             )
-        rows, cached = await self._rows(path.token_ids, reuse=True)
-        missing = [i for i in wanted if i not in known and path.scored[i] < cached]
-        if missing:  # KV outlived the memo's entry: the rows exist only in a whole pass
-            rows, cached = await self._rows(path.token_ids, reuse=False)
-        for i in wanted:
-            if path.scored[i] >= cached:
-                known[i] = self._prm.score(rows[path.scored[i] - cached])
-                self._remember(path.keys[i], known[i])
+        rows, cached = await self._compute_rows(prompt.token_ids, reuse=True)
+        if any(i not in scores and prompt.scored[i] < cached for i in requested):
+            # The step's KV is still cached, but its score is not: compute the whole path.
+            rows, cached = await self._compute_rows(prompt.token_ids, reuse=False)
+        for i in requested:
+            if prompt.scored[i] >= cached:
+                scores[i] = self._prm.read_score(rows[prompt.scored[i] - cached])
+                self._cache_score(prompt.keys[i], scores[i])
         return StepScores(
-            scores=tuple(known[i] for i in wanted),
-            tokens=len(path.token_ids),
+            scores=tuple(scores[i] for i in requested),
+            tokens=len(prompt.token_ids),
             cached_tokens=cached,
         )
 
     async def score_whole(self, request: ScoreRequest) -> StepScores:
-        """The same scores by one pass over the whole path, nothing re-used: the naive twin."""
-        path = self._path(request)
-        rows, _ = await self._rows(path.token_ids, reuse=False)
-        scores = [self._prm.score(rows[i]) for i in path.scored]
+        """Compute the same scores by one pass over the whole path, without any cache."""
+        prompt = self._build_prompt(request)
+        rows, _ = await self._compute_rows(prompt.token_ids, reuse=False)
+        scores = [self._prm.read_score(rows[i]) for i in prompt.scored]
         return StepScores(
             scores=tuple(scores[request.num_scored :]),
-            tokens=len(path.token_ids),
+            tokens=len(prompt.token_ids),
             cached_tokens=0,
         )
 
-    def forget_scores(self) -> None:
-        """Drop the scores kept from before (for measurements: the KV alone is not all it keeps)."""
-        self._memo.clear()
+    def clear_score_cache(self) -> None:
+        """For measurements: without its scores, KV in the prefix cache is of no use."""
+        self._score_cache.clear()
 
-    def _path(self, request: ScoreRequest) -> _Path:
-        ids = list(self._prefix(request.problem))
+    def _cache_score(self, key: bytes, score: float) -> None:
+        self._score_cache[key] = score
+        if len(self._score_cache) > SCORE_CACHE_ENTRIES:
+            self._score_cache.popitem(last=False)
+
+    def _build_prompt(self, request: ScoreRequest) -> _VerifierPrompt:
+        ids = list(self._encode_problem(request.problem))
         scored: list[int] = []
         keys: list[bytes] = []
-        digest = hashlib.blake2b(_bytes(ids), digest_size=16)
+        digest = hashlib.blake2b(_to_bytes(ids), digest_size=16)
         for index, text in enumerate(request.steps):
-            step, upto = self._step(text, index)
+            step, upto = self._encode_step(text, index)
             scored.append(len(ids) + upto - 1)
             ids += step
-            digest.update(_bytes(step))
+            digest.update(_to_bytes(step))
             keys.append(digest.digest())
         if len(ids) > self.max_model_len:
             raise ContextOverflow(
@@ -106,16 +119,20 @@ class VllmVerifier(VllmEngine):
                 hint="lower max_tokens or use a pair with a longer verifier context",
                 param="max_tokens",
             )
-        return _Path(ids, scored, keys)
+        return _VerifierPrompt(token_ids=ids, scored=scored, keys=keys)
 
-    async def _rows(self, token_ids: list[int], *, reuse: bool) -> tuple[torch.Tensor, int]:
-        """(rows, cached): rows (num_tokens - cached, classes) of the tokens after the cached."""
+    async def _compute_rows(self, token_ids: list[int], *, reuse: bool) -> tuple[torch.Tensor, int]:
+        """Run the model on one prompt.
+
+        Returns (rows, cached): the number of tokens whose KV was reused, and the rows of the
+        others, (num_tokens - cached, classes).
+        """
         from vllm import PoolingParams
 
         params = PoolingParams(task="token_classify", skip_reading_prefix_cache=not reuse)
         result: Any = None
-        with translated("verifier"):
-            llm = self._process.llm()
+        with translate_errors("verifier"):
+            llm = self._process.get_llm()
             async for output in llm.encode(
                 {"prompt_token_ids": token_ids}, params, f"prm-{next(_ids)}"
             ):
@@ -130,11 +147,6 @@ class VllmVerifier(VllmEngine):
             )
         return rows, cached
 
-    def _remember(self, key: bytes, score: float) -> None:
-        self._memo[key] = score
-        if len(self._memo) > MEMO_ENTRIES:
-            self._memo.popitem(last=False)
 
-
-def _bytes(ids: Sequence[int]) -> bytes:
+def _to_bytes(ids: Sequence[int]) -> bytes:
     return array("q", ids).tobytes()

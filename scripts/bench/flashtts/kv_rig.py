@@ -138,7 +138,7 @@ async def forget_kv(pair: VllmPair) -> None:
     for engine in (pair.generator, pair.verifier):
         await engine.offload(keep=False)
         await engine.restore()
-    pair.verifier.forget_scores()
+    pair.verifier.clear_score_cache()
 
 
 @asynccontextmanager

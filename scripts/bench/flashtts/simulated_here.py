@@ -64,7 +64,7 @@ async def sample_lengths(problems: Sequence[FileProblem], samples: int) -> tuple
     async with rig(ROOM_BYTES) as here:
         generator = here.pair.generator
         engines = here.build_engines(Optimizations())
-        rule = generator.codec.boundary_rule()
+        rule = generator.codec.build_boundary_rule()
         for problem in problems:
             spec = RunSpec(
                 problem=Problem.from_text(problem.text),

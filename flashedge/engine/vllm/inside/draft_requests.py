@@ -100,7 +100,7 @@ class StepJob:
 
 
 def read_noise_args(request: Request) -> dict[str, Any]:
-    """What `generator.edge_params` put into the request. Empty for requests made elsewhere."""
+    """What `generator.build_params` put into the request. Empty for requests made elsewhere."""
     params = request.sampling_params
     return ((params.extra_args or {}).get(ARGS_KEY) or {}) if params else {}
 

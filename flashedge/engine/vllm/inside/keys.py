@@ -1,10 +1,17 @@
-"""What our front end and our code inside vLLM call things. Imports nothing: both sides can."""
+"""Names that the daemon and our code inside vLLM share. Both can import it: it imports nothing."""
 
-ARGS_KEY = "flashedge"  # ours in SamplingParams.extra_args and in VllmConfig.additional_config
-BOUNDARY = "boundary"  # stop_reason at a step's end
-DRAWN = "flashedge_drawn"  # of an output: tokens of its request that were drawn ahead
+ARGS_KEY = "flashedge"
+"""Our entry in SamplingParams.extra_args and in VllmConfig.additional_config."""
+BOUNDARY = "boundary"
+"""The stop_reason of a step that ends at a boundary."""
+DRAWN = "flashedge_drawn"
+"""In an output: how many tokens its step adopted from a draft."""
 
-KV_KEY = "kv"  # of ours in VllmConfig.additional_config: how the KV tensor lies in memory
-KV_FIXED = "fixed"  # true: nothing of it ever goes back
-KV_START = "start"  # share of the blocks that have memory at the start, from the first on
-KV_GUARDED = "guarded"  # bytes of a granule: on CPU, what has no memory can't be touched
+KV_KEY = "kv"
+"""In our additional_config: how the KV tensor uses memory. The keys below are in its value."""
+KV_FIXED = "fixed"
+"""True if the tensor keeps all of its memory."""
+KV_START = "start"
+"""Share of the blocks, from the first on, that have memory at the start."""
+KV_GUARDED = "guarded"
+"""Bytes of a granule. On CPU, touching memory that is not mapped then ends the process."""

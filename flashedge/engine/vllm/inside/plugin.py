@@ -1,7 +1,7 @@
-"""vLLM plugin: model classes of ours that vLLM has not.
+"""vLLM plugin: registers the model classes that vLLM lacks.
 
-Found through the entry point `vllm.general_plugins` (pyproject.toml), so that every process of
-vLLM knows them, a freshly spawned one too. Light: the class is imported when it is needed.
+vLLM finds it through the entry point `vllm.general_plugins` (pyproject.toml) and calls it in each
+of its processes, a freshly spawned one too. It names the class, which is imported on first use.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ SKYWORK = "Qwen2ForPrmModel"
 
 
 def register() -> None:
-    """Tell this process's vLLM about our classes. May be called again."""
+    """Register our classes with this process's vLLM. May be called again."""
     from vllm import ModelRegistry
 
     if SKYWORK not in ModelRegistry.get_supported_archs():

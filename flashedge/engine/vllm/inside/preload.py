@@ -1,4 +1,4 @@
-"""Imported once by the fork server: what every engine process needs, paid for once."""
+"""What every engine process imports. The fork server imports it once for all of them."""
 
 import torch
 import vllm.model_executor.models.qwen2

@@ -1,8 +1,9 @@
 """vLLM's scheduler with what FlashEdge needs inside it: step boundaries, and a KV quota.
 
-Boundaries are found here, not by stop strings in the front end: the front end sees tokens a step
-or more late, and speculation (arXiv 2509.00195 §4.1) needs the boundary known where slots are
-filled.
+Boundaries are found here and not by stop strings in the front end. The front end sees tokens a step
+or more late, but speculation has to know the boundary where slots are filled.
+
+Ref: arXiv 2509.00195 §4.1.
 
 Checked with vLLM 0.32.0.
 """
@@ -23,8 +24,10 @@ from flashedge.engine.vllm.inside.speculation import SpeculativeScheduler
 
 
 class EdgeScheduler(SpeculativeScheduler):
-    """Ends requests that ask for it at a step's boundary; goes on past it where that is of use;
-    keeps KV blocks within a quota."""
+    """Ends a request at its step's boundary, if the request asks for it.
+
+    The base classes draft what follows the step, and keep the KV blocks within a quota.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -53,10 +56,10 @@ class EdgeScheduler(SpeculativeScheduler):
 
 
 def _die_with_daemon() -> None:
-    """Have this engine process end when the daemon is killed, so that none is orphaned.
+    """End this engine process when the daemon is killed, so that it is not orphaned.
 
-    Linux's PR_SET_PDEATHSIG would watch the fork server, which itself lives as long as its
-    children do; multiprocessing hands every child a pipe that only the daemon holds open.
+    Linux's PR_SET_PDEATHSIG would watch the fork server, which lives as long as its children.
+    multiprocessing gives every child a pipe that only the daemon holds open.
     """
     daemon = multiprocessing.parent_process()
     if daemon is None:

@@ -1,8 +1,10 @@
 """Skywork-o1-Open-PRM as a vLLM model: Qwen2's body, one linear value for each token.
 
-Checked with vLLM 0.32.0. Importing this module registers the class itself, which spares vLLM the
-process in which it would look at a class that it knows by name only.
-Weights: `model.*`, `v_head.summary.{weight,bias}`; an `lm_head.*` is left out.
+Importing this module registers the class itself. vLLM would start a process to inspect a class that
+it knows only by name. Of the weights, `model.*` and `v_head.summary.{weight,bias}` are loaded; an
+`lm_head.*` is ignored.
+
+Checked with vLLM 0.32.0.
 Ref: SkyworkAI/skywork-o1-prm-inference, model_utils/prm_model.py (value on the last hidden state,
 after the final norm; its dropout is off in inference).
 """
@@ -43,8 +45,8 @@ class ValueHead(nn.Module):
 
 @default_pooling_type(tok_pooling_type="ALL")
 class SkyworkForPrm(nn.Module):
-    """Rows of the output: each token's value, sigmoid(value) where the request asks for the
-    activation. vLLM wants the pooler to be an attribute of the model."""
+    """Outputs one row for each token: its value, or sigmoid(value) if the request asks for the
+    activation."""
 
     is_pooling_model = True
 
@@ -62,7 +64,8 @@ class SkyworkForPrm(nn.Module):
         self.v_head = ValueHead(
             config.hf_config.hidden_size, config.head_dtype, maybe_prefix(prefix, "v_head")
         )
-        # The activation by name: what the checkpoint's config says of its problem type is not asked
+        # vLLM reads the pooler from this attribute. The activation is given here, so that it does
+        # not depend on the problem type in the checkpoint's config.
         self.pooler = pooler_for_token_classify(
             config.pooler_config, act_fn=PoolerClassify(num_labels=1)
         )

@@ -1,4 +1,4 @@
-"""Process reward models, one file a family: how a path is written for it, how a score is read."""
+"""Process reward models, one file per family: how a path is encoded and how a score is read."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ FAMILIES: dict[str, PrmFamily] = {
 }
 
 
-def family(name: str) -> PrmFamily:
-    """Raises ConfigError for an unknown family, naming the known ones."""
+def find_family(name: str) -> PrmFamily:
+    """Raises ConfigError for an unknown family. Its hint names the known ones."""
     try:
         return FAMILIES[name]
     except KeyError:
@@ -26,4 +26,4 @@ def family(name: str) -> PrmFamily:
         raise ConfigError(f"unknown verifier family {name!r}", hint=f"known: {known}") from None
 
 
-__all__ = ["FAMILIES", "PrmFamily", "PrmFormat", "family"]
+__all__ = ["FAMILIES", "PrmFamily", "PrmFormat", "find_family"]

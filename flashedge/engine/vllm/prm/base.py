@@ -1,4 +1,4 @@
-"""What the verifier needs of a PRM family."""
+"""The interface of a PRM family."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from flashedge.types import Problem, TokenIds
 
 
 class PrmFormat(Protocol):
-    """One PRM's way of writing a path and of reading a score.
+    """How one PRM expects a path to be written, and how its score is read.
 
-    Each step is tokenized once and the ids are joined: tokenizing the whole text gives other ids,
-    and only joined ids let a longer path share the KV of a shorter one.
+    Each step is tokenized once and the ids are joined. Tokenizing the whole text would give other
+    ids, and only joined ids let a longer path share the KV of a shorter one.
     """
 
     @property
@@ -23,17 +23,21 @@ class PrmFormat(Protocol):
         """Fields of vLLM's AsyncEngineArgs that load this family."""
         ...
 
-    def prefix(self, problem: Problem) -> TokenIds: ...
-
-    def step(self, text: str, index: int) -> tuple[TokenIds, int]:
-        """Ids of one step (`index` counts from 0), and how many of the path's ids, up to and
-        with this step's scored token, follow the step's start."""
+    def encode_problem(self, problem: Problem) -> TokenIds:
+        """Encode what stands before the first step."""
         ...
 
-    def score(self, row: torch.Tensor) -> float:
-        """Score in [0, 1] from the model's output row at the scored token."""
+    def encode_step(self, text: str, index: int) -> tuple[TokenIds, int]:
+        """Encode one step. `index` counts from 0.
+
+        Returns its ids, and how many of them there are up to and including the scored token.
+        """
+        ...
+
+    def read_score(self, row: torch.Tensor) -> float:
+        """Convert the model's output row at the scored token to a score in [0, 1]."""
         ...
 
 
-# Builds a format from a checkpoint folder and the options of its models.toml entry.
 PrmFamily = Callable[[Path, Mapping[str, Any]], PrmFormat]
+"""Builds a format from a checkpoint folder and the options of its models.toml entry."""

@@ -17,8 +17,8 @@ from flashedge.types import Message, Problem, TokenIds
 class QwenPrm:
     """`Qwen2ForProcessRewardModel`: chat(problem), then step <extra_0> step <extra_0> …
 
-    The score is softmax(logits)[1] at the separator. Causal, so the end of the turn that the
-    model card's example appends cannot change any score and is left out.
+    The score is softmax(logits)[1] at the separator. The end of the turn that the model card's
+    example appends is left out, since nothing that follows a scored token can change its score.
     Ref: the model card of Qwen/Qwen2.5-Math-PRM-7B.
     """
 
@@ -30,7 +30,7 @@ class QwenPrm:
         if len(ids) != 1:
             raise CheckpointError(
                 f"{path}: the step token {token!r} is not one token of the verifier's vocabulary",
-                hint="the checkpoint is not of family qwen_prm, or its tokenizer is another's",
+                hint="the checkpoint is of another family, or its tokenizer is another model's",
             )
         self._separator = ids[0]
 
@@ -41,15 +41,15 @@ class QwenPrm:
             "pooler_config": PoolerConfig(task="token_classify", tok_pooling_type="ALL"),
         }
 
-    def prefix(self, problem: Problem) -> TokenIds:
+    def encode_problem(self, problem: Problem) -> TokenIds:
         messages = problem.messages
         if self._system and messages[0].role != "system":
             messages = (Message(role="system", content=self._system), *messages)
         return self._codec.encode_chat(messages)
 
-    def step(self, text: str, index: int) -> tuple[TokenIds, int]:
+    def encode_step(self, text: str, index: int) -> tuple[TokenIds, int]:
         ids = (*self._codec.encode(text.strip()), self._separator)
         return ids, len(ids)
 
-    def score(self, row: torch.Tensor) -> float:
+    def read_score(self, row: torch.Tensor) -> float:
         return float(row[1])

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from flashedge.engine.vllm.prm.step_tag import two_label_extra
-from flashedge.engine.vllm.prm.text import PrmTokenizer, plain_text, sigmoid
+from flashedge.engine.vllm.prm.step_tag import build_two_label_extra
+from flashedge.engine.vllm.prm.text import PrmTokenizer, render_plain_text, sigmoid
 from flashedge.errors import CheckpointError
 from flashedge.types import Problem, TokenIds
 
@@ -19,48 +19,53 @@ _PROBLEM, _STEP = "the-problem-stands-here", "the-step-stands-here"
 class RlhflowPrm:
     """user: problem step 1, assistant: +, user: step 2, assistant: +, …
 
-    The score is P("+") against P("-") at the last token before the assistant's answer. The turns'
-    frame is read off the checkpoint's chat template once: `head` problem step `ask` "+" `between`
-    step `ask` "+" …. The answer to the last step is left out: causal, it can't change a score.
+    The score is P("+") against P("-") at the last token before the assistant's answer. The text
+    around problem and steps is read from the checkpoint's chat template once: a path is written as
+    `head` problem step `ask` "+" `between` step `ask` "+" …. The answer to the last step is left
+    out, since nothing that follows a scored token can change its score.
     Ref: RLHFlow/RLHF-Reward-Modeling, math-rm/prm_evaluate.py (its "-3 position").
     """
 
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
         self._tokenizer = tokenizer = PrmTokenizer(path)
         good, bad = options.get("good_token", "+"), options.get("bad_token", "-")
-        self._extra = two_label_extra(
+        self._extra = build_two_label_extra(
             path,
             tokenizer,
-            good=tokenizer.one(tokenizer.bare(good), good),
-            bad=tokenizer.one(tokenizer.bare(bad), bad),
+            good=tokenizer.require_single_id(tokenizer.encode_plain(good), good),
+            bad=tokenizer.require_single_id(tokenizer.encode_plain(bad), bad),
         )
-        self._head, ask, between = _frame(path, tokenizer.hf, good, options.get("system_prompt"))
-        self._ask = tokenizer.bare(ask)
-        self._between = tokenizer.bare(between)
+        system = options.get("system_prompt")
+        self._head, ask, between = _read_template(path, tokenizer.hf, good, system)
+        self._ask = tokenizer.encode_plain(ask)
+        self._between = tokenizer.encode_plain(between)
 
     @property
     def engine_extra(self) -> Mapping[str, Any]:
         return self._extra
 
-    def prefix(self, problem: Problem) -> TokenIds:
-        return self._tokenizer.bare(self._head + plain_text(problem))
+    def encode_problem(self, problem: Problem) -> TokenIds:
+        return self._tokenizer.encode_plain(self._head + render_plain_text(problem))
 
-    def step(self, text: str, index: int) -> tuple[TokenIds, int]:
+    def encode_step(self, text: str, index: int) -> tuple[TokenIds, int]:
         step = text.strip()
         start = (
-            (*self._between, *self._tokenizer.bare(step))
+            (*self._between, *self._tokenizer.encode_plain(step))
             if index
-            else self._tokenizer.after(f" {step}")
+            else self._tokenizer.encode_continuation(f" {step}")
         )
         ids = (*start, *self._ask)
         return ids, len(ids)
 
-    def score(self, row: torch.Tensor) -> float:
+    def read_score(self, row: torch.Tensor) -> float:
         return sigmoid(float(row[0]))
 
 
-def _frame(path: Path, hf: Any, good: str, system: str | None) -> tuple[str, str, str]:
-    """(head, ask, between) of the chat template. Raises CheckpointError if it has no such form."""
+def _read_template(path: Path, hf: Any, good: str, system: str | None) -> tuple[str, str, str]:
+    """Read (head, ask, between) from the chat template.
+
+    Raises CheckpointError if the template does not have this form.
+    """
     if hf.chat_template is None:
         raise CheckpointError(f"{path}: the tokenizer has no chat template")
     turns = [{"role": "system", "content": system}] if system else []
@@ -70,11 +75,12 @@ def _frame(path: Path, hf: Any, good: str, system: str | None) -> tuple[str, str
         {"role": "user", "content": _STEP},
     ]
     text = hf.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-    head, found, rest = text.partition(_PROBLEM)
-    middle, again, ask = rest.partition(_STEP)
-    if not (found and again and ask and middle.startswith(ask + good)):
+    head, has_problem, rest = text.partition(_PROBLEM)
+    middle, has_step, ask = rest.partition(_STEP)
+    if not (has_problem and has_step and ask and middle.startswith(ask + good)):
         raise CheckpointError(
-            f"{path}: the chat template does not open the assistant's turn as it goes on",
+            f"{path}: the chat template opens the assistant's turn in another way than it "
+            "writes that turn later",
             hint="the checkpoint is not of family rlhflow, or its template is another model's",
         )
     return head, ask, middle.removeprefix(ask)

@@ -9,7 +9,12 @@ from typing import Any
 import torch
 
 from flashedge.engine.vllm.inside.plugin import SKYWORK
-from flashedge.engine.vllm.prm.text import PrmTokenizer, logits_of_tokens, plain_text, sigmoid
+from flashedge.engine.vllm.prm.text import (
+    PrmTokenizer,
+    build_token_pooler,
+    render_plain_text,
+    sigmoid,
+)
 from flashedge.types import Problem, TokenIds
 
 
@@ -17,19 +22,19 @@ class SkyworkPrm:
     r"""`Qwen2ForPrmModel`: bos problem \n, then line \n line \n …; score = sigmoid(value at \n).
 
     Skywork's own `prepare_input` splits an answer at every newline, encodes each line by itself
-    and puts the newline's id after it. A step of ours can hold several lines: they are written in
-    that same way (the ids that Skywork's code gives for the answer, and so what the model was
-    trained on), and the step's score is the one at its last line. Blank lines are left out: they
-    separate our steps, and Skywork's code would score the empty line as a step of its own.
+    and puts the newline's id after it. A step can hold several lines. They are written in that same
+    way, which gives the ids that the model was trained on, and the step's score is the one at its
+    last line. Blank lines are left out: they separate steps, and Skywork's code would score an
+    empty line as a step of its own.
     Ref: SkyworkAI/skywork-o1-prm-inference, model_utils/io_utils.py.
     """
 
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
-        self._tokenizer = PrmTokenizer(path)
-        # Qwen's tokenizers name no BOS; Skywork's does, this one.
-        self._bos: str = self._tokenizer.hf.bos_token or "<|endoftext|>"
-        self._tokenizer.one(self._tokenizer.bare(self._bos), self._bos)
-        self._newline = self._tokenizer.one(self._tokenizer.bare("\n"), "\n")
+        self._tokenizer = tokenizer = PrmTokenizer(path)
+        # Qwen's tokenizers name no BOS token. Skywork's does: this one.
+        self._bos: str = tokenizer.hf.bos_token or "<|endoftext|>"
+        tokenizer.require_single_id(tokenizer.encode_plain(self._bos), self._bos)
+        self._newline = tokenizer.require_single_id(tokenizer.encode_plain("\n"), "\n")
 
     @property
     def engine_extra(self) -> Mapping[str, Any]:
@@ -38,19 +43,19 @@ class SkyworkPrm:
         return {
             "runner": "pooling",
             "hf_overrides": {"architectures": [SKYWORK]},
-            "pooler_config": logits_of_tokens(),
+            "pooler_config": build_token_pooler(),
         }
 
-    def prefix(self, problem: Problem) -> TokenIds:
-        return self._tokenizer.bare(f"{self._bos}{plain_text(problem)}\n")
+    def encode_problem(self, problem: Problem) -> TokenIds:
+        return self._tokenizer.encode_plain(f"{self._bos}{render_plain_text(problem)}\n")
 
-    def step(self, text: str, index: int) -> tuple[TokenIds, int]:
+    def encode_step(self, text: str, index: int) -> tuple[TokenIds, int]:
         lines = [line for line in text.strip().split("\n") if line.strip()] or [""]
         ids: list[int] = []
         for line in lines:
-            ids += self._tokenizer.bare(line)
+            ids += self._tokenizer.encode_plain(line)
             ids.append(self._newline)
         return tuple(ids), len(ids)
 
-    def score(self, row: torch.Tensor) -> float:
+    def read_score(self, row: torch.Tensor) -> float:
         return sigmoid(float(row[0]))
