@@ -1,4 +1,4 @@
-"""One problem after the other through the daemon, several at a time."""
+"""Measure problems on the daemon, several at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flashedge.types import NodeId
 
 
 class Watcher(Protocol):
-    """Is told what happens, from the event loop."""
+    """Observes a measurement. Its methods are called on the event loop."""
 
     def run_done(self) -> None: ...
     def problem_done(self, record: ProblemRecord) -> None: ...
@@ -34,28 +34,30 @@ def runs_per_problem(settings: Settings) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurer:
-    """in_flight: problems at a time."""
+    """Runs the problems of an evaluation."""
 
     client: AsyncClient
     grader: MathGrader
     settings: Settings
     count_steps: StepCounter
     watcher: Watcher
+
     in_flight: int
+    """Problems measured at the same time."""
 
     async def measure(self, problems: Iterable[LabelledProblem]) -> None:
-        """Measure all of them, telling the watcher of each.
+        """Measure all problems and report each to the watcher.
 
-        A problem that does not fit the model, or on which a request failed, is told as failed and
-        passed over; any other error ends the work: the first one is raised, the open runs are
-        cancelled, as they are when this is cancelled.
+        A problem that exceeds the context, or on which a request failed, is reported as failed and
+        skipped. Any other error cancels the open runs and is raised. If this is cancelled, so are
+        the open runs.
         """
         left = iter(problems)
 
         async def work() -> None:
             for problem in left:
                 try:
-                    record = await self._record(problem)
+                    record = await self._measure_problem(problem)
                 except (ContextOverflow, GenerationFailed) as error:
                     self.watcher.problem_failed(problem, error)
                 else:
@@ -66,7 +68,7 @@ class Measurer:
                 for _ in range(self.in_flight):
                     group.create_task(work())
 
-    async def _record(self, problem: LabelledProblem) -> ProblemRecord:
+    async def _measure_problem(self, problem: LabelledProblem) -> ProblemRecord:
         settings = self.settings
         sampled = {"temperature": settings.temperature}
         greedy = await self._run(problem, {"strategy": "best_of_n", "n": 1, "temperature": 0.0})
@@ -76,39 +78,39 @@ class Measurer:
             n: await self._run(problem, {"strategy": "beam", "n": n, **sampled}) for n in settings.n
         }
         answers = [c["answer"] for c in samples["completions"]]
-        spelt = await self.grader.cluster({NodeId(i): a for i, a in enumerate(answers)})
-        right = {a: await self._is_right(a, problem) for a in set(spelt.values())}
+        spelled = await self.grader.cluster({NodeId(i): a for i, a in enumerate(answers)})
+        right = {a: await self._is_right(a, problem) for a in set(spelled.values())}
         return ProblemRecord(
             index=problem.index,
             id=str(problem.id),
             family=problem.family,
             steps=problem.steps,
-            greedy=await self._chosen(greedy, problem),
+            greedy=await self._grade(greedy, problem),
             chains=tuple(
-                self._chain(completion, spelt[NodeId(i)], right[spelt[NodeId(i)]])
+                self._build_chain(completion, spelled[NodeId(i)], right[spelled[NodeId(i)]])
                 for i, completion in enumerate(samples["completions"])
             ),
-            beams={n: await self._chosen(result, problem) for n, result in beams.items()},
+            beams={n: await self._grade(result, problem) for n, result in beams.items()},
         )
 
     async def _run(self, problem: LabelledProblem, search: Mapping[str, Any]) -> dict[str, Any]:
-        """The object of one run. Its seed depends on the problem, so that no two share noise."""
+        """The object of one run. Its seed depends on the problem: no two share randomness."""
         settings = self.settings
         seed = mix64(settings.seed, problem.index)
-        asked = {"pair": settings.pair, "problem": problem.text, "seed": seed, "early_exit": False}
-        result = await run_to_end(self.client, {**asked, **search})
+        body = {"pair": settings.pair, "problem": problem.text, "seed": seed, "early_exit": False}
+        result = await run_to_end(self.client, {**body, **search})
         self.watcher.run_done()
         return result
 
     async def _is_right(self, answer: str | None, problem: LabelledProblem) -> bool:
         return answer is not None and await self.grader.equal(answer, problem.answer)
 
-    async def _chosen(self, result: Mapping[str, Any], problem: LabelledProblem) -> Chain:
+    async def _grade(self, result: Mapping[str, Any], problem: LabelledProblem) -> Chain:
         answer = result["answer"]
         right = await self._is_right(answer, problem)
         return Chain(text=result["text"], answer=answer, right=right)
 
-    def _chain(self, completion: Mapping[str, Any], answer: str | None, right: bool) -> Chain:
+    def _build_chain(self, completion: Mapping[str, Any], answer: str | None, right: bool) -> Chain:
         scores = tuple(completion["step_scores"])
         lengths = self.count_steps(completion["token_ids"], len(scores))
         return Chain(

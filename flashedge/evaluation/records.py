@@ -1,4 +1,4 @@
-"""What was measured on each problem, kept in a file so that a second call goes on."""
+"""The measurements of each problem, kept in a file so that a second call resumes."""
 
 from __future__ import annotations
 
@@ -13,40 +13,56 @@ from flashedge.files.journal import Journal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """What makes two measurements the same: both must agree before one goes on with the other's
-    file. models, problems: digests of the pair and of the problem file; n: sizes, ascending."""
+    """What all measurements in one file share. A call with other settings is refused."""
 
     pair: str
+
     models: str
+    """Digest of the pair's models."""
+
     problems: str
+    """Digest of the problem file."""
+
     n: tuple[int, ...]
+    """Numbers of paths, ascending."""
+
     temperature: float
     seed: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chain:
-    """One sampled solution. answer: equal answers of a problem are spelled alike; scores:
-    (num_steps,) in [0, 1]; step_tokens: (num_steps,), empty where not known."""
+    """One sampled solution."""
 
     text: str
+
     answer: str | None
+    """Equal answers to one problem are spelled alike."""
+
     right: bool
+
     scores: tuple[float, ...] = ()
+    """(num_steps,) in [0, 1]."""
+
     step_tokens: tuple[int, ...] = ()
+    """(num_steps,) tokens of each step. Empty where unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemRecord:
-    """chains: the samples, as many as the largest n; beams: what beam search chose, by n."""
+    """The measurements of one problem."""
 
     index: int
     id: str
     family: str | None
     steps: int | None
     greedy: Chain
+
     chains: tuple[Chain, ...]
+    """The samples, as many as the largest n."""
+
     beams: Mapping[int, Chain]
+    """The solutions that beam search chose, by n."""
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
@@ -56,19 +72,19 @@ class ProblemRecord:
         """The inverse of `to_json`. Raises KeyError, TypeError, ValueError."""
         return cls(
             **{name: data[name] for name in ("index", "id", "family", "steps")},
-            greedy=_chain(data["greedy"]),
-            chains=tuple(_chain(chain) for chain in data["chains"]),
-            beams={int(n): _chain(chain) for n, chain in data["beams"].items()},
+            greedy=_parse_chain(data["greedy"]),
+            chains=tuple(_parse_chain(chain) for chain in data["chains"]),
+            beams={int(n): _parse_chain(chain) for n, chain in data["beams"].items()},
         )
 
 
-def _chain(data: Mapping[str, Any]) -> Chain:
+def _parse_chain(data: Mapping[str, Any]) -> Chain:
     lists = {name: tuple(data[name]) for name in ("scores", "step_tokens")}
     return Chain(**{**data, **lists})
 
 
 def open_records(path: Path, settings: Settings) -> Journal[int, ProblemRecord]:
-    """By the problems' indices. Raises what `Journal` does."""
+    """The journal of records by the problems' indices. Raises what `Journal` does."""
     return Journal(
         path, dataclasses.asdict(settings), ProblemRecord.from_json, key=lambda r: r.index
     )

@@ -1,4 +1,4 @@
-"""How many tokens the steps of a chain have, by the generator's own tokenizer."""
+"""Count the tokens of a chain's steps with the generator's tokenizer."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ StepCounter = Callable[[Sequence[int], int], tuple[int, ...]]
 
 
 def step_counter(generator: Path) -> StepCounter:
-    """Counts the tokens of a chain's steps: (token_ids, num_steps) -> (num_steps,).
+    """A function (token_ids, num_steps) -> (num_steps,) tokens of each step.
 
-    Empty where the ids don't fall into `num_steps` steps: they are not this tokenizer's.
+    It returns () when the ids do not split into `num_steps` steps, which means that another
+    tokenizer made them.
     """
     from tokenizers import Tokenizer
 
@@ -26,7 +27,7 @@ def step_counter(generator: Path) -> StepCounter:
     def count(token_ids: Sequence[int], num_steps: int) -> tuple[int, ...]:
         lengths = [len(piece) for piece in rule.split_ids(token_ids)]
         if len(lengths) == num_steps + 1 and lengths[-1] == 1:
-            lengths[-2:] = [lengths[-2] + 1]  # the end token behind a blank line
+            lengths[-2:] = [lengths[-2] + 1]  # an end token after a blank line is no step
         return tuple(lengths) if len(lengths) == num_steps else ()
 
     return count
