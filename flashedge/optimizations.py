@@ -22,8 +22,9 @@ class Optimizations:
     """Which optimizations a run uses. The defaults are those of the configuration on a GPU."""
 
     suffix_scoring: bool = True
-    """Score only the new step of a path, and end steps inside the engine. Ours. Only baseline runs
-    switch it off: they work with the stock twins of the engines."""
+    """Score only the new step of a path, and end steps inside the engine. Ours. Without it the
+    engines are their stock twins, but with `speculation` only the verifier is: the stock generator
+    drafts nothing. Baseline runs and measurements switch it off."""
 
     prefix_order: bool = True
     """Submit the paths of a level that share KV next to each other. Ref: arXiv 2509.00195 §4.2."""

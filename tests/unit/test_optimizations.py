@@ -18,6 +18,7 @@ from flashedge.benchmark.simulate import Bench, Question, build_bench
 from flashedge.benchmark.virtual_run import VirtualRun
 from flashedge.config import Config, load_config
 from flashedge.optimizations import CONFIG_KEYS, KEY_PREFIX, SWITCHES, Optimizations
+from flashedge.runtime.drive.engines import TwinEngines, build_engines
 from tests.unit.runtime_rig import BEAM
 from tests.unit.service_rig import Rig
 
@@ -112,6 +113,36 @@ async def test_a_baseline_run_works_with_the_stock_twins_and_no_optimization(
     await rig.service.stop()
 
 
+@dataclasses.dataclass(frozen=True)
+class NamedTwins:
+    """Engines by name, for what `build_engines` chooses among them."""
+
+    generator: Any = "generator"
+    verifier: Any = "verifier"
+    stock_generator: Any = "stock generator"
+    stock_verifier: Any = "stock verifier"
+
+
+@pytest.mark.parametrize(
+    ("switches", "generator", "verifier"),
+    [
+        ((), "stock generator", "stock verifier"),
+        (("prefix_order", "kv_split"), "stock generator", "stock verifier"),
+        (("speculation",), "generator", "stock verifier"),
+        (("speculation", "lookahead"), "generator", "stock verifier"),
+        (("suffix_scoring",), "generator", "verifier"),
+        (("suffix_scoring", "speculation"), "generator", "verifier"),
+    ],
+)
+def test_whole_paths_are_scored_without_suffix_scoring_also_where_drafts_need_our_generator(
+    switches: tuple[str, ...], generator: str, verifier: str
+) -> None:
+    twins: TwinEngines = NamedTwins()
+    grader: Any = None
+    engines = build_engines(Optimizations.only(*switches), twins, grader=grader)
+    assert (engines.generator, engines.verifier) == (generator, verifier)
+
+
 # ---------------------------------------------------------------- used
 
 
@@ -136,6 +167,17 @@ def bench_of(home: Path, n: int) -> Bench:
         setup=replace(found.setup, common=0.5, limits=(1024, 1024)),
         search=replace(found.search, max_path_tokens=700),
     )
+
+
+@pytest.mark.parametrize("suffix_scoring", [True, False])
+def test_lookahead_scores_steps_ahead_with_either_verifier(
+    tmp_path: Path, suffix_scoring: bool
+) -> None:
+    off = replace(Optimizations.only("speculation"), suffix_scoring=suffix_scoring)
+    runs = [run_with(bench_of(tmp_path, n=8), replace(off, lookahead=on)) for on in (False, True)]
+    assert runs[0].tree == runs[1].tree
+    assert [run.speculation.scored_steps > 0 for run in runs] == [False, True]
+    assert [run.verifier_cached_tokens > 0 for run in runs] == [suffix_scoring] * 2
 
 
 def run_with(bench: Bench, optimizations: Optimizations) -> VirtualRun:

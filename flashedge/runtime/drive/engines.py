@@ -79,9 +79,10 @@ def build_engines(
 
     texts: what groups open-ended answers. None groups them by their words.
     """
-    is_stock = not optimizations.suffix_scoring
+    is_whole_path = not optimizations.suffix_scoring
+    is_stock = is_whole_path and not optimizations.speculation  # the stock generator drafts nothing
     generator = twins.stock_generator if is_stock else twins.generator
-    verifier = twins.stock_verifier if is_stock else twins.verifier
+    verifier = twins.stock_verifier if is_whole_path else twins.verifier
     if kv_manager is not None:
         generator, verifier = (
             kv_manager.wrap_generator(generator),
