@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flashedge.config import Setting, list_settings
+from flashedge.config import list_settings
+from flashedge.settings import Setting
 
 PAGE = Path(__file__).parents[1] / "docs" / "guide" / "configure.md"
 BEGIN, END = "<!-- settings:", "<!-- end of settings -->"
