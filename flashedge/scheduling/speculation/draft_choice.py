@@ -1,0 +1,115 @@
+"""How many drafts may run beside an engine's standard requests, and how many follow each beam.
+
+A beam that ends its step early leaves its slot in the batch empty until the slowest beam of its
+level is done. Speculation fills the slot with what would come next if a finished beam were kept:
+child 0 continues the beam's own stream, the other children start at the boundary with seeds of
+their own. A token's noise is a function of (seed, position), so a draft holds the tokens that the
+child itself would draw; nothing is filtered or corrected afterwards.
+
+Standard requests go first. Drafts run only while no standard request waits and memory is ample.
+
+Ref: arXiv 2509.00195 §4.1. Departures: ADR 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+
+from flashedge.search.seeds import mix64
+
+MAX_COLD_STARTS = 4  # steps of a level that may start without a draft (see `count_slots`)
+TRUNCATION_SPREAD = 0.1  # standard deviation around R; the paper gives none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchView:
+    """An engine's batch between two steps."""
+
+    running: int
+    """Standard requests in the batch."""
+    waiting: int
+    """Standard requests that wait for a slot."""
+    max_running: int
+    """Sequences that one step may hold, drafts included."""
+    spare_blocks: int
+    """KV blocks that nothing holds."""
+    flat_batch: int = 0
+    """Batch size up to which another sequence costs a step next to nothing (`find_flat_batch`).
+    0 where it is not known."""
+
+
+def count_slots(
+    view: BatchView, finished: int, drafting: int, *, beams: float = 0, max_drafts: int = 0
+) -> int:
+    """How many drafts may be in the batch.
+
+    None while a standard request waits. Otherwise as many as beams have finished, so that the
+    batch stays as large as it was. Where `view.flat_batch` is known, that bounds the batch
+    instead, which gives more slots or fewer.
+
+    With a known flat batch, speculation is skipped when it cannot shorten the level. A level ends
+    with its slowest step, so if more than MAX_COLD_STARTS of the next steps start without a
+    draft, drafting the others saves nothing.
+
+    Every sequence must find a KV block to grow into; a new draft needs two.
+
+    finished: beams that are done, of levels where others still generate; drafting: drafts in the
+    batch now; beams: beams per such level, on average; max_drafts: summed over those beams.
+    """
+    if view.waiting or not finished:
+        return 0
+    ample = view.spare_blocks - view.running - drafting
+    if ample < 0:
+        return 0
+    slots = min(view.flat_batch or view.running + finished, view.max_running) - view.running
+    if view.flat_batch and max_drafts and beams * (1 - slots / max_drafts) > MAX_COLD_STARTS:
+        return 0
+    return max(0, min(slots, drafting + ample // 2))
+
+
+def limit_drafts(scores: Sequence[float | None], branching: int) -> tuple[int, ...]:
+    """M_i = B - j + 1 of each beam: how many of its children may be drafted.
+
+    B = branching equal bins divide the range from the lowest score to the highest; C_1 holds the
+    highest, and beam i lies in bin C_j. A beam that was never scored (None) counts as C_1.
+    REBASE and dynamic branching have no fixed branching factor, and the paper defines no B for
+    them: `branching` is then the most children that a beam can get, which may be all n.
+
+    scores: (num_beams,), of the steps before.
+    """
+    known = [score for score in scores if score is not None]
+    lowest, highest = min(known, default=0.0), max(known, default=0.0)
+    span = highest - lowest
+
+    def limit(score: float | None) -> int:
+        if score is None or span == 0:
+            return branching
+        bins_below_top = int((highest - score) / span * branching)
+        return branching - min(bins_below_top, branching - 1)
+
+    return tuple(map(limit, scores))
+
+
+def find_flat_batch(step_s: Callable[[int], float], max_batch: int, tolerance: float = 0.25) -> int:
+    """The largest batch up to `max_batch` whose step is at most `tolerance` slower than a step of
+    one sequence.
+
+    step_s: seconds of a step by batch size; it never falls (see `costs.curves`).
+    """
+    low, high, bound_s = 1, max_batch, (1 + tolerance) * step_s(1)
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if step_s(middle) <= bound_s else (low, middle - 1)
+    return low
+
+
+def truncate_draft(length: int, ratio: float, seed: int) -> int:
+    """How many of a draft's `length` tokens a duplicate keeps by the paper's rule (line 19): a
+    share drawn from a normal distribution with mean R = `ratio`.
+
+    For comparison only: a duplicate that starts with its sibling's tokens is another search.
+    """
+    share = NormalDist(ratio, TRUNCATION_SPREAD).inv_cdf((mix64(seed, length) + 0.5) / 2**63)
+    return round(length * min(1.0, max(0.0, share)))
