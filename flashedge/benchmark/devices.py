@@ -1,4 +1,8 @@
-"""Cards that can be simulated: the makers' figures, and overheads fitted to public measurements."""
+"""Cards that can be simulated: the makers' figures, and assumed overheads of the engines.
+
+What an engine adds to the roofline is not known for any card. `OVERHEADS` spans what public figures
+of a 4090 allow, and every simulated gain depends on it: see scripts/bench/flashtts/sensitivity.py.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,20 @@ SWITCH_S = 0.005  # to pause one engine and resume the other (assumed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Overheads:
+    """What an engine step takes beyond the roofline of its model on the card."""
+
+    step_s: float
+    """Seconds of each step."""
+
+    sequence_s: float
+    """Seconds of each sequence in a step."""
+
+    def __str__(self) -> str:
+        return f"{self.step_s * 1e3:g} ms a step + {self.sequence_s * 1e6:g} us a sequence"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
     """A card by its data sheet."""
 
@@ -28,7 +46,7 @@ class Card:
     link_bytes_per_s: float
     """Bandwidth to pinned host memory, one way."""
 
-    def build_device(self, *, overhead_s: float, sequence_s: float) -> Device:
+    def build_device(self, overheads: Overheads) -> Device:
         """Build the device, with the data sheet's peak and bandwidth and these overheads."""
         sheet = find_sheet(self.sheet)
         assert sheet is not None, f"{self.sheet} has no data sheet"
@@ -37,8 +55,8 @@ class Card:
             flops=sheet.tflops * 1e12,
             bandwidth=sheet.gb_per_s * 1e9,
             memory_bytes=self.memory_bytes,
-            overhead_s=overhead_s,
-            sequence_s=sequence_s,
+            overhead_s=overheads.step_s,
+            sequence_s=overheads.sequence_s,
         )
 
     @property
@@ -61,11 +79,17 @@ CARDS: Mapping[str, Card] = MappingProxyType(
     }
 )
 
-# Fitted to two public points of a 4090 and checked on three others:
-# python -m scripts.bench.flashtts.calibration. Other cards are assumed to have the same overheads.
-CALIBRATED = "rtx4090"
-OVERHEAD_S = 0.0095
-SEQUENCE_S = 0.00024
+# Public decode throughput of vLLM on a 4090 leaves some 70 us a sequence at 1.5B and 140 us at 7B
+# beside 3 ms a step. A fit to public seconds of whole searches, which confounds overheads with path
+# lengths, gave about the highest. Both: python -m scripts.bench.flashtts.calibration [--decode].
+# Other cards are assumed to have the same overheads.
+OVERHEADS: Mapping[str, Overheads] = MappingProxyType(
+    {
+        "low": Overheads(step_s=0.001, sequence_s=0.0),
+        "typical": Overheads(step_s=0.003, sequence_s=80e-6),
+        "high": Overheads(step_s=0.009, sequence_s=240e-6),
+    }
+)
 
 
 def find_card(name: str) -> tuple[str, Card]:
@@ -78,8 +102,3 @@ def find_card(name: str) -> tuple[str, Card]:
     raise NotFound(
         f"no card {name!r} can be simulated", hint=f"known: {', '.join(CARDS)}", param="gpu"
     )
-
-
-def build_device(card: Card) -> Device:
-    """Build the device that the simulation uses."""
-    return card.build_device(overhead_s=OVERHEAD_S, sequence_s=SEQUENCE_S)

@@ -43,6 +43,8 @@ def _build_rungs() -> Iterable[Rung]:
 
 
 RUNGS: tuple[Rung, ...] = tuple(_build_rungs())
+SUFFIX = RUNGS[1]
+"""A verifier with a prefix cache, and nothing else."""
 BEST = RUNGS[-2]  # all of the paper that is on by default: lookahead is not
 ONCE = Rung(
     name="+P+M+S+once",

@@ -1,14 +1,14 @@
-"""Climbs the ladder on a simulated card, to tell what a user would get there."""
+"""Climbs the ladder on a simulated card, to estimate what a user would get there."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Any
 
-from flashedge.benchmark.devices import CALIBRATED, Card, build_device, find_card
-from flashedge.benchmark.ladder import Rung
+from flashedge.benchmark.devices import OVERHEADS, Card, Overheads, find_card
+from flashedge.benchmark.ladder import SUFFIX, Rung
 from flashedge.benchmark.lengths import WORKLOADS, load_trace, pick_rows
 from flashedge.benchmark.virtual_run import Setup, VirtualRun, simulate_run
 from flashedge.config import Config
@@ -44,6 +44,11 @@ class Question:
     kv_bytes: int | None = None
     """KV of both engines together. None takes what the weights leave of `share`."""
 
+    overheads: Overheads = OVERHEADS["typical"]
+
+    lengths: str = "smooth"
+    """How step lengths are drawn: see `LENGTHS`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
@@ -59,11 +64,13 @@ class Bench:
     search: RunSpec
     """The request of every run but for its problem and seed."""
 
-    def spec(self, row: int) -> RunSpec:
-        return replace(self.search, problem=self.trace.problem(row), seed=row)
+    def spec(self, row: int, seed: int | None = None) -> RunSpec:
+        """Build the request of a problem. seed: None takes the row's number."""
+        seed = row if seed is None else seed
+        return replace(self.search, problem=self.trace.problem(row), seed=seed)
 
-    def run(self, rung: Rung, row: int) -> VirtualRun:
-        return simulate_run(rung, self.setup, self.trace, row, self.spec(row))
+    def run(self, rung: Rung, row: int, seed: int | None = None) -> VirtualRun:
+        return simulate_run(rung, self.setup, self.trace, row, self.spec(row, seed))
 
 
 def _find_free(memory_bytes: int, share: float | None) -> int:
@@ -79,9 +86,10 @@ def build_bench(question: Question, config: Config) -> Bench:
     gpu, card = find_card(question.gpu)
     pair = find_pair(question.pair, config)
     strategy, n = parse_strategy(question.strategy)
-    trace = load_trace(question.workload)
+    observed = load_trace(question.workload)
+    trace = load_trace(question.workload, question.lengths)
     shapes = find_pair_shapes(pair, config)
-    device = build_device(card)
+    device = card.build_device(question.overheads)
     kv_bytes = question.kv_bytes
     if kv_bytes is None:
         weights = shapes[0].weights_bytes, shapes[1].weights_bytes
@@ -116,7 +124,7 @@ def build_bench(question: Question, config: Config) -> Bench:
             limits=limits,
         ),
         trace=trace,
-        rows=pick_rows(trace, question.problems),
+        rows=pick_rows(observed, question.problems),
         search=RunSpec(problem=trace.problem(0), pair=pair.name, **fields),
     )
 
@@ -125,15 +133,26 @@ def run_ladder(
     bench: Bench, ladder: Sequence[Rung], advance: Callable[[int], None] = lambda done: None
 ) -> list[dict[str, Any]]:
     """Run every problem on every rung. A row for each rung; advance: called after each problem."""
-    rows: list[dict[str, Any]] = []
-    first: list[VirtualRun] = []
+    runs: dict[str, list[VirtualRun]] = {}
     for rung in ladder:
-        runs = []
+        runs[rung.name] = []
         for row in bench.rows:
-            runs.append(bench.run(rung, row))
+            runs[rung.name].append(bench.run(rung, row))
             advance(1)
-        first = first or runs
-        rows.append({"rung": rung.name, "about": rung.about, **summarize_runs(runs, first)})
+    return compare_rungs(ladder, runs)
+
+
+def compare_rungs(
+    ladder: Sequence[Rung], runs: Mapping[str, Sequence[VirtualRun]]
+) -> list[dict[str, Any]]:
+    """Build a row for each rung from its runs. Gains are over the first rung and over suffix
+    scoring (None where that rung was not run)."""
+    rows = []
+    for rung in ladder:
+        figures = summarize_runs(runs[rung.name], runs[ladder[0].name])
+        suffix = runs.get(SUFFIX.name)
+        over = None if suffix is None else compute_gain(runs[rung.name], suffix)
+        rows.append({"rung": rung.name, "about": rung.about, **figures, "gain_over_suffix": over})
     return rows
 
 
@@ -145,7 +164,7 @@ def summarize_runs(runs: Sequence[VirtualRun], stock: Sequence[VirtualRun]) -> d
         "generator_s": mean(r.generate_s for r in runs),
         "verifier_s": mean(r.verify_s for r in runs),
         "goodput": mean(r.goodput for r in runs),
-        "goodput_gain": _average_ratio(runs, stock, lambda r: r.goodput),
+        "goodput_gain": compute_gain(runs, stock),
         "latency_cut": 1 - sum(r.seconds for r in runs) / sum(r.seconds for r in stock),
         "generator_peak_bytes": max(r.generator_peak_bytes for r in runs),
         "verifier_peak_bytes": max(r.verifier_peak_bytes for r in runs),
@@ -161,6 +180,33 @@ def summarize_runs(runs: Sequence[VirtualRun], stock: Sequence[VirtualRun]) -> d
     }
 
 
+def span_overheads(
+    question: Question,
+    ladder: Sequence[Rung],
+    config: Config,
+    advance: Callable[[int], None] = lambda done: None,
+) -> tuple[Bench, list[dict[str, Any]]]:
+    """Run the ladder with the typical, the lowest and the highest overheads.
+
+    Returns the typical bench and its rows. `gain_range` and `gain_over_suffix_range` are the gains
+    with the lowest and the highest overheads, smaller one first.
+    """
+    benches = {
+        name: build_bench(replace(question, overheads=overheads), config)
+        for name, overheads in OVERHEADS.items()
+    }
+    found = {name: run_ladder(bench, ladder, advance) for name, bench in benches.items()}
+    rows = found["typical"]
+    for i, row in enumerate(rows):
+        for gain, span in (
+            ("goodput_gain", "gain_range"),
+            ("gain_over_suffix", "gain_over_suffix_range"),
+        ):
+            row[span] = sorted(found[name][i][gain] for name in ("low", "high"))
+        row["same_trees"] = all(each[i]["same_trees"] for each in found.values())
+    return benches["typical"], rows
+
+
 def list_assumptions(bench: Bench, question: Question) -> dict[str, Any]:
     """List what the figures rest on. Stands beside them in every output."""
     device = bench.setup.device
@@ -173,8 +219,8 @@ def list_assumptions(bench: Bench, question: Question) -> dict[str, Any]:
             "bytes_per_s": device.bandwidth,
             "overhead_s": device.overhead_s,
             "sequence_s": device.sequence_s,
-            "calibrated": bench.gpu == CALIBRATED,
         },
+        "lengths": question.lengths,
         "pair": bench.pair.name,
         "strategy": bench.search.strategy,
         "n": bench.search.n,
@@ -185,10 +231,7 @@ def list_assumptions(bench: Bench, question: Question) -> dict[str, Any]:
     }
 
 
-def _average_ratio(
-    runs: Sequence[VirtualRun],
-    stock: Sequence[VirtualRun],
-    measure: Callable[[VirtualRun], float],
-) -> float:
-    pairs = [(measure(a), measure(b)) for a, b in zip(runs, stock, strict=True) if measure(b)]
-    return mean(a / b for a, b in pairs) if pairs else 1.0
+def compute_gain(runs: Sequence[VirtualRun], base: Sequence[VirtualRun]) -> float:
+    """Average the ratio of goodputs over problems. 1 where nothing was completed."""
+    pairs = [(a.goodput, b.goodput) for a, b in zip(runs, base, strict=True) if b.goodput]
+    return mean(one / other for one, other in pairs) if pairs else 1.0

@@ -99,7 +99,7 @@ def flashtts(
     if simulated:
         pairs = PAPERS_PAIRS if pair is None else (pair,)
         rows = _simulate(gpu or "rtx4090", pairs, chosen, widths, limit, strategy, config)
-        _print_report(rows, as_json, {"simulated": True})
+        _print_report(rows, as_json, {"simulated": True, "overheads": _name_overheads()})
         return
     if gpu is not None:
         raise RequestError("--gpu needs --simulated", hint="add --simulated", param="gpu")
@@ -247,6 +247,12 @@ def _open_records(
 # ---------------------------------------------------------------- output
 
 
+def _name_overheads() -> str:
+    from flashedge.benchmark.devices import OVERHEADS
+
+    return str(OVERHEADS["typical"])
+
+
 def _print_report(
     rows: Sequence[Mapping[str, Any]], as_json: bool, about: Mapping[str, Any]
 ) -> None:
@@ -255,7 +261,18 @@ def _print_report(
         return
     if about["simulated"]:
         print("SIMULATED: a roofline model of the card in virtual time. This is not a measurement.")
-    columns = ("n", "rung", "latency", "generator", "verifier", "goodput", "gain", "trees")
+        print(f"Assumed overheads: {about['overheads']}. Other overheads: flashedge simulate")
+    columns = (
+        "n",
+        "rung",
+        "latency",
+        "generator",
+        "verifier",
+        "goodput",
+        "gain",
+        "over suffix",
+        "trees",
+    )
     for case, group in groupby(rows, key=lambda row: row["case"]):
         print(f"\n{case}")
         output.print_table(columns, map(_format_rung, group), "nothing was run")
@@ -265,6 +282,7 @@ def _print_report(
 
 def _format_rung(row: Mapping[str, Any]) -> tuple[object, ...]:
     gain, same = row["goodput_gain"], row["same_trees"]
+    over = row.get("gain_over_suffix")
     if isinstance(gain, Mapping):
         gain = f"{gain['value']:.2f}x ({gain['low']:.2f}-{gain['high']:.2f})"
     elif gain is not None:
@@ -277,5 +295,6 @@ def _format_rung(row: Mapping[str, Any]) -> tuple[object, ...]:
         f"{row['verifier_s']:.2f} s",
         f"{row['goodput']:.1f}",
         gain,
+        None if over is None else f"{over:.2f}x",
         None if same is None else "equal" if same == 1 else f"{same:.0%} equal",
     )

@@ -13,7 +13,16 @@ from flashedge.cli.solve.strategy_flags import complete_strategy
 from flashedge.config import load_config
 from flashedge.sizes import format_size
 
-COLUMNS = ("", "latency", "generator", "verifier", "goodput", "gain", "KV peak, GiB")
+COLUMNS = (
+    "",
+    "latency",
+    "generator",
+    "verifier",
+    "goodput",
+    "gain",
+    "over prefix cache",
+    "KV peak, GiB",
+)
 EPILOG = """\
 [bold]Example[/]
   flashedge simulate --pair math-7b+skywork-1.5b --strategy beam-64
@@ -57,8 +66,9 @@ def simulate(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Estimate a pair's speed on a card: the stock loop, then each optimization."""
+    from flashedge.benchmark.devices import OVERHEADS
     from flashedge.benchmark.ladder import RUNGS
-    from flashedge.benchmark.simulate import Question, build_bench, list_assumptions, run_ladder
+    from flashedge.benchmark.simulate import Question, list_assumptions, span_overheads
 
     question = Question(
         gpu=gpu,
@@ -69,9 +79,9 @@ def simulate(
         problems=problems,
         share=memory,
     )
-    bench = build_bench(question, load_config())
-    with show_bar("simulating", len(RUNGS) * len(bench.rows), unit="runs") as advance:
-        rows = run_ladder(bench, RUNGS, advance)
+    total = len(OVERHEADS) * len(RUNGS) * problems
+    with show_bar("simulating", total, unit="runs") as advance:
+        bench, rows = span_overheads(question, RUNGS, load_config(), advance)
     basis = list_assumptions(bench, question)
     if as_json:
         output.print_json({**basis, "rungs": rows})
@@ -80,6 +90,8 @@ def simulate(
 
 
 def _print(basis: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
+    from flashedge.benchmark.devices import OVERHEADS
+
     device = basis["device"]
     print(
         f"SIMULATED: {basis['pair']}, {basis['strategy']} n={basis['n']} on {device['name']},"
@@ -91,13 +103,15 @@ def _print(basis: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
     print(
         "goodput: tokens/s of a completed path; KV peak: most KV that each engine's requests held"
     )
+    print("gain: over the stock loop, which scores whole paths; over prefix cache: over a stock")
+    print("loop whose verifier has one")
     if not all(row["same_trees"] for row in rows):
         print("! not every rung built the stock loop's trees")
-    if device["calibrated"]:
-        source = "calibrated on public measurements of this card"
-    else:
-        source = "from its data sheet, with the overheads of an RTX 4090"
-    print(f"This is a roofline model of the card, {source}. It is not a measurement.")
+    print(
+        f"Assumed overheads: {OVERHEADS['typical']}. A gain's range is from {OVERHEADS['low']}"
+        f" to {OVERHEADS['high']}."
+    )
+    print("This is a roofline model of the card, from its data sheet. It is not a measurement.")
 
 
 def _format_rung(row: dict[str, Any]) -> tuple[object, ...]:
@@ -108,6 +122,11 @@ def _format_rung(row: dict[str, Any]) -> tuple[object, ...]:
         f"{row['generator_s']:.2f} s",
         f"{row['verifier_s']:.2f} s",
         f"{row['goodput']:.1f}",
-        f"{row['goodput_gain']:.2f}x",
+        _format_gain(row["goodput_gain"], row["gain_range"]),
+        _format_gain(row["gain_over_suffix"], row["gain_over_suffix_range"]),
         f"{peaks[0]:.2f} + {peaks[1]:.2f}",
     )
+
+
+def _format_gain(gain: float, span: Sequence[float]) -> str:
+    return f"{gain:.2f}x ({span[0]:.2f}-{span[1]:.2f})"

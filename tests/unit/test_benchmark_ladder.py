@@ -8,13 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from flashedge.benchmark.devices import OVERHEADS
 from flashedge.benchmark.ladder import ALL, BEST, ONCE, RUNGS, find_rungs
-from flashedge.benchmark.lengths import WORKLOADS, load_trace, pick_rows
-from flashedge.benchmark.simulate import Bench, Question, build_bench, run_ladder, summarize_runs
+from flashedge.benchmark.lengths import WORKLOADS, group_lengths, load_trace, pick_rows, smooth
+from flashedge.benchmark.simulate import (
+    Bench,
+    Question,
+    build_bench,
+    run_ladder,
+    span_overheads,
+    summarize_runs,
+)
 from flashedge.benchmark.virtual_run import VirtualRun, simulate_run
 from flashedge.config import Config, load_config
 from flashedge.errors import NotFound
 from flashedge.optimizations import SWITCHES
+from scripts.bench.flashtts.step_lengths import measure_longest
 
 NAMED = {rung.name: rung for rung in RUNGS}
 
@@ -26,8 +35,16 @@ def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
 
 
 def bench_of(config: Config, **fields: object) -> Bench:
-    """A 4090 with 1.5B + 7B, whose verifier is what memory is short for."""
-    asked = {"gpu": "rtx4090", "pair": "math-1.5b+shepherd-7b", "strategy": "beam", "n": 16}
+    """A 4090 with 1.5B + 7B, whose verifier is what memory is short for. Lengths are observed and
+    overheads high, where speculation does not pay for wide searches."""
+    asked = {
+        "gpu": "rtx4090",
+        "pair": "math-1.5b+shepherd-7b",
+        "strategy": "beam",
+        "n": 16,
+        "lengths": "observed",
+        "overheads": OVERHEADS["high"],
+    }
     return build_bench(Question(**{**asked, "problems": 1, **fields}), config)  # type: ignore[arg-type]
 
 
@@ -86,6 +103,39 @@ def test_a_level_is_as_irregular_as_the_samples_of_one_problem_and_step() -> Non
             if len(level) > 1:
                 ratios.append(max(level) / (sum(level) / len(level)))
     assert 1.3 < sum(ratios) / len(ratios) < 1.7
+
+
+def test_smooth_lengths_keep_the_observed_means_and_the_chance_to_conclude() -> None:
+    observed, smoothed = load_trace("math"), load_trace("math", "smooth")
+    for before, after in zip(observed.rows, smoothed.rows, strict=True):
+        groups, smooth_groups = group_lengths(before), group_lengths(after)
+        assert list(groups) == list(smooth_groups)
+        sizes = {len(smooth_groups[key]) / len(group) for key, group in groups.items()}
+        assert len(sizes) == 1
+        for key, group in groups.items():
+            mean = sum(group) / len(group)
+            assert abs(sum(smooth_groups[key]) / len(smooth_groups[key]) - mean) < max(
+                0.5, 0.01 * mean
+            )
+
+
+def test_smooth_lengths_have_the_tail_that_eight_samples_cannot_show() -> None:
+    observed, smoothed = load_trace("math"), load_trace("math", "smooth")
+    assert measure_longest(smoothed, 8) == pytest.approx(measure_longest(observed, 8), rel=0.2)
+    assert measure_longest(observed, 512) < 1.5
+    assert 2.0 < measure_longest(smoothed, 64) < 2.7
+    assert 2.8 < measure_longest(smoothed, 512) < 3.7
+
+
+def test_smooth_lengths_are_the_same_every_time_and_depend_on_the_seed(config: Config) -> None:
+    observed = load_trace("amc")
+    assert smooth(observed, 4) == smooth(observed, 4)
+    bench = bench_of(config, n=4, lengths="smooth")
+    row = bench.rows[0]
+    one, again, other = (bench.run(RUNGS[0], row, seed).tree for seed in (1, 1, 2))
+    assert one == again != other
+    with pytest.raises(NotFound, match="no lengths 'long'"):
+        load_trace("amc", "long")
 
 
 def test_few_problems_are_spread_over_all_lengths() -> None:
@@ -202,7 +252,22 @@ def test_figures_compare_problem_by_problem(config: Config) -> None:
     first = [bench.run(RUNGS[0], row) for row in bench.rows]
     told = summarize_runs(first, first)
     assert told["latency_s"] == pytest.approx(sum(r.seconds for r in first) / 2)
-    assert told == {k: v for k, v in rows[0].items() if k not in ("rung", "about")}
+    apart = ("rung", "about", "gain_over_suffix")
+    assert told == {k: v for k, v in rows[0].items() if k not in apart}
+    assert rows[0]["gain_over_suffix"] < 1 == rows[1]["gain_over_suffix"]
+    (alone,) = run_ladder(bench, RUNGS[:1])
+    assert alone["gain_over_suffix"] is None
+
+
+def test_gains_are_given_for_the_lowest_and_the_highest_overheads(config: Config) -> None:
+    question = Question(
+        gpu="rtx4090", pair="math-1.5b+shepherd-7b", strategy="beam", n=4, problems=1
+    )
+    bench, rows = span_overheads(question, RUNGS[:2], config)
+    assert bench.setup.device.overhead_s == OVERHEADS["typical"].step_s
+    low, high = rows[1]["gain_range"]
+    assert low < rows[1]["goodput_gain"] < high
+    assert rows[1]["gain_over_suffix_range"] == [1, 1]
 
 
 def test_another_tree_is_noticed(config: Config) -> None:

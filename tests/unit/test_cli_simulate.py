@@ -19,7 +19,8 @@ def test_the_ladder_as_json(cli: Cli) -> None:
     assert done.code == 0, done.err
     told = json.loads(done.out)
     assert told["simulated"] is True
-    assert told["device"]["calibrated"] is True
+    assert told["lengths"] == "smooth"
+    assert (told["device"]["overhead_s"], told["device"]["sequence_s"]) == (0.003, 80e-6)
     assert (told["gpu"], told["n"], told["problems"]) == ("rtx4090", 4, 1)
     names = [row["rung"] for row in told["rungs"]]
     assert names == ["stock", "suffix", "+P", "+P+M", "+P+M+S", "+lookahead"]
@@ -27,6 +28,11 @@ def test_the_ladder_as_json(cli: Cli) -> None:
         assert row["same_trees"] is True
         assert row["latency_s"] >= row["generator_s"] + row["verifier_s"] - 1e-9
         assert row["generator_peak_bytes"] > 0
+    assert told["rungs"][0]["gain_range"] == [1, 1]
+    assert told["rungs"][1]["gain_over_suffix"] == 1
+    low, high = told["rungs"][4]["gain_over_suffix_range"]
+    assert low < high
+    assert told["rungs"][4]["gain_range"] != [low, high]
 
 
 def test_the_table_says_that_it_is_simulated_and_by_what(cli: Cli) -> None:
@@ -34,7 +40,9 @@ def test_the_table_says_that_it_is_simulated_and_by_what(cli: Cli) -> None:
     assert done.code == 0, done.err
     assert done.out.startswith("SIMULATED: math-1.5b+skywork-1.5b, dvts n=4 on GeForce RTX 3090")
     assert "+ KV split (M)" in done.out
-    assert "with the overheads of an RTX 4090. It is not a measurement." in done.out
+    assert "Assumed overheads: 3 ms a step + 80 us a sequence." in done.out
+    assert "from 1 ms a step + 0 us a sequence to 9 ms a step + 240 us a sequence" in done.out
+    assert "It is not a measurement." in done.out
 
 
 def test_a_strategy_without_a_verifier(cli: Cli) -> None:

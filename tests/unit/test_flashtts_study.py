@@ -10,8 +10,15 @@ import pytest
 
 from flashedge.benchmark.ladder import RUNGS
 from flashedge.engine.sim.trace import StepTrace, TraceRow
-from scripts.bench.flashtts import grid, memory_sweep, order_memory, utilization
-from scripts.bench.flashtts.calibration import FITTED, PUBLIC_S, Load, fit_overheads, predict_errors
+from scripts.bench.flashtts import grid, memory_sweep, order_memory, sensitivity, utilization
+from scripts.bench.flashtts.calibration import (
+    FITTED,
+    PUBLIC_S,
+    Load,
+    bound_sequence_s,
+    fit_overheads,
+    predict_errors,
+)
 from scripts.bench.flashtts.study import (
     PAIRS,
     WIDTHS,
@@ -19,6 +26,7 @@ from scripts.bench.flashtts.study import (
     build_cell,
     choose_problem_count,
     climb_ladder,
+    format_gain,
     format_table,
 )
 
@@ -43,6 +51,14 @@ def test_the_fit_finds_the_overheads_that_made_the_points(monkeypatch: Any) -> N
     monkeypatch.setattr("scripts.bench.flashtts.calibration.PUBLIC_S", made)
     assert fit_overheads(LOADS, (4, 64)) == pytest.approx((0.004, 0.0003))
     assert all(error == 0 for error in predict_errors(LOADS, (4, 64)).values())
+
+
+def test_public_throughput_leaves_less_for_a_sequence_the_more_a_step_takes() -> None:
+    """300 sequences of 600 tokens in two waves: 1,200 steps and 180,000 sequences in them."""
+    setup = build_cell("1.5B+1.5B", "amc", 8).setup
+    left = [bound_sequence_s(setup.device, setup.generator, 13.85, s) for s in (0.001, 0.004)]
+    assert left[0] - left[1] == pytest.approx(0.003 * 1200 / 180_000)
+    assert 0 < left[1] < left[0] < 1 / (13.85 * 600)
 
 
 # ---------------------------------------------------------------- cells and tables
@@ -77,9 +93,25 @@ def test_a_tree_that_differs_in_one_problem_shows_in_the_average() -> None:
     assert mean["same_trees"] == 0.5
 
 
+def test_a_gain_has_an_interval_over_its_problems() -> None:
+    figures = [[{"goodput_gain": gain, "gain_over_suffix": 1.0}] for gain in (1.0, 2.0, 3.0)]
+    (row,) = average_problems(figures)
+    assert row["goodput_gain"] == 2
+    assert 1 <= row["goodput_gain_low"] < 2 < row["goodput_gain_high"] <= 3
+    assert format_gain(row, "gain_over_suffix") == "1.00 (1.00-1.00)"
+
+
 def test_the_summary_is_of_all_cells() -> None:
     base = dict.fromkeys(
-        ("goodput_gain", "latency_cut", "same_trees", "generator_s", "verifier_s"), 1.0
+        (
+            "goodput_gain",
+            "gain_over_suffix",
+            "latency_cut",
+            "same_trees",
+            "generator_s",
+            "verifier_s",
+        ),
+        1.0,
     )
     cells = {
         ("1.5B+7B", "amc", n): [
@@ -94,6 +126,7 @@ def test_the_summary_is_of_all_cells() -> None:
     assert told["mean_goodput_gain"] == 3
     assert (told["peak_goodput_gain"], told["least_goodput_gain"]) == (4, 2)
     assert told["least_and_most_latency_cut"] == [0.25, 0.75]
+    assert told["mean_gain_over_suffix"] == 1
     assert told["verifier_latency_cut"] == 0.5
     assert told["generator_latency_cut"] == 0
 
@@ -117,6 +150,22 @@ def test_memory_goes_down_to_where_a_path_still_fits() -> None:
     assert large == [b for b in memory_sweep.BYTES if b >= 2 * 4096 * 131_072]
     assert memory_sweep.BYTES[-1] == 14e9
     assert 1.5e9 in memory_sweep.BYTES
+
+
+def test_each_cell_of_the_surface_has_both_gains_with_intervals() -> None:
+    asked = sensitivity.parse_flags(["--quick", "--pairs", "1.5B+1.5B"])
+    tasks = sensitivity.list_tasks(asked)
+    assert len(tasks) == len(set(tasks)) == 2 * 2 * 2
+    assert {task[2:4] for task in tasks} == {(1, 0), (1, 240), (9, 0), (9, 240)}
+    runs = [sensitivity.run_seed("smooth", 2, task) for task in tasks[:2]]
+    (row,) = average_problems(runs)[-1:]
+    cells = {tasks[0][:4]: row}
+    for name in sensitivity.COLUMNS:
+        assert f"| 1.5B+1.5B | 8 | 1 | {format_gain(row, name)} |" in sensitivity.build_table(
+            cells, name
+        )
+    assert row["goodput_gain"] > row["gain_over_suffix"]
+    assert row["same_trees"] == 1
 
 
 def test_a_level_is_its_generation_and_its_verification() -> None:

@@ -1,6 +1,7 @@
 """What are order and split worth when memory is short? (the paper's Fig. 17, right)
 
     python -m scripts.bench.flashtts.memory_sweep [--pair 1.5B+1.5B] [--n 128 512]
+        [--lengths smooth|observed]
 
 The KV memory of both engines together goes from 1.5 to 14 GB, as in the paper, and below that to
 where one path still fits: step lengths of MATH need less KV than AIME's. Each point is a beam
@@ -19,6 +20,7 @@ from flashedge.plots import draw_plot
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import (
     PAIRS,
+    add_lengths_flag,
     average_problems,
     build_cell,
     climb_ladder,
@@ -38,11 +40,10 @@ TOKENS = 4096
 """Tokens of the longest path. Each engine must hold one."""
 
 
-def run_problem(pair: str, task: tuple[int, float, int]) -> list[dict[str, Any]]:
+def run_problem(pair: str, lengths: str, task: tuple[int, float, int]) -> list[dict[str, Any]]:
     n, kv_bytes, row = task
-    return climb_ladder(
-        build_cell(pair, "aime", n, problems=1, kv_bytes=int(kv_bytes)), row, LADDER
-    )
+    bench = build_cell(pair, "aime", n, problems=1, kv_bytes=int(kv_bytes), lengths=lengths)
+    return climb_ladder(bench, row, LADDER)
 
 
 def list_budgets(pair: str, n: int) -> list[float]:
@@ -69,7 +70,7 @@ def build_table(pair: str, n: int, cells: Cells) -> str:
         (
             f"{kv / 1e9:g}",
             *(f"{r['goodput_gain']:.2f}" for r in rows[1:]),
-            *(f"{r['goodput'] / rows[1]['goodput']:.3f}" for r in rows[2:]),
+            *(f"{r['gain_over_suffix']:.3f}" for r in rows[2:]),
             *(f"{rows[i]['preemptions']:.0f}" for i in (1, 3)),
             *(f"{rows[i]['verifier_reuse']:.0%}" for i in (1, 2, 3)),
             f"{rows[3]['offloads']:.0f}",
@@ -84,9 +85,7 @@ def build_table(pair: str, n: int, cells: Cells) -> str:
 def compute_gains(cells: Cells) -> dict[str, list[tuple[float, float]]]:
     """Return (GB, goodput over suffix scoring alone) by rung."""
     return {
-        rung.name: [
-            (kv / 1e9, rows[i]["goodput"] / rows[1]["goodput"]) for kv, rows in cells.items()
-        ]
+        rung.name: [(kv / 1e9, rows[i]["gain_over_suffix"]) for kv, rows in cells.items()]
         for i, rung in enumerate(LADDER)
         if i > 1
     }
@@ -96,11 +95,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pair", choices=list(PAIRS), default="1.5B+1.5B")
     parser.add_argument("--n", type=int, nargs="+", default=[128, 512])
+    add_lengths_flag(parser)
     args = parser.parse_args()
     rows = build_cell(args.pair, "aime", args.n[0], problems=1).rows
     tasks = [(n, kv, row) for n in args.n for kv in list_budgets(args.pair, n) for row in rows]
+    study, work = f"{NAME}-{args.lengths}", partial(run_problem, args.pair, args.lengths)
     found: dict[int, dict[float, list[list[dict[str, Any]]]]] = {n: {} for n in args.n}
-    for (n, kv, _), rungs in run_in_parallel(NAME, partial(run_problem, args.pair), tasks):
+    for (n, kv, _), rungs in run_in_parallel(study, work, tasks):
         found[n].setdefault(kv, []).append(rungs)
     cells = {
         n: {kv: average_problems(each) for kv, each in by_kv.items()} for n, by_kv in found.items()

@@ -6,6 +6,7 @@ its last line. None of them measures anything: the device is simulated (`flashed
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import json
 import tempfile
@@ -16,9 +17,11 @@ from statistics import mean
 from typing import Any, TypeVar, cast
 
 from flashedge.benchmark.ladder import Rung
-from flashedge.benchmark.simulate import Bench, Question, build_bench, summarize_runs
+from flashedge.benchmark.lengths import LENGTHS
+from flashedge.benchmark.simulate import Bench, Question, build_bench, compare_rungs
 from flashedge.cli.progress import show_bar
 from flashedge.config import load_config
+from flashedge.statistics import interval
 from scripts.bench.daemon import ROOT
 
 OUTPUT = ROOT / "runs" / "flashtts"
@@ -31,6 +34,8 @@ PAIRS: Mapping[str, tuple[str, float]] = {
     "7B+1.5B": ("math-7b+skywork-1.5b", 0.9),
 }
 WORKERS = 2
+GAINS = frozenset({"goodput_gain", "gain_over_suffix"})
+"""The gains over whole-path scoring, and over a verifier with a prefix cache."""
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -55,24 +60,45 @@ def build_cell(pair: str, workload: str, n: int, **fields: Any) -> Bench:
     return build_bench(Question(**{**given, **fields}), load_config())
 
 
-def climb_ladder(bench: Bench, row: int, ladder: Sequence[Rung]) -> list[dict[str, Any]]:
-    """Run one problem on each rung. Figures are compared with the first rung."""
-    runs = [bench.run(rung, row) for rung in ladder]
-    return [summarize_runs([run], runs[:1]) for run in runs]
+def add_lengths_flag(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--lengths", choices=LENGTHS, default=LENGTHS[0], help="how step lengths are drawn"
+    )
+
+
+def climb_ladder(
+    bench: Bench, row: int, ladder: Sequence[Rung], seed: int | None = None
+) -> list[dict[str, Any]]:
+    """Run one problem on each rung. Figures are compared with the first rung, and with suffix
+    scoring if the ladder has it."""
+    rows = compare_rungs(ladder, {rung.name: [bench.run(rung, row, seed)] for rung in ladder})
+    dropped = {"rung", "about"}
+    return [{k: v for k, v in row.items() if k not in dropped and v is not None} for row in rows]
 
 
 def average_problems(problems: Sequence[list[dict[str, Any]]]) -> list[dict[str, float]]:
-    """(problems, rungs) figures -> (rungs,) means. `same_trees` becomes a share."""
-    return [
-        {name: mean(float(one[name]) for one in rung) for name in rung[0]}
-        for rung in zip(*problems, strict=True)
-    ]
+    """(problems, rungs) figures -> (rungs,) means. `same_trees` becomes a share. Both gains also
+    have the ends of their 95 % bootstrap interval over problems, `_low` and `_high`."""
+    averages = []
+    for rung in zip(*problems, strict=True):
+        row = {name: mean(float(one[name]) for one in rung) for name in rung[0]}
+        for name in GAINS & row.keys():
+            row[f"{name}_low"], row[f"{name}_high"] = interval([one[name] for one in rung])
+        averages.append(row)
+    return averages
+
+
+def format_gain(row: Mapping[str, float], name: str) -> str:
+    """Format a gain with its interval."""
+    return f"{row[name]:.2f} ({row[f'{name}_low']:.2f}-{row[f'{name}_high']:.2f})"
 
 
 def run_in_parallel(name: str, work: Callable[[T], R], tasks: Sequence[T]) -> Iterator[tuple[T, R]]:
-    """Each task with its result, in the tasks' order, which is also that in which they begin, with
-    a bar on stderr. What is done is kept in the temporary folder until all of it is: a study that
-    is cut off goes on where it was. `name`: of the study, its result a JSON value."""
+    """Run the tasks in their order on two processes, and yield each with its result (JSON).
+
+    Results are kept in the temporary folder until all are there, so that a study which is
+    interrupted resumes. name: names the study.
+    """
     kept = _SavedResults(name)
     left = [task for task in tasks if kept.find(task) is None]
     done = len(tasks) - len(left)

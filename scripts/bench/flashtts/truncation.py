@@ -1,6 +1,6 @@
 """What does the paper's truncation ratio R gain? (its Fig. 16, right)
 
-    python -m scripts.bench.flashtts.truncation [--n 16 64]
+    python -m scripts.bench.flashtts.truncation [--n 16 64] [--lengths smooth|observed]
 
 In the paper a duplicate begins with a part of its sibling's draft, whose length is drawn around R.
 Here it begins with its own draft or with nothing. So a run with R builds *another* tree, its gain
@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+from flashedge.benchmark.devices import OVERHEADS
 from flashedge.benchmark.ladder import RUNGS
 from flashedge.benchmark.simulate import summarize_runs
 from flashedge.benchmark.virtual_run import simulate_run
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import (
+    add_lengths_flag,
     average_problems,
     build_cell,
     format_table,
@@ -31,16 +34,13 @@ from scripts.bench.flashtts.study import (
 NAME = "truncation"
 PAIR = "1.5B+1.5B"
 RATIOS = (None, 0.0, 0.25, 0.5, 0.85, 1.0)
-Task = tuple[int, bool, int]  # n, with the data sheet alone, row
+Task = tuple[int, str, int]  # n, overheads, row
 
 
-def run_problem(task: Task) -> list[dict[str, Any]]:
-    n, sheet, row = task
-    bench = build_cell(PAIR, "aime", n, problems=2)
-    device = bench.setup.device
-    if sheet:
-        device = replace(device, overhead_s=0.002, sequence_s=0.0)
-    setup = replace(bench.setup, device=device, flat_batch=0)
+def run_problem(lengths: str, task: Task) -> list[dict[str, Any]]:
+    n, overheads, row = task
+    bench = build_cell(PAIR, "aime", n, problems=2, overheads=OVERHEADS[overheads], lengths=lengths)
+    setup = replace(bench.setup, flat_batch=0)
     spec = bench.spec(row)
     off = simulate_run(RUNGS[3], setup, bench.trace, row, spec)
     runs = [
@@ -53,26 +53,29 @@ def run_problem(task: Task) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, nargs="+", default=[16, 64])
-    widths = parser.parse_args().n
+    add_lengths_flag(parser)
+    asked = parser.parse_args()
+    widths = asked.n
     rows = build_cell(PAIR, "aime", 16, problems=2).rows
-    tasks = [(n, sheet, row) for n in widths for sheet in (False, True) for row in rows]
-    found: dict[tuple[int, bool], list[list[dict[str, Any]]]] = {}
-    for (n, sheet, _), ratios in run_in_parallel(NAME, run_problem, tasks):
-        found.setdefault((n, sheet), []).append(ratios)
+    tasks = [(n, name, row) for n in widths for name in OVERHEADS for row in rows]
+    found: dict[tuple[int, str], list[list[dict[str, Any]]]] = {}
+    work = partial(run_problem, asked.lengths)
+    for (n, name, _), ratios in run_in_parallel(f"{NAME}-{asked.lengths}", work, tasks):
+        found.setdefault((n, name), []).append(ratios)
     cells = {cell: average_problems(problems) for cell, problems in found.items()}
     lines = [
         (
             n,
-            "data sheet" if sheet else "calibrated",
+            str(OVERHEADS[name]),
             "exact" if ratio is None else ratio,
             f"{figures['goodput_gain']:.3f}",
             f"{figures['kept_steps'] / figures['steps']:.0%}",
             f"{figures['same_trees']:.0%}",
         )
-        for (n, sheet), ratios in cells.items()
+        for (n, name), ratios in cells.items()
         for ratio, figures in zip(RATIOS, ratios, strict=True)
     ]
-    head = ("n", "device", "R", "goodput gain of S", "steps drafted ahead", "same trees")
+    head = ("n", "overheads", "R", "goodput gain of S", "steps drafted ahead", "same trees")
     made = format_table(head, lines, "1.5B+1.5B, AIME-like")
     save_tables(NAME, "The truncation ratio R", [made])
     save_json(

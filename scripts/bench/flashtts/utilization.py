@@ -1,6 +1,7 @@
 """How busy is the card over a level? (the paper's Figs. 4 and 16, left)
 
     python -m scripts.bench.flashtts.utilization [--n 64] [--level 2]
+        [--lengths smooth|observed]
 
 Runs one AIME-like problem on the simulated 4090 with 1.5B + 1.5B, and reports the share of peak
 FLOP/s and the number of sequences of each engine step in one level's generation and verification.
@@ -24,6 +25,7 @@ from flashedge.plots import draw_plot
 from flashedge.scheduling.costs.roofline import count_flops
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import (
+    add_lengths_flag,
     build_cell,
     format_table,
     locate_picture,
@@ -102,8 +104,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, default=64)
     parser.add_argument("--level", type=int, default=2)
+    add_lengths_flag(parser)
     asked = parser.parse_args()
-    bench = build_cell("1.5B+1.5B", "aime", asked.n, problems=3)
+    bench = build_cell("1.5B+1.5B", "aime", asked.n, problems=3, lengths=asked.lengths)
     row = bench.rows[1]
     levels = {
         name: select_level(record_steps(bench, row, *way), asked.level)

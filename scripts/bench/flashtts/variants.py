@@ -1,6 +1,6 @@
 """Do other tree searches gain as much? (the paper's Fig. 11)
 
-    python -m scripts.bench.flashtts.variants [--n 16 64]
+    python -m scripts.bench.flashtts.variants [--n 16 64] [--lengths smooth|observed]
 
 Beam search, DVTS, dynamic branching, varying granularity (steps of at most 64 tokens for the first
 three and 2,048 after them, as in the paper) and REBASE with 1.5B + 1.5B on the simulated 4090, two
@@ -11,11 +11,13 @@ JSON.
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from typing import Any
 
 from flashedge.benchmark.ladder import RUNGS
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import (
+    add_lengths_flag,
     average_problems,
     build_cell,
     climb_ladder,
@@ -32,19 +34,24 @@ LADDER = (RUNGS[0], RUNGS[1], RUNGS[4])
 Task = tuple[str, int, int]  # strategy, n, row
 
 
-def run_problem(task: Task) -> list[dict[str, Any]]:
+def run_problem(lengths: str, task: Task) -> list[dict[str, Any]]:
     strategy, n, row = task
-    return climb_ladder(build_cell(PAIR, "aime", n, strategy=strategy, problems=2), row, LADDER)
+    bench = build_cell(PAIR, "aime", n, strategy=strategy, problems=2, lengths=lengths)
+    return climb_ladder(bench, row, LADDER)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, nargs="+", default=[16, 64])
-    widths = parser.parse_args().n
+    add_lengths_flag(parser)
+    asked = parser.parse_args()
+    widths = asked.n
     rows = build_cell(PAIR, "aime", 16, problems=2).rows
     tasks = [(strategy, n, row) for n in widths for strategy in STRATEGIES for row in rows]
     found: dict[tuple[str, int], list[list[dict[str, Any]]]] = {}
-    for (strategy, n, _), rungs in run_in_parallel(NAME, run_problem, tasks):
+    for (strategy, n, _), rungs in run_in_parallel(
+        f"{NAME}-{asked.lengths}", partial(run_problem, asked.lengths), tasks
+    ):
         found.setdefault((strategy, n), []).append(rungs)
     cells = {cell: average_problems(problems) for cell, problems in found.items()}
     lines = [
@@ -52,6 +59,7 @@ def main() -> None:
             *cell,
             f"{rungs[0]['goodput']:.1f}",
             *(f"{r['goodput_gain']:.2f}" for r in rungs[1:]),
+            f"{rungs[2]['gain_over_suffix']:.2f}",
             f"{rungs[2]['latency_cut']:.0%}",
             f"{rungs[2]['kept_steps'] / rungs[2]['steps']:.0%}",
             "yes" if rungs[2]["same_trees"] == 1 else "no",
@@ -64,6 +72,7 @@ def main() -> None:
         "stock, tokens/s",
         "suffix",
         "+P+M+S",
+        "+P+M+S over suffix",
         "latency cut",
         "steps drafted ahead",
     )
