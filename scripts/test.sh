@@ -1,13 +1,21 @@
 #!/usr/bin/env bash
-# Installs FlashEdge if needed, then runs all checks and tests:  bash scripts/test.sh [pytest options]
-# FLASHEDGE_FAST=1 leaves out the tests that start real engines.
+# Sets FlashEdge up if needed, then runs every check and test:
+#   bash scripts/test.sh [--long] [pytest options]
+# --long: also the long schedules and soaks (about 15 minutes more on 2 cores).
+# FLASHEDGE_FAST=1: no test that starts real engines.
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 VENV=${FLASHEDGE_VENV:-$ROOT/.venv}
 cd "$ROOT"
 
-if [ "${1:-}" = --help ]; then sed -n '2,3s/^# //p' "${BASH_SOURCE[0]}" && exit 0; fi
+if [ "${1:-}" = --help ]; then sed -n '2,5s/^# //p' "${BASH_SOURCE[0]}" && exit 0; fi
+marks="not long"
+if [ "${1:-}" = --long ]; then
+  marks=""
+  shift
+fi
+if [ "${FLASHEDGE_FAST:-0}" = 1 ]; then marks="${marks:+$marks and }not engine and not gpu"; fi
 bash scripts/setup.sh --dev --quiet --no-profile
 
 run() {
@@ -18,5 +26,5 @@ run ruff format --check .
 run ruff check .
 printf '== lint-imports\n' && "$VENV/bin/lint-imports"
 run mypy
-if [ "${FLASHEDGE_FAST:-0}" = 1 ]; then set -- -m "not engine and not gpu" "$@"; fi
-run pytest -q "$@"
+# Two processes: tests with real engines stay together in one, which starts each pair of engines once.
+run pytest -q -n 2 --dist loadgroup ${marks:+-m "$marks"} "$@"
