@@ -179,7 +179,7 @@ class Service:
     @property
     def kept_runs(self) -> int:
         """Runs in the store."""
-        return sum(self._store.counts().values())
+        return self._store.count()
 
     @property
     def counts(self) -> dict[str, int]:

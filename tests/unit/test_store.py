@@ -415,3 +415,11 @@ def test_events_stored_under_an_old_field_name_are_read() -> None:
     read = from_json({**old, "tokens": 99})
     assert isinstance(read, CertaintyUpdated)
     assert read.progress == 4
+
+
+def test_runs_are_counted(store: RunStore) -> None:
+    assert store.count() == 0
+    store.create("run-1", {}, 1.0)
+    store.create("run-2", {}, 2.0)
+    store.delete("run-1")
+    assert store.count() == 1

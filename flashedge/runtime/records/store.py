@@ -201,6 +201,11 @@ class RunStore:
             ).fetchall()
         return [_parse_row(row) for row in rows]
 
+    def count(self) -> int:
+        """Count the runs."""
+        with self._open_database() as db:
+            return int(db.execute("SELECT count(*) FROM runs").fetchone()[0])
+
     # ------------------------------------------------------------ inner
 
     @contextmanager
