@@ -11,7 +11,7 @@ from typing import Any
 from flashedge.evaluation.records import Chain, ProblemRecord
 from flashedge.search.answer_choice import count_votes
 from flashedge.search.scoring import aggregate
-from flashedge.statistics import auc, calibration, interval, mean, resampled, within_problem_auc
+from flashedge.statistics import auc, bootstrap, calibration, interval, list_problem_aucs, mean
 
 AGGREGATES = ("last", "min", "prod")
 LABELS = "of a step: whether its chain's final answer is right (the file labels no steps)"
@@ -69,7 +69,7 @@ def verifier_figures(records: Sequence[ProblemRecord]) -> dict[str, Figure]:
     found: dict[str, Figure] = {}
     for how in AGGREGATES:
         scores = [[aggregate(c.scores, how) for c in r.chains] for r in records]
-        within = within_problem_auc(scores, labels)
+        within = list_problem_aucs(scores, labels)
         found[f"within-problem AUC ({how})"] = figure_of(within)
         problems = [list(zip(*row, strict=True)) for row in zip(scores, labels, strict=True)]
         found[f"pooled AUC ({how}), no gate"] = _over_problems(problems, _pooled_auc)
@@ -151,8 +151,8 @@ def _figure(value: float, bounds: tuple[float, float], count: int) -> Figure:
 def _over_problems(
     problems: Sequence[Sequence[Any]], statistic: Callable[[Sequence[Sequence[Any]]], float]
 ) -> Figure:
-    """A statistic of the pooled problems, which are what is resampled."""
-    return _figure(statistic(problems), resampled(problems, statistic), len(problems))
+    """A statistic of the pooled problems. The bootstrap resamples problems."""
+    return _figure(statistic(problems), bootstrap(problems, statistic), len(problems))
 
 
 def _voted(chains: Sequence[Chain], weights: Sequence[float]) -> float:

@@ -16,7 +16,7 @@ from flashedge.runtime.drive.driver import Driver, Outcome
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.runtime.request.strategies import defaults_of, search_of
+from flashedge.runtime.request.strategies import build_search, find_defaults
 from flashedge.search.catalog import STRATEGIES
 from flashedge.search.tree import NodeStatus
 from flashedge.types import Problem
@@ -28,7 +28,7 @@ PROBES = {"probe_tokens": 8, "suffix": "The answer is \\boxed{", "max_probe_toke
 
 def spec_of(problem: Problem, strategy: str, **fields: Any) -> RunSpec:
     told: dict[str, Any] = {"n": 4, "branching": 2, "max_path_tokens": 192, "seed": 3}
-    told |= {"strategy": strategy, **defaults_of(strategy), **fields}
+    told |= {"strategy": strategy, **find_defaults(strategy), **fields}
     if strategy == "probed_cot":
         told.setdefault("options", PROBES)
     return RunSpec(problem=problem, pair="bundled", **told)
@@ -40,7 +40,7 @@ async def solved(pair: VllmPair, spec: RunSpec) -> tuple[Outcome, list[Event]]:
     engines = Engines(generator=pair.generator, verifier=pair.verifier, grader=grader)
     prompt = pair.generator.codec.encode_chat(spec.problem.messages)
     try:
-        driver = Driver(search_of(spec), spec, prompt, engines, told.append)
+        driver = Driver(build_search(spec), spec, prompt, engines, told.append)
         return await driver.run(), told
     finally:
         await grader.close()
