@@ -10,7 +10,7 @@ import pytest
 from flashedge.engine.base import Generator
 from flashedge.errors import ContextOverflow, RequestError
 from flashedge.types import FinishReason, Problem
-from tests.contracts.engine_rig import (
+from tests.support.engine_rig import (
     PATH_TOKENS,
     SHORT,
     STEP_TOKENS,

@@ -8,7 +8,7 @@ import pytest
 
 from flashedge.engine.base import Generator, ScoreRequest, Verifier
 from flashedge.types import Problem
-from tests.contracts.engine_rig import (
+from tests.support.engine_rig import (
     ask,
     drawn,
     first_chunk,

@@ -8,7 +8,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from search_rig import LIMITS, PROBLEM, Run, World, drive
 
 from flashedge.certainty.combine import Thresholds
 from flashedge.certainty.policies import Even, Policy, Threshold
@@ -38,6 +37,7 @@ from flashedge.search.strategies.self_consistency import SelfConsistency
 from flashedge.search.strategies.varying_granularity import VaryingGranularity
 from flashedge.search.tree import ROOT, NodeStatus, Tree
 from flashedge.types import FinishReason, Limits, NodeId, Segment
+from tests.support.search_rig import LIMITS, PROBLEM, Run, World, drive
 
 
 class Halves:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -25,7 +24,7 @@ from flashedge.models.shape import QWEN25_1_5B
 from flashedge.scheduling.costs.roofline import RTX_4090, PlainShare, estimate_step_s
 from flashedge.types import FinishReason, Problem
 from tests.contracts.engine_contract import GeneratorContract, OffloadContract, VerifierContract
-from tests.contracts.engine_rig import (
+from tests.support.engine_rig import (
     PATH_TOKENS,
     STEP_TOKENS,
     ask,
@@ -35,8 +34,9 @@ from tests.contracts.engine_rig import (
     settle,
     some_steps,
 )
+from tests.support.paths import DATA
 
-TRACE = StepTrace.read(Path(__file__).parent.parent / "data" / "step_lengths_small.jsonl")
+TRACE = StepTrace.read(DATA / "step_lengths_small.jsonl")
 MODEL = SimModel(TRACE)
 SMALL = SimConfig(
     shape=QWEN25_1_5B,

@@ -9,7 +9,7 @@ import pytest
 from flashedge.engine.base import ScoreRequest, Verifier
 from flashedge.errors import ContextOverflow
 from flashedge.types import Problem
-from tests.contracts.engine_rig import (
+from tests.support.engine_rig import (
     joined,
     long_paths,
     quota_watched,

@@ -16,9 +16,10 @@ from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.search.steps import split_steps
 from flashedge.types import Problem, Sampling
+from tests.support.paths import DATA
 
 BUNDLED = Path(flashedge.__file__).parent / "bundled"
-HELDOUT = Path(__file__).parents[1] / "data" / "heldout.jsonl"
+HELDOUT = DATA / "heldout.jsonl"
 TOLERANCE = 1e-3
 COUNT = 6
 

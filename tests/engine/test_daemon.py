@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from scripts.bench.daemon import Daemon, start_daemon
-from tests.integration import openai_suite
+from tests.support import openai_suite
+from tests.support.paths import DATA
 
-EASY = Path(__file__).parents[1] / "data" / "heldout_easy.jsonl"
+EASY = DATA / "heldout_easy.jsonl"
 
 
 @pytest.fixture(scope="module")

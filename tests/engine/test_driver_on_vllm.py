@@ -11,7 +11,6 @@ import signal
 import time
 from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -25,11 +24,11 @@ from flashedge.runtime.drive.retry import retry_after_restart
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.search.tree import NodeStatus
 from flashedge.types import Problem
-from tests.contracts.engine_rig import settle
-from tests.unit.runtime_rig import drive, driver_of, folded, nodes_of
+from tests.support.engine_rig import settle
+from tests.support.paths import DATA
+from tests.support.runtime_rig import drive, driver_of, folded, nodes_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-DATA = Path(__file__).parent.parent / "data"
 
 
 def problems(name: str, count: int) -> list[Problem]:

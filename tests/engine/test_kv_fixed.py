@@ -10,7 +10,7 @@ import pytest_asyncio
 
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.types import Problem
-from tests.contracts.engine_rig import ask, drawn, generate_all, settle
+from tests.support.engine_rig import ask, drawn, generate_all, settle
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 MIB = 1 << 20

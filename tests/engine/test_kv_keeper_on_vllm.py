@@ -23,9 +23,9 @@ from flashedge.runtime.kv.decide import ForcedSplit
 from flashedge.runtime.kv.manager import KvManager
 from flashedge.runtime.request.spec import RunSpec
 from scripts.bench.flashtts.moving_split import make_moving_split
-from tests.contracts.engine_rig import settle
 from tests.engine.test_driver_on_vllm import HARD
-from tests.unit.runtime_rig import driver_of
+from tests.support.engine_rig import settle
+from tests.support.runtime_rig import driver_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

@@ -13,7 +13,7 @@ from flashedge.engine.base import Generator, Verifier
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.types import Problem
-from tests.contracts.engine_rig import (
+from tests.support.engine_rig import (
     ask,
     drawn,
     generate_all,

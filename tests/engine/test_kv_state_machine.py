@@ -11,7 +11,7 @@ import pytest
 
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.types import Problem
-from tests.contracts.kv_machine import Machine, walk
+from tests.support.kv_machine import Machine, walk
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 STEPS = int(os.environ.get("FLASHEDGE_KV_STEPS", "100"))

@@ -15,9 +15,9 @@ import pytest_asyncio
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.types import Problem
-from tests.contracts.engine_rig import ask, drawn, generate_all, long_requests, settle
 from tests.engine.conftest import START_BYTES
 from tests.engine.test_kv_memory import resident_bytes
+from tests.support.engine_rig import ask, drawn, generate_all, long_requests, settle
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 MIB = 1 << 20

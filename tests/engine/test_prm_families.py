@@ -23,7 +23,7 @@ from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.prm import FAMILIES, PrmFormat, find_family
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.types import Problem
-from tests.engine.tiny_checkpoints import POSITIONS, make_checkpoint
+from tests.support.tiny_checkpoints import POSITIONS, make_checkpoint
 
 PROBLEM = Problem.from_text(
     "Janet's ducks lay 16 eggs per day. She eats three for breakfast every morning and bakes "

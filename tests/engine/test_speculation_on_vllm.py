@@ -26,10 +26,10 @@ from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.search.tree import NodeStatus
 from flashedge.types import FinishReason, Granularity, Problem, Speculation
-from tests.contracts.engine_rig import Outcome as EngineOutcome
-from tests.contracts.engine_rig import ask, generate, generate_all, settle
 from tests.engine.test_driver_on_vllm import HARD, assert_idle
-from tests.unit.runtime_rig import driver_of
+from tests.support.engine_rig import Outcome as EngineOutcome
+from tests.support.engine_rig import ask, generate, generate_all, settle
+from tests.support.runtime_rig import driver_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 STRATEGIES = ("beam", "dvts", "rebase", "dynamic_branching")

@@ -11,10 +11,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_cli_over_daemon import CLI, SIMULATED, cli, config, daemon, runs, wait_for
 
 from flashedge.config import Config
 from flashedge.daemon import control
+from tests.integration.test_cli_over_daemon import (
+    CLI,
+    SIMULATED,
+    cli,
+    config,
+    daemon,
+    runs,
+    wait_for,
+)
 
 __all__ = ["config", "daemon"]  # fixtures
 NUM = 16

@@ -13,8 +13,9 @@ from flashedge.benchmark.live_run import LiveRun, compare_runs
 from flashedge.config import load_config
 from flashedge.daemon.files import find_holder
 from flashedge.files.problems import FileProblem
+from tests.support.paths import ROOT
 
-SIMULATED = (sys.executable, str(Path(__file__).parents[1] / "support" / "sim_daemon.py"))
+SIMULATED = (sys.executable, str(ROOT / "tests" / "support" / "sim_daemon.py"))
 
 
 def test_each_rung_is_run_and_builds_the_same_trees(

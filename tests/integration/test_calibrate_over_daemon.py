@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_cli_over_daemon import cli, config, daemon, runs, started, wait_for
 
 from flashedge.config import Config
 from flashedge.runtime.request.calibrations import (
@@ -17,6 +16,7 @@ from flashedge.runtime.request.calibrations import (
     calibrations_file,
     save_calibration,
 )
+from tests.integration.test_cli_over_daemon import cli, config, daemon, runs, started, wait_for
 
 __all__ = ["config", "daemon"]
 

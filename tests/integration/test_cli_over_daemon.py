@@ -19,8 +19,9 @@ import pytest
 from flashedge.config import Config, load_config
 from flashedge.daemon import control
 from flashedge.daemon.files import find
+from tests.support.paths import ROOT
 
-SIMULATED = (sys.executable, str(Path(__file__).parents[1] / "support" / "sim_daemon.py"))
+SIMULATED = (sys.executable, str(ROOT / "tests" / "support" / "sim_daemon.py"))
 CLI = (sys.executable, "-c", "from flashedge.cli.main import run; run()")
 LONG = ("-n", "512", "--branching=2", "--max-steps=200")
 

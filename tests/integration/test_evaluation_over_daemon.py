@@ -7,7 +7,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from test_cli_over_daemon import cli, config, daemon, runs, started, wait_for
+from tests.integration.test_cli_over_daemon import cli, config, daemon, runs, started, wait_for
 
 __all__ = ["config", "daemon"]
 

@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 import random
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
-import openai_suite
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "unit"))
-import api_rig
 
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.api.app import create_app
@@ -22,6 +16,7 @@ from flashedge.config import load_config
 from flashedge.models.registry import find_pair
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.service import Service
+from tests.support import api_rig, openai_suite
 from tests.support.sim_daemon import SimulatedPair
 
 

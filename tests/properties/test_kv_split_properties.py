@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from flashedge.errors import ConfigError
 from flashedge.scheduling.kv.split import ROUNDING, HostLink, choose_split
 from flashedge.scheduling.kv.stages import EngineCost, Stage, Workload
-from tests.unit.split_rig import Whole
+from tests.support.split_rig import Whole
 
 ENGINES = st.builds(
     EngineCost,

@@ -20,9 +20,9 @@ from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.run import Run
 from flashedge.types import Problem
-from tests.unit.runtime_rig import CONFIG, TIGHT, both, folded
-from tests.unit.service_rig import Rig, log_of
-from tests.unit.test_run import FailingStore
+from tests.support.runtime_rig import CONFIG, TIGHT, both, folded
+from tests.support.service_rig import Rig, log_of
+from tests.unit.runtime.test_run import FailingStore
 
 pytestmark = pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 

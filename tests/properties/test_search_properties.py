@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import pickle
-import sys
 from fractions import Fraction
-from pathlib import Path
 from random import Random
 
 from hypothesis import assume, given, settings
@@ -23,9 +21,7 @@ from flashedge.search.steps import BoundaryRule, split_steps
 from flashedge.search.strategies.beam import BeamSearch
 from flashedge.search.tree import ROOT, NodeStatus, Tree
 from flashedge.types import Limits, NodeId
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "contracts"))
-from search_rig import Run, World, drive
+from tests.support.search_rig import Run, World, drive
 
 S = NodeStatus
 PIECES = ["a", "b", " ", "\n", "\n\n", ".\n", "\nc", "\n\n\n", "d\n\ne", ""]

@@ -22,8 +22,8 @@ from flashedge.scheduling.speculation.draft_board import DraftBoard
 from flashedge.scheduling.speculation.draft_choice import BatchView, count_slots, limit_drafts
 from flashedge.scheduling.speculation.drafts import Beam, Draft, DraftState
 from flashedge.types import FinishReason, Granularity, Sampling
-from tests.unit.runtime_rig import assert_nothing_left, both
-from tests.unit.speculation_rig import AMPLE, drive_run, engines_with, spec_for
+from tests.support.runtime_rig import assert_nothing_left, both
+from tests.support.speculation_rig import AMPLE, drive_run, engines_with, spec_for
 
 # ---------------------------------------------------------------- the same tree
 

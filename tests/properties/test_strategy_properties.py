@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from random import Random
 
 from hypothesis import assume, given, settings
@@ -32,9 +30,7 @@ from flashedge.search.strategies.rebase import Rebase
 from flashedge.search.strategies.self_consistency import SelfConsistency
 from flashedge.search.tree import ROOT, NodeStatus
 from flashedge.types import Limits
-
-sys.path.insert(0, str(Path(__file__).parent.parent / "contracts"))
-from search_rig import World, drive
+from tests.support.search_rig import World, drive
 
 unit = st.floats(0, 1).map(lambda x: round(x, 2))
 worlds = st.integers(0, 1000).map(World)

@@ -11,7 +11,7 @@ from flashedge.client.run_fold import Numbered, coalesce, fold
 from flashedge.client.run_view import RunView
 from flashedge.events import Progress
 from flashedge.types import NodeId
-from tests.tui.rig import live_items, stored_items
+from tests.support.dashboard_rig import live_items, stored_items
 
 LIVE = live_items()
 STORED = stored_items()

@@ -4,5 +4,5 @@
 - `stub_daemon`: a real daemon process without engines, for tests of starting and stopping one.
 - `sim_daemon`: a real daemon process over simulated engines, for tests of whole commands.
 
-`tests/unit/fake_service.py` is the other side: a service for tests of the real HTTP API.
+`tests/support/fake_service.py` is the other side: a service for tests of the real HTTP API.
 """

@@ -18,7 +18,14 @@ from flashedge.tui.widgets.event_log import EventLogPanel
 from flashedge.tui.widgets.key_bar import KEYS
 from flashedge.tui.widgets.runs import RunList
 from flashedge.tui.widgets.step import StepPanel
-from tests.tui.rig import Clock, FakeDaemon, dashboard, live_items, stored_items, summary
+from tests.support.dashboard_rig import (
+    Clock,
+    FakeDaemon,
+    dashboard,
+    live_items,
+    stored_items,
+    summary,
+)
 
 OVER, OTHER = "run-over", "run-other"
 

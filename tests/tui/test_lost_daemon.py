@@ -9,7 +9,7 @@ from flashedge.client.node_view import CUT
 from flashedge.errors import RunInterrupted
 from flashedge.tui import feed
 from flashedge.tui.widgets.status_bar import StatusBar
-from tests.tui.rig import Clock, FakeDaemon, dashboard, live_items, summary
+from tests.support.dashboard_rig import Clock, FakeDaemon, dashboard, live_items, summary
 from tests.tui.test_keys import until
 
 RUN = "run-a"

@@ -17,7 +17,7 @@ from flashedge.client.run_view import RunView
 from flashedge.tui.app import DashboardApp
 from flashedge.tui.widgets.beam_tree import FOLLOW_FRAMES, BeamTree
 from flashedge.tui.widgets.dialogs import Submit
-from tests.tui.rig import (
+from tests.support.dashboard_rig import (
     MCTS,
     Clock,
     FakeDaemon,

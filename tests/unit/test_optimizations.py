@@ -19,8 +19,8 @@ from flashedge.benchmark.virtual_run import VirtualRun
 from flashedge.config import Config, load_config
 from flashedge.optimizations import CONFIG_KEYS, KEY_PREFIX, SWITCHES, Optimizations
 from flashedge.runtime.drive.engines import TwinEngines, build_engines
-from tests.unit.runtime_rig import BEAM
-from tests.unit.service_rig import Rig
+from tests.support.runtime_rig import BEAM
+from tests.support.service_rig import Rig
 
 ENGINE_SETTINGS = {"scheduling_offload_to_file", "scheduling_mapped_kv"}
 """Keys of `[scheduling]` that say how the engines hold KV, not which optimizations are on."""

@@ -1,0 +1,206 @@
+"""Recorded runs and a scripted daemon for the dashboard's tests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any
+
+from flashedge.client.run_fold import Numbered
+from flashedge.errors import DaemonError, NotFound, RunInterrupted
+from flashedge.events import (
+    TERMINAL,
+    Event,
+    NodesExpanded,
+    Progress,
+    RunStarted,
+    StepCompleted,
+    from_json,
+)
+from flashedge.tui.app import DashboardApp
+from flashedge.tui.state.device import DeviceSample
+from flashedge.tui.strategies import STRATEGIES
+from flashedge.types import NodeId
+from tests.support.paths import DATA
+
+BEAM, MCTS = "recorded_run", "recorded_mcts"
+DEVICE = DeviceSample(
+    name="scripted GPU",
+    utilization=0.87,
+    memory_used_bytes=61 << 30,
+    memory_total_bytes=141 << 30,
+    power_w=512.0,
+    power_limit_w=700.0,
+    temperature_c=61.0,
+)
+
+
+def recorded(name: str = BEAM) -> tuple[dict[str, Any], list[tuple[int, float, Event]]]:
+    """The run's row, and (number, seconds, event) as a live client received them."""
+    data = json.loads((DATA / f"{name}.json").read_text(encoding="utf-8"))
+    return data["summary"], [(n, s, from_json(e)) for n, s, e in data["events"]]
+
+
+def live_items(name: str = BEAM) -> list[Numbered]:
+    return [(n, e) for n, _, e in recorded(name)[1]]
+
+
+def stored_items() -> list[Numbered]:
+    """What the store keeps of the beam run: everything but Progress."""
+    return [(n, e) for n, e in live_items() if not isinstance(e, Progress)]
+
+
+def whole_answer_items(ended: int) -> list[Numbered]:
+    """A self-consistency run made of the beam run's 16 paths: `ended` are whole, the rest grow."""
+    events = [e for _, e in live_items()]
+    config = {**events[0].config, "strategy": "self_consistency", "selection": "majority"}  # type: ignore[union-attr]
+    result = events[-1].result  # type: ignore[union-attr]
+    paths = [(NodeId(i + 1), c["text"]) for i, c in enumerate(result["completions"])]
+    children = tuple((node, i, 0) for i, (node, _) in enumerate(paths))
+    items: list[Event] = [
+        RunStarted(config=config, queue_s=0.0),
+        NodesExpanded(parent=NodeId(0), depth=1, children=children),
+    ]
+    items += [
+        StepCompleted(
+            node=node,
+            token_ids=tuple(range(len(text.split()) * 3)),
+            logprobs=(-0.1,) * (len(text.split()) * 3),
+            text=text,
+            steps=(text,),
+            finish="stop",
+            answer=text.rpartition("{")[2].partition("}")[0],
+        )
+        for node, text in paths[:ended]
+    ]
+    growing = [(node, text[: 20 * (node % 5 + 2)]) for node, text in paths[ended:]]
+    tokens = tuple((node, len(text) // 2) for node, text in growing)
+    numbered = list(enumerate(items, start=1))
+    return [*numbered, (len(items), Progress(tokens=tokens, tails=tuple(growing)))]
+
+
+def engine(used: int, quota: int, state: str = "ready") -> dict[str, Any]:
+    view = {"running": 3, "waiting": 0, "blocks_used": used, "blocks_total": quota}
+    view |= {"quota_blocks": quota, "block_tokens": 32, "block_bytes": 131072, "preemptions": 0}
+    return {"state": state, "pid": 1, "restarts": 0, "detail": None, "view": view}
+
+
+def summary(run: str, status: str, recording: str = BEAM, **more: Any) -> dict[str, Any]:
+    """The row of a run in the listing."""
+    base = recorded(recording)[0]
+    ended = {} if status == "finished" else {"answer": None, "tree_tokens": None, "total_s": None}
+    return {**base, "id": run, "status": status, "created_at": 97.0, **ended, **more}
+
+
+class FakeDaemon:
+    """Answers from its lists. down: nothing answers; `send` sends events to followers."""
+
+    base_url = "http://127.0.0.1:8642"
+
+    def __init__(self, *runs: dict[str, Any]) -> None:
+        self.listing = list(runs)
+        self.logs: dict[str, list[Numbered]] = {r["id"]: [] for r in runs}
+        self.positions: dict[str, int] = {}
+        self.down = False
+        self.submitted: list[dict[str, Any]] = []
+        self.cancelled: list[str] = []
+        self.asked_after: list[int] = []
+        self._changed = asyncio.Event()
+
+    def send(self, run: str, items: list[Numbered]) -> None:
+        self.logs[run].extend(items)
+        self._wake()
+
+    def go(self, *, down: bool) -> None:
+        self.down = down
+        self._wake()
+
+    def _wake(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def _check(self) -> None:
+        if self.down:
+            raise DaemonError("no daemon answers at 127.0.0.1:8642", hint="flashedge up")
+
+    async def status(self) -> dict[str, Any]:
+        self._check()
+        counts = {s: sum(r["status"] == s for r in self.listing) for s in ("running", "queued")}
+        return {
+            "version": "0.1.0",
+            "state": "ready",
+            "pair": "bundled",
+            "engines": {"generator": engine(900, 2047), "verifier": engine(120, 1023)},
+            "runs": counts,
+            "kept_runs": len(self.listing) + 223,
+        }
+
+    async def runs(self, *, limit: int = 20) -> list[dict[str, Any]]:
+        self._check()
+        return [dict(r) for r in self.listing[:limit]]
+
+    async def run(self, run: str) -> dict[str, Any]:
+        self._check()
+        return {"id": run, "position": self.positions.get(run)}
+
+    async def submit(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        self._check()
+        if body["strategy"] not in STRATEGIES:
+            known = ", ".join(STRATEGIES)
+            raise NotFound(f"no strategy {body['strategy']!r}; known: {known}", param="strategy")
+        self.submitted.append(dict(body))
+        run = f"run-new{len(self.submitted)}"
+        self.listing.insert(0, summary(run, "running", problem=body["problem"], answer=None))
+        self.logs[run] = []
+        return {"id": run, "status": "running", "position": None}
+
+    async def cancel(self, run: str) -> dict[str, Any]:
+        self._check()
+        self.cancelled.append(run)
+        for row in self.listing:
+            if row["id"] == run:
+                row["status"] = "cancelled"
+        return {"id": run, "status": "cancelled"}
+
+    async def events(self, run: str, after: int = 0) -> AsyncGenerator[tuple[Numbered, ...], None]:
+        self._check()
+        if run not in self.logs:
+            raise NotFound(f"no run {run}")
+        self.asked_after.append(after)
+        sent = next((i for i, (n, _) in enumerate(self.logs[run]) if n > after), None)
+        at = len(self.logs[run]) if sent is None else sent
+        while True:
+            news = tuple(self.logs[run][at:])
+            at += len(news)
+            if news:
+                yield news
+                if isinstance(news[-1][1], TERMINAL):
+                    return
+            status = next(r["status"] for r in self.listing if r["id"] == run)
+            if status == "interrupted":
+                raise RunInterrupted("the log has no end")
+            await self._changed.wait()
+            if self.down:
+                raise DaemonError("lost the daemon")
+
+
+class Clock:
+    """Seconds that pass only when a test advances them."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def dashboard(daemon: FakeDaemon, clock: Clock | None = None) -> DashboardApp:
+    """With a fixed device and a clock that stands still, so that it always draws the same.
+
+    Unix seconds begin with the clock: runs of `summary` were created at second 97.
+    """
+    clock = clock or Clock()
+    return DashboardApp(
+        daemon, device=lambda: DEVICE, clock=clock, wall=lambda: clock.now, poll_s=0.05
+    )

@@ -1,0 +1,154 @@
+"""Random steps on a pair of engines: quotas, offloads, requests and cancellations.
+
+Every answer is compared with one of an undisturbed engine, and no block may be held at the end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from typing import Any
+
+from flashedge.engine.base import ExtendRequest, Generator, ScoreRequest, StepScores, Verifier
+from flashedge.types import Problem, TokenIds
+from tests.support.engine_rig import Close, ask, generate, score_whole, settle, some_steps
+
+REQUESTS = 12  # different ones, sent again and again
+OPEN = 16  # most at once
+
+
+class Machine:
+    """The requests that are open, and the answers they must get."""
+
+    def __init__(
+        self, generator: Generator, verifier: Verifier, problem: Problem, seed: int
+    ) -> None:
+        self.generator, self.verifier = generator, verifier
+        self.random = random.Random(seed)
+        self.requests = [
+            ask(self.generator, problem, seed=i, after=(50 + i,) * (40 * i), max_tokens=60)
+            for i in range(REQUESTS)
+        ]
+        self.paths = [
+            ScoreRequest(problem=problem, steps=some_steps(32, f"Walk{i}", 1 + i % 4))
+            for i in range(REQUESTS)
+        ]
+        self.tokens: list[TokenIds] = []
+        self.scores: list[Close] = []
+        self.open: list[asyncio.Task[Any]] = []
+        self.offloaded: set[Generator | Verifier] = set()
+        self.answered = self.cancelled = self.offloads = 0
+
+    async def begin(self) -> None:
+        for request in self.requests:
+            self.tokens.append((await generate(self.generator, request)).token_ids)
+        for path in self.paths:
+            self.scores.append(Close((await score_whole(self.verifier, path)).scores))
+
+    async def step(self) -> None:
+        kind = self.random.choices(
+            ("extend", "score", "cancel", "budget", "offload", "restore"),
+            (30, 20, 12, 20, 8, 10),
+        )[0]
+        await getattr(self, kind)()
+        await asyncio.sleep(self.random.choice((0.0, 0.0, 0.005, 0.03)))
+        if len(self.open) >= OPEN:
+            await self.restore_all()
+            await self.drain(self.open[0])
+
+    # ------------------------------------------------------------ steps
+
+    async def extend(self) -> None:
+        index = self.random.randrange(REQUESTS)
+        self.open.append(asyncio.create_task(self._extend(self.requests[index], index)))
+
+    async def score(self) -> None:
+        index = self.random.randrange(REQUESTS)
+        self.open.append(asyncio.create_task(self._score(self.paths[index], index)))
+
+    async def cancel(self) -> None:
+        if self.open:
+            task = self.open.pop(self.random.randrange(len(self.open)))
+            self.cancelled += task.cancel()
+            await asyncio.wait({task})
+            assert task.cancelled() or task.exception() is None, task.exception()
+
+    async def budget(self) -> None:
+        engine = self.choose_engine()
+        view = await engine.view()
+        await engine.budget(self.random.randrange(view.blocks_total) * view.block_bytes // 8)
+        after = await engine.view()
+        assert after.blocks_used <= after.quota_blocks
+
+    async def offload(self) -> None:
+        engine = self.choose_engine()
+        if engine not in self.offloaded:
+            await engine.offload(keep=self.random.random() < 0.7)
+            self.offloaded.add(engine)
+            self.offloads += 1
+
+    async def restore(self) -> None:
+        engine = self.choose_engine()
+        await engine.restore()
+        self.offloaded.discard(engine)
+
+    async def restore_all(self) -> None:
+        for engine in tuple(self.offloaded):
+            await engine.restore()
+            self.offloaded.discard(engine)
+
+    # ------------------------------------------------------------ inner
+
+    def choose_engine(self) -> Generator | Verifier:
+        return self.random.choice((self.generator, self.verifier))
+
+    async def _extend(self, request: ExtendRequest, index: int) -> None:
+        outcome = await generate(self.generator, request)
+        assert outcome.token_ids == self.tokens[index]
+        self.answered += 1
+
+    async def _score(self, request: ScoreRequest, index: int) -> None:
+        whole = self.random.random() < 0.5
+        scored: StepScores = await (
+            score_whole(self.verifier, request) if whole else self.verifier.score(request)
+        )
+        assert self.scores[index] == scored.scores
+        self.answered += 1
+
+    async def drain(self, *tasks: asyncio.Task[Any]) -> None:
+        for task in tasks:
+            await task
+            self.open.remove(task)
+
+
+async def walk(machine: Machine, steps: int) -> None:
+    """Take `steps` random steps, then check that everything is as it was before."""
+    await machine.begin()
+    engines = (machine.generator, machine.verifier)
+    before = [await engine.view() for engine in engines]
+    for _ in range(steps):
+        await machine.step()
+    await machine.restore_all()
+    await machine.drain(*machine.open)
+    for engine, view in zip(engines, before, strict=True):
+        await engine.budget(view.quota_blocks * view.block_bytes)
+        await settle(engine)
+        after = await engine.view()
+        assert (after.blocks_used, after.quota_blocks) == (0, view.quota_blocks)
+        assert (after.running, after.waiting) == (0, 0)
+        await engine.budget(0)
+        await engine.budget(
+            view.quota_blocks * view.block_bytes
+        )  # all blocks can still be reserved and returned
+    for request, expected in zip(machine.requests, machine.tokens, strict=True):
+        assert (await generate(machine.generator, request)).token_ids == expected
+    assert machine.answered > steps // 4
+    assert machine.offloads >= steps // 50
+    preempted = [
+        (await engine.view()).preemptions - view.preemptions
+        for engine, view in zip(engines, before, strict=True)
+    ]
+    print(
+        f"{steps} steps: {machine.answered} answered, {machine.cancelled} cancelled, "
+        f"{machine.offloads} offloads, preemptions {preempted}"
+    )

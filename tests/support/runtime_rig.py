@@ -1,0 +1,226 @@
+"""What the runtime's tests are written with: simulated engines, a driver's story, its fold.
+
+Paths here have three to five steps of a few words, so that a run takes milliseconds; everything
+runs on virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from flashedge.answers.workers.mathematics import MathGrader
+from flashedge.engine.sim.engine_loop import SimEngine
+from flashedge.engine.sim.model import SimModel
+from flashedge.engine.sim.pair import Faults, SimConfig, SimulatedGenerator, SimulatedVerifier
+from flashedge.engine.sim.trace import StepTrace, TraceRow
+from flashedge.events import (
+    CertaintyUpdated,
+    EarlyExit,
+    EngineRestarted,
+    Event,
+    KvSplitChanged,
+    NodeScored,
+    NodesExpanded,
+    NodesMarked,
+    Offloaded,
+    Probed,
+    Progress,
+    Restored,
+    StepCompleted,
+)
+from flashedge.models.shape import ModelShape
+from flashedge.runtime.drive.driver import Driver, Outcome
+from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN, EarlierRun
+from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.strategies import build_search
+from flashedge.search.base import Search
+from flashedge.search.scoring import aggregate
+from flashedge.search.tree import ROOT, Tree
+from flashedge.types import NodeId, Problem, TokenIds
+from tests.support.engine_rig import settle
+
+STEPS = ((6, 9, 4, 7), (5, 8, 6), (6, 7, 5, 8, 6), (4, 9, 5), (5, 6, 7, 6, 5))
+TRACE = StepTrace((TraceRow(prompt_tokens=8, step_tokens=STEPS),))
+MODEL = SimModel(TRACE)
+TINY = ModelShape(name="tiny", params=2**22, layers=2, heads=1, kv_heads=1, head_dim=16)
+CONFIG = SimConfig(shape=TINY, kv_bytes=4096 * TINY.kv_bytes_per_token, max_model_len=256)
+TIGHT = replace(CONFIG, block_tokens=4, kv_bytes=512 * TINY.kv_bytes_per_token)
+ROOM = replace(TIGHT, kv_bytes=2 * TIGHT.kv_bytes)
+PROBLEM = Problem.from_text("How many are left?")
+BEAM = RunSpec(problem=PROBLEM, pair="bundled", n=8, seed=7)
+BEST = replace(BEAM, strategy="best_of_n")
+
+
+def sim_engines(
+    *,
+    config: SimConfig = CONFIG,
+    generator: Faults | None = None,
+    verifier: Faults | None = None,
+    model: SimModel = MODEL,
+) -> Engines:
+    """A pair on one device, with the real grader (which settles whole numbers by itself)."""
+    gate = asyncio.Lock()
+    return Engines(
+        generator=SimulatedGenerator(config, model, faults=generator, gate=gate),
+        verifier=SimulatedVerifier(config, faults=verifier, gate=gate),
+        grader=MathGrader(),
+    )
+
+
+def both(engines: Engines) -> tuple[SimEngine, SimEngine]:
+    generator, verifier = engines.generator, engines.verifier
+    assert isinstance(generator, SimEngine)
+    assert isinstance(verifier, SimEngine)
+    return generator, verifier
+
+
+def prompt_of(engines: Engines, spec: RunSpec) -> TokenIds:
+    return engines.generator.codec.encode_chat(spec.problem.messages)
+
+
+def driver_of(
+    engines: Engines,
+    spec: RunSpec,
+    emit: Callable[[Event], None],
+    earlier: EarlierRun = NO_EARLIER_RUN,
+    watch: Callable[[Search[Any], int], Search[Any]] = lambda search, prompt_tokens: search,
+) -> Driver:
+    prompt = prompt_of(engines, spec)
+    search = watch(build_search(spec), len(prompt))
+    return Driver(search, spec, prompt, engines, emit, earlier)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """A run that was driven to its end."""
+
+    outcome: Outcome
+    events: list[Event]
+
+    def list_events(self, kind: type) -> list[Any]:
+        return [event for event in self.events if isinstance(event, kind)]
+
+
+async def drive(engines: Engines, spec: RunSpec) -> Story:
+    events: list[Event] = []
+    outcome = await driver_of(engines, spec, events.append).run()
+    return Story(outcome=outcome, events=events)
+
+
+async def assert_nothing_left(engines: Engines) -> None:
+    """No request, no block, and (once the engines' last steps are over) no task but ours."""
+    for engine in both(engines):
+        await settle(engine, 0.001)
+    await asyncio.sleep(1.0)
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+# ---------------------------------------------------------------- the tree, seen twice
+
+
+@dataclass
+class Seen:
+    """A node as its events, or the tree, tell it."""
+
+    parent: NodeId | None
+    depth: int
+    index: int
+    seed: int
+    status: str = "generating"
+    token_ids: TokenIds = ()
+    logprobs: tuple[float, ...] = ()
+    text: str = ""
+    steps: tuple[str, ...] = ()
+    finish: str = ""
+    scores: tuple[float, ...] = ()
+    score: float | None = None
+
+
+@dataclass
+class Fold:
+    """A follower's tree. Asserts that each event may come when it comes."""
+
+    nodes: dict[NodeId, Seen] = field(default_factory=dict)
+    certainty: float | None = None
+
+    def take(self, event: Event) -> None:
+        nodes = self.nodes
+        match event:
+            case NodesExpanded(parent=parent, depth=depth, children=children):
+                if parent != ROOT:
+                    assert nodes[parent].status == "active"
+                    assert depth == nodes[parent].depth + 1
+                for node, index, seed in children:
+                    assert node not in nodes
+                    nodes[node] = Seen(parent=parent, depth=depth, index=index, seed=seed)
+            case Progress(tokens=tokens):
+                assert tokens
+                assert all(nodes[node].status == "generating" for node, _ in tokens)
+            case StepCompleted(node=node):
+                seen = nodes[node]
+                assert seen.status == "generating"
+                seen.status = "generated"
+                seen.token_ids, seen.logprobs = event.token_ids, event.logprobs
+                seen.text, seen.steps, seen.finish = event.text, event.steps, event.finish
+            case NodeScored(node=node, scores=scores, score=score):
+                assert nodes[node].status == "generated"
+                assert nodes[node].score is None
+                nodes[node].scores, nodes[node].score = scores, score
+            case NodesMarked(status=status, nodes=marked):
+                for node in set(marked) - {ROOT}:
+                    assert nodes[node].status != status
+                    nodes[node].status = status
+            case CertaintyUpdated(certainty=certainty):
+                self.certainty = certainty
+            case Probed(node=node, tokens=tokens):
+                assert nodes[node].status == "active"
+                assert tokens >= 0
+            case EarlyExit(reason=reason):
+                assert reason in {"certainty", "non_convergence", "budget", "deadline"}
+            case KvSplitChanged() | Offloaded() | Restored():
+                pass  # of the engines
+            case EngineRestarted(waited_s=waited_s):
+                assert waited_s >= 0
+            case _:
+                raise AssertionError(f"a driver tells no {type(event).__name__}")
+
+
+def folded(events: Iterable[Event]) -> dict[NodeId, Seen]:
+    fold = Fold()
+    for event in events:
+        fold.take(event)
+    return fold.nodes
+
+
+def nodes_of(tree: Tree, spec: RunSpec) -> dict[NodeId, Seen]:
+    """What a follower should have seen of `tree`."""
+    found = {}
+    for node in tree.nodes.values():
+        if node.id == ROOT:
+            continue
+        seen = Seen(
+            parent=node.parent,
+            depth=node.depth,
+            index=node.index,
+            seed=node.seed,
+            status=str(node.status),
+        )
+        if node.segment is not None:
+            seen.token_ids, seen.logprobs = node.segment.token_ids, node.segment.logprobs
+            seen.text, seen.steps = node.segment.text, node.segment.steps
+            seen.finish = str(node.segment.finish)
+        if node.scores is not None:
+            seen.scores = node.scores
+            seen.score = aggregate(tree.path_scores(node.id), spec.aggregate)
+        found[node.id] = seen
+    return found
+
+
+def kinds(events: Sequence[Event]) -> list[str]:
+    """Names of the events that are stored, repeats in a row told once."""
+    names = [type(event).__name__ for event in events if not isinstance(event, Progress)]
+    return [name for i, name in enumerate(names) if i == 0 or names[i - 1] != name]

@@ -1,0 +1,92 @@
+"""The real Service over simulated engines on virtual time, and a start that can be told to fail."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from flashedge.answers.equality import WordGroups
+from flashedge.answers.workers.mathematics import MathGrader
+from flashedge.config import load_config
+from flashedge.engine.base import Health
+from flashedge.engine.sim.pair import Faults
+from flashedge.events import Event
+from flashedge.models.registry import find_pair
+from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.records.archive import ArchivedRun
+from flashedge.runtime.records.store import RunStore
+from flashedge.runtime.run import Run
+from flashedge.runtime.service import Service
+from tests.support.runtime_rig import BEAM, CONFIG, assert_nothing_left, sim_engines
+
+SLOW = replace(BEAM, n=16, max_step_tokens=4)  # many short levels
+
+
+class SimPair:
+    """runtime.served_pair.EnginePair. The twins are the engines; `error` fails the start."""
+
+    def __init__(self, engines: Engines, error: Exception | None = None) -> None:
+        self.engines, self.error = engines, error
+        self.generator: Any = engines.generator
+        self.verifier: Any = engines.verifier
+        self.stock_generator, self.stock_verifier = self.generator, self.verifier
+        self.stopped = False
+
+    async def start(self) -> None:
+        await asyncio.sleep(1.0)
+        if self.error is not None:
+            raise self.error
+
+    async def stop(self) -> None:
+        self.stopped = True
+
+    def health(self) -> tuple[Health, Health]:
+        return self.generator.health(), self.verifier.health()
+
+    async def self_test(self) -> dict[str, Any]:
+        return {"batch_invariant": True}
+
+
+class Rig:
+    """A service, its parts, and ways to look at them."""
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        store: RunStore | None = None,
+        error: Exception | None = None,
+        config: Any = CONFIG,
+        generator: Faults | None = None,
+        verifier: Faults | None = None,
+        **settings: object,
+    ) -> None:
+        settings = {"max_running": 1, "queue_limit": 2, **settings}
+        self.config = load_config(settings, environ={"FLASHEDGE_HOME": str(home)})
+        self.store = store or RunStore(self.config.state_dir / "runs.sqlite")
+        self.engines = sim_engines(config=config, generator=generator, verifier=verifier)
+        self.pair = SimPair(self.engines, error)
+        pair = find_pair("bundled", self.config)
+        self.service = Service(self.config, pair, self.pair, self.store, MathGrader())
+
+    def engines_for(self, run: Run) -> Engines:
+        return self.service._served.build_engines(
+            MathGrader(), WordGroups(), baseline=run.spec.baseline
+        )
+
+    async def assert_idle(self) -> None:
+        assert self.service.counts == {"queued": 0, "running": 0}
+        await assert_nothing_left(self.engines)
+
+
+async def log_of(run: Run | ArchivedRun, after: int = 0) -> list[tuple[int, Event]]:
+    return [item async for item in run.events(after)]
+
+
+async def ended(run: Run) -> str:
+    """Wait for the end, whatever it is; the status."""
+    await run._over.wait()
+    await asyncio.sleep(0)
+    return str(run.status)

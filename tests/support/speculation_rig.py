@@ -1,0 +1,138 @@
+"""Helpers for the tests of speculation on simulated engines: steps of very different lengths, a
+generator that records its batches, a run with its counters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+from flashedge.answers.workers.mathematics import MathGrader
+from flashedge.engine.base import Chunk, ExtendRequest
+from flashedge.engine.sim.config import Faults, SimConfig
+from flashedge.engine.sim.model import SimModel
+from flashedge.engine.sim.pair import SimulatedGenerator, SimulatedVerifier
+from flashedge.engine.sim.sequence import Slice
+from flashedge.engine.sim.trace import StepTrace, TraceRow
+from flashedge.runtime.drive.driver import Outcome
+from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.types import Speculation
+from tests.support.runtime_rig import BEAM, CONFIG, driver_of
+
+
+def make_irregular_row(seed: int) -> TraceRow:
+    """Eight samples of three to six steps, of 3 to about 60 tokens each."""
+    draw = Random(seed)
+
+    def steps() -> tuple[int, ...]:
+        sizes = (draw.lognormvariate(2.0, 0.9) for _ in range(draw.randint(3, 6)))
+        return tuple(min(60, max(3, round(size))) for size in sizes)
+
+    return TraceRow(prompt_tokens=8, step_tokens=tuple(steps() for _ in range(8)))
+
+
+TRACE = StepTrace(tuple(make_irregular_row(seed) for seed in range(12)))
+MODEL = SimModel(TRACE)
+AMPLE = replace(CONFIG, max_model_len=512)
+SEARCH = replace(BEAM, max_path_tokens=400)
+
+
+def spec_for(problem: int, **fields: Any) -> RunSpec:
+    spec = replace(SEARCH, problem=TRACE.problem(problem), seed=problem)
+    return replace(spec, **fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The sequences of one engine step."""
+
+    standard: int
+    drafts: int
+    waiting: int
+    """Standard sequences that wait after the step was planned."""
+    quota: int
+
+
+class WatchedGenerator(SimulatedGenerator):
+    """Records its batches, its requests and its chunks."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.batches: list[Batch] = []
+        self.requests: list[ExtendRequest] = []
+        self.chunks: list[Chunk] = []
+
+    def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
+        self.requests.append(request)
+        return self._record(super().extend(request))
+
+    async def _record(self, stream: AsyncGenerator[Chunk]) -> AsyncGenerator[Chunk]:
+        try:
+            async for chunk in stream:
+                self.chunks.append(chunk)
+                yield chunk
+        finally:
+            await stream.aclose()
+
+    async def _compute(self, batch: Sequence[Slice]) -> None:
+        drafts = sum(part.sequence.is_draft for part in batch)
+        self.batches.append(
+            Batch(
+                standard=len(batch) - drafts,
+                drafts=drafts,
+                waiting=sum(not s.is_draft for s in self._scheduler.waiting),
+                quota=self._scheduler.cache.quota,
+            )
+        )
+        await super()._compute(batch)
+
+
+def engines_with(
+    config: SimConfig = AMPLE,
+    *,
+    speculation: bool = True,
+    lookahead: bool = True,
+    truncation: float | None = None,
+    verifier: SimConfig | None = None,
+    faults: Faults | None = None,
+    model: SimModel = MODEL,
+) -> Engines:
+    gate = asyncio.Lock()
+    return Engines(
+        generator=WatchedGenerator(config, model, gate=gate, truncation=truncation, faults=faults),
+        verifier=SimulatedVerifier(verifier or config, gate=gate),
+        grader=MathGrader(),
+    ).switch(speculation=speculation, lookahead=lookahead)
+
+
+def get_generator(engines: Engines) -> WatchedGenerator:
+    generator = engines.generator
+    assert isinstance(generator, WatchedGenerator)
+    return generator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DrivenRun:
+    """A run that was driven to its end."""
+
+    outcome: Outcome
+    speculation: Speculation
+    seconds: float
+    """Virtual seconds."""
+    verifier_tokens: int
+
+
+async def drive_run(engines: Engines, spec: RunSpec) -> DrivenRun:
+    loop = asyncio.get_running_loop()
+    start = loop.time()
+    driver = driver_of(engines, spec, lambda event: None)
+    outcome = await driver.run()
+    return DrivenRun(
+        outcome=outcome,
+        speculation=driver.speculation,
+        seconds=loop.time() - start,
+        verifier_tokens=driver.scoring.tokens,
+    )

@@ -1,0 +1,394 @@
+"""Bad input: one clear OpenAI-shaped error each, nothing is started."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from flashedge.errors import (
+    ConfigError,
+    ContextOverflow,
+    EngineDead,
+    GenerationFailed,
+    QueueFull,
+    StoreError,
+)
+from flashedge.types import MAX_SEED
+from tests.support.api_rig import client_of, make_app
+from tests.support.fake_service import FakeHealth, FakeService
+
+ASK = {"problem": "1 + 1?"}
+CHAT = {"model": "bundled", "messages": [{"role": "user", "content": "hi"}]}
+TYPES = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    500: "server_error",
+    503: "server_error",
+    507: "server_error",
+}
+
+
+def check(response: Any, status: int, code: str | None = None, param: str | None = None) -> str:
+    """The error's message, once its shape is checked."""
+    assert response.status_code == status, response.text
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["type"] == TYPES.get(status, "invalid_request_error")
+    assert isinstance(error["message"], str)
+    assert "\n" not in error["message"]
+    if code is not None:
+        assert error["code"] == code
+    if param is not None:
+        assert error["param"] == param
+    return str(error["message"])
+
+
+SOLVE_CASES: list[tuple[dict[str, Any], str, str]] = [
+    ({"problem": ""}, "problem", "empty"),
+    ({"problem": " \n\t "}, "problem", "empty"),
+    ({}, "problem", "either"),
+    ({"problem": "x", "messages": []}, "problem", "either"),
+    ({"messages": []}, "messages", "empty"),
+    ({"messages": [{"role": "user", "content": ""}]}, "problem", "empty"),
+    ({"messages": [{"role": "assistant", "content": "x"}]}, "messages", "user"),
+    ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role", "robot"),
+    ({"problem": 5}, "problem", "string"),
+    ({"problem": None}, "problem", "either"),
+    ({**ASK, "n": 0}, "n", "[1, 1024]"),
+    ({**ASK, "n": -3}, "n", "[1, 1024]"),
+    ({**ASK, "n": 1025}, "n", "[1, 1024]"),
+    ({**ASK, "n": 10**30}, "n", ""),
+    ({**ASK, "n": "4"}, "n", "integer"),
+    ({**ASK, "n": 4.0}, "n", "integer"),
+    ({**ASK, "n": True}, "n", "integer"),
+    ({**ASK, "seed": -1}, "seed", str(MAX_SEED)),
+    ({**ASK, "seed": MAX_SEED + 1}, "seed", str(MAX_SEED)),
+    ({**ASK, "seed": 1.5}, "seed", "integer"),
+    ({**ASK, "temperature": -0.1}, "temperature", "[0, 2]"),
+    ({**ASK, "temperature": 2.1}, "temperature", "[0, 2]"),
+    ({**ASK, "temperature": "hot"}, "temperature", "number"),
+    ({**ASK, "temperature": True}, "temperature", "number"),
+    ({**ASK, "top_p": 0}, "top_p", "(0, 1]"),
+    ({**ASK, "top_k": -1}, "top_k", "integer"),
+    ({**ASK, "branching": 0}, "branching", ""),
+    ({**ASK, "aggregate": "median"}, "aggregate", "last, min, prod, mean"),
+    ({**ASK, "selection": "x"}, "selection", "weighted"),
+    ({**ASK, "max_tokens": 0}, "max_tokens", "max_tokens is 0"),
+    ({**ASK, "max_steps": 0}, "max_steps", ""),
+    ({**ASK, "token_budget": 0}, "token_budget", ""),
+    ({**ASK, "deadline_s": 0}, "deadline_s", ""),
+    ({**ASK, "baseline": 1}, "baseline", "boolean"),
+    ({**ASK, "temprature": 1}, "temprature", "did you mean 'temperature'"),
+    ({**ASK, "zzz": 1}, "zzz", "unknown field"),
+]
+
+
+@pytest.mark.parametrize("path", ["/v1/solve", "/v1/runs"])
+@pytest.mark.parametrize(("body", "param", "words"), SOLVE_CASES, ids=lambda v: str(v)[:40])
+async def test_a_wrong_field_of_a_search_is_named(
+    path: str, body: dict[str, Any], param: str, words: str
+) -> None:
+    service = FakeService()
+    async with client_of(service) as client:
+        message = check(await client.post(path, json=body), 400, "invalid_request", param)
+    assert words in message
+    assert not service.handles
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [({**ASK, "pair": "nothing"}, "pair"), ({**ASK, "strategy": "magic"}, "strategy")],
+)
+async def test_an_unknown_pair_or_strategy_is_not_found(body: dict[str, Any], param: str) -> None:
+    async with client_of(FakeService()) as client:
+        check(await client.post("/v1/solve", json=body), 404, "not_found", param)
+
+
+RAW_CASES = [
+    (b"", "empty"),
+    (b"   ", "empty"),
+    (b"{", "malformed JSON"),
+    (b'{"problem": "x",}', "line 1 column"),
+    (b"[1]", "JSON object"),
+    (b'"x"', "JSON object"),
+    (b"null", "JSON object"),
+    (b'{"problem": "x", "temperature": NaN}', "NaN is not a JSON number"),
+    (b'{"problem": "x", "temperature": Infinity}', "Infinity is not"),
+    (b'{"problem": "x", "temperature": -Infinity}', "-Infinity is not"),
+    (b'{"problem": "x", "temperature": 1e999}', "finite"),
+    (b'{"problem": "\xff"}', "Unicode"),
+    (b'{"problem": "\\ud800 alone"}', "Unicode"),
+    (b'{"problem": ' + b"[" * 100_000, "nested"),
+    (b'{"problem": "x", "n": ' + b"9" * 5000 + b"}", "too long"),
+]
+
+
+@pytest.mark.parametrize("path", ["/v1/solve", "/v1/runs", "/v1/chat/completions"])
+@pytest.mark.parametrize(("body", "words"), RAW_CASES, ids=lambda v: str(v)[:30])
+async def test_malformed_json_is_refused(path: str, body: bytes, words: str) -> None:
+    if path.endswith("completions"):
+        body = body.replace(b'"problem": "x"', b'"model": "bundled", "messages": []')
+    async with client_of(FakeService()) as client:
+        response = await client.post(
+            path, content=body, headers={"content-type": "application/json"}
+        )
+    assert words in check(response, 400)
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+async def test_other_content_types_are_refused(kind: str) -> None:
+    """A web page may send these across sites without asking; JSON it may not."""
+    async with client_of(FakeService()) as client:
+        response = await client.post(
+            "/v1/solve", content=json.dumps(ASK), headers={"content-type": kind}
+        )
+    assert "application/json" in check(response, 415, "unsupported_media_type")
+
+
+CHAT_CASES: list[tuple[dict[str, Any], str]] = [
+    ({"model": None}, "model"),
+    ({"messages": []}, "messages"),
+    ({"messages": "hi"}, "messages"),
+    ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": 4}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": None}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": "x", "name": "Bo"}]}, "messages[0].name"),
+    ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+        "messages[0].content",
+    ),
+    (
+        {"messages": [{"role": "assistant", "content": "x", "tool_calls": [{"id": "1"}]}]},
+        "messages[0].tool_calls",
+    ),
+    ({"n": 0}, "n"),
+    ({"n": 129}, "n"),
+    ({"stop": 3}, "stop"),
+    ({"stop": ["a", 3]}, "stop"),
+    ({"stop": [""]}, "stop"),
+    ({"stop": ["x"] * 17}, "stop"),
+    ({"seed": -1}, "seed"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_tokens": 5, "max_completion_tokens": 6}, "max_tokens"),
+    ({"temperature": 3}, "temperature"),
+    ({"tools": [{"type": "function"}]}, "tools"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"functions": [{}]}, "functions"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"logprobs": True}, "logprobs"),
+    ({"top_logprobs": 2}, "top_logprobs"),
+    ({"frequency_penalty": 0.5}, "frequency_penalty"),
+    ({"presence_penalty": -1}, "presence_penalty"),
+    ({"logit_bias": {"5": 1}}, "logit_bias"),
+    ({"modalities": ["audio"]}, "modalities"),
+    ({"reasoning_effort": "high"}, "reasoning_effort"),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"stream": True, "stream_options": {"x": 1}}, "stream_options.x"),
+    ({"search": {"strategy": "beam", "m": 1}}, "search.m"),
+    ({"search": {"n": 0}}, "n"),
+    ({"search": {}, "n": 2}, "n"),
+    ({"search": {}, "stop": "x"}, "stop"),
+    ({"model": "bundled:beam-4", "search": {}}, "search"),
+    ({"model": "bundled:beam-0"}, "n"),
+    ({"best_of": 3}, "best_of"),
+]
+
+
+@pytest.mark.parametrize(("change", "param"), CHAT_CASES, ids=lambda v: str(v)[:40])
+async def test_a_wrong_field_of_a_chat_is_named(change: dict[str, Any], param: str) -> None:
+    service = FakeService()
+    async with client_of(service) as client:
+        response = await client.post("/v1/chat/completions", json={**CHAT, **change})
+    check(response, 400, "invalid_request", param)
+    assert not service.handles
+    assert not service.chats
+
+
+@pytest.mark.parametrize(
+    "model", ["gpt-4", "", "bundled:", "bundled:beam-", "bundled:9", "bundled:beam-4-x 2", "a:beam"]
+)
+async def test_an_unknown_model_is_not_found(model: str) -> None:
+    async with client_of(FakeService()) as client:
+        response = await client.post("/v1/chat/completions", json={**CHAT, "model": model})
+        assert "bundled" in check(response, 404, "not_found", "model")
+        if model:
+            check(await client.get(f"/v1/models/{model}"), 404, "not_found")
+
+
+async def test_an_unknown_strategy_in_a_models_name_is_not_found() -> None:
+    async with client_of(FakeService()) as client:
+        response = await client.post(
+            "/v1/chat/completions", json={**CHAT, "model": "bundled:magic-4"}
+        )
+    assert "magic" in check(response, 404, "not_found")
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/v1/nothing", 404),
+        ("GET", "/", 404),
+        ("GET", "/v1/runs/run-9", 404),
+        ("GET", "/v1/runs/run-9/events", 404),
+        ("POST", "/v1/runs/run-9/cancel", 404),
+        ("DELETE", "/v1/runs/run-9", 404),
+        ("GET", "/v1/runs?before=run-9", 404),
+        ("GET", "/v1/solve", 405),
+        ("PUT", "/v1/runs", 405),
+        ("DELETE", "/v1/models", 405),
+        ("OPTIONS", "/v1/solve", 405),
+        ("GET", "/v1/runs?limit=0", 400),
+        ("GET", "/v1/runs?limit=many", 400),
+        ("GET", "/v1/runs?status=odd", 400),
+        ("GET", "/v1/runs/run-1/events?after=-1", 400),
+        ("GET", "/v1/runs/run-1/events?after=x", 400),
+    ],
+)
+async def test_a_wrong_path_or_query_is_refused(method: str, path: str, status: int) -> None:
+    async with client_of(FakeService()) as client:
+        await client.post("/v1/solve", json=ASK)
+        response = await client.request(method, path)
+        check(response, status)
+        if status == 405:
+            assert response.headers["allow"]
+
+
+async def test_a_long_body_is_refused() -> None:
+    service = FakeService()
+    async with client_of(service, max_request_bytes=2000) as client:
+        small = {"problem": "x" * 1900}
+        assert (await client.post("/v1/solve", json=small)).status_code == 200
+        large = json.dumps({"problem": "x" * 2000}).encode()
+        check(await client.post("/v1/solve", content=large), 413, "request_too_large")
+
+        async def pieces():  # type: ignore[no-untyped-def]
+            for i in range(0, len(large), 100):
+                yield large[i : i + 100]
+
+        response = await client.post("/v1/solve", content=pieces())
+        assert "content-length" not in response.request.headers
+        check(response, 413, "request_too_large")
+    assert len(service.handles) == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "fine"),
+    [
+        ("localhost", True),
+        ("LOCALHOST:8642", True),
+        ("localhost.", True),
+        ("127.0.0.1:8642", True),
+        ("127.9.9.9", True),
+        ("[::1]:8642", True),
+        ("evil.example", False),
+        ("127.0.0.1.evil.example", False),
+        ("localhost.evil.example", False),
+        ("192.168.1.5", False),
+        ("[::1", False),
+        ("", False),
+    ],
+)
+async def test_only_local_hosts_are_accepted(host: str, fine: bool) -> None:
+    async with client_of(FakeService()) as client:
+        response = await client.get("/v1/models", headers={"host": host})
+    if fine:
+        assert response.status_code == 200
+    else:
+        check(response, 403, "bad_host")
+
+
+@pytest.mark.parametrize(
+    ("origin", "fine"),
+    [
+        ("http://localhost:3000", True),
+        ("http://127.0.0.1", True),
+        ("vscode-webview://abc", True),
+        ("https://evil.example", False),
+        ("http://localhost.evil.example", False),
+        ("null", False),
+    ],
+)
+async def test_only_local_origins_are_accepted(origin: str, fine: bool) -> None:
+    async with client_of(FakeService()) as client:
+        response = await client.post("/v1/solve", json=ASK, headers={"origin": origin})
+    if fine:
+        assert response.status_code == 200
+    else:
+        check(response, 403, "bad_origin")
+
+
+async def test_every_path_but_health_needs_the_key() -> None:
+    async with client_of(FakeService(), api_key="geheim", host="0.0.0.0") as client:
+        for value in (
+            None,
+            "",
+            "Bearer",
+            "Bearer wrong",
+            "Basic geheim",
+            "geheim",
+            "Bearer geheim-ß",
+        ):
+            headers = {} if value is None else {"authorization": value.encode()}
+            for path in ("/v1/models", "/metrics", "/v1/nothing"):
+                response = await client.get(path, headers=headers)
+                check(response, 401, "invalid_api_key")
+                assert response.headers["www-authenticate"] == "Bearer"
+        good = {"authorization": "bearer geheim"}
+        assert (await client.get("/v1/models", headers=good)).status_code == 200
+        assert (await client.get("/health")).status_code == 200
+        # on other addresses any name may belong to the daemon
+        named = await client.get("/v1/models", headers={**good, "host": "gpu-box:8642"})
+        assert named.status_code == 200
+
+
+def test_a_host_that_others_can_reach_needs_a_key() -> None:
+    with pytest.raises(ConfigError, match="API key"):
+        make_app(FakeService(), host="0.0.0.0")
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "code"),
+    [
+        (QueueFull("full", retry_after_s=4.2), 503, "queue_full"),
+        (EngineDead("gone"), 503, "engine_dead"),
+        (GenerationFailed("no"), 500, "generation_failed"),
+        (ContextOverflow("900 tokens; 512 fit", param="messages"), 400, "context_length_exceeded"),
+        (StoreError("disk full"), 507, "store_error"),
+        (RuntimeError("secret detail"), 500, "internal_error"),
+    ],
+)
+@pytest.mark.parametrize("how", ["solve", "solve+stream", "chat", "chat+stream", "search"])
+async def test_an_error_of_the_runtime_becomes_a_response(
+    failure: Exception, status: int, code: str, how: str
+) -> None:
+    async with client_of(FakeService(failure=failure)) as client:
+        streaming = {"stream": True} if how.endswith("stream") else {}
+        if how.startswith("solve"):
+            response = await client.post("/v1/solve", json={**ASK, **streaming})
+        else:
+            model = "bundled:beam-4" if how == "search" else "bundled"
+            body = {**CHAT, **streaming, "model": model}
+            response = await client.post("/v1/chat/completions", json=body)
+    message = check(response, status, code)
+    assert "secret" not in message
+    assert ("retry-after" in response.headers) == (status == 503)
+    if code == "queue_full":
+        assert response.headers["retry-after"] == "5"
+
+
+async def test_health_answers_while_the_engines_load() -> None:
+    service = FakeService(state=FakeHealth(state="starting", detail="loading"))
+    async with client_of(service) as client:
+        response = await client.get("/health")
+        assert (response.status_code, response.json()["status"]) == (503, "starting")
+        service.state = FakeHealth(state="failed", detail="no memory")
+        response = await client.get("/health")
+        assert (response.status_code, response.json()["detail"]) == (503, "no memory")
+        for state in ("ready", "degraded"):
+            service.state = FakeHealth(state=state)
+            response = await client.get("/health")
+            assert (response.status_code, response.json()["status"]) == (200, state)

@@ -1,0 +1,255 @@
+"""The HTTP layer behind a real server: disconnects, streams in real time, raw bodies."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import socket
+import struct
+import time
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from flashedge.events import RunFinished, RunStarted
+from tests.support.api_rig import Live, live_server, post_bytes, wait_until
+from tests.support.fake_service import FakeService, script, step
+
+ASK = {"problem": "1 + 1?", "n": 4}
+CHAT = {"model": "bundled", "messages": [{"role": "user", "content": "hi"}]}
+DISCONNECTED = ["the client disconnected"]
+
+
+@pytest.fixture(scope="module")
+def live() -> Iterator[Live]:
+    with live_server(FakeService(autoplay=False), max_request_bytes=4096) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def fresh(live: Live) -> None:
+    """A service as new behind the one server of this module."""
+    live.service.handles.clear()
+    live.service.autoplay, live.service.queue_limit = False, 1000
+    live.service.token_s, live.service.failure = 0.0, None
+    live.service.open_chats = live.service.closed_chats = 0
+
+
+def vanish(connection: socket.socket, *, reset: bool) -> None:
+    """Close at once; `reset`: with RST, as when the client's process is killed by the machine."""
+    if reset:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+@pytest.mark.parametrize("reset", [False, True])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/solve", ASK),
+        ("/v1/solve", {**ASK, "stream": True}),
+        ("/v1/chat/completions", {**CHAT, "model": "bundled:beam-4"}),
+        ("/v1/chat/completions", {**CHAT, "model": "bundled:beam-4", "stream": True}),
+    ],
+)
+def test_a_disconnect_cancels_the_run(
+    live: Live, path: str, body: dict[str, object], reset: bool
+) -> None:
+    connection = live.connect()
+    connection.sendall(post_bytes(path, body))
+    wait_until(lambda: live.service.handles)
+    handle = live.service.last
+    live.call(lambda: handle.emit(RunStarted(config={}, queue_s=0.0)))
+    time.sleep(0.02)
+    assert handle.cancelled == []
+    vanish(connection, reset=reset)
+    assert wait_until(lambda: handle.cancelled == DISCONNECTED) < 1
+    wait_until(lambda: handle.followers == 0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("token_s", [0.01, 60])
+def test_a_disconnect_ends_the_chat(live: Live, stream: bool, token_s: float) -> None:
+    """In mid-generation, and before the first token."""
+    live.service.token_s = token_s
+    live.service.words = ("x",) * 1000
+    connection = live.connect()
+    connection.sendall(post_bytes("/v1/chat/completions", {**CHAT, "stream": stream}))
+    wait_until(lambda: live.service.open_chats == 1)
+    time.sleep(0.05)
+    vanish(connection, reset=False)
+    assert wait_until(lambda: live.service.closed_chats == 1) < 1
+    assert live.service.open_chats == 0
+
+
+def test_a_detached_run_and_a_queued_run_survive_a_disconnect(live: Live) -> None:
+    for body in ({**ASK, "stream": True, "detach": True}, {**ASK, "detach": True}):
+        before = len(live.service.handles)
+        connection = live.connect()
+        connection.sendall(post_bytes("/v1/solve", body))
+        wait_until(lambda n=before: len(live.service.handles) > n)
+        live.call(lambda: live.service.last.emit(RunStarted(config={}, queue_s=0.0)))
+        vanish(connection, reset=True)
+    assert httpx.post(f"{live.base_url}/v1/runs", json=ASK).status_code == 202
+    time.sleep(0.1)
+    assert [h.cancelled for h in live.service.handles.values()] == [[], [], []]
+
+
+def test_a_watcher_that_disconnects_cancels_nothing(live: Live) -> None:
+    run = httpx.post(f"{live.base_url}/v1/runs", json=ASK).json()["id"]
+    with httpx.stream("GET", f"{live.base_url}/v1/runs/{run}/events"):
+        wait_until(lambda: live.service.last.followers == 1)
+    wait_until(lambda: live.service.last.followers == 0)
+    assert live.service.last.cancelled == []
+
+
+def test_events_arrive_at_once_and_resume_after_a_disconnect(live: Live) -> None:
+    run = httpx.post(f"{live.base_url}/v1/runs", json=ASK).json()["id"]
+    handle = live.service.last
+    url = f"{live.base_url}/v1/runs/{run}/events"
+    script_events = script(handle.spec, run)
+    with httpx.stream("GET", url) as response:
+        lines = response.iter_lines()
+        for event in script_events[:4]:
+            live.call(lambda e=event: handle.emit(e))
+            began = time.monotonic()
+            assert next(line for line in lines if line.startswith("data: "))
+            assert time.monotonic() - began < 0.5
+    for event in script_events[4:-1]:
+        live.call(lambda e=event: handle.emit(e))
+    with httpx.stream("GET", url, headers={"last-event-id": "3"}) as response:
+        lines = response.iter_lines()
+        ids = [next(line for line in lines if line.startswith("id: ")) for _ in script_events[4:-1]]
+        live.call(lambda: handle.emit(script_events[-1]))
+        ids += [line for line in lines if line.startswith("id: ")]
+    assert ids == ["id: 4", "id: 5", "id: 6", "id: 7"]
+
+
+def test_a_silent_stream_is_pinged(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flashedge.api.sse.PING_S", 0.05)
+    with httpx.stream("POST", f"{live.base_url}/v1/solve", json={**ASK, "stream": True}) as answer:
+        lines = answer.iter_lines()
+        pings = 0
+        while pings < 3:
+            pings += next(lines) == ": ping"
+        live.call(live.service.last.play)
+        assert any("RunFinished" in line for line in lines)
+    live.service.token_s = 0.2
+    with httpx.stream(
+        "POST", f"{live.base_url}/v1/chat/completions", json={**CHAT, "stream": True}
+    ) as answer:
+        assert answer.status_code == 200
+        assert next(answer.iter_lines()) == ": ping"
+
+
+def test_tokens_stream_one_by_one(live: Live) -> None:
+    live.service.token_s, live.service.words = 0.05, ("a", "b", "c", "d")
+    at = []
+    with httpx.stream(
+        "POST", f"{live.base_url}/v1/chat/completions", json={**CHAT, "stream": True}
+    ) as answer:
+        for line in answer.iter_lines():
+            if line.startswith("data: {"):
+                choice = json.loads(line[6:])["choices"][0]
+                at += [time.monotonic()] if choice["delta"].get("content") else []
+    assert len(at) == 4
+    assert all(0.02 < later - earlier < 0.4 for earlier, later in itertools.pairwise(at))
+
+
+def test_a_search_shows_its_steps_while_it_runs(live: Live) -> None:
+    body = {**CHAT, "search": {"n": 2}, "stream": True}
+    with httpx.stream("POST", f"{live.base_url}/v1/chat/completions", json=body) as answer:
+        lines = (line for line in answer.iter_lines() if "content" in line)
+        next(lines)  # the role
+        handle = live.service.last
+        live.call(lambda: handle.emit(RunStarted(config={}, queue_s=0.0)))
+        for node in range(1, 4):
+            live.call(lambda n=node: handle.emit(step(n, f"step {n}\n\n")))
+            assert f"step {node}" in next(lines)
+        live.call(lambda: handle.emit(RunFinished(result=handle.object() | {"text": "done"})))
+        assert "done" in next(lines)
+
+
+# ---------------------------------------------------------------- raw bodies
+
+
+def _exchange(live: Live, *parts: bytes) -> bytes:
+    with live.connect() as connection:
+        try:
+            for part in parts:
+                connection.sendall(part)
+        except OSError:
+            pass  # the server answered and closed before it read everything: what is asked of it
+        answer = b""
+        try:
+            while piece := connection.recv(65536):
+                answer += piece
+        except OSError:
+            pass
+        return answer
+
+
+def test_a_chunked_body_without_end_is_refused(live: Live) -> None:
+    head = (
+        b"POST /v1/solve HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        b"Transfer-Encoding: chunked\r\n\r\n"
+    )
+    piece = b"400\r\n" + b"x" * 1024 + b"\r\n"
+    answer = _exchange(live, head, *[piece] * 6)
+    assert b" 413 " in answer.split(b"\r\n")[0]
+    assert b"request_too_large" in answer
+
+
+def test_a_long_announced_body_is_refused_unread(live: Live) -> None:
+    head = b"POST /v1/solve HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999999\r\n\r\n"
+    began = time.monotonic()
+    assert b" 413 " in _exchange(live, head).split(b"\r\n")[0]
+    assert time.monotonic() - began < 2
+
+
+def test_a_disconnect_within_the_body_starts_nothing(live: Live) -> None:
+    connection = live.connect()
+    connection.sendall(post_bytes("/v1/solve", ASK)[:-5])
+    time.sleep(0.05)
+    vanish(connection, reset=True)
+    time.sleep(0.05)
+    assert not live.service.handles
+
+
+def test_many_clients_disconnect_at_any_moment(live: Live) -> None:
+    """60 requests of all kinds, each broken off within 30 ms: no run, chat or follower is left."""
+    draw = random.Random(0)
+    live.service.token_s, live.service.words = 0.005, ("x",) * 100
+    kinds = [
+        ("/v1/solve", ASK),
+        ("/v1/solve", {**ASK, "stream": True}),
+        ("/v1/chat/completions", CHAT),
+        ("/v1/chat/completions", {**CHAT, "stream": True, "n": 3}),
+        ("/v1/chat/completions", {**CHAT, "stream": True, "search": {}}),
+    ]
+    for _ in range(60):
+        connection = live.connect()
+        connection.sendall(post_bytes(*draw.choice(kinds)))
+        time.sleep(draw.random() * 0.03)
+        vanish(connection, reset=draw.random() < 0.5)
+    wait_until(lambda: live.service.open_chats == 0)
+    wait_until(lambda: all(h.status == "cancelled" for h in live.service.handles.values()))
+    wait_until(lambda: all(h.followers == 0 for h in live.service.handles.values()))
+    assert all(h.cancelled == DISCONNECTED for h in live.service.handles.values())
+    assert httpx.get(f"{live.base_url}/health").status_code == 200
+
+
+def test_a_client_that_reads_nothing_is_disconnected(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flashedge.api.sse.SEND_TIMEOUT_S", 0.2)
+    live.service.words = ("x" * 10_000,) * 5000
+    connection = live.connect()
+    connection.sendall(post_bytes("/v1/chat/completions", {**CHAT, "stream": True}))
+    try:
+        wait_until(lambda: live.service.open_chats == 1)
+        assert wait_until(lambda: live.service.closed_chats == 1) >= 0.1
+    finally:
+        connection.close()

@@ -1,0 +1,292 @@
+"""/v1/solve, /v1/runs and the daemon's own routes, in process."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from flashedge.events import RunFailed, from_json, to_json
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.types import MAX_SEED, Message, Problem, Sampling
+from tests.support.api_rig import client_of, frames, make_app
+from tests.support.fake_service import FakeHealth, FakeService, script
+
+ASK = {"problem": "1 + 1?", "n": 4, "seed": 7}
+
+
+async def test_solve_answers_with_the_result() -> None:
+    service = FakeService()
+    async with client_of(service) as client:
+        response = await client.post("/v1/solve", json=ASK)
+        assert response.status_code == 200
+        assert response.json() == service.last.object()
+        assert response.headers["x-flashedge-run"] == "run-1"
+        assert (await client.get("/v1/runs/run-1")).json() == response.json()
+    assert service.last.cancelled == []
+
+
+async def test_every_field_reaches_the_spec_and_the_pair_fills_the_rest() -> None:
+    service = FakeService()
+    given = {
+        "strategy": "best_of_n",
+        "n": 3,
+        "branching": 2,
+        "aggregate": "min",
+        "selection": "best",
+        "seed": MAX_SEED,
+        "max_step_tokens": 11,
+        "max_steps": 12,
+        "token_budget": 13,
+        "deadline_s": 1.5,
+        "baseline": True,
+    }
+    messages = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
+    ]
+    sampling = {"temperature": 0, "top_p": 0.5, "top_k": 5}
+    async with client_of(service) as client:
+        body = {**given, **sampling, "messages": messages, "max_tokens": 14, "pair": "bundled"}
+        assert (await client.post("/v1/solve", json=body)).status_code == 200
+        assert service.last.spec == RunSpec(
+            problem=Problem(
+                messages=(
+                    Message(role="system", content="Be brief."),
+                    Message(role="user", content="a\nb"),
+                )
+            ),
+            pair="bundled",
+            sampling=Sampling(temperature=0, top_p=0.5, top_k=5),
+            max_path_tokens=14,
+            **given,  # type: ignore[arg-type]
+        )
+        nulls = dict.fromkeys([*given, *sampling, "messages", "max_tokens", "pair", "stream"])
+        assert (await client.post("/v1/solve", json={**nulls, "problem": "p"})).status_code == 200
+        assert service.last.spec == RunSpec(
+            problem=Problem.from_text("p"),
+            pair="bundled",
+            sampling=Sampling(temperature=0.7, top_p=0.95),
+            max_step_tokens=96,
+            max_path_tokens=512,
+        )
+
+
+@pytest.mark.parametrize(
+    ("asked", "options"),
+    [
+        ({"n": 64, "early_exit": True}, {"width": 16}),
+        ({"n": 64, "early_exit": {"policy": "every_step"}}, {"width": 16}),
+        (
+            {"n": 64, "early_exit": True, "options": {"temperature": 1}},
+            {"width": 16, "temperature": 1},
+        ),
+        ({"n": 64, "early_exit": True, "options": {"width": 8}}, {"width": 8}),
+        ({"n": 64, "early_exit": False}, {}),
+        ({"n": 64}, {}),
+        ({"n": 16, "early_exit": True}, {}),
+        ({"early_exit": True}, {}),
+    ],
+)
+async def test_rebase_with_early_exit_is_split_into_trees(
+    asked: dict[str, Any], options: dict[str, Any]
+) -> None:
+    service = FakeService()
+    async with client_of(service) as client:
+        body = {"problem": "p", "strategy": "rebase", **asked}
+        assert (await client.post("/v1/solve", json=body)).status_code == 200
+    assert service.last.spec.options == options
+
+
+async def test_solve_streams_numbered_events() -> None:
+    service = FakeService()
+    async with client_of(service) as client:
+        response = await client.post("/v1/solve", json={**ASK, "stream": True})
+    assert response.headers["content-type"].startswith("text/event-stream")
+    assert response.headers["cache-control"] == "no-cache"
+    assert "content-length" not in response.headers
+    first, *rest = frames(response.text)
+    assert first == {"event": "queued", "data": {"id": "run-1", "position": None}}
+    expected = script(service.last.spec, "run-1")
+    assert [f["event"] for f in rest] == [type(e).__name__ for e in expected]
+    assert [int(f["id"]) for f in rest] == [1, 2, 2, 3, 4, 5, 6, 7]  # Progress has no own number
+    assert [f["data"] for f in rest] == [json.loads(json.dumps(to_json(e))) for e in expected]
+    assert from_json(rest[-2]["data"]) == expected[-2]
+
+
+async def test_resuming_after_any_event_sends_the_rest_once() -> None:
+    service = FakeService()
+    async with client_of(service) as client:
+        await client.post("/v1/solve", json=ASK)
+        whole = frames((await client.get("/v1/runs/run-1/events")).text)
+        assert [int(f["id"]) for f in whole] == [1, 2, 3, 4, 5, 6, 7]
+        for after in range(9):
+            for request in (
+                client.get("/v1/runs/run-1/events", headers={"last-event-id": str(after)}),
+                client.get(f"/v1/runs/run-1/events?after={after}"),
+                # a browser resumes at the same address: the header is newer than the query
+                client.get("/v1/runs/run-1/events?after=1", headers={"last-event-id": str(after)}),
+            ):
+                assert frames((await request).text) == whole[after:]
+
+
+async def test_a_failed_and_a_cancelled_run_say_so() -> None:
+    service = FakeService(autoplay=False)
+    async with client_of(service) as client:
+        for how, status, code in (("fail", 500, "internal_error"), ("cancel", 499, "cancelled")):
+            asked = asyncio.create_task(client.post("/v1/solve", json=ASK))
+            await asyncio.sleep(0.02)
+            if how == "fail":
+                service.last.emit(RunFailed(error="engine died", code="engine_dead", hint="wait"))
+            else:
+                path = f"/v1/runs/{service.last.id}/cancel"
+                for _ in range(2):  # idempotent
+                    assert (await client.post(path)).json()["status"] == "cancelled"
+            response = await asked
+            assert response.status_code == status
+            assert response.json()["error"]["code"] == code
+        assert service.last.cancelled == ["cancelled by request"]
+        stream = await client.get("/v1/runs/run-1/events")
+        assert frames(stream.text)[-1]["data"] == {
+            "type": "RunFailed",
+            "error": "engine died",
+            "code": "engine_dead",
+            "hint": "wait",
+        }
+
+
+async def test_runs_are_queued_listed_and_deleted() -> None:
+    service = FakeService(autoplay=False, queue_limit=3)
+    async with client_of(service) as client:
+        for i in range(3):
+            response = await client.post("/v1/runs", json=ASK)
+            assert response.status_code == 202
+            assert response.json() == {"id": f"run-{i + 1}", "status": "queued", "position": i}
+            assert response.headers["location"] == f"/v1/runs/run-{i + 1}"
+        full = await client.post("/v1/runs", json=ASK)
+        assert (full.status_code, full.headers["retry-after"]) == (503, "5")
+        service.handles["run-1"].play()
+
+        page = (await client.get("/v1/runs?limit=2")).json()
+        assert [r["id"] for r in page["data"]] == ["run-3", "run-2"]
+        assert page["has_more"]
+        page = (await client.get("/v1/runs?limit=2&before=run-2")).json()
+        assert [r["id"] for r in page["data"]] == ["run-1"]
+        assert not page["has_more"]
+        assert page["data"][0]["answer"] == "2"
+        page = (await client.get("/v1/runs?status=finished")).json()
+        assert [r["id"] for r in page["data"]] == ["run-1"]
+
+        refused = await client.delete("/v1/runs/run-2")
+        assert (refused.status_code, refused.json()["error"]["code"]) == (409, "conflict")
+        assert (await client.delete("/v1/runs/run-1")).json()["deleted"]
+        assert (await client.get("/v1/runs/run-1")).status_code == 404
+        streamed = await client.post("/v1/runs", json={**ASK, "stream": True})
+        assert streamed.json()["error"]["param"] == "stream"
+
+
+async def test_a_run_with_the_clients_id_is_created_once() -> None:
+    service = FakeService(autoplay=False)
+    async with client_of(service) as client:
+        for _ in range(2):
+            response = await client.post("/v1/runs", json={**ASK, "id": "run-of-my-choice"})
+            assert (response.status_code, response.json()["id"]) == (202, "run-of-my-choice")
+        response = await client.post("/v1/runs", json={**ASK, "continues": "run-of-my-choice"})
+        assert service.continued == ["run-of-my-choice"]
+    assert list(service.handles) == ["run-of-my-choice", "run-1"]
+
+
+async def test_each_change_of_the_queue_position_is_sent() -> None:
+    service = FakeService(autoplay=False)
+    async with client_of(service) as client:
+        for _ in range(2):
+            await client.post("/v1/runs", json=ASK)
+        asked = asyncio.create_task(client.post("/v1/solve", json={**ASK, "stream": True}))
+        await asyncio.sleep(0.05)
+        handle = service.last
+        assert handle.position == 2
+        for position in (1, 0):
+            handle.position = position
+            await asyncio.sleep(0.15)
+        handle.play()
+        sent = frames((await asked).text)
+    positions = [f["data"]["position"] for f in sent if f["event"] == "queued"]
+    assert positions == [2, 1, 0]
+    assert sent[3]["event"] == "RunStarted"
+
+
+async def test_models_lists_the_served_pair() -> None:
+    async with client_of(FakeService()) as client:
+        listed = (await client.get("/v1/models")).json()
+        assert [m["id"] for m in listed["data"]] == ["bundled"]
+        for name in ("bundled", "bundled:beam-16", "bundled:best-of-n-4"):
+            assert (await client.get(f"/v1/models/{name}")).json()["id"] == name
+
+
+async def test_status_and_metrics_report_the_engines() -> None:
+    service = FakeService(state=FakeHealth(self_test={"batch_invariant": True}))
+    async with client_of(service) as client:
+        await client.post("/v1/solve", json=ASK)
+        status = (await client.get("/v1/status")).json()
+        assert status["pair"] == "bundled"
+        assert status["engines"]["generator"]["view"]["blocks_total"] == 64
+        assert status["engines"]["verifier"]["pid"] == 2
+        assert status["runs"] == {"queued": 0, "running": 0}
+        assert status["self_test"] == {"batch_invariant": True}
+        response = await client.get("/metrics")
+    assert response.headers["content-type"].startswith("text/plain; version=")
+    for line in (
+        'flashedge:runs_total{status="finished"} 1.0',
+        'flashedge:kv_blocks_total{engine="generator"} 64.0',
+        'flashedge:engine_up{engine="verifier"} 1.0',
+    ):
+        assert line in response.text
+
+
+async def test_an_engine_that_does_not_answer_does_not_hang_status(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("flashedge.api.system.VIEW_TIMEOUT_S", 0.05)
+    async with client_of(FakeService(views_delay_s=60)) as client:
+        status = (await client.get("/v1/status")).json()
+        assert status["engines"]["generator"]["view"] is None
+        assert (await client.get("/metrics")).status_code == 200
+
+
+async def test_openapi_describes_the_fields() -> None:
+    async with client_of(FakeService()) as client:
+        paths: dict[str, Any] = (await client.get("/openapi.json")).json()["paths"]
+    for path, field in (("/v1/solve", "deadline_s"), ("/v1/chat/completions", "search")):
+        content = paths[path]["post"]["requestBody"]["content"]
+        assert field in content["application/json"]["schema"]["properties"]
+
+
+async def test_the_service_starts_and_stops_with_the_application() -> None:
+    service = FakeService()
+    app = make_app(service)
+    async with app.router.lifespan_context(app):
+        await asyncio.sleep(0)
+        assert service.life == ["started"]
+    assert service.life == ["started", "stopped"]
+
+
+async def test_health_reports_a_service_that_did_not_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    service = FakeService()
+
+    async def broken() -> None:
+        service.state = FakeHealth(state="failed", detail="no memory")
+        raise RuntimeError("no memory")
+
+    monkeypatch.setattr(service, "start", broken)
+    app = make_app(service)
+    async with app.router.lifespan_context(app):
+        await asyncio.sleep(0)
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            assert (await client.get("/health")).status_code == 503
+    assert service.life == ["stopped"]

@@ -1,0 +1,327 @@
+"""`solve --input` against a daemon in a transport: records, resuming, refusals, exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flashedge.batch import attempts
+from flashedge.client import follow
+from flashedge.client.follow import RetryPolicy
+from tests.support.cli_rig import Cli, Done, cli_for, with_daemon
+from tests.support.fake_daemon import BatchDaemon
+
+THREE = (
+    {"id": "a", "problem": "right 19", "answer": "19"},
+    {"problem": "wrong", "answer": 7},
+    {"id": 5, "problem": "right x+1"},
+)
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
+    monkeypatch.setattr(follow, "UNATTENDED", RetryPolicy(first_s=0.0, max_retries=2))
+    monkeypatch.setattr(follow, "MIN_QUEUE_PAUSE_S", 0.01)
+    monkeypatch.setattr(attempts, "MIN_POLL_S", 0.01)
+    return cli_for(tmp_path, monkeypatch, capfd)
+
+
+@pytest.fixture
+def daemon(monkeypatch: pytest.MonkeyPatch) -> BatchDaemon:
+    made = BatchDaemon()
+    with_daemon(monkeypatch, made)
+    return made
+
+
+class Folder:
+    """problems.jsonl, results.jsonl and the command over them."""
+
+    def __init__(self, path: Path, cli: Cli) -> None:
+        self.source, self.target, self._cli = path / "p.jsonl", path / "r.jsonl", cli
+        self.give(*THREE)
+
+    def give(self, *problems: dict[str, Any]) -> None:
+        self.source.write_text("".join(json.dumps(p) + "\n" for p in problems))
+
+    def solve(self, *options: str) -> Done:
+        files = ("--input", str(self.source), "--output", str(self.target))
+        return self._cli("solve", *files, *options)
+
+    def records(self) -> dict[Any, Any]:
+        found = [json.loads(line) for line in self.target.read_text().splitlines()]
+        by_id = {r["id"]: r for r in found}
+        assert len(by_id) == len(found)
+        return by_id
+
+
+@pytest.fixture
+def folder(tmp_path: Path, cli: Cli, daemon: BatchDaemon) -> Folder:
+    return Folder(tmp_path, cli)
+
+
+# ---------------------------------------------------------------- results
+
+
+def test_one_record_a_problem_and_a_summary(folder: Folder, daemon: BatchDaemon) -> None:
+    done = folder.solve("-n", "8", "--budget-tokens", "500", "--seed", "3")
+    assert done.code == 0, done.err
+    assert done.out == f"3 of 3 solved, 50.0% right (1 of 2), 30 tokens: {folder.target}\n"
+    found = folder.records()
+    assert set(found) == {"a", 2, 5}
+    run = found["a"].pop("run")
+    assert found["a"] == {
+        "id": "a",
+        "answer": "19",
+        "correct": True,
+        "tokens": 10,
+        "seconds": 0.5,
+        "cut_by": None,
+    }
+    assert (found[2]["correct"], "correct" in found[5]) == (False, False)
+    asked = {"problem": "right 19", "id": run, "pair": "bundled", "n": 8, "seed": 3}
+    assert daemon.submitted[run] == {**asked, "token_budget": 500}
+
+
+def test_as_json(folder: Folder) -> None:
+    told = json.loads(folder.solve("--json").out)
+    assert (told["problems"], told["correct"], told["graded"], told["tokens"]) == (3, 1, 2, 30)
+
+
+def test_a_full_queue_and_a_lost_connection_are_waited_for(
+    folder: Folder, daemon: BatchDaemon
+) -> None:
+    daemon.full, daemon.lost = 5, 2
+    assert folder.solve("--jobs", "1").code == 0
+    assert len(daemon.runs) == len(folder.records()) == 3
+
+
+def test_failures_are_kept_and_the_batch_goes_on(folder: Folder, daemon: BatchDaemon) -> None:
+    folder.give({"problem": "fail 1", "answer": "1"}, {"problem": "long"}, *THREE[::2])
+    for _ in range(2):  # a second time changes nothing
+        done = folder.solve()
+        assert (done.code, len(daemon.runs)) == (1, 3)
+        assert "2 of 4 solved" in done.out
+    found = folder.records()
+    assert found[1]["error"] == {"code": "engine_dead", "message": "died"}
+    assert found[2]["error"]["code"] == "context_length_exceeded"
+    assert (found[1]["answer"], found[1]["tokens"], "correct" in found[1]) == (None, None, False)
+    done = folder.solve("--retry-failed")
+    assert (done.code, len(daemon.runs)) == (1, 4)
+    assert folder.records()[1]["correct"] is True
+    assert folder.records()[1]["run"].endswith("-0-1")
+
+
+# ---------------------------------------------------------------- going on
+
+
+@pytest.mark.parametrize("kept", range(0, 400, 13))
+def test_a_killed_batch_goes_on_wherever_it_was_torn(
+    folder: Folder, daemon: BatchDaemon, kept: int
+) -> None:
+    assert folder.solve().code == 0
+    whole = folder.records()
+    folder.target.write_bytes(folder.target.read_bytes()[:kept])
+    done = folder.solve()
+    assert (done.code, done.err) == (0, "")
+    assert folder.records() == whole
+    assert len(daemon.submitted) == 3
+
+
+def test_runs_that_ended_meanwhile_are_adopted(folder: Folder, daemon: BatchDaemon) -> None:
+    """Finished: its result counts. Failed: so does that. Cancelled or interrupted: done again."""
+    folder.give(*({"problem": f"right {i}"} for i in range(4)))
+    folder.solve()
+    folder.target.write_text("")
+    names = sorted(daemon.runs)
+    daemon.runs[names[0]]["answer"] = "adopted"
+    failed = {"status": "failed", "error": {"code": "engine_error", "message": "no"}}
+    for name, over in zip(
+        names[1:], (failed, {"status": "cancelled"}, {"status": "interrupted"}), strict=True
+    ):
+        daemon.runs[name] = {"id": name, **over}
+    assert folder.solve().code == 1
+    found = folder.records()
+    assert (found[1]["answer"], found[2]["error"]["code"]) == ("adopted", "engine_error")
+    assert [found[i]["run"][-1] for i in (3, 4)] == ["1", "1"]
+    assert len(daemon.runs) == 6
+
+
+def test_a_removed_output_begins_anew(folder: Folder, daemon: BatchDaemon) -> None:
+    folder.solve()
+    folder.target.unlink()
+    assert folder.solve().code == 0
+    assert len(daemon.runs) == 6
+
+
+def test_ctrl_c_cancels_open_runs_and_keeps_results(
+    folder: Folder, daemon: BatchDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.give({"problem": "right 1"}, {"problem": "slow 2"})
+    answer = daemon.answer
+
+    def interrupting(request: Any) -> Any:
+        if daemon.looks == 8:
+            daemon.looks += 1
+            asyncio.get_running_loop().call_soon(main_task().cancel)
+        return answer(request)
+
+    def main_task() -> Any:
+        tasks = asyncio.all_tasks()
+        return min(tasks, key=lambda t: int(t.get_name().rpartition("-")[2]))
+
+    monkeypatch.setattr(daemon, "handler", interrupting)
+    monkeypatch.setattr("flashedge.cli.solve.batch.asyncio.run", interrupted(asyncio.run))
+    done = folder.solve("--jobs", "2")
+    assert done.code == 130
+    assert "1 of 2 done; the same command resumes" in done.err
+    assert [name[-3:] for name in daemon.cancelled] == ["1-0"]
+    assert list(folder.records()) == [1]
+
+
+def interrupted(run: Any) -> Any:
+    """asyncio.run as it ends after SIGINT."""
+
+    def call(main: Any) -> None:
+        try:
+            run(main)
+        except asyncio.CancelledError:
+            raise KeyboardInterrupt from None
+
+    return call
+
+
+# ---------------------------------------------------------------- refusals
+
+
+def test_another_input_or_other_settings_are_refused(folder: Folder, daemon: BatchDaemon) -> None:
+    folder.solve("-n", "8")
+    before = folder.target.read_bytes()
+    done = folder.solve("-n", "9")
+    assert (done.code, "was made with n 8, not n 9" in done.err) == (2, True)
+    done = folder.solve()
+    assert (done.code, "was made with n 8, not no n" in done.err) == (2, True)
+    folder.give(*THREE[:2])
+    done = folder.solve("-n", "8")
+    assert (done.code, "made from another input" in done.err) == (2, True)
+    assert (folder.target.read_bytes(), len(daemon.runs)) == (before, 3)
+
+
+def test_a_file_that_is_no_batchs_is_left_alone(folder: Folder, daemon: BatchDaemon) -> None:
+    folder.target.write_text("precious\n")
+    done = folder.solve()
+    assert (done.code, "is no batch's output" in done.err) == (2, True)
+    assert folder.target.read_text() == "precious\n"
+    assert sorted(p.name for p in folder.target.parent.glob("*.json*")) == ["p.jsonl", "r.jsonl"]
+
+
+def test_a_damaged_line_and_a_second_process(folder: Folder) -> None:
+    folder.solve()
+    lines = folder.target.read_text().splitlines(keepends=True)
+    folder.target.write_text(lines[0] + "broken\n" + lines[2])
+    done = folder.solve()
+    assert (done.code, "line 2 is damaged" in done.err) == (2, True)
+    folder.target.write_text(lines[0] + lines[0])
+    assert "line 2 is damaged or repeats a record" in folder.solve().err
+    with (folder.target.parent / "r.jsonl.batch.json").open() as sheet:
+        fcntl.flock(sheet, fcntl.LOCK_EX)
+        done = folder.solve()
+    assert (done.code, "another process writes" in done.err) == (2, True)
+
+
+def test_settings_that_the_daemon_refuses_end_the_batch(
+    folder: Folder, daemon: BatchDaemon
+) -> None:
+    done = folder.solve("--branching", "0")
+    assert (done.code, "refused: not_found" in done.err) == (2, True)
+    assert (folder.records(), daemon.runs) == ({}, {})
+
+
+def test_a_daemon_that_is_gone_ends_the_batch(folder: Folder, daemon: BatchDaemon) -> None:
+    daemon.lost = 10**6
+    done = folder.solve()
+    assert (done.code, "the same command resumes" in done.err) == (4, True)
+    assert folder.records() == {}
+    daemon.lost = 0
+    assert folder.solve().code == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("nonsense", "line 2: not JSON"),
+        ('{"problem": " "}', "line 2: problem is missing"),
+        ('{"problem": "p", "answer": ["1"]}', "line 2: answer is neither"),
+        ('{"problem": "p", "id": "a"}', "two problems have the id 'a'"),
+    ],
+)
+def test_a_bad_line_is_named(folder: Folder, daemon: BatchDaemon, line: str, said: str) -> None:
+    folder.source.write_text('{"problem": "p", "id": "a"}\n' + line + "\n")
+    done = folder.solve()
+    assert (done.code, said in done.err) == (2, True), done.err
+    assert (daemon.requests, folder.target.exists()) == ([], False)
+
+
+def test_flags_that_do_not_go_together(cli: Cli, folder: Folder) -> None:
+    source, target = str(folder.source), str(folder.target)
+    for arguments, said in (
+        (("p", "--jobs", "2"), "--jobs needs --input"),
+        (("p", "--output", target), "--output needs --input"),
+        (("p", "--retry-failed"), "--retry-failed needs --input"),
+        (("p", "--budget-tokens-total", "5"), "--budget-tokens-total needs --input"),
+        (("p", "--input", source, "--output", target), "either --input or one problem"),
+        (("--input", source), "--input needs --output"),
+        (("--input", source, "--output", source), "is the input"),
+        (("--input", source, "--output", target, "--jobs", "0"), "must be in [1, 64]"),
+        (("--input", "/nowhere", "--output", target), "can't read /nowhere"),
+        (("--input", source, "--output", "/nowhere/r"), "no folder /nowhere"),
+        (("--input", source, "--output", target, "--budget-tokens-total", "2"), "not one for each"),
+    ):
+        done = cli("solve", *arguments)
+        assert (done.code, said in " ".join(done.err.split())) == (2, True), done.err
+
+
+# ---------------------------------------------------------------- one budget for all
+
+
+def test_what_sure_problems_leave_goes_to_the_unsure(folder: Folder, daemon: BatchDaemon) -> None:
+    """4 x 250 tokens; the easy two leave 480: 288 for the unsure one, 192 for the surer."""
+    hard = ({"problem": "hard 530 0.25", "answer": "530"}, {"problem": "hard 900 0.5"})
+    folder.give(*hard, {"problem": "right 1"}, {"problem": "right 2"})
+    done = folder.solve("--budget-tokens-total", "1000", "--jobs", "3")
+    assert done.code == 0
+    budgets = {name[-3:]: body["token_budget"] for name, body in daemon.submitted.items()}
+    first = dict.fromkeys(("0-0", "1-0", "2-0", "3-0"), 250)
+    assert budgets == {**first, "0-1": 250 + 288, "1-1": 250 + 192}
+    continued = next(body for name, body in daemon.submitted.items() if name.endswith("0-1"))
+    assert continued["continues"].endswith("-0-0")
+    found = folder.records()
+    assert (found[1]["correct"], found[1]["cut_by"], found[1]["tokens"]) == (True, None, 530)
+    assert (found[2]["cut_by"], found[2]["tokens"], found[2]["seconds"]) == ("budget", 442, 1.0)
+    assert "992 tokens of 1,000: used up, 1 run cut short" in done.out
+
+
+def test_a_budget_goes_on_after_a_kill(folder: Folder, daemon: BatchDaemon) -> None:
+    folder.give({"problem": "hard 900 0.6"}, {"problem": "hard 600 0.2"}, {"problem": "right 1"})
+    options = ("--budget-tokens-total", "1200", "--jobs", "1")
+    folder.solve(*options)
+    whole, asked = folder.records(), dict(daemon.submitted)
+    lines = folder.target.read_text().splitlines(keepends=True)
+    for kept in range(len(lines)):
+        folder.target.write_text("".join(lines[:kept]))
+        assert folder.solve(*options).code == 0
+        assert folder.records() == whole
+    assert daemon.submitted == asked
+
+
+def test_a_cap_for_each_problem_holds_in_a_shared_budget(
+    folder: Folder, daemon: BatchDaemon
+) -> None:
+    folder.give({"problem": "hard 900 0.6"}, {"problem": "right 1"})
+    folder.solve("--budget-tokens-total", "1000", "--budget-tokens", "700")
+    assert max(body["token_budget"] for body in daemon.submitted.values()) == 700
+    assert folder.records()[1]["tokens"] == 700

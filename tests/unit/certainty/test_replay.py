@@ -1,0 +1,188 @@
+"""Replay of policies on whole runs: what a real early exit of the same seed does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from flashedge import events
+from flashedge.certainty.history import CONSISTENCY, ENTROPY, REWARD, Checkpoint, History
+from flashedge.certainty.policies import Allotment, Even
+from flashedge.certainty.replay import Ending, RunTrace, find_stop, replay
+from flashedge.certainty.rules import Rule
+from flashedge.engine.sim.clock import VirtualTimePolicy
+from flashedge.runtime.records.recordings import Recording, build_recording
+from flashedge.runtime.records.result import build_result
+from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.strategies import find_defaults
+from flashedge.types import Timing, Usage
+from tests.support.runtime_rig import BEAM, Story, drive, sim_engines
+
+PROBES = {"probe_tokens": 3, "suffix": "\n\nTherefore", "max_probe_tokens": 20, "window": 2}
+CURVE = ((0.0, 7), (0.4, 5), (0.8, 2))
+IN_TREES = "rebase in trees"
+SEEDS = 2
+
+
+@pytest.fixture
+def event_loop_policy() -> VirtualTimePolicy:
+    return VirtualTimePolicy()
+
+
+def spec_of(strategy: str, **fields: Any) -> RunSpec:
+    told: dict[str, Any] = {**find_defaults(strategy), "strategy": strategy, "early_exit": None}
+    if strategy == "probed_cot":
+        told["options"] = PROBES
+    if strategy == IN_TREES:
+        told |= {"strategy": "rebase", "options": {"width": 3}}
+    return replace(BEAM, **{**told, **fields})
+
+
+def log_of(story: Story, spec: RunSpec) -> list[events.Event]:
+    """The events as the run store has them."""
+    usage = Usage(tree_tokens=story.outcome.tree.committed_tokens)
+    result = build_result("run-1", spec, story.outcome, usage, Timing())
+    return [
+        events.RunStarted(config=spec.to_json(), queue_s=0.0),
+        *story.events,
+        events.RunFinished(result=result),
+    ]
+
+
+async def recorded(spec: RunSpec) -> Recording:
+    story = await drive(sim_engines(), spec)
+    stored = [events.from_json(events.to_json(event)) for event in log_of(story, spec)]
+    found = build_recording("run-1", stored)
+    assert found is not None
+    return found
+
+
+def rules(strategy: str) -> list[Rule]:
+    if strategy == "probed_cot":
+        sure: list[tuple[tuple[str, float], ...]] = [((CONSISTENCY, 1.0),), ((CONSISTENCY, 0.0),)]
+    else:
+        sure = [((ENTROPY, least),) for least in (0.0, 0.3, 0.6, 1.0)]
+        if strategy != "self_consistency":
+            sure.append(((ENTROPY, 0.3), (REWARD, 0.5)))
+    found = [
+        Rule(policy=policy, detect=detect, thresholds=least)
+        for policy in ("static", "every_5", "every_step")
+        for detect in (1, 3, 5)
+        for least in sure
+    ]
+    found += [
+        Rule(policy=policy, detect=detect, thresholds=sure[0], curve=CURVE)
+        for policy in ("initial_curve", "dynamic_curve")
+        for detect in (1, 3)
+    ]
+    return [*found, Rule(policy="length", detect=2, thresholds=sure[0], max_tokens=90)]
+
+
+STRATEGIES = (
+    "self_consistency",
+    "best_of_n",
+    "mcts",
+    "rebase",
+    IN_TREES,
+    "beam",
+    "dvts",
+    "probed_cot",
+)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_replay_is_what_an_early_exit_does(strategy: str) -> None:
+    stopped = 0
+    for seed in range(SEEDS):
+        spec = spec_of(strategy, seed=seed)
+        whole = await recorded(spec)
+        for rule in rules(strategy):
+            real = await drive(sim_engines(), replace(spec, early_exit=ExitOptions.from_rule(rule)))
+            at = find_stop(whole.checkpoints, rule.build_policy(), whole.cap)
+            answer = whole.answer if at is None else whole.checkpoints[at].answer
+            assert answer == real.outcome.finish.answer, (seed, rule)
+            spent = replay(whole.build_trace(frozenset()), rule.build_policy())
+            assert spent.tokens == real.outcome.tree.committed_tokens, (seed, rule)
+            assert spent.overhead == sum(e.tokens for e in real.list_events(events.Probed))
+            stopped += real.outcome.cut_by == "certainty"
+            if at is not None and real.outcome.cut_by == "certainty":
+                assert dict(whole.checkpoints[at].measures) == real.outcome.history[-1].measures
+                assert whole.checkpoints[at].progress == real.outcome.history[-1].progress
+    assert stopped >= SEEDS
+
+
+@pytest.mark.parametrize("beside", [True, False])
+async def test_probes_beside_and_before(beside: bool) -> None:
+    spec = spec_of("probed_cot", options={**PROBES, "beside": beside})
+    rule = Rule(policy="every_step", detect=1, thresholds=((CONSISTENCY, 1.0),))
+    for seed in range(20):
+        whole = await recorded(replace(spec, seed=seed))
+        real = await drive(
+            sim_engines(), replace(spec, seed=seed, early_exit=ExitOptions.from_rule(rule))
+        )
+        spent = replay(whole.build_trace(whole.answers), rule.build_policy())
+        assert spent.tokens == real.outcome.tree.committed_tokens
+        assert spent.overhead == sum(e.tokens for e in real.list_events(events.Probed))
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+async def test_the_even_policy_is_the_whole_run(strategy: str) -> None:
+    spec = spec_of(strategy)
+    whole = await recorded(spec)
+    right = frozenset({whole.answer} - {None})
+    spent = replay(whole.build_trace(right), Even())
+    assert (spent.right, spent.tokens) == (True, whole.tokens)
+    progress_values = [checkpoint.progress for checkpoint in whole.checkpoints]
+    assert progress_values == sorted(progress_values)
+    tokens = [checkpoint.tokens for checkpoint in whole.checkpoints]
+    assert tokens == sorted(tokens)
+    if strategy in ("self_consistency", "best_of_n"):
+        assert progress_values == list(range(1, spec.n + 1))
+
+
+async def test_only_whole_runs_are_recorded() -> None:
+    spec = spec_of("self_consistency")
+    story = await drive(sim_engines(), spec)
+    log = log_of(story, spec)
+    assert build_recording("r", log) is not None
+    assert build_recording("r", log[1:]) is None  # not started
+    assert build_recording("r", log[:-1]) is None  # not finished
+    watched = replace(spec, early_exit=ExitOptions(thresholds={ENTROPY: 1.0}))
+    assert build_recording("r", log_of(await drive(sim_engines(), watched), watched)) is None
+    late = replace(spec, deadline_s=0.01)
+    assert build_recording("r", log_of(await drive(sim_engines(), late), late)) is None
+    old = [replace(e, answer=None) if isinstance(e, events.CertaintyUpdated) else e for e in log]
+    assert build_recording("r", old) is None
+
+
+def test_a_policy_is_told_only_what_it_would_have_seen() -> None:
+    """A jump over the progress asked for is read where it lands; what lies between is not seen."""
+    seen: list[list[int]] = []
+
+    class Spy:
+        def allot(self, history: History, cap: int) -> Allotment:
+            seen.append([checkpoint.progress for checkpoint in history])
+            return Allotment(more=3 if len(history) < 2 else 0)
+
+    progress_values = (1, 2, 5, 6, 9, 10)
+    checkpoints = tuple(
+        Checkpoint(progress=k, tokens=k, answers=k, measures={}) for k in progress_values
+    )
+    assert find_stop(checkpoints, Spy(), 12) == 4
+    assert seen == [[], [5], [5, 9]]
+    assert find_stop(checkpoints[:4], Spy(), 12) is None
+
+
+def test_a_trace_has_a_stop_for_each_reading() -> None:
+    checkpoint = Checkpoint(progress=1, tokens=1, answers=1, measures={})
+    with pytest.raises(ValueError, match="1 checkpoints, 0 stops"):
+        RunTrace(
+            problem="p",
+            cap=1,
+            checkpoints=(checkpoint,),
+            stops=(),
+            whole=Ending(right=True, tokens=1),
+        )

@@ -1,0 +1,55 @@
+"""`flashedge bench flashtts`: what is refused, and the simulated table."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flashedge.daemon import files as daemon_files
+from tests.support.cli_rig import Cli, cli_for
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
+    return cli_for(tmp_path, monkeypatch, capfd)
+
+
+@pytest.fixture
+def problems(tmp_path: Path) -> str:
+    file = tmp_path / "problems.jsonl"
+    file.write_text('{"problem": "2 + 2?", "answer": "4"}\n')
+    return str(file)
+
+
+def test_a_simulated_card(cli: Cli) -> None:
+    asked = ("--simulated", "--pair", "math-1.5b+skywork-1.5b", "--limit", "1", "--n", "4")
+    done = cli("bench", "flashtts", *asked, "--rungs", "suffix", "--json")
+    assert done.code == 0, done.err
+    told = json.loads(done.out)
+    assert told["simulated"] is True
+    assert [(r["n"], r["rung"]) for r in told["rungs"]] == [(4, "stock"), (4, "suffix")] * 2
+    assert all(r["same_trees"] for r in told["rungs"])
+    shown = cli("bench", "flashtts", *asked, "--rungs", "suffix")
+    assert shown.out.startswith("SIMULATED")
+    assert "math-1.5b+skywork-1.5b, aime" in shown.out
+
+
+def test_what_is_refused(cli: Cli, problems: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for flags, said in (
+        ((), "there are no problems to solve"),
+        (("--problems", problems, "--gpu", "rtx4090"), "--gpu needs --simulated"),
+        (("--problems", problems, "--rungs", "+Q"), "there is no rung '+Q'"),
+        (("--problems", problems, "--kv", "much"), "'much' is no size"),
+        (("--problems", problems, "--n", "x"), "--n is 'x'"),
+        (("--problems", problems, "--pair", "nobody"), "there is no pair 'nobody'"),
+        (("--problems", problems + "x"), "can't read"),
+    ):
+        done = cli("bench", "flashtts", *flags)
+        assert (done.code, done.out) == (2, ""), said
+        assert said in done.err
+    monkeypatch.setattr(daemon_files, "find_holder", lambda config: 4242)
+    done = cli("bench", "flashtts", "--problems", problems)
+    assert done.code == 4
+    assert "process 4242" in done.err

@@ -1,0 +1,136 @@
+"""`config show|path|set`: the settings as a user reads and changes them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flashedge.config import list_settings, load_config
+from tests.support.cli_rig import Cli, cli_for
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
+    return cli_for(tmp_path, monkeypatch, capfd)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "home" / "config" / "config.toml"
+
+
+def shown(cli: Cli) -> dict[str, dict[str, Any]]:
+    return {s["name"]: s for s in json.loads(cli("config", "show", "--json").out)}
+
+
+def test_show_lists_every_setting_with_its_source(
+    cli: Cli, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLASHEDGE_MAX_RUNNING", "3")
+    cli("config", "set", "port", "9001")
+    found = shown(cli)
+    assert list(found) == [s.name for s in list_settings()]
+    assert (found["port"]["value"], found["port"]["source"]) == (9001, str(file))
+    assert (found["max_running"]["value"], found["max_running"]["source"]) == (3, "environment")
+    assert (found["host"]["value"], found["host"]["source"]) == ("127.0.0.1", "default")
+    assert found["port"]["variable"] == "FLASHEDGE_PORT"
+    assert found["port"]["description"].startswith("Port that the daemon listens on")
+    lines = cli("config", "show").out.splitlines()
+    assert len(lines) == len(found) + 1
+    assert any(line.split() == ["port", "9001", str(file)] for line in lines)
+
+
+def test_path_is_the_file(cli: Cli, file: Path) -> None:
+    assert cli("config", "path").out == f"{file}\n"
+
+
+def test_set_keeps_comments_and_other_keys(cli: Cli, file: Path) -> None:
+    file.parent.mkdir(parents=True)
+    before = "# mine\nport = 1 # old\n\n[scheduling]\n# why\nlookahead = true\nkv_split = false\n"
+    file.write_text(before)
+    assert cli("config", "set", "port", "9001").code == 0
+    assert cli("config", "set", "scheduling.kv_split", "true").code == 0
+    assert cli("config", "set", "clusters_threshold", "0.7").code == 0
+    expected = before.replace("port = 1", "port = 9001").replace("false", "true")
+    assert file.read_text().startswith(expected)
+    config = load_config()
+    assert (config.port, config.scheduling_kv_split, config.scheduling_lookahead) == (
+        9001,
+        True,
+        True,
+    )
+    assert config.clusters_threshold == 0.7
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "parsed"),
+    [
+        ("generator_kv_bytes", "512MiB", 512 << 20),
+        ("idle_timeout_s", "600", 600.0),
+        ("scheduling_speculation", "false", False),
+        ("pair", "math-1.5b+skywork-1.5b", "math-1.5b+skywork-1.5b"),
+        ("cache_dir", "/tmp/models", Path("/tmp/models")),
+    ],
+)
+def test_each_kind_of_value_comes_back(cli: Cli, key: str, value: str, parsed: object) -> None:
+    done = cli("config", "set", key, value)
+    assert done.code == 0, done.err
+    assert getattr(load_config(), key) == parsed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("prot", "1"), "did you mean 'port'?"),
+        (("config_dir", "/tmp"), "unknown key 'config_dir'"),
+        (("port", "x"), "port is 'x' in the command; it must be an integer"),
+        (("port", "70000"), "at most 65535"),
+        (("generator_kv_bytes", "much"), "it must be a size"),
+        (("log_level", "loud"), "one of debug, info"),
+    ],
+)
+def test_a_bad_setting_changes_nothing(
+    cli: Cli, file: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    done = cli("config", "set", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+    assert not file.exists()
+
+
+def test_a_key_is_never_printed_and_its_file_is_private(cli: Cli, file: Path) -> None:
+    done = cli("config", "set", "api_key", "secret-1")
+    assert "secret-1" not in done.out + done.err
+    assert "secret-1" not in cli("config", "show").out + cli("config", "show", "--json").out
+    assert load_config().api_key == "secret-1"
+    assert file.stat().st_mode & 0o077 == 0
+
+
+def test_a_variable_that_overrides_the_file_is_named(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLASHEDGE_PORT", "7")
+    done = cli("config", "set", "port", "9001")
+    assert done.code == 0
+    assert "FLASHEDGE_PORT is set in the environment and overrides the file." in done.err
+
+
+def test_a_file_that_is_a_link_stays_one(cli: Cli, file: Path, tmp_path: Path) -> None:
+    file.parent.mkdir(parents=True)
+    (tmp_path / "dotfile.toml").write_text("port = 1\n")
+    file.symlink_to(tmp_path / "dotfile.toml")
+    assert cli("config", "set", "port", "2").code == 0
+    assert file.is_symlink()
+    assert (tmp_path / "dotfile.toml").read_text() == "port = 2\n"
+
+
+def test_broken_toml_is_named(cli: Cli, file: Path) -> None:
+    file.parent.mkdir(parents=True)
+    file.write_text("port = = 1\n")
+    for command in (("set", "port", "2"), ("show",)):
+        done = cli("config", *command)
+        assert done.code == 2
+        assert f"{file} is not valid TOML" in done.err

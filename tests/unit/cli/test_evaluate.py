@@ -1,0 +1,139 @@
+"""`models eval` as a command, the daemon replaced by a script."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flashedge.client.async_client import AsyncClient
+from flashedge.config import Config
+from flashedge.daemon import control as daemon_control
+from tests.support.cli_rig import Cli, cli_for, with_daemon
+from tests.support.fake_daemon import EvalDaemon, FakeDaemon, build_completion
+
+SAMPLES = [build_completion("4", 0.9, 0.9), build_completion("5", 0.3), build_completion("4", 0.8)]
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
+    with_daemon(monkeypatch, FakeDaemon())
+    return cli_for(tmp_path, monkeypatch, capfd)
+
+
+@pytest.fixture
+def problems(tmp_path: Path) -> Path:
+    path = tmp_path / "sums.jsonl"
+    lines = [
+        {"problem": f"{i} + 2?", "answer": 4, "family": "sum", "steps": i} for i in range(1, 5)
+    ]
+    path.write_text("\n".join(map(json.dumps, lines)))
+    return path
+
+
+def serve(monkeypatch: pytest.MonkeyPatch, **options: Any) -> EvalDaemon:
+    daemon = EvalDaemon(SAMPLES, "4", {2: "4", 3: "5"}, **options)
+
+    def connect(config: Config) -> AsyncClient:
+        return AsyncClient("http://daemon", api_key=config.api_key, transport=daemon)
+
+    monkeypatch.setattr(daemon_control, "connect_async", connect)
+    return daemon
+
+
+def test_a_table_a_report_and_a_plot(
+    cli: Cli, problems: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(monkeypatch)
+    out = tmp_path / "out"
+    done = cli("models", "eval", "--problems", str(problems), "--n", "3,2", "--output", str(out))
+    assert done.code == 0, done.err
+    for word in ("greedy", "pass@3", "beam-2 minus majority@2", "family sum: greedy", "1.000"):
+        assert word in done.out
+    report = json.loads((out / "report.json").read_text())
+    assert report["problems"] == 4
+    assert report["settings"]["n"] == [2, 3]
+    assert report["accuracy"]["sample"]["value"] == pytest.approx(2 / 3, abs=1e-4)
+    assert report["accuracy"]["beam-3"]["value"] == 0
+    assert list(report["by_steps"]) == ["1", "2", "3", "4"]
+    assert (out / "reliability.svg").read_text().startswith("<?xml")
+    printed = cli(
+        "models", "eval", "--problems", str(problems), "--n", "2,3", "--output", str(out), "--json"
+    )
+    assert json.loads(printed.out) == report
+
+
+def test_a_second_call_goes_on_and_a_larger_limit_adds(
+    cli: Cli, problems: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("models", "eval", "--problems", str(problems), "--n", "2,3", "--json")
+    first = serve(monkeypatch)
+    assert json.loads(cli(*command, "--limit", "2").out)["problems"] == 2
+    assert len(first.submitted) == 8
+    second = serve(monkeypatch)
+    assert json.loads(cli(*command, "--limit", "3").out)["problems"] == 3
+    assert {body["problem"] for body in second.submitted.values()} == {"3 + 2?"}
+    third = serve(monkeypatch)
+    assert json.loads(cli(*command, "--limit", "1").out)["problems"] == 1
+    assert third.submitted == {}
+
+
+def test_other_settings_are_refused_before_any_run(
+    cli: Cli, problems: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(monkeypatch)
+    assert cli("models", "eval", "--problems", str(problems), "--n", "2,3").code == 0
+    daemon = serve(monkeypatch)
+    done = cli("models", "eval", "--problems", str(problems), "--n", "2,3", "--seed", "1")
+    assert done.code == 2
+    assert "was made with seed 0, not seed 1" in done.err
+    assert daemon.submitted == {}
+
+
+def test_a_lost_daemon_keeps_what_is_done(
+    cli: Cli, problems: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(monkeypatch, failures={"4 + 2?": "engine_dead"})
+    done = cli("models", "eval", "--problems", str(problems), "--n", "2,3")
+    assert done.code == 3
+    assert "the same command resumes" in done.err
+    daemon = serve(monkeypatch)
+    done = cli("models", "eval", "--problems", str(problems), "--n", "2,3", "--json")
+    assert json.loads(done.out)["problems"] == 4
+    assert "4 + 2?" in {body["problem"] for body in daemon.submitted.values()}
+
+
+def test_problems_left_out_are_named(
+    cli: Cli, problems: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve(monkeypatch, failures={"1 + 2?": "context_length_exceeded"})
+    done = cli("models", "eval", "--problems", str(problems), "--n", "2,3", "--json")
+    assert done.code == 0
+    assert json.loads(done.out)["failed"] == {"1": "it failed"}
+    assert json.loads(done.out)["problems"] == 3
+    assert "left out: problem 1" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--n", "4,0"), "--n"),
+        (("--n", "four"), "--n"),
+        (("--n", ""), "--n"),
+        (("--limit", "0"), "--limit"),
+        (("--temperature", "9"), "--temperature"),
+        (("--seed", "-1"), "--seed"),
+        (("nope",), "nope"),
+        (("--problems", "missing.jsonl"), "missing.jsonl"),
+    ],
+)
+def test_bad_input_is_named(
+    cli: Cli, problems: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], told: str
+) -> None:
+    daemon = serve(monkeypatch)
+    done = cli("models", "eval", "--problems", str(problems), *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert told in done.err
+    assert daemon.submitted == {}

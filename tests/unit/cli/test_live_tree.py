@@ -1,0 +1,222 @@
+"""The tree that `solve` prints: a fold over events, drawn in the terminal."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rich.console import Console
+
+from flashedge import events
+from flashedge.cli.solve.live_tree import render
+from flashedge.client.run_fold import build_view, enqueue, fold, interrupt
+from flashedge.client.run_view import RunView
+from flashedge.events import Event
+from tests.support.dashboard_rig import MCTS, live_items
+from tests.support.story import RESULT, STORY, build_step
+
+WIDTH = 80
+
+
+def view_of(story: Iterable[Event]) -> RunView:
+    """The view after `story`, folded one event at a time, as a follower does."""
+    view, number = RunView(), 0
+    for event in story:
+        number += not isinstance(event, events.Progress)
+        view = fold(view, [(number, event)])
+    return view
+
+
+def text_of(view: RunView, height: int | None = None, elapsed_s: float | None = None) -> str:
+    console = Console(file=io.StringIO(), width=WIDTH, force_terminal=False)
+    console.print(render(view, width=WIDTH, height=height, elapsed_s=elapsed_s))
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def test_waiting() -> None:
+    view = enqueue(RunView(), "r", 3)
+    assert (view.id, view.state) == ("r", "waiting")
+    assert "3 before it" in text_of(view)
+
+
+def test_growing() -> None:
+    view = view_of(STORY[:3])
+    assert (view.state, view.alive, view.all_tokens) == ("running", 2, 5)
+    assert "3 tokens" in text_of(view)
+
+
+def test_a_beam_run_says_how_far_it_is_from_its_first_level() -> None:
+    view = fold(RunView(), live_items()[:180])
+    status, scores = text_of(view, elapsed_s=2.0).splitlines()[:2]
+    assert f"level {view.level} · 0/16 paths" in status
+    assert f"{view.all_tokens:,} tokens · {view.all_tokens / 2:,.0f}/s · 2.0 s" in status
+    assert scores.startswith("scores   best ")
+    assert f"at level {view.level - 1}" in scores
+
+
+def test_mcts_rows_show_visits_value_and_prior() -> None:
+    text = text_of(fold(RunView(), live_items(MCTS)[:-80]), elapsed_s=2.0)
+    assert "/12 rollouts" in text
+    assert "s left" in text
+    assert "N5  Q 0.89 P 1.00" in text
+
+
+def test_a_path_that_ended_shows_its_answer_and_a_growing_one_its_tail() -> None:
+    tail = events.Progress(tokens=((1, 30), (2, 2)), tails=((1, "and so 12 + 7 is"),))
+    text = text_of(view_of([*STORY[:2], tail]))
+    assert "30 tokens …and so 12 + 7 is" in text
+    done = events.StepCompleted(
+        node=1,
+        token_ids=(1,),
+        logprobs=(-0.1,),
+        text="It is \\boxed{19}.",
+        steps=("",),
+        finish="stop",
+        answer="19",
+    )
+    assert "→ 19 It is" in text_of(view_of([*STORY[:2], done]))
+
+
+def test_an_interrupted_run_is_not_growing() -> None:
+    text = text_of(interrupt(view_of(STORY[:3])))
+    assert text.startswith("interrupted")
+    assert "growing" not in text
+    assert "≈ 2 cut" in text.splitlines()[1]
+    assert "0 tokens" not in text.splitlines()[1]
+
+
+def test_pruned_siblings_share_a_line() -> None:
+    text = text_of(view_of(STORY[:9]))
+    assert "0.90" in text
+    assert "12 + 7 = 19." in text
+    assert "✗ 1 pruned (0.20)" in text
+    assert "18" not in text
+
+
+def test_a_path_that_a_token_limit_cut_is_not_complete() -> None:
+    cut = [build_step(3, "The answer", finish="step_limit") if e is STORY[10] else e for e in STORY]
+    view = view_of(cut)
+    assert (view.paths_done, view.paths_cut) == (1, 1)
+    text = text_of(view)
+    assert "0 complete · 1 cut by a token limit" in text
+    assert "✓" not in text
+
+
+@pytest.mark.parametrize(("trusted", "shown"), [(False, "low verifier score"), (None, "certainty")])
+def test_an_answer_that_is_not_trusted_is_not_called_certain(
+    trusted: bool | None, shown: str
+) -> None:
+    result = {**RESULT, "trusted": trusted}
+    first_line = text_of(view_of([*STORY[:-1], events.RunFinished(result=result)])).splitlines()[0]
+    assert shown in first_line
+    assert ("certainty" in first_line) is not (trusted is False)
+
+
+def test_finished() -> None:
+    view = view_of(STORY)
+    assert view.state == "finished"
+    assert view.chosen == {1, 3}
+    assert view.paths_done == 1
+    text = text_of(view)
+    assert "certainty 1.00" in text
+    assert "boxed{19}" in text
+
+
+@pytest.mark.parametrize(
+    ("event", "state", "said"),
+    [
+        (events.RunFailed(error="engine died", code="engine_dead"), "failed", "engine died"),
+        (events.RunCancelled(reason="by hand"), "cancelled", "by hand"),
+        (events.EngineRestarted(engine="verifier", waited_s=1.25), "running", "restarted in 1.2"),
+    ],
+)
+def test_ends_and_notes(event: Event, state: str, said: str) -> None:
+    view = view_of([*STORY[:4], event])
+    assert view.state == state
+    assert said in text_of(view)
+
+
+def test_unknown_nodes_change_nothing() -> None:
+    view = view_of(STORY[:2])
+    for number, event in enumerate(
+        (
+            events.NodeScored(node=77, scores=(0.1,), score=0.1),
+            events.NodesMarked(status="pruned", nodes=(77,)),
+            events.Progress(tokens=((77, 3),)),
+        )
+    ):
+        assert fold(view, [(view.seq + number + 1, event)]).nodes == view.nodes
+
+
+def test_the_fold_leaves_the_view_alone() -> None:
+    view = view_of(STORY[:4])
+    before = dict(view.nodes)
+    fold(view, [(view.seq + 1, STORY[4])])
+    assert view.nodes == before
+
+
+def test_a_finished_run_from_its_object() -> None:
+    view = build_view(RESULT)
+    assert view.state == "finished"
+    assert "12 + 7" in text_of(view)
+
+
+def test_markup_in_a_models_text_is_text() -> None:
+    step = STORY[3]
+    assert isinstance(step, events.StepCompleted)
+    hostile = events.StepCompleted(
+        node=step.node,
+        token_ids=step.token_ids,
+        logprobs=step.logprobs,
+        text="[bold]x[/nope] [red]",
+        steps=step.steps,
+        finish=step.finish,
+    )
+    assert "[bold]x[/nope] [red]" in text_of(view_of([*STORY[:3], hostile]))
+
+
+@st.composite
+def stories(draw: st.DrawFn) -> list[Event]:
+    """Any growth: each level expands some of the nodes so far and ends some."""
+    story: list[Event] = [events.RunStarted(config={}, queue_s=0.0)]
+    count = 1
+    for _ in range(draw(st.integers(0, 12))):
+        parent = draw(st.integers(0, count - 1))
+        made = draw(st.integers(1, 6))
+        children = tuple((count + i, i, i) for i in range(made))
+        story.append(events.NodesExpanded(parent=parent, depth=1, children=children))
+        status = draw(st.sampled_from(["active", "pruned", "complete", "duplicate", "cancelled"]))
+        marked = tuple(draw(st.lists(st.integers(1, count + made - 1), max_size=4)))
+        story.append(events.NodesMarked(status=status, nodes=marked))
+        count += made
+    return story
+
+
+@settings(max_examples=60, deadline=None)
+@given(stories(), st.integers(5, 30))
+def test_never_taller_than_the_terminal_nor_wider(story: list[Event], height: int) -> None:
+    view = view_of(story)
+    for event in (None, events.RunFinished(result={"choice": max(view.nodes)})):
+        shown = view if event is None else fold(view, [(view.seq + 1, event)])
+        lines = text_of(shown, height).splitlines()
+        assert len(lines) <= max(height, 6)
+        assert all(len(line) <= WIDTH for line in lines)
+
+
+@settings(max_examples=40, deadline=None)
+@given(stories())
+def test_every_living_node_has_its_line(story: list[Event]) -> None:
+    view = view_of(story)
+    lines = text_of(view).count("\n") - 1  # the status has one
+    living = sum(n.status not in ("pruned", "duplicate", "cancelled") for n in view.nodes.values())
+    assert lines >= living - 1  # the root has none
+
+
+def test_a_tree_as_deep_as_a_search_may_go() -> None:
+    story: list[Event] = [events.RunStarted(config={}, queue_s=0.0)]
+    for node in range(2000):
+        story.append(events.NodesExpanded(parent=node, depth=node, children=((node + 1, 0, 0),)))
+    assert text_of(view_of(story), 20).count("\n") <= 20

@@ -1,0 +1,263 @@
+"""`flashedge profile`, what `doctor` says of it, and the renewal before a daemon starts."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flashedge.cli import profile
+from flashedge.cli.doctor import device_checks
+from flashedge.config import Config, load_config
+from flashedge.daemon import control as daemon_control
+from flashedge.daemon.files import prepare_state_dir
+from flashedge.engine.vllm import pair as vllm_pair
+from flashedge.errors import EngineError
+from flashedge.models.registry import find_pair
+from flashedge.models.specs import Pair
+from flashedge.profiler import measure
+from flashedge.profiler.errors import ProfileError
+from flashedge.profiler.profile import Profile
+from flashedge.runtime.profiles import locate_profile
+from tests.support.cli_rig import Cli, cli_for
+from tests.support.fake_nvml import FakeNvml
+from tests.support.fake_probe import FakeProbe
+
+FIGURES: dict[str, Any] = {
+    "gemm": [
+        {"dtype": "float32", "n": 512, "seconds": 1e-3, "flops_per_s": 9e10},
+        {"dtype": "bfloat16", "n": 512, "seconds": 1e-3, "flops_per_s": 2e11},
+    ],
+    "copies": [{"bytes": 1 << 28, "bytes_per_s": 2e10}],
+    "transfers": [],
+    "launch_s": 4e-6,
+    "round_trip_s": 9e-6,
+}
+
+
+class FakePair:
+    """Engines that are formulas. fails: what `start` raises."""
+
+    alive = 0
+    started = 0
+    fails: Exception | None = None
+
+    def __init__(self, pair: Pair, config: Config) -> None:
+        pass
+
+    async def start(self) -> None:
+        FakePair.started += 1
+        FakePair.alive += 1
+        os.write(1, b"noise of an engine\n")
+        if FakePair.fails is not None:
+            raise FakePair.fails
+
+    async def stop(self) -> None:
+        FakePair.alive -= 1
+
+    def probes(self) -> tuple[FakeProbe, FakeProbe]:
+        return FakeProbe(), FakeProbe("verifier", decodes=False)
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
+    """Commands whose device and engines are made up."""
+
+    def device(kind: str, threads: int, limit_s: float, on_progress: Any) -> dict[str, Any]:
+        on_progress(0.5, "GEMM")
+        return FIGURES
+
+    monkeypatch.setattr(measure, "measure_device", device)
+    monkeypatch.setattr(measure, "find_device_warnings", lambda kind: ())
+    monkeypatch.setattr(vllm_pair, "VllmPair", FakePair)
+    for name, value in (("alive", 0), ("started", 0), ("fails", None)):
+        monkeypatch.setattr(FakePair, name, value)
+    return cli_for(tmp_path, monkeypatch, capfd)
+
+
+def kept() -> Path:
+    config = load_config()
+    return locate_profile(find_pair("bundled", config), config)
+
+
+def spoil(name: str = "driver") -> None:
+    """Let the kept profile be another device's."""
+    data = json.loads(kept().read_text())
+    data["fingerprint"][name] = "older"
+    kept().write_text(json.dumps(data))
+
+
+def test_it_measures_tells_draws_and_keeps(cli: Cli, tmp_path: Path) -> None:
+    picture = tmp_path / "roof.svg"
+    done = cli("profile", "--quick", "--plot", str(picture))
+    assert done.code == 0, done.err
+    for words in ("GEMM float32", "90 GFLOP/s", "generator decode", "verifier prefill", "Roofline"):
+        assert words in done.out
+    assert "noise of an engine" not in done.out + done.err
+    assert str(kept()) in done.err.replace("\n", "")
+    assert "<svg" in picture.read_text()
+    assert FakePair.alive == 0
+    stored = json.loads(kept().read_text())
+    assert stored["version"] == 1
+    assert stored["quick"] is True
+    assert stored["fingerprint"]["pair"].startswith("bundled ")
+
+
+def test_show_and_if_needed_take_what_is_kept(cli: Cli) -> None:
+    first = json.loads(cli("profile", "--json").out)
+    shown = cli("profile", "--show", "--json")
+    assert json.loads(shown.out) == first
+    assert cli("profile", "--if-needed").code == 0
+    assert FakePair.started == 1
+    spoil()
+    refused = cli("profile", "--show")
+    assert refused.code == 2
+    assert "driver was older, is Linux" in refused.err
+    assert cli("profile", "--if-needed", "--quick").code == 0
+    assert FakePair.started == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--show",), "pair bundled has no profile that fits: there is none yet"),
+        (("--show", "--quick"), "--show measures nothing; leave out --quick"),
+        (("--plot", "roof.gif"), "choose a path that ends in .svg or .png"),
+        (("--pair", "bundeld"), "did you mean"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_starts(
+    cli: Cli, arguments: tuple[str, ...], words: str
+) -> None:
+    done = cli("profile", *arguments)
+    assert done.code == 2
+    assert words in done.err
+    assert FakePair.started == 0
+
+
+def test_a_running_daemon_is_not_disturbed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    from flashedge.daemon import files as daemon_files
+
+    monkeypatch.setattr(daemon_files, "find_holder", lambda config: 4242)
+    done = cli("profile")
+    assert done.code == 4
+    assert "a daemon runs (process 4242)" in done.err
+    assert "flashedge down && flashedge profile" in done.err
+    assert FakePair.started == 0
+
+
+def test_what_fails_is_one_error_and_nothing_is_kept(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    FakePair.fails = EngineError("the generator engine did not start: no memory")
+    done = cli("profile")
+    assert (done.code, FakePair.alive) == (3, 0)
+    assert "error: the generator engine did not start: no memory" in done.err
+    FakePair.fails = None
+
+    def broken(*arguments: object) -> dict[str, Any]:
+        raise ProfileError("the device could not be measured: no kernel", hint="hint it")
+
+    monkeypatch.setattr(measure, "measure_device", broken)
+    done = cli("profile")
+    assert done.code == 3
+    assert "no kernel" in done.err
+    assert "hint it" in done.err
+    assert not kept().exists()
+
+
+def test_a_folder_that_takes_no_file_is_named(cli: Cli) -> None:
+    config = load_config()
+    prepare_state_dir(config)
+    (config.state_dir / "profiles").write_text("in the way")
+    done = cli("profile", "--quick")
+    assert done.code == 5
+    assert "can't write" in done.err
+
+
+# ---------------------------------------------------------------- before a daemon starts
+
+
+def test_up_measures_again_only_what_changed(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*arguments: object) -> None:
+        raise EngineError("stop here")
+
+    monkeypatch.setattr(daemon_control, "start", start)
+    assert "stop here" in cli("up").err
+    assert FakePair.started == 0, "a first profile is the set-up's"
+    cli("profile", "--quick")
+    cli("up")
+    assert FakePair.started == 1
+    spoil("device")
+    assert (
+        "measuring the profile again: it was made on something else: device was older"
+        in cli("up").err
+    )
+    assert FakePair.started == 2
+    cli("up")
+    assert FakePair.started == 2
+
+
+def test_a_renewal_that_fails_stops_no_daemon(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    cli("profile", "--quick")
+    spoil()
+    FakePair.fails = EngineError("no memory")
+    profile.renew_profile(load_config())
+    assert "the profile was not measured: no memory" in capfd.readouterr().err
+
+
+# ---------------------------------------------------------------- doctor
+
+
+def check(cli: Cli) -> dict[str, Any]:
+    checks = json.loads(cli("doctor", "--json").out)
+    return next(c for c in checks if c["name"] == "profile")
+
+
+def test_doctor_tells_the_figures_or_what_changed(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLASHEDGE_PORT", "0")
+    assert check(cli)["detail"] == "there is none yet"
+    assert check(cli)["verdict"] == "ok"
+    cli("profile", "--quick")
+    good = check(cli)
+    assert good["detail"].startswith("90 GFLOP/s float32, 200 GFLOP/s bfloat16, 20 GB/s memory")
+    assert (good["verdict"], good["hint"]) == ("ok", None)
+    spoil()
+    stale = check(cli)
+    assert stale["verdict"] == "warning"
+    assert stale["hint"] == "flashedge profile --quick"
+    assert "driver was older" in stale["detail"]
+
+
+def test_doctor_compares_a_card_with_its_data_sheet(cli: Cli) -> None:
+    cli("profile", "--quick")
+    cpu = Profile.from_json(json.loads(kept().read_text()))
+    named = {**cpu.fingerprint, "device": "NVIDIA GeForce RTX 4090 (24 GiB); a host"}
+    far = replace(cpu, kind="cuda", fingerprint=named)
+    told = device_checks.judge_profile(far)
+    assert told.verdict == "warning"
+    assert "of the data sheet: 0 of 165.2 TFLOP/s (0%), 20 of 1008 GB/s (2%)" in told.detail
+    near = {
+        **FIGURES,
+        "gemm": [{"dtype": "bfloat16", "n": 8192, "seconds": 1.0, "flops_per_s": 150e12}],
+        "copies": [{"bytes": 1 << 30, "bytes_per_s": 930e9}],
+    }
+    assert device_checks.judge_profile(replace(far, device=near)).verdict == "ok"
+    slowed = replace(far, device=near, warnings=("the card is slowed by heat",))
+    assert device_checks.judge_profile(slowed).verdict == "warning"
+
+
+def test_doctor_warns_of_a_slowed_card() -> None:
+    (told,) = device_checks.check_cards(FakeNvml(CurrentClocksEventReasons=0x20, DisplayActive=1))
+    assert told.verdict == "warning"
+    assert "slowed by heat" in told.detail
+    assert "drives a display" in told.detail
+    assert list(device_checks.check_cards(FakeNvml(driver=False))) == []

@@ -1,0 +1,77 @@
+"""`flashedge simulate` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli_rig import Cli, cli_for
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
+    return cli_for(tmp_path, monkeypatch, capfd)
+
+
+def test_the_ladder_as_json(cli: Cli) -> None:
+    done = cli("simulate", "--n", "4", "--problems", "1", "--workload", "amc", "--json")
+    assert done.code == 0, done.err
+    told = json.loads(done.out)
+    assert told["simulated"] is True
+    assert told["lengths"] == "smooth"
+    assert (told["device"]["overhead_s"], told["device"]["sequence_s"]) == (0.003, 80e-6)
+    assert (told["gpu"], told["n"], told["problems"]) == ("rtx4090", 4, 1)
+    names = [row["rung"] for row in told["rungs"]]
+    assert names == ["stock", "suffix", "+P", "+P+M", "+P+M+S", "+lookahead"]
+    for row in told["rungs"]:
+        assert row["same_trees"] is True
+        assert row["latency_s"] >= row["generator_s"] + row["verifier_s"] - 1e-9
+        assert row["generator_peak_bytes"] > 0
+    assert told["rungs"][0]["gain_range"] == [1, 1]
+    assert told["rungs"][1]["gain_over_suffix"] == 1
+    low, high = told["rungs"][4]["gain_over_suffix_range"]
+    assert low < high
+    assert told["rungs"][4]["gain_range"] != [low, high]
+
+
+def test_the_table_says_that_it_is_simulated_and_by_what(cli: Cli) -> None:
+    done = cli("simulate", "--gpu", "RTX-3090", "--strategy", "dvts-4", "--problems", "1")
+    assert done.code == 0, done.err
+    assert done.out.startswith("SIMULATED: math-1.5b+skywork-1.5b, dvts n=4 on GeForce RTX 3090")
+    assert "+ KV split (M)" in done.out
+    assert "Assumed overheads: 3 ms a step + 80 us a sequence." in done.out
+    assert "from 1 ms a step + 0 us a sequence to 9 ms a step + 240 us a sequence" in done.out
+    assert "It is not a measurement." in done.out
+
+
+def test_a_strategy_without_a_verifier(cli: Cli) -> None:
+    done = cli("simulate", "--strategy", "self_consistency", "-n", "4", "--problems", "1", "--json")
+    assert done.code == 0, done.err
+    assert {row["verifier_s"] for row in json.loads(done.out)["rungs"]} == {0}
+
+
+def test_the_bundled_pair_needs_no_entry_in_the_registry(cli: Cli) -> None:
+    done = cli("simulate", "--pair", "bundled", "-n", "4", "--problems", "1", "--json")
+    assert done.code == 0, done.err
+
+
+@pytest.mark.parametrize(
+    ("flags", "said", "choice"),
+    [
+        (("--gpu", "rtx9999"), "no card 'rtx9999' can be simulated", "known: rtx4090"),
+        (("--pair", "math-1.5b"), "there is no pair 'math-1.5b'", "did you mean"),
+        (("--strategy", "bream"), "no strategy 'bream'; known: beam", ""),
+        (("--workload", "gre"), "there is no workload 'gre'", "known: aime, amc, math"),
+        (("--n", "0"), "n is 0", ""),
+        (("--pair", "math-7b+prm-7b"), "does not fit rtx4090", "doctor --fit math-7b+prm-7b"),
+        (("--memory", "0.3"), "0 MiB are left", "doctor --fit"),
+    ],
+)
+def test_one_clear_error(cli: Cli, flags: tuple[str, ...], said: str, choice: str) -> None:
+    done = cli("simulate", *flags)
+    assert done.code == 2
+    assert done.out == ""
+    assert said in done.err
+    assert choice in done.err

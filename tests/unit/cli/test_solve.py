@@ -1,0 +1,378 @@
+"""`solve` and `chat`: the requests to the daemon, the output and the exit codes."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from flashedge import events
+from flashedge.cli.solve.strategy_flags import STRATEGY_NAMES
+from flashedge.client.sync_client import Client
+from flashedge.config import Config
+from flashedge.models import registry
+from flashedge.models.specs import Pair
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.search.catalog import STRATEGIES
+from tests.support.cli_rig import Cli, cli_for, with_daemon
+from tests.support.fake_daemon import FakeDaemon
+from tests.support.story import RESULT, STORY
+
+
+class Terminal(io.StringIO):
+    """An empty standard input that is a terminal."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
+    return cli_for(tmp_path, monkeypatch, capfd)
+
+
+@pytest.fixture
+def daemon(monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
+    return with_daemon(monkeypatch, FakeDaemon())
+
+
+def test_the_answer_alone_on_stdout_the_rest_on_stderr(cli: Cli, daemon: FakeDaemon) -> None:
+    done = cli("solve", "What is 12 + 7?")
+    assert (done.code, done.out) == (0, "19\n")
+    assert "✓ 0.95" in done.err
+    assert "\\boxed{19}" in done.err
+    assert "votes (paths, weight): 19 (1, 0.90), 18 (1, 0.20)" in done.err
+    assert daemon.bodies("/v1/solve") == [{"problem": "What is 12 + 7?", "stream": True}]
+
+
+def test_quiet(cli: Cli, daemon: FakeDaemon) -> None:
+    done = cli("solve", "-q", "p")
+    assert (done.out, done.err) == ("19\n", "")
+
+
+def test_json_is_the_runs_object(cli: Cli, daemon: FakeDaemon) -> None:
+    done = cli("solve", "--json", "p")
+    assert json.loads(done.out) == RESULT
+    assert done.err == ""
+
+
+def test_all_options_reach_the_daemon(cli: Cli, daemon: FakeDaemon) -> None:
+    options = (
+        "--strategy beam-16 --branching 2 --aggregate min --selection best --seed 5"
+        " --temperature 0.5 --top-p 0.9 --top-k 40 --max-step-tokens 64 --max-steps 9"
+        " --max-tokens 400 --budget-tokens 5000 --deadline 7.5 --pair bundled --baseline"
+    )
+    assert cli("solve", "p", *options.split()).code == 0
+    assert daemon.bodies("/v1/solve") == [
+        {
+            "problem": "p",
+            "pair": "bundled",
+            "strategy": "beam",
+            "n": 16,
+            "branching": 2,
+            "aggregate": "min",
+            "selection": "best",
+            "seed": 5,
+            "temperature": 0.5,
+            "top_p": 0.9,
+            "top_k": 40,
+            "max_step_tokens": 64,
+            "max_steps": 9,
+            "max_tokens": 400,
+            "token_budget": 5000,
+            "deadline_s": 7.5,
+            "baseline": True,
+            "stream": True,
+        }
+    ]
+
+
+def test_problem_from_a_file_and_from_stdin(
+    cli: Cli, daemon: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "p.txt").write_text("from a file\n")
+    monkeypatch.setattr("sys.stdin", io.StringIO("from stdin\n"))
+    assert cli("solve", "--file", str(tmp_path / "p.txt")).code == 0
+    assert cli("solve", "-").code == 0
+    monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe\n"))
+    assert cli("solve").code == 0
+    sent = [body["problem"] for body in daemon.bodies("/v1/solve")]
+    assert sent == ["from a file", "from stdin", "from a pipe"]
+
+
+def test_an_empty_pipe_is_no_problem(
+    cli: Cli, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    done = cli("solve")
+    assert (done.code, done.out) == (2, "")
+    assert "the problem is empty" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "there is no problem to solve"),
+        (["p", "--file", "f"], "give the problem once"),
+        (["  "], "the problem is empty"),
+        (["--file", "/no/such/file"], "can't read /no/such/file"),
+        (["p", "--temperature", "nan"], "temperature is nan"),
+        (["p", "--deadline", "inf"], "deadline is inf"),
+        (["p", "--strategy", "beam-16", "-n", "8"], "contradict each other"),
+        (["p", "--strategy", "Beam!"], "no strategy 'Beam!'"),
+        (["p", "--strategy", "beem-4"], "did you mean 'beam'?"),
+        (["p", "--early-exit", "--no-early-exit"], "contradict each other"),
+        (["p", "--no-early-exit", "--detect", "2"], "--no-early-exit contradicts detect"),
+        (["p", "-n", "four"], "Invalid value for '--n'"),
+        (["p", "--no-such-option"], "No such option"),
+    ],
+)
+def test_bad_input_is_exit_2(
+    cli: Cli,
+    daemon: FakeDaemon,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    said: str,
+) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal())
+    done = cli("solve", *arguments)
+    assert done.code == 2
+    assert done.out == ""
+    assert said in done.err
+    assert daemon.bodies("/v1/solve") == []
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "exit_code"),
+    [
+        (400, "invalid_request", 2),
+        (404, "not_found", 2),
+        (503, "queue_full", 6),
+        (503, "engine_dead", 3),
+        (503, "daemon_error", 4),
+        (507, "store_error", 5),
+    ],
+)
+def test_the_daemons_errors(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, status: int, code: str, exit_code: int
+) -> None:
+    told = {"error": {"message": "as told", "code": code, "hint": "do this"}}
+    with_daemon(
+        monkeypatch, FakeDaemon(errors={"POST /v1/solve": httpx.Response(status, json=told)})
+    )
+    done = cli("solve", "p")
+    assert (done.code, done.out) == (exit_code, "")
+    assert done.err.endswith("error: as told\n  do this\n")
+
+
+def test_a_run_that_fails(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = events.RunFailed(error="the generator died", code="engine_dead", hint="again")
+    with_daemon(monkeypatch, FakeDaemon([*STORY[:4], failed]))
+    done = cli("solve", "p")
+    assert (done.code, done.out) == (3, "")
+    assert "error: the generator died\n  again" in done.err
+
+
+def test_a_run_that_somebody_cancels(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_daemon(monkeypatch, FakeDaemon([events.RunCancelled(reason="by hand")]))
+    done = cli("solve", "p")
+    assert done.code == 2
+    assert "run run-1 was cancelled: by hand" in done.err
+
+
+def test_ctrl_c_cancels_the_run(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    daemon = with_daemon(monkeypatch, FakeDaemon())
+    solve = Client.solve
+
+    def interrupted(self: Client, body: Any) -> Any:
+        stream = solve(self, body)
+        yield next(stream)
+        yield next(stream)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Client, "solve", interrupted)
+    done = cli("solve", "p")
+    assert (done.code, done.out) == (130, "")
+    assert daemon.cancelled == ["run-1"]
+    assert "cancelled run run-1" in done.err
+
+
+def completion(**fields: Any) -> dict[str, Any]:
+    return {"node": 3, "score": 0.95, "answer": "19", "finish_reason": "stop", **fields}
+
+
+def finish_with(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
+    """Let the daemon's run end with these fields in its object."""
+    result = {**RESULT, "completions": [completion()], **fields}
+    with_daemon(monkeypatch, FakeDaemon([events.RunFinished(result=result)]))
+
+
+def test_no_boxed_answer_prints_the_best_path_and_exits_1(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish_with(monkeypatch, answer=None, votes=[])
+    done = cli("solve", "p")
+    assert done.code == 1
+    assert done.out.strip() == RESULT["text"]
+    assert "No path has a boxed answer." in done.err
+    assert "--answers text" in done.err
+
+
+@pytest.mark.parametrize("flag", ["--quiet", "--json"])
+def test_no_answer_exits_1_in_every_output(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, flag: str
+) -> None:
+    finish_with(monkeypatch, answer=None, text="", completions=[], cut_by="deadline")
+    done = cli("solve", "p", flag)
+    assert done.code == 1
+    assert done.err.startswith("No answer: the deadline passed before a path was complete.")
+    assert done.out == "" or json.loads(done.out)["answer"] is None
+
+
+def test_paths_that_were_cut_are_counted(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    cut = completion(finish_reason="step_limit", answer=None)
+    finish_with(monkeypatch, completions=[completion(), cut])
+    done = cli("solve", "p")
+    assert done.code == 0
+    assert "1 of 2 paths reached a token limit before an answer" in done.err
+    finish_with(monkeypatch, completions=[cut], answer=None)
+    done = cli("solve", "p")
+    assert done.code == 1
+    assert "every path reached its token limit first" in done.err
+    assert "--max-tokens" in done.err
+
+
+@pytest.mark.parametrize("flags", [[], ["-q"], ["--json"]])
+def test_an_answer_that_the_verifier_does_not_trust_is_marked(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, flags: list[str]
+) -> None:
+    finish_with(monkeypatch, trusted=False, completions=[completion(score=0.004)])
+    done = cli("solve", "p", *flags)
+    assert done.code == 0
+    warning = "The verifier gives this answer a low score (0.00). It is probably wrong."
+    assert warning in done.err.splitlines()
+    for trusted in (True, None):
+        finish_with(monkeypatch, trusted=trusted)
+        assert "probably wrong" not in cli("solve", "p", *flags).err
+
+
+def test_the_help_names_every_strategy_and_the_real_defaults(cli: Cli) -> None:
+    assert tuple(STRATEGIES) == STRATEGY_NAMES
+    spec = {field.name: field.default for field in dataclasses.fields(RunSpec)}
+    help_text = cli("solve", "--help").out
+    text = " ".join(help_text[help_text.index("─ Options") :].replace("│", " ").split())
+    for flag in ("strategy", "n -n", "branching", "aggregate", "selection", "answers", "max_steps"):
+        option = text.partition(f" --{flag.replace('_', '-')} ")[2].partition("[default: ")[2]
+        assert option.startswith(f"({spec[flag.split()[0]]})]"), flag
+
+
+@pytest.mark.parametrize("columns", ["80", "100"])
+def test_no_option_of_any_command_is_cut(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, columns: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    for command in ("solve", "chat", "up", "simulate", "bench flashtts", "models eval"):
+        options = cli(*command.split(), "--help").out
+        assert not re.search(r"--[a-z-]*…", options), command
+
+
+# ---------------------------------------------------------------- chat
+
+
+def talk(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, lines: list[str], *options: str
+) -> tuple[str, str]:
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n".join(lines) + "\n"))
+    done = cli("chat", *options)
+    assert done.code == 0
+    return done.out, done.err
+
+
+def test_chat_streams_and_remembers(
+    cli: Cli, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serve_many_turns(monkeypatch)
+    out, _ = talk(cli, monkeypatch, ["hi", "/seed 4", "again", "/new", "third"], "--system", "s")
+    assert out.count("Hello\u2028 there\n") == 3
+    first, second, third = daemon.bodies("/v1/chat/completions")
+    roles = [m["role"] for m in second["messages"]]
+    assert roles == ["system", "user", "assistant", "user"]
+    assert "seed" not in first
+    assert second["seed"] == 4
+    assert [m["content"] for m in third["messages"]] == ["s", "third"]
+
+
+def serve_many_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the bundled pair know whole conversations."""
+    load = registry.load_pairs
+
+    def load_pairs(config: Config) -> dict[str, Pair]:
+        pairs = dict(load(config))
+        return {name: dataclasses.replace(p, single_turn=False) for name, p in pairs.items()}
+
+    monkeypatch.setattr(registry, "load_pairs", load_pairs)
+
+
+def test_a_single_turn_pair_gets_only_the_latest_question(
+    cli: Cli, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ["one", "two", "/search beam-2", "three"]
+    _, err = talk(cli, monkeypatch, lines, "--system", "s")
+    plain = [[m["content"] for m in b["messages"]] for b in daemon.bodies("/v1/chat/completions")]
+    assert plain == [["s", "one"], ["s", "two"]]
+    (searched,) = daemon.bodies("/v1/solve")
+    assert [m["content"] for m in searched["messages"]] == ["s", "three"]
+    notice = "Pair bundled answers one problem at a time: earlier messages are not sent."
+    assert err.splitlines().count(notice) == 1
+
+
+def test_messages_of_many_lines(
+    cli: Cli, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ["first \\", "second\\", "third", '"""', "a", "", "b", '"""', '"""x', 'y"""']
+    talk(cli, monkeypatch, lines)
+    sent = [b["messages"][-1]["content"] for b in daemon.bodies("/v1/chat/completions")]
+    assert sent == ["first\nsecond\nthird", "a\n\nb", "x\ny"]
+
+
+def test_chat_by_search(cli: Cli, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["/search beam-2", "what is 12 + 7?", "/tree", "/search off", "bye"]
+    out, err = talk(cli, monkeypatch, lines)
+    body = daemon.bodies("/v1/solve")[0]
+    assert (body["strategy"], body["n"], body["pair"]) == ("beam", 2, "bundled")
+    assert body["messages"] == [{"role": "user", "content": "what is 12 + 7?"}]
+    assert RESULT["text"] in out
+    assert "finished" in out  # /tree
+    assert "search: beam 2" in err
+    assert len(daemon.bodies("/v1/chat/completions")) == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("/nope", "there is no command /nope"),
+        ("/seed x", "seed is 'x'"),
+        ("/tree", "no search yet"),
+        ("/search !", "no strategy '!'"),
+        ("/search beem-4", "did you mean 'beam'?"),
+    ],
+)
+def test_chat_goes_on_after_a_mistake(
+    cli: Cli, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch, line: str, said: str
+) -> None:
+    out, err = talk(cli, monkeypatch, [line, "hi"])
+    assert said in err
+    assert "there" in out
+
+
+def test_chat_help_and_exit(cli: Cli, daemon: FakeDaemon, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, _ = talk(cli, monkeypatch, ["/help", "/exit", "never sent"])
+    for command in ("/search", "/seed", "/tree", "/new", "/exit", "/help"):
+        assert command in out
+    assert daemon.bodies("/v1/chat/completions") == []

@@ -1,0 +1,106 @@
+"""Stored trees in the terminal and in a browser, and the way to the dashboard."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from flashedge.cli.solve.html_page import page
+from flashedge.client.run_fold import fold
+from flashedge.client.run_view import RunView
+from tests.support.cli_rig import Cli, cli_for, with_daemon
+from tests.support.dashboard_rig import stored_items
+from tests.support.fake_daemon import FakeDaemon
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
+    with_daemon(monkeypatch, FakeDaemon())
+    return cli_for(tmp_path, monkeypatch, capfd)
+
+
+class Page(HTMLParser):
+    """Checks that every element is closed; keeps what the tests ask for."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words += data
+
+
+def recorded_view() -> RunView:
+    return fold(RunView(id="r"), stored_items())
+
+
+def test_a_page_holds_the_whole_tree_and_loads_nothing() -> None:
+    view = recorded_view()
+    assert view.result is not None
+    made = Page(page(view, view.result, "is 1 < 2 & <script>alert(1)</script>?"))
+    assert made.open == []
+    names = [tag for tag, _ in made.tags]
+    assert "script" not in names
+    assert not {"src", "href"} & {key for _, attrs in made.tags for key in attrs}
+    assert "is 1 < 2 & <script>alert(1)</script>?" in made.words
+    lines = [a for t, a in made.tags if t == "span" and a.get("class") == "line"]
+    assert len(lines) == len(view.nodes) - 1
+    best = [a for t, a in made.tags if "best" in (a.get("class") or "").split()]
+    assert len(best) == len(view.chosen)
+    inner = sum(n.id in {c.parent for c in view.nodes.values()} for n in view.nodes.values()) - 1
+    assert names.count("details") == inner
+    for node in view.nodes.values():
+        assert node.text.strip() in made.words
+
+
+def test_a_page_of_a_run_that_failed() -> None:
+    view = RunView(id="r")
+    found = {"id": "r", "status": "failed", "error": {"message": "no <room>"}}
+    made = Page(page(view, found, ""))
+    assert "no <room>" in made.words
+
+
+def test_export_html(cli: Cli, tmp_path: Path) -> None:
+    to = tmp_path / "run.html"
+    done = cli("runs", "export", "run-1", "--html", "-o", str(to))
+    assert (done.code, done.out) == (0, "")
+    assert "FlashEdge run run-1" in Page(to.read_text(encoding="utf-8")).words
+    assert cli("runs", "export", "run-1", "--html").out == to.read_text(encoding="utf-8")
+
+
+def test_show_tree_is_a_result(cli: Cli) -> None:
+    done = cli("runs", "show", "run-1", "--tree")
+    assert done.code == 0
+    assert "complete" in done.out
+
+
+@pytest.mark.parametrize("command", ["flashedge.cli.main", "flashedge.client.async_client"])
+def test_the_command_line_loads_without_the_dashboard(command: str) -> None:
+    code = f"import sys, {command}; print({{'textual', 'flashedge.tui'}} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_the_dashboard_loads_nothing_of_the_engine() -> None:
+    code = (
+        "import sys, flashedge.tui.app; "
+        "print(sorted(m for m in sys.modules if m.startswith('flashedge.')))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    allowed = {"errors", "events", "types", "client", "tui"}
+    assert {m.split(".")[1] for m in eval(done.stdout)} <= allowed

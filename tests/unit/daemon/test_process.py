@@ -1,0 +1,245 @@
+"""The daemon as a process: starting, finding, awaiting and stopping it, and what can go wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flashedge.config import Config, check_exposure, load_config
+from flashedge.daemon import control, files
+from flashedge.daemon.process import bind, serve
+from flashedge.errors import CheckpointError, ConfigError, DaemonError, EngineError
+from tests.support.paths import ROOT
+
+STUB = (sys.executable, str(ROOT / "tests" / "support" / "stub_daemon.py"))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Iterator[Config]:
+    made = load_config({"port": free_port()}, {"FLASHEDGE_HOME": str(tmp_path)})
+    yield made
+    control.stop(made, timeout_s=5)
+
+
+def start(config: Config) -> subprocess.Popen[bytes]:
+    return control.start(config, {"port": config.port}, STUB)
+
+
+def up(config: Config) -> subprocess.Popen[bytes]:
+    process = start(config)
+    control.wait_ready(config, process, timeout_s=20)
+    return process
+
+
+def test_a_daemon_is_started_found_and_stopped(config: Config) -> None:
+    process = up(config)
+    record = files.find(config)
+    assert record is not None
+    assert record.pid == process.pid == files.find_holder(config)
+    assert record.url == f"http://127.0.0.1:{config.port}"
+    assert control.stop(config) == process.pid
+    assert process.wait(5) == 0
+    assert files.find(config) is None
+    assert not files.record_path(config).exists()
+    assert control.stop(config) is None
+    assert "daemon stopped" in files.log_path(config).read_text()
+
+
+def test_stop_returns_once_the_process_has_ended(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STUB_BEHAVIOUR", "lingers")
+    process = up(config)
+    assert control.stop(config) == process.pid
+    assert process.poll() == 0
+
+
+def test_a_second_daemon_names_the_first(config: Config) -> None:
+    first = up(config)
+    with pytest.raises(DaemonError, match=rf"is already running \(process {first.pid}\)"):
+        start(config)
+    arguments = [f"--set=state_dir={config.state_dir}", f"--set=port={config.port}"]
+    second = subprocess.run([*STUB, *arguments], capture_output=True, text=True, timeout=20)
+    assert f"is already running (process {first.pid})" in second.stderr
+    assert second.returncode == DaemonError.exit_code
+    assert files.find_holder(config) == first.pid
+
+
+def test_ensure_returns_the_running_daemon(config: Config) -> None:
+    assert control.ensure(config, command=STUB).pid == control.ensure(config, command=STUB).pid
+
+
+def test_a_port_in_use_is_reported(config: Config) -> None:
+    with bind("127.0.0.1", config.port):
+        process = start(config)
+        with pytest.raises(
+            DaemonError, match=f"another program already uses port {config.port} on 127.0.0.1"
+        ) as e:
+            control.wait_ready(config, process, timeout_s=20)
+    assert "--port" in (e.value.hint or "")
+    assert process.returncode == DaemonError.exit_code
+    assert files.find(config) is None
+
+
+def test_a_stale_record_is_ignored(config: Config) -> None:
+    files.prepare_state_dir(config)
+    record = files.DaemonRecord(
+        pid=os.getpid(), host="127.0.0.1", port=1, pair="bundled", started_at=0, version="0"
+    )
+    files.write_record(config, record)
+    assert files.find(config) is None
+    assert control.stop(config) is None  # it must not kill this process
+    up(config)
+    found = files.find(config)
+    assert found is not None
+    assert found.pid != os.getpid()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": 1}'])
+def test_a_damaged_record_is_ignored(config: Config, text: str) -> None:
+    files.prepare_state_dir(config)
+    files.record_path(config).write_text(text)
+    assert files.find(config) is None
+
+
+def test_a_new_daemon_starts_after_one_was_killed(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = up(config)
+    process.kill()
+    process.wait(5)
+    assert files.record_path(config).exists()
+    assert files.find(config) is None
+    up(config)
+
+
+def test_children_end_with_the_daemon(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STUB_BEHAVIOUR", "child")
+    process = up(config)
+    children = psutil.Process(process.pid).children()
+    assert len(children) == 1
+    control.stop(config)
+    process.wait(5)
+    gone, alive = psutil.wait_procs(children, timeout=3)
+    assert gone
+    assert not alive
+
+
+def test_wait_ready_waits_while_the_engines_load(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STUB_LOADS_S", "0.6")
+    states: list[str] = []
+    control.wait_ready(config, start(config), timeout_s=20, on_state=states.append)
+    assert "starting" in states
+
+
+def test_wait_ready_raises_the_error_of_the_daemon(
+    config: Config, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STUB_BEHAVIOUR", "bad checkpoint")
+    process = start(config)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors is missing") as e:
+        control.wait_ready(config, process, timeout_s=20)
+    assert e.value.hint == "pull it"
+    assert process.returncode == CheckpointError.exit_code
+
+
+def test_wait_ready_reports_a_crash(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STUB_BEHAVIOUR", "crash")
+    with pytest.raises(DaemonError, match="boom"):
+        control.wait_ready(config, start(config), timeout_s=20)
+
+
+def test_wait_ready_reports_failed_engines(config: Config, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STUB_BEHAVIOUR", "failed")
+    with pytest.raises(EngineError, match="no memory"):
+        control.wait_ready(config, start(config), timeout_s=20)
+
+
+def test_a_daemon_in_the_foreground_stops_on_interrupt(config: Config) -> None:
+    files.prepare_state_dir(config)
+    arguments = [f"--set=state_dir={config.state_dir}", f"--set=port={config.port}"]
+    process = subprocess.Popen([*STUB, *arguments])
+    control.wait_ready(config, process, timeout_s=20)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(10) in (0, 130)
+    assert files.find_holder(config) is None
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_state_folder_without_permission_is_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    config = load_config({}, {"FLASHEDGE_HOME": str(tmp_path / "home")})
+    with pytest.raises(ConfigError, match="can't write the state folder"):
+        control.start(config, {}, STUB)
+
+
+def test_a_state_folder_below_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("a file where the folder should be")
+    config = load_config({}, {"FLASHEDGE_HOME": str(tmp_path / "home")})
+    with pytest.raises(ConfigError, match="can't write the state folder") as e:
+        control.start(config, {}, STUB)
+    assert "FLASHEDGE_HOME" in (e.value.hint or "")
+
+
+def test_a_host_that_others_can_reach_needs_a_key(tmp_path: Path) -> None:
+    env = {"FLASHEDGE_HOME": str(tmp_path), "FLASHEDGE_HOST": "0.0.0.0"}
+    with pytest.raises(ConfigError, match="no API key is set"):
+        serve(load_config({}, env))
+    check_exposure(load_config({"api_key": "k"}, env))
+
+
+def test_a_host_of_another_machine_is_refused() -> None:
+    with pytest.raises(DaemonError):
+        bind("192.0.2.1", 0)
+    with pytest.raises(DaemonError, match="not an address"):
+        bind("no.such.host.invalid", 0)
+
+
+def test_a_wrong_setting_on_the_command_line_is_refused(config: Config) -> None:
+    done = subprocess.run([*STUB, "--set", "prot=1"], capture_output=True, text=True, timeout=20)
+    assert done.returncode == 2
+    assert "unknown key 'prot'" in done.stderr
+    assert "'port'" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_port_in_use_is_reported_before_the_slow_imports(config: Config) -> None:
+    with bind("127.0.0.1", config.port):
+        since = time.monotonic()
+        code = f"""
+import sys
+from flashedge.daemon.process import main
+code = main(["--set=state_dir={config.state_dir}", "--set=port={config.port}"])
+heavy = [m for m in ("torch", "vllm", "fastapi", "transformers") if m in sys.modules]
+print(code, heavy)
+"""
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.stdout.split(maxsplit=1) == ["4", "[]\n"]
+        assert time.monotonic() - since < 5
+
+
+def test_the_record_is_read_back_from_its_file(config: Config) -> None:
+    files.prepare_state_dir(config)
+    record = files.DaemonRecord(pid=1, host="::", port=2, pair="p", started_at=3.0, version="4")
+    files.write_record(config, record)
+    assert files.read_record(config) == record
+    assert record.url == "http://[::1]:2"
+    assert json.loads(files.record_path(config).read_text())["pid"] == 1

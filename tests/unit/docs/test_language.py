@@ -1,0 +1,67 @@
+"""Terms that were retired from the project's language, and where they must not come back.
+
+Each term is a private coinage or an unusual use of a word. The second column says what to write.
+The change log and the measurement log tell of the past and are left out.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+
+RETIRED = {
+    r"balloon\w*": "quota, reserved blocks",
+    r"\bkv[_ ]keeper\b|\bKvKeeper\b|\bkeeper\b": "KV manager",
+    r"\bforesight\b": "speculation client",
+    r"\bteller\b": "event emitter",
+    r"\bmend(s|ed|ing)?\b": "hint, fix",
+    r"\bfixed points?\b|\bFixedPoint\b": "checkpoint",
+    r"(?<!\")\bknobs?\b": "progress",
+    r"\bfollow[-_ ]ups?\b|\bFollowUp\b": "continuation",
+    r"\btak(e|es|en|ing) over\b": "adopt",
+    r"\bhand(ed)?[-_ ]over\b": "submit",
+    r"\breckon\w*": "estimate",
+    r"\bbeg(in|ins|un) ahead\b": "draft ahead",
+    r"\bcarried[_ ]out\b(?=\()": "a verb",
+    r"\bunderstood\(": "parse",
+    r"\b_?told\(": "a verb that says what happens",
+    r"\bcame\(": "receive",
+    r"\bhead start\b": "draft",
+}
+KINDS = (".py", ".sh", ".md", ".toml")
+LEFT_OUT = (
+    "CHANGELOG.md",
+    "docs/glossary.md",  # it maps the papers' words to ours
+    "docs/log.md",
+    "scripts/train_pair/LOG.md",
+    "tests/unit/docs/test_language.py",
+)
+
+
+def project_files() -> list[Path]:
+    names = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    files = [ROOT / name for name in names if name.endswith(KINDS) and name not in LEFT_OUT]
+    return [file for file in files if file.is_file() and not file.is_symlink()]
+
+
+@pytest.mark.parametrize("term", RETIRED, ids=list(RETIRED.values()))
+def test_retired_terms_do_not_come_back(term: str) -> None:
+    pattern = re.compile(term, re.IGNORECASE)
+    hits = [
+        f"{file.relative_to(ROOT)}:{number}: {line.strip()}"
+        for file in project_files()
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1)
+        if pattern.search(line)
+    ]
+    assert not hits, f"write {RETIRED[term]!r} instead:\n" + "\n".join(hits)
+
+
+def test_there_are_files_to_look_at() -> None:
+    assert len(project_files()) > 300

@@ -1,0 +1,72 @@
+"""Profiling simulated engines: the fits give back the device that they simulate."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flashedge.engine.probe import GeneratorProbe, VerifierProbe
+from flashedge.engine.sim.clock import run_virtual
+from flashedge.engine.sim.model import SimModel
+from flashedge.engine.sim.pair import simulated_pair
+from flashedge.engine.sim.trace import StepTrace, TraceRow
+from flashedge.errors import CheckpointError
+from flashedge.models.checkpoint_shape import read_shape
+from flashedge.models.shape import QWEN25_1_5B, QWEN25_7B
+from flashedge.profiler.measure import profile_models
+from flashedge.profiler.probes import DECODE, PREFILL
+from flashedge.profiler.profile import ModelProfile
+from flashedge.scheduling.costs.roofline import RTX_4090
+from tests.support.paths import ROOT
+
+KV_BYTES = 16 << 30
+
+
+def profile_engines() -> tuple[ModelProfile, ...]:
+    async def work() -> tuple[ModelProfile, ...]:
+        generator, verifier = simulated_pair(
+            SimModel(StepTrace((TraceRow(prompt_tokens=8, step_tokens=((4000,),)),))),
+            generator=QWEN25_1_5B,
+            verifier=QWEN25_7B,
+            generator_kv_bytes=KV_BYTES,
+            verifier_kv_bytes=KV_BYTES,
+        )
+        probes = (
+            GeneratorProbe(generator, QWEN25_1_5B, max_sequences=256, kv_bytes=KV_BYTES),
+            VerifierProbe(verifier, QWEN25_7B, max_sequences=256, kv_bytes=KV_BYTES),
+        )
+        for probe in probes:
+            probe.max_step_tokens = 2048  # of SimConfig
+        return await profile_models(probes, quick=True, on_progress=lambda share, what: None)
+
+    return run_virtual(work())
+
+
+def test_the_fit_of_a_simulated_engine_is_its_device() -> None:
+    generator, verifier = profile_engines()
+    decode = generator.fits[DECODE]
+    assert decode.bytes_per_s == pytest.approx(RTX_4090.bandwidth, rel=0.05)
+    assert decode.overhead_s == pytest.approx(RTX_4090.overhead_s, rel=0.1)
+    assert decode.p90_error < 0.05
+    for model in (generator, verifier):
+        prefill = model.fits[PREFILL]
+        assert prefill.flops_per_s == pytest.approx(RTX_4090.flops, rel=0.1)
+        assert prefill.median_error < 0.05
+
+
+def test_no_measured_kv_comes_from_the_cache() -> None:
+    _, verifier = profile_engines()
+    assert all(s.context < 0.1 * (s.context + s.new) for s in verifier.samples if s.new > 100)
+    assert len({s.new for s in verifier.samples}) > 3
+
+
+def test_the_shape_is_that_of_the_checkpoint(tmp_path: Path) -> None:
+    bundled = ROOT / "flashedge" / "bundled" / "generator"
+    shape = read_shape(bundled, "float32")
+    weights = bundled / "model.safetensors"
+    assert shape.weights_bytes == pytest.approx(weights.stat().st_size, rel=0.05)
+    assert (shape.layers, shape.heads, shape.head_dim) == (4, 4, 32)
+    (tmp_path / "config.json").write_text('{"num_attention_heads": 2}')
+    with pytest.raises(CheckpointError, match="does not tell the model's shape"):
+        read_shape(tmp_path, "float32")

@@ -1,0 +1,125 @@
+"""Memory of a card that is mapped and unmapped, on a driver made of host memory.
+
+No card is needed; nothing is claimed about a real one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from typing import Any, cast
+
+import pytest
+import torch
+
+from flashedge.engine.vllm.card_trial import card_maps_memory
+from flashedge.engine.vllm.inside.kv import cuda_pages
+from flashedge.engine.vllm.inside.kv.blocks import KvRange
+from flashedge.engine.vllm.inside.kv.cuda_pages import CudaPages
+from tests.support.host_driver import GRANULE, HostDriver
+from tests.unit.engine.vllm.test_granules import can_be_read
+
+
+def make_tensor(address: int, size: int, device: int) -> torch.Tensor:
+    memory = (ctypes.c_int8 * size).from_address(address)
+    return torch.frombuffer(memory, dtype=torch.int8)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> HostDriver:
+    monkeypatch.setattr(cuda_pages, "_make_tensor", make_tensor)
+    return HostDriver(free=4)
+
+
+def make_pages(driver: HostDriver, granules: int) -> CudaPages:
+    return CudaPages(granules * GRANULE - 100, 0, cast("Any", driver))
+
+
+def test_memory_is_zero_when_mapped_and_gone_when_unmapped(driver: HostDriver) -> None:
+    pages = make_pages(driver, 8)
+    assert (pages.mechanism, pages.granule) == ("device", GRANULE)
+    assert len(pages.tensor) == 8 * GRANULE - 100
+    assert not any(can_be_read(pages.tensor[i * GRANULE :]) for i in range(8))
+    pages.map(2, 3)
+    assert (driver.free, len(driver.handles)) == (1, 3)
+    assert not pages.tensor[2 * GRANULE : 5 * GRANULE].any()
+    pages.tensor[2 * GRANULE : 5 * GRANULE] = 5
+    assert pages.unmap(3, 1) == GRANULE
+    assert [can_be_read(pages.tensor[i * GRANULE :]) for i in range(1, 6)] == [
+        False,
+        True,
+        False,
+        True,
+        False,
+    ]
+    assert bool((pages.tensor[4 * GRANULE : 5 * GRANULE] == 5).all())
+    pages.map(3, 1)
+    assert not pages.tensor[3 * GRANULE : 4 * GRANULE].any()
+    assert pages.unmap(2, 3) == 3 * GRANULE
+    assert (driver.free, driver.handles, driver.mapped) == (4, set(), {})
+
+
+def test_a_mapping_that_fails_maps_nothing(driver: HostDriver) -> None:
+    """Nor is anything lost to the other engine, which has the rest."""
+    pages, others = make_pages(driver, 8), make_pages(driver, 8)
+    others.map(0, 2)
+    with pytest.raises(MemoryError, match="no memory left"):
+        pages.map(0, 3)
+    assert (driver.free, len(driver.handles)) == (2, 2)
+    assert not can_be_read(pages.tensor)
+    others.unmap(0, 2)
+    pages.map(0, 3)
+    assert can_be_read(pages.tensor)
+
+
+def test_any_other_error_of_the_driver_is_named(driver: HostDriver) -> None:
+    pages = make_pages(driver, 2)
+    with pytest.raises(RuntimeError, match="cuMemUnmap: CUDA_ERROR_INVALID_VALUE"):
+        pages._unmap_all([0])
+    assert driver.handles == set()
+
+
+def test_blocks_of_two_engines_share_one_card(driver: HostDriver) -> None:
+    """One maps what the other released; together they never have more than the card."""
+    ranges = []
+    for _ in range(2):
+        pages = make_pages(driver, 9)
+        layers = pages.tensor[: 8 * GRANULE].view(2, 16, GRANULE // 4).unbind(0)
+        ranges.append(KvRange(pages, layers, 16))
+    first, second = ranges
+    first.claim(range(8))  # two granules of each layer
+    assert driver.free == 0
+    with pytest.raises(MemoryError):
+        second.claim(range(4))
+    first.layers[1][0] = 3
+    assert first.release(range(4, 8)) == 2 * GRANULE
+    second.claim(range(4))
+    assert driver.free == 0
+    assert bool((first.layers[1][0] == 3).all())
+    assert not second.layers[0][:4].any()
+
+
+# ---------------------------------------------------------------- the trial
+
+
+@pytest.fixture
+def fresh_trial() -> Iterator[None]:
+    card_maps_memory.cache_clear()
+    yield
+    card_maps_memory.cache_clear()
+
+
+@pytest.mark.usefixtures("fresh_trial")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a card")
+def test_the_trial_fails_without_a_card(caplog: pytest.LogCaptureFixture) -> None:
+    assert not card_maps_memory()
+    (record,) = caplog.records
+    assert "the KV memory is fixed" in record.getMessage()
+    assert "CUDA" in record.getMessage()
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("fresh_trial")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA card")
+def test_the_trial_succeeds_on_a_card() -> None:
+    assert card_maps_memory()

@@ -1,0 +1,240 @@
+"""Each PRM family encodes a path step by step to the ids that its authors' own code gives."""
+
+from __future__ import annotations
+
+import re
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoTokenizer
+
+from flashedge.engine.vllm.codec import HFCodec
+from flashedge.engine.vllm.inside import plugin
+from flashedge.engine.vllm.prm import FAMILIES, PrmFormat, find_family
+from flashedge.errors import CheckpointError, ConfigError
+from flashedge.models.checkpoints import VERIFIER_FAMILIES, check_checkpoint
+from flashedge.types import Message, Problem
+from tests.support.tiny_checkpoints import KINDS, make_checkpoint
+
+QUESTION = "Janet's ducks lay 16 eggs per day. She eats 3. How many eggs are left?"
+PROBLEM = Problem.from_text(QUESTION)
+STEPS = (
+    "First, we note that 16 eggs are laid.\n\n",
+    "She eats 3,\nso 16 - 3 = 13.\n\n",
+    "The answer is: \\boxed{13}",
+)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    top = tmp_path_factory.mktemp("prm")
+    return {name: make_checkpoint(name, top / name) for name in FAMILIES}
+
+
+def encode(prm: PrmFormat, steps: tuple[str, ...] = STEPS) -> tuple[list[int], list[int]]:
+    """Returns the ids of the whole path and the positions of the scored tokens."""
+    ids, scored = list(prm.encode_problem(PROBLEM)), []
+    for index, text in enumerate(steps):
+        step, upto = prm.encode_step(text, index)
+        assert 0 < upto <= len(step)
+        scored.append(len(ids) + upto - 1)
+        ids += step
+    return ids, scored
+
+
+def load_tokenizer(folder: Path) -> Any:
+    return AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+def test_a_longer_path_begins_with_the_shorter(name: str, folders: dict[str, Path]) -> None:
+    prm = find_family(name)(folders[name], {})
+    longest, scored = encode(prm)
+    for upto in range(len(STEPS)):
+        ids, positions = encode(prm, STEPS[:upto])
+        assert longest[: len(ids)] == ids
+        assert scored[:upto] == positions
+
+
+@pytest.mark.parametrize("name", sorted(FAMILIES))
+@pytest.mark.parametrize("text", ["", " \n\n", "a\n\n\n b ", "ки <|im_end|> ▁ é 数", "+", "\r\n"])
+def test_any_step_has_a_scored_token(name: str, text: str, folders: dict[str, Path]) -> None:
+    ids, scored = encode(find_family(name)(folders[name], {}), (text, text))
+    assert len(set(scored)) == 2
+    assert scored[-1] < len(ids)
+
+
+def test_qwen_puts_the_separator_after_each_step(folders: dict[str, Path]) -> None:
+    tokenizer = load_tokenizer(folders["qwen_prm"])
+    ids, scored = encode(find_family("qwen_prm")(folders["qwen_prm"], {"step_token": "<extra_0>"}))
+    separator = tokenizer.convert_tokens_to_ids("<extra_0>")
+    assert [i for i, token in enumerate(ids) if token == separator] == scored
+    chat = [{"role": "user", "content": QUESTION}]
+    text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    text += "".join(f"{step.strip()}<extra_0>" for step in STEPS)
+    assert ids == tokenizer.encode(text)
+
+
+def test_skywork_gives_the_ids_of_its_prepare_input(folders: dict[str, Path]) -> None:
+    tokenizer = load_tokenizer(folders["skywork"])
+    newline = tokenizer.encode("\n")[-1]
+    # Ref: SkyworkAI/skywork-o1-prm-inference, io_utils.prepare_input, step_token "\n", without
+    # its empty lines.
+    expected = tokenizer.encode(tokenizer.bos_token + QUESTION + "\n")
+    flags = []
+    for line in "".join(STEPS).split("\n"):
+        if line:
+            expected += [*tokenizer.encode(line), newline]
+            flags.append(len(expected) - 1)
+    ids, scored = encode(find_family("skywork")(folders["skywork"], {}))
+    assert ids == expected
+    assert scored == [flags[0], flags[2], flags[3]], "a step of two lines is scored at its last one"
+    assert tokenizer.decode(ids[:1]) == "<|endoftext|>"
+
+
+def test_step_tag_gives_the_ids_of_its_model_card(folders: dict[str, Path]) -> None:
+    tokenizer = load_tokenizer(folders["step_tag"])
+    prm = find_family("step_tag")(
+        folders["step_tag"], {"step_token": "ки", "good_token": "+", "bad_token": "-"}
+    )
+    ids, scored = encode(prm)
+    lines = [re.sub(r"\s*\n", " ", step.strip()) for step in STEPS]
+    text = "\n".join(f"Step {i}: {line} ки" for i, line in enumerate(lines, 1))
+    assert ids == tokenizer.encode(f"{QUESTION} {text}")
+    tag = tokenizer.encode("ки")[-1]
+    assert [i for i, token in enumerate(ids) if token == tag] == scored
+    # Ref: the model card: candidate_tokens = tokenizer.encode("+ -")[1:], which are ▁+ and ▁-.
+    good, bad = tokenizer.encode("+ -")[1:]
+    labels = prm.engine_extra["hf_overrides"]["classifier_from_token"]
+    assert tokenizer.convert_tokens_to_ids(labels) == [bad, good]
+    assert labels == ["▁-", "▁+"]
+
+
+def test_step_tag_numbers_only_steps_that_have_no_number(folders: dict[str, Path]) -> None:
+    prm = find_family("step_tag")(folders["step_tag"], {})
+    assert prm.encode_step("Step 2: So it is.", 1) == prm.encode_step("So it is.", 1)
+    assert prm.encode_step("Steps follow.", 0) == prm.encode_step("Step 1: Steps follow.", 0)
+
+
+def test_rlhflow_gives_the_ids_of_its_evaluation(folders: dict[str, Path]) -> None:
+    tokenizer = load_tokenizer(folders["rlhflow"])
+    prm = find_family("rlhflow")(folders["rlhflow"], {})
+    # Ref: RLHFlow/RLHF-Reward-Modeling, math-rm/prm_evaluate.py: the whole conversation up to each
+    # step, score at position -3 (of … \n\n + <|eot_id|>).
+    chat: list[dict[str, str]] = []
+    expected, positions = [], []
+    for index, step in enumerate(STEPS):
+        text = step.strip() if index else f"{QUESTION} {step.strip()}"
+        chat += [{"role": "user", "content": text}, {"role": "assistant", "content": "+"}]
+        rendered = tokenizer.apply_chat_template(chat, tokenize=False)
+        expected = tokenizer.encode(rendered, add_special_tokens=False)
+        positions.append(len(expected) - 3)
+    ids, scored = encode(prm)
+    assert scored == positions
+    assert ids == expected[:-2], "the answer to the last step can't change its score"
+    labels = prm.engine_extra["hf_overrides"]["classifier_from_token"]
+    plus, minus = tokenizer.encode("+")[-1], tokenizer.encode("-")[-1]
+    assert tokenizer.convert_tokens_to_ids(labels) == [minus, plus]
+
+
+def test_rlhflow_accepts_its_own_system_prompt(folders: dict[str, Path]) -> None:
+    plain = find_family("rlhflow")(folders["rlhflow"], {})
+    with_system = find_family("rlhflow")(
+        folders["rlhflow"], {"system_prompt": "You are a helpful assistant."}
+    )
+    assert len(with_system.encode_problem(PROBLEM)) > len(plain.encode_problem(PROBLEM))
+    assert with_system.encode_step(STEPS[1], 1) == plain.encode_step(STEPS[1], 1)
+
+
+@pytest.mark.parametrize("name", ["skywork", "step_tag", "rlhflow"])
+def test_earlier_turns_are_encoded_and_a_system_message_is_not(
+    name: str, folders: dict[str, Path]
+) -> None:
+    prm = find_family(name)(folders[name], {})
+    turns = (
+        Message(role="user", content="What is 1 + 2?"),
+        Message(role="assistant", content="3"),
+        Message(role="user", content=QUESTION),
+    )
+    system = Message(role="system", content="Reason step by step.")
+    assert prm.encode_problem(Problem(messages=turns)) != prm.encode_problem(PROBLEM)
+    assert prm.encode_problem(Problem(messages=(system, *turns))) == prm.encode_problem(
+        Problem(messages=turns)
+    )
+
+
+def test_a_causal_family_converts_the_checkpoints_own_architecture(
+    folders: dict[str, Path],
+) -> None:
+    for name, architecture in (("step_tag", "Mistral"), ("rlhflow", "Llama")):
+        overrides = find_family(name)(folders[name], {}).engine_extra["hf_overrides"]
+        assert overrides["architectures"] == [f"{architecture}ForSequenceClassification"]
+
+
+@pytest.mark.parametrize(
+    ("name", "checkpoint", "options"),
+    [
+        ("qwen_prm", "skywork", {}),  # no <extra_0>
+        ("skywork", "step_tag", {}),  # no <|endoftext|>, no newline
+        ("step_tag", "skywork", {}),  # ки is several tokens there
+        ("step_tag", "step_tag", {"good_token": "++"}),
+        ("step_tag", "step_tag", {"step_token": "数"}),
+        ("rlhflow", "step_tag", {}),  # no chat template
+        ("rlhflow", "skywork", {}),  # not causal: Qwen2ForPrmModel
+        ("rlhflow", "rlhflow", {"good_token": "yes, of course"}),
+    ],
+)
+def test_a_checkpoint_of_another_kind_is_refused(
+    name: str, checkpoint: str, options: dict[str, str], folders: dict[str, Path]
+) -> None:
+    with pytest.raises(CheckpointError):
+        find_family(name)(folders[checkpoint], options)
+
+
+def test_a_chat_template_of_another_form_is_refused(tmp_path: Path) -> None:
+    folder = make_checkpoint("rlhflow", tmp_path / "odd")
+    (folder / "chat_template.jinja").write_text(
+        "{%- for m in messages %}{{- m.role + m.content + '|' }}{%- endfor %}"
+        "{%- if add_generation_prompt %}{{- 'now you:' }}{%- endif %}"
+    )
+    with pytest.raises(CheckpointError, match="template"):
+        find_family("rlhflow")(folder, {})
+
+
+def test_a_missing_tokenizer_is_one_clear_error(tmp_path: Path) -> None:
+    for name in FAMILIES:
+        with pytest.raises(CheckpointError, match="tokenizer"):
+            find_family(name)(tmp_path, {})
+
+
+def test_an_unknown_family_names_the_known_ones() -> None:
+    with pytest.raises(ConfigError) as caught:
+        find_family("llama_prm")
+    assert "qwen_prm, rlhflow, skywork, step_tag" in str(caught.value.hint)
+
+
+def test_the_registry_and_the_engine_know_the_same_families(folders: dict[str, Path]) -> None:
+    assert set(VERIFIER_FAMILIES) == set(FAMILIES)
+    for name, folder in folders.items():
+        check_checkpoint(folder, "verifier", family=name, max_model_len=512)
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if k.endswith("_generator")])
+def test_the_tiny_generators_are_complete_checkpoints(kind: str, tmp_path: Path) -> None:
+    folder = make_checkpoint(kind, tmp_path / kind)
+    check_checkpoint(folder, "generator", max_model_len=512)
+    codec = HFCodec(folder)
+    ids = codec.encode_chat(PROBLEM.messages)
+    assert QUESTION in codec.decode(ids)
+    assert codec.eos_ids
+    again = make_checkpoint(kind, tmp_path / "again")
+    for file in folder.iterdir():
+        assert file.read_bytes() == (again / file.name).read_bytes(), file.name
+
+
+def test_every_process_of_vllm_registers_our_model_class() -> None:
+    """Fails on stale metadata of an editable install. Run `pip install -e .` again to fix it."""
+    found = [e for e in entry_points(group="vllm.general_plugins") if e.name == "flashedge"]
+    assert [e.load() for e in found] == [plugin.register]

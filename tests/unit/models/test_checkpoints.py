@@ -1,0 +1,134 @@
+"""Each mistake in a model's folder raises an error that names it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flashedge.errors import CheckpointError
+from flashedge.models.checkpoints import check_checkpoint
+from tests.support.tiny_models import write_model, write_safetensors
+
+PRM = "Qwen2ForProcessRewardModel"
+
+
+def check_prm(path: Path) -> None:
+    check_checkpoint(path, "verifier", family="qwen_prm", tokens=["<extra_0>"], max_model_len=4096)
+
+
+def test_a_good_folder_passes(tmp_path: Path) -> None:
+    check_checkpoint(write_model(tmp_path / "g"), "generator", max_model_len=4096)
+    check_prm(write_model(tmp_path / "v", PRM))
+
+
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"]
+)
+def test_a_missing_file_is_named(tmp_path: Path, name: str) -> None:
+    folder = write_model(tmp_path / "m", PRM)
+    (folder / name).unlink()
+    with pytest.raises(CheckpointError, match=name.replace(".", r"\.") + " is missing"):
+        check_prm(folder)
+
+
+def cut(folder: Path) -> None:
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:-1])
+
+
+def pointer(folder: Path) -> None:
+    (folder / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
+
+
+def junk(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"\xff" * 64)
+
+
+def empty(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"")
+
+
+def broken_config(folder: Path) -> None:
+    (folder / "config.json").write_text('{"architectures": [')
+
+
+def list_config(folder: Path) -> None:
+    (folder / "config.json").write_text("[]")
+
+
+def missing_shard(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00002.safetensors")
+    names = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+
+
+def other_rows(folder: Path) -> None:
+    write_safetensors(folder / "model.safetensors", 9)
+
+
+def short_positions(folder: Path) -> None:
+    write_model(folder, PRM, positions=1024)
+
+
+def other_tokenizer(folder: Path) -> None:
+    write_model(folder, PRM, tokens=[f"t{i}" for i in range(8)] + ["<extra_0>"])
+
+
+def no_step_token(folder: Path) -> None:
+    write_model(folder, PRM, tokens=["a", "b"])
+
+
+def no_vocab_size(folder: Path) -> None:
+    (folder / "config.json").write_text(json.dumps({"architectures": [PRM]}))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (cut, "cut short"),
+        (pointer, "git-lfs pointer"),
+        (junk, "cut short or damaged"),
+        (empty, "cut short"),
+        (broken_config, "not valid JSON"),
+        (list_config, "not a JSON object"),
+        (missing_shard, "model-00002-of-00002.safetensors is missing"),
+        (other_rows, "embed 9 tokens, but vocab_size in config.json is 8"),
+        (short_positions, "max_model_len is 4096, but the model has 1024 positions"),
+        (other_tokenizer, "tokenizer has 9 tokens, but the model has 8"),
+        (no_step_token, "vocabulary has no token '<extra_0>'"),
+        (no_vocab_size, "vocab_size is missing"),
+    ],
+)
+def test_a_damaged_verifier_is_refused(
+    tmp_path: Path, spoil: Callable[[Path], None], message: str
+) -> None:
+    folder = write_model(tmp_path / "m", PRM)
+    spoil(folder)
+    with pytest.raises(CheckpointError, match=message):
+        check_prm(folder)
+
+
+def test_complete_shards_pass(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "m", PRM)
+    missing_shard(folder)
+    write_safetensors(folder / "model-00002-of-00002.safetensors", 8)
+    check_prm(folder)
+
+
+def test_a_model_of_another_kind_is_refused(tmp_path: Path) -> None:
+    generator = write_model(tmp_path / "g")
+    prm = write_model(tmp_path / "v", PRM)
+    with pytest.raises(CheckpointError, match="not a verifier of family qwen_prm"):
+        check_prm(generator)
+    with pytest.raises(CheckpointError, match="not a causal language model"):
+        check_checkpoint(prm, "generator")
+    with pytest.raises(CheckpointError, match="no model folder"):
+        check_checkpoint(tmp_path / "nowhere", "generator")
+
+
+def test_a_step_tag_may_begin_with_a_space(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "m", "MistralForCausalLM")
+    check_checkpoint(folder, "verifier", family="step_tag", tokens=["ки", "+", "-"])

@@ -1,0 +1,375 @@
+"""The profiler without an engine or a card: fits, probes, files, NVML, data sheets."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flashedge.profiler import bench, measure
+from flashedge.profiler.datasheet import SHEETS, compare
+from flashedge.profiler.device import describe_device
+from flashedge.profiler.errors import ProfileError
+from flashedge.profiler.gpu import find_warnings, read_cards
+from flashedge.profiler.measure import build_profile, fit_model, profile_models
+from flashedge.profiler.probes import DECODE, PREFILL, build_grid, measure_steps
+from flashedge.profiler.profile import Profile, load_profile, save_profile
+from flashedge.profiler.report import (
+    build_roofline,
+    format_duration,
+    format_rate,
+    list_device_rows,
+    list_fit_rows,
+    list_sample_rows,
+)
+from flashedge.profiler.roofline import Fit, Sample, fit
+from tests.support.fake_nvml import FakeNvml
+from tests.support.fake_probe import TRUTH, FakeProbe, sample
+
+FINGERPRINT = {"device": "a card", "driver": "1", "vllm": "0.32.0", "torch": "2.13", "pair": "p"}
+FIGURES: dict[str, Any] = {
+    "gemm": [
+        {"dtype": "float32", "n": 256, "seconds": 1e-3, "flops_per_s": 4e10},
+        {"dtype": "float32", "n": 512, "seconds": 1e-3, "flops_per_s": 9e10},
+        {"dtype": "bfloat16", "n": 512, "seconds": 1e-3, "flops_per_s": 2e11},
+    ],
+    "copies": [{"bytes": 1 << 20, "bytes_per_s": 9e10}, {"bytes": 1 << 28, "bytes_per_s": 2e10}],
+    "transfers": [{"direction": "host to device", "pinned": True, "bytes_per_s": 2.5e10}],
+    "launch_s": 4e-6,
+    "round_trip_s": 9e-6,
+}
+
+
+def quiet(share: float, what: str) -> None:
+    pass
+
+
+def steps(truth: Fit = TRUTH) -> list[Sample]:
+    """A grid on both sides of the ridge."""
+    prefills = [
+        sample(PREFILL, batch, 0, new, truth=truth)
+        for batch in (1, 4, 16)
+        for new in (1, 4, 16, 64, 256, 1024)
+    ]
+    decodes = [
+        sample(DECODE, batch, context, 1, truth=truth)
+        for batch in (1, 8, 64)
+        for context in (64, 512, 4096)
+    ]
+    return prefills + decodes
+
+
+def close(found: Fit, truth: Fit, rel: float) -> None:
+    for name in ("overhead_s", "sequence_s", "flops_per_s", "bytes_per_s"):
+        assert getattr(found, name) == pytest.approx(getattr(truth, name), rel=rel), name
+
+
+# ---------------------------------------------------------------- the fit
+
+
+@pytest.mark.parametrize(
+    "truth",
+    [
+        TRUTH,
+        replace(TRUTH, overhead_s=0.0, sequence_s=3e-4),
+        replace(TRUTH, flops_per_s=1e14, bytes_per_s=1e12),
+        replace(TRUTH, overhead_s=0.01, flops_per_s=2e11),
+    ],
+    ids=["plain", "no overhead", "a fast card", "slow arithmetic"],
+)
+def test_a_fit_finds_the_roofline_that_made_the_points(truth: Fit) -> None:
+    found = fit(steps(truth))
+    close(found, truth, 1e-6)
+    assert found.p90_error < 1e-6
+    assert found.samples == len(steps())
+
+
+def test_a_fit_finds_it_through_noise_and_outliers() -> None:
+    rng = random.Random(5)
+    noisy = [replace(s, seconds=s.seconds * rng.lognormvariate(0, 0.02)) for s in steps()]
+    noisy[3] = replace(noisy[3], seconds=noisy[3].seconds * 4)
+    noisy[20] = replace(noisy[20], seconds=noisy[20].seconds * 3)
+    found = fit(noisy)
+    close(found, TRUTH, 0.15)
+    assert 0.003 < found.median_error < 0.03
+
+
+def test_a_bound_that_was_never_met_is_not_made_up() -> None:
+    flat = fit([s for s in steps() if s.flops / s.bytes > 20])
+    assert flat.bytes_per_s is None
+    assert flat.flops_per_s == pytest.approx(1e12)
+    streaming = fit([s for s in steps() if s.flops / s.bytes < 5])
+    assert streaming.flops_per_s is None
+    assert streaming.bytes_per_s == pytest.approx(1e11)
+
+
+def test_errors_are_those_of_the_worst_tenth() -> None:
+    samples = steps()
+    spoilt = [replace(s, seconds=s.seconds * (2 if i < 5 else 1)) for i, s in enumerate(samples)]
+    found = fit(spoilt)
+    assert found.median_error < 0.02
+    assert found.p90_error > 0.3
+
+
+def test_a_fit_of_too_little_or_of_nonsense_is_refused() -> None:
+    with pytest.raises(ProfileError, match="3 steps were measured; a fit needs 4"):
+        fit(steps()[:3])
+    with pytest.raises(ProfileError, match="has no time"):
+        fit([replace(s, seconds=0.0) for s in steps()])
+
+
+# ---------------------------------------------------------------- probes
+
+
+@pytest.mark.parametrize("quick", [True, False])
+async def test_a_profile_through_a_probe_finds_its_model(quick: bool) -> None:
+    reported: list[float] = []
+    probes = (FakeProbe(), FakeProbe("verifier", decodes=False))
+    models = await profile_models(probes, quick=quick, on_progress=lambda p, _: reported.append(p))
+    assert [m.name for m in models] == ["generator", "verifier"]
+    assert list(models[0].fits) == [PREFILL, DECODE]
+    assert list(models[1].fits) == [PREFILL]
+    for model in models:
+        for found in model.fits.values():
+            assert found.p90_error < 1e-6
+    assert models[0].fits[DECODE].bytes_per_s == pytest.approx(TRUTH.bytes_per_s)
+    assert models[1].fits[PREFILL].flops_per_s == pytest.approx(TRUTH.flops_per_s)
+    assert reported == sorted(reported)
+    assert 0 <= reported[0] < reported[-1] <= 1
+
+
+async def test_quick_measures_less_and_both_repeat() -> None:
+    counts = []
+    for quick in (True, False):
+        probe = FakeProbe()
+        await measure_steps(probe, quick=quick, limit_s=1e9, on_progress=quiet)
+        points = build_grid(probe, quick)
+        assert len(probe.asked) == 1 + len(points) * (3 if quick else 7)
+        counts.append(len(points))
+    assert counts[0] < counts[1]
+
+
+def test_the_grid_stays_within_the_engine() -> None:
+    probe = FakeProbe()
+    probe.max_context, probe.max_sequences, probe.kv_tokens = 1024, 16, 8000
+    for point in build_grid(probe, quick=False):
+        assert point.tokens < 1024
+        assert point.sequences <= 16
+        assert point.sequences * point.tokens <= 4000
+
+
+async def test_the_time_limit_leaves_out_the_dearest() -> None:
+    whole, cut = FakeProbe(), FakeProbe()
+    await measure_steps(whole, quick=True, limit_s=1e9, on_progress=quiet)
+    limit_s = 0.8 * whole.now_s() / 3
+    samples = await measure_steps(cut, quick=True, limit_s=limit_s, on_progress=quiet)
+    assert len(samples) < len(build_grid(cut, True))
+    assert cut.asked == whole.asked[: len(cut.asked)]
+    slow = FakeProbe("verifier", decodes=False, pace=1000)
+    with pytest.raises(ProfileError, match=r"verifier: only \d prefill steps could be measured"):
+        await measure_steps(slow, quick=True, limit_s=3, on_progress=quiet)
+
+
+# ---------------------------------------------------------------- the file
+
+
+def made() -> Profile:
+    model = fit_model("generator", steps())
+    return build_profile(
+        FINGERPRINT, "cpu", FIGURES, [model], quick=True, began=0.0, warnings=["w"]
+    )
+
+
+def test_a_profile_comes_back_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "p.json"
+    save_profile(made(), path)
+    found = load_profile(path, FINGERPRINT)
+    assert found.profile is not None
+    assert found.profile.to_json() == json.loads(path.read_text()) | {
+        "models": found.profile.to_json()["models"],
+        "warnings": ("w",),
+    }
+    assert found.profile.models == made().models
+    assert found.profile.gemm_flops_per_s == {"float32": 9e10, "bfloat16": 2e11}
+    assert found.profile.bytes_per_s == 2e10
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("name", list(FINGERPRINT))
+def test_whatever_changes_invalidates_and_is_named(tmp_path: Path, name: str) -> None:
+    save_profile(made(), tmp_path / "p.json")
+    found = load_profile(tmp_path / "p.json", {**FINGERPRINT, name: "another"})
+    assert found.profile is None
+    assert found.changed == ((name, FINGERPRINT[name], "another"),)
+    assert f"{name} was {FINGERPRINT[name]}, is another" in (found.why or "")
+
+
+def test_a_missing_broken_or_foreign_file_is_no_profile(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    assert load_profile(path, FINGERPRINT).why == "there is none yet"
+    save_profile(made(), path)
+    whole = path.read_text()
+    other = json.loads(whole)
+    for text, word in (
+        (whole[: len(whole) // 2], "is not a profile"),
+        ("[]", "is not a profile"),
+        (json.dumps({**other, "version": 99}), "its version is 99"),
+        (json.dumps({**other, "models": [{}]}), "is not a profile"),
+        (json.dumps({**other, "device": {"gemm": [], "copies": []}}), "is not a profile"),
+    ):
+        path.write_text(text)
+        found = load_profile(path, FINGERPRINT)
+        assert found.profile is None
+        assert word in (found.why or ""), text[:40]
+
+
+def test_an_unwritable_folder_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ProfileError, match="can't write"):
+        save_profile(made(), tmp_path / "file" / "p.json")
+
+
+# ---------------------------------------------------------------- report
+
+
+def test_rows_and_roofs_tell_the_figures() -> None:
+    profile = made()
+    rows = dict(list_device_rows(profile))
+    assert rows["GEMM float32"] == "90 GFLOP/s"
+    assert rows["memory, copy"] == "20 GB/s"
+    assert rows["host to device, pinned"] == "25 GB/s"
+    reported = [row for row in list_fit_rows(profile) if row[0] == "generator prefill"]
+    assert reported == [("generator prefill", "2 ms", "10 µs", "1 T", "100 G", "0.0% / 0.0%")]
+    assert len(list(list_sample_rows(profile))) == len(steps())
+    lines, marks = build_roofline(profile)
+    roof = lines["roof float32"]
+    assert [y for _, y in roof][-2:] == [9e10, 9e10]
+    assert roof[1][0] == pytest.approx(9e10 / 2e10)
+    assert roof[0][1] == pytest.approx(roof[0][0] * 2e10)
+    assert marks == {name for name in lines if not name.startswith("roof")}
+    assert (format_duration(0), format_duration(2.5e-9), format_rate(5, "B/s")) == (
+        "0",
+        "2 ns",
+        "5 B/s",
+    )
+
+
+# ---------------------------------------------------------------- cards
+
+
+def test_a_card_in_order_gives_no_warning() -> None:
+    nvml = FakeNvml()
+    (card,) = read_cards(nvml)
+    assert card.name == "NVIDIA GeForce RTX 4090"
+    assert card.driver == "580.95"
+    assert list(find_warnings([card], 64 << 30)) == []
+    assert nvml.open == 0
+
+
+@pytest.mark.parametrize(
+    ("answers", "words"),
+    [
+        ({"CurrentClocksEventReasons": 0x4}, "slowed by the power limit (2500 of 3105 MHz)"),
+        ({"CurrentClocksEventReasons": 0x40}, "slowed by heat (hardware slowdown)"),
+        ({"Temperature": 88}, "is at 88 °C; it slows down at 90"),
+        ({"PowerManagementLimit": 300_000}, "limited to 300 of 450 W"),
+        ({"DisplayActive": 1}, "NVIDIA GeForce RTX 4090 drives a display"),
+        ({"MemoryInfo": SimpleNamespace(total=80 << 30, free=0)}, "has 64 GiB of RAM"),
+    ],
+)
+def test_what_slows_a_card_is_reported(answers: dict[str, Any], words: str) -> None:
+    (warning,) = find_warnings(read_cards(FakeNvml(**answers)), 64 << 30)
+    assert words in warning
+
+
+def test_a_card_that_answers_little_still_counts() -> None:
+    shy = dict.fromkeys(("DisplayActive", "Temperature", "ClockInfo", "PowerManagementLimit"))
+    old = {"CurrentClocksEventReasons": None, "CurrentClocksThrottleReasons": 0x8}
+    (warning,) = find_warnings(read_cards(FakeNvml(**shy, **old)), 64 << 30)
+    assert warning == "NVIDIA GeForce RTX 4090 is slowed by a hardware slowdown (heat or power)"
+
+
+@pytest.mark.parametrize(
+    ("nvml", "words"),
+    [
+        (FakeNvml(driver=False), "Driver Not Loaded"),
+        (FakeNvml(cards=0), "no NVIDIA card"),
+        (FakeNvml(MemoryInfo=None), "does not answer"),
+    ],
+)
+def test_no_card_is_an_error_that_says_why(nvml: FakeNvml, words: str) -> None:
+    with pytest.raises(ProfileError, match=words):
+        read_cards(nvml)
+    with pytest.raises(ProfileError, match=words):
+        describe_device("cuda", nvml)
+
+
+def test_the_fingerprint_of_a_device_has_card_and_driver() -> None:
+    reported = describe_device("cuda", FakeNvml())
+    assert reported["driver"] == "580.95"
+    assert reported["device"].startswith("NVIDIA GeForce RTX 4090 (24 GiB); ")
+    assert set(describe_device("cpu")) == {"device", "driver"}
+
+
+def test_a_busy_machine_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(measure.os, "getloadavg", lambda: (3.5, 0, 0))
+    assert measure.find_device_warnings("cpu") == ("the machine was busy: 3.5 programs on 2 cores",)
+    monkeypatch.setattr(measure.os, "getloadavg", lambda: (1.5, 0, 0))
+    assert measure.find_device_warnings("cpu") == ()
+    assert len(measure.find_device_warnings("cuda", FakeNvml(DisplayActive=1))) >= 1
+
+
+def test_figures_are_compared_with_the_sheet_of_exactly_that_card() -> None:
+    reported, low = compare("NVIDIA GeForce RTX 4090", 150e12, 920e9) or ("", True)
+    assert reported == "150 of 165.2 TFLOP/s (91%), 920 of 1008 GB/s (91%)"
+    assert not low
+    assert (compare("NVIDIA GeForce RTX 4090", 90e12, 920e9) or ("", False))[1]
+    assert (compare("NVIDIA H200", None, 2000e9) or ("", False))[1]
+    assert compare("NVIDIA GeForce RTX 4090 Laptop GPU", 80e12, 500e9) is None
+    assert all(sheet.tflops > 10 and sheet.gb_per_s > 100 for sheet in SHEETS.values())
+
+
+# ---------------------------------------------------------------- the device's own process
+
+
+def test_the_benchmark_measures_this_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    reported: list[tuple[float, str]] = []
+    figures = bench.measure_device(
+        "cpu", 1, 0.2, lambda share, what: reported.append((share, what))
+    )
+    assert {row["dtype"] for row in figures["gemm"]} == {"float32", "bfloat16"}
+    for row in figures["gemm"]:
+        assert row["flops_per_s"] == pytest.approx(2 * row["n"] ** 3 / row["seconds"])
+    assert all(row["bytes_per_s"] > 1e8 for row in figures["copies"])
+    assert figures["transfers"] == []
+    assert 0 < figures["launch_s"] < 0.01
+    assert [share for share, _ in reported] == sorted(share for share, _ in reported)
+
+
+def test_a_benchmark_that_fails_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = (sys.executable, "-c", "raise SystemExit('no kernel image for this card')")
+    monkeypatch.setattr(bench, "COMMAND", broken)
+    with pytest.raises(ProfileError, match="no kernel image for this card"):
+        bench.measure_device("cpu", 1, 0.1, quiet)
+
+
+def test_the_profiler_imports_nothing_of_ours_and_no_torch() -> None:
+    code = (
+        "import importlib, pkgutil, sys\n"
+        "import flashedge.profiler as package\n"
+        "for module in pkgutil.iter_modules(package.__path__):\n"
+        "    importlib.import_module(f'{package.__name__}.{module.name}')\n"
+        "ours = {m for m in sys.modules if m.startswith('flashedge.')}\n"
+        "others = {m for m in ours if not m.startswith(package.__name__)}\n"
+        "print(others | {'vllm', 'torch'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -1,0 +1,125 @@
+"""Equal paths share one score: one request a path, whoever of them is cut or fails."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from flashedge.engine.base import ScoreRequest, StepScores, Verifier
+from flashedge.engine.proxy import EngineProxy
+from flashedge.engine.sim.clock import VirtualTimePolicy
+from flashedge.engine.sim.model import SimModel
+from flashedge.engine.sim.pair import Faults, SimulatedVerifier
+from flashedge.errors import GenerationFailed
+from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.drive.score_once import ScoreOnce
+from flashedge.search.catalog import STRATEGIES
+from tests.support.runtime_rig import (
+    BEAM,
+    CONFIG,
+    PROBLEM,
+    TRACE,
+    assert_nothing_left,
+    drive,
+    driver_of,
+    sim_engines,
+)
+
+REQUEST = ScoreRequest(problem=PROBLEM, steps=("Next w1 w2",))
+OTHER = replace(REQUEST, steps=("Next w1 w3",))
+TWINS = SimModel(TRACE, common=0.7)  # half of all sibling pairs are the same words
+
+
+@pytest.fixture
+def event_loop_policy() -> VirtualTimePolicy:
+    return VirtualTimePolicy()
+
+
+class Counting(EngineProxy[Verifier]):
+    """Notes what the verifier is asked."""
+
+    def __init__(self, verifier: Verifier) -> None:
+        super().__init__(verifier)
+        self.asked: list[ScoreRequest] = []
+
+    async def score(self, request: ScoreRequest) -> StepScores:
+        self.asked.append(request)
+        return await self._engine.score(request)
+
+
+async def test_equal_paths_make_one_request_at_once_and_later() -> None:
+    verifier = SimulatedVerifier(CONFIG)
+    counting = Counting(verifier)
+    once = ScoreOnce(counting)
+    first, *rest = await asyncio.gather(*(once.score(r) for r in [REQUEST, OTHER, REQUEST]))
+    rest.append(await once.score(REQUEST))
+    assert counting.asked == [REQUEST, OTHER]
+    assert first == await verifier.score(REQUEST) != rest[0]
+    assert rest[1:] == [replace(first, cached_tokens=first.tokens)] * 2
+
+
+async def test_the_same_words_behind_others_are_another_path() -> None:
+    counting = Counting(SimulatedVerifier(CONFIG))
+    once = ScoreOnce(counting)
+    paths = [
+        replace(REQUEST, steps=(*REQUEST.steps, "Next w9"), num_scored=1),
+        replace(OTHER, steps=(*OTHER.steps, "Next w9"), num_scored=1),
+        replace(REQUEST, steps=(*REQUEST.steps, "Next w9")),
+    ]
+    scored = await asyncio.gather(*(once.score(path) for path in paths))
+    assert counting.asked == paths
+    assert scored[2].scores[1:] == scored[0].scores != scored[1].scores
+
+
+@pytest.mark.parametrize("cut", [0, 1])
+async def test_a_cancelled_request_takes_nothing_from_an_equal_one(cut: int) -> None:
+    verifier = SimulatedVerifier(CONFIG)
+    once = ScoreOnce(verifier)
+    tasks = [asyncio.ensure_future(once.score(REQUEST)) for _ in range(2)]
+    await asyncio.sleep(0)
+    tasks[cut].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await tasks[cut]
+    assert (await tasks[1 - cut]).scores == (await verifier.score(REQUEST)).scores
+
+
+async def test_a_failure_reaches_only_the_request_that_failed() -> None:
+    counting = Counting(SimulatedVerifier(CONFIG, faults=Faults(fail_requests=frozenset({0}))))
+    once = ScoreOnce(counting)
+    failed, scored = await asyncio.gather(
+        once.score(REQUEST), once.score(REQUEST), return_exceptions=True
+    )
+    assert isinstance(failed, GenerationFailed)
+    assert scored == await SimulatedVerifier(CONFIG).score(REQUEST)
+    assert counting.asked == [REQUEST] * 2
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["by levels", "early"])
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+async def test_the_tree_stays_the_same(strategy: str, early: bool) -> None:
+    spec = replace(BEAM, strategy=strategy, n=1 if strategy == "probed_cot" else 8)
+    expected = await drive(sim_engines(model=TWINS).switch(score_once=False), spec)
+    faults = Faults(fail_requests=frozenset({1}), die_after_steps=frozenset({3}), restart_s=2.0)
+    engines = sim_engines(model=TWINS, verifier=faults).switch(early_scores=early)
+    assert (await drive(engines, spec)).outcome == expected.outcome
+    await assert_nothing_left(engines)
+
+
+async def test_duplicates_cost_the_verifier_nothing() -> None:
+    asked, expected = [], await drive(sim_engines(model=TWINS), BEAM)
+    for on in (False, True):
+        engines = sim_engines(model=TWINS)
+        counting = Counting(engines.verifier)
+        driver = driver_of(watched(engines, counting, on), BEAM, lambda event: None)
+        assert await driver.run() == expected.outcome
+        asked.append(len(counting.asked))
+    nodes = [n for n in expected.outcome.tree.nodes.values() if n.segment is not None]
+    paths = {expected.outcome.tree.path_steps(node.id) for node in nodes}
+    assert asked == [len(nodes), len(paths)]
+    assert len(paths) < 0.8 * len(nodes)
+
+
+def watched(engines: Engines, verifier: Counting, score_once: bool) -> Engines:
+    return replace(engines, verifier=verifier).switch(score_once=score_once)

@@ -1,0 +1,367 @@
+"""Speculation and lookahead through the driver on simulated engines: what they save and what they
+never change.
+
+The paper's public artifact loses a beam that completes while it still has speculated steps, lets
+"completed" overshoot n, and gives duplicates their parent's speculated steps. Each has a test here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flashedge.engine.base import ScoreRequest, StepScores
+from flashedge.engine.sim.clock import VirtualTimePolicy, run_virtual
+from flashedge.engine.sim.pair import Faults
+from flashedge.errors import ContextOverflow
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.scheduling.speculation.continuation import Continuation
+from flashedge.search.tree import NodeStatus
+from flashedge.types import FinishReason, Granularity, Speculation, TokenIds
+from tests.support.engine_rig import ask, generate, generate_all, settle
+from tests.support.runtime_rig import assert_nothing_left, both
+from tests.support.service_rig import Rig, ended
+from tests.support.speculation_rig import (
+    AMPLE,
+    TRACE,
+    DrivenRun,
+    drive_run,
+    engines_with,
+    get_generator,
+    spec_for,
+)
+
+PROBLEMS = range(len(TRACE.rows))
+WIDE = {"n": 16}
+
+
+@pytest.fixture
+def event_loop_policy() -> VirtualTimePolicy:
+    return VirtualTimePolicy()
+
+
+def drive(spec: RunSpec, **engines: Any) -> DrivenRun:
+    async def main() -> DrivenRun:
+        return await drive_run(engines_with(**engines), spec)
+
+    return run_virtual(main())
+
+
+# ---------------------------------------------------------------- what it saves
+
+
+@pytest.mark.parametrize("strategy", ["beam", "dvts", "rebase", "dynamic_branching"])
+def test_the_same_tree_in_less_time(strategy: str) -> None:
+    off_s = on_s = 0.0
+    steps = kept = 0
+    for problem in PROBLEMS:
+        spec = spec_for(problem, strategy=strategy, **WIDE)
+        off, on = drive(spec, speculation=False), drive(spec, lookahead=False)
+        assert on.outcome == off.outcome
+        assert off.speculation == Speculation()
+        off_s, on_s = off_s + off.seconds, on_s + on.seconds
+        steps += sum(node.segment is not None for node in on.outcome.tree.nodes.values())
+        kept += on.speculation.kept_steps
+        assert 0 < on.speculation.kept_tokens <= on.speculation.drawn_tokens
+    assert on_s < 0.97 * off_s
+    assert kept >= 0.2 * steps
+
+
+async def test_the_batch_stays_full_and_never_grows() -> None:
+    """Drafts fill the slots that finished beams leave, and no more than those."""
+    engines = engines_with()
+    await drive_run(engines, spec_for(0, **WIDE))
+    batches = get_generator(engines).batches
+    assert all(b.standard + b.drafts <= 16 for b in batches)
+    assert all(b.standard for b in batches), "drafts run only while a beam is waited for"
+    speculating = [b for b in batches if b.drafts]
+    full = sum(b.standard + b.drafts == 16 for b in speculating)
+    assert full > 0.5 * len(speculating) > 0
+    off = engines_with(speculation=False)
+    await drive_run(off, spec_for(0, **WIDE))
+    assert len(batches) < len(get_generator(off).batches)
+
+
+def test_where_steps_are_flat_the_batch_may_grow() -> None:
+    """Then each child has a slot: more steps start from a draft, and the tree is the same."""
+    seconds = dict.fromkeys((0, 64), 0.0)
+    for problem in PROBLEMS:
+        spec = spec_for(problem)
+        runs = {flat: drive(spec, config=replace(AMPLE, flat_batch=flat)) for flat in seconds}
+        assert runs[0].outcome == runs[64].outcome
+        for flat, run in runs.items():
+            seconds[flat] += run.seconds
+    assert seconds[64] < 0.97 * seconds[0]
+
+
+async def test_every_drafted_token_is_kept_or_wasted() -> None:
+    engines = engines_with()
+    for problem in PROBLEMS:
+        generator = get_generator(engines)
+        generator.chunks.clear()
+        found = (await drive_run(engines, spec_for(problem))).speculation
+        kept = [c.speculated_tokens for c in generator.chunks if c.speculated_tokens]
+        assert (sum(kept), len(kept)) == (found.kept_tokens, found.kept_steps)
+        assert found.wasted_tokens == found.drawn_tokens - found.kept_tokens >= 0
+    await assert_nothing_left(engines)
+
+
+# ---------------------------------------------------------------- lookahead
+
+
+class CountingVerifier:
+    """A verifier that counts its calls and the steps that it scores."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+        self.calls = self.steps = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    async def score(self, request: ScoreRequest) -> StepScores:
+        self.calls += 1
+        self.steps += len(request.steps) - request.num_scored
+        found: StepScores = await self._inner.score(request)
+        return found
+
+
+async def test_steps_scored_ahead_need_no_call_of_their_own() -> None:
+    calls, ahead = {}, 0
+    for on in (False, True):
+        engines = engines_with(lookahead=on)
+        verifier: Any = CountingVerifier(engines.verifier)
+        engines = replace(engines, verifier=verifier).switch(score_once=False)
+        trees = []
+        for problem in PROBLEMS:
+            run = await drive_run(engines, spec_for(problem, **WIDE))
+            trees.append(run.outcome)
+            ahead += run.speculation.scored_steps
+        calls[on] = (verifier.calls, verifier.steps, trees)
+    assert calls[True][2] == calls[False][2]
+    assert calls[False][0] - calls[True][0] == ahead > 0
+    assert calls[True][1] > calls[False][1], "steps of paths that were pruned are scored in vain"
+
+
+class ShortVerifier(CountingVerifier):
+    """Its context has no room for a drafted step."""
+
+    async def score(self, request: ScoreRequest) -> StepScores:
+        if len(request.steps) - request.num_scored > 1:
+            self.calls += 1
+            raise ContextOverflow("the path to score is too long")
+        found: StepScores = await self._inner.score(request)
+        return found
+
+
+async def test_a_drafted_step_that_does_not_fit_the_verifier_is_left_out() -> None:
+    refused = 0
+    for problem in PROBLEMS:
+        spec = spec_for(problem, **WIDE)
+        engines = engines_with()
+        verifier: Any = ShortVerifier(engines.verifier)
+        found = await drive_run(replace(engines, verifier=verifier), spec)
+        assert found.outcome == (await drive_run(engines_with(lookahead=False), spec)).outcome
+        assert found.speculation.scored_steps == 0
+        refused += verifier.calls
+    assert refused > 0
+
+
+# ---------------------------------------------------------------- the artifact's defects
+
+
+async def test_a_draft_that_ends_its_path_is_not_lost() -> None:
+    """Paths whose last step was a complete draft are among the completed ones."""
+    ended_by_draft = 0
+    for problem in PROBLEMS:
+        engines = engines_with()
+        spec = spec_for(problem, **WIDE)
+        tree = (await drive_run(engines, spec)).outcome.tree
+        done = [n for n in tree.nodes.values() if n.status is NodeStatus.COMPLETE]
+        assert len(done) == spec.n, "completed paths never overshoot n, nor fall short of it"
+        texts = [n.segment.token_ids for n in done if n.segment is not None]
+        for chunk in get_generator(engines).chunks:
+            if chunk.finish is FinishReason.STOP and chunk.speculated_tokens:
+                assert chunk.speculated_tokens == len(chunk.token_ids)
+                assert chunk.token_ids in texts
+                ended_by_draft += 1
+    assert ended_by_draft > 0
+
+
+def test_duplicates_with_their_siblings_tokens_make_another_search() -> None:
+    """With the paper's truncation (R = 0.85) trees differ; with ours they never do."""
+    differ = 0
+    for problem in PROBLEMS:
+        spec = spec_for(problem, **WIDE)
+        off = drive(spec, speculation=False)
+        differ += drive(spec, truncation=0.85).outcome != off.outcome
+        assert drive(spec).outcome == off.outcome
+    assert differ > 0
+
+
+# ---------------------------------------------------------------- beside other work
+
+
+async def test_standard_work_never_waits_for_speculation() -> None:
+    """Runs share a batch that is too small for them: no draft runs while a request waits."""
+    config = replace(AMPLE, max_num_seqs=12)
+    specs = [spec_for(problem) for problem in (0, 1, 2)]
+    alone = [(await drive_run(engines_with(speculation=False), s)).outcome for s in specs]
+    engines = engines_with(config)
+
+    async def later(spec: RunSpec, delay_s: float) -> DrivenRun:
+        await asyncio.sleep(delay_s)
+        return await drive_run(engines, spec)
+
+    runs = await asyncio.gather(*(later(s, 0.03 * i) for i, s in enumerate(specs)))
+    assert [run.outcome for run in runs] == alone
+    batches = get_generator(engines).batches
+    assert any(b.waiting for b in batches)
+    assert any(b.drafts for b in batches)
+    assert not any(b.waiting and b.drafts for b in batches)
+    await assert_nothing_left(engines)
+
+
+async def test_short_memory_pauses_drafts_and_changes_nothing() -> None:
+    kv_bytes = 260 * AMPLE.shape.kv_bytes_per_token
+    config = replace(AMPLE, block_tokens=4, kv_bytes=kv_bytes, max_model_len=256)
+    engines = engines_with(config)
+    drawn = 0
+    for problem in PROBLEMS[:6]:
+        spec = spec_for(problem, n=32, max_path_tokens=240)
+        off = await drive_run(engines_with(speculation=False), spec)
+        run = await drive_run(engines, spec)
+        assert run.outcome == off.outcome
+        drawn += run.speculation.drawn_tokens
+        await assert_nothing_left(engines)
+    assert (await engines.generator.view()).preemptions > 0
+    assert drawn > 0
+    assert not any(b.waiting and b.drafts for b in get_generator(engines).batches)
+
+
+async def test_the_engine_dies_with_drafts_in_it() -> None:
+    spec = spec_for(0, **WIDE)
+    expected = await drive_run(engines_with(speculation=False), spec)
+    whole = engines_with()
+    await drive_run(whole, spec)
+    for step in range(5, len(get_generator(whole).batches), 7):
+        engines = engines_with(faults=Faults(die_after_steps=frozenset({step}), restart_s=1.0))
+        assert (await drive_run(engines, spec)).outcome == expected.outcome
+        assert both(engines)[0].health().restarts == 1
+        await assert_nothing_left(engines)
+
+
+async def test_a_request_adopts_a_draft_within_its_own_limits() -> None:
+    """It ends by its own token limit, not the draft's; the next step goes on from there."""
+    generator, plain = get_generator(engines_with()), get_generator(engines_with())
+    problem, whole = TRACE.problem(0), Granularity(max_tokens=30, to_end=True)
+    path: TokenIds = ()
+    for level, limit in enumerate((3, 5, 4, 6)):
+        child = ask(generator, problem, seed=1, after=path, max_tokens=limit)
+        slow = ask(generator, problem, seed=2 + level, max_tokens=60)
+        beams = [
+            replace(
+                request,
+                continuation=Continuation(
+                    run="r", level=level, seeds=(request.seed,), granularity=whole, max_drafts=1
+                ),
+            )
+            for request in (child, slow)
+        ]
+        generator.chunks.clear()
+        found, _ = await generate_all(generator, beams)
+        assert found.token_ids == (await generate(plain, child)).token_ids
+        assert found.finish is FinishReason.STEP_LIMIT
+        ahead = sum(chunk.speculated_tokens for chunk in generator.chunks)
+        assert ahead == (limit if level else 0)
+        path += found.token_ids
+    assert await generator.speculator.end_run("r") > len(path)
+    await settle(generator)
+
+
+async def test_nothing_is_drafted_behind_a_boundary_that_fills_the_context() -> None:
+    """The step ends in BOUNDARY, as in the stock loop, though its path has no room to go on."""
+    problem = TRACE.problem(0)
+    free = get_generator(engines_with())
+    step = ask(free, problem, seed=1, max_tokens=200, to_boundary=True)
+    whole = await generate(free, step)
+    assert whole.finish is FinishReason.BOUNDARY
+    fits = len(step.token_ids) + len(whole.token_ids)
+    for max_model_len, drafted in ((fits, 0), (fits + 4, 4)):
+        config = replace(AMPLE, max_model_len=max_model_len)
+        generator = get_generator(engines_with(config))
+        room = max_model_len - len(step.token_ids)
+        slow = ask(generator, problem, seed=2, max_tokens=room)
+        limit = Granularity(max_tokens=60, to_end=True)
+        beams = [
+            replace(
+                request,
+                continuation=Continuation(
+                    run="r", level=0, seeds=(request.seed,), granularity=limit, max_drafts=1
+                ),
+            )
+            for request in (step, slow)
+        ]
+        found, _ = await generate_all(generator, beams)
+        assert (found.token_ids, found.finish) == (whole.token_ids, FinishReason.BOUNDARY)
+        assert (await generator.speculator.end_run("r") > 0) == (drafted > 0)
+        await settle(generator)
+
+
+# ---------------------------------------------------------------- the switches
+
+
+class Plain:
+    """A generator that does not speculate."""
+
+    speculator = None
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+@pytest.mark.parametrize("speculates", [True, False])
+async def test_requests_name_continuations_where_the_generator_speculates(speculates: bool) -> None:
+    engines = engines_with()
+    generator: Any = engines.generator if speculates else Plain(engines.generator)
+    run = await drive_run(replace(engines, generator=generator), spec_for(0))
+    requests = get_generator(engines).requests
+    assert all((request.continuation is not None) is speculates for request in requests)
+    assert (run.speculation.drawn_tokens > 0) is speculates
+    if speculates:
+        levels = [r.continuation.level for r in requests if r.continuation]
+        assert levels == sorted(levels)
+        assert {r.continuation.run for r in requests if r.continuation} != {""}
+
+
+@pytest.mark.parametrize(
+    ("settings", "baseline", "on"),
+    [
+        ({}, False, (True, False)),
+        ({"scheduling_lookahead": True}, False, (True, True)),
+        ({"scheduling_lookahead": True}, True, (False, False)),
+        ({"scheduling_speculation": False}, False, (False, False)),
+    ],
+)
+async def test_the_switches_and_the_baseline(
+    tmp_path: Path, settings: dict[str, Any], baseline: bool, on: tuple[bool, bool]
+) -> None:
+    rig = Rig(tmp_path, config=AMPLE, **settings)
+    await rig.service.start()
+    run = rig.service.submit(replace(spec_for(0), pair="bundled", baseline=baseline))
+    engines = rig.engines_for(run)
+    assert (engines.optimizations.speculation, engines.optimizations.lookahead) == on
+    assert await ended(run) == "finished"
+    usage = (await run.result())["usage"]
+    assert (usage["speculation"]["drawn_tokens"] > 0) is on[0]
+    assert usage["speculated_tokens"] == (
+        usage["speculation"]["drawn_tokens"] - usage["speculation"]["kept_tokens"]
+    )
+    await rig.service.stop()

@@ -1,0 +1,208 @@
+"""Every strategy through the driver on simulated engines, with and without early exit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from flashedge import events
+from flashedge.certainty.history import ENTROPY
+from flashedge.engine.sim.clock import VirtualTimePolicy
+from flashedge.engine.sim.pair import Faults
+from flashedge.runtime.records.result import build_result
+from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.strategies import find_defaults
+from flashedge.search.catalog import STRATEGIES
+from flashedge.search.tree import ROOT, NodeStatus
+from flashedge.types import Timing, Usage
+from tests.support.runtime_rig import (
+    BEAM,
+    TIGHT,
+    assert_nothing_left,
+    drive,
+    folded,
+    nodes_of,
+    sim_engines,
+)
+
+PROBES = {"probe_tokens": 6, "suffix": "\n\nTherefore", "max_probe_tokens": 20}
+ALWAYS = ExitOptions(policy="every_step", detect=1, thresholds={ENTROPY: 0.0})
+
+
+@pytest.fixture
+def event_loop_policy() -> VirtualTimePolicy:
+    return VirtualTimePolicy()
+
+
+def spec_of(strategy: str, **fields: Any) -> RunSpec:
+    told: dict[str, Any] = {"strategy": strategy, **find_defaults(strategy)}
+    if strategy == "probed_cot":
+        told |= {"options": PROBES, "early_exit": None}
+    if strategy == "mcts":
+        told["n"] = 3
+    return replace(BEAM, **{**told, **fields})
+
+
+every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
+searching = pytest.mark.parametrize("strategy", [s for s in STRATEGIES if s != "probed_cot"])
+
+
+@every_strategy
+async def test_the_events_tell_the_tree(strategy: str) -> None:
+    spec = spec_of(strategy)
+    engines = sim_engines()
+    story = await drive(engines, spec)
+    tree = story.outcome.tree
+    assert folded(story.events) == nodes_of(tree, spec)
+    done = [n for n in tree.nodes.values() if n.status is NodeStatus.COMPLETE]
+    assert len(done) >= spec.n
+    assert story.outcome.finish.answer is not None
+    assert story.outcome.cut_by is None
+    assert not story.list_events(events.EarlyExit)
+    checkpoints = [
+        (e.progress, e.tokens, e.measures) for e in story.list_events(events.CertaintyUpdated)
+    ]
+    assert checkpoints == [(r.progress, r.tokens, r.measures) for r in story.outcome.history]
+    assert checkpoints
+    await assert_nothing_left(engines)
+
+
+@every_strategy
+async def test_the_same_tree_in_tight_kv_and_over_a_dead_engine(strategy: str) -> None:
+    spec = spec_of(strategy)
+    first = await drive(sim_engines(), spec)
+    faults = Faults(die_after_steps=frozenset({9}), restart_s=2.0)
+    for engines in (sim_engines(config=TIGHT), sim_engines(generator=faults)):
+        assert (await drive(engines, spec)).outcome == first.outcome
+
+
+@every_strategy
+async def test_a_deadline_cuts_the_run(strategy: str) -> None:
+    cut = 0
+    for i in range(12):
+        engines = sim_engines()
+        story = await drive(engines, spec_of(strategy, deadline_s=0.006 * (i + 1)))
+        tree, finish = story.outcome.tree, story.outcome.finish
+        assert finish.choice == ROOT or tree[finish.choice].segment is not None
+        cut += story.outcome.cut_by == "deadline"
+        assert bool(story.list_events(events.EarlyExit)) == (story.outcome.cut_by is not None)
+        await assert_nothing_left(engines)
+    assert cut
+
+
+@every_strategy
+async def test_a_budget_is_named_as_the_cause(strategy: str) -> None:
+    """Whole answers are one level, and a level is never cut."""
+    story = await drive(sim_engines(), spec_of(strategy, token_budget=1))
+    whole = strategy in ("best_of_n", "self_consistency")
+    assert story.outcome.cut_by == (None if whole else "budget")
+    grouped = replace(ALWAYS, policy="every_5", thresholds={ENTROPY: 1.0})
+    if whole:
+        story = await drive(sim_engines(), spec_of(strategy, token_budget=1, early_exit=grouped))
+        assert story.outcome.cut_by == "budget"
+
+
+@searching
+async def test_certainty_stops_the_run(strategy: str) -> None:
+    whole = await drive(sim_engines(), spec_of(strategy))
+    engines = sim_engines()
+    spec = spec_of(strategy, early_exit=ALWAYS)
+    story = await drive(engines, spec)
+    outcome = story.outcome
+    assert outcome.cut_by == "certainty"
+    (checkpoint,) = outcome.history
+    assert checkpoint.progress < spec.n
+    assert outcome.tree.committed_tokens < whole.outcome.tree.committed_tokens
+    assert story.list_events(events.EarlyExit) == [
+        events.EarlyExit(reason="certainty", tokens=outcome.tree.committed_tokens)
+    ]
+    for node, seen in folded(story.events).items():  # a stopped run is the beginning of a whole one
+        assert seen.token_ids == folded(whole.events)[node].token_ids
+    result = build_result("run-1", spec, outcome, Usage(), Timing())
+    assert result["cut_by"] == "certainty"
+    assert result["certainty"] == outcome.certainty
+    await assert_nothing_left(engines)
+
+
+@searching
+async def test_a_run_that_never_settles_is_given_up(strategy: str) -> None:
+    never = ExitOptions(thresholds={ENTROPY: 1.0}, detect=1, give_up_after=2, give_up_below=1.0)
+    outcomes = [
+        (await drive(sim_engines(), spec_of(strategy, n=6, seed=seed, early_exit=never))).outcome
+        for seed in range(8)
+    ]
+    assert any(outcome.cut_by == "non_convergence" for outcome in outcomes)
+
+
+async def test_open_ended_answers_are_grouped_by_wording() -> None:
+    """Boxes still decide where there are some; the last step is the answer elsewhere."""
+    boxed = await drive(sim_engines(), spec_of("self_consistency"))
+    text = await drive(sim_engines(), spec_of("self_consistency", answers="text"))
+    assert text.outcome.finish.answer == boxed.outcome.finish.answer
+    cut = spec_of("self_consistency", answers="text", max_path_tokens=4)
+    story = await drive(sim_engines(), cut)
+    assert story.outcome.finish.answer is not None
+    assert story.outcome.finish.answer in story.outcome.tree.path_text(story.outcome.finish.choice)
+
+
+# ---------------------------------------------------------------- probes
+
+
+@pytest.mark.parametrize("beside", [True, False])
+async def test_probes_never_touch_the_chain(beside: bool) -> None:
+    """Token ids of the chain are those of a chain without probes; probes are counted apart."""
+    for seed in range(10):
+        options = {**PROBES, "beside": beside}
+        probed = await drive(sim_engines(), spec_of("probed_cot", seed=seed, options=options))
+        plain = await drive(
+            sim_engines(), spec_of("probed_cot", seed=seed, options={"probe_tokens": 0})
+        )
+        ids = [s.outcome.tree.path_token_ids(s.outcome.finish.choice) for s in (probed, plain)]
+        assert ids[0] == ids[1]
+        assert probed.outcome.tree.committed_tokens == plain.outcome.tree.committed_tokens
+        told = probed.list_events(events.Probed)
+        assert len(told) == len(probed.outcome.history) > 0
+        assert all(e.tokens > 0 for e in told)
+        assert not plain.list_events(events.Probed)
+
+
+@pytest.mark.parametrize("beside", [True, False])
+async def test_probes_that_agree_end_the_chain(beside: bool) -> None:
+    options = {**PROBES, "probe_tokens": 4, "window": 2, "beside": beside}
+    stopped = 0
+    for seed in range(12):
+        spec = spec_of("probed_cot", seed=seed, options=options, early_exit=ExitOptions())
+        engines = sim_engines()
+        story = await drive(engines, spec)
+        whole = await drive(sim_engines(), replace(spec, early_exit=None))
+        chain = whole.outcome.tree.path_token_ids(whole.outcome.finish.choice)
+        ids = story.outcome.tree.path_token_ids(story.outcome.finish.choice)
+        assert chain[: len(ids)] == ids
+        if story.outcome.cut_by == "certainty":
+            stopped += 1
+            assert len(ids) < len(chain)
+            said = [e.text for e in story.list_events(events.Probed)]
+            assert story.outcome.certainty == 1.0
+            assert all(f"{{{story.outcome.finish.answer}}}" in text for text in said[-2:])
+        await assert_nothing_left(engines)
+    assert stopped >= 3
+
+
+async def test_a_chain_that_never_settles_is_given_up() -> None:
+    options = {**PROBES, "probe_tokens": 2, "give_up_after": 3, "give_up_below": 1.0, "window": 30}
+    spec = spec_of("probed_cot", options=options, early_exit=ExitOptions())
+    cuts = [(await drive(sim_engines(), replace(spec, seed=s))).outcome.cut_by for s in range(12)]
+    assert "non_convergence" in cuts
+    assert "certainty" not in cuts
+
+
+async def test_a_dead_engine_repeats_a_probe() -> None:
+    spec = spec_of("probed_cot")
+    first = await drive(sim_engines(), spec)
+    for step in range(3, 30, 3):
+        faults = Faults(die_after_steps=frozenset({step}), restart_s=1.0)
+        again = await drive(sim_engines(generator=faults), spec)
+        assert again.outcome == first.outcome

@@ -1,0 +1,108 @@
+"""From a stored profile to the cost curves of the KV split."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flashedge.config import Config, load_config
+from flashedge.errors import ConfigError
+from flashedge.models.registry import find_pair
+from flashedge.models.shape import ModelShape
+from flashedge.models.specs import Pair
+from flashedge.profiler.measure import fit_model
+from flashedge.profiler.probes import DECODE, PREFILL
+from flashedge.profiler.profile import Profile, save_profile
+from flashedge.runtime.kv.curves import LINK_BYTES_PER_S, build_curves, load_curves
+from flashedge.runtime.profiles import compute_profile_fingerprint, locate_profile
+from tests.support.fake_probe import sample
+from tests.unit.profiler.test_profiler import FIGURES
+
+SHAPE = ModelShape(  # of fake_probe
+    name="fake", params=10**8, layers=25, heads=10, kv_heads=10, head_dim=100
+)
+
+
+def profile(fingerprint: dict[str, str] | None = None, *, skipped: object = None) -> Profile:
+    """Build the profile of a generator and a verifier whose step times are a formula.
+
+    `skipped` is a decode point without a measurement.
+    """
+    prefills = [sample(PREFILL, b, 0, new) for b in (1, 4) for new in (16, 64, 256)]
+    decodes = [
+        sample(DECODE, batch, context, 1)
+        for batch in (1, 8, 64)
+        for context in (32, 256, 768)
+        if (batch, context) != skipped
+    ]
+    return Profile(
+        made_at="2026-11-21T10:00:00+00:00",
+        quick=True,
+        wall_s=1.0,
+        load=0.0,
+        fingerprint=fingerprint or {},
+        kind="cpu",
+        device=FIGURES,
+        models=(fit_model("generator", prefills + decodes), fit_model("verifier", prefills)),
+        warnings=(),
+    )
+
+
+def test_a_curve_passes_through_the_measured_points() -> None:
+    curves = build_curves(profile(), (SHAPE, SHAPE))
+    for batch, context in ((1, 32), (8, 256), (64, 768)):
+        expected = sample(DECODE, batch, context, 1).seconds
+        assert curves.generator.decode_at(context)(batch) == pytest.approx(expected)
+    once = sample(PREFILL, 1, 0, 256).seconds
+    assert curves.verifier.prefill_at(0, 256)(1) == pytest.approx(once, rel=0.02)
+    assert curves.source == "profile of 2026-11-21T10:00:00+00:00 (quick)"
+    assert curves.link_bytes_per_s == 1e10  # no unpinned transfer in it: half of the largest copy
+
+
+def test_a_missing_point_is_taken_from_the_fit() -> None:
+    curves = build_curves(profile(skipped=(64, 768)), (SHAPE, SHAPE))
+    truth = sample(DECODE, 64, 768, 1).seconds
+    assert curves.generator.decode_at(768)(64) == pytest.approx(truth, rel=0.1)
+
+
+def test_the_slowest_unpinned_transfer_is_the_link_speed() -> None:
+    rows = [
+        {"direction": way, "pinned": pinned, "bytes_per_s": rate}
+        for way, pinned, rate in (("a", True, 2e10), ("a", False, 6e9), ("b", False, 5e9))
+    ]
+    found = replace(profile(), device={**FIGURES, "transfers": rows})
+    assert build_curves(found, (SHAPE, SHAPE)).link_bytes_per_s == 5e9
+
+
+def test_a_profile_of_one_model_is_refused() -> None:
+    whole = profile()
+    with pytest.raises(ConfigError, match="both models"):
+        build_curves(replace(whole, models=whole.models[:1]), (SHAPE, SHAPE))
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> tuple[Pair, Config]:
+    config = load_config(environ={"FLASHEDGE_HOME": str(tmp_path)})
+    return find_pair("bundled", config), config
+
+
+def test_a_profile_is_used_if_it_was_made_on_this_device(here: tuple[Pair, Config]) -> None:
+    pair, config = here
+    fallback = load_curves(pair, config)
+    assert "roofline" in fallback.source
+    assert "there is none yet" in fallback.source
+    assert fallback.link_bytes_per_s == LINK_BYTES_PER_S
+
+    path = locate_profile(pair, config)
+    fingerprint = compute_profile_fingerprint(pair, config)
+    save_profile(profile(fingerprint), path)
+    assert load_curves(pair, config).source.startswith("profile of 2026-11-21")
+
+    save_profile(profile({**fingerprint, "threads": "9"}), path)
+    stale = load_curves(pair, config)
+    assert "roofline" in stale.source
+    assert "threads was 9" in stale.source
+    decode = stale.generator.decode_at(256)
+    assert 0 < decode(1) <= decode(64)

@@ -1,0 +1,377 @@
+"""The KV memory while runs go on, on simulated engines: it moves, and no tree changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import pytest
+
+from flashedge.engine.sim.clock import run_virtual
+from flashedge.engine.sim.engine_loop import SimEngine
+from flashedge.engine.sim.pair import Faults
+from flashedge.events import Event, KvSplitChanged, Offloaded, Restored
+from flashedge.runtime.drive.driver import Outcome
+from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.kv.build import build_cost_from_view
+from flashedge.runtime.kv.curves import Curves
+from flashedge.runtime.kv.manager import KvManager
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.scheduling.costs.curves import RooflineCurve
+from flashedge.scheduling.costs.roofline import RTX_4090
+from flashedge.scheduling.kv.split import HostLink, KvSplit
+from flashedge.scheduling.kv.stages import Workload
+from tests.support.engine_rig import ask, generate
+from tests.support.runtime_rig import (
+    BEAM,
+    BEST,
+    CONFIG,
+    ROOM,
+    TINY,
+    assert_nothing_left,
+    both,
+    drive,
+    driver_of,
+    sim_engines,
+)
+
+DVTS = replace(BEAM, strategy="dvts", n=8, seed=3)
+WIDE = replace(BEAM, n=32)
+LINK = HostLink(bytes_per_s=1e12, capacity_bytes=1 << 30)
+ALTERNATING = KvSplit(
+    generator_bytes=ROOM.kv_bytes,
+    verifier_bytes=ROOM.kv_bytes,
+    decode_batch=8,
+    prefill_batch=8,
+    generate_s=0.0,
+    verify_s=0.0,
+    offload=True,
+    generator_saved=True,
+    verifier_saved=True,
+)
+
+
+def alternate(load: Workload | None) -> KvSplit:
+    return ALTERNATING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedRun:
+    outcome: Outcome
+    events: list[Event]
+    record: dict[str, object]
+
+    def count(self, kind: type) -> int:
+        return sum(isinstance(event, kind) for event in self.events)
+
+
+class ManagedEngines:
+    """Engines whose pools could each hold all of the memory, and their KV manager."""
+
+    def __init__(self, engines: Engines, manager: KvManager) -> None:
+        self.engines, self.manager = engines, manager
+        self.shared = replace(
+            engines,
+            generator=manager.wrap_generator(engines.generator),
+            verifier=manager.wrap_verifier(engines.verifier),
+        )
+
+    async def drive(self, spec: RunSpec) -> FinishedRun:
+        events: list[Event] = []
+        with self.manager.join(events.append, baseline=spec.baseline) as memory:
+            driver = driver_of(self.shared, spec, events.append, watch=memory.watch)
+            outcome = await driver.run()
+        return FinishedRun(outcome=outcome, events=events, record=memory.record)
+
+
+@asynccontextmanager
+async def managed_engines(
+    *,
+    kv_bytes: int = ROOM.kv_bytes,
+    link: HostLink | None = None,
+    forced: object = None,
+    verifier: Faults | None = None,
+) -> AsyncIterator[ManagedEngines]:
+    engines = sim_engines(config=ROOM, verifier=verifier)
+    views = [await engine.view() for engine in both(engines)]
+    curve = RooflineCurve(device=RTX_4090, shape=TINY)
+    costs = [build_cost_from_view(curve, view, ROOM.max_model_len, 64) for view in views]
+    curves = Curves(generator=curve, verifier=curve, link_bytes_per_s=1e12, source="a test")
+    manager = KvManager(
+        engines.generator,
+        engines.verifier,
+        (costs[0], costs[1]),
+        curves,
+        kv_bytes=kv_bytes,
+        link=link,
+        forced=forced,  # type: ignore[arg-type]
+    )
+    await manager.start()
+    yield ManagedEngines(engines, manager)
+    await manager.wait_settled()
+    await manager.stop()
+    await assert_nothing_left(engines)
+
+
+async def drive_alone(spec: RunSpec) -> Outcome:
+    return (await drive(sim_engines(config=CONFIG), spec)).outcome
+
+
+@pytest.mark.parametrize("spec", [BEAM, WIDE, DVTS, BEST], ids=lambda s: f"{s.strategy}-{s.n}")
+def test_the_split_follows_the_load_and_changes_no_tree(spec: RunSpec) -> None:
+    async def main() -> None:
+        async with managed_engines(kv_bytes=2 * ROOM.kv_bytes // 3) as here:
+            run = await here.drive(spec)
+            assert run.outcome == await drive_alone(spec)
+            record = run.record
+            assert record["curves"] == "a test"
+            last = [e for e in run.events if isinstance(e, KvSplitChanged)][-1]
+            assert last.curves == "a test"
+            assert record["generator_bytes"] == last.generator_bytes
+            assert record["split_moves"] == run.count(KvSplitChanged) - 1
+            assert (here.manager.moves > 0) == (spec is WIDE), "8 paths fit as they stand"
+
+    run_virtual(main())
+
+
+def test_the_memory_moves_less_often_if_a_move_takes_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def moves() -> int:
+        async with managed_engines(kv_bytes=4 * ROOM.kv_bytes // 5) as here:
+            assert (await here.drive(WIDE)).outcome == await drive_alone(WIDE)
+            return here.manager.moves
+
+    at_once = run_virtual(moves())
+    budget = SimEngine.budget
+
+    async def slow(self: SimEngine, kv_bytes: int) -> int:
+        await asyncio.sleep(100.0)
+        return await budget(self, kv_bytes)
+
+    monkeypatch.setattr(SimEngine, "budget", slow)
+    assert 0 < run_virtual(moves()) < at_once
+
+
+def test_both_quotas_never_exceed_the_memory() -> None:
+    """Their sum never exceeds it, however often the memory moves."""
+
+    async def main() -> None:
+        calls, granted_bytes = 0, list[int]()
+
+        def moving(load: Workload | None) -> KvSplit:
+            nonlocal calls
+            calls += 1
+            share = (2 + calls % 3) * ROOM.kv_bytes // 6
+            return replace(
+                ALTERNATING,
+                generator_bytes=share,
+                verifier_bytes=ROOM.kv_bytes - share,
+                offload=False,
+            )
+
+        async with managed_engines(forced=moving) as here:
+
+            def watch_budget(engine: SimEngine) -> None:
+                budget = engine.budget
+
+                async def watched(kv_bytes: int) -> int:
+                    granted = await budget(kv_bytes)
+                    views = [await e.view() for e in both(here.engines)]
+                    granted_bytes.append(sum(v.quota_blocks * v.block_bytes for v in views))
+                    return granted
+
+                engine.budget = watched  # type: ignore[method-assign]
+
+            for engine in both(here.engines):
+                watch_budget(engine)
+            runs = await asyncio.gather(*(here.drive(s) for s in (BEAM, DVTS)))
+            assert here.manager.moves > 3
+            assert max(granted_bytes) <= ROOM.kv_bytes
+            assert [run.outcome for run in runs] == [
+                await drive_alone(BEAM),
+                await drive_alone(DVTS),
+            ]
+
+    run_virtual(main())
+
+
+@pytest.mark.parametrize("saved", [True, False])
+def test_engines_alternate_under_several_runs_and_a_chat(saved: bool) -> None:
+    async def main() -> None:
+        split = replace(ALTERNATING, generator_saved=saved, verifier_saved=saved)
+        async with managed_engines(forced=lambda load: split) as here:
+            chat = ask(here.engines.generator, BEAM.problem, seed=9, max_tokens=30)
+            expected = await generate(here.shared.generator, chat)
+            runs = asyncio.gather(*(here.drive(s) for s in (BEAM, DVTS, BEST)))
+            await asyncio.sleep(0.02)
+            answer = await generate(here.shared.generator, chat)
+            run = await runs
+            assert answer.token_ids == expected.token_ids
+            assert [t.outcome for t in run] == [await drive_alone(s) for s in (BEAM, DVTS, BEST)]
+            assert here.manager.offloads > 4
+            assert run[0].count(Offloaded) > 2
+            assert run[0].count(Restored) > 2
+            moved = sum(e.saved_bytes for e in run[0].events if isinstance(e, Offloaded))
+            assert (moved > 0) == saved
+            assert run[0].record["offload"] is True
+
+    run_virtual(main())
+
+
+def test_nothing_is_offloaded_while_a_chat_is_open() -> None:
+    """An endless chat must not keep a run from being scored."""
+
+    async def main() -> None:
+        async with managed_engines(kv_bytes=ROOM.kv_bytes // 2 + 8192, link=LINK) as here:
+            generator = here.manager.wrap_chat_generator(here.engines.generator)
+            chat = ask(here.engines.generator, BEAM.problem, seed=9, max_tokens=40)
+
+            async def chatting() -> None:
+                while True:
+                    await generate(generator, chat)
+
+            for _ in range(2):
+                endless = [asyncio.create_task(chatting()) for _ in range(3)]
+                run = await here.drive(BEAM)
+                assert run.outcome == await drive_alone(BEAM)
+                assert run.count(Offloaded) == 0
+                for task in endless:
+                    task.cancel()
+                await asyncio.wait(endless)
+
+    run_virtual(main())
+
+
+def test_a_verifier_may_die_while_the_engines_alternate() -> None:
+    async def main() -> None:
+        faults = Faults(die_after_steps=frozenset({2, 5}), restart_s=0.3)
+        async with managed_engines(forced=alternate, verifier=faults) as here:
+            run = await here.drive(BEAM)
+            assert run.outcome == await drive_alone(BEAM)
+            assert here.engines.verifier.health().restarts == 2
+
+    run_virtual(main())
+
+
+def test_a_baseline_run_has_half_of_the_memory_for_each_engine() -> None:
+    async def main() -> None:
+        async with managed_engines(forced=alternate) as here:
+            run = await here.drive(replace(BEAM, baseline=True))
+            changes = [e for e in run.events if isinstance(e, KvSplitChanged)]
+            half = ROOM.kv_bytes // 2
+            assert {(e.generator_bytes, e.verifier_bytes, e.offload) for e in changes} == {
+                (half, half, False)
+            }
+            await here.manager.wait_settled()
+            assert run.count(Offloaded) == 0
+
+    run_virtual(main())
+
+
+def test_offload_is_chosen_only_if_it_is_faster() -> None:
+    """The same run, with a fast link and with one over which nothing is worth moving."""
+
+    async def main() -> None:
+        spec = replace(BEAM, n=16)
+        for link, offloads in (
+            (LINK, True),
+            (replace(LINK, bytes_per_s=1.0, switch_s=10.0), False),
+            (None, False),
+        ):
+            async with managed_engines(kv_bytes=ROOM.kv_bytes // 2 + 8192, link=link) as here:
+                run = await here.drive(spec)
+                assert (run.count(Offloaded) > 0) == offloads
+                assert run.outcome == await drive_alone(spec)
+
+    run_virtual(main())
+
+
+# ---------------------------------------------------------------- budgets that are not granted
+
+
+class ShortMemory:
+    """Refuses budgets of an engine beyond a limit, as a card does that has no memory left."""
+
+    def __init__(self, engine: SimEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.limit_bytes: int | None = None
+        self.requested: list[int] = []
+        self._engine, self._budget, self._restore = engine, engine.budget, engine.restore
+        monkeypatch.setattr(engine, "budget", self.budget)
+        monkeypatch.setattr(engine, "restore", self.restore)
+
+    async def budget(self, kv_bytes: int) -> int:
+        self.requested.append(kv_bytes)
+        if self.limit_bytes is not None and kv_bytes > self.limit_bytes:
+            view = await self._engine.view()
+            return view.quota_blocks * view.block_bytes
+        return await self._budget(kv_bytes)
+
+    async def restore(self) -> int:
+        """Resumes with a smaller quota, as `inside.kv.control` does."""
+        if self.limit_bytes is not None:
+            await self._budget(self.limit_bytes)
+        return await self._restore()
+
+
+def splits_of(events: list[Event]) -> list[tuple[int, int]]:
+    return [(e.generator_bytes, e.verifier_bytes) for e in events if isinstance(e, KvSplitChanged)]
+
+
+def test_a_refused_budget_is_not_recorded_as_granted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is requested again with the next split."""
+    half, more = ROOM.kv_bytes // 2, 3 * ROOM.kv_bytes // 4
+    split = replace(ALTERNATING, generator_bytes=half, verifier_bytes=half, offload=False)
+
+    def force(load: Workload | None) -> KvSplit:
+        return split
+
+    async def main() -> None:
+        nonlocal split
+        async with managed_engines(forced=force) as here:
+            short = ShortMemory(both(here.engines)[0], monkeypatch)
+            short.limit_bytes = half
+            split = replace(split, generator_bytes=more, verifier_bytes=ROOM.kv_bytes - more)
+            run = await here.drive(BEAM)
+            assert short.requested.count(more) > 1
+            assert splits_of(run.events)[0] == (half, ROOM.kv_bytes - more)
+            assert run.record["generator_bytes"] == half
+            short.limit_bytes = None
+            short.requested.clear()
+            run = await here.drive(BEAM)
+            assert short.requested == [more]
+            assert splits_of(run.events)[-1] == (more, ROOM.kv_bytes - more)
+
+    run_virtual(main())
+
+
+def test_a_budget_that_a_restore_could_not_fill_is_requested_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        async with managed_engines(forced=alternate) as here:
+            short = ShortMemory(both(here.engines)[0], monkeypatch)
+            short.limit_bytes = ROOM.kv_bytes // 2
+            run = await here.drive(BEAM)
+            assert run.outcome == await drive_alone(BEAM)
+            assert run.count(Restored) > 2
+            assert ROOM.kv_bytes in short.requested
+            assert (ROOM.kv_bytes // 2, ROOM.kv_bytes) in splits_of(run.events)
+
+    run_virtual(main())
+
+
+def test_a_restarted_engine_is_asked_for_its_budget_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    half = ROOM.kv_bytes // 2
+    split = replace(ALTERNATING, generator_bytes=half, verifier_bytes=half, offload=False)
+
+    async def main() -> None:
+        faults = Faults(die_after_steps=frozenset({2}), restart_s=0.3)
+        async with managed_engines(forced=lambda load: split, verifier=faults) as here:
+            short = ShortMemory(both(here.engines)[1], monkeypatch)
+            await here.drive(BEAM)
+            assert short.requested == [half]
+
+    run_virtual(main())

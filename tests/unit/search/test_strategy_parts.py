@@ -1,0 +1,211 @@
+"""PUCT, apportionment and priors by hand; options of strategies; users' programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+
+from flashedge.api.specs import ModelName
+from flashedge.engine.sim.clock import VirtualTimePolicy
+from flashedge.errors import ConfigError, NotFound, RequestError
+from flashedge.runtime.request import strategies
+from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.strategies import build_search
+from flashedge.search.apportion import apportion, softmax
+from flashedge.search.strategies.mcts import Mcts
+from flashedge.search.strategies.probed_cot import ProbedCot
+from flashedge.search.strategies.puct import logprob_priors, puct, uniform_priors
+from flashedge.search.strategies.rebase import Rebase
+from flashedge.search.strategies.varying_granularity import VaryingGranularity
+from flashedge.search.tree import NodeStatus, Tree
+from flashedge.types import FinishReason, NodeId, Segment
+from tests.support.runtime_rig import BEAM, drive, sim_engines
+
+
+def test_puct_by_hand() -> None:
+    """Q + c P sqrt(N) / (1 + n)."""
+    assert puct(0.5, 0.25, visits=0, parent_visits=4, c=1.0) == pytest.approx(1.0)
+    assert puct(0.5, 0.25, visits=3, parent_visits=4, c=2.0) == pytest.approx(0.75)
+    assert puct(0.5, 0.25, visits=3, parent_visits=0, c=2.0) == 0.5
+    assert puct(0.5, 0.25, visits=1, parent_visits=9, c=0.0) == 0.5
+
+
+def test_priors() -> None:
+    def segment(*logprobs: float) -> Segment:
+        return Segment(
+            token_ids=tuple(range(len(logprobs))),
+            logprobs=logprobs,
+            text="a",
+            steps=("a",),
+            finish=FinishReason.BOUNDARY,
+        )
+
+    even = logprob_priors([segment(-1.0), segment(-1.0, -1.0, -1.0)])
+    assert even == pytest.approx((0.5, 0.5))  # length does not count
+    likely = logprob_priors([segment(0.0, -2.0), segment(-2.0, -2.0)])
+    assert likely == pytest.approx((0.731059, 0.268941), abs=1e-6)  # e^-1 : e^-2
+    assert uniform_priors(4) == (0.25,) * 4
+
+
+def test_apportion() -> None:
+    assert apportion([1, 1, 2], 8) == (2, 2, 4)
+    assert apportion([0.5, 0.3, 0.2], 4) == (2, 1, 1)
+    assert apportion([1, 1, 1], 2) == (1, 1, 0)
+    assert apportion([0, 0], 3) == (2, 1)
+    assert apportion([9, 1, 0], 5, least=1) == (3, 1, 1)
+    with pytest.raises(ValueError, match="split"):
+        apportion([1, 1], 1, least=1)
+
+
+def test_softmax() -> None:
+    assert softmax([0.0, 0.0], 1.0) == (0.5, 0.5)
+    assert softmax([1.0, 0.0], 1.0)[0] == pytest.approx(0.731059, abs=1e-6)
+    assert softmax([1.0, 0.0], 0.001) == (1.0, 0.0)
+
+
+# ---------------------------------------------------------------- options
+
+
+def spec(strategy: str, **fields: Any) -> RunSpec:
+    return replace(BEAM, strategy=strategy, **fields)
+
+
+def test_options_reach_their_search() -> None:
+    mcts = build_search(spec("mcts", options={"c": 2, "prior": "uniform"}))
+    assert isinstance(mcts, Mcts)
+    assert (mcts.c, mcts.prior, mcts.n) == (2.0, "uniform", 8)
+    rebase = build_search(spec("rebase", options={"temperature": 0.5}))
+    assert isinstance(rebase, Rebase)
+    assert rebase.temperature == 0.5
+    varying = build_search(spec("varying_granularity"))
+    assert isinstance(varying, VaryingGranularity)
+    assert [varying.step_tokens(depth) for depth in range(5)] == [64, 64, 64, 2048, 2048]
+    chain = build_search(spec("probed_cot", n=1, options={"window": 4, "beside": False}))
+    assert isinstance(chain, ProbedCot)
+    assert (chain.window, chain.beside, chain.policy) == (4, False, None)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "options"),
+    [
+        ("beam", {"c": 1.0}),
+        ("mcts", {"temperature": 1.0}),
+        ("mcts", {"c": "1"}),
+        ("mcts", {"c": float("nan")}),
+        ("mcts", {"c": True}),
+        ("mcts", {"prior": "mine"}),
+        ("rebase", {"temperature": 0}),
+        ("probed_cot", {"window": 0}),
+        ("probed_cot", {"window": 2.5}),
+        ("probed_cot", {"beside": 1}),
+        ("probed_cot", {"suffix": ""}),
+    ],
+)
+def test_wrong_options_are_refused(strategy: str, options: dict[str, Any]) -> None:
+    with pytest.raises(RequestError) as error:
+        build_search(spec(strategy, n=1, options=options))
+    assert error.value.param == "options"
+
+
+def test_a_model_name_carries_a_strategy() -> None:
+    assert ModelName.parse("bundled", "bundled").search is None
+    assert ModelName.parse("bundled:beam", "bundled").search == {"strategy": "beam"}
+    named = ModelName.parse("bundled:best-of-n-4", "bundled")
+    assert named.search == {"strategy": "best_of_n", "n": 4}
+
+
+@pytest.mark.parametrize("name", ["bundled:beem-8", "bundled:", "bundled:beam-x", "other:beam-4"])
+def test_a_model_name_with_an_unknown_strategy_is_not_found(name: str) -> None:
+    with pytest.raises(NotFound, match="no model") as error:
+        ModelName.parse(name, "bundled")
+    assert error.value.param == "model"
+    assert name != "bundled:beem-8" or error.value.hint == "did you mean 'beam'?"
+
+
+def test_a_chain_is_one_path() -> None:
+    with pytest.raises(RequestError, match="one chain"):
+        build_search(spec("probed_cot", n=2))
+
+
+def test_a_spec_survives_json() -> None:
+    exits = ExitOptions(policy="dynamic_curve", curve=((0.5, 3),), thresholds={"entropy": 0.5})
+    asked = spec("mcts", early_exit=exits, options={"c": 0.5})
+    assert RunSpec.from_json(json.loads(json.dumps(asked.to_json()))) == asked
+    assert RunSpec.from_json(json.loads(json.dumps(BEAM.to_json()))) == BEAM
+
+
+# ---------------------------------------------------------------- users' programs
+
+
+class Wide:
+    """Continues all paths. It is certain as soon as two paths are finished."""
+
+    def __init__(self, *, greed: int = 1) -> None:
+        self.greed = greed
+
+    def execute(self, tree: Tree, paths: Sequence[NodeId], width: int) -> Mapping[NodeId, int]:
+        return dict.fromkeys(paths, self.greed)
+
+    def update_certainindex(self, tree: Tree, finished: Sequence[NodeId]) -> float | None:
+        return 1.0 if len(finished) >= 2 else None
+
+
+@pytest.fixture
+def event_loop_policy() -> VirtualTimePolicy:
+    return VirtualTimePolicy()
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    points = [
+        EntryPoint("wide", f"{__name__}:Wide", strategies.GROUP),
+        EntryPoint("lost", "no_such_package:Thing", strategies.GROUP),
+    ]
+    monkeypatch.setattr(strategies, "entry_points", lambda group: points)
+    strategies.find_user_programs.cache_clear()
+    yield
+    strategies.find_user_programs.cache_clear()
+
+
+@pytest.mark.usefixtures("installed")
+async def test_a_program_is_found_by_name_and_driven() -> None:
+    story = await drive(sim_engines(), spec("wide", n=4))
+    tree = story.outcome.tree
+    done = [n for n in tree.nodes.values() if n.status is NodeStatus.COMPLETE]
+    assert len(done) == 4
+    assert story.outcome.history[-1].measures["program"] == 1.0
+    exits = ExitOptions(policy="every_step", detect=1, thresholds={"program": 0.9})
+    stopped = await drive(sim_engines(), spec("wide", n=8, early_exit=exits))
+    assert stopped.outcome.cut_by == "certainty"
+    assert stopped.outcome.history[-1].progress < 8
+
+
+@pytest.mark.usefixtures("installed")
+async def test_a_program_may_end_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Wide, "execute", lambda *_: {})
+    story = await drive(sim_engines(), spec("wide", n=4))
+    assert {n.depth for n in story.outcome.tree.nodes.values()} == {0, 1}
+    assert story.outcome.finish.choice != 0
+    assert story.outcome.cut_by is None
+
+
+@pytest.mark.usefixtures("installed")
+async def test_a_program_that_asks_for_too_much_is_refused() -> None:
+    with pytest.raises(RequestError, match="asked for"):
+        await drive(sim_engines(), spec("wide", n=4, options={"greed": 2}))
+    with pytest.raises(RequestError, match="can't be made"):
+        build_search(spec("wide", options={"greedy": 2}))
+
+
+@pytest.mark.usefixtures("installed")
+def test_a_missing_program_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no_such_package"):
+        build_search(spec("lost"))
+    with pytest.raises(NotFound, match="wide"):
+        build_search(spec("wode"))

@@ -1,0 +1,545 @@
+"""The view of a run and the dashboard's state: folds, figures, rates, replay, lines, export."""
+
+from __future__ import annotations
+
+import json
+from xml.etree import ElementTree
+
+import pytest
+
+from flashedge import events
+from flashedge.client.node_view import CUT, ROOT
+from flashedge.client.run_figures import (
+    child_priors,
+    collect_votes,
+    describe_progress,
+    describe_rest,
+    duration_text,
+    find_thresholds,
+    level_scores,
+    rollout_values,
+    vote_shares,
+)
+from flashedge.client.run_fold import coalesce, fold, interrupt
+from flashedge.client.run_view import LOG_LINES, RunView
+from flashedge.client.tree_lines import MAX_LEAD, tree_lines
+from flashedge.search.catalog import STRATEGIES as CATALOG
+from flashedge.search.strategies.puct import logprob_priors
+from flashedge.tui import replay
+from flashedge.tui.export import to_json, to_svg
+from flashedge.tui.state import dashboard as state
+from flashedge.tui.state import rates
+from flashedge.tui.state.dashboard import Dashboard
+from flashedge.tui.state.device import read_device
+from flashedge.tui.state.rates import TokenSample
+from flashedge.tui.state.scores import SCALE, draw_bar, draw_sparkline, score_colour
+from flashedge.tui.state.summary import parse_run, parse_status
+from flashedge.tui.strategies import STRATEGIES
+from flashedge.tui.widgets.beam_tree import group_key
+from flashedge.types import FinishReason, NodeId, Segment, Vote
+from tests.support.dashboard_rig import MCTS, engine, live_items, recorded, stored_items, summary
+
+
+def whole() -> RunView:
+    return fold(RunView(id="r"), stored_items())
+
+
+def whole_mcts() -> RunView:
+    return fold(RunView(id="r"), live_items(MCTS))
+
+
+def grown(*items: events.Event) -> RunView:
+    """A root whose children 1 and 2 generate, then `items`."""
+    first = events.NodesExpanded(
+        parent=ROOT, depth=1, children=((NodeId(1), 0, 7), (NodeId(2), 1, 8))
+    )
+    return fold(RunView(id="r"), [(i + 1, e) for i, e in enumerate((first, *items))])
+
+
+def step(node: int, tokens: int, text: str = "a step\n\n") -> events.StepCompleted:
+    return events.StepCompleted(
+        node=NodeId(node),
+        token_ids=(5,) * tokens,
+        logprobs=(-0.1,) * tokens,
+        text=text,
+        steps=(text,),
+        finish="boundary",
+    )
+
+
+# ---------------------------------------------------------------- one run
+
+
+def test_a_recorded_run_ends_as_its_result_says() -> None:
+    run, result = whole(), recorded()[1][-1][2].result  # type: ignore[union-attr]
+    assert run.state == "finished"
+    assert run.tokens == result["usage"]["tree_tokens"]
+    assert run.paths_done == 16
+    assert {n.id: n.status for n in run.nodes.values()} == {
+        n["id"]: n["status"] for n in result["tree"]["nodes"]
+    }
+    assert run.best == result["choice"]
+    assert "".join(run.nodes[n].text for n in run.path(run.best)) == result["text"]
+    assert run.certainty[-1].certainty == pytest.approx(result["certainty"])
+    assert [e.seq for e in run.log] == [n for n, _ in stored_items()]
+
+
+def test_progress_stands_apart_from_committed_tokens() -> None:
+    run = grown()
+    run = fold(run, [(1, events.Progress(tokens=((NodeId(1), 4), (NodeId(2), 6))))])
+    assert (run.tokens, run.all_tokens, dict(run.growing)) == (0, 10, {1: 4, 2: 6})
+    run = fold(run, [(2, step(1, 5))])
+    assert (run.tokens, run.all_tokens, dict(run.growing)) == (5, 11, {2: 6})
+    run = fold(run, [(3, events.NodesMarked(status="cancelled", nodes=(NodeId(2),)))])
+    assert run.all_tokens == 5
+
+
+def test_events_that_were_folded_change_nothing_again() -> None:
+    run = grown(step(1, 5), events.NodeScored(node=NodeId(1), scores=(0.5,), score=0.5))
+    assert fold(run, [(2, step(1, 9)), (3, step(1, 9))]) == run
+    late = events.Progress(tokens=((NodeId(2), 3),))
+    assert fold(run, [(1, late)]) == run
+
+
+def test_unknown_nodes_change_nothing_but_the_log() -> None:
+    run = grown()
+    after = fold(
+        run, [(2, step(77, 5)), (3, events.NodesMarked(status="pruned", nodes=(NodeId(9),)))]
+    )
+    assert (after.nodes, after.tokens) == (run.nodes, 0)
+
+
+def test_superseded_progress_is_dropped_before_it_costs() -> None:
+    one, two = NodeId(1), NodeId(2)
+    items = [
+        (1, events.Progress(tokens=((one, 1), (two, 1)))),
+        (1, events.Progress(tokens=((one, 2), (two, 2)))),
+        (2, step(1, 5)),
+        (2, events.Progress(tokens=((two, 3),))),
+    ]
+    assert coalesce(1, items) == [(1, events.Progress(tokens=((one, 2),))), *items[2:]]
+
+
+def test_goodput_counts_what_the_search_keeps() -> None:
+    run = grown(step(1, 5), step(2, 7), events.NodesMarked(status="active", nodes=(NodeId(1),)))
+    assert (run.tokens, run.kept_tokens) == (12, 5)
+    run = fold(run, [(5, events.NodesMarked(status="pruned", nodes=(NodeId(1),)))])
+    assert run.kept_tokens == 0
+
+
+def test_the_best_path_while_a_run_goes_on() -> None:
+    scored = [
+        events.NodeScored(node=NodeId(n), scores=(s,), score=s) for n, s in ((1, 0.2), (2, 0.9))
+    ]
+    marked = events.NodesMarked(status="active", nodes=(NodeId(1), NodeId(2)))
+    assert grown(step(1, 5), step(2, 5), *scored, marked).best == 2
+    assert grown().best is None
+
+
+def test_certainty_thresholds_and_exit() -> None:
+    config = {"certainty": {"thresholds": {"entropy": 0.8}}}
+    run = fold(
+        RunView(id="r"),
+        [
+            (1, events.RunStarted(config=config, queue_s=0.0)),
+            (2, events.CertaintyUpdated(certainty=None, answers=0, tokens=10)),
+            (3, events.CertaintyUpdated(certainty=0.9, answers=4, tokens=30)),
+            (4, events.EarlyExit(reason="non_convergence", tokens=31)),
+        ],
+    )
+    assert find_thresholds(run.config) == {"entropy": 0.8}
+    assert [(p.tokens, p.certainty) for p in run.certainty] == [(10, None), (30, 0.9)]
+    assert run.exit is not None
+    assert (run.exit.tokens, run.exit.reason) == (31, "non_convergence")
+    assert run.log[-1].text == "stopped early: non convergence"
+
+
+@pytest.mark.parametrize(
+    ("config", "found"),
+    [
+        ({}, {}),
+        ({"thresholds": None}, {}),
+        ({"policy": {"thresholds": {"least": [["c", 1], ["r", 0.5]]}}}, {"c": 1.0, "r": 0.5}),
+        ({"thresholds": [["c", 0.5]]}, {"c": 0.5}),
+    ],
+)
+def test_thresholds_wherever_they_stand(config: dict, found: dict) -> None:
+    assert find_thresholds(config) == found
+
+
+@pytest.mark.parametrize(
+    ("end", "ended", "note"),
+    [
+        (events.RunFailed(error="no room", code="x"), "failed", "no room"),
+        (events.RunCancelled(reason="asked"), "cancelled", "asked"),
+    ],
+)
+def test_ends(end: events.Event, ended: str, note: str) -> None:
+    run = fold(grown(), [(1, events.Progress(tokens=((NodeId(1), 4),))), (2, end)])
+    assert (run.state, run.note, dict(run.growing), run.over) == (ended, note, {}, True)
+    assert interrupt(run) is run
+
+
+def test_what_was_growing_in_an_interrupted_run_is_cut() -> None:
+    run = interrupt(grown(step(1, 5)))
+    assert (run.state, run.over) == ("interrupted", True)
+    assert {n.id: n.status for n in run.nodes.values() if n.id != ROOT} == {1: "generated", 2: CUT}
+    assert run.alive == 1
+
+
+def test_a_restart_is_noted() -> None:
+    run = grown(events.EngineRestarted(engine="verifier", waited_s=2.04))
+    assert run.note == "the verifier engine died and was restarted in 2.0 s"
+
+
+# ---------------------------------------------------------------- figures of a run
+
+
+def test_scores_by_level_are_known_from_the_first_level() -> None:
+    scored = [
+        events.NodeScored(node=NodeId(n), scores=(s,), score=s) for n, s in ((1, 0.2), (2, 0.9))
+    ]
+    (level,) = level_scores(grown(step(1, 5), step(2, 5), *scored))
+    assert (level.depth, level.scored, level.best) == (1, 2, 0.9)
+    assert level.mean == pytest.approx(0.55)
+    assert [s.depth for s in level_scores(whole())] == list(range(1, 8))
+    assert level_scores(RunView()) == ()
+
+
+def test_votes_before_and_after_the_result() -> None:
+    run = fold(RunView(id="r"), stored_items()[:-1])
+    assert run.result is None
+    assert {v.answer: v.count for v in collect_votes(run)} == {"46": 15, "22": 1}
+    assert collect_votes(whole())[0] == Vote(answer="46", weight=11.080425500869751, count=15)
+    (best, share), (_, rest) = vote_shares(whole())
+    assert (best.answer, share + rest) == ("46", pytest.approx(1.0))
+    assert share == pytest.approx(11.080425500869751 / (11.080425500869751 + 0.7384710907936096))
+    assert vote_shares(grown()) == ()
+
+
+def test_visits_and_values_follow_from_the_rollouts() -> None:
+    run = whole_mcts()
+    values = rollout_values(run)
+    assert len(run.rollouts) == run.config["n"] == 12
+    assert values[ROOT][0] == 12
+    for node, (visits, value) in values.items():
+        ends = [end for end in run.rollouts if node == ROOT or node in run.path(end)]
+        assert visits == len(ends)
+        scores = [run.nodes[end].score for end in ends]
+        assert value == pytest.approx(sum(s for s in scores if s is not None) / len(ends))
+
+
+def test_priors_are_those_of_the_search() -> None:
+    run = whole_mcts()
+    segments = segments_of_mcts()
+    for _, event in live_items(MCTS):
+        if isinstance(event, events.NodesExpanded):
+            children = [c for c, _, _ in event.children if run.nodes[c].status != "duplicate"]
+            priors = child_priors(run, event.parent)
+            assert list(priors) == children
+            expected = logprob_priors([segments[c] for c in children])
+            assert list(priors.values()) == pytest.approx(list(expected))
+    assert child_priors(grown(), ROOT) == {}
+
+
+def segments_of_mcts() -> dict[NodeId, Segment]:
+    return {
+        event.node: Segment(
+            token_ids=event.token_ids,
+            logprobs=event.logprobs,
+            text=event.text,
+            steps=event.steps,
+            finish=FinishReason(event.finish),
+        )
+        for _, event in live_items(MCTS)
+        if isinstance(event, events.StepCompleted)
+    }
+
+
+def test_progress_in_words() -> None:
+    run = fold(RunView(id="r"), live_items()[:200])
+    assert describe_progress(run) == f"level {run.level} · 0/16 paths"
+    assert describe_rest(run, 10.0) is None, "how many levels follow is unknown"
+    mcts = fold(RunView(id="r"), live_items(MCTS)[:-80])
+    done = len(mcts.rollouts)
+    assert describe_progress(mcts) == f"{done}/12 rollouts"
+    assert describe_rest(mcts, 6.0) == f"about {duration_text(6.0 / done * (12 - done))} left"
+    assert describe_rest(whole_mcts(), 6.0) is None
+    assert [duration_text(s) for s in (8.26, 42.2, 187)] == ["8.3 s", "42 s", "3:07"]
+
+
+def test_paths_count_as_done_before_their_level_is_decided() -> None:
+    done = events.StepCompleted(
+        node=NodeId(1),
+        token_ids=(1,),
+        logprobs=(-0.1,),
+        text="7",
+        steps=("7",),
+        finish="stop",
+        answer="7",
+    )
+    run = grown(done)
+    assert (run.paths_done, collect_votes(run)) == (1, (Vote(answer="7", weight=0.0, count=1),))
+
+
+def test_the_log_keeps_rare_events() -> None:
+    restart = events.EngineRestarted(engine="verifier", waited_s=1.0)
+    steps = [(i, step(1, 3)) for i in range(2, 2 * LOG_LINES)]
+    run = fold(grown(), [*steps, (2 * LOG_LINES, restart)])
+    run = fold(run, [(i, step(1, 3)) for i in range(2 * LOG_LINES + 1, 4 * LOG_LINES)])
+    assert [line.category for line in run.log].count("errors") == 1
+    assert len(run.log) == LOG_LINES + 1
+    assert run.event_counts == {"steps": 4 * LOG_LINES - 2, "errors": 1}
+
+
+# ---------------------------------------------------------------- the dashboard
+
+
+def listing(*runs: tuple[str, str]) -> Dashboard:
+    status = parse_status(
+        {"state": "ready", "engines": {"generator": engine(1, 3), "verifier": engine(1, 1)}}
+    )
+    return state.update_daemon(Dashboard(), status, [parse_run(summary(r, s)) for r, s in runs])
+
+
+def test_live_runs_come_first_and_one_is_chosen() -> None:
+    now = listing(("old", "finished"), ("wait", "queued"), ("go", "running"))
+    assert [r.id for r in now.runs] == ["go", "wait", "old"]
+    assert now.chosen == "go"
+    assert state.find_runs_to_follow(now) == ("go", "wait")
+    now = state.choose(now, "old")
+    assert state.find_runs_to_follow(now) == ("go", "wait", "old")
+    now = state.fold_events(now, "old", stored_items())
+    assert state.find_runs_to_follow(now) == ("go", "wait")
+
+
+def test_following_goes_to_the_run_that_begins() -> None:
+    now = listing(("old", "finished"))
+    assert now.daemon is not None
+    new = parse_run(summary("new", "running", created_at=120.0))
+    rows = [new, *now.runs]
+    assert state.update_daemon(now, now.daemon, rows).chosen == "new"
+    held = state.update_daemon(now, now.daemon, rows, follow=False)
+    assert held.chosen == "old"
+    assert state.follow_newest(held, True).chosen == "new"
+    again = state.choose(state.update_daemon(now, now.daemon, rows), "old")
+    assert state.update_daemon(again, now.daemon, rows).chosen == "old", "it did not begin now"
+
+
+def test_a_run_that_the_listing_does_not_know_yet_stays_chosen() -> None:
+    now = state.choose(listing(("old", "finished")), "new")
+    assert now.daemon is not None
+    now = state.update_daemon(now, now.daemon, now.runs)
+    assert now.chosen == "new"
+    assert state.find_runs_to_follow(now) == ("new",)
+
+
+def test_a_lost_daemon_keeps_what_was_listing() -> None:
+    before = state.fold_events(listing(("go", "running")), "go", live_items()[:50])
+    now = state.lose_daemon(before, "gone", 2.0)
+    assert (now.link.state, now.link.retry_in_s, now.daemon) == ("lost", 2.0, None)
+    assert (now.trees, now.runs) == (before.trees, before.runs)
+
+
+def test_few_trees_are_kept() -> None:
+    now = listing(*((f"r{i}", "finished") for i in range(40)))
+    for i in range(40):
+        now = state.fold_events(now, f"r{i}", stored_items()[-1:])
+    assert len(now.trees) <= state.TREES_KEPT
+    assert {"r0", "r39"} <= set(now.trees)
+
+
+def test_the_split_of_memory() -> None:
+    daemon = listing().daemon
+    assert daemon is not None
+    assert daemon.generator_share == pytest.approx(0.75)
+    assert parse_status({}).generator_share is None
+
+
+def test_rates_over_a_window() -> None:
+    samples: tuple[TokenSample, ...] = ()
+    for second in range(8):
+        counts = {"a": (100 * second, 40 * second)} | ({"b": (9999, 9999)} if second == 7 else {})
+        samples = rates.add_sample(samples, TokenSample(at_s=float(second), counts=counts))
+    found = rates.compute_rates(samples)
+    assert (found[-1].tokens_per_s, found[-1].goodput_per_s) == (100.0, 40.0)
+    assert rates.compute_rates(samples[:1]) == ()
+    assert rates.compute_rates(samples, "b")[-1].tokens_per_s == 0
+
+
+def test_a_run_that_has_just_begun_has_a_rate() -> None:
+    samples: tuple[TokenSample, ...] = (TokenSample(at_s=0.0, counts={}),)
+    for half in range(1, 4):
+        counts = {"a": (200 * half, 0)}
+        samples = rates.add_sample(samples, TokenSample(at_s=half / 2, counts=counts))
+    assert rates.compute_rates(samples)[-1].tokens_per_s == pytest.approx(400 / 1.5)
+
+
+def test_the_last_tokens_of_a_run_count() -> None:
+    now = state.fold_events(listing(("go", "running")), "go", live_items()[:160])
+    now = state.take_sample(now, 1.0)
+    now = state.fold_events(now, "go", stored_items())
+    assert now.daemon is not None
+    now = state.update_daemon(now, now.daemon, [parse_run(summary("go", "finished"))])
+    now = state.take_sample(now, 2.0)
+    assert now.rates[-1].tokens_per_s == 988
+    late = state.fold_events(state.choose(now, "old"), "old", stored_items())
+    assert "old" not in state.take_sample(late, 3.0).samples[-1].counts
+
+
+def test_samples_do_not_pile_up() -> None:
+    samples: tuple[TokenSample, ...] = ()
+    for second in range(1000):
+        samples = rates.add_sample(samples, TokenSample(at_s=float(second), counts={}))
+    assert len(samples) == rates.KEPT_S
+
+
+# ---------------------------------------------------------------- replay
+
+
+def test_a_replay_takes_the_runs_own_time() -> None:
+    items = stored_items()
+    played = replay.build_replay("r", items)
+    timing = recorded()[1][-1][2].result["timing"]  # type: ignore[union-attr]
+    assert played.total_s == pytest.approx(timing["total_s"] - timing["queue_s"])
+    assert list(played.offsets_s) == sorted(played.offsets_s)
+
+
+@pytest.mark.parametrize("speed", replay.SPEEDS)
+def test_a_replay_gives_every_event_once(speed: int) -> None:
+    items = stored_items()
+    played, given = replay.build_replay("r", items), []
+    while played.speed != speed:
+        played = replay.speed_up(played)
+    while not played.over:
+        played, due = replay.advance(played, 0.05)
+        given += due
+    assert given == items
+    assert replay.advance(played, 5.0)[1] == ()
+
+
+def test_a_replayed_run_is_the_stored_run() -> None:
+    now = state.start_replay(listing(("go", "finished")), "r", stored_items())
+    while now.replay is not None and not now.replay.over:
+        now = state.advance_replay(now, 0.3)
+    assert now.shown == whole()
+    assert state.end_replay(now).shown is None
+
+
+def test_a_run_without_timing_is_played_evenly() -> None:
+    played = replay.build_replay("r", stored_items()[:100])
+    assert played.total_s == pytest.approx(2.0)
+
+
+# ---------------------------------------------------------------- lines, export, the rest
+
+
+def test_lines_of_a_tree() -> None:
+    run = whole()
+    lines = tree_lines(run)
+    assert len(lines) == len(run.nodes) - 1
+    places = {line.node: i for i, line in enumerate(lines)}
+    for line in lines:
+        parent = run.nodes[line.node].parent
+        assert parent == ROOT or places[parent] < places[line.node]  # type: ignore[index]
+    kept = tree_lines(run, hidden=frozenset({"pruned", "duplicate"}))
+    assert {run.nodes[line.node].status for line in kept} == {"active", "complete"}
+    shut = tree_lines(run, collapsed=frozenset({NodeId(1)}))
+    hidden = next(line.hidden for line in shut if line.node == 1)
+    assert hidden == len(lines) - len(shut)
+
+
+def family(*families: tuple[int, ...]) -> RunView:
+    """A tree of families: each a parent, then its children."""
+    items = [
+        events.NodesExpanded(
+            parent=NodeId(parent),
+            depth=1,
+            children=tuple((NodeId(c), i, 0) for i, c in enumerate(children)),
+        )
+        for parent, *children in families
+    ]
+    return fold(RunView(id="r"), list(enumerate(items, start=1)))
+
+
+def test_only_branch_points_indent() -> None:
+    run = family((0, 1, 2), (1, 3), (3, 4, 5), (5, 6), (4, 7))
+    assert [(line.node, line.lead) for line in tree_lines(run)] == [
+        (2, "├ "),
+        (1, ""),
+        (3, ""),
+        (4, "├ "),
+        (7, "│ "),
+        (5, "└ "),
+        (6, "  "),
+    ]
+
+
+def test_a_deep_chain_takes_one_column() -> None:
+    run = family(*((max(2 * i - 1, 0), 2 * i + 1, 2 * i + 2) for i in range(200)))
+    lines = tree_lines(run)
+    assert len(lines) == len(run.nodes) - 1
+    assert {line.lead for line in lines} == {"", "├ ", "└ "}
+
+
+def test_no_lead_is_longer_than_the_limit() -> None:
+    run = family(*((n, 2 * n + 1, 2 * n + 2) for n in range(2**12 - 1)))
+    assert max(len(line.lead) for line in tree_lines(run)) == MAX_LEAD
+
+
+def test_equal_siblings_share_a_line() -> None:
+    run = whole()
+    lines = tree_lines(run, group=group_key)
+    assert sorted(m for line in lines for m in line.members) == sorted(set(run.nodes) - {ROOT})
+    for line in lines:
+        assert len({run.nodes[m].text.strip() for m in line.members}) == 1
+        assert not any(run.children.get(m) for m in line.members[1:])
+    assert len(lines) < len(run.nodes) - 1
+    cut = interrupt(grown())
+    assert [line.members for line in tree_lines(cut, group=group_key)] == [(1, 2)]
+
+
+def test_a_filter_keeps_what_leads_to_a_match() -> None:
+    run = whole()
+    lines = tree_lines(run, wanted="the ANSWER is \\boxed{22}")
+    found = [n for n in run.nodes.values() if "boxed{22}" in n.text]
+    assert {line.node for line in lines} == {i for n in found for i in run.path(n.id)}
+    assert tree_lines(run, wanted="no such text") == ()
+
+
+def test_exports() -> None:
+    run = whole()
+    exported = json.loads(to_json(run))
+    assert (exported["answer"], len(exported["nodes"])) == ("46", len(run.nodes))
+    assert [n["id"] for n in exported["nodes"] if n["best"]] == sorted(run.path(run.best))
+    assert [n["text"] for n in exported["nodes"]] == [n.text for n in run.nodes.values()]
+    assert exported["legend"]["marks"]["pruned"] == "✗"
+    picture = ElementTree.fromstring(to_svg(run))
+    svg = "{http://www.w3.org/2000/svg}"
+    assert len(picture.findall(f"{svg}g/{svg}g")) == len(run.nodes)
+    words = " ".join(text.text or "" for text in picture.iter(f"{svg}text"))
+    assert "✗ pruned" in words, "the legend"
+    assert all(run.nodes[n].text.strip() in words for n in run.path(run.best))
+    assert ElementTree.fromstring(to_svg(RunView(id="<&>"))) is not None
+
+
+def test_scores_are_read_without_colour() -> None:
+    assert [draw_bar(p, 2) for p in (0.0, 0.25, 0.5, 1.0, 7.0)] == ["  ", "▌ ", "█ ", "██", "██"]
+    assert [score_colour(s) for s in (0.0, 1.0, -3.0)] == [SCALE[0], SCALE[-1], SCALE[0]]
+    assert draw_sparkline([0, 4, 8], 4) == "  ▄█"
+
+    def luminance(c: str) -> float:
+        r, g, b = (int(c[i : i + 2], 16) for i in (1, 3, 5))
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+    assert [luminance(c) for c in SCALE] == sorted(luminance(c) for c in SCALE)
+
+
+def test_the_dialog_offers_the_strategies_of_the_catalog() -> None:
+    assert list(STRATEGIES) == list(CATALOG)
+
+
+def test_this_machine_can_be_read() -> None:
+    sample = read_device()
+    assert 0 <= sample.utilization <= 1
+    assert 0 < sample.memory_used_bytes <= sample.memory_total_bytes
