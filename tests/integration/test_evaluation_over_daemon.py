@@ -58,5 +58,5 @@ def test_ctrl_c_cancels_its_runs(daemon: subprocess.Popen[bytes], tmp_path: Path
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (130, "")
-    assert "problems are kept in" in err
+    assert "problems are stored in" in err
     wait_for(lambda: not runs("running") and not runs("queued"))
