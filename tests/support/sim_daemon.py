@@ -6,6 +6,7 @@ Run it as a program with the daemon's own arguments.
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any
 
 from flashedge.answers.workers.mathematics import MathGrader
@@ -20,9 +21,8 @@ from flashedge.models.registry import find_pair
 from flashedge.models.shape import ModelShape
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.service import Service
-from tests.support.paths import DATA
 
-TRACE = DATA / "step_lengths_small.jsonl"
+TRACE = Path(__file__).parents[1] / "data" / "step_lengths_small.jsonl"
 TINY = ModelShape(name="tiny", params=2**22, layers=2, heads=1, kv_heads=1, head_dim=16)
 
 
