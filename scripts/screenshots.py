@@ -1,7 +1,7 @@
-"""Pictures of the dashboard for docs/: `python -m scripts.screenshots` writes SVG and PNG.
+"""Draws the dashboard's pictures for docs/: `python -m scripts.screenshots`.
 
-They are those of the snapshot tests (tests/tui/__snapshots__), drawn from a recorded run. PNG needs
-rsvg-convert, which misplaces long texts, so each character is placed by itself.
+They are the snapshots of the tests (tests/tui/__snapshots__) as PNG. That needs rsvg-convert, which
+misplaces long texts, so each character is placed by itself.
 """
 
 from __future__ import annotations
@@ -50,17 +50,16 @@ def place_characters(svg: str) -> str:
 
 def main() -> None:
     DOCS.mkdir(parents=True, exist_ok=True)
-    convert = shutil.which("rsvg-convert")
+    if shutil.which("rsvg-convert") is None:
+        raise SystemExit("rsvg-convert is missing; Debian and Ubuntu: apt install librsvg2-bin")
     for shot in sorted(SHOTS.glob("*.svg")):
         match = re.fullmatch(r"test_(\w+?)(?:\[(\w+)\])?", shot.stem)
         if match is None:
             continue
-        target = DOCS / f"{NAMES[match[1]]}-{SIZES.get(match[2]) or ONE_SIZE[match[1]]}.svg"
-        shutil.copyfile(shot, target)
-        if convert is not None:
-            picture = place_characters(shot.read_text(encoding="utf-8"))
-            command = [convert, "--width", "1100", "-o", str(target.with_suffix(".png"))]
-            subprocess.run(command, input=picture.encode(), check=True)
+        target = DOCS / f"{NAMES[match[1]]}-{SIZES.get(match[2]) or ONE_SIZE[match[1]]}.png"
+        picture = place_characters(shot.read_text(encoding="utf-8"))
+        command = ["rsvg-convert", "--width", "1100", "-o", str(target)]
+        subprocess.run(command, input=picture.encode(), check=True)
         print(target.relative_to(ROOT))
 
 
