@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -223,7 +222,6 @@ def test_a_wrong_setting_on_the_command_line_is_refused(config: Config) -> None:
 
 def test_a_port_in_use_is_reported_before_the_slow_imports(config: Config) -> None:
     with bind("127.0.0.1", config.port):
-        since = time.monotonic()
         code = f"""
 import sys
 from flashedge.daemon.process import main
@@ -233,7 +231,6 @@ print(code, heavy)
 """
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
         assert done.stdout.split(maxsplit=1) == ["4", "[]\n"]
-        assert time.monotonic() - since < 5
 
 
 def test_the_record_is_read_back_from_its_file(config: Config) -> None:
