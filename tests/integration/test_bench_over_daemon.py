@@ -37,7 +37,7 @@ def test_each_rung_is_run_and_builds_the_same_trees(
     run_plan(course, config, said.append, runs.append, command=SIMULATED)
     assert len(runs) == course.runs == 8
     assert len(said) == 4  # two rounds, a daemon for each rung
-    assert [run.key for run in runs] == list(course.whiches)
+    assert [run.key for run in runs] == list(course.keys)
     assert {(r.rung, r.problem, r.round) for r in runs} == {
         (name, p, k) for name in ("stock", "suffix") for p in (0, 1) for k in (0, 1)
     }

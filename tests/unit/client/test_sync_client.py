@@ -30,9 +30,9 @@ def client(daemon: httpx.BaseTransport) -> Client:
     return Client("http://daemon", api_key="sesame", transport=daemon)
 
 
-def told(code: str, status: int, **fields: Any) -> httpx.Response:
+def make_reply(code: str, status: int, **fields: Any) -> httpx.Response:
     headers = {"Retry-After": "7"} if code == "queue_full" else {}
-    error = {"message": "as told", "type": "x", "param": None, "code": code, **fields}
+    error = {"message": "as described", "type": "x", "param": None, "code": code, **fields}
     return httpx.Response(status, json={"error": error}, headers=headers)
 
 
@@ -107,9 +107,9 @@ def test_what_cannot_be_read_is_one_clear_error(data: str) -> None:
 
 @pytest.mark.parametrize("kind", errors.list_error_types(), ids=lambda k: k.__name__)
 def test_each_error_comes_back_as_itself(kind: type[FlashEdgeError]) -> None:
-    reply = told(kind.code, kind.http_status, param="n", hint="do this")
+    reply = make_reply(kind.code, kind.http_status, param="n", hint="do this")
     daemon = FakeDaemon(errors={"POST /v1/solve": reply})
-    with client(daemon) as c, pytest.raises(FlashEdgeError, match="as told") as e:
+    with client(daemon) as c, pytest.raises(FlashEdgeError, match="as described") as e:
         list(c.solve({"problem": "p"}))
     assert type(e.value) is kind
     assert e.value.hint == "do this"
@@ -117,7 +117,7 @@ def test_each_error_comes_back_as_itself(kind: type[FlashEdgeError]) -> None:
         assert e.value.retry_after_s == 7.0
     else:
         assert e.value.param == "n"
-    failed = events.RunFailed(error="as told", code=kind.code, hint="do this")
+    failed = events.RunFailed(error="as described", code=kind.code, hint="do this")
     assert type(build_run_error(failed)) is kind
 
 
@@ -132,7 +132,7 @@ def test_the_codes_of_errors_are_distinct() -> None:
         (httpx.Response(500, text="Internal Server Error"), DaemonError, "HTTP 500"),
         (httpx.Response(418, json={"error": "a string"}), RequestError, "HTTP 418"),
         (httpx.Response(422, json=["x"]), RequestError, "HTTP 422"),
-        (told("invalid_api_key", 401), RequestError, "as told"),
+        (make_reply("invalid_api_key", 401), RequestError, "as described"),
         (httpx.Response(200, text="<html>"), DaemonError, "no JSON object"),
     ],
 )
