@@ -49,7 +49,7 @@ def test_each_rung_is_run_and_builds_the_same_trees(
     missing = runs.pop(5)
     done = {run.key for run in runs}
     run_plan(course, config, said.append, runs.append, kept=done, command=SIMULATED)
-    assert (runs[-1].which, runs[-1].tree) == (missing.which, missing.tree)
+    assert (runs[-1].key, runs[-1].tree) == (missing.key, missing.tree)
     assert len(runs) == 8  # what was kept is not run again
     assert len(said) == 5
     assert not (tmp_path / "state").exists()  # the user's own state is left alone
