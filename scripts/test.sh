@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets FlashEdge up if needed, then runs every check and test:
 #   bash scripts/test.sh [--long] [pytest options]
-# --long: also the long schedules and soaks (about 15 minutes more on 2 cores).
+# --long: also tests that are marked long (none is yet).
 # FLASHEDGE_FAST=1: no test that starts real engines.
 set -euo pipefail
 
