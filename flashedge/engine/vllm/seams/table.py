@@ -1,0 +1,344 @@
+"""Every name of vLLM that FlashEdge depends on: what for, and which of our files does.
+
+A row holds the names of one vLLM module or class that are used alike. What the names looked like in
+the vLLM that FlashEdge was checked with stands in `record.json`. docs/upgrade-vllm.md shows how to
+go to another vLLM with both.
+"""
+
+from __future__ import annotations
+
+from flashedge.engine.vllm.seams.seam import Seam, Use
+
+
+def _use(owner: str, names: str, use: Use, used_by: str, reason: str) -> Seam:
+    """Several names or files are separated by a space."""
+    return Seam(
+        owner=f"vllm.{owner}".removesuffix("."),
+        names=tuple(names.split()),
+        use=use,
+        used_by=tuple(used_by.split()),
+        reason=reason,
+    )
+
+
+_SUBCLASSED, _OVERRIDDEN, _REPLACED = Use.SUBCLASSED, Use.OVERRIDDEN, Use.REPLACED
+_CALLED, _ACCESSED, _EXACT = Use.CALLED, Use.ACCESSED, Use.EXACT
+_NAMED, _WORKINGS = Use.NAMED, Use.WORKINGS
+
+_QUOTA, _PAUSED, _SPECULATION = (
+    "inside/kv/quota.py",
+    "inside/paused_requests.py",
+    "inside/speculation.py",
+)
+_DRAFTS, _BOUNDARIES = "inside/draft_requests.py", "inside/scheduler.py"
+_TENSOR, _WORKER = "inside/kv/tensor.py", "inside/kv/worker.py"
+_NOISE, _SKYWORK = "inside/noise.py", "inside/skywork_model.py"
+_STEP_MEMORY = "inside/memory/step_memory.py"
+_OURS = f"{_QUOTA} {_PAUSED} {_SPECULATION}"
+
+_SCHEDULER = "v1.core.sched.scheduler:Scheduler"
+_MANAGER = "v1.core.kv_cache_manager:KVCacheManager"
+_POOL = "v1.core.block_pool:BlockPool"
+
+SCHEDULER = (
+    _use("v1.core.sched.scheduler", "Scheduler", _SUBCLASSED, _QUOTA,
+         "Step boundaries, drafts and the KV quota act inside the engine's loop."),
+    _use(_SCHEDULER, "__init__", _OVERRIDDEN, f"{_OURS} {_BOUNDARIES}",
+         "Our scheduler adds its own state."),
+    _use(_SCHEDULER, "_update_request_with_output", _OVERRIDDEN, _BOUNDARIES,
+         "A request ends at the token that completes its step."),
+    _use(_SCHEDULER, "add_request finish_requests _handle_stopped_request", _OVERRIDDEN,
+         _SPECULATION, "A step may adopt a draft's request, and its request go on as a draft."),
+    _use(_SCHEDULER, "schedule update_from_output has_requests", _OVERRIDDEN, _SPECULATION,
+         "Drafts fill the batch before an engine step; their tokens are kept back after it."),
+    _use(_SCHEDULER, "_preempt_request", _OVERRIDDEN, f"{_QUOTA} {_PAUSED}",
+         "Preemptions are counted. A smaller quota causes them. A preempted draft waits nowhere."),
+    _use(_SCHEDULER, "_enqueue_waiting_request", _CALLED, _SPECULATION,
+         "A draft that goes on is put in line."),
+    _use(_SCHEDULER, "_holds_kv_blocks", _WORKINGS, _SPECULATION,
+         "A paused draft is PREEMPTED and has computed tokens: it resumes with its KV."),
+    _use(_SCHEDULER, "_free_request_blocks", _CALLED, _PAUSED,
+         "Requests that do not run give up their KV first."),
+    _use(_SCHEDULER, "pause_state set_pause_state", _CALLED, _QUOTA,
+         "The engine stands still while its KV is offloaded."),
+    _use(_SCHEDULER, "running waiting kv_holding_waiting requests", _ACCESSED, _OURS,
+         "Drafts move between the batch, the queues, and a state in neither."),
+    _use(_SCHEDULER, "vllm_config cache_config kv_cache_manager max_model_len max_num_active_reqs",
+         _ACCESSED, _OURS, "The limits within which drafts and the quota are planned."),
+    _use("v1.core.sched.interface:PauseState", "PAUSED_ALL UNPAUSED", _ACCESSED, _QUOTA,
+         "The engine stands still while its KV is offloaded."),
+    _use("v1.core.sched.request_queue", "FCFSRequestQueue", _EXACT, _PAUSED,
+         "It is a deque: its last request is the first to give up its KV."),
+    _use("v1.core.sched.request_queue:FCFSRequestQueue", "add_request remove_request", _CALLED,
+         _PAUSED, "Drafts leave a queue and join another."),
+    _use("v1.core.sched.output:SchedulerOutput", "num_scheduled_tokens", _ACCESSED, _SPECULATION,
+         "Names the requests of an engine step."),
+    _use("v1.outputs", "ModelRunnerOutput", _NAMED, _SPECULATION,
+         "A parameter of `update_from_output`."),
+    _use(_MANAGER, "allocate_slots", _REPLACED, _PAUSED,
+         "Of our scheduler's own manager: requests that do not run give up their KV first."),
+    _use(_MANAGER, "get_block_ids", _CALLED, _QUOTA,
+         "Finds the requests whose blocks a smaller quota takes."),
+    _use(_MANAGER, "block_pool", _ACCESSED, _QUOTA, "The quota reserves blocks of the pool."),
+    _use(_POOL, "get_new_blocks free_blocks evict_blocks touch get_num_free_blocks", _CALLED,
+         f"{_QUOTA} {_SPECULATION}", "The quota takes blocks out of the pool and returns them."),
+    _use(_POOL, "blocks num_gpu_blocks", _ACCESSED, _QUOTA,
+         "Blocks are numbered from 0. One is the null block, which no request gets."),
+    _use("v1.core.kv_cache_utils:KVCacheBlock", "block_id ref_cnt is_null block_hash", _ACCESSED,
+         _QUOTA, "Tells which blocks hold KV that is of use."),
+)  # fmt: skip
+
+_REQUEST = "v1.request:Request"
+
+REQUESTS = (
+    _use(_REQUEST, "__init__", _CALLED, _DRAFTS, "Builds the request that draws a draft."),
+    _use(_REQUEST, "_block_hasher", _ACCESSED, _DRAFTS,
+         "A draft's blocks are found by prefix, as those of any request."),
+    _use(_REQUEST,
+         "request_id client_index arrival_time priority sampling_params prompt_token_ids"
+         " num_prompt_tokens output_token_ids num_output_tokens all_token_ids num_tokens"
+         " num_computed_tokens status stop_reason max_tokens",
+         _ACCESSED, f"{_OURS} {_BOUNDARIES} {_DRAFTS}",
+         "A request serves several steps: its limit, status and priority change as it lives."),
+    _use("v1.request:RequestStatus", "RUNNING PREEMPTED FINISHED_STOPPED FINISHED_ABORTED",
+         _ACCESSED, f"{_PAUSED} {_SPECULATION} {_BOUNDARIES} {_DRAFTS}",
+         "A paused draft is PREEMPTED. A step that ended at its boundary has stopped."),
+    _use("v1.request:RequestStatus", "is_finished", _WORKINGS, _SPECULATION,
+         "PREEMPTED is not a finished status."),
+    _use("v1.core.sched.utils", "check_stop", _WORKINGS, _DRAFTS,
+         "Reads the limit at each token, so that it may change."),
+    _use("v1.engine", "EngineCoreReadyResponse", _NAMED, "compat.py",
+         "A message of an engine process; its decoder is made early."),
+    _use("v1.engine:EngineCoreOutputs", "outputs", _ACCESSED, f"compat.py {_SPECULATION}",
+         "Outputs of drafts are taken out, and those of adopted drafts put in."),
+    _use("v1.engine:EngineCoreOutput",
+         "request_id new_token_ids new_logprobs finish_reason stop_reason kv_transfer_params"
+         " prefill_stats",
+         _ACCESSED, f"{_SPECULATION} {_DRAFTS}",
+         "A draft's tokens are reported under the name of the step that adopts it."),
+    _use("v1.engine:FinishReason", "STOP LENGTH", _ACCESSED, _DRAFTS,
+         "Why an adopted draft's step ended."),
+    _use("v1.outputs", "LogprobsLists", _EXACT, _DRAFTS,
+         "Built by position from the rows of a draft's tokens."),
+    _use("v1.metrics.stats:PrefillStats", "set", _CALLED, _DRAFTS,
+         "A step that adopts a draft reports the draft's KV as cached."),
+)  # fmt: skip
+
+_LLM = "v1.engine.async_llm:AsyncLLM"
+
+FRONT_END = (
+    _use(_LLM, "from_vllm_config shutdown", _CALLED, "process.py",
+         "Starts and ends an engine process."),
+    _use(_LLM, "generate encode", _CALLED, "generator.py verifier.py",
+         "Runs a step or scores a path. The first three arguments go by position."),
+    _use(_LLM, "errored output_handler output_processor engine_core", _ACCESSED, "process.py",
+         "Open requests fail at once when the process has ended."),
+    _use("v1.engine.output_processor:OutputProcessor", "propagate_error", _CALLED, "process.py",
+         "Open requests fail at once when the process has ended."),
+    _use("v1.engine.core_client:AsyncMPClient", "call_utility_async", _CALLED, "process.py",
+         "Calls a function of ours between two engine steps."),
+    _use("v1.engine.core_client:MPClient", "resources", _ACCESSED, "process.py",
+         "Leads to the engine's process, which is watched."),
+    _use("v1.engine.core_client:BackgroundResources", "engine_manager", _ACCESSED, "process.py",
+         "Leads to the engine's process, which is watched."),
+    _use("v1.engine.utils:CoreEngineProcManager", "processes", _ACCESSED, "process.py",
+         "The engine's process, which is watched."),
+    _use("v1.engine.utils", "get_mp_context", _REPLACED, "compat.py",
+         "Engine processes on a CPU are forked from a server that has imported vLLM already."),
+    _use("v1.engine.utils:CoreEngineProcManager", "__init__", _WORKINGS, "compat.py",
+         "Starts the engine's process by the replaced `get_mp_context`."),
+    _use("v1.engine.core:EngineCore", "scheduler model_executor", _ACCESSED,
+         "inside/kv/control.py inside/patches.py inside/speculation_calls.py",
+         "The functions that we add to it work on the scheduler and the worker."),
+    _use("v1.engine.core:EngineCoreProc", "_handle_client_request _convert_msgspec_args",
+         _WORKINGS, "inside/patches.py",
+         "Calls a method by the name that the daemon sends, so also one that we added."),
+    _use("v1.engine.exceptions", "EngineDeadError EngineGenerateError", _NAMED,
+         "process.py translate.py", "Become errors of our own."),
+    _use("exceptions", "GracefulHTTPError VLLMClientError", _NAMED, "translate.py",
+         "Become errors of our own."),
+    _use("outputs:RequestOutput", "outputs finished num_cached_tokens kv_transfer_params",
+         _ACCESSED, "generator.py", "What the generator streams."),
+    _use("outputs:RequestOutput", "add", _WORKINGS, _DRAFTS,
+         "Outputs that are joined keep the last one's `kv_transfer_params`."),
+    _use("outputs:CompletionOutput", "token_ids logprobs finish_reason stop_reason", _ACCESSED,
+         "generator.py", "What the generator streams."),
+    _use("logprobs:Logprob", "logprob", _ACCESSED, "generator.py", "What the generator streams."),
+    _use("outputs:PoolingRequestOutput", "outputs", _ACCESSED, "verifier.py",
+         "One row of scores for each computed token."),
+    _use("outputs:PoolingOutput", "data", _ACCESSED, "verifier.py",
+         "One row of scores for each computed token."),
+)  # fmt: skip
+
+_ARGS = "engine.arg_utils"
+
+OPTIONS = (
+    _use(f"{_ARGS}:AsyncEngineArgs", "enable_log_requests", _ACCESSED, "engine_options.py",
+         "An option of our engines."),
+    _use(f"{_ARGS}:EngineArgs",
+         "model dtype max_model_len max_num_seqs max_num_batched_tokens kv_cache_memory_bytes"
+         " gpu_memory_utilization block_size enable_prefix_caching enforce_eager async_scheduling"
+         " distributed_executor_backend scheduler_cls worker_extension_cls disable_log_stats"
+         " additional_config logits_processors runner pooler_config hf_overrides"
+         " cudagraph_capture_sizes quantization quantization_config tokenizer_mode",
+         _ACCESSED, "engine_options.py generator.py prm/qwen.py prm/skywork.py prm/step_tag.py",
+         "The options of our engines."),
+    _use(f"{_ARGS}:EngineArgs", "create_engine_config", _CALLED, "process.py",
+         "Checks the options."),
+    _use("v1.executor.uniproc_executor:UniProcExecutor", "collective_rpc", _CALLED,
+         "engine_options.py inside/kv/control.py",
+         "Keeps the worker in the engine's process, and calls our extension of it."),
+    _use("v1.worker.worker_base:WorkerWrapperBase", "init_worker", _WORKINGS, _WORKER,
+         "Imports our extension before KV is allocated, and mixes it into the worker."),
+    _use("sampling_params:SamplingParams",
+         "temperature max_tokens stop stop_token_ids ignore_eos logprobs detokenize skip_clone"
+         " output_kind extra_args include_stop_str_in_output skip_reading_prefix_cache"
+         " eos_token_id",
+         _ACCESSED,
+         f"generator.py pair.py self_test.py stock.py {_DRAFTS} {_NOISE} {_STEP_MEMORY}",
+         "The parameters of a step. Ours travel in `extra_args`."),
+    _use("", "SamplingParams PoolingParams", _NAMED,
+         f"generator.py stock.py verifier.py {_NOISE}", "The parameters of a request."),
+    _use("sampling_params:RequestOutputKind", "DELTA", _ACCESSED, "generator.py",
+         "An output has only the tokens since the last one."),
+    _use("pooling_params:PoolingParams", "task skip_reading_prefix_cache", _ACCESSED, "verifier.py",
+         "Scores for each token, with or without the prefix cache."),
+    _use("config:PoolerConfig", "task tok_pooling_type use_activation", _ACCESSED,
+         "prm/qwen.py prm/text.py", "Scores for each token."),
+    _use("config:VllmConfig", "additional_config model_config cache_config", _ACCESSED,
+         f"{_QUOTA} {_SPECULATION} {_TENSOR} {_NOISE} {_SKYWORK}",
+         "Carries our own options into the engine's process."),
+    _use("config.model:ModelConfig", "max_model_len hf_config pooler_config head_dtype",
+         _ACCESSED, f"{_TENSOR} {_SKYWORK}", "What our code in the engine's process works with."),
+    _use("config.cache:CacheConfig", "block_size", _ACCESSED, f"{_QUOTA} {_TENSOR}",
+         "Tokens of a KV block."),
+    _use("config:VllmConfig", "use_v2_model_runner", _WORKINGS, "compat.py",
+         "Obeys the variable below: the second model runner refuses our noise."),
+    _use("envs",
+         "VLLM_USE_V2_MODEL_RUNNER VLLM_USE_FLASHINFER_SAMPLER VLLM_CPU_OMP_THREADS_BIND"
+         " VLLM_NO_USAGE_STATS VLLM_LOGGING_LEVEL VLLM_BATCH_INVARIANT"
+         " VLLM_USE_BREAKABLE_CUDAGRAPH",
+         _ACCESSED, "compat.py", "A variable that vLLM does not know is ignored silently."),
+)  # fmt: skip
+
+_RUNNER = "v1.worker.gpu_model_runner"
+_KV = "v1.kv_cache_interface"
+
+KV_MEMORY = (
+    _use(_RUNNER, "allocate_kv_cache", _REPLACED, _TENSOR,
+         "Two engines share a device, so KV blocks have memory only while they are in use."),
+    _use(f"{_RUNNER}:GPUModelRunner", "initialize_kv_cache_tensors", _WORKINGS, _TENSOR,
+         "Calls the replaced `allocate_kv_cache` once, for all layers."),
+    _use(f"{_RUNNER}:GPUModelRunner", "kv_caches", _ACCESSED, _WORKER,
+         "The worker checks that its KV lies in memory of ours."),
+    _use("v1.worker.gpu_worker:Worker", "model_runner", _ACCESSED, _WORKER,
+         "The worker checks that its KV lies in memory of ours."),
+    _use("v1.worker.utils", "allocate_kv_cache create_kv_cache_views", _CALLED, _TENSOR,
+         "Lays the KV of each layer out as vLLM does."),
+    _use("config", "get_current_vllm_config", _CALLED, _TENSOR,
+         "The options of the engine whose KV is allocated."),
+    _use(f"{_KV}:KVCacheConfig", "num_blocks num_blocks_of kv_cache_tensors kv_cache_groups",
+         _ACCESSED, _TENSOR, "How much KV there is, and of which layers."),
+    _use(f"{_KV}:KVCacheTensor", "size layers", _ACCESSED, _TENSOR,
+         "How much KV there is, and of which layers."),
+    _use(f"{_KV}:KVCacheGroupSpec", "layer_names kv_cache_spec", _ACCESSED, _TENSOR,
+         "How a layer's KV is laid out."),
+    _use(f"{_KV}:KVCacheSpec", "has_layer_views", _ACCESSED, _TENSOR,
+         "How a layer's KV is laid out."),
+    _use(f"{_KV}:UniformTypeKVCacheSpecs", "kv_cache_specs", _ACCESSED, _TENSOR,
+         "How a layer's KV is laid out."),
+)  # fmt: skip
+
+STEP_MEMORY = (
+    _use(f"{_RUNNER}:GPUModelRunner", "_dummy_run _dummy_pooler_run", _CALLED, _STEP_MEMORY,
+         "Runs the largest step without requests."),
+    _use(f"{_RUNNER}:GPUModelRunner",
+         "device dtype is_pooling_model max_num_tokens model model_memory_usage sampler"
+         " vllm_config",
+         _ACCESSED, _STEP_MEMORY, "What the largest step is, and what the weights take."),
+    _use("model_executor.models.interfaces_base:VllmModelForTextGeneration", "compute_logits",
+         _CALLED, _STEP_MEMORY, "The logits of the largest step."),
+    _use("v1.sample.metadata:SamplingMetadata",
+         "temperature all_greedy all_random top_p top_k generators max_num_logprobs no_penalties"
+         " prompt_token_ids frequency_penalties presence_penalties repetition_penalties"
+         " output_token_ids allowed_token_ids_mask bad_words_token_ids logitsprocs"
+         " spec_token_ids",
+         _ACCESSED, _STEP_MEMORY, "What the sampler gets in the largest step."),
+    _use("v1.sample.logits_processor:LogitsProcessors", "__init__", _CALLED, _STEP_MEMORY,
+         "Our noise, as the sampler gets it."),
+    _use("config:CUDAGraphMode", "NONE", _ACCESSED, _STEP_MEMORY,
+         "The largest step runs without graphs."),
+)  # fmt: skip
+
+_PROCESSORS = "v1.sample.logits_processor"
+
+SAMPLING = (
+    _use(_PROCESSORS, "LogitsProcessor", _SUBCLASSED, _NOISE,
+         "Tokens are drawn by noise that depends on seed and position alone."),
+    _use(f"{_PROCESSORS}:LogitsProcessor", "__init__ is_argmax_invariant update_state apply",
+         _OVERRIDDEN, _NOISE, "Tokens are drawn by noise that depends on seed and position alone."),
+    _use(f"{_PROCESSORS}:BatchUpdate", "batch_size removed added moved", _ACCESSED,
+         f"{_NOISE} {_STEP_MEMORY}", "Tells which request is in which row of the batch."),
+    _use(f"{_PROCESSORS}.interface", "AddedRequest MovedRequest", _EXACT, _NOISE,
+         "The tuples in which changes of the batch are told."),
+    _use(f"{_PROCESSORS}:MoveDirectionality", "SWAP", _ACCESSED, _NOISE,
+         "Two requests change places."),
+    _use("config.model:ModelConfig", "get_vocab_size", _CALLED, _NOISE,
+         "The kernel that draws tokens is compiled for it at start."),
+    _use("v1.sample.sampler:Sampler", "forward sample apply_logits_processors", _WORKINGS, _NOISE,
+         "Log-probabilities are computed before our noise, and the argmax after it."),
+)  # fmt: skip
+
+_QWEN = "model_executor.models.qwen2:Qwen2Model"
+_LAYERS = "model_executor.layers"
+
+MODELS = (
+    _use("plugins", "DEFAULT_PLUGINS_GROUP", _EXACT, "inside/plugin.py",
+         "The group of entry points in which vLLM looks for plugins."),
+    _use("plugins", "load_general_plugins", _WORKINGS, "inside/plugin.py",
+         "Calls our plugin in each process."),
+    _use("", "ModelRegistry", _NAMED, f"inside/plugin.py {_SKYWORK}", "Registers our models."),
+    _use("model_executor.models.registry:_ModelRegistry", "get_supported_archs register_model",
+         _CALLED, f"inside/plugin.py {_SKYWORK}", "Registers our models."),
+    _use("model_executor.models.adapters",
+         "as_seq_cls_model seq_cls_model_loader load_weights_using_from_2_way_softmax",
+         _WORKINGS, "prm/step_tag.py",
+         "Makes a head of two label tokens' rows, as `hf_overrides` asks."),
+    _use(_QWEN, "__init__ forward embed_input_ids", _CALLED, _SKYWORK,
+         "The body of Skywork's verifier."),
+    _use(_QWEN, "hf_to_vllm_mapper", _ACCESSED, _SKYWORK, "Names the body's weights."),
+    _use(f"{_LAYERS}.linear:ReplicatedLinear", "__init__", _CALLED, _SKYWORK,
+         "The head of Skywork's verifier."),
+    _use(f"{_LAYERS}.pooler.tokwise", "pooler_for_token_classify", _CALLED, _SKYWORK,
+         "Returns the head's value at each token."),
+    _use(f"{_LAYERS}.pooler.activations:PoolerClassify", "__init__", _CALLED, _SKYWORK,
+         "The activation of the head's value."),
+    _use(f"{_LAYERS}.pooler.activations:PoolerClassify", "forward_chunk", _WORKINGS, _SKYWORK,
+         "Of a single value it is the sigmoid."),
+    _use("model_executor.models.interfaces_base", "default_pooling_type", _CALLED, _SKYWORK,
+         "Asks for a value at each token."),
+    _use("model_executor.models.utils:AutoWeightsLoader", "__init__ load_weights", _CALLED,
+         _SKYWORK, "Loads Skywork's weights by their names."),
+    _use("model_executor.models.utils", "maybe_prefix", _CALLED, _SKYWORK,
+         "Builds the names of Skywork's weights."),
+    _use("sequence", "IntermediateTensors", _NAMED, _SKYWORK, "A parameter of a model."),
+    _use("model_executor.models", "qwen2 qwen2_rm", _NAMED, "inside/preload.py",
+         "Imported once for all engine processes."),
+    _use("v1.attention.backends", "cpu_attn", _NAMED, "inside/preload.py",
+         "Imported once for all engine processes."),
+    _use("v1.engine", "async_llm core", _NAMED, "inside/preload.py",
+         "Imported once for all engine processes."),
+    _use("v1.worker", "cpu_worker", _NAMED, "inside/preload.py",
+         "Imported once for all engine processes."),
+)  # fmt: skip
+
+SEAMS = (
+    *SCHEDULER,
+    *REQUESTS,
+    *FRONT_END,
+    *OPTIONS,
+    *KV_MEMORY,
+    *STEP_MEMORY,
+    *SAMPLING,
+    *MODELS,
+)

