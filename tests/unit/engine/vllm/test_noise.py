@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from typing import Any, cast
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flashedge.engine.vllm.inside import noise
-from flashedge.engine.vllm.inside.noise import SPAN, add_noise, draw_gumbel, hash_tokens
+from flashedge.engine.vllm.inside.sampling import naive
+from flashedge.engine.vllm.inside.sampling.naive import SPAN, add_noise, draw_gumbel, hash_tokens
+from flashedge.engine.vllm.inside.sampling.rows import SampledRow
 
 CPU = torch.device("cpu")
 VOCAB = 1200
@@ -23,6 +23,7 @@ def find_winners(scaled: torch.Tensor, keys: list[int]) -> list[int]:
     return (scaled + added.to(scaled.dtype)).argmax(1).tolist()
 
 
+@settings(deadline=None)
 @given(
     st.integers(0, 2**32),
     st.floats(0.01, 30),
@@ -73,17 +74,16 @@ def test_a_large_batch_is_sampled_in_parts(monkeypatch: pytest.MonkeyPatch) -> N
     torch.manual_seed(1)
     logits = torch.randn(7, VOCAB)
     found = []
-    for elements in (noise.ELEMENTS, 3 * VOCAB, 1):
-        monkeypatch.setattr(noise, "ELEMENTS", elements)
-        processor = noise.PositionNoise(cast("Any", None), CPU, False)
-        processor._rows = {
-            i: noise.SampledRow(
-                seed=i, temperature=0.7, top_k=0, top_p=0.9, prompt_len=3, output=[]
-            )
-            for i in range(7)
-            if i != 4
-        }
-        found.append(processor.apply(logits.clone()))
+    rows = [
+        (i, SampledRow(seed=i, temperature=0.7, top_k=0, top_p=0.9, prompt_len=3, output=[]))
+        for i in range(7)
+        if i != 4
+    ]
+    for elements in (naive.ELEMENTS, 3 * VOCAB, 1):
+        monkeypatch.setattr(naive, "ELEMENTS", elements)
+        sampled = logits.clone()
+        naive.sample(sampled, rows, hash_tokens(VOCAB, CPU))
+        found.append(sampled)
     assert all(torch.equal(other, found[0]) for other in found[1:])
     assert torch.equal(found[0][4], logits[4])
     assert not torch.equal(found[0][5], logits[5])

@@ -1,0 +1,271 @@
+"""Draws the token of each row in one Triton kernel: temperature, top-k, top-p, noise and argmax.
+
+The kernel draws the tokens of its naive twin (`naive`) and never makes the host wait. One program
+works on one row, so what else is in the batch changes nothing. It reads the row once, and some
+three times more where top-k or top-p is set.
+
+Float64 is slow on consumer cards. So the noise is first computed in float32, within `TOLERANCE` of
+`naive.draw_gumbel`. A token that leads by more than twice the tolerance has won. Only when the race
+is closer are the leaders compared by their float64 noise, as the twin compares all tokens.
+
+Top-k and top-p need no sort. The kernel draws from all tokens, then counts the tokens ahead of the
+winner in the order of the logits, and their probability. If that puts the winner outside the cut,
+everything from there on is outside too, and the kernel draws again from the tokens ahead of it.
+Each token keeps its noise, so the last winner is the winner among the tokens that the cut keeps.
+
+Ref: flashinfer.ai, "Sorting-Free GPU Kernels for LLM Sampling", which rejects in the same order.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from flashedge.engine.vllm.inside.sampling.rows import FIELDS
+
+BLOCK = 2048
+"""Tokens that a program reads at once."""
+WARPS = 8
+
+TOLERANCE = tl.constexpr(5e-4)
+"""Bounds the error of the float32 noise. The error is below a twentieth of it for each of the 2**23
+values of the random bits; the rest is for logarithms that are rounded in another way."""
+EDGE = tl.constexpr(1e-4)
+"""Relative distance to top-p from which the float32 sum of probabilities decides."""
+_NEAR_ONE = tl.constexpr(0.015625)
+
+
+def mark_winners(logits: torch.Tensor, rows: torch.Tensor) -> None:
+    """Set the logit of each row's winner to infinity, in place.
+
+    logits: (batch, vocab) float32; rows: see `rows.pack_rows`, on the same device.
+    """
+    vocab = logits.shape[1]
+    block = min(BLOCK, triton.next_power_of_2(vocab))
+    _mark_winner[(len(rows),)](
+        logits, rows, logits.stride(0), vocab, FIELDS=FIELDS, BLOCK=block, num_warps=WARPS
+    )
+
+
+@triton.jit
+def _mark_winner(
+    logits,
+    rows,
+    stride,
+    vocab,
+    FIELDS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    fields = rows + tl.program_id(0) * FIELDS
+    row = logits + tl.load(fields) * stride
+    key = tl.load(fields + 1)
+    low, high = (key & 0xFFFFFFFF).to(tl.uint32), ((key >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    top_k = tl.load(fields + 2)
+    temperature = tl.load(fields + 3).to(tl.float64, bitcast=True).to(tl.float32)
+    top_p = tl.load(fields + 4).to(tl.float64, bitcast=True)
+    is_cut = (top_k > 0) | (top_p < 1.0)
+
+    peak = float("-inf")
+    threshold = float("-inf")
+    if is_cut:
+        peak = _find_peak(row, vocab, temperature, BLOCK)
+        if (top_k > 0) & (top_k < vocab) & (top_p < 1.0):
+            threshold = _find_kth(row, vocab, temperature, peak, top_k, BLOCK)
+
+    bound = float("-inf")  # the tokens ahead of (bound, bound_id) take part
+    bound_id = vocab
+    winner = 0
+    is_outside = 1
+    while is_outside > 0:
+        winner = _draw(row, vocab, temperature, low, high, bound, bound_id, BLOCK)
+        is_outside = 0
+        if is_cut:
+            bound = tl.div_rn(tl.load(row + winner), temperature)
+            bound_id = winner
+            ahead, mass, total = _measure(
+                row, vocab, temperature, peak, threshold, top_k, bound, bound_id, tl.float32, BLOCK
+            )
+            if tl.abs(mass - top_p * total) <= EDGE * total:
+                ahead, mass, total = _measure(
+                    row,
+                    vocab,
+                    temperature,
+                    peak,
+                    threshold,
+                    top_k,
+                    bound,
+                    bound_id,
+                    tl.float64,
+                    BLOCK,
+                )
+            beyond_k = (top_k > 0) & (ahead >= top_k)
+            beyond_p = (top_p < 1.0) & (ahead > 0) & (mass >= top_p * total)
+            is_outside = (beyond_k | beyond_p).to(tl.int32)
+    tl.store(row + winner, float("inf"))
+
+
+@triton.jit
+def _draw(
+    row,
+    vocab,
+    temperature,
+    low,
+    high,
+    bound,
+    bound_id,
+    BLOCK: tl.constexpr,
+):
+    """The token with the largest sum of logit and noise, the first of them if sums are equal.
+
+    Each lane keeps its best token and the second best sum, so that the lanes meet only once.
+    """
+    top = tl.full((BLOCK,), float("-inf"), tl.float32)
+    second = tl.full((BLOCK,), float("-inf"), tl.float32)
+    place = tl.zeros((BLOCK,), tl.int32)
+    for start in range(0, vocab, BLOCK):
+        ids = start + tl.arange(0, BLOCK)
+        scaled = _load(row, ids, vocab, temperature)
+        total = scaled + _approximate_noise(_draw_bits(ids, low, high))
+        total = tl.where(_is_ahead(scaled, ids, bound, bound_id), total, float("-inf"))
+        place = tl.where(total > top, ids, place)
+        second = tl.maximum(second, tl.minimum(top, total))
+        top = tl.maximum(top, total)
+    best = tl.max(top, 0)
+    winner = tl.min(tl.where(top == best, place, vocab), 0)
+    runner_up = tl.max(tl.where(place == winner, second, top), 0)
+    least = best - (2 * TOLERANCE + tl.abs(best) * 9.5367431640625e-07)  # 2**-20: rounding
+    if runner_up >= least:
+        leader = float("-inf")
+        for start in range(0, vocab, BLOCK):
+            ids = start + tl.arange(0, BLOCK)
+            scaled = _load(row, ids, vocab, temperature)
+            bits = _draw_bits(ids, low, high)
+            total = scaled + _approximate_noise(bits)
+            total = tl.where(_is_ahead(scaled, ids, bound, bound_id), total, float("-inf"))
+            if tl.max(total, 0) >= least:
+                exact = tl.where(total >= least, scaled + _compute_noise(bits), float("-inf"))
+                here = tl.max(exact, 0)
+                if here > leader:
+                    leader = here
+                    winner = tl.min(tl.where(exact == here, ids, vocab), 0)
+    return winner
+
+
+@triton.jit
+def _measure(
+    row,
+    vocab,
+    temperature,
+    peak,
+    threshold,
+    top_k,
+    bound,
+    bound_id,
+    PRECISION: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Returns how many tokens are ahead of a bound, their mass, and the mass of all top-k tokens.
+
+    A mass is a probability times a factor that is the same for all tokens of the row.
+    """
+    ahead = tl.zeros((BLOCK,), tl.int32)
+    mass = tl.zeros((BLOCK,), PRECISION)
+    above = tl.zeros((BLOCK,), tl.int32)
+    total = tl.zeros((BLOCK,), PRECISION)
+    for start in range(0, vocab, BLOCK):
+        ids = start + tl.arange(0, BLOCK)
+        scaled = _load(row, ids, vocab, temperature)
+        own = tl.exp(scaled.to(PRECISION) - peak.to(PRECISION))
+        is_ahead = _is_ahead(scaled, ids, bound, bound_id)
+        ahead += is_ahead.to(tl.int32)
+        mass += tl.where(is_ahead, own, 0.0)
+        above += (scaled > threshold).to(tl.int32)
+        total += tl.where(scaled > threshold, own, 0.0)
+    whole = tl.sum(total, 0).to(tl.float64)
+    if threshold > float("-inf"):  # of the tokens at the threshold, so many belong to the top-k
+        rest = top_k - tl.sum(above, 0)
+        whole += rest * tl.exp(threshold.to(PRECISION) - peak.to(PRECISION)).to(tl.float64)
+    return tl.sum(ahead, 0), tl.sum(mass, 0).to(tl.float64), whole
+
+
+@triton.jit
+def _find_peak(row, vocab, temperature, BLOCK: tl.constexpr):
+    """The largest logit."""
+    top = tl.full((BLOCK,), float("-inf"), tl.float32)
+    for start in range(0, vocab, BLOCK):
+        top = tl.maximum(top, _load(row, start + tl.arange(0, BLOCK), vocab, temperature))
+    return tl.max(top, 0)
+
+
+@triton.jit
+def _find_kth(row, vocab, temperature, peak, k, BLOCK: tl.constexpr):
+    """A value that k logits reach, and fewer than k exceed: by bisection over all float32 values.
+
+    The bits of a float, with those of negative ones inverted, are integers in the floats' order.
+    """
+    least = -2139095041 + k * 0  # minus infinity
+    most = _order(peak).to(tl.int64)
+    while least < most:
+        middle = (least + most + 1) >> 1
+        count = tl.zeros((BLOCK,), tl.int32)
+        for start in range(0, vocab, BLOCK):
+            scaled = _load(row, start + tl.arange(0, BLOCK), vocab, temperature)
+            count += (_order(scaled) >= middle.to(tl.int32)).to(tl.int32)
+        reached = tl.sum(count, 0)
+        if reached >= k:
+            least = middle
+        if reached <= k:
+            most = tl.where(reached == k, middle, middle - 1)
+    bits = least.to(tl.int32)
+    return (bits ^ ((bits >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _order(value):
+    bits = tl.where(value == 0.0, 0.0, value).to(tl.int32, bitcast=True)  # no negative zero
+    return bits ^ ((bits >> 31) & 0x7FFFFFFF)
+
+
+@triton.jit
+def _load(row, ids, vocab, temperature):
+    """Logits divided by the temperature, with the rounding of PyTorch's division."""
+    logits = tl.load(row + ids, mask=ids < vocab, other=float("-inf"))
+    return tl.div_rn(logits, temperature)
+
+
+@triton.jit
+def _is_ahead(scaled, ids, bound, bound_id):
+    """Whether a token comes before the bound in the order of the logits, equal ones by their id."""
+    return (scaled > bound) | ((scaled == bound) & (ids < bound_id))
+
+
+@triton.jit
+def _draw_bits(ids, low, high):
+    """The 23 random bits of each token, as in `naive.draw_gumbel`."""
+    word = _mix(_mix((ids.to(tl.uint32) * 0x9E3779B1) ^ low) ^ high)
+    return (word >> 9).to(tl.int32)
+
+
+@triton.jit
+def _mix(x):
+    """MurmurHash3's finalizer."""
+    x = (x ^ (x >> 16)) * 0x85EBCA6B
+    x = (x ^ (x >> 13)) * 0xC2B2AE35
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def _approximate_noise(bits):
+    """The noise in float32. Near 1 the logarithm is small, and a series is more exact than it."""
+    uniform = (bits.to(tl.float32) + 0.5) * 1.1920928955078125e-07  # 2**-23
+    rest = 1.0 - uniform
+    series = rest * (1.0 + rest * (0.5 + rest * 0.3333333333333333))
+    return -tl.log(tl.where(rest < _NEAR_ONE, series, -tl.log(uniform)))
+
+
+@triton.jit
+def _compute_noise(bits):
+    """The noise as the twin computes it."""
+    uniform = (bits.to(tl.float64) + 0.5) * 1.1920928955078125e-07
+    return (-tl.log(-tl.log(uniform))).to(tl.float32)

@@ -1,0 +1,124 @@
+"""Draws tokens by PyTorch's operations: what CPUs use, and the naive twin of `fused`.
+
+Nothing here makes the host wait for a card: no result is read back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from flashedge.engine.vllm.inside.sampling.rows import IndexedRow, copy_to
+
+_MASK32 = 0xFFFFFFFF
+ELEMENTS = 1 << 23
+"""Logits that are processed at once. They take some 300 MB of intermediate results."""
+CANDIDATES = 1024
+"""How many of a row's most likely tokens get noise first."""
+SPAN = 19.5
+"""At least the largest noise minus the smallest: -log(-log(u)) for u of 24 bits lies in
+(-2.82, 16.64)."""
+
+
+def sample(logits: torch.Tensor, sampled: Sequence[IndexedRow], token_hashes: torch.Tensor) -> None:
+    """Make the drawn token of each sampled row its argmax, in place.
+
+    logits: (batch, vocab) float32; token_hashes: see `hash_tokens`.
+    """
+    at_once = max(1, ELEMENTS // logits.shape[1])
+    for start in range(0, len(sampled), at_once):
+        _sample(logits, sampled[start : start + at_once], token_hashes)
+
+
+def _sample(
+    logits: torch.Tensor, sampled: Sequence[IndexedRow], token_hashes: torch.Tensor
+) -> None:
+    index = copy_to([i for i, _ in sampled], torch.int64, logits.device)
+    rows = [r for _, r in sampled]
+    temperatures = copy_to([r.temperature for r in rows], logits.dtype, logits.device)
+    scaled = logits.index_select(0, index) / temperatures.unsqueeze(1)
+    scaled = truncate(scaled, [r.top_k for r in rows], [r.top_p for r in rows])
+    logits.index_copy_(0, index, add_noise(scaled, [r.key for r in rows], token_hashes))
+
+
+def hash_tokens(vocab: int, device: torch.device) -> torch.Tensor:
+    """Returns (vocab,) int64, of 32 bits each."""
+    ids = torch.arange(vocab, device=device, dtype=torch.int64)
+    return (ids * 0x9E3779B1) & _MASK32
+
+
+def add_noise(
+    scaled: torch.Tensor, keys: list[int], token_hashes: torch.Tensor, candidates: int = CANDIDATES
+) -> torch.Tensor:
+    """Return logits whose argmax is that of `scaled` + noise.
+
+    A token that lies SPAN below the best one can't win, whatever its noise. So only the
+    `candidates` most likely tokens get noise, and all tokens in rows where others might win. The
+    noise takes most of the sampling time, since its arithmetic is in 64 bits and a large vocabulary
+    has 150,000 tokens. On a card all tokens get noise, because the host would have to wait to learn
+    which rows need it.
+
+    scaled: (rows, vocab); keys: (rows,); token_hashes: (vocab,).
+    """
+    if scaled.shape[1] <= candidates or scaled.is_cuda:
+        return scaled + draw_gumbel(keys, token_hashes.unsqueeze(0)).to(scaled.dtype)
+    best, ids = scaled.topk(candidates, dim=1)
+    sums = best + draw_gumbel(keys, token_hashes[ids]).to(scaled.dtype)
+    result = scaled.scatter(1, ids, sums)
+    rows = (best[:, -1] > best[:, 0] - SPAN).nonzero().squeeze(1).tolist()
+    if rows:
+        noise = draw_gumbel([keys[row] for row in rows], token_hashes.unsqueeze(0))
+        result[rows] = scaled[rows] + noise.to(scaled.dtype)
+    return result
+
+
+def draw_gumbel(keys: list[int], token_hashes: torch.Tensor) -> torch.Tensor:
+    """Return standard Gumbel noise, (rows, tokens) float64.
+
+    In float32 the last bit can depend on an element's place in a vectorized kernel, and so on the
+    batch. In float64 it does too, but the cast to float32 removes the difference.
+
+    keys: (rows,) of 63 bits; token_hashes: (1 or rows, tokens) int64.
+    """
+    key = copy_to(keys, torch.int64, token_hashes.device).unsqueeze(1)
+    low, high = key & _MASK32, (key >> 32) & _MASK32
+    word = _fmix32(_fmix32(token_hashes ^ low) ^ high)
+    uniform = ((word >> 9).to(torch.float64) + 0.5) / 2.0**23  # 23 bits: never 0, never 1
+    return -torch.log(-torch.log(uniform))
+
+
+def _fmix32(x: torch.Tensor) -> torch.Tensor:
+    """MurmurHash3's finalizer on 32-bit words held in int64."""
+    x = ((x ^ (x >> 16)) * 0x85EBCA6B) & _MASK32
+    x = ((x ^ (x >> 13)) * 0xC2B2AE35) & _MASK32
+    return x ^ (x >> 16)
+
+
+def truncate(logits: torch.Tensor, top_k: list[int], top_p: list[float]) -> torch.Tensor:
+    """Replace what top-k and top-p exclude by -inf. The most likely token always stays.
+
+    logits: (rows, vocab), divided by the temperature; top_k: 0 excludes nothing; top_p: 1 excludes
+    nothing.
+    """
+    if not any(top_k) and all(p >= 1.0 for p in top_p):
+        return logits
+    vocab = logits.shape[1]
+    ordered, order = logits.sort(dim=1, descending=True, stable=True)
+    rank = torch.arange(vocab, device=logits.device).unsqueeze(0)
+    limit = copy_to([k or vocab for k in top_k], torch.int64, logits.device).unsqueeze(1)
+    ordered = ordered.masked_fill(rank >= limit, float("-inf"))
+    probs = _compute_probabilities(ordered)
+    before = probs.cumsum(dim=1) - probs
+    bound = copy_to(top_p, torch.float64, logits.device).unsqueeze(1)
+    ordered = ordered.masked_fill((before >= bound) & (rank > 0), float("-inf"))
+    return torch.empty_like(logits).scatter_(1, order, ordered)
+
+
+def _compute_probabilities(ordered: torch.Tensor) -> torch.Tensor:
+    """Returns (rows, vocab) float64."""
+    if not ordered.is_cuda:
+        return ordered.softmax(dim=1, dtype=torch.float64)
+    # vLLM's batch-invariant mode replaces softmax on a card by a kernel that takes no float64.
+    weights = (ordered.double() - ordered.double().amax(dim=1, keepdim=True)).exp()
+    return weights / weights.sum(dim=1, keepdim=True)

@@ -1,0 +1,173 @@
+"""The sampling kernel against its naive twin, in Triton's interpreter.
+
+`tests/unit/engine/vllm/test_fused_sampling.py` runs this file in a process of its own, because
+Triton reads TRITON_INTERPRET when it is imported, and vLLM imports it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import triton
+import triton.language as tl
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from triton.runtime import interpreter
+
+from flashedge.engine.vllm.inside.sampling import fused
+from flashedge.engine.vllm.inside.sampling.naive import draw_gumbel, hash_tokens, sample
+from flashedge.engine.vllm.inside.sampling.rows import SampledRow, pack_rows
+
+CPU = torch.device("cpu")
+BITS = 23
+_patched: set[int] = set()
+
+
+def call_quickly(function: interpreter.InterpretedFunction, *args: Any, **kwargs: Any) -> Any:
+    """Call a function inside a kernel, as Triton does, but prepare each module only once.
+
+    Triton prepares it at each call, which takes nine tenths of the time.
+    """
+    if id(function.fn.__globals__) not in _patched:
+        _patched.add(id(function.fn.__globals__))
+        interpreter._patch_lang(function.fn)
+    return function.rewrite()(*args, **kwargs)
+
+
+interpreter.InterpretedFunction.__call__ = call_quickly
+LEAST_MARGIN = 1e-9
+"""How close a sum of probabilities may come to top-p before rounding decides on which side it is.
+Sums of float64 in two orders differ by less than 1e-12."""
+
+
+def draw(logits: torch.Tensor, rows: list[SampledRow]) -> tuple[list[int], list[int]]:
+    """The tokens that the kernel and its twin draw."""
+    indexed = list(enumerate(rows))
+    ours, theirs = logits.clone(), logits.clone()
+    fused.mark_winners(ours, pack_rows(indexed, CPU))
+    sample(theirs, indexed, hash_tokens(logits.shape[1], CPU))
+    return ours.argmax(1).tolist(), theirs.argmax(1).tolist()
+
+
+def is_decided(logits: torch.Tensor, row: SampledRow) -> bool:
+    """Whether every token is clearly inside or outside of the row's top-p."""
+    if row.top_p >= 1:
+        return True
+    scaled = logits / torch.tensor(row.temperature, dtype=torch.float32)
+    probs = scaled.sort(descending=True).values[: row.top_k or None].softmax(0, torch.float64)
+    before = probs.cumsum(0) - probs
+    return bool((before[1:] - row.top_p).abs().ge(LEAST_MARGIN).all())
+
+
+def make_row(key: int, **changes: Any) -> SampledRow:
+    fields = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, **changes}
+    return SampledRow(seed=key, prompt_len=9, output=[], **fields)
+
+
+rows = st.builds(
+    make_row,
+    st.integers(0, 2**62),
+    temperature=st.sampled_from([1.0, 0.8, 0.1, 0.003, 3.0]),
+    top_k=st.sampled_from([0, 0, 1, 2, 20, 900, 3000]),
+    top_p=st.one_of(st.just(1.0), st.floats(0.0, 1.0)),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([1, 2, 7, 64, 1000, 2048, 2049]),
+    st.sampled_from([0.0, 0.1, 1.0, 3.0, 30.0]),
+    st.sampled_from(["exact", "duplicates", "one value"]),
+    st.floats(0, 0.99),
+    st.lists(rows, min_size=1, max_size=2),
+)
+def test_the_kernel_draws_the_tokens_of_its_twin(
+    seed: int, vocab: int, spread: float, kind: str, masked: float, rows: list[SampledRow]
+) -> None:
+    """Over vocabularies that fill a block or do not, duplicates, ties and masked tokens."""
+    random = torch.Generator().manual_seed(seed)
+    logits = torch.randn(len(rows), vocab, generator=random) * spread
+    if kind == "duplicates":
+        logits = logits.to(torch.bfloat16).float()
+    if kind == "one value":
+        logits[:] = spread
+    gone = torch.rand(logits.shape, generator=random) < masked
+    gone[:, vocab // 2] = False
+    logits = logits.masked_fill(gone, -math.inf)
+    ours, theirs = draw(logits, rows)
+    decided = [is_decided(logits[i], row) for i, row in enumerate(rows)]
+    assert [w for w, ok in zip(ours, decided, strict=True) if ok] == [
+        w for w, ok in zip(theirs, decided, strict=True) if ok
+    ]
+
+
+def test_races_that_float32_can_not_decide() -> None:
+    """In each row the sums of two tokens are equal, or one or two units in the last place apart."""
+    vocab, races = 64, 100
+    random = torch.Generator().manual_seed(4)
+    rows = [make_row(race) for race in range(races)]
+    noise = draw_gumbel([row.key for row in rows], hash_tokens(vocab, CPU).unsqueeze(0)).float()
+    logits = torch.full((races, vocab), -math.inf)
+    for race in range(races):
+        one, other = torch.randperm(vocab, generator=random)[:2].tolist()
+        close = (5.0 + noise[race, one]) - noise[race, other]
+        for _ in range(race % 3):
+            close = torch.nextafter(close, torch.tensor(math.inf if race % 2 else -math.inf))
+        logits[race, one], logits[race, other] = 5.0, close
+    ours, theirs = draw(logits, rows)
+    assert ours == theirs
+
+
+def test_of_equal_sums_the_first_wins() -> None:
+    """Two tokens with the same random bits tie exactly."""
+    row, vocab = make_row(3), 20_000
+    noise = draw_gumbel([row.key], hash_tokens(vocab, CPU).unsqueeze(0))[0]
+    values, counts = noise.unique(return_counts=True)
+    tied = [(noise == value).nonzero().squeeze(1).tolist() for value in values[counts > 1]]
+    assert tied, "another seed has some"
+    for first, second, *_ in tied[:2]:
+        logits = torch.full((1, vocab), -math.inf)
+        logits[0, [first, second]] = 2.0
+        assert draw(logits, [row]) == ([first], [first])
+
+
+def test_other_rows_stay_as_they_are() -> None:
+    """Neither rows that are not sampled nor other logits of sampled rows change, and a row's winner
+    does not depend on its index."""
+    logits = torch.randn(5, 300)
+    row = make_row(8, top_p=0.9)
+    marked = logits.clone()
+    fused.mark_winners(marked, pack_rows([(3, row), (1, make_row(4))], CPU))
+    changed = (marked != logits).nonzero().tolist()
+    assert [index for index, _ in changed] == [1, 3]
+    assert math.isinf(marked[3, changed[1][1]])
+    alone = logits[3:4].clone()
+    fused.mark_winners(alone, pack_rows([(0, row)], CPU))
+    assert alone.argmax() == changed[1][1]
+
+
+@triton.jit
+def compute_both(approximate, exact, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(approximate + at, fused._approximate_noise(at))
+    tl.store(exact + at, fused._compute_noise(at))
+
+
+def test_the_float32_noise_is_close_for_all_random_bits() -> None:
+    """This is what the kernel's shortcut rests on, so it is tested for each of 2**23 values."""
+    block = 1 << 20
+    approximate, exact = (torch.empty(1 << BITS) for _ in range(2))
+    compute_both[((1 << BITS) // block,)](approximate, exact, BLOCK=block)
+    uniform = (torch.arange(1 << BITS, dtype=torch.float64) + 0.5) / 2**BITS
+    wanted = -(-uniform.log()).log()
+    assert (approximate.double() - wanted).abs().max() < fused.TOLERANCE.value / 20
+    assert np.array_equal(exact.numpy(), wanted.float().numpy())
+
+
+if __name__ == "__main__":
+    raise SystemExit(pytest.main([__file__, "-q", "-p", "no:cacheprovider"]))

@@ -1,0 +1,64 @@
+"""The sampling kernel: its logic in Triton's interpreter, and its compilation for real cards."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.paths import ROOT
+
+pytest.importorskip("triton", reason="Triton has no wheel for this machine")
+
+ADA = 89
+
+
+def run_python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run Python in the checkout. Triton is imported anew, with these variables."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def test_the_kernel_draws_the_tokens_of_its_twin() -> None:
+    """See tests/support/interpreted_sampling.py for the properties."""
+    done = run_python("-m", "tests.support.interpreted_sampling", TRITON_INTERPRET="1")
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+
+
+COMPILE = """
+import sys
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from flashedge.engine.vllm.inside.sampling import fused, rows
+
+signature = {"logits": "*fp32", "rows": "*i64", "stride": "i32", "vocab": "i32"}
+constants = {"FIELDS": rows.FIELDS, "BLOCK": fused.BLOCK}
+source = ASTSource(
+    fn=fused._mark_winner,
+    signature={**signature, **dict.fromkeys(constants, "constexpr")},
+    constexprs=constants,
+)
+target = GPUTarget("cuda", int(sys.argv[1]), 32)
+ptx = triton.compile(source, target=target, options={"num_warps": fused.WARPS}).asm["ptx"]
+assert f"sm_{sys.argv[1]}" in ptx
+assert "div.rn.f32" in ptx, "PyTorch rounds its division"
+assert "lg2.approx" not in ptx, "its error near 1 is as large as the largest noise's logarithm"
+assert ".local" not in ptx, "registers must suffice"
+"""
+
+
+def test_the_kernel_compiles_for_a_card(tmp_path: Path) -> None:
+    """Triton's compiler and the assembler in its wheel need no card."""
+    done = run_python("-c", COMPILE, str(ADA), TRITON_CACHE_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr[-3000:]
