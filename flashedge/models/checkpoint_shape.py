@@ -1,16 +1,16 @@
-"""The shape of a model, by models.toml or by its files. Needs no torch."""
+"""The shape of a model, by its files or by models.toml. Needs no torch."""
 
 from __future__ import annotations
 
-from math import prod
 from pathlib import Path
 
 from flashedge.config import Config
 from flashedge.errors import CheckpointError
-from flashedge.models.checkpoints import read_config, read_tensor_shapes
+from flashedge.models.checkpoints import read_config, read_tensors
 from flashedge.models.folders import locate_model, resolve_model
 from flashedge.models.shape import ModelShape
 from flashedge.models.specs import ModelSpec, Pair
+from flashedge.models.stored_weights import count_weights
 
 _DTYPE_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
@@ -21,46 +21,56 @@ def find_pair_shapes(pair: Pair, config: Config) -> tuple[ModelShape, ModelShape
 
 
 def find_shape(spec: ModelSpec, config: Config) -> ModelShape:
-    """The shape by models.toml, which needs no files, else by the model's folder.
+    """The shape by the model's files if they are here and whole, else by models.toml.
 
-    Raises CheckpointError when neither holds it.
+    Raises CheckpointError when neither tells it.
     """
-    known, size = spec.architecture, _DTYPE_BYTES.get(spec.dtype, 2)
-    if known is not None and spec.weights_bytes is not None:
-        return ModelShape(
-            name=spec.source.rpartition("/")[2],
-            params=spec.weights_bytes // size,
-            layers=known.layers,
-            heads=known.heads,
-            kv_heads=known.kv_heads,
-            head_dim=known.head_dim,
-            dtype_bytes=size,
-        )
-    folder = locate_model(spec, config)
-    if folder is None:
+    known = spec.architecture
+    if locate_model(spec, config) is not None:
+        try:
+            return load_shape(spec, config)
+        except CheckpointError:
+            if known is None:
+                raise
+    if known is None or spec.weights_bytes is None:
         raise CheckpointError(
             f"the shape of {spec.source} is not known",
             hint="give weights_bytes and architecture in models.toml, or pull the model",
         )
-    return read_shape(folder, spec.dtype, spec.weights_bytes)
+    size = _DTYPE_BYTES.get(spec.dtype, 2)
+    return ModelShape(
+        name=spec.source.rpartition("/")[2],
+        params=spec.parameters or spec.weights_bytes // size,
+        layers=known.layers,
+        heads=known.heads,
+        kv_heads=known.kv_heads,
+        head_dim=known.head_dim,
+        dtype_bytes=size,
+        stored_bytes=spec.weights_bytes if spec.parameters else None,
+        hidden_size=known.hidden,
+        intermediate_size=known.intermediate,
+        vocab_size=known.vocab,
+    )
 
 
 def load_shape(spec: ModelSpec, config: Config) -> ModelShape:
     """The shape by the model's files, which are checked. Raises CheckpointError."""
-    return read_shape(resolve_model(spec, config), spec.dtype, spec.weights_bytes)
+    return read_shape(resolve_model(spec, config), spec)
 
 
-def read_shape(folder: Path, dtype: str, weights_bytes: int | None = None) -> ModelShape:
-    """The shape of the model in `folder`, loaded as `dtype`.
+def read_shape(folder: Path, spec: ModelSpec) -> ModelShape:
+    """The shape of the model `spec` by its files in `folder`.
 
-    `weights_bytes` replaces the headers of weights that have none (pytorch_model.bin). Raises
-    CheckpointError when a figure is missing.
+    The entry's `weights_bytes` replaces the headers of weights that have none (pytorch_model.bin).
+    Raises CheckpointError when a figure is missing.
     """
-    config = read_config(folder)
-    size = _DTYPE_BYTES.get(dtype, 2)
-    params = (
-        sum(prod(shape) for shape in read_tensor_shapes(folder)) or (weights_bytes or 0) // size
+    config, size = read_config(folder), _DTYPE_BYTES.get(spec.dtype, 2)
+    quantized = config.get("quantization_config")
+    params, stored = count_weights(
+        read_tensors(folder), quantized, dtype_bytes=size, is_fp8=spec.quantization is not None
     )
+    if not params and spec.weights_bytes:
+        params, stored = spec.parameters or spec.weights_bytes // size, spec.weights_bytes
     try:
         heads = int(config["num_attention_heads"])
         shape = ModelShape(
@@ -71,6 +81,10 @@ def read_shape(folder: Path, dtype: str, weights_bytes: int | None = None) -> Mo
             kv_heads=int(config.get("num_key_value_heads") or heads),
             head_dim=int(config.get("head_dim") or int(config["hidden_size"]) // heads),
             dtype_bytes=size,
+            stored_bytes=None if stored == params * size else stored,
+            hidden_size=config.get("hidden_size"),
+            intermediate_size=config.get("intermediate_size"),
+            vocab_size=config.get("vocab_size"),
         )
     except (KeyError, TypeError, ValueError) as error:
         raise CheckpointError(f"{folder}/config.json does not tell the model's shape") from error

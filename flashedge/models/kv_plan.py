@@ -1,24 +1,92 @@
-"""KV memory of a pair before a run moves any of it."""
+"""The KV memory of a pair before a run moves any of it."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 from flashedge.config import Config
-from flashedge.models.specs import ENGINE_OVERHEAD_BYTES, Pair
+from flashedge.errors import ConfigError
+from flashedge.models.card_memory import CardMemory
+from flashedge.models.fit import FindMeasured, PairNeed, find_need, suggest
+from flashedge.models.registry import load_pairs
+from flashedge.models.specs import Pair
+from flashedge.sizes import format_size
+
+STEP_BYTES = 64 << 20
+"""The plan is rounded down to this, so that a few MiB more or less on the card start the engines
+with the same options as the last time."""
 
 
-def plan_kv(pair: Pair, config: Config) -> tuple[int, int]:
-    """KV bytes of generator and verifier: as configured, else by the pair's memory plan."""
-    memory = pair.memory
-    return (
-        config.generator_kv_bytes or memory.generator_kv_bytes,
-        config.verifier_kv_bytes or memory.verifier_kv_bytes,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryPlan:
+    """How the memory of a device is divided. Tuples are (generator, verifier)."""
+
+    kv_bytes: tuple[int, int]
+    need: PairNeed
+    card: CardMemory
+    is_explicit: bool
+    """Whether the KV sizes were set, in config.toml or models.toml, and not planned."""
+
+
+def set_sizes(config: Config, kv_bytes: tuple[int, int], sequences: int) -> Config:
+    """The configuration with KV sizes of (generator, verifier) and a batch limit."""
+    return replace(
+        config,
+        generator_kv_bytes=kv_bytes[0],
+        verifier_kv_bytes=kv_bytes[1],
+        max_num_seqs=sequences,
     )
 
 
-def estimate_kv_room(free_bytes: int, weights: tuple[int, int]) -> int:
-    """KV bytes that both engines can have together where `free_bytes` of memory are free.
+def find_explicit(pair: Pair, config: Config) -> tuple[int | None, int | None]:
+    """The KV sizes that were set: in config.toml, else in models.toml."""
+    given = pair.memory
+    listed = (None, None) if given is None else (given.generator_kv_bytes, given.verifier_kv_bytes)
+    return config.generator_kv_bytes or listed[0], config.verifier_kv_bytes or listed[1]
 
-    The weights and the overhead of each engine process come first. Negative when those alone do
-    not fit.
+
+def plan_memory(
+    pair: Pair, config: Config, card: CardMemory, find_measured: FindMeasured = lambda _: None
+) -> MemoryPlan:
+    """Plan the memory of a pair on `card`. Sizes that were set are respected.
+
+    Raises ConfigError with the figures where the pair does not fit, CheckpointError where the shape
+    of a model is unknown.
     """
-    return free_bytes - sum(weights) - 2 * ENGINE_OVERHEAD_BYTES
+    need = find_need(pair, config, card, find_measured)
+    generator, verifier = find_explicit(pair, config)
+    if generator is not None and verifier is not None:
+        sizes = generator, verifier
+        return MemoryPlan(kv_bytes=sizes, need=need, card=card, is_explicit=True)
+    room, least = need.kv_bytes(card) - (generator or verifier or 0), need.least_kv_bytes
+    missing = (0 if generator else least[0]) + (0 if verifier else least[1]) - room
+    if missing > 0:
+        raise ConfigError(
+            f"{pair.name} does not fit {card.name}: {describe_lack(need, card, missing)}",
+            hint=suggest(pair, load_pairs(config).values(), card, config),
+        )
+    if generator is None and verifier is None:
+        share = min(max(room // 2, least[1]), room - least[0])
+        sizes = _round_down(room - share, least[0]), _round_down(share, least[1])
+    elif generator is None:
+        sizes = _round_down(room, least[0]), verifier or 0
+    else:
+        sizes = generator, _round_down(room, least[1])
+    return MemoryPlan(kv_bytes=sizes, need=need, card=card, is_explicit=False)
+
+
+def describe_lack(need: PairNeed, card: CardMemory, missing: int) -> str:
+    """Tell what is missing and of what the need consists."""
+    overheads = " + ".join(format_size(engine.overhead) for engine in need.engines)
+    weights = " + ".join(format_size(each) for each in need.weights)
+    least = " + ".join(format_size(each) for each in need.least_kv_bytes)
+    basis = "estimated" if need.is_estimate else "measured"
+    return (
+        f"{format_size(missing)} are missing. Weights take {weights}, the engines {overheads}"
+        f" beside them ({basis}, with {need.sequences} sequences a step), KV of one path {least};"
+        f" {format_size(max(0, card.free_bytes))} of {format_size(card.memory_bytes)} can be used"
+    )
+
+
+def _round_down(size: int, least: int) -> int:
+    return max(size // STEP_BYTES * STEP_BYTES, least)

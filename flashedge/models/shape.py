@@ -18,6 +18,19 @@ class ModelShape:
     kv_heads: int
     head_dim: int
     dtype_bytes: int = 2
+    """Bytes of an activation, and of a number in the KV cache."""
+
+    stored_bytes: int | None = None
+    """Bytes of the weights where they do not have `dtype_bytes` each: they are quantized."""
+
+    hidden_size: int | None = None
+    """Width of the residual stream. None where nobody needs it."""
+
+    intermediate_size: int | None = None
+    """Width of the feed-forward layers. None where nobody needs it."""
+
+    vocab_size: int | None = None
+    """Tokens of the vocabulary. None where nobody needs it."""
 
     @property
     def kv_bytes_per_token(self) -> int:
@@ -25,7 +38,7 @@ class ModelShape:
 
     @property
     def weights_bytes(self) -> int:
-        return self.params * self.dtype_bytes
+        return self.params * self.dtype_bytes if self.stored_bytes is None else self.stored_bytes
 
 
 QWEN25_1_5B = ModelShape(

@@ -6,18 +6,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from flashedge.benchmark.devices import CARDS, find_card
-from flashedge.benchmark.fit import (
-    CardMemory,
-    PairNeed,
-    choose_quantized,
-    estimate_need,
-    list_fitting,
-)
 from flashedge.cli.doctor.check import BAD, GOOD, WARNING, Check
 from flashedge.config import Config
-from flashedge.errors import NotFound
+from flashedge.engine.memory_plan import find_measured, read_card, read_ram
+from flashedge.errors import EngineError, NotFound
+from flashedge.models.card_memory import CardMemory, build_idle_card
+from flashedge.models.engine_memory import MARGIN, EngineMemory
+from flashedge.models.fit import FindMeasured, PairNeed, find_need, suggest
+from flashedge.models.kv_plan import describe_lack, find_explicit
 from flashedge.models.registry import find_pair, load_pairs
-from flashedge.models.specs import ENGINE_OVERHEAD_BYTES, Pair
+from flashedge.models.specs import Pair
 from flashedge.sizes import format_size, parse_size
 
 WIDTH = 16
@@ -33,53 +31,43 @@ def check_fit(name: str, gpu: str | None, config: Config, nvml: Any = None) -> I
     Raises NotFound for an unknown pair or card, CheckpointError for a pair of unknown shape.
     """
     pair = find_pair(name, config)
-    place = find_memory(nvml) if gpu is None else _find_place(gpu, nvml)
-    need = estimate_need(pair, config)
+    place = find_place(gpu, nvml)
+    need = find_need(pair, config, place, _choose_measured(pair, place, config))
     yield _check_memory(place)
     yield Check(
         name="weights",
         verdict=GOOD,
         detail=f"{format_size(need.weights[0])} generator, {format_size(need.weights[1])} verifier",
     )
-    yield Check(
-        name="engines",
-        verdict=GOOD,
-        detail=f"2 x {format_size(ENGINE_OVERHEAD_BYTES)} beside weights and KV",
-    )
+    yield _check_engines(need)
     yield _check_verdict(pair, need, place, config)
 
 
 def find_memory(nvml: Any = None) -> CardMemory:
     """This machine's first card with its present use, or its RAM if there is no card."""
-    import psutil
-
-    from flashedge.profiler.errors import ProfileError
-    from flashedge.profiler.gpu import read_cards
-
     try:
-        card = read_cards(nvml)[0]
-    except ProfileError:
-        memory = psutil.virtual_memory()
-        held = memory.total - memory.available
-        return CardMemory(
-            name="this machine's RAM",
-            memory_bytes=memory.total,
-            reserved_bytes=held,
-            is_measured=True,
-        )
-    return CardMemory(
-        name=card.name,
-        memory_bytes=card.memory_bytes,
-        reserved_bytes=card.memory_bytes - card.free_bytes,
-        is_measured=True,
-    )
+        return read_card(nvml)
+    except EngineError:
+        return read_ram()
 
 
-def _find_place(gpu: str, nvml: Any) -> CardMemory:
-    """A card by name, idle unless it is in this machine, or a card of so much memory."""
+def _choose_measured(pair: Pair, place: CardMemory, config: Config) -> FindMeasured:
+    """What was measured here counts only for this machine."""
+    if place.is_measured:
+        return lambda sequences: find_measured(pair, config, sequences)
+    return lambda sequences: None
+
+
+def find_place(gpu: str | None, nvml: Any = None) -> CardMemory:
+    """A card by name, idle unless it is in this machine, or a card of so much memory.
+
+    None: this machine's card, or its RAM. Raises NotFound for an unknown card.
+    """
+    if gpu is None:
+        return find_memory(nvml)
     size = parse_size(gpu)
     if size is not None and not gpu.strip().isdigit():
-        return CardMemory(name="a card", memory_bytes=size)
+        return build_idle_card("a card", size)
     try:
         _, card = find_card(gpu)
     except NotFound as error:
@@ -91,29 +79,51 @@ def _find_place(gpu: str, nvml: Any) -> CardMemory:
     place = find_memory(nvml)
     if place.name.removeprefix("NVIDIA ") == card.sheet:
         return place
-    return CardMemory(name=card.sheet, memory_bytes=card.memory_bytes)
+    return build_idle_card(card.sheet, card.memory_bytes)
 
 
 def _check_memory(place: CardMemory) -> Check:
-    held = format_size(place.reserved_bytes)
-    use = "in use now" if place.is_measured else "reserved for driver and display"
+    held, reserve = format_size(place.held_bytes), format_size(place.reserve_bytes)
+    use = "in use now" if place.is_measured else "kept by the driver of an idle card"
     return Check(
         name="memory",
         verdict=GOOD,
-        detail=f"{place.name}, {format_size(place.memory_bytes)}, {held} of it {use}",
+        detail=f"{place.name}, {format_size(place.memory_bytes)}, {held} of it {use},"
+        f" {reserve} left for the display and other programs",
     )
+
+
+def _check_engines(need: PairNeed) -> Check:
+    found = ", ".join(
+        f"{format_size(engine.overhead)} {role} ({describe_parts(engine)})"
+        for role, engine in zip(("generator", "verifier"), need.engines, strict=True)
+    )
+    basis = (
+        f"estimated, {MARGIN:.0%} added, until the first start measures them"
+        if need.is_estimate
+        else "measured here"
+    )
+    return Check(
+        name="engines",
+        verdict=GOOD,
+        detail=f"beside weights and KV {found}; {basis}; {need.sequences} sequences a step",
+    )
+
+
+def describe_parts(engine: EngineMemory) -> str:
+    """The parts of what an engine takes beside weights and KV."""
+    parts = (("context", engine.context), ("a step", engine.step), ("graphs", engine.graphs))
+    return " + ".join(f"{name} {format_size(size)}" for name, size in parts if size)
 
 
 def _check_verdict(pair: Pair, need: PairNeed, place: CardMemory, config: Config) -> Check:
     if not need.fits(place):
-        missing = format_size(need.least_bytes - place.free_bytes)
-        least = " + ".join(map(format_size, need.path_bytes))
-        lack = f"{missing} are missing, even with KV for only one path ({least})"
+        lack = describe_lack(need, place, need.least_bytes - place.free_bytes)
         return Check(
             name="fit",
             verdict=BAD,
             detail=f"{pair.name} does not fit: {lack}",
-            hint=_suggest(pair, need, place, config),
+            hint=suggest(pair, load_pairs(config).values(), place, config),
         )
     left, most = need.kv_bytes(place), pair.max_path_tokens
     longest = need.count_paths(place, most)
@@ -121,13 +131,13 @@ def _check_verdict(pair: Pair, need: PairNeed, place: CardMemory, config: Config
         f"{pair.name} fits: {format_size(left)} are left for KV, enough for {longest} paths of"
         f" {most:,} tokens that share nothing"
     )
-    planned = pair.memory.generator_kv_bytes + pair.memory.verifier_kv_bytes
-    if planned > left:
+    explicit = sum(size or 0 for size in find_explicit(pair, config))
+    if explicit > left:
         return Check(
             name="fit",
             verdict=WARNING,
-            detail=f"{detail}; its memory plan in models.toml asks for {format_size(planned)}",
-            hint=f"set generator_kv_bytes and verifier_kv_bytes to {left // 2 >> 20}MiB each",
+            detail=f"{detail}; but its KV sizes are set to {format_size(explicit)}",
+            hint="leave generator_kv_bytes and verifier_kv_bytes unset, so that they are planned",
         )
     if longest >= WIDTH:
         return Check(name="fit", verdict=GOOD, detail=detail)
@@ -137,16 +147,3 @@ def _check_verdict(pair: Pair, need: PairNeed, place: CardMemory, config: Config
         detail=f"{detail}; wider searches of long paths must compute some KV again",
         hint="paths of a tree share most of their KV; `flashedge simulate` shows what is lost",
     )
-
-
-def _suggest(pair: Pair, need: PairNeed, place: CardMemory, config: Config) -> str:
-    other = choose_quantized(pair, need, place)
-    if other is not None:
-        names = ", ".join(f"{role} {q.source} ({q.method})" for role, q in other.replacements)
-        left = format_size(other.kv_bytes(place))
-        return f"it fits quantized, with {left} for KV: put {names} into your models.toml"
-    others = [p for p in load_pairs(config).values() if p.name != "bundled"]
-    fitting = ", ".join(list_fitting(others, place, config))
-    if fitting:
-        return f"models.toml has no quantized checkpoint that helps; these pairs fit: {fitting}"
-    return "no pair of models.toml fits but `bundled`; end other programs or use a larger card"

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from flashedge.benchmark.fit import CardMemory, choose_quantized, estimate_need, list_fitting
 from flashedge.benchmark.simulate import Question, build_bench
 from flashedge.cli.doctor.check import BAD, GOOD, WARNING, Check
 from flashedge.cli.doctor.fit import check_fit
 from flashedge.config import Config, load_config
 from flashedge.errors import CheckpointError, NotFound
+from flashedge.models.card_memory import CardMemory, build_idle_card
+from flashedge.models.fit import choose_quantized, find_need, list_fitting
 from flashedge.models.registry import find_pair, load_pairs
-from flashedge.models.specs import ENGINE_OVERHEAD_BYTES, RESERVED_BYTES
 from tests.support.cli_rig import Cli, cli_for
 from tests.support.fake_nvml import FakeNvml
 
@@ -30,6 +31,13 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
     return load_config({}, {"FLASHEDGE_HOME": str(tmp_path / "home")})
 
 
+def card_of(memory_bytes: int) -> CardMemory:
+    """A card that is all free."""
+    return CardMemory(
+        name="card", memory_bytes=memory_bytes, held_bytes=0, reserve_bytes=0, is_measured=True
+    )
+
+
 def checks_of(name: str, gpu: str | None, config: Config, nvml: object = NONE) -> dict[str, Check]:
     return {check.name: check for check in check_fit(name, gpu, config, nvml)}
 
@@ -38,33 +46,47 @@ def checks_of(name: str, gpu: str | None, config: Config, nvml: object = NONE) -
 
 
 def test_the_parts_add_up(config: Config) -> None:
-    need = estimate_need(find_pair("math-7b+skywork-1.5b", config), config)
-    place = CardMemory(name="card", memory_bytes=24 * GIB, reserved_bytes=3 * GIB)
+    place = card_of(24 * GIB)
+    need = find_need(find_pair("math-7b+skywork-1.5b", config), config, place)
     assert need.weights == (15_231_233_024, 3_087_431_682)
     assert need.path_bytes == (4096 * 57_344, 4096 * 28_672)
-    left = 21 * GIB - sum(need.weights) - 2 * ENGINE_OVERHEAD_BYTES
+    assert need.is_estimate
+    left = 24 * GIB - sum(need.weights) - sum(engine.overhead for engine in need.engines)
     assert need.kv_bytes(place) == left
     assert need.count_paths(place, 1000) == left // (1000 * (57_344 + 28_672))
 
 
 def test_one_byte_too_few_is_too_few(config: Config) -> None:
-    need = estimate_need(find_pair(SMALL, config), config)
-    exact = CardMemory(name="card", memory_bytes=need.least_bytes + RESERVED_BYTES)
-    less = CardMemory(name="card", memory_bytes=exact.memory_bytes - 1)
-    assert need.fits(exact)
-    assert not need.fits(less)
+    pair = find_pair(SMALL, config)
+    least = find_need(pair, config, card_of(0)).least_bytes  # with the fewest sequences
+    exact, less = card_of(least), card_of(least - 1)
+    assert find_need(pair, config, exact).fits(exact)
+    assert not find_need(pair, config, less).fits(less)
     assert SMALL in set(list_fitting(load_pairs(config).values(), exact, config))
     assert SMALL not in set(list_fitting(load_pairs(config).values(), less, config))
 
 
+def test_fewer_sequences_where_the_pair_does_not_fit_otherwise(config: Config) -> None:
+    pair = find_pair("qwen-7b+skywork-1.5b", config)
+    ample = find_need(pair, config, card_of(24 * GIB))
+    assert ample.sequences == 128
+    tight = card_of(ample.least_bytes - 1)
+    assert find_need(pair, config, tight).sequences == 64
+    assert find_need(pair, config, tight).fits(tight)
+    fixed = load_config({"max_num_seqs": 128}, {"FLASHEDGE_HOME": str(config.state_dir.parent)})
+    assert find_need(pair, fixed, tight).sequences == 128
+    assert not find_need(pair, fixed, tight).fits(tight)
+
+
 def test_as_few_and_as_large_quantized_checkpoints_as_needed(config: Config) -> None:
     pair = find_pair("qwen-7b+skywork-1.5b", config)
-    need = estimate_need(pair, config)
-    for memory, method in ((17 * GIB, "GPTQ, 8 bits"), (13 * GIB, "AWQ, 4 bits")):
-        found = choose_quantized(pair, need, CardMemory(name="card", memory_bytes=memory))
+    for memory, method in ((16 * GIB, "GPTQ, 8 bits"), (12 * GIB, "AWQ, 4 bits")):
+        place = card_of(memory)
+        found = choose_quantized(pair, find_need(pair, config, place), place)
         assert found is not None
         assert [(role, q.method) for role, q in found.replacements] == [("generator", method)]
-    assert choose_quantized(pair, need, CardMemory(name="card", memory_bytes=8 * GIB)) is None
+    place = card_of(8 * GIB)
+    assert choose_quantized(pair, find_need(pair, config, place), place) is None
 
 
 def test_a_model_of_unknown_shape(config: Config) -> None:
@@ -72,27 +94,25 @@ def test_a_model_of_unknown_shape(config: Config) -> None:
     (config.config_dir / "models.toml").write_text(
         '[generators.g]\nsource = "a/b"\ndtype = "bfloat16"\nmax_model_len = 8\n'
         '[pairs.p]\ndescription = "d"\ngenerator = "g"\nverifier = "skywork-1.5b"\n'
-        'memory = { generator_kv_bytes = "1MiB", verifier_kv_bytes = "1MiB", total_bytes = 1 }\n'
         "max_step_tokens = 8\nmax_path_tokens = 8\n"
     )
     with pytest.raises(CheckpointError, match="the shape of a/b is not known") as e:
         checks_of("p", "rtx4090", config)
     assert "architecture" in str(e.value.hint)
-    assert SMALL in set(
-        list_fitting(
-            load_pairs(config).values(), CardMemory(name="c", memory_bytes=24 * GIB), config
-        )
-    )
+    place = build_idle_card("c", 24 * GIB)
+    assert SMALL in set(list_fitting(load_pairs(config).values(), place, config))
 
 
 # ---------------------------------------------------------------- the checks
 
 
 def test_a_pair_that_fits_an_idle_card(config: Config) -> None:
-    found = checks_of("math-7b+skywork-1.5b", "RTX 4090", config)
+    found = checks_of("math-1.5b+prm-7b", "RTX 4090", config)
     assert found["fit"].verdict == GOOD
-    assert "4.0 GiB are left for KV, enough for 16 paths of 3,072 tokens" in found["fit"].detail
-    assert "for driver and display" in found["memory"].detail
+    assert "paths of 3,072 tokens that share nothing" in found["fit"].detail
+    assert "kept by the driver of an idle card" in found["memory"].detail
+    assert "estimated, 10% added" in found["engines"].detail
+    assert "128 sequences a step" in found["engines"].detail
 
 
 def test_what_other_programs_hold_counts(config: Config) -> None:
@@ -102,26 +122,29 @@ def test_what_other_programs_hold_counts(config: Config) -> None:
         assert found["fit"].verdict == BAD
         assert "5.0 GiB of it in use now" in found["memory"].detail
     other = checks_of("math-7b+skywork-1.5b", "rtx3090", config, busy)
-    assert other["fit"].verdict == GOOD  # a card that is not here is idle
+    assert other["fit"].verdict != BAD  # a card that is not here is idle
 
 
 def test_a_quantized_checkpoint_that_would_fit_is_named(config: Config) -> None:
     found = checks_of("qwen-7b+prm-7b", "rtx4090", config)["fit"]
     assert found.verdict == BAD
-    assert "7.4 GiB are missing" in found.detail
+    assert "GiB are missing. Weights take 14.2 GiB + 13.2 GiB" in found.detail
     assert "Qwen/Qwen2.5-7B-Instruct-AWQ" in str(found.hint)
 
 
 def test_else_the_pairs_that_fit(config: Config) -> None:
     found = checks_of("math-7b+skywork-1.5b", "rtx4080", config)["fit"]
-    assert SMALL in str(found.hint)
+    assert "qwen3-4b+skywork-1.5b" in str(found.hint)
     tiny = FakeNvml(MemoryInfo=SimpleNamespace(total=6 * GIB, free=6 * GIB))
     assert "but `bundled`" in str(checks_of(SMALL, None, config, tiny)["fit"].hint)
 
 
-def test_a_plan_that_is_larger_than_what_is_left(config: Config) -> None:
-    found = checks_of(SMALL, "rtx4080", config)["fit"]
+def test_kv_sizes_that_are_larger_than_what_is_left(config: Config) -> None:
+    home = {"FLASHEDGE_HOME": str(config.state_dir.parent)}
+    sizes = load_config({"generator_kv_bytes": 9 * GIB, "verifier_kv_bytes": GIB}, home)
+    found = checks_of(SMALL, "rtx4080", sizes)["fit"]
     assert found.verdict == WARNING
+    assert "are set to 10.0 GiB" in found.detail
     assert "generator_kv_bytes" in str(found.hint)
 
 
@@ -151,8 +174,8 @@ def test_a_card_given_by_its_memory(config: Config) -> None:
 def test_the_simulation_has_the_same_kv_memory(config: Config) -> None:
     pair = "math-7b+skywork-1.5b"
     question = Question(gpu="rtx4090", pair=pair, strategy="beam", n=4, share=None)
-    place = CardMemory(name="card", memory_bytes=24_564 << 20)
-    expected = estimate_need(find_pair(pair, config), config).kv_bytes(place)
+    place = build_idle_card("card", 24_564 << 20)
+    expected = find_need(find_pair(pair, config), config, place).kv_bytes(place)
     assert build_bench(question, config).setup.kv_bytes == expected
 
 
@@ -171,3 +194,26 @@ def test_the_command(
     missing = cli("doctor", "--fit", "nobody")
     assert missing.code == 2
     assert "there is no pair" in missing.err
+
+
+def test_the_list_of_pairs_that_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    cli: Cli = cli_for(tmp_path, monkeypatch, capfd)
+
+    def list_for(gpu: str) -> dict[str, Any]:
+        done = cli("models", "ls", "--fit", "--gpu", gpu, "--json")
+        assert done.code == 0
+        return {pair["name"]: pair["room"] for pair in json.loads(done.out)}
+
+    small, large = list_for("rtx4080"), list_for("rtx5090")
+    assert "qwen-7b-awq+skywork-1.5b" in small
+    assert "qwen3-8b+prm-7b-fp8" not in small
+    assert small.keys() < large.keys()
+    for name, room in small.items():
+        assert 0 < room["kv_bytes"] < large[name]["kv_bytes"]
+        assert room["paths"] <= large[name]["paths"]
+    shown = cli("models", "ls", "--fit", "--gpu", "rtx4080")
+    assert "qwen-7b-awq+skywork-1.5b" in shown.out
+    assert "GeForce RTX 4080" in shown.err
+    assert cli("models", "ls", "--gpu", "rtx4080").code == 2

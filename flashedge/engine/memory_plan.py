@@ -1,0 +1,101 @@
+"""Plans the memory of a pair on this machine: what is free here, and what was measured here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from flashedge.config import Config
+from flashedge.engine.platform import runs_on_cpu
+from flashedge.engine.profiles import compute_profile_fingerprint, locate_profile
+from flashedge.errors import EngineError, FlashEdgeError, StoreError
+from flashedge.models.card_memory import RESERVES, CardMemory
+from flashedge.models.engine_memory import EngineMemory
+from flashedge.models.fit import EnginePairMemory, list_sequences
+from flashedge.models.kv_plan import MemoryPlan, find_explicit, plan_memory, set_sizes
+from flashedge.models.specs import Pair
+from flashedge.profiler.errors import ProfileError
+from flashedge.profiler.gpu import read_cards
+from flashedge.profiler.memory_record import load_memory, save_memory
+
+
+def resolve_memory(pair: Pair, config: Config, nvml: Any = None) -> Config:
+    """The configuration with the KV sizes and the batch limit that the engines start with.
+
+    Figures that are set stay. The others are planned from the memory that is free now. `nvml`
+    replaces NVML (see `profiler.gpu.read_cards`).
+
+    Raises ConfigError where the pair does not fit, EngineError where no card answers.
+    """
+    generator, verifier = find_explicit(pair, config)
+    if generator is not None and verifier is not None:
+        return set_sizes(config, (generator, verifier), count_sequences(config))
+    plan = plan_memory_here(pair, config, nvml)
+    return set_sizes(config, plan.kv_bytes, plan.need.sequences)
+
+
+def count_sequences(config: Config) -> int:
+    """The most sequences in one step of an engine, of a configuration that was resolved."""
+    return list_sequences(config, on_card=not runs_on_cpu())[0]
+
+
+def plan_memory_here(pair: Pair, config: Config, nvml: Any = None) -> MemoryPlan:
+    """Plan the memory of a pair on the engines' device. Raises as `resolve_memory`."""
+    card = read_ram() if runs_on_cpu() else read_card(nvml)
+    return plan_memory(pair, config, card, lambda count: find_measured(pair, config, count))
+
+
+def read_card(nvml: Any = None) -> CardMemory:
+    """The first card with its present use. Raises EngineError where no card answers."""
+    try:
+        card = read_cards(nvml)[0]
+    except ProfileError as error:
+        raise EngineError(str(error), hint=error.hint) from error
+    return CardMemory(
+        name=card.name,
+        memory_bytes=card.memory_bytes,
+        held_bytes=card.memory_bytes - card.free_bytes,
+        reserve_bytes=RESERVES[card.display],
+        is_measured=True,
+    )
+
+
+def read_ram() -> CardMemory:
+    """This machine's RAM with its present use."""
+    import psutil
+
+    memory = psutil.virtual_memory()
+    return CardMemory(
+        name="this machine's RAM",
+        memory_bytes=memory.total,
+        held_bytes=memory.total - memory.available,
+        reserve_bytes=RESERVES[None],
+        is_measured=True,
+        is_card=False,
+    )
+
+
+def find_measured(pair: Pair, config: Config, sequences: int) -> EnginePairMemory | None:
+    """What both engines took when they first started on this device, for this batch limit."""
+    try:
+        fingerprint = compute_profile_fingerprint(pair, config)
+        found = load_memory(_locate(pair, config), fingerprint, sequences)
+        generator, verifier = (EngineMemory(**parts, is_estimate=False) for parts in found)
+    except (FlashEdgeError, TypeError, ValueError):
+        return None
+    return generator, verifier
+
+
+def keep_measured(pair: Pair, config: Config, sequences: int, engines: EnginePairMemory) -> None:
+    """Keep a measurement for later starts. Raises StoreError."""
+    parts = [engine.parts() for engine in engines]
+    try:
+        save_memory(
+            _locate(pair, config), compute_profile_fingerprint(pair, config), sequences, parts
+        )
+    except ProfileError as error:
+        raise StoreError(str(error), hint=error.hint) from error
+
+
+def _locate(pair: Pair, config: Config) -> Path:
+    return locate_profile(pair, config).with_suffix(".memory.json")

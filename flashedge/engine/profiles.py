@@ -1,0 +1,40 @@
+"""Finds the profile of a pair, if it was measured on this machine with this software."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from pathlib import Path
+
+from flashedge.config import Config
+from flashedge.engine.platform import detect_device_kind, find_vllm
+from flashedge.errors import EngineError
+from flashedge.models.fingerprint import pair_fingerprint
+from flashedge.models.specs import Pair
+from flashedge.profiler.device import describe_device
+from flashedge.profiler.errors import ProfileError
+from flashedge.profiler.profile import FoundProfile, load_profile
+
+
+def locate_profile(pair: Pair, config: Config) -> Path:
+    return config.state_dir / "profiles" / f"{pair.name.replace('/', '_')}.json"
+
+
+def compute_profile_fingerprint(pair: Pair, config: Config) -> dict[str, str]:
+    """Compute what a profile depends on. Raises ConfigError, EngineError without a card."""
+    name, version = find_vllm()
+    try:
+        device = describe_device(detect_device_kind())
+    except ProfileError as error:
+        raise EngineError(str(error), hint=error.hint) from error
+    return {
+        **device,
+        "vllm": f"{name} {version}",
+        "torch": importlib.metadata.version("torch"),
+        "pair": f"{pair.name} {pair_fingerprint(pair, config)}",
+        "threads": str(config.threads_per_engine),
+    }
+
+
+def find_profile(pair: Pair, config: Config) -> FoundProfile:
+    """Find the pair's profile, if its fingerprint is today's. Raises as the fingerprint does."""
+    return load_profile(locate_profile(pair, config), compute_profile_fingerprint(pair, config))

@@ -1,0 +1,1 @@
+"""What a step of the engine holds in memory, counted and measured."""

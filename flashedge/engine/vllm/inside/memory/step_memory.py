@@ -1,0 +1,135 @@
+"""Measures the memory of an engine's largest step, in the engine's process.
+
+The step is the one that vLLM profiles with: as many tokens as a step may have, without attention,
+then sampling for as many sequences as a step may have, with our noise and log-probabilities.
+
+Checked with vLLM 0.32.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from vllm import SamplingParams
+from vllm.config import CUDAGraphMode
+from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessors
+from vllm.v1.sample.metadata import SamplingMetadata
+
+from flashedge.engine.vllm.inside.keys import ARGS_KEY
+from flashedge.engine.vllm.inside.memory.live_bytes import LiveBytes
+from flashedge.engine.vllm.inside.noise import PositionNoise
+
+ReadPeak = Callable[[], int]
+
+
+@torch.inference_mode()
+def measure_step(runner: Any) -> dict[str, int]:
+    """Run the largest step and return its peaks in bytes, with what the process holds.
+
+    "resident" is the most that the process has had resident in RAM. On CUDA it is 0: the daemon
+    reads there what the card has left. "weights" are 0 on a CPU, where vLLM packs them into a form
+    of its library's that PyTorch does not see.
+    """
+    on_cpu = runner.device.type == "cpu"
+    _reset_resident_peak()
+    with watch_peak(runner.device) as read_peak:
+        hidden, last = run_forward(runner)
+        if runner.is_pooling_model:
+            runner._dummy_pooler_run(hidden)
+        forward = read_peak()
+    logits, sampler = 0, 0
+    if not runner.is_pooling_model:
+        with watch_peak(runner.device) as read_peak:
+            logits = sample(runner, last)
+            sampler = read_peak()
+    del hidden, last
+    single, logprobs = (0 if runner.dtype == torch.float32 else 4), 4
+    both = logits * (runner.dtype.itemsize + single)
+    return {
+        "weights": 0 if on_cpu else int(runner.model_memory_usage),
+        "forward": forward,
+        "logits": both,
+        "logprobs": logits * logprobs,
+        "noise": max(0, sampler - both - logits * logprobs),
+        "resident": _read_resident_peak() if on_cpu else 0,
+    }
+
+
+def run_forward(runner: Any) -> Any:
+    """Run a forward pass of as many tokens as a step may have. Returns all hidden states, and those
+    of the last token of each sequence."""
+    return runner._dummy_run(
+        runner.max_num_tokens,
+        is_profile=True,
+        skip_eplb=True,
+        cudagraph_runtime_mode=CUDAGraphMode.NONE,
+    )
+
+
+def sample(runner: Any, last: torch.Tensor) -> int:
+    """Sample one token for each of as many sequences as a step may have. Returns the number of
+    logits.
+
+    last: (sequences, hidden).
+    """
+    logits = runner.model.compute_logits(last)
+    count = logits.numel()
+    runner.sampler(logits=logits, sampling_metadata=build_metadata(runner, len(logits)))
+    return int(count)
+
+
+def build_metadata(runner: Any, rows: int) -> SamplingMetadata:
+    """What vLLM's sampler gets in a step of `rows` requests like those of `VllmGenerator`, with
+    truncation."""
+    noise = PositionNoise(runner.vllm_config, runner.device, False)
+    ours = {"seed": 1, "temperature": 0.8, "top_k": 0, "top_p": 0.95}
+    params = SamplingParams(temperature=0.0, extra_args={ARGS_KEY: ours})
+    added: list[Any] = [(row, params, [0], []) for row in range(rows)]
+    noise.update_state(BatchUpdate(batch_size=rows, removed=[], added=added, moved=[]))
+    empty = torch.empty(0, device=runner.device)
+    return SamplingMetadata(
+        temperature=None,
+        all_greedy=True,
+        all_random=False,
+        top_p=None,
+        top_k=None,
+        generators={},
+        max_num_logprobs=0,
+        no_penalties=True,
+        prompt_token_ids=None,
+        frequency_penalties=empty,
+        presence_penalties=empty,
+        repetition_penalties=empty,
+        output_token_ids=[[] for _ in range(rows)],
+        allowed_token_ids_mask=None,
+        bad_words_token_ids={},
+        logitsprocs=LogitsProcessors([noise]),
+        spec_token_ids=[[] for _ in range(rows)],
+    )
+
+
+@contextmanager
+def watch_peak(device: torch.device) -> Iterator[ReadPeak]:
+    """Yields a function that returns the most bytes that the block has held at once so far."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        yield lambda: torch.cuda.max_memory_allocated() - before
+        return
+    with LiveBytes() as live:
+        yield lambda: live.peak
+
+
+def _reset_resident_peak() -> None:
+    """Linux keeps the peak until it is told to forget it."""
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+def _read_resident_peak() -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))

@@ -1,0 +1,52 @@
+"""The memory of a device that the engines of a pair are to run on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+DRIVER_SHARE = 0.018
+"""Share of an idle card's memory that the driver keeps. A 4090 reports 24,564 MiB and gives a
+program at most some 23.6 GiB."""
+
+RESERVES = {True: 1 << 30, False: 1 << 28, None: 1 << 29}
+"""Bytes kept free for the display to grow, by whether one is active on the card. None: unknown.
+
+NVML's free memory already leaves out what the desktop takes now. A browser or a second monitor
+takes a few hundred MiB more later. Without a display only drivers and short-lived helpers allocate.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardMemory:
+    """The memory of a card, or this machine's RAM."""
+
+    name: str
+    memory_bytes: int
+
+    held_bytes: int
+    """Memory that the driver, the display and other programs hold."""
+
+    reserve_bytes: int
+    """Memory that stays free. See `RESERVES`."""
+
+    is_measured: bool
+    """Whether `held_bytes` was measured here. Otherwise it is what an idle card's driver keeps."""
+
+    is_card: bool = True
+    """False for RAM."""
+
+    @property
+    def free_bytes(self) -> int:
+        """Memory for both engines."""
+        return self.memory_bytes - self.held_bytes - self.reserve_bytes
+
+
+def build_idle_card(name: str, memory_bytes: int) -> CardMemory:
+    """A card that is not in this machine, with nothing else on it."""
+    return CardMemory(
+        name=name,
+        memory_bytes=memory_bytes,
+        held_bytes=round(DRIVER_SHARE * memory_bytes),
+        reserve_bytes=RESERVES[None],
+        is_measured=False,
+    )

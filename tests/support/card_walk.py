@@ -1,0 +1,186 @@
+"""What is decided about an engine before its first kernel runs, on a faked card (`fake_cuda`).
+
+These functions run in a process of their own and answer in JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tests.support.fake_cuda import forget_card, install
+from tests.support.fake_nvml import CARDS, fake_card
+
+DTYPES = ("float32", "bfloat16", "float16")
+ROLES = {"generator": "Qwen2ForCausalLM", "verifier": "Qwen2ForProcessRewardModel"}
+WIDTHS = {"hidden_size": 3584, "intermediate_size": 18_944, "vocab_size": 152_064}
+PAIR = "math-1.5b+skywork-1.5b"
+
+
+def write_config(folder: Path, role: str, **changes: Any) -> Path:
+    """A folder with the config.json of a model of 7B. `create_engine_config` reads nothing else."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {
+        "architectures": [ROLES[role]],
+        "model_type": "qwen2",
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 32_768,
+        "num_labels": 2,
+        **WIDTHS,
+        **changes,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def walk(folder: str) -> dict[str, Any]:
+    """All of the functions below, in one process."""
+    return {
+        "cards": walk_cards(folder),
+        "forward": count_forward(folder),
+        "commands": walk_commands(),
+    }
+
+
+def walk_cards(folder: str) -> dict[str, Any]:
+    """For each card: the planned KV in bytes, and for each role and dtype what vLLM makes of the
+    options that we start its engine with."""
+    install()
+    from flashedge.config import load_config
+    from flashedge.engine.memory_plan import resolve_memory
+    from flashedge.models.registry import find_pair
+
+    given = load_config()
+    pair = find_pair(PAIR, given)
+    found: dict[str, Any] = {}
+    for card in CARDS:
+        forget_card()
+        config = resolve_memory(pair, given, fake_card(card))
+        install(card)
+        found[card] = {
+            "kv_bytes": [config.generator_kv_bytes, config.verifier_kv_bytes],
+            "engines": {
+                f"{role} {dtype}": _describe(role, dtype, config, pair, Path(folder))
+                for role in ROLES
+                for dtype in DTYPES
+            },
+        }
+    return found
+
+
+def _describe(role: str, dtype: str, config: Any, pair: Any, folder: Path) -> dict[str, Any]:
+    from vllm.config import set_current_vllm_config
+    from vllm.v1.attention.selector import get_attn_backend
+
+    own = _build_config(role, dtype, config, pair, folder)
+    compilation = own.compilation_config
+    with set_current_vllm_config(own):
+        backend = get_attn_backend(128, own.model_config.dtype, "auto", num_heads=28)
+    return {
+        "v2_runner": own.use_v2_model_runner,
+        "async_scheduling": own.scheduler_config.async_scheduling,
+        "graph_mode": compilation.cudagraph_mode.name,
+        "graph_sizes": compilation.cudagraph_capture_sizes,
+        "compilation": compilation.mode.name,
+        "worker": own.parallel_config.worker_cls,
+        "attention": backend.get_name(),
+        "kv_bytes": own.cache_config.kv_cache_memory_bytes,
+        "sequences": own.scheduler_config.max_num_seqs,
+        "block_size": own.cache_config.block_size,
+    }
+
+
+def _build_config(role: str, dtype: str, config: Any, pair: Any, folder: Path) -> Any:
+    """vLLM's configuration of an engine with our options."""
+    from vllm.config import PoolerConfig
+
+    from flashedge.engine.vllm.pair import build_options
+
+    is_generator = role == "generator"
+    spec = pair.generator if is_generator else pair.verifier
+    kv_bytes = config.generator_kv_bytes if is_generator else config.verifier_kv_bytes
+    path = write_config(folder / role, role)
+    options = build_options(
+        role, replace(spec, dtype=dtype), path, kv_bytes, None, config, on_card=True
+    )
+    extra: Mapping[str, Any] = (
+        {"logits_processors": ["flashedge.engine.vllm.inside.noise:PositionNoise"]}
+        if is_generator
+        else {
+            "runner": "pooling",
+            "pooler_config": PoolerConfig(task="token_classify", tok_pooling_type="ALL"),
+        }
+    )
+    extra = {"skip_tokenizer_init": True, **extra}
+    return replace(options, extra=dict(extra)).build_args().create_engine_config()
+
+
+def count_forward(folder: str) -> dict[str, int]:
+    """The peak bytes of vLLM's forward pass at the batch limit, on tensors without data, for models
+    of 7B and 1.5B. The layers run as on a card, with kernels that only say what they return."""
+    install()
+    from flashedge.config import load_config
+    from flashedge.engine.memory_plan import resolve_memory
+    from flashedge.models.registry import find_pair
+    from tests.support.meta_forward import count_peak, register_kernels
+
+    register_kernels()
+    given = load_config()
+    pair = find_pair(PAIR, given)
+    config = resolve_memory(pair, given, fake_card("4090"))
+    found = {}
+    for name, changes in {
+        "7B": {},
+        "1.5B": {
+            "hidden_size": 1536,
+            "intermediate_size": 8960,
+            "num_attention_heads": 12,
+            "num_key_value_heads": 2,
+        },
+    }.items():
+        WIDTHS.update(changes)  # `write_config` of this process
+        own = _build_config("verifier", "bfloat16", config, pair, Path(folder) / name)
+        found[name] = count_peak(own)
+    return found
+
+
+def walk_commands() -> dict[str, Any]:
+    """What the commands say on a 4090, and how the daemon's engines would start."""
+    install()
+    forget_card()
+    from typer.testing import CliRunner
+
+    from flashedge.cli.main import app
+    from flashedge.config import load_config
+    from flashedge.errors import FlashEdgeError
+    from flashedge.runtime.service import build
+
+    found: dict[str, Any] = {}
+    for name, words in {
+        "fit": ("doctor", "--fit", PAIR),
+        "too large": ("doctor", "--fit", "math-7b+prm-7b"),
+        "doctor": ("doctor", "--json"),
+        "show": ("models", "show", PAIR),
+    }.items():
+        done = CliRunner().invoke(app, list(words))
+        found[name] = {"code": done.exit_code, "out": done.output}
+    served: Any = build(load_config())._served._engines
+    served._build()
+    found["up"] = [
+        {
+            "kv_fixed": engine.options.kv_fixed,
+            "sequences": engine.options.max_num_seqs,
+            "graphs": list(engine.options.graph_sizes),
+        }
+        for engine in (served.generator, served.verifier)
+    ]
+    try:
+        build(load_config({"pair": "math-7b+prm-7b"}))
+    except FlashEdgeError as error:
+        found["refused"] = error.line
+    return found

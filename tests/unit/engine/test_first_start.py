@@ -1,0 +1,157 @@
+"""The first start of a pair on a card: one engine after the other, measured and kept."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flashedge.config import Config, load_config
+from flashedge.engine import first_start, memory_plan, platform
+from flashedge.engine.memory_plan import find_measured, keep_measured, resolve_memory
+from flashedge.engine.vllm import pair as pair_module
+from flashedge.engine.vllm.engine_options import EngineOptions
+from flashedge.engine.vllm.pair import VllmPair
+from flashedge.errors import GenerationFailed
+from flashedge.models.registry import find_pair
+from flashedge.models.specs import Pair
+from tests.support.fake_nvml import FakeNvml
+
+MIB, GIB = 1 << 20, 1 << 30
+PARTS = {
+    "weights": 3 * GIB,
+    "forward": 270 * MIB,
+    "logits": 110 * MIB,
+    "logprobs": 70 * MIB,
+    "noise": 300 * MIB,
+    "resident": 0,
+}
+
+
+@dataclass
+class Card:
+    """A card whose free memory shrinks as engines start."""
+
+    free: int = 23 * GIB
+
+    def read(self) -> Any:
+        memory = SimpleNamespace(total=24 * GIB, free=self.free)
+        return memory_plan.read_card(FakeNvml(MemoryInfo=memory))
+
+
+@dataclass
+class Engine:
+    """An engine that takes `overhead` and its KV of the card."""
+
+    card: Card
+    options: EngineOptions
+    overhead: int
+    log: list[str]
+
+    async def start(self) -> None:
+        self.log.append(f"start {self.options.name}")
+        await asyncio.sleep(0)
+        self.card.free -= self.overhead + self.options.kv_bytes
+
+    async def measure_memory(self) -> dict[str, int]:
+        self.log.append(f"measure {self.options.name}")
+        return PARTS
+
+
+class MeasuredPair(VllmPair):
+    """A pair of such engines in place of vLLM's."""
+
+    def __init__(self, pair: Pair, config: Config, card: Card, overheads: tuple[int, int]) -> None:
+        self._pair, self._built, self._is_planned = pair, False, True
+        self._config, self._card, self._overheads = config, card, overheads
+        self.log: list[str] = []
+
+    def _build(self) -> None:
+        kv_bytes = (self._config.generator_kv_bytes or 0, self._config.verifier_kv_bytes or 0)
+        for role, size in zip(("generator", "verifier"), kv_bytes, strict=True):
+            spec = getattr(self._pair, role)
+            options = self._build_options(role, spec, Path("/none"), size, None)
+            self._set_engine(role, options)
+
+    def _set_engine(self, role: str, options: EngineOptions) -> None:
+        overhead = self._overheads[role == "verifier"]
+        setattr(self, role, Engine(self._card, options, overhead, self.log))
+
+    def _set_verifier(self, options: EngineOptions) -> None:
+        self._set_engine("verifier", options)
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> Card:
+    found = Card()
+    monkeypatch.setattr(platform, "find_vllm", lambda: ("vllm", "0.32.0"))
+    monkeypatch.setattr(memory_plan, "compute_profile_fingerprint", lambda *_: {"device": "4090"})
+    monkeypatch.setattr(first_start, "read_card", found.read)
+    monkeypatch.setattr(pair_module, "read_card", found.read)
+    return found
+
+
+def start(tmp_path: Path, card: Card, overheads: tuple[int, int]) -> MeasuredPair:
+    given = load_config({}, {"FLASHEDGE_HOME": str(tmp_path)})
+    pair = find_pair("math-1.5b+skywork-1.5b", given)
+    memory = SimpleNamespace(total=24 * GIB, free=card.free)
+    config = resolve_memory(pair, given, FakeNvml(MemoryInfo=memory))
+    return MeasuredPair(pair, config, card, overheads)
+
+
+async def test_the_first_start_measures_and_the_second_does_not(tmp_path: Path, card: Card) -> None:
+    pair = start(tmp_path, card, (4 * GIB, 3 * GIB + 700 * MIB))
+    await pair.start()
+    assert pair.log == [
+        "start generator",
+        "measure generator",
+        "start verifier",
+        "measure verifier",
+    ]
+    found = find_measured(pair._pair, pair._config, 128)
+    assert found is not None
+    assert [engine.total for engine in found] == [4 * GIB, 3 * GIB + 700 * MIB]
+    assert not any(engine.is_estimate for engine in found)
+    card.free = 23 * GIB
+    again = start(tmp_path, card, (4 * GIB, 4 * GIB))
+    await again.start()
+    assert again.log == ["start generator", "start verifier"]
+    kv = (again._config.generator_kv_bytes or 0) + (again._config.verifier_kv_bytes or 0)
+    room = 23 * GIB - 256 * MIB - 7 * GIB - 700 * MIB
+    assert room - 128 * MIB <= kv <= room, "the second start plans with what was measured"
+
+
+async def test_a_generator_larger_than_estimated_leaves_less_for_the_verifier(
+    tmp_path: Path, card: Card, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair = start(tmp_path, card, (9 * GIB, 3 * GIB + 600 * MIB))
+    planned = pair._config.verifier_kv_bytes or 0
+    await pair.start()
+    assert pair.verifier.options.kv_bytes < planned - 4 * GIB
+    assert card.free >= 0, "both engines fit the card"
+    assert "more memory than estimated" in caplog.text
+
+
+async def test_an_engine_that_cant_be_measured_serves(
+    tmp_path: Path, card: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(engine: Engine) -> dict[str, int]:
+        raise GenerationFailed("no memory for the largest step")
+
+    monkeypatch.setattr(Engine, "measure_memory", fail)
+    pair = start(tmp_path, card, (4 * GIB, 4 * GIB))
+    await pair.start()
+    assert pair.log == ["start generator", "start verifier"]
+    assert find_measured(pair._pair, pair._config, 128) is None
+
+
+def test_a_kept_measurement_of_other_limits_does_not_count(tmp_path: Path, card: Card) -> None:
+    pair = start(tmp_path, card, (0, 0))
+    engine = first_start.build_memory(PARTS, 5 * GIB)
+    keep_measured(pair._pair, pair._config, 64, (engine, engine))
+    assert find_measured(pair._pair, pair._config, 128) is None
+    assert replace(engine, is_estimate=True).overhead > engine.overhead

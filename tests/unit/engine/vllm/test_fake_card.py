@@ -1,0 +1,77 @@
+"""What starts on a card, walked through vLLM's own CUDA platform on mocked cards.
+
+vLLM's Python files are the same in both builds. One process walks all of it, since it changes vLLM
+for good.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flashedge.models.engine_memory import estimate_forward
+from tests.support.fake_cuda import run_on_card
+from tests.support.fake_nvml import CARDS
+
+MIB = 1 << 20
+KV_MIB = {"4090": 7808, "3090": 7872, "4060ti": 3840, "5090": 11_776}
+"""KV of each engine with 1.5B models on an idle card without a display."""
+GRAPHS = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128]
+
+
+@pytest.fixture(scope="module")
+def walked(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    home = tmp_path_factory.mktemp("home")
+    return run_on_card("tests.support.card_walk:walk", str(home / "models"), home=home)
+
+
+def test_every_card_and_dtype_starts_as_planned(walked: Any) -> None:
+    found = walked["cards"]
+    assert found.keys() == CARDS.keys()
+    for card, start in found.items():
+        assert start["kv_bytes"] == [KV_MIB[card] * MIB] * 2, card
+        for name, engine in start["engines"].items():
+            role, dtype = name.split()
+            is_generator = role == "generator"
+            assert engine == {
+                "v2_runner": False,
+                "async_scheduling": False,
+                "graph_mode": "FULL_AND_PIECEWISE" if is_generator else "NONE",
+                "graph_sizes": GRAPHS if is_generator else [],
+                "compilation": "VLLM_COMPILE" if is_generator else "NONE",
+                "worker": "vllm.v1.worker.gpu_worker.Worker",
+                "attention": "TRITON_ATTN" if dtype == "float32" else "FLASH_ATTN",
+                "kv_bytes": start["kv_bytes"][0 if is_generator else 1],
+                "sequences": 128,
+                "block_size": 16,
+            }, (card, name)
+
+
+def test_the_forward_pass_holds_what_is_estimated(walked: Any) -> None:
+    """vLLM's model with the kernels of a card, counted on tensors without data."""
+    counted = walked["forward"]
+    for name, (hidden, width) in {"7B": (3584, 18_944), "1.5B": (1536, 8960)}.items():
+        estimate = estimate_forward(2, 4096, hidden, width, on_card=True)
+        assert counted[name] == pytest.approx(estimate, rel=0.1), name
+
+
+def test_the_commands_on_a_card(walked: Any) -> None:
+    found = walked["commands"]
+    fit = found["fit"]
+    assert fit["code"] == 0
+    assert "NVIDIA GeForce RTX 4090, 24.0 GiB" in fit["out"]
+    assert "estimated, 10% added, until the first start measures them" in fit["out"]
+    assert found["too large"]["code"] == 1
+    assert "does not fit: " in found["too large"]["out"]
+    assert "NVIDIA GeForce RTX 4090" in found["doctor"]["out"]
+    assert "(estimate); an idle card of 16 GB leaves" in found["show"]["out"]
+
+
+def test_the_daemon_on_a_card(walked: Any) -> None:
+    generator, verifier = walked["commands"]["up"]
+    assert generator == {"kv_fixed": True, "sequences": 128, "graphs": GRAPHS}
+    assert verifier == {"kv_fixed": True, "sequences": 128, "graphs": []}
+    refused = walked["commands"]["refused"]
+    assert "does not fit NVIDIA GeForce RTX 4090" in refused
+    assert "the nearest pair that fits: flashedge up --pair" in refused

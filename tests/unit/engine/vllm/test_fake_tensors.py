@@ -1,0 +1,111 @@
+"""The code that handles a card's tensors, on fake ones: shapes and devices, but no data.
+
+A fake tensor has no values, so an operation raises where its result's shape would depend on them.
+On a card the host would wait there for the card.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from flashedge.engine.vllm.inside.kv.save_area import SaveArea
+from flashedge.engine.vllm.inside.noise import PositionNoise
+from flashedge.engine.vllm.inside.sampling.rows import FIELDS, SampledRow, pack_rows
+
+CARD = torch.device("cuda", 0)
+VOCAB = 5000
+COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
+
+
+class NoWaiting(TorchDispatchMode):
+    """Refuses copies between host and card that make the host wait."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        result = func(*args, **kwargs)
+        if func in COPIES:
+            source = args[1] if func is COPIES[1] else args[0]
+            devices = {source.device.type, result.device.type}
+            waits = not (kwargs.get("non_blocking") or True in args[2:])
+            assert len(devices) == 1 or (source.device.type == "cpu" and not waits), (
+                f"the host waits for a copy from {source.device} to {result.device}"
+            )
+        return result
+
+
+@pytest.fixture
+def card() -> Iterator[FakeTensorMode]:
+    with FakeTensorMode() as mode:
+        yield mode
+
+
+def make_processor(*cuts: tuple[int, float]) -> PositionNoise:
+    """A processor without the kernel, with a row for each (top-k, top-p), and one that is not
+    sampled."""
+    processor = PositionNoise.__new__(PositionNoise)
+    processor._device, processor._token_hashes, processor._mark_winners = CARD, None, None
+    processor._rows = {
+        i: SampledRow(seed=i, temperature=0.7, top_k=k, top_p=p, prompt_len=3, output=[])
+        for i, (k, p) in enumerate(cuts)
+    }
+    return processor
+
+
+@pytest.mark.parametrize("cuts", [[(0, 1.0)] * 3, [(0, 1.0), (20, 0.9)], [(0, 0.5)]])
+def test_the_naive_twin_never_makes_the_host_wait(
+    card: FakeTensorMode, cuts: list[tuple[int, float]]
+) -> None:
+    processor = make_processor(*cuts)
+    logits = torch.empty(len(cuts) + 1, VOCAB, device=CARD)
+    with NoWaiting():
+        sampled = processor.apply(logits)
+    assert sampled is logits
+
+
+def test_the_kernel_gets_its_rows_by_one_copy_on_the_card(card: FakeTensorMode) -> None:
+    seen: list[torch.Tensor] = []
+    processor = make_processor((0, 1.0), (20, 0.9))
+    processor._mark_winners = lambda logits, rows: seen.append(rows)
+    with NoWaiting():
+        processor.apply(torch.empty(3, VOCAB, device=CARD))
+    (rows,) = seen
+    assert (rows.device, rows.dtype, tuple(rows.shape)) == (CARD, torch.int64, (2, FIELDS))
+
+
+def test_rows_are_packed_as_the_kernel_reads_them() -> None:
+    row = SampledRow(seed=5, temperature=0.7, top_k=20, top_p=0.9, prompt_len=3, output=[1, 2])
+    packed = pack_rows([(4, row)], torch.device("cpu"))
+    assert packed[0, :3].tolist() == [4, row.key, 20]
+    assert packed[:, 3:].contiguous().view(torch.float64).tolist() == [[0.7, 0.9]]
+
+
+def test_a_fake_card_notices_when_the_host_waits(card: FakeTensorMode) -> None:
+    """Otherwise the tests above would pass whatever the code does."""
+    logits = torch.empty(3, VOCAB, device=CARD)
+    with pytest.raises(DataDependentOutputException):
+        logits.max().item()
+    with NoWaiting(), pytest.raises(AssertionError, match="the host waits"):
+        logits.cpu()
+    with NoWaiting(), pytest.raises(AssertionError, match="the host waits"):
+        torch.ones(3).to(CARD)
+
+
+def test_kv_is_saved_in_host_memory_and_loaded_back(card: FakeTensorMode) -> None:
+    """Index and rows must be on the device of what they index."""
+    layers = [torch.empty(64, 2, 16, device=CARD, dtype=torch.bfloat16) for _ in range(2)]
+    area = SaveArea()
+    block_bytes = 2 * 2 * 16 * 2
+    assert area.save(layers, [1, 5, 63], Path(), False) == 3 * block_bytes
+    assert [(rows.device.type, tuple(rows.shape)) for rows in area._rows] == [
+        ("cpu", (3, 2, 16))
+    ] * 2
+    assert area.load(layers, [5, 63]) == 2 * block_bytes

@@ -1,0 +1,154 @@
+"""The shape of a model by its files: plain, packed into integers, in 8 bits."""
+
+from __future__ import annotations
+
+import json
+import struct
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flashedge.config import Config, load_config
+from flashedge.models.checkpoint_shape import find_shape, read_shape
+from flashedge.models.specs import Architecture, ModelSpec
+from tests.support.tiny_models import write_hub_model
+
+WIDTH, ROWS = 256, 16
+SIZES = {"BF16": 2, "F16": 2, "F32": 4, "I32": 4, "I64": 8, "F8_E4M3": 1}
+SPEC = ModelSpec(source="a/b", dtype="bfloat16", max_model_len=512)
+LINEAR = "model.layers.0.mlp.up_proj"
+PLAIN = {
+    "model.embed_tokens.weight": ("BF16", [ROWS, WIDTH]),
+    "model.layers.0.input_layernorm.weight": ("BF16", [WIDTH]),
+    f"{LINEAR}.bias": ("BF16", [WIDTH]),
+}
+REST = ROWS * WIDTH + 2 * WIDTH
+MATRIX = WIDTH * WIDTH
+FIGURES = {"num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2}
+
+
+def write_checkpoint(
+    folder: Path, tensors: dict[str, tuple[str, list[int]]], quantized: dict[str, Any] | None = None
+) -> Path:
+    """Write config.json and the headers of the tensors, followed by zeros."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {**FIGURES, "hidden_size": WIDTH, "vocab_size": ROWS}
+    if quantized is not None:
+        config["quantization_config"] = quantized
+    (folder / "config.json").write_text(json.dumps(config))
+    header, end = {}, 0
+    for name, (dtype, shape) in tensors.items():
+        start, end = end, end + prod(shape) * SIZES[dtype]
+        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    file = folder / "model.safetensors"
+    file.write_bytes(struct.pack("<Q", len(text)) + text + bytes(end))
+    return folder
+
+
+def pack(bits: int, *, columns: bool, indices: bool = False) -> dict[str, tuple[str, list[int]]]:
+    """The tensors of a square matrix in groups of 128: AWQ packs columns, GPTQ rows."""
+    packed, groups = WIDTH * bits // 32, WIDTH // 128
+    tensors = {
+        f"{LINEAR}.qweight": ("I32", [WIDTH, packed] if columns else [packed, WIDTH]),
+        f"{LINEAR}.qzeros": ("I32", [groups, packed]),
+        f"{LINEAR}.scales": ("F16", [groups, WIDTH]),
+    }
+    return {**tensors, **({f"{LINEAR}.g_idx": ("I32", [WIDTH])} if indices else {})}
+
+
+AWQ = pack(4, columns=True)
+GPTQ = pack(8, columns=False, indices=True)
+FP8 = {
+    f"{LINEAR}.weight": ("F8_E4M3", [WIDTH, WIDTH]),
+    f"{LINEAR}.weight_scale_inv": ("F32", [2, 2]),
+}
+COMPRESSED = {
+    f"{LINEAR}.weight_packed": ("I32", [WIDTH, WIDTH // 8]),
+    f"{LINEAR}.weight_scale": ("BF16", [WIDTH, 2]),
+    f"{LINEAR}.weight_shape": ("I64", [2]),
+}
+
+
+@pytest.mark.parametrize(
+    ("tensors", "quantized", "matrix_bytes"),
+    [
+        ({f"{LINEAR}.weight": ("BF16", [WIDTH, WIDTH])}, None, 2 * MATRIX),
+        ({f"{LINEAR}.weight": ("F32", [WIDTH, WIDTH])}, None, 2 * MATRIX),
+        (AWQ, {"quant_method": "awq", "bits": 4}, MATRIX // 2 + 2 * 32 * 4 + 2 * WIDTH * 2),
+        (GPTQ, {"quant_method": "gptq", "bits": 8}, MATRIX + 2 * 64 * 4 + 2 * WIDTH * 2 + 1024),
+        (FP8, {"quant_method": "fp8"}, MATRIX + 4 * 4),
+        (
+            COMPRESSED,
+            {"config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int"}}}},
+            MATRIX // 2 + 2 * WIDTH * 2 + 16,
+        ),
+    ],
+    ids=["bf16", "fp32", "awq", "gptq", "fp8", "compressed-tensors"],
+)
+def test_weights_and_their_bytes(
+    tmp_path: Path,
+    tensors: dict[str, tuple[str, list[int]]],
+    quantized: dict[str, Any] | None,
+    matrix_bytes: int,
+) -> None:
+    """All of these hold the same matrix. Packed integers count as the weights in them, and in the
+    bytes that they take."""
+    shape = read_shape(write_checkpoint(tmp_path, {**PLAIN, **tensors}, quantized), SPEC)
+    assert shape.params == REST + MATRIX
+    assert shape.weights_bytes == 2 * REST + matrix_bytes
+    assert shape.kv_bytes_per_token == 2 * 2 * 64 * 2  # keys and values stay in 2 bytes
+
+
+def test_online_fp8_halves_the_layers_matrices(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, {**PLAIN, f"{LINEAR}.weight": ("BF16", [WIDTH, WIDTH])})
+    spec = ModelSpec(
+        source="a/b", dtype="bfloat16", max_model_len=512, quantization="fp8_per_tensor"
+    )
+    shape = read_shape(folder, spec)
+    assert (shape.params, shape.weights_bytes) == (REST + MATRIX, 2 * REST + MATRIX)
+
+
+# ---------------------------------------------------------------- files or models.toml
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    return load_config({}, {"FLASHEDGE_HOME": str(tmp_path / "home")})
+
+
+def described(source: str) -> ModelSpec:
+    """A 4-bit model of 1,000,000 weights as models.toml describes it."""
+    return ModelSpec(
+        source=source,
+        revision="c" * 40,
+        dtype="bfloat16",
+        max_model_len=512,
+        parameters=1_000_000,
+        weights_bytes=600_000,
+        architecture=Architecture(layers=1, heads=4, kv_heads=2, head_dim=64),
+    )
+
+
+def test_before_the_download_the_entry_tells(config: Config) -> None:
+    shape = find_shape(described("a/b"), config)
+    assert (shape.params, shape.weights_bytes) == (1_000_000, 600_000)
+
+
+def test_once_the_files_are_here_they_tell(config: Config) -> None:
+    spec = described("a/b")
+    folder = write_hub_model(config.cache_dir / "hub", "a/b", "c" * 40, "Qwen3ForCausalLM")
+    told = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").unlink()
+    (folder / "config.json").write_text(json.dumps({**told, **FIGURES, "hidden_size": WIDTH}))
+    assert find_shape(spec, config).weights_bytes == 8 * 2 * 2  # of the 8 x 2 embedding
+
+
+def test_half_a_download_does_not_count(config: Config) -> None:
+    folder = write_hub_model(config.cache_dir / "hub", "a/b", "c" * 40, "Qwen3ForCausalLM")
+    (folder / "model.safetensors").unlink()
+    assert find_shape(described("a/b"), config).weights_bytes == 600_000

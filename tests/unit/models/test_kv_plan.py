@@ -1,0 +1,116 @@
+"""The memory plan: what is divided, what is respected, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flashedge.config import Config, load_config
+from flashedge.errors import ConfigError
+from flashedge.models.batch_limits import choose_limits
+from flashedge.models.card_memory import RESERVES, CardMemory, build_idle_card
+from flashedge.models.engine_memory import EngineMemory, estimate_engine
+from flashedge.models.fit import EnginePairMemory
+from flashedge.models.kv_plan import STEP_BYTES, plan_memory
+from flashedge.models.registry import find_pair
+from flashedge.models.shape import QWEN25_7B
+
+MIB = 1 << 20
+CARD = build_idle_card("a card", 24_564 * MIB)
+SMALL, LARGE = "math-1.5b+skywork-1.5b", "math-7b+prm-7b"
+
+
+@pytest.fixture
+def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Config:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    return configure(tmp_path)
+
+
+def configure(home: Path, **settings: object) -> Config:
+    return load_config(settings, {"FLASHEDGE_HOME": str(home / "home")})
+
+
+@pytest.mark.parametrize("mib", [9_000, 10_000, 16_376, 24_564, 32_607, 81_920])
+def test_everything_planned_fits_the_free_memory(config: Config, mib: int) -> None:
+    card = build_idle_card("a card", mib * MIB)
+    plan = plan_memory(find_pair(SMALL, config), config, card)
+    taken = sum(plan.kv_bytes) + sum(engine.total for engine in plan.need.engines)
+    assert card.free_bytes - 2 * STEP_BYTES <= taken <= card.free_bytes
+    least = zip(plan.kv_bytes, plan.need.least_kv_bytes, strict=True)
+    assert all(size >= one for size, one in least)
+    assert not plan.is_explicit
+
+
+def test_an_engine_never_gets_less_than_one_path(config: Config) -> None:
+    """The generator of this pair has paths of 16,384 tokens, the verifier of 4,096."""
+    pair = find_pair("qwen-7b+skywork-1.5b", config)
+    need = plan_memory(pair, config, CARD).need
+    tight = CardMemory(
+        name="a card",
+        memory_bytes=need.least_bytes,
+        held_bytes=0,
+        reserve_bytes=0,
+        is_measured=True,
+    )
+    assert plan_memory(pair, config, tight).kv_bytes == need.least_kv_bytes
+
+
+def test_a_pair_that_cant_fit_is_refused_with_the_figures_and_the_nearest(config: Config) -> None:
+    with pytest.raises(ConfigError) as e:
+        plan_memory(find_pair(LARGE, config), config, CARD)
+    for part in ("does not fit a card", "are missing", "14.2 GiB + 13.2 GiB", "estimated"):
+        assert part in str(e.value)
+    assert e.value.hint is not None
+    assert "--pair math-7b+skywork-1.5b" in e.value.hint  # keeps the larger model
+
+
+def test_sizes_that_are_set_are_respected(config: Config, tmp_path: Path) -> None:
+    both = configure(tmp_path, generator_kv_bytes=300 * MIB, verifier_kv_bytes=200 * MIB)
+    plan = plan_memory(find_pair(LARGE, both), both, CARD)
+    assert plan.kv_bytes == (300 * MIB, 200 * MIB)
+    assert plan.is_explicit
+    one = configure(tmp_path, verifier_kv_bytes=1000 * MIB)
+    pair = find_pair(SMALL, one)
+    free = plan_memory(pair, config, CARD)
+    assert plan_memory(pair, one, CARD).kv_bytes == (
+        (free.need.kv_bytes(CARD) - 1000 * MIB) // STEP_BYTES * STEP_BYTES,
+        1000 * MIB,
+    )
+
+
+def test_an_active_display_gets_a_larger_reserve() -> None:
+    assert RESERVES[True] > RESERVES[None] > RESERVES[False] > 0
+
+
+def test_what_was_measured_replaces_the_estimate(config: Config) -> None:
+    parts = {"forward": 300 * MIB, "logits": 0, "logprobs": 0, "noise": 0, "graphs": 0}
+    measured = EngineMemory(weights=3 << 30, context=900 * MIB, is_estimate=False, **parts)
+
+    def find(sequences: int) -> EnginePairMemory | None:
+        return (measured, measured) if sequences == 128 else None
+
+    plan = plan_memory(find_pair(SMALL, config), config, CARD, find)
+    assert not plan.need.is_estimate
+    assert measured.overhead == 1200 * MIB, "a measurement gets no margin"
+    room = CARD.free_bytes - 2 * (3072 + 1200) * MIB
+    assert room - 2 * STEP_BYTES <= sum(plan.kv_bytes) <= room
+
+
+def test_the_parts_of_an_estimate() -> None:
+    """A generator of 7B: more than the 1.2 GiB that used to be assumed for any engine."""
+    widths = {"hidden_size": 3584, "intermediate_size": 18_944, "vocab_size": 152_064}
+    shape = type(QWEN25_7B)(
+        **{name: getattr(QWEN25_7B, name) for name in QWEN25_7B.__slots__ if name not in widths},
+        **widths,
+    )
+    for sequences in (128, 256):
+        limits = choose_limits(sequences, samples=True, on_card=True)
+        found = estimate_engine(shape, limits, on_card=True)
+        assert found.logits == sequences * 152_064 * 6
+        assert found.logprobs == sequences * 152_064 * 4
+        assert found.sampler == found.logits + found.logprobs + found.noise
+        assert found.forward == 4096 * 2 * (3 * 18_944 + 5 * 3584)
+        assert found.overhead > 1.2 * 2**30
+    verifier = choose_limits(128, samples=False, on_card=True)
+    assert estimate_engine(shape, verifier, on_card=True).sampler == 0
