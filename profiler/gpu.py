@@ -9,13 +9,15 @@ from typing import Any
 from flashedge.profiler.errors import ProfileError
 
 # nvmlClocksEventReason* of nvml.h, without reasons that are no slowdown (idle, set by the user)
+POWER_LIMIT = "the power limit"
 THROTTLES = {
-    0x04: "the power limit",
+    0x04: POWER_LIMIT,
     0x08: "a hardware slowdown (heat or power)",
     0x20: "heat (software slowdown)",
     0x40: "heat (hardware slowdown)",
     0x80: "the power supply's brake",
 }
+ERROR_GPU_IS_LOST = 15
 HOT_WITHIN_C = 5
 LOW_POWER = 0.9  # share of the default power limit below which a card counts as limited
 
@@ -25,6 +27,7 @@ class GpuCard:
     """The state of one card. None stands for a figure that the card does not report."""
 
     name: str
+    """Its number, as "GPU 0", if it is lost."""
     driver: str
     memory_bytes: int
     free_bytes: int
@@ -34,8 +37,12 @@ class GpuCard:
     slowdown_c: int | None = None
     power_limit_w: float | None = None
     default_power_limit_w: float | None = None
+    capability: tuple[int, int] | None = None
+    """Compute capability, such as (8, 9)."""
     clock_mhz: int | None = None
     max_clock_mhz: int | None = None
+    is_lost: bool = False
+    """Whether the driver no longer reaches it. No other figure is known then."""
 
 
 def read_cards(nvml: Any = None) -> tuple[GpuCard, ...]:
@@ -44,17 +51,14 @@ def read_cards(nvml: Any = None) -> tuple[GpuCard, ...]:
     Raises ProfileError when there is no card or it does not answer.
     """
     if nvml is None:
-        nvml = _import_pynvml()
+        nvml = import_pynvml()
     try:
         nvml.nvmlInit()
     except nvml.NVMLError as error:
         raise ProfileError(f"no NVIDIA card ({error})") from error
     try:
         driver = str(nvml.nvmlSystemGetDriverVersion())
-        handles = [
-            nvml.nvmlDeviceGetHandleByIndex(i) for i in range(int(nvml.nvmlDeviceGetCount()))
-        ]
-        cards = tuple(_read_card(nvml, handle, driver) for handle in handles)
+        cards = tuple(_read_card(nvml, i, driver) for i in range(int(nvml.nvmlDeviceGetCount())))
     except nvml.NVMLError as error:
         raise ProfileError(f"the NVIDIA driver does not answer ({error})") from error
     finally:
@@ -64,7 +68,8 @@ def read_cards(nvml: Any = None) -> tuple[GpuCard, ...]:
     return cards
 
 
-def _import_pynvml() -> Any:
+def import_pynvml() -> Any:
+    """The module `pynvml`. Raises ProfileError if it is not installed."""
     try:
         import pynvml
     except ImportError as error:
@@ -80,6 +85,9 @@ def find_warnings(cards: Sequence[GpuCard], ram_bytes: int) -> Iterator[str]:
     `ram_bytes` is the total memory of the host.
     """
     for card in cards:
+        if card.is_lost:
+            yield f"{card.name} no longer answers the driver: restart the machine"
+            continue
         for reason in card.throttled_by:
             at = f" ({card.clock_mhz} of {card.max_clock_mhz} MHz)" if card.clock_mhz else ""
             yield f"{card.name} is slowed by {reason}{at}"
@@ -99,7 +107,17 @@ def find_warnings(cards: Sequence[GpuCard], ram_bytes: int) -> Iterator[str]:
             )
 
 
-def _read_card(nvml: Any, handle: Any, driver: str) -> GpuCard:
+def _read_card(nvml: Any, index: int, driver: str) -> GpuCard:
+    try:
+        return _read_state(nvml, nvml.nvmlDeviceGetHandleByIndex(index), driver)
+    except nvml.NVMLError as error:
+        if getattr(error, "value", None) != ERROR_GPU_IS_LOST:
+            raise
+        name = f"GPU {index}"
+        return GpuCard(name=name, driver=driver, memory_bytes=0, free_bytes=0, is_lost=True)
+
+
+def _read_state(nvml: Any, handle: Any, driver: str) -> GpuCard:
     def query(name: str, *arguments: object) -> Any:
         """The card's answer. None when this card or this NVML does not support the query."""
         call = getattr(nvml, name, None)
@@ -125,6 +143,11 @@ def _read_card(nvml: Any, handle: Any, driver: str) -> GpuCard:
         slowdown_c=query("nvmlDeviceGetTemperatureThreshold", 1),  # …THRESHOLD_SLOWDOWN
         power_limit_w=None if limit is None else limit / 1000,
         default_power_limit_w=None if usual is None else usual / 1000,
+        capability=_read_capability(query("nvmlDeviceGetCudaComputeCapability")),
         clock_mhz=query("nvmlDeviceGetClockInfo", 1),  # NVML_CLOCK_SM
         max_clock_mhz=query("nvmlDeviceGetMaxClockInfo", 1),
     )
+
+
+def _read_capability(found: Any) -> tuple[int, int] | None:
+    return None if found is None else (int(found[0]), int(found[1]))

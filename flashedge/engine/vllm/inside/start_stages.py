@@ -1,0 +1,97 @@
+"""Tells the daemon what this engine process does while it starts.
+
+vLLM says it in its log and in progress bars. FlashEdge keeps the log at errors, so until the engine
+serves its records are read here instead, and so are the bars of `tqdm`, which would otherwise fill
+the daemon's log.
+
+Checked with vLLM 0.32.0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+from multiprocessing.connection import Connection
+from typing import Any
+
+from flashedge.engine.vllm.inside.keys import STAGES_PIPE
+
+STAGES = {
+    "Starting to load model ": "loading the weights",
+    "Model loading took ": "running the model once",
+    "%sStarting torch.compile": "compiling the model",
+    "%sUsing cache directory: ": "compiling the model",
+    "%sDynamo bytecode transform time: ": "compiling the model",
+    "%sCompiling a graph for compile range ": "compiling the model",
+    "%storch.compile took ": "running the model once",
+    "%sDirectly load AOT compilation from path ": "loading the compiled model",
+    "%sInitial profiling/warmup run took ": "allocating KV memory",
+    "Initial free memory ": "allocating KV memory",
+    "Compile and warming up model for size ": "compiling the model",
+    "JIT kernel warmup starting.": "compiling kernels",
+    "JIT kernel warmup finished in ": "preparing graphs",
+    "Graph capturing finished in ": "testing the sampler",
+    "init engine (profile, create kv cache, warmup model) took ": "making the scheduler",
+}
+"""What an engine does from a log record on, by the beginning of the record's format string."""
+BARS = {
+    "Loading ": "loading the weights",
+    "Capturing CUDA graphs ": "capturing graphs",
+}
+"""What an engine does while a bar is drawn, by the beginning of the bar's description."""
+
+
+class StageHandler(logging.Handler):
+    """Sends a line to the daemon for each log record that begins another stage."""
+
+    def __init__(self, pipe: Connection) -> None:
+        super().__init__(logging.INFO)
+        self._pipe = pipe
+        self._last = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        for beginning, stage in STAGES.items():
+            if str(record.msg).startswith(beginning):
+                self.send(stage)
+
+    def send(self, stage: str) -> None:
+        """Send `stage` unless it is the last one. Drops it if the pipe is full or closed."""
+        if stage != self._last:
+            self._last = stage
+            with contextlib.suppress(OSError):
+                self._pipe.send_bytes(stage.encode())
+
+
+_handler: StageHandler | None = None
+_level = logging.NOTSET
+
+
+def begin() -> None:
+    """Begin to send stages, if the daemon gave this process a pipe for them."""
+    global _handler, _level
+    pipe = getattr(multiprocessing.current_process(), STAGES_PIPE, None)
+    if pipe is None or _handler is not None:
+        return
+    vllm = logging.getLogger("vllm")  # its own handler keeps its level, so the log stays as it is
+    _handler, _level = StageHandler(pipe), vllm.level
+    vllm.addHandler(_handler)
+    vllm.setLevel(min(_level, logging.INFO))
+
+
+def end() -> None:
+    """Leave vLLM's log as it was before `begin`."""
+    global _handler
+    if _handler is not None:
+        vllm = logging.getLogger("vllm")
+        vllm.removeHandler(_handler)
+        vllm.setLevel(_level)
+        _handler = None
+
+
+def report_bar(self: Any, msg: Any = None, pos: Any = None) -> bool:
+    """Stands for `tqdm.display`: send a bar that the daemon knows of, and draw none."""
+    for beginning, stage in BARS.items():
+        if _handler is not None and str(self.desc).startswith(beginning):
+            _handler.send(f"{stage} ({self.n} of {self.total})" if self.total else stage)
+    return True

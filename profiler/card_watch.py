@@ -1,0 +1,116 @@
+"""What goes wrong on the NVIDIA cards while a program runs, as the driver reports it through NVML.
+
+NVML keeps Xid errors for a program only from the moment on at which the program asks for them, so a
+`CardWatch` has to be open when they happen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from flashedge.profiler.errors import ProfileError
+from flashedge.profiler.gpu import POWER_LIMIT, import_pynvml, read_cards
+
+XID_EVENT = 0x08  # nvmlEventTypeXidCriticalError
+RECENT_S = 600.0
+"""How long an Xid error is reported after it happened."""
+LOST = "no longer answers the driver: restart the machine"
+XIDS = {
+    13: "a kernel failed",
+    31: "a kernel used an address without memory",
+    43: "a kernel was stopped",
+    45: "a program was ended after an earlier error",
+    48: "memory failed beyond correction",
+    61: "the card's controller failed",
+    62: "the card's controller stopped",
+    63: "failing memory was replaced by spare memory",
+    64: "failing memory could not be replaced",
+    79: "the card has fallen off the bus: check its power and its slot, restart the machine",
+    94: "memory failed; one program was ended",
+    95: "memory failed; the card needs a reset",
+    119: "the card's firmware does not answer: restart the machine",
+}
+"""What the Xid errors that are seen most mean. Ref: NVIDIA, "XID Errors"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _XidError:
+    number: int
+    card: str
+    at: float
+    """Seconds on the watch's clock."""
+
+    def describe(self) -> str:
+        meaning = XIDS.get(self.number, "see NVIDIA's list of Xid errors")
+        return f"{self.card} reported Xid {self.number} ({meaning})"
+
+
+class CardWatch:
+    """Reports what is wrong with the cards. Its methods may block while a card does not answer."""
+
+    def __init__(self, nvml: Any = None, clock: Callable[[], float] = time.monotonic) -> None:
+        """`nvml` replaces the module `pynvml` in tests. Raises ProfileError without a card."""
+        self._nvml = nvml = import_pynvml() if nvml is None else nvml
+        self._clock = clock
+        self._names = [card.name for card in read_cards(nvml)]
+        self._xids: list[_XidError] = []
+        nvml.nvmlInit()
+        self._events: Any = None
+        with contextlib.suppress(nvml.NVMLError, AttributeError):  # e.g. under WSL
+            self._events = nvml.nvmlEventSetCreate()
+        for index in range(len(self._names)):
+            self._register(index)
+
+    def _register(self, index: int) -> None:
+        nvml = self._nvml
+        with contextlib.suppress(nvml.NVMLError, AttributeError):  # the card reports no events
+            handle = nvml.nvmlDeviceGetHandleByIndex(index)
+            nvml.nvmlDeviceRegisterEvents(handle, XID_EVENT, self._events)
+
+    def close(self) -> None:
+        if self._events is not None:
+            with contextlib.suppress(self._nvml.NVMLError):
+                self._nvml.nvmlEventSetFree(self._events)
+        self._nvml.nvmlShutdown()
+
+    def poll(self) -> tuple[str, ...]:
+        """A line for each recent Xid error, each lost card and each card that is slowed by heat."""
+        self._xids += self._read_xids()
+        since = self._clock() - RECENT_S
+        self._xids = [xid for xid in self._xids if xid.at >= since]
+        # The same error often comes once for each kernel that was under way.
+        lines = dict.fromkeys(xid.describe() for xid in self._xids)
+        return (*lines, *self._read_states())
+
+    def _read_xids(self) -> Iterator[_XidError]:
+        nvml = self._nvml
+        while self._events is not None:
+            try:
+                event = nvml.nvmlEventSetWait(self._events, 0)
+            except nvml.NVMLError:  # no event
+                return
+            yield _XidError(number=int(event.eventData), card=self._name(event), at=self._clock())
+
+    def _name(self, event: Any) -> str:
+        with contextlib.suppress(self._nvml.NVMLError):
+            return str(self._nvml.nvmlDeviceGetName(event.device))
+        return self._names[0]
+
+    def _read_states(self) -> Iterator[str]:
+        try:
+            cards = read_cards(self._nvml)
+        except ProfileError as error:
+            yield str(error)
+            return
+        for name, card in zip(self._names, cards, strict=False):
+            if card.is_lost:
+                yield f"{name} {LOST}"
+            for reason in card.throttled_by:
+                if reason != POWER_LIMIT:  # which every card reaches under load
+                    yield f"{name} is slowed by {reason}"
+        for name in self._names[len(cards) :]:
+            yield f"{name} {LOST}"

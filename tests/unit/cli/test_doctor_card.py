@@ -1,0 +1,92 @@
+"""What `doctor` says of the CUDA build, on machines where it can't start and where it can."""
+
+from __future__ import annotations
+
+import pytest
+
+from flashedge.cli.doctor import card_checks
+from flashedge.cli.doctor import command as doctor
+from flashedge.cli.doctor.check import BAD, GOOD, Check
+from flashedge.config import load_config
+from flashedge.engine import platform
+from flashedge.engine.card_needs import DriverReport, UnmetNeed
+from flashedge.engine.vllm.card_check import CardVerdict
+
+WORKS = [CardVerdict(name=name, error=None) for name in ("cuda", "kernels", "triton")]
+REASON = "RuntimeError: CUDA driver initialization failed"
+
+
+@pytest.fixture(autouse=True)
+def cuda_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The CUDA build is installed, and a C compiler with the headers of Python."""
+    monkeypatch.setattr(platform, "find_vllm", lambda: ("vllm", "0.32.0"))
+    monkeypatch.setattr(doctor, "find_vllm", lambda: ("vllm", "0.32.0"))
+    monkeypatch.setattr(card_checks, "check_compiler", lambda: None)
+
+
+def check(*verdicts: CardVerdict, driver: str = "580.95") -> dict[str, Check]:
+    found = DriverReport(driver=driver, names=("RTX 4090",))
+    return {c.name: c for c in card_checks.check_cuda_build(lambda: found, lambda: list(verdicts))}
+
+
+def test_a_card_that_works_is_green() -> None:
+    checks = check(*WORKS)
+    assert list(checks) == ["driver", "compiler", "cuda", "kernels", "triton"]
+    assert {c.verdict for c in checks.values()} == {GOOD}
+    assert checks["driver"].detail == (
+        "card: RTX 4090, driver 580.95; CUDA 13 needs driver 580 or later"
+    )
+
+
+def test_a_card_on_which_cuda_cannot_start_is_not() -> None:
+    checks = check(CardVerdict(name="cuda", error=REASON, hint="reboot"))
+    assert checks["cuda"] == Check(name="cuda", verdict=BAD, detail=REASON, hint="reboot")
+
+
+def test_an_old_driver_ends_the_checks() -> None:
+    checks = check(*WORKS, driver="570.86")
+    assert list(checks) == ["driver"]
+    assert checks["driver"].verdict == BAD
+    assert "CUDA 13 needs 580 or later" in checks["driver"].detail
+    assert "ubuntu-drivers install" in str(checks["driver"].hint)
+
+
+def test_a_driver_that_does_not_answer_is_wrong() -> None:
+    (found,) = card_checks.check_cuda_build(lambda: "version mismatch", lambda: WORKS)
+    assert found.verdict == BAD
+    assert found.detail == "the NVIDIA driver does not answer: version mismatch"
+
+
+def test_a_missing_compiler_ends_the_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    need = UnmetNeed(what="there is no C compiler", hints=("apt install it", "or do without"))
+    monkeypatch.setattr(card_checks, "check_compiler", lambda: need)
+    checks = check(*WORKS)
+    assert list(checks) == ["driver", "compiler"]
+    assert checks["compiler"].verdict == BAD
+    assert checks["compiler"].hint == "apt install it; or do without"
+
+
+def list_checks(monkeypatch: pytest.MonkeyPatch, cards: object) -> dict[str, Check]:
+    """All of `doctor` up to the configuration, which is wrong."""
+    monkeypatch.setattr(doctor, "find_gpus", lambda: cards)
+    monkeypatch.setattr(doctor, "load_config", lambda: load_config({}, {"FLASHEDGE_PORT": "x"}))
+    monkeypatch.setattr(
+        card_checks, "check_cuda_build", lambda: iter([Check(name="cuda", verdict=BAD, detail="")])
+    )
+    return {c.name: c for c in doctor.run_checks()}
+
+
+def test_the_cuda_build_without_a_card_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    checks = list_checks(monkeypatch, "no NVIDIA card (Driver Not Loaded)")
+    assert checks["gpu"].verdict == BAD
+    assert "Driver Not Loaded" in checks["gpu"].detail
+    assert "the installed vLLM is the CUDA build" in checks["gpu"].detail
+    assert "setup.sh --cpu" in str(checks["gpu"].hint)
+    assert "cuda" not in checks
+
+
+def test_doctor_runs_the_checks_of_the_cuda_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor.importlib.metadata, "version", lambda name: "2.13.0")
+    checks = list_checks(monkeypatch, [("RTX 4090", 20 << 30, 24 << 30)])
+    assert checks["gpu"].verdict == GOOD
+    assert checks["cuda"].verdict == BAD

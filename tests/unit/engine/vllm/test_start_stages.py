@@ -1,0 +1,168 @@
+"""What a starting engine tells the daemon: from the log lines of a card's start to one short line.
+
+The lines are those that vLLM 0.32.0 logs on a card, in their order, as its source has them.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+from collections.abc import Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import pytest
+import vllm
+from tqdm import tqdm
+
+from flashedge.engine.vllm.inside import start_stages
+from flashedge.engine.vllm.inside.keys import STAGES_PIPE
+
+LINES = [
+    ("vllm.v1.worker.gpu_model_runner", "Starting to load model %s...", "Qwen/Qwen2.5-7B"),
+    ("vllm.platforms.cuda", "Using %s attention backend", "FLASH_ATTN"),
+    ("vllm.model_executor.model_loader.default_loader", "Loading weights took %.2f seconds", 4.1),
+    (
+        "vllm.v1.worker.gpu_model_runner",
+        "Model loading took %s GiB memory and %.6f seconds",
+        "14.2",
+        5.0,
+    ),
+    ("vllm.compilation.monitor", "%sStarting torch.compile", ""),
+    ("vllm.compilation.backends", "%sDynamo bytecode transform time: %.2f s", "", 6.3),
+    (
+        "vllm.compilation.backends",
+        "%sCompiling a graph for compile range %s takes %.2f s",
+        "",
+        "(1, 4096)",
+        21.0,
+    ),
+    ("vllm.compilation.monitor", "%storch.compile took %.2f s in total", "", 29.5),
+    ("vllm.compilation.monitor", "%sInitial profiling/warmup run took %.2f s", "", 0.4),
+    ("vllm.v1.core.kv_cache_utils", "GPU KV cache size: %s tokens", "80,000"),
+    ("vllm.model_executor.warmup.kernel_warmup", "JIT kernel warmup starting."),
+    ("vllm.model_executor.warmup.kernel_warmup", "JIT kernel warmup finished in %.2fs.", 3.0),
+    (
+        "vllm.v1.worker.gpu_model_runner",
+        "Graph capturing finished in %.0f secs, took %.2f GiB",
+        9,
+        0.6,
+    ),
+    (
+        "vllm.v1.engine.core",
+        "init engine (profile, create kv cache, warmup model) took %.2f s",
+        51.0,
+    ),
+]
+EXPECTED = [
+    "loading the weights",
+    "running the model once",
+    "compiling the model",
+    "running the model once",
+    "allocating KV memory",
+    "compiling kernels",
+    "preparing graphs",
+    "testing the sampler",
+    "making the scheduler",
+]
+
+
+@pytest.fixture(autouse=True)
+def log_of_errors() -> Iterator[None]:
+    """vLLM's log as an engine process has it: errors only, into stderr."""
+    logger = logging.getLogger("vllm")
+    level, handlers = logger.level, logger.handlers
+    shown = logging.StreamHandler()
+    shown.setLevel(logging.ERROR)
+    logger.handlers = [shown]
+    logger.setLevel(logging.ERROR)
+    yield
+    logger.handlers = handlers
+    logger.setLevel(level)
+
+
+@pytest.fixture
+def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Connection]:
+    """The daemon's end of the pipe that this process would have as an engine."""
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    os.set_blocking(writer.fileno(), False)
+    monkeypatch.setattr(multiprocessing.current_process(), STAGES_PIPE, writer, raising=False)
+    monkeypatch.setattr(tqdm, "display", start_stages.report_bar)
+    yield reader
+    start_stages.end()
+
+
+def receive(pipe: Connection) -> list[str]:
+    stages = []
+    while pipe.poll():
+        stages.append(pipe.recv_bytes().decode())
+    return stages
+
+
+def log_start() -> None:
+    for name, message, *arguments in LINES:
+        logging.getLogger(name).info(message, *arguments)
+
+
+def test_the_lines_of_a_start_on_a_card_become_stages(pipe: Connection) -> None:
+    start_stages.begin()
+    log_start()
+    assert receive(pipe) == EXPECTED
+
+
+def test_bars_are_counted_and_not_drawn(
+    pipe: Connection, capfd: pytest.CaptureFixture[str]
+) -> None:
+    start_stages.begin()
+    for _ in tqdm(range(3), desc="Capturing CUDA graphs (decode, FULL)", mininterval=0):
+        pass
+    for _ in tqdm(range(2), desc="Somebody else's", mininterval=0):
+        pass
+    stages = receive(pipe)
+    assert stages[0] == "capturing graphs (0 of 3)"
+    assert stages[-1] == "capturing graphs (3 of 3)"
+    assert capfd.readouterr().err.strip() == ""
+
+
+@pytest.mark.usefixtures("pipe")
+def test_the_log_of_vllm_stays_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:
+    logger = logging.getLogger("vllm")
+    before = (logger.level, list(logger.handlers))
+    start_stages.begin()
+    log_start()
+    start_stages.end()
+    assert capfd.readouterr().err == ""
+    assert (logger.level, logger.handlers) == before
+
+
+def test_after_the_start_nothing_is_sent(pipe: Connection) -> None:
+    start_stages.begin()
+    start_stages.end()
+    log_start()
+    assert receive(pipe) == []
+
+
+def test_an_engine_never_waits_for_the_daemon(pipe: Connection) -> None:
+    """A daemon that reads nothing, and one that is gone."""
+    start_stages.begin()
+    for _ in range(400):
+        log_start()
+    assert len(receive(pipe)) < 400 * len(EXPECTED)
+    pipe.close()
+    log_start()
+
+
+def test_a_process_without_a_pipe_leaves_the_log_alone() -> None:
+    handlers = list(logging.getLogger("vllm").handlers)
+    start_stages.begin()
+    assert logging.getLogger("vllm").handlers == handlers
+
+
+def test_vllm_still_logs_what_the_stages_are_read_from() -> None:
+    folder = Path(vllm.__file__).parent
+    rooms = ("v1/engine", "v1/worker", "compilation", "model_executor")
+    files = [file for room in rooms for file in (folder / room).rglob("*.py")]
+    source = "\n".join(file.read_text(encoding="utf-8") for file in files)
+    beginnings = [*start_stages.STAGES, *(f'desc="{bar}' for bar in start_stages.BARS)]
+    assert [text for text in beginnings if text not in source] == []
