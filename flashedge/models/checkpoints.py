@@ -10,20 +10,10 @@ import json
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal
 
 from flashedge.errors import CheckpointError
-
-VERIFIER_FAMILIES: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "qwen_prm": ("Qwen2ForProcessRewardModel",),
-        "skywork": ("Qwen2ForPrmModel", "Qwen2ForCausalLM", "Qwen2ForRewardModel"),
-        "step_tag": ("MistralForCausalLM", "LlamaForCausalLM", "Qwen2ForCausalLM"),
-        "rlhflow": ("LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM"),
-    }
-)
-"""For each family, the architectures in config.json of its checkpoints."""
+from flashedge.models.families import VERIFIER_FAMILIES
 
 _EMBEDDER_MODULES = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
 _EMBEDDINGS = ("model.embed_tokens.weight", "pretrained_model.model.embed_tokens.weight")
@@ -110,17 +100,18 @@ def read_config(path: Path) -> dict[str, Any]:
     return _json(path / "config.json")
 
 
-def read_tensor_shapes(path: Path) -> list[list[int]]:
-    """The shape of every tensor in the folder's safetensors files; empty when there are none.
+def read_tensors(path: Path) -> Mapping[str, Mapping[str, Any]]:
+    """The headers of all tensors in the folder's safetensors files, by name: `dtype`, `shape` and
+    `data_offsets`. Empty when there are none.
 
     Raises CheckpointError for a damaged file.
     """
-    return [
-        tensor["shape"]
+    return {
+        name: tensor
         for file in sorted(path.glob("*.safetensors"))
         for name, tensor in _header(file).items()
         if name != "__metadata__"
-    ]
+    }
 
 
 def _check_architecture(
@@ -131,7 +122,8 @@ def _check_architecture(
         good = any(str(a).endswith("ForCausalLM") for a in named)
         expected = "a causal language model"
     else:
-        known = VERIFIER_FAMILIES.get(family or "", ())
+        found_family = VERIFIER_FAMILIES.get(family or "")
+        known = found_family.architectures if found_family else ()
         good = any(a in known for a in named)
         expected = f"a verifier of family {family} ({' or '.join(known)})"
     if not good:
@@ -209,11 +201,18 @@ def _check_tokenizer(path: Path, vocab_size: int, tokens: Sequence[str]) -> None
             hint="the tokenizer belongs to another model; pull the model again",
         )
     for token in tokens:
-        if token not in vocabulary and f"▁{token}" not in vocabulary:
+        if vocabulary.keys().isdisjoint(_list_spellings(token)):
             raise CheckpointError(
                 f"{path}: the verifier's vocabulary has no token {token!r}",
                 hint="the checkpoint belongs to another family, or its tokenizer to another model",
             )
+
+
+def _list_spellings(token: str) -> set[str]:
+    """How vocabularies spell a token: as it is, by SentencePiece's ▁, or by bytes (Ġ, Ċ)."""
+    by_bytes = token.replace(" ", "Ġ").replace("\n", "Ċ")
+    spellings = {token, token.replace(" ", "▁"), by_bytes}
+    return spellings | {f"▁{token}", f"Ġ{by_bytes}"}
 
 
 def _vocabulary(path: Path) -> dict[str, int]:

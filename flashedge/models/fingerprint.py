@@ -13,7 +13,10 @@ from flashedge.models.specs import ModelSpec, Pair
 
 _TEXT_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 _WEIGHTS = ("*.safetensors", "*.bin")
-_IGNORED = ("source", "weights_bytes", "architecture", "quantized")  # the files decide these
+_IGNORED = ("source", "weights_bytes", "parameters", "architecture", "quantized")
+"""The files decide these."""
+_OPTIONAL = ("quantization", "chat_template_kwargs", "thinking")
+"""Not part of the fingerprint while they are not set, so that the field itself changes none."""
 _SAMPLE_BYTES = 1 << 20  # read at each end of a weights file; reading 15 GB would take minutes
 
 
@@ -45,7 +48,11 @@ def _list_files(folder: Path) -> list[Path]:
 
 def _hash_model(spec: ModelSpec, folder: Path | None) -> bytes:
     """Covers the model's source only when its files are not on this machine."""
-    options = {k: v for k, v in asdict(spec).items() if k not in _IGNORED}
+    options = {
+        name: value
+        for name, value in asdict(spec).items()
+        if name not in _IGNORED and (value or name not in _OPTIONAL)
+    }
     if folder is None:
         options["source"] = spec.source
     digest = hashlib.sha256(json.dumps(options, sort_keys=True).encode())

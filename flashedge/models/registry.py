@@ -14,23 +14,38 @@ from typing import Any, TypeVar
 
 from flashedge.config import Config, find_nearest, read_toml, unknown_key
 from flashedge.errors import ConfigError, NotFound
-from flashedge.models.checkpoints import VERIFIER_FAMILIES
+from flashedge.models.chat_template import find_fault
+from flashedge.models.families import VERIFIER_FAMILIES
 from flashedge.models.specs import (
+    ONLINE_METHODS,
     Architecture,
     EmbedderSpec,
-    MemoryPlan,
+    KvSizes,
     ModelSpec,
     Pair,
     Quantized,
     VerifierSpec,
 )
 from flashedge.sizes import parse_size
-from flashedge.types import Sampling
+from flashedge.types import JUDGED, STEP_RULES, Sampling
 
 PACKAGE = Path(__file__).parents[1]
 BUNDLED = PACKAGE / "bundled"
-_CHOICES = {"dtype": ("float32", "bfloat16", "float16"), "family": tuple(VERIFIER_FAMILIES)}
-_TYPE_NAMES = {str: "a string", int: "an integer", float: "a number", bool: "true or false"}
+_CHOICES = {
+    "dtype": ("float32", "bfloat16", "float16"),
+    "family": tuple(VERIFIER_FAMILIES),
+    "quantization": ONLINE_METHODS,
+    "step_rule": STEP_RULES,
+    "judge": JUDGED,
+    "score_at": ("tag", "before_tag"),
+}
+_TYPE_NAMES = {
+    str: "a string",
+    int: "an integer",
+    float: "a number",
+    bool: "true or false",
+    dict: "a table",
+}
 T = TypeVar("T")
 
 
@@ -93,6 +108,8 @@ def _build_model(kind: type[T], entry: Mapping[str, Any], where: str) -> T:
         inner = f"{where}, architecture"
         table = _check_table(entry["architecture"], inner)
         fields["architecture"] = _build(Architecture, table, inner)
+    if fault := find_fault(entry.get("chat_template_kwargs", {})):
+        raise ConfigError(f"{where}: chat_template_kwargs {fault}", param="chat_template_kwargs")
     if "quantized" in entry:
         inner, tables = f"{where}, quantized", entry["quantized"]
         if not isinstance(tables, list):
@@ -119,7 +136,7 @@ def _build_pair(
             raise unknown_key(str(model), f"{where}, {role}", models[kind])
         if role in entry:
             fields[role] = models[kind][str(model)]
-    for key, spec in (("memory", MemoryPlan), ("sampling", Sampling)):
+    for key, spec in (("memory", KvSizes), ("sampling", Sampling)):
         if key in fields:
             inner = f"{where}, {key}"
             fields[key] = _build(spec, _check_table(fields[key], inner), inner)
@@ -142,7 +159,8 @@ def _build(kind: type[T], entry: Mapping[str, Any], where: str) -> T:
 
 def _parse_value(key: str, hint: Any, value: object, where: str) -> object:
     """`value` in the type of the field `key`. Raises ConfigError."""
-    kinds = (tuple,) if typing.get_origin(hint) is tuple else typing.get_args(hint) or (hint,)
+    origin = {tuple: tuple, Mapping: dict}.get(typing.cast(Any, typing.get_origin(hint)))
+    kinds = (origin,) if origin else typing.get_args(hint) or (hint,)
     expected = _TYPE_NAMES.get(kinds[0], kinds[0].__name__)
     if key.endswith("_bytes"):
         expected = 'a size such as "512MiB"'

@@ -6,23 +6,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from flashedge.types import Sampling
+from flashedge.models.families import VERIFIER_FAMILIES
+from flashedge.types import BLANK_LINE, STEPS, Judges, Sampling
 
-ENGINE_OVERHEAD_BYTES = round(1.2 * 2**30)
-"""Memory of an engine process beyond its weights and its KV cache."""
-
-RESERVED_BYTES = 1 << 29
-"""Memory of the card that the driver and the display keep."""
+ONLINE_METHODS = ("fp8_per_tensor", "fp8_per_channel", "fp8_per_block")
+"""What vLLM can quantize the weights of a bf16 checkpoint to while it loads them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """The figures of config.json that decide the size of a model's KV cache."""
+    """The figures of config.json that decide the memory of a model's engine."""
 
     layers: int
     heads: int
     kv_heads: int
     head_dim: int
+
+    hidden: int | None = None
+    """Width of the residual stream. Without it the memory of a step is assumed to be a large
+    model's (`engine_memory`)."""
+
+    intermediate: int | None = None
+    """Width of the feed-forward layers. As `hidden`."""
+
+    vocab: int | None = None
+    """Tokens of the vocabulary. As `hidden`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,33 +59,67 @@ class ModelSpec:
     weights_bytes: int | None = None
     """Bytes of the loaded weights. None until the files are here."""
 
+    parameters: int | None = None
+    """Weights of a quantized model. None: `weights_bytes` holds them all in `dtype`."""
+
     architecture: Architecture | None = None
     """None until the files are here."""
+
+    quantization: str | None = None
+    """How the engine quantizes the weights when it loads them: one of `ONLINE_METHODS`. None loads
+    them as they are; a checkpoint that is quantized says so in its config.json."""
 
     quantized: tuple[Quantized, ...] = ()
     """Checkpoints that can replace this one on a smaller card, largest first."""
 
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Further variables of a generator's chat template, such as `enable_thinking`."""
+
+    thinking: bool = False
+    """Whether a generator can write its thinking in <think> tags before its answer."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierSpec(ModelSpec):
-    """A process reward model."""
+    """A process or an outcome reward model."""
 
     family: str
+    variant: str | None = None
+    """Which published form of a family's text: of step_tag or yes_no."""
+
     step_token: str | None = None
     """The token at whose position the model outputs a step's score."""
 
+    score_at: str | None = None
+    """tag, or before_tag: where a step-tag PRM outputs the score."""
+
     good_token: str | None = None
-    """The label of a good step, in the vocabulary of a step-tag PRM."""
+    """The label of a good step or a right answer, in the verifier's vocabulary."""
 
     bad_token: str | None = None
-    """The label of a bad step, in the vocabulary of a step-tag PRM."""
+    """The label of a bad step or a wrong answer."""
 
     system_prompt: str | None = None
+    prompt: str | None = None
+    """The text that asks a yes_no verifier, with {problem} and {answer}."""
+
+    @property
+    def judges(self) -> Judges:
+        """Whether a score is about one step or about a whole answer."""
+        return VERIFIER_FAMILIES[self.family].judges
 
     @property
     def options(self) -> Mapping[str, Any]:
         """The options of the family that are set."""
-        names = ("step_token", "good_token", "bad_token", "system_prompt")
+        names = (
+            "variant",
+            "step_token",
+            "score_at",
+            "good_token",
+            "bad_token",
+            "system_prompt",
+            "prompt",
+        )
         return {n: getattr(self, n) for n in names if getattr(self, n) is not None}
 
     @property
@@ -93,14 +135,14 @@ class EmbedderSpec(ModelSpec):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryPlan:
-    """KV cache sizes of a pair on a card with `total_bytes` of memory."""
+class KvSizes:
+    """KV cache sizes that models.toml sets for a pair, whatever the device."""
 
     generator_kv_bytes: int
     verifier_kv_bytes: int
-    total_bytes: int
-    fits: bool = True
-    """Whether weights and KV cache fit the card together."""
+
+    total_bytes: int | None = None
+    """Memory of the device that the author of the entry had in mind. Nothing depends on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,22 +153,20 @@ class Pair:
     description: str
     generator: ModelSpec
     verifier: VerifierSpec
-    memory: MemoryPlan
     sampling: Sampling
     max_step_tokens: int
     max_path_tokens: int
+    step_rule: str = BLANK_LINE
+    """Where a step ends: one of STEP_RULES."""
+
+    judge: str = STEPS
+    """What of a path the verifier sees: one of JUDGED."""
+    memory: KvSizes | None = None
+    """None plans the KV cache from the memory that the device has free (`models.kv_plan`)."""
+
     system_prompt: str | None = None
     single_turn: bool = False
     """Whether the generator knows only single problems, so that a chat can't have a second turn."""
 
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """For each strategy, the options (`--set`) that a request may leave out."""
-
-    @property
-    def needed_bytes(self) -> int | None:
-        """Memory that the plan takes. None when the size of the weights is unknown."""
-        weights = (self.generator.weights_bytes, self.verifier.weights_bytes)
-        if weights[0] is None or weights[1] is None:
-            return None
-        kv = self.memory.generator_kv_bytes + self.memory.verifier_kv_bytes
-        return weights[0] + weights[1] + kv + 2 * ENGINE_OVERHEAD_BYTES + RESERVED_BYTES

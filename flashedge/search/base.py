@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar, runtime_checkable
 
 from flashedge.certainty.history import History
 from flashedge.search.tree import Tree
-from flashedge.types import Granularity, Limits, NodeId, Problem, Segment, Vote
+from flashedge.types import Granularity, Judges, Limits, NodeId, Problem, Segment, Vote
 
 # ---------------------------------------------------------------- commands
 
@@ -99,7 +99,8 @@ class Generated:
 class Scored:
     node: NodeId
     scores: tuple[float, ...]
-    """(num_steps_of_segment,) in [0, 1], one for each of `segment.steps`."""
+    """(num_steps_of_segment,) in [0, 1], one for each of `segment.steps`. (1,), the score of the
+    whole answer, for a search whose verifier judges answers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +169,11 @@ class Search(Protocol[S]):
     @property
     def scores_levels(self) -> bool:
         """Whether every level is scored once all of it is generated."""
+        ...
+
+    @property
+    def judges(self) -> Judges:
+        """What one score is about: a step, or the whole answer that a node holds."""
         ...
 
     def start(self, problem: Problem, seed: int, limits: Limits) -> tuple[S, tuple[Command, ...]]:

@@ -22,6 +22,7 @@ from flashedge.search.strategies.program import ProgramSearch, ReasoningProgram
 from flashedge.search.strategies.rebase import Rebase
 from flashedge.search.strategies.self_consistency import SelfConsistency
 from flashedge.search.strategies.varying_granularity import VaryingGranularity
+from flashedge.types import Judges
 
 STRATEGIES: Mapping[str, str] = MappingProxyType(
     {
@@ -49,6 +50,9 @@ _STEPWISE: Mapping[str, Callable[..., Search[Any]]] = MappingProxyType(
 _WHOLE: Mapping[str, Callable[..., Search[Any]]] = MappingProxyType(
     {"best_of_n": BestOfN, "self_consistency": SelfConsistency}
 )
+WITHOUT_STEP_SCORES = (*_WHOLE, "probed_cot")
+"""The strategies that serve a verifier of whole answers: they never choose between unfinished
+paths."""
 Programs = Mapping[str, Callable[..., ReasoningProgram]]
 _SUFFIXED = re.compile(r"(.+)-(\d{1,9})", re.ASCII)
 
@@ -76,13 +80,16 @@ def make_search(
     options: Mapping[str, Any] = MappingProxyType({}),
     policy: Policy | None = None,
     programs: Programs = MappingProxyType({}),
+    judges: Judges = "steps",
 ) -> Search[Any]:
     """Create the search of that name. Arguments that it has no use for are ignored.
 
     options: those of this strategy (see `options`); programs: the user's own strategies by name,
-    which can't replace a built-in one. Raises NotFound, RequestError.
+    which can't replace a built-in one; judges: what one score of the verifier is about. Raises
+    NotFound, RequestError.
     """
     name = _check_name(strategy, strategy, programs)
+    check_judges(name, judges)
     voting: dict[str, Any] = {
         "n": n,
         "aggregate": aggregate,
@@ -101,8 +108,19 @@ def make_search(
     if name == "probed_cot":
         return ProbedCot(policy=policy, **checked)
     if name in _WHOLE:
-        return _WHOLE[name](**voting, **checked)
+        return _WHOLE[name](**voting, judges=judges, **checked)
     return _STEPWISE[name](**voting, **stepping, **checked)
+
+
+def check_judges(strategy: str, judges: Judges) -> None:
+    """Raises RequestError for a strategy that needs scores of steps where there are none."""
+    if judges == "answers" and strategy not in WITHOUT_STEP_SCORES:
+        raise RequestError(
+            f"strategy {strategy!r} needs scores of single steps, and the pair's verifier judges"
+            " whole answers",
+            hint=f"use {' or '.join(WITHOUT_STEP_SCORES)}, or a pair with a process reward model",
+            param="strategy",
+        )
 
 
 def _make_program(

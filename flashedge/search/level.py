@@ -45,7 +45,7 @@ from flashedge.search.level_state import NOTHING, LevelState, Move, Phase, Share
 from flashedge.search.scoring import aggregate, score_per_step
 from flashedge.search.seeds import child_seed
 from flashedge.search.tree import ROOT, Node, NodeStatus, Tree
-from flashedge.types import Granularity, Limits, NodeId, Problem, Segment
+from flashedge.types import Granularity, Judges, Limits, NodeId, Problem, Segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +63,9 @@ class LevelSearch(ABC):
     """How the answer is chosen: weighted, majority or best. See `choose_answer`."""
     policy: Policy | None = None
     """When to stop early. None never does."""
+    judges: Judges = "steps"
+    """What one score of the verifier is about. Searches that choose between unfinished paths need
+    scores of steps."""
 
     @property
     @abstractmethod
@@ -147,8 +150,10 @@ class LevelSearch(ABC):
             return state, ()
         if at.scores is not None:
             return state, ()
-        if len(scores) != len(at.segment.steps) or not all(map(math.isfinite, scores)):
-            raise ValueError(f"node {node}: {len(at.segment.steps)} steps, scores {scores}")
+        expected = 1 if self.judges == "answers" else len(at.segment.steps)
+        if len(scores) != expected or not all(map(math.isfinite, scores)):
+            what = "answer" if self.judges == "answers" else "steps"
+            raise ValueError(f"node {node}: {expected} {what}, scores {scores}")
         tree = state.tree.set_scores(node, scores)
         state = replace(state, tree=tree, outstanding=state.outstanding - 1)
         return (state, ()) if state.outstanding else self.decide(state)

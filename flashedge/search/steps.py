@@ -1,4 +1,8 @@
-"""A step ends after a blank line. One rule for text, token ids, engine and simulator."""
+"""Where a step ends: after a blank line, after a marker word, or where its tokens are used up.
+
+Each rule is a `BoundaryRule`, which the engine, its stock twin and the simulator share. A run
+chooses one by name.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,12 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from flashedge.types import FinishReason, TokenIds
+from flashedge.types import BLANK_LINE, MARKERS, TOKENS, FinishReason, TokenIds
 
+MARKER_WORDS = ("Wait", "Alternatively", "Hmm", "However", "Actually", "</think>")
+"""Words with which thinking models begin another thought, and the end of the thinking."""
+
+_WORDS = frozenset(MARKER_WORDS)
 _STEP = re.compile(r"\s*\S.*?(?:\n{2,}|\Z)", re.DOTALL)
 
 
@@ -53,6 +61,13 @@ class BoundaryRule:
             blank=frozenset(token for token, text in newlines if not text.strip()),
         )
 
+    @classmethod
+    def from_words(cls, texts: Iterable[tuple[int, str]], words: Set[str]) -> BoundaryRule:
+        """A step ends with each of the words. From (id, text) pairs: a word that is no single
+        token ends nothing."""
+        holds = frozenset(token for token, text in texts if text.strip() in words)
+        return cls(holds=holds, closes=frozenset(), opens=frozenset(), blank=frozenset())
+
     def ends_step(self, prev_id: int | None, token_id: int) -> bool:
         """Whether `token_id` is the last of its step.
 
@@ -92,6 +107,19 @@ class BoundaryRule:
             opens=frozenset(data["opens"]),
             blank=frozenset(data["blank"]),
         )
+
+
+def build_rules(texts: Iterable[tuple[int, str]]) -> Mapping[str, BoundaryRule]:
+    """The boundary rules of a vocabulary by their names in `types.STEP_RULES`.
+
+    texts: (id, text) of each token, decoded by itself.
+    """
+    known = [(token, text) for token, text in texts if "\n" in text or text.strip() in _WORDS]
+    return {
+        BLANK_LINE: BoundaryRule.from_texts(known),
+        MARKERS: BoundaryRule.from_words(known, _WORDS),
+        TOKENS: BoundaryRule.from_words((), frozenset()),
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

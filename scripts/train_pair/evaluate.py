@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flashedge.config import load_config
-from flashedge.evaluation.figures import figure_of
+from flashedge.evaluation.figures import estimate_mean
 from flashedge.evaluation.records import ProblemRecord
 from flashedge.plots import draw_plot
 from scripts.train_pair.ceiling import measure_ceiling
@@ -81,7 +81,7 @@ def evaluate(
     config = load_config({"pair": PAIR}, environ=env)
     n = max((size for size in sizes if size <= 16), default=min(sizes))
     found = [float(right) for right in asyncio.run(measure_ceiling(problems, n, config, seed))]
-    figure = figure_of(found)
+    figure = estimate_mean(found)
     report["exact checker"][f"beam-{n} judged by it (the ceiling)"] = {
         "value": figure.value,
         "95 %": round_bounds((figure.low or 0.0, figure.high or 0.0)),

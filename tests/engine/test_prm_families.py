@@ -1,7 +1,8 @@
 """The scores of each PRM family on a real engine equal those of plain transformers. They stay the
 same, bit for bit, when KV is reused.
 
-The checkpoints are tiny and random, one of each architecture, in fp32 on the CPU.
+The checkpoints are tiny and random, one of each architecture, in fp32 on the CPU. Their scores vary
+from token to token, so that a score which is read at the wrong token fails.
 """
 
 from __future__ import annotations
@@ -15,12 +16,18 @@ import pytest
 import pytest_asyncio
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2Model
+from transformers import (
+    AutoModelForCausalLM,
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    Qwen2Config,
+    Qwen2Model,
+)
 
 from flashedge.engine.base import ScoreRequest
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.engine_options import EngineOptions
-from flashedge.engine.vllm.prm import FAMILIES, PrmFormat, find_family
+from flashedge.engine.vllm.prm import FAMILIES, AnswerFormat, PrmFormat, find_family
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.types import Problem
 from tests.support.tiny_checkpoints import POSITIONS, make_checkpoint
@@ -73,23 +80,87 @@ def score_by_labels(folder: Path, ids: list[int]) -> torch.Tensor:
     return model(torch.tensor([ids])).logits[0][:, candidates].softmax(-1)[:, 0]
 
 
-EXPECTED: dict[str, Callable[[Path, list[int]], torch.Tensor]] = {
-    "qwen_prm": score_by_classes,
-    "skywork": score_by_values,
-    "step_tag": score_by_labels,
-    "rlhflow": score_by_labels,
+def judge_by_classifier(
+    folder: Path, answer: str, problem: str = PROBLEM.text
+) -> tuple[float, torch.Tensor]:
+    """As the model card of Skywork-Reward-V2 does it, and the score at every token."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.float32).eval()
+    chat = [
+        {"role": "user", "content": problem},
+        {"role": "assistant", "content": answer},
+    ]
+    text = tokenizer.apply_chat_template(chat, tokenize=False)
+    if tokenizer.bos_token is not None:
+        text = text.removeprefix(tokenizer.bos_token)
+    inputs = tokenizer(text, return_tensors="pt")
+    everywhere = model.score(model.model(**inputs).last_hidden_state[0])
+    return model(**inputs).logits[0][0].sigmoid().item(), everywhere.sigmoid()[:, 0]
+
+
+def judge_by_question(folder: Path, answer: str) -> tuple[float, torch.Tensor]:
+    """P("Yes") against P("No") as the next token, and the same behind every token."""
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    question = (
+        f"Problem: {PROBLEM.text}\n\nSolution: {answer.strip()}\n\nIs the answer correct (Yes/No)?"
+    )
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": question}],
+        tokenize=False,
+        add_generation_prompt=True,
+        enable_thinking=False,
+    )
+    labels = [tokenizer.convert_tokens_to_ids(label) for label in ("Yes", "No")]
+    logits = model(tokenizer(text, return_tensors="pt").input_ids).logits[0]
+    everywhere = logits[:, labels].softmax(-1)[:, 0]
+    return everywhere[-1].item(), everywhere
+
+
+@dataclass(frozen=True)
+class Case:
+    """A checkpoint and how its scores are computed by plain transformers."""
+
+    kind: str
+    """The name in `KINDS`."""
+    family: str
+    score_ids: Callable[[Path, list[int]], torch.Tensor] | None = None
+    """Of a judge of steps: the score at every one of the ids."""
+    judge: Callable[[Path, str], tuple[float, torch.Tensor]] | None = None
+    """Of a judge of answers: an answer's score, and the score at every token."""
+
+
+CASES = {
+    "qwen_prm": Case("qwen_prm", "qwen_prm", score_by_classes),
+    "reasonflux": Case("reasonflux", "reasonflux", score_by_classes),
+    "skywork": Case("skywork", "skywork", score_by_values),
+    "step_tag": Case("step_tag", "step_tag", score_by_labels),
+    "rlhflow": Case("rlhflow", "rlhflow", score_by_labels),
+    "qwen3_classification": Case(
+        "sequence_classification", "sequence_classification", judge=judge_by_classifier
+    ),
+    "llama_classification": Case(
+        "llama_classification", "sequence_classification", judge=judge_by_classifier
+    ),
+    "yes_no": Case("yes_no", "yes_no", judge=judge_by_question),
 }
 
 
-def compute_expected_scores(rig: Rig, steps: tuple[str, ...]) -> list[float]:
-    """One plain pass over the ids that the format gives, read at its scored tokens."""
+def compute_expected_scores(rig: Rig, steps: tuple[str, ...]) -> tuple[list[float], torch.Tensor]:
+    """Returns a path's scores, and the score at every token, of a judge of steps.
+
+    One plain pass over the ids that the format gives, read at its scored tokens.
+    """
+    assert isinstance(rig.prm, PrmFormat)
+    assert rig.case.score_ids is not None
     ids, scored = list(rig.prm.encode_problem(PROBLEM)), []
     for index, text in enumerate(steps):
         step, upto = rig.prm.encode_step(text, index)
         scored.append(len(ids) + upto - 1)
         ids += step
     with torch.inference_mode():
-        return EXPECTED[rig.name](rig.folder, ids)[scored].tolist()
+        everywhere = rig.case.score_ids(rig.folder, ids)
+    return everywhere[scored].tolist(), everywhere
 
 
 # ---------------------------------------------------------------- the engine
@@ -97,21 +168,21 @@ def compute_expected_scores(rig: Rig, steps: tuple[str, ...]) -> list[float]:
 
 @dataclass(frozen=True)
 class Rig:
-    name: str
+    case: Case
     folder: Path
-    prm: PrmFormat
+    prm: PrmFormat | AnswerFormat
     verifier: VllmVerifier
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module", params=sorted(FAMILIES))
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=sorted(CASES))
 async def rig(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> AsyncIterator[Rig]:
     compat.prepare_environment()
     compat.start_fork_server()
-    name = request.param
-    folder = make_checkpoint(name, tmp_path_factory.mktemp("prm") / name)
-    prm = find_family(name)(folder, {})
+    case = CASES[request.param]
+    folder = make_checkpoint(case.kind, tmp_path_factory.mktemp("prm") / case.kind)
+    prm = find_family(case.family)(folder, {})
     options = EngineOptions(
         name="verifier",
         model=folder,
@@ -122,22 +193,37 @@ async def rig(
     )
     verifier = VllmVerifier(options, prm)
     await verifier.start()
-    yield Rig(name, folder, prm, verifier)
+    yield Rig(case, folder, prm, verifier)
     await verifier.stop()
 
 
-async def test_scores_equal_plain_transformers(rig: Rig) -> None:
-    all_scores: list[float] = []
+async def test_every_family_is_compared() -> None:
+    assert {case.family for case in CASES.values()} == set(FAMILIES)
+
+
+async def test_scores_equal_plain_transformers(
+    rig: Rig, record_property: Callable[[str, object], None]
+) -> None:
+    worst = 0.0
     for path in PATHS[:6]:
-        request = ScoreRequest(problem=PROBLEM, steps=path)
-        found = await rig.verifier.score_whole(request)
-        expected = compute_expected_scores(rig, path)
+        found = await rig.verifier.score_whole(build_request(rig, path))
+        if rig.case.judge is None:
+            expected, everywhere = compute_expected_scores(rig, path)
+        else:
+            with torch.inference_mode():
+                score, everywhere = rig.case.judge(rig.folder, "".join(path))
+            expected = [score]
+        assert everywhere.std() >= 0.1, "a score read at the wrong token must differ"
         assert found.scores == pytest.approx(expected, abs=TOLERANCE)
-        all_scores += expected
-    assert max(all_scores) - min(all_scores) > 0.1, "scores that hardly differ would prove nothing"
+        gaps = (abs(a - b) for a, b in zip(found.scores, expected, strict=True))
+        worst = max(worst, *gaps)
+    record_property("largest_difference", worst)
 
 
-async def test_scoring_step_by_step_equals_whole_paths_bit_for_bit(rig: Rig) -> None:
+async def test_kv_of_a_shorter_path_is_reused_without_a_bit_changed(rig: Rig) -> None:
+    if rig.case.judge is not None:
+        pytest.skip("a judge of answers scores a path once")
+
     async def score_step_by_step(path: tuple[str, ...]) -> tuple[tuple[float, ...], int]:
         scores: tuple[float, ...] = ()
         cached = 0
@@ -157,3 +243,24 @@ async def test_scoring_step_by_step_equals_whole_paths_bit_for_bit(rig: Rig) -> 
         assert scores == whole.scores
         half = await rig.verifier.score_whole(replace(request, num_scored=2))
         assert half.scores == whole.scores[2:]
+
+
+async def test_answers_to_one_problem_share_its_kv(rig: Rig) -> None:
+    if rig.case.judge is None:
+        pytest.skip("a judge of steps")
+    requests = [build_request(rig, path) for path in PATHS]
+    first = await rig.verifier.score(requests[0])
+    together = await asyncio.gather(*(rig.verifier.score(r) for r in requests))
+    assert together[0].scores == first.scores
+    assert together[0].cached_tokens == first.tokens, "the same answer is not computed again"
+    for request, found in zip(requests[1:], together[1:], strict=True):
+        whole = await rig.verifier.score_whole(request)
+        assert found.cached_tokens > 0
+        assert found.scores == whole.scores
+        assert len(found.scores) == 1
+
+
+def build_request(rig: Rig, path: tuple[str, ...]) -> ScoreRequest:
+    """A path's steps, or its whole text as one answer, as a search sends them."""
+    steps = path if rig.case.judge is None else ("".join(path),)
+    return ScoreRequest(problem=PROBLEM, steps=steps)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,11 @@ from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
     MistralConfig,
+    Phi3Config,
     PreTrainedConfig,
     PreTrainedTokenizerFast,
     Qwen2Config,
+    Qwen3Config,
 )
 
 POSITIONS = 512
@@ -52,6 +54,7 @@ CORPUS = [
     "To find the sum, we add the numbers.\n\nSo 12 + 30 = 42.\n\nThe answer is: \\boxed{42}",
     "First, compute 3 * 4 = 12.\nThen 12 / 2 = 6.\n\nTherefore, the answer is 6. + -",
     "system\nYou are a helpful assistant. user\n How many apples are left? assistant\n + - + -",
+    "One step. \n\n\n\nTwo. \n\n\n\n\n Three. \n\nIs the answer correct (Yes/No)? Yes No\nYes\nNo",
 ] * 8
 _WORDS = {  # the patterns by which Qwen2 and Llama 3 split text into words
     "qwen": r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
@@ -62,6 +65,18 @@ _WORDS = {  # the patterns by which Qwen2 and Llama 3 split text into words
 CHATML = (
     "{%- for m in messages %}{{ '<|im_start|>' + m.role + '\n' + m.content + '<|im_end|>\n' }}"
     "{%- endfor %}{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{%- endif %}"
+)
+THINKING_CHAT = (  # Qwen3's: an empty thinking in the last answer, and where thinking is off
+    "{%- for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
+    "{%- if m.role == 'assistant' and loop.last %}{{ '<think>\n\n</think>\n\n' }}{%- endif %}"
+    "{{ m.content + '<|im_end|>\n' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}"
+    "{%- if enable_thinking is defined and enable_thinking is false %}"
+    "{{ '<think>\n\n</think>\n\n' }}{%- endif %}{%- endif %}"
+)
+PHI_CHAT = (
+    "{%- for m in messages %}{{ '<|' + m.role + '|>' + m.content + '<|end|>' }}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{ '<|assistant|>' }}{%- endif %}"
 )
 LLAMA_CHAT = (
     "{{- bos_token }}{%- for m in messages %}{{- '<|start_header_id|>' + m.role "
@@ -152,14 +167,27 @@ def _begin_with(tokenizer: Tokenizer, bos: str) -> None:
 def _train_qwen(*more: str, **names: Any) -> PreTrainedTokenizerFast:
     specials = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *more]
     names = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", **names}
-    return _train_byte_level("qwen", specials, chat_template=CHATML, **names)
+    return _train_byte_level("qwen", specials, **{"chat_template": CHATML, **names})
 
 
-def _train_llama() -> PreTrainedTokenizerFast:
+def _train_qwen3() -> PreTrainedTokenizerFast:
+    tokenizer = _train_qwen(chat_template=THINKING_CHAT)
+    plain = [AddedToken(tag, special=False, normalized=False) for tag in ("<think>", "</think>")]
+    tokenizer.add_tokens(plain)
+    return tokenizer
+
+
+def _train_phi() -> PreTrainedTokenizerFast:
+    specials = ["<|endoftext|>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>"]
+    names = {"eos_token": "<|end|>", "pad_token": "<|endoftext|>", "bos_token": "<|endoftext|>"}
+    return _train_byte_level("qwen", specials, chat_template=PHI_CHAT, **names)
+
+
+def _train_llama(**names: Any) -> PreTrainedTokenizerFast:
     bos, eot = "<|begin_of_text|>", "<|eot_id|>"
     specials = [bos, "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", eot]
     return _train_byte_level(
-        "llama", specials, bos_token=bos, eos_token=eot, chat_template=LLAMA_CHAT
+        "llama", specials, bos_token=bos, eos_token=eot, chat_template=LLAMA_CHAT, **names
     )
 
 
@@ -190,6 +218,14 @@ def _replace_by_two_classes(state: State) -> State:
     return state
 
 
+def _replace_by_score(state: State) -> State:
+    """A sequence classifier of one label: no lm_head, one linear score."""
+    width = SHAPE["hidden_size"]
+    state = {name: value for name, value in state.items() if not name.startswith("lm_head.")}
+    state["score.weight"] = torch.randn(1, width) * 2 / width**0.5
+    return state
+
+
 @dataclass(frozen=True)
 class Kind:
     """What a checkpoint is made of."""
@@ -203,7 +239,11 @@ class Kind:
     """Converts the causal model's weights to those of the checkpoint."""
     tied: bool = False
     """Whether the checkpoint has no lm_head of its own."""
+    shape: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of config.json beside those of SHAPE."""
 
+
+QWEN3 = {"head_dim": 32}  # Qwen 3 does not derive it from the hidden size
 
 KINDS = {
     "qwen_prm": Kind(
@@ -212,6 +252,27 @@ KINDS = {
         "Qwen2ForProcessRewardModel",
         _replace_by_two_classes,
     ),
+    "reasonflux": Kind(
+        lambda: _train_qwen("<extra_0>", "<think>", "</think>"),
+        Qwen2Config,
+        "Qwen2ForProcessRewardModel",
+        _replace_by_two_classes,
+    ),
+    "sequence_classification": Kind(
+        _train_qwen3,
+        Qwen3Config,
+        "Qwen3ForSequenceClassification",
+        _replace_by_score,
+        shape={**QWEN3, "num_labels": 1},
+    ),
+    "llama_classification": Kind(
+        lambda: _train_llama(pad_token="<|eot_id|>"),
+        LlamaConfig,
+        "LlamaForSequenceClassification",
+        _replace_by_score,
+        shape={"num_labels": 1},
+    ),
+    "yes_no": Kind(_train_qwen3, Qwen3Config, "Qwen3ForCausalLM", tied=True, shape=QWEN3),
     "skywork": Kind(
         lambda: _train_qwen(bos_token="<|endoftext|>"),
         Qwen2Config,
@@ -222,6 +283,8 @@ KINDS = {
     "step_tag": Kind(_train_sentencepiece, MistralConfig, "MistralForCausalLM"),
     "rlhflow": Kind(_train_llama, LlamaConfig, "LlamaForCausalLM"),
     "qwen_generator": Kind(_train_qwen, Qwen2Config, "Qwen2ForCausalLM", tied=True),
+    "qwen3_generator": Kind(_train_qwen3, Qwen3Config, "Qwen3ForCausalLM", tied=True),
+    "phi3_generator": Kind(_train_phi, Phi3Config, "Phi3ForCausalLM", tied=True),
     "llama_generator": Kind(_train_llama, LlamaConfig, "LlamaForCausalLM"),
     "mistral_generator": Kind(
         lambda: _train_sentencepiece(chat_template=MISTRAL_CHAT),
@@ -241,7 +304,7 @@ def make_checkpoint(kind: str, folder: Path, seed: int = 0) -> Path:
     tokenizer = spec.tokenizer()
     tokenizer.save_pretrained(folder)
     config = spec.config(
-        **SHAPE,
+        **{**SHAPE, **spec.shape},
         vocab_size=-(-len(tokenizer) // 32) * 32,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,

@@ -34,7 +34,7 @@ from flashedge.search.level_state import BUDGET, NOTHING, Phase
 from flashedge.search.seeds import mix64
 from flashedge.search.strategies.probed_state import Move, ProbedState
 from flashedge.search.tree import ROOT, NodeStatus, Tree
-from flashedge.types import Granularity, Limits, NodeId, Problem, Segment, Vote
+from flashedge.types import Granularity, Judges, Limits, NodeId, Problem, Segment, Vote
 
 SUFFIX = "\n\nOh, I suddenly got the answer to the whole problem. Final Answer: \\boxed{"
 _PROBE = 1 << 32  # a seed index that no child has
@@ -79,6 +79,10 @@ class ProbedCot:
     @property
     def scores_levels(self) -> bool:
         return False
+
+    @property
+    def judges(self) -> Judges:
+        return "steps"
 
     @property
     def n(self) -> int:

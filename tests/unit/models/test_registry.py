@@ -8,12 +8,15 @@ import pytest
 
 from flashedge.config import Config, load_config
 from flashedge.errors import CheckpointError, ConfigError, NotFound
+from flashedge.models.card_memory import build_idle_card
+from flashedge.models.fit import find_need
 from flashedge.models.folders import hub_folder, locate_model, resolve_model
 from flashedge.models.registry import find_pair, load_pairs
-from flashedge.models.specs import ENGINE_OVERHEAD_BYTES, RESERVED_BYTES, Pair
+from flashedge.models.specs import ModelSpec, Pair
 from tests.support.tiny_models import write_hub_model, write_model
 
-CARD_BYTES = 24_564 << 20
+CARDS_MIB = (16_376, 24_564, 32_607)
+"""What a 4080, a 4090 and a 5090 report."""
 
 
 @pytest.fixture
@@ -45,8 +48,37 @@ def mistral(hidden: int, layers: int, kv: int, ffn: int, vocab: int) -> int:
     return layers * layer + hidden + 2 * vocab * hidden
 
 
+def qwen3(hidden: int, layers: int, ffn: int, tied: bool) -> int:
+    """Parameters of a Qwen3 model: 32 heads of 128, 8 of keys and values, each head normalized."""
+    attention = 2 * hidden * 4096 + 2 * hidden * 1024 + 2 * 128
+    layer = attention + 3 * hidden * ffn + 2 * hidden
+    return layers * layer + hidden + 151936 * hidden * (1 if tied else 2)
+
+
+def qwen3_reward(hidden: int, heads: int, layers: int, ffn: int) -> int:
+    """Parameters of a Qwen3 classifier: no lm_head, one score."""
+    attention = 2 * hidden * heads * 128 + 2 * hidden * 1024 + 2 * 128
+    layer = attention + 3 * hidden * ffn + 2 * hidden
+    return layers * layer + hidden + 151936 * hidden + hidden
+
+
+def phi4_mini() -> int:
+    """Parameters of Phi-4-mini: 24 heads of 128, 8 of keys and values, tied embeddings."""
+    layer = 2 * 3072 * 3072 + 2 * 3072 * 1024 + 3 * 3072 * 8192 + 2 * 3072
+    return 32 * layer + 3072 + 200064 * 3072
+
+
 SMALL = qwen2(1536, 28, 2, 8960, 151936, tied=True)
 LARGE = qwen2(3584, 28, 4, 18944, 152064, tied=False)
+QWEN3_4B = qwen3(2560, 36, 9728, tied=True)
+QWEN3_8B = qwen3(4096, 36, 12288, tied=False)
+LINEAR = {  # weights in the matrices of the layers, which quantization makes smaller
+    "1.5B": 28 * (2 * 1536 * 1536 + 2 * 1536 * 256 + 3 * 1536 * 8960),
+    "7B": 28 * (2 * 3584 * 3584 + 2 * 3584 * 512 + 3 * 3584 * 18944),
+    "4B": 36 * (2 * 2560 * 4096 + 2 * 2560 * 1024 + 3 * 2560 * 9728),
+    "8B": 36 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 12288),
+    "mini": 32 * (2 * 3072 * 3072 + 2 * 3072 * 1024 + 3 * 3072 * 8192),
+}
 PARAMETERS = {
     "Qwen/Qwen2.5-Math-1.5B-Instruct": SMALL,
     "Qwen/Qwen2.5-1.5B-Instruct": SMALL,
@@ -54,53 +86,97 @@ PARAMETERS = {
     "Qwen/Qwen2.5-7B-Instruct": LARGE,
     "Skywork/Skywork-o1-Open-PRM-Qwen-2.5-1.5B": SMALL + 1536 + 1,  # + value head
     "peiyi9979/math-shepherd-mistral-7b-prm": mistral(4096, 32, 8, 14336, 32000),
+    "Qwen/Qwen2.5-7B-Instruct-AWQ": LARGE,
+    "Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8": LARGE,
+    "Qwen/Qwen3-4B": QWEN3_4B,
+    "Qwen/Qwen3-8B": QWEN3_8B,
+    "Qwen/Qwen3-8B-AWQ": QWEN3_8B,
+    "Qwen/Qwen3-8B-FP8": QWEN3_8B,
+    "deepseek-ai/DeepSeek-R1-0528-Qwen3-8B": QWEN3_8B,
+    "microsoft/Phi-4-mini-reasoning": phi4_mini(),
+    "UW-Madison-Lee-Lab/Llama-PRM800K": mistral(4096, 32, 8, 14336, 128256),
+    "Skywork/Skywork-Reward-V2-Qwen3-0.6B": qwen3_reward(1024, 16, 28, 3072),
+    "Skywork/Skywork-Reward-V2-Qwen3-1.7B": qwen3_reward(2048, 16, 28, 6144),
+    "Skywork/Skywork-Reward-V2-Qwen3-4B": qwen3_reward(2560, 32, 36, 9728),
     # no lm_head; a score head of two layers instead
+    "Gen-Verse/ReasonFlux-PRM-7B": LARGE - 152064 * 3584 + (3584 + 1) * 3584 + (3584 + 1) * 2,
     "Qwen/Qwen2.5-Math-PRM-7B": LARGE - 152064 * 3584 + (3584 + 1) * 3584 + (3584 + 1) * 2,
 }
-KV_BYTES_A_TOKEN = {"1.5B": 2 * 28 * 2 * 128 * 2, "7B": 2 * 28 * 4 * 128 * 2}
+KV_BYTES_A_TOKEN = {  # 2 bytes of a key and a value, in each layer, of each head of keys
+    "1.5B": 2 * 28 * 2 * 128 * 2,
+    "7B": 2 * 28 * 4 * 128 * 2,
+    "mistral": 2 * 32 * 8 * 128 * 2,
+    "Llama": 2 * 32 * 8 * 128 * 2,
+    "0.6B": 2 * 28 * 8 * 128 * 2,
+    "1.7B": 2 * 28 * 8 * 128 * 2,
+    "4B": 2 * 36 * 8 * 128 * 2,
+    "8B": 2 * 36 * 8 * 128 * 2,
+    "mini": 2 * 32 * 8 * 128 * 2,
+}
 
 
 def papers_pairs(config: Config) -> list[Pair]:
     return [p for p in load_pairs(config).values() if p.name != "bundled"]
 
 
+def list_specs(config: Config) -> list[ModelSpec]:
+    return [spec for p in papers_pairs(config) for spec in (p.generator, p.verifier)]
+
+
+def name_size(source: str) -> str:
+    sizes = ("mistral", "Llama", "0.6B", "1.5B", "1.7B", "mini", "4B", "8B", "7B")
+    return next(s for s in sizes if s in source)
+
+
+def count_bytes(spec: ModelSpec) -> int:
+    """Bytes of a model's weights by its architecture and the format of its checkpoint.
+
+    AWQ and GPTQ: for 128 weights of a matrix a scale of 16 bits and a zero point. FP8 checkpoints:
+    a scale of 4 bytes for each block of 128 x 128. The rest has 2 bytes a number.
+    """
+    total, linear = PARAMETERS[spec.source], LINEAR.get(name_size(spec.source), 0)
+    for name, bits in (("-AWQ", 4), ("-GPTQ-Int8", 8)):
+        if name in spec.source:
+            return 2 * (total - linear) + linear * (128 * bits + 16 + bits) // (8 * 128)
+    if "-FP8" in spec.source:
+        return 2 * (total - linear) + linear + 4 * linear // 128**2
+    return 2 * total - (linear if spec.quantization else 0)
+
+
 def test_the_formulas_give_the_counts_of_the_model_cards() -> None:
     assert SMALL == 1_543_714_304
     assert LARGE == 7_615_616_512
+    assert QWEN3_4B == 4_022_468_096
+    assert QWEN3_8B == 8_190_735_360
+    assert phi4_mini() == 3_836_021_760
     assert PARAMETERS["peiyi9979/math-shepherd-mistral-7b-prm"] == 7_241_732_096
 
 
 def test_shipped_models_weigh_what_their_architectures_imply(config: Config) -> None:
-    specs = {s.source: s for p in papers_pairs(config) for s in (p.generator, p.verifier)}
-    assert specs.keys() == PARAMETERS.keys()
-    for source, spec in specs.items():
-        assert spec.dtype == "bfloat16"
-        assert spec.weights_bytes == 2 * PARAMETERS[source], source
+    specs = list_specs(config)
+    assert {spec.source for spec in specs} == PARAMETERS.keys()
+    for spec in specs:
+        is_packed = "AWQ" in spec.source or "GPTQ" in spec.source
+        assert spec.dtype == ("float16" if is_packed else "bfloat16")
+        assert spec.weights_bytes == count_bytes(spec), spec.source
+        is_quantized = is_packed or "FP8" in spec.source or spec.quantization is not None
+        assert spec.parameters == (PARAMETERS[spec.source] if is_quantized else None), spec.source
         assert spec.revision
 
 
 def test_shipped_architectures_have_the_kv_size_that_the_plans_assume(config: Config) -> None:
-    specs = {s.source: s for p in papers_pairs(config) for s in (p.generator, p.verifier)}
-    for source, spec in specs.items():
+    for spec in list_specs(config):
         shape = spec.architecture
-        assert shape is not None, source
+        assert shape is not None, spec.source
         kv_bytes = 2 * shape.layers * shape.kv_heads * shape.head_dim * 2
-        size = "1.5B" if "1.5" in source.rpartition("Qwen")[2] else "7B"
-        expected = 131_072 if "mistral" in source else KV_BYTES_A_TOKEN[size]
-        assert kv_bytes == expected, source
+        assert kv_bytes == KV_BYTES_A_TOKEN[name_size(spec.source)], spec.source
 
 
 def test_quantized_checkpoints_have_the_size_that_their_format_implies(config: Config) -> None:
-    """Linear layers in groups of 128: a scale of 16 bits and a zero point each; the rest as is."""
-    linear = {
-        "1.5B": 28 * (2 * 1536 * 1536 + 2 * 1536 * 256 + 3 * 1536 * 8960),
-        "7B": 28 * (2 * 3584 * 3584 + 2 * 3584 * 512 + 3 * 3584 * 18944),
-    }
-    specs = {p.generator.source: p.generator for p in papers_pairs(config)}
-    listed = {source: spec.quantized for source, spec in specs.items() if spec.quantized}
-    assert set(listed) == {f"Qwen/Qwen2.5-{size}-Instruct" for size in linear}
+    listed = {spec.source: spec.quantized for spec in list_specs(config) if spec.quantized}
+    assert set(listed) == {f"Qwen/Qwen2.5-{size}-Instruct" for size in ("1.5B", "7B")}
     for source, found in listed.items():
-        weights = linear["7B" if "7B" in source else "1.5B"]
+        weights = LINEAR[name_size(source)]
         rest = 2 * (PARAMETERS[source] - weights)
         assert [q.source.rpartition("Instruct-")[2] for q in found] == ["GPTQ-Int8", "AWQ"]
         for bits, q in zip((8, 4), found, strict=True):
@@ -118,26 +194,55 @@ def test_an_incomplete_architecture_is_refused(config: Config) -> None:
         load_pairs(config)
 
 
-def test_each_plan_fits_24_gb_or_is_marked(config: Config) -> None:
-    for pair in papers_pairs(config):
-        memory = pair.memory
-        assert memory.total_bytes == CARD_BYTES
-        needed = pair.needed_bytes
-        assert needed is not None
-        assert memory.fits is (needed <= CARD_BYTES), pair.name
-        weights = (pair.generator.weights_bytes or 0) + (pair.verifier.weights_bytes or 0)
-        kv = memory.generator_kv_bytes + memory.verifier_kv_bytes
-        assert needed == weights + kv + 2 * ENGINE_OVERHEAD_BYTES + RESERVED_BYTES
-    assert {p.name for p in papers_pairs(config) if not p.memory.fits} == {
-        f"{g}-7b+{v}" for g in ("math", "qwen") for v in ("shepherd-7b", "prm-7b")
+def test_the_cards_that_the_pairs_fit(config: Config) -> None:
+    """Each of its pairs fits a card that is sold, but for a few of two 7B models."""
+    pairs = papers_pairs(config)
+    fitting = [
+        {p.name for p in pairs if find_need(p, config, card).fits(card)}
+        for card in (build_idle_card("card", mib << 20) for mib in CARDS_MIB)
+    ]
+    assert fitting[0] < fitting[1] < fitting[2]
+    assert {p.name for p in pairs} - fitting[1] == {
+        "qwen3-8b+prm-7b-fp8",
+        "qwen-7b+reward-4b",
+        "r1-qwen3-8b+skywork-1.5b",
+        *(f"{g}-7b+{v}" for g in ("math", "qwen") for v in ("shepherd-7b", "prm-7b")),
     }
+    small = {"qwen-7b-awq+skywork-1.5b", "qwen3-4b+skywork-1.5b", "qwen-1.5b+reward-1.7b"}
+    assert small < fitting[0]
+    assert "qwen-7b+reward-4b" in fitting[2]
 
 
-def test_each_plan_holds_a_whole_path(config: Config) -> None:
+def test_shipped_architectures_give_the_widths_of_a_step(config: Config) -> None:
+    """Without them the estimate takes those of a much larger model."""
     for pair in papers_pairs(config):
-        size = "7B" if "7B" in pair.generator.source else "1.5B"
-        path_bytes = pair.generator.max_model_len * KV_BYTES_A_TOKEN[size]
-        assert pair.memory.generator_kv_bytes > path_bytes, pair.name
+        for shape in (pair.generator.architecture, pair.verifier.architecture):
+            assert shape is not None
+            assert shape.hidden
+            assert shape.intermediate
+            assert shape.vocab
+        assert pair.memory is None, "its KV is planned from the free memory"
+        assert pair.max_path_tokens < pair.generator.max_model_len, pair.name
+
+
+def test_a_verifier_says_what_it_judges(config: Config) -> None:
+    judges = {p.name: p.verifier.judges for p in load_pairs(config).values()}
+    assert judges["bundled"] == judges["qwen-1.5b+reasonflux-7b"] == "steps"
+    assert judges["qwen-7b+reward-0.6b"] == judges["qwen-1.5b+yes-no-7b"] == "answers"
+
+
+def test_pairs_that_think_have_room_for_it(config: Config) -> None:
+    """16k tokens of thinking do not fit a verifier, so it sees the answer alone."""
+    thinking = [p for p in papers_pairs(config) if p.judge == "answer"]
+    assert len(thinking) == 5
+    for pair in thinking:
+        assert pair.generator.thinking
+        assert pair.max_path_tokens >= 16_384 > pair.verifier.max_model_len
+        assert pair.generator.max_model_len >= pair.max_path_tokens + 4096
+    for pair in papers_pairs(config):
+        switch = pair.generator.chat_template_kwargs.get("enable_thinking", True)
+        is_thinking = pair.generator.thinking and switch
+        assert is_thinking == (pair.judge == "answer"), pair.name
 
 
 def test_the_bundled_pair_is_found(config: Config) -> None:
@@ -185,10 +290,10 @@ options.mcts = { c = 0.5 }
 def test_a_users_pair_is_found_beside_the_packages(config: Config) -> None:
     users_file(config, MINE)
     pair = find_pair("mine", config)
+    assert pair.memory is not None
     assert pair.memory.generator_kv_bytes == 1 << 30
     assert pair.sampling.temperature == 1.0
     assert pair.verifier.tokens == ("ки", "+", "-")
-    assert pair.needed_bytes is None
     assert pair.options == {"mcts": {"c": 0.5}}
     assert "bundled" in load_pairs(config)
 
@@ -208,6 +313,7 @@ def test_a_users_pair_is_found_beside_the_packages(config: Config) -> None:
         ('dtype = "bfloat16"', 'dtype = "fp8"', "dtype is 'fp8'", None),
         ('family = "step_tag"', 'family = "step"', "family is 'step'", None),
         ('family = "step_tag"\n', "", "family is missing", None),
+        ('step_token = "ки"', 'score_at = "after"', "score_at is 'after'", None),
         ("max_step_tokens = 100\n", "", "max_step_tokens is missing", None),
         ("max_step_tokens = 100", "max_step_tokens = 0", "must be at least 1", None),
         ("max_step_tokens = 100", "max_step_tokens = true", "must be an integer", None),
@@ -215,6 +321,19 @@ def test_a_users_pair_is_found_beside_the_packages(config: Config) -> None:
         ("[pairs.mine]", '[pairs."mi:ne"]', "can't hold ':'", None),
         ('description = "mine"', "description = 3", "must be a string", None),
         ("sampling = {", "sampling = 3 #", "must be a table", None),
+        ('family = "step_tag"', 'family = "step_tag"\nquantization = "fp8"', "per_tensor", None),
+        (
+            'family = "step_tag"',
+            'family = "step_tag"\nchat_template_kwargs = { tokenize = true }',
+            "can't set 'tokenize'",
+            None,
+        ),
+        (
+            'family = "step_tag"',
+            'family = "step_tag"\nchat_template_kwargs = true',
+            "must be a table",
+            None,
+        ),
         ("options.mcts = {", "options.mcts = 3 #", "options.mcts must be a table", None),
     ],
 )

@@ -1,11 +1,13 @@
-"""Math-Shepherd and its kind: a causal model predicts "+" or "-" at a tag after each step."""
+"""Causal models that predict "+" or "-" at a tag behind each step: Math-Shepherd and others."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,33 +18,103 @@ from flashedge.engine.vllm.prm.text import (
     render_plain_text,
     sigmoid,
 )
-from flashedge.errors import CheckpointError
+from flashedge.errors import CheckpointError, ConfigError
 from flashedge.types import Problem, TokenIds
 
 _NUMBERED = re.compile(r"Step \d+\s*:")
+_AT_TAG, _BEFORE_TAG = "tag", "before_tag"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTagVariant:
+    """One published form."""
+
+    tag: str
+    """The token behind a step, with the space that it follows."""
+
+    good: str
+    """The label of a good step, with the space that it follows, if it follows one."""
+
+    bad: str
+    before_steps: str
+    """The text between the problem and the first step."""
+
+    between_steps: str
+    """The text between a tag and the next step."""
+
+    is_numbered: bool = False
+    """Whether a step is one line that begins with "Step k:"."""
+
+
+VARIANTS: Mapping[str, StepTagVariant] = MappingProxyType(
+    {
+        "math_shepherd": StepTagVariant(
+            tag=" ки",
+            good=" +",
+            bad=" -",
+            before_steps=" ",
+            between_steps="\n",
+            is_numbered=True,
+        ),
+        "openr": StepTagVariant(
+            tag=" \n\n\n\n\n", good=" +", bad=" -", before_steps=" ", between_steps=" "
+        ),
+        "versa": StepTagVariant(
+            tag=" \n\n\n\n", good="+", bad="-", before_steps=" \n\n", between_steps=""
+        ),
+    }
+)
 
 
 class StepTagPrm:
-    r"""bos problem " Step 1: … ки" "\nStep 2: … ки" …; the score is P("+") against P("-") at ки.
+    r"""bos problem, then step tag step tag …; the score is P("+") against P("-") at the tag.
 
-    The tag and both labels follow a space, as in the training data ("… 18 ки" was trained to
-    become "… 18 +"). In a SentencePiece vocabulary they are "▁ки", "▁+", "▁-" (12902, 648, 387).
-    A step's own newlines become spaces, because a newline begins the next step in this format. A
-    step that does not begin with "Step k:" gets it.
-    Ref: the model card of peiyi9979/math-shepherd-mistral-7b-prm; arXiv:2312.08935.
+    Variants (`variant` in models.toml):
+
+    - `math_shepherd`: " Step 1: … ки\nStep 2: … ки". Tag and labels follow a space, as in the
+      training data ("… 18 ки" was trained to become "… 18 +"). In a SentencePiece vocabulary they
+      are "▁ки", "▁+", "▁-" (12902, 648, 387). A step's own newlines become spaces, because a
+      newline begins the next step. A step that does not begin with "Step k:" gets it.
+    - `openr`: five newlines as the tag (Math-psa and what was trained by OpenR's scripts, its
+      adapter merged into the base model). Steps follow the tag after a space, without a number.
+    - `versa`: " \n\n" behind the problem, " \n\n\n\n" as the tag, labels without a space
+      (Llama-PRM800K, VersaPRM and Multi-RM's dPRM, adapters merged).
+
+    `step_token`, `good_token` and `bad_token` replace a variant's. One that is written without a
+    space follows one where the variant's does. `score_at = "before_tag"` reads the score one token
+    earlier, for models that were trained to predict the label in the tag's place.
+    Ref: the model card of peiyi9979/math-shepherd-mistral-7b-prm; arXiv:2312.08935;
+    openreasoner/openr, prm/code/finetune_qwen.py; the model card of UW-Madison-Lee-Lab/VersaPRM;
+    db-Lee/Multi-RM, discriminative/get_reward.py.
     """
 
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
         self._tokenizer = PrmTokenizer(path)
-        self._tag = self._find_token(options.get("step_token", "ки"))
-        good = self._find_token(options.get("good_token", "+"))
-        bad = self._find_token(options.get("bad_token", "-"))
+        name = options.get("variant", "math_shepherd")
+        if name not in VARIANTS:
+            known = ", ".join(VARIANTS)
+            raise ConfigError(
+                f"unknown variant {name!r} of family step_tag", hint=f"known: {known}"
+            )
+        self._variant = variant = VARIANTS[name]
+        self._reads_tag = options.get("score_at", _AT_TAG) == _AT_TAG
+        self._tag = self._find_token(options.get("step_token"), variant.tag)
+        good = self._find_token(options.get("good_token"), variant.good)
+        bad = self._find_token(options.get("bad_token"), variant.bad)
         self._extra = build_two_label_extra(path, self._tokenizer, good=good, bad=bad)
 
-    def _find_token(self, token: str) -> int:
-        """The id of a token that follows a space."""
-        ids = self._tokenizer.encode_continuation(f" {token}")
-        return self._tokenizer.require_single_id(ids, token)
+    def _find_token(self, given: str | None, usual: str) -> int:
+        """The id of a token, the user's or the variant's."""
+        text = usual if given is None else given
+        if usual[0] == " " and not text[:1].isspace():
+            text = f" {text}"
+        encode = self._tokenizer.encode_continuation if text[0].isspace() else self._encode_bare
+        return self._tokenizer.require_single_id(encode(text), text)
+
+    def _encode_bare(self, text: str) -> TokenIds:
+        """Encode text that follows a newline, without the space that SentencePiece would add."""
+        newline = self._tokenizer.encode_continuation("\n")
+        return self._tokenizer.encode_continuation("\n" + text)[len(newline) :]
 
     @property
     def engine_extra(self) -> Mapping[str, Any]:
@@ -52,11 +124,15 @@ class StepTagPrm:
         return self._tokenizer.encode_beginning(render_plain_text(problem))
 
     def encode_step(self, text: str, index: int) -> tuple[TokenIds, int]:
-        line = " ".join(part.strip() for part in text.strip().splitlines() if part.strip())
-        if not _NUMBERED.match(line):
-            line = f"Step {index + 1}: {line}".rstrip()
-        ids = self._tokenizer.encode_continuation(("\n" if index else " ") + line)
-        return (*ids, self._tag), len(ids) + 1
+        variant, step = self._variant, text.strip()
+        if variant.is_numbered:
+            step = " ".join(part.strip() for part in step.splitlines() if part.strip())
+            if not _NUMBERED.match(step):
+                step = f"Step {index + 1}: {step}".rstrip()
+        lead = variant.between_steps if index else variant.before_steps
+        encode = self._tokenizer.encode_continuation if lead else self._encode_bare
+        ids = (*encode(lead + step), self._tag)
+        return ids, len(ids) if self._reads_tag else max(1, len(ids) - 1)
 
     def read_score(self, row: torch.Tensor) -> float:
         return sigmoid(float(row[0]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,34 @@ class PrmTokenizer:
             )
         return ids[len(self._letter) :]
 
+    def require_chat_template(self) -> None:
+        """Raises CheckpointError when the tokenizer has none."""
+        if self.hf.chat_template is None:
+            raise CheckpointError(
+                f"{self._path}: the tokenizer has no chat template",
+                hint="pull the model again; its template may stand in chat_template.jinja",
+            )
+
+    def render_chat(self, turns: Sequence[tuple[str, str]], reply: str | None = None) -> str:
+        """Render (role, content) turns by the checkpoint's own template.
+
+        reply: opens the assistant's turn, and is how it begins; a template that knows thinking is
+        told that there is none. None opens no turn.
+        """
+        messages = [{"role": role, "content": content} for role, content in turns]
+        opening = {} if reply is None else {"add_generation_prompt": True, "enable_thinking": False}
+        text: str = self.hf.apply_chat_template(messages, tokenize=False, **opening)
+        return text + (reply or "")
+
+    def encode_rendered(self, text: str) -> TokenIds:
+        """Encode a text of `render_chat`. A BOS that template and tokenizer both write counts once.
+
+        An end token that the template wrote stays, since a reward model may be read there.
+        """
+        if self.hf.bos_token is not None:
+            text = text.removeprefix(self.hf.bos_token)
+        return tuple(self.hf.encode(text))
+
     def require_single_id(self, ids: TokenIds, token: str) -> int:
         """Return the only id in `ids`, those of `token`. Raises CheckpointError for any other."""
         # Qwen's tokenizers also use <|endoftext|> as their unknown token.
@@ -59,6 +88,12 @@ class PrmTokenizer:
                 hint="the checkpoint is of another family, or its tokenizer is another model's",
             )
         return ids[0]
+
+
+def render_chat_turns(problem: Problem, system: str | None) -> list[tuple[str, str]]:
+    """Render a conversation as (role, content). system: a system prompt if it has none."""
+    turns = [(m.role, m.content) for m in problem.messages]
+    return [("system", system), *turns] if system and turns[0][0] != "system" else turns
 
 
 def render_plain_text(problem: Problem) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -12,9 +13,10 @@ from transformers import AutoTokenizer
 
 from flashedge.engine.vllm.codec import HFCodec
 from flashedge.engine.vllm.inside import plugin
-from flashedge.engine.vllm.prm import FAMILIES, PrmFormat, find_family
+from flashedge.engine.vllm.prm import FAMILIES, AnswerFormat, PrmFormat, find_family
 from flashedge.errors import CheckpointError, ConfigError
-from flashedge.models.checkpoints import VERIFIER_FAMILIES, check_checkpoint
+from flashedge.models.checkpoints import check_checkpoint
+from flashedge.models.families import VERIFIER_FAMILIES
 from flashedge.types import Message, Problem
 from tests.support.tiny_checkpoints import KINDS, make_checkpoint
 
@@ -25,6 +27,9 @@ STEPS = (
     "She eats 3,\nso 16 - 3 = 13.\n\n",
     "The answer is: \\boxed{13}",
 )
+ANSWER = "".join(STEPS)
+JUDGES_OF_STEPS = sorted(n for n, f in VERIFIER_FAMILIES.items() if f.judges == "steps")
+JUDGES_OF_ANSWERS = sorted(n for n, f in VERIFIER_FAMILIES.items() if f.judges == "answers")
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +38,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return {name: make_checkpoint(name, top / name) for name in FAMILIES}
 
 
-def encode(prm: PrmFormat, steps: tuple[str, ...] = STEPS) -> tuple[list[int], list[int]]:
+def encode(
+    prm: PrmFormat | AnswerFormat, steps: tuple[str, ...] = STEPS
+) -> tuple[list[int], list[int]]:
     """Returns the ids of the whole path and the positions of the scored tokens."""
+    assert isinstance(prm, PrmFormat)
     ids, scored = list(prm.encode_problem(PROBLEM)), []
     for index, text in enumerate(steps):
         step, upto = prm.encode_step(text, index)
@@ -44,11 +52,21 @@ def encode(prm: PrmFormat, steps: tuple[str, ...] = STEPS) -> tuple[list[int], l
     return ids, scored
 
 
+def encode_answer(
+    family: str, folder: Path, options: dict[str, str] | None = None
+) -> tuple[list[int], int]:
+    """Returns the ids of problem and answer, and the position of the scored token."""
+    judge = find_family(family)(folder, options or {})
+    assert isinstance(judge, AnswerFormat)
+    ids, upto = judge.encode_answer(PROBLEM, ANSWER)
+    return list(ids), upto - 1
+
+
 def load_tokenizer(folder: Path) -> Any:
     return AutoTokenizer.from_pretrained(folder)
 
 
-@pytest.mark.parametrize("name", sorted(FAMILIES))
+@pytest.mark.parametrize("name", JUDGES_OF_STEPS)
 def test_a_longer_path_begins_with_the_shorter(name: str, folders: dict[str, Path]) -> None:
     prm = find_family(name)(folders[name], {})
     longest, scored = encode(prm)
@@ -58,7 +76,7 @@ def test_a_longer_path_begins_with_the_shorter(name: str, folders: dict[str, Pat
         assert scored[:upto] == positions
 
 
-@pytest.mark.parametrize("name", sorted(FAMILIES))
+@pytest.mark.parametrize("name", JUDGES_OF_STEPS)
 @pytest.mark.parametrize("text", ["", " \n\n", "a\n\n\n b ", "ки <|im_end|> ▁ é 数", "+", "\r\n"])
 def test_any_step_has_a_scored_token(name: str, text: str, folders: dict[str, Path]) -> None:
     ids, scored = encode(find_family(name)(folders[name], {}), (text, text))
@@ -114,8 +132,146 @@ def test_step_tag_gives_the_ids_of_its_model_card(folders: dict[str, Path]) -> N
 
 def test_step_tag_numbers_only_steps_that_have_no_number(folders: dict[str, Path]) -> None:
     prm = find_family("step_tag")(folders["step_tag"], {})
+    assert isinstance(prm, PrmFormat)
     assert prm.encode_step("Step 2: So it is.", 1) == prm.encode_step("So it is.", 1)
     assert prm.encode_step("Steps follow.", 0) == prm.encode_step("Step 1: Steps follow.", 0)
+
+
+VERSA, OPENR = "versa", "openr"
+
+
+@pytest.mark.parametrize(
+    ("variant", "checkpoint", "text", "tag", "labels"),
+    [
+        # Ref: VersaPRM's model card and db-Lee/Multi-RM, discriminative/get_reward.py.
+        (
+            VERSA,
+            "rlhflow",
+            QUESTION + " \n\n" + "".join(f"{step.strip()} \n\n\n\n" for step in STEPS),
+            " \n\n\n\n",
+            ["-", "+"],
+        ),
+        # Ref: openreasoner/openr, prm/code/finetune_qwen.py: f"{question} {process}".
+        (
+            OPENR,
+            "qwen_generator",
+            QUESTION + " " + " ".join(f"{step.strip()} \n\n\n\n\n" for step in STEPS),
+            " \n\n\n\n\n",
+            [" -", " +"],
+        ),
+    ],
+)
+def test_other_published_tags_give_their_authors_ids(
+    variant: str, checkpoint: str, text: str, tag: str, labels: list[str], tmp_path: Path
+) -> None:
+    folder = make_checkpoint(checkpoint, tmp_path / checkpoint)
+    tokenizer = load_tokenizer(folder)
+    prm = find_family("step_tag")(folder, {"variant": variant})
+    ids, scored = encode(prm)
+    assert ids == tokenizer.encode(text)
+    (found,) = tokenizer.encode(tag, add_special_tokens=False)
+    assert [i for i, token in enumerate(ids) if token == found] == scored
+    spelled = prm.engine_extra["hf_overrides"]["classifier_from_token"]
+    assert tokenizer.convert_tokens_to_ids(spelled) == [
+        tokenizer.encode(label, add_special_tokens=False)[0] for label in labels
+    ]
+    check_checkpoint(folder, "verifier", family="step_tag", tokens=(tag, *labels))
+    before = find_family("step_tag")(folder, {"variant": variant, "score_at": "before_tag"})
+    assert encode(before) == (ids, [i - 1 for i in scored])
+
+
+def test_a_models_own_tag_and_labels_replace_those_of_the_variant(
+    folders: dict[str, Path],
+) -> None:
+    tokenizer = load_tokenizer(folders["step_tag"])
+    prm = find_family("step_tag")(folders["step_tag"], {"step_token": "+", "good_token": "ки"})
+    ids, scored = encode(prm, ("So it is.",))
+    assert ids[scored[0]] == tokenizer.convert_tokens_to_ids("▁+")
+    assert prm.engine_extra["hf_overrides"]["classifier_from_token"] == ["▁-", "▁ки"]
+
+
+def test_reasonflux_gives_the_ids_of_its_readme(folders: dict[str, Path]) -> None:
+    """A trajectory and an answer, split at blank lines."""
+    tokenizer = load_tokenizer(folders["reasonflux"])
+    steps = ("<think>\nFirst, 16 - 3.\n\n", "That is 13.\n</think>\n\n", "It is 13.")
+    ids, scored = encode(find_family("reasonflux")(folders["reasonflux"], {}), steps)
+    joined = "<extra_0>".join(step.strip() for step in steps) + "<extra_0>"
+    chat = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": joined}]
+    expected = tokenizer.encode(tokenizer.apply_chat_template(chat, tokenize=False))
+    assert ids == expected[: len(ids)]
+    separator = tokenizer.convert_tokens_to_ids("<extra_0>")
+    assert [i for i, token in enumerate(expected) if token == separator] == scored
+
+
+@pytest.mark.parametrize("kind", ["sequence_classification", "llama_classification"])
+def test_a_classifier_reads_the_whole_conversation_at_its_last_token(
+    kind: str, tmp_path: Path
+) -> None:
+    folder = make_checkpoint(kind, tmp_path / kind)
+    tokenizer = load_tokenizer(folder)
+    chat = [{"role": "user", "content": QUESTION}, {"role": "assistant", "content": ANSWER}]
+    text = tokenizer.apply_chat_template(chat, tokenize=False)
+    expected = tokenizer.encode(text, add_special_tokens=False)
+    ids, scored = encode_answer("sequence_classification", folder)
+    assert ids == expected
+    # Llama 3's last token is the padding token, which transformers passes over.
+    assert scored == len(ids) - (2 if kind.startswith("llama") else 1)
+
+
+@pytest.mark.parametrize(
+    ("variant", "end", "labels"),
+    [
+        ("question", "Is the answer correct (Yes/No)?<|im_end|>\n<|im_start|>assistant\n", ("",)),
+        ("gorm", "</think>\n\nVerification: Is the answer correct (Yes/No)?", (" ",)),
+        ("genrm", f"A: {ANSWER}\nVerification: Is the answer correct (Yes/No)?", (" ",)),
+    ],
+)
+def test_a_yes_no_verifier_is_read_where_its_label_follows(
+    variant: str, end: str, labels: tuple[str], folders: dict[str, Path]
+) -> None:
+    folder = folders["yes_no"]
+    tokenizer = load_tokenizer(folder)
+    ids, scored = encode_answer("yes_no", folder, {"variant": variant})
+    text = tokenizer.decode(ids)
+    assert text.replace("<think>\n\n</think>\n\n", "").endswith(end) or text.endswith(end)
+    assert scored == len(ids) - 1
+    assert QUESTION in text
+    assert ANSWER in text
+    judge = find_family("yes_no")(folder, {"variant": variant})
+    spelled = judge.engine_extra["hf_overrides"]["classifier_from_token"]
+    (space,) = labels
+    assert [tokenizer.convert_tokens_to_string([s]) for s in spelled] == [
+        f"{space}No",
+        f"{space}Yes",
+    ]
+
+
+def test_a_prompt_of_ones_own_is_filled_in_once(folders: dict[str, Path]) -> None:
+    prompt = "{problem}: {answer}. Right?"
+    judge = find_family("yes_no")(folders["yes_no"], {"prompt": prompt})
+    assert isinstance(judge, AnswerFormat)
+    problem = Problem.from_text("What does {answer} mean?")
+    ids, _ = judge.encode_answer(problem, "\\frac{1}{2}")
+    text = load_tokenizer(folders["yes_no"]).decode(ids)
+    assert "What does {answer} mean?: \\frac{1}{2}. Right?" in text
+    with pytest.raises(ConfigError, match="must hold"):
+        find_family("yes_no")(folders["yes_no"], {"prompt": "Is it right?"})
+
+
+@pytest.mark.parametrize("name", ["step_tag", "yes_no"])
+def test_an_unknown_variant_names_the_known_ones(name: str, folders: dict[str, Path]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        find_family(name)(folders[name], {"variant": "shepherd"})
+    assert "known: " in str(caught.value.hint)
+
+
+def test_a_classifier_of_two_labels_is_no_reward_model(tmp_path: Path) -> None:
+    folder = make_checkpoint("sequence_classification", tmp_path / "two")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"id2label": {"0": "no", "1": "yes"}, "label2id": {"no": 0, "yes": 1}}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CheckpointError, match="2 labels"):
+        find_family("sequence_classification")(folder, {})
 
 
 def test_rlhflow_gives_the_ids_of_its_evaluation(folders: dict[str, Path]) -> None:
@@ -144,6 +300,8 @@ def test_rlhflow_accepts_its_own_system_prompt(folders: dict[str, Path]) -> None
     with_system = find_family("rlhflow")(
         folders["rlhflow"], {"system_prompt": "You are a helpful assistant."}
     )
+    assert isinstance(plain, PrmFormat)
+    assert isinstance(with_system, PrmFormat)
     assert len(with_system.encode_problem(PROBLEM)) > len(plain.encode_problem(PROBLEM))
     assert with_system.encode_step(STEPS[1], 1) == plain.encode_step(STEPS[1], 1)
 
@@ -153,6 +311,7 @@ def test_earlier_turns_are_encoded_and_a_system_message_is_not(
     name: str, folders: dict[str, Path]
 ) -> None:
     prm = find_family(name)(folders[name], {})
+    assert isinstance(prm, PrmFormat)
     turns = (
         Message(role="user", content="What is 1 + 2?"),
         Message(role="assistant", content="3"),
@@ -212,11 +371,15 @@ def test_a_missing_tokenizer_is_one_clear_error(tmp_path: Path) -> None:
 def test_an_unknown_family_names_the_known_ones() -> None:
     with pytest.raises(ConfigError) as caught:
         find_family("llama_prm")
-    assert "qwen_prm, rlhflow, skywork, step_tag" in str(caught.value.hint)
+    assert "qwen_prm, reasonflux, rlhflow, sequence_classification" in str(caught.value.hint)
 
 
 def test_the_registry_and_the_engine_know_the_same_families(folders: dict[str, Path]) -> None:
     assert set(VERIFIER_FAMILIES) == set(FAMILIES)
+    for name in JUDGES_OF_STEPS:
+        assert isinstance(find_family(name)(folders[name], {}), PrmFormat)
+    for name in JUDGES_OF_ANSWERS:
+        assert isinstance(find_family(name)(folders[name], {}), AnswerFormat)
     for name, folder in folders.items():
         check_checkpoint(folder, "verifier", family=name, max_model_len=512)
 

@@ -1,0 +1,1 @@
+"""Trains a small outcome reward model, and measures best-of-n by it."""

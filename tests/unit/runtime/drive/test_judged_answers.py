@@ -1,0 +1,102 @@
+"""What the verifier sees of a path that thinks, if it is to judge the answer alone."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flashedge.engine.base import ScoreRequest, StepScores
+from flashedge.engine.sim.clock import VirtualTimePolicy
+from flashedge.errors import RequestError
+from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN
+from flashedge.runtime.drive.scoring import Scoring
+from flashedge.runtime.drive.segments import StepTexts
+from flashedge.runtime.drive.speculation_client import SpeculationClient
+from flashedge.runtime.request.strategies import build_search, find_usual_strategy
+from flashedge.runtime.thinking import Thinking
+from flashedge.search.steps import split_steps
+from flashedge.search.tree import ROOT, Tree
+from flashedge.types import FinishReason, Judges, Segment
+from tests.support.runtime_rig import BEST, sim_engines
+from tests.unit.runtime.test_thinking import CLOSED
+
+PATH = "<think>\nIs it 2?\n\nNo.\n</think>\n\nSo 1 + 2 = 3.\n\nIt is 3."
+
+
+@pytest.fixture
+def event_loop_policy() -> VirtualTimePolicy:
+    return VirtualTimePolicy()
+
+
+class Recorder:
+    """A verifier that gives the steps 0.9, 0.4, 0.4, …"""
+
+    def __init__(self) -> None:
+        self.requests: list[ScoreRequest] = []
+
+    async def score(self, request: ScoreRequest) -> StepScores:
+        self.requests.append(request)
+        scores = (0.9, *[0.4] * (len(request.steps) - 1))
+        return StepScores(scores=scores, tokens=5, cached_tokens=0)
+
+
+async def score(
+    text: str, *, judges: Judges = "steps", thinking: Thinking = CLOSED, **fields: Any
+) -> tuple[tuple[float, ...], list[tuple[str, ...]]]:
+    """Returns the scores of a path with this text, and the steps that the verifier saw."""
+    spec, verifier = replace(BEST, **fields), Recorder()
+    engines = replace(sim_engines(), verifier=verifier, judges=judges)  # type: ignore[arg-type]
+    search = build_search(spec, judges)
+    texts = StepTexts(codec=engines.generator.codec, max_step_tokens=8)
+    scoring = Scoring(
+        search,
+        spec,
+        engines,
+        SpeculationClient(search, engines, texts),
+        NO_EARLIER_RUN,
+        lambda waited_s: None,
+        thinking,
+    )
+    tree, (node,) = Tree.from_seed(1).expand(ROOT, 1)
+    steps = split_steps(text)
+    segment = Segment(
+        token_ids=(1,), logprobs=(0.0,), text=text, steps=steps, finish=FinishReason.STOP
+    )
+    tree = tree.add_segment(node.id, segment)
+    scored = await scoring.score(SimpleNamespace(tree=tree), node.id)
+    return scored.scores, [request.steps for request in verifier.requests]
+
+
+ANSWER_STEPS = ("So 1 + 2 = 3.\n\n", "It is 3.")
+
+
+async def test_a_verifier_of_steps_sees_the_answers_steps_and_gives_one_score() -> None:
+    assert await score(PATH, judge="answer", aggregate="min") == ((0.4,), [ANSWER_STEPS])
+    assert (await score(PATH, judge="answer", aggregate="mean"))[0] == (0.65,)
+
+
+async def test_a_verifier_of_answers_sees_the_answer() -> None:
+    found = await score(PATH, judges="answers", judge="answer")
+    assert found == ((0.9,), [("".join(ANSWER_STEPS),)])
+
+
+async def test_by_default_a_verifier_of_steps_judges_the_thinking_too() -> None:
+    assert (await score(PATH))[1] == [split_steps(PATH)]
+    assert (await score(PATH, judges="answers"))[1] == [("".join(ANSWER_STEPS),)]
+
+
+async def test_without_an_end_of_the_thinking_there_is_nothing_to_judge() -> None:
+    assert await score("<think>\nIs it 2?", judge="answer") == ((0.0,), [])
+    whole = await score("It is 3.", judge="answer")
+    assert whole == ((0.9,), [("It is 3.",)]), "a model that did not think"
+
+
+def test_searches_that_prune_need_scores_of_steps() -> None:
+    with pytest.raises(RequestError, match="judge is 'answer'") as caught:
+        build_search(replace(BEST, strategy="beam", judge="answer"))
+    assert "best_of_n" in str(caught.value.hint)
+    assert find_usual_strategy("steps", "answer") == "best_of_n"
+    assert find_usual_strategy("steps") == "beam"
