@@ -1,9 +1,12 @@
-"""Live early exits, not replays: tokens, latency and accuracy, one problem at a time (arXiv
-2412.20993 App. G.4: what frequent checks cost in latency).
+"""Live early exits, not replays: tokens, latency and accuracy (arXiv 2412.20993 App. G.4: what
+frequent checks cost in latency).
 
-The rules are those that `frontier` chose on calibration problems for the largest cap. Every round
-solves each problem once under every policy, in an order that is reversed from problem to problem.
-Each run has its own seed, or the verifier's cache would hold the tree of another run.
+The rules are those that `frontier` chose on calibration problems for the largest cap. Problems are
+solved in blocks of `--at-once`, whose runs are in the daemon together. Every round solves each
+block once under every policy, in an order that is reversed from block to block. Each run has its
+own seed, or the verifier's cache would hold the tree of another run. `latency` is that of a run,
+`wall` the time from the start of a block to its last answer. With more than one problem at once,
+start the daemon with as many places: FLASHEDGE_MAX_RUNNING=16.
 
     python -m scripts.bench.certainty.live --frontier sc.json --problems heldout.jsonl --limit 40
 """
@@ -43,60 +46,74 @@ def main() -> None:
     found = {"even": False} | {name: rule for name, rule in rules.items() if rule}
     problems = read_labelled(options.problems, options.limit)
     settings = {"strategy": report["strategy"], "n": cap}
-    rows = asyncio.run(measure(problems, settings, found, options.rounds))
-    even = rows["even"]
-    table = {name: summarize(some, even) for name, some in rows.items()}
-    print(json.dumps({**settings, "problems": len(problems), "rounds": options.rounds, **table}))
+    measured = asyncio.run(
+        measure(problems, settings, found, rounds=options.rounds, at_once=options.at_once)
+    )
+    even = measured["even"]
+    table = {name: summarize(blocks, even) for name, blocks in measured.items()}
+    asked = {"rounds": options.rounds, "at_once": options.at_once}
+    print(json.dumps({**settings, "problems": len(problems), **asked, **table}))
 
 
 Row = tuple[float, int, bool]  # seconds, tokens with probes, whether the answer is right
+Block = tuple[float, list[Row]]  # seconds to the last answer, one row a problem
 
 
 async def measure(
     problems: Sequence[LabelledProblem],
     settings: Mapping[str, Any],
     policies: Mapping[str, Any],
+    *,
     rounds: int,
-) -> dict[str, list[Row]]:
-    """Solve the problems and return the rows of each policy, in the same order of problems."""
+    at_once: int,
+) -> dict[str, list[Block]]:
+    """Solve the problems and return the blocks of each policy, in the same order of problems."""
     config = load_config({})
     connect_ready(config).close()
-    rows: dict[str, list[Row]] = {name: [] for name in policies}
+    measured: dict[str, list[Block]] = {name: [] for name in policies}
     grader = MathGrader()
     total = rounds * len(problems) * len(policies)
+    blocks = [problems[i : i + at_once] for i in range(0, len(problems), at_once)]
     try:
         async with daemon_control.connect_async(config) as client:
+
+            async def solve(problem: LabelledProblem, body: Mapping[str, Any]) -> Row:
+                start = time.perf_counter()
+                result = await run_to_end(client, {**settings, "problem": problem.text, **body})
+                seconds = time.perf_counter() - start
+                usage, answer = result["usage"], result["answer"]
+                right = answer is not None and await grader.equal(answer, problem.answer)
+                return seconds, usage["tree_tokens"] + usage["probe_tokens"], right
+
             with show_bar("live", total, unit="runs") as advance:
                 for number in range(rounds):
-                    for problem in problems:
+                    for place, block in enumerate(blocks):
                         order = list(enumerate(policies.items(), number * len(policies)))
-                        for seed, (name, exits) in order[:: -1 if problem.index % 2 else 1]:
-                            body = {**settings, "problem": problem.text, "seed": seed}
+                        for seed, (name, exits) in order[:: -1 if place % 2 else 1]:
+                            body = {"seed": seed, "early_exit": exits}
                             start = time.perf_counter()
-                            result = await run_to_end(client, {**body, "early_exit": exits})
-                            seconds = time.perf_counter() - start
-                            usage, answer = result["usage"], result["answer"]
-                            right = answer is not None and await grader.equal(
-                                answer, problem.answer
-                            )
-                            tokens = usage["tree_tokens"] + usage["probe_tokens"]
-                            rows[name].append((seconds, tokens, right))
-                            advance(1)
+                            rows = await asyncio.gather(*(solve(one, body) for one in block))
+                            measured[name].append((time.perf_counter() - start, list(rows)))
+                            advance(len(block))
     finally:
         await grader.close()
-    return rows
+    return measured
 
 
-def summarize(rows: Sequence[Row], even: Sequence[Row]) -> dict[str, float]:
-    """Return means, the median latency, and both as a ratio to the even policy's."""
-    seconds, tokens, right = zip(*rows, strict=True)
-    their_seconds, their_tokens, _ = zip(*even, strict=True)
+def summarize(blocks: Sequence[Block], even: Sequence[Block]) -> dict[str, float]:
+    """Return means, medians of the latency and of a block's time, and ratios to the even policy."""
+    walls = [wall for wall, _ in blocks]
+    their_walls = [wall for wall, _ in even]
+    seconds, tokens, right = zip(*(row for _, rows in blocks for row in rows), strict=True)
+    their_seconds, their_tokens, _ = zip(*(row for _, rows in even for row in rows), strict=True)
     return {
         "accuracy": round(mean([float(flag) for flag in right]), 4),
         "tokens": round(mean(tokens), 1),
         "tokens_ratio": round(mean(tokens) / mean(their_tokens), 3),
         "latency_s": round(statistics.median(seconds), 3),
         "latency_ratio": round(statistics.median(seconds) / statistics.median(their_seconds), 3),
+        "wall_s": round(statistics.median(walls), 3),
+        "wall_ratio": round(statistics.median(walls) / statistics.median(their_walls), 3),
     }
 
 
@@ -106,6 +123,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("--problems", type=Path, required=True)
     parser.add_argument("--limit", type=int, default=40)
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--at-once", type=int, default=1, help="problems solved together")
     parser.add_argument("--policies", nargs="+", choices=POLICIES, help="besides even")
     return parser.parse_args()
 

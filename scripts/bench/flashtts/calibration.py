@@ -33,12 +33,11 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from flashedge.benchmark.ladder import Rung
-from flashedge.benchmark.simulate import Question, build_bench
+from flashedge.benchmark.simulate import STUDY_OVERHEAD_BYTES, Question, build_bench
 from flashedge.benchmark.virtual_run import simulate_run
 from flashedge.cli.progress import show_bar
 from flashedge.config import load_config
 from flashedge.models.shape import ModelShape
-from flashedge.models.specs import ENGINE_OVERHEAD_BYTES
 from flashedge.optimizations import Optimizations
 from flashedge.scheduling.costs.roofline import Device, make_even_step
 from scripts.bench.daemon import report
@@ -120,7 +119,7 @@ def bound_sequence_s(
 ) -> float:
     """Compute the seconds a sequence with which the simulated card decodes as fast as the public
     figure, given the seconds a step."""
-    room = device.memory_bytes * share - shape.weights_bytes - ENGINE_OVERHEAD_BYTES
+    room = device.memory_bytes * share - shape.weights_bytes - STUDY_OVERHEAD_BYTES
     full = PROMPT_TOKENS + NEW_TOKENS
     batch = min(MAX_SEQS, int(room / (shape.kv_bytes_per_token * full)))
     whole, rest = divmod(REQUESTS, batch)

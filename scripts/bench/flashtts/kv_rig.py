@@ -12,6 +12,7 @@ import psutil
 
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import Config, load_config
+from flashedge.engine.memory_plan import count_sequences
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import Event
 from flashedge.models.registry import find_pair
@@ -81,7 +82,7 @@ class Rig:
             self.pair.generator,
             self.pair.verifier,
             kv_bytes=self.kv_bytes,
-            max_batch=self.config.max_num_seqs,
+            max_batch=count_sequences(self.config),
             offload=offload,
             folder_bytes=1 << 34,
             forced=forced,

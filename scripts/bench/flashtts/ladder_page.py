@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from flashedge.benchmark.grades import grade_answers
-from flashedge.benchmark.ladder import ALL, ONCE, RUNGS
+from flashedge.benchmark.ladder import ALL, ONCE, RUNGS, STOCK_ENGINE
 from flashedge.benchmark.live_run import LiveRun, compare_runs
 from flashedge.files.problems import read_problems
 from flashedge.plots import draw_plot
@@ -223,7 +223,7 @@ def main() -> None:
         {"simulated": False, "rungs": [*chain(*(rows.values() for rows in cells.values()))]},
     )
     page = build_tables(cells)
-    note = "Measured, real engines."
+    note = f"Measured, real engines. {STOCK_ENGINE}"
     save_tables(asked.name, "Every optimization on real engines", page, "ladder_page", note)
     draw_ladder_plot(cells, asked.name)
     print("\n\n".join(page))

@@ -32,7 +32,9 @@ from flashedge.benchmark.live import parse_budget
 from flashedge.benchmark.live_run import LiveRun, compare_runs
 from flashedge.benchmark.virtual_run import Setup, VirtualRun, simulate_run
 from flashedge.config import Config, load_config
+from flashedge.engine.memory_plan import count_sequences
 from flashedge.engine.platform import choose_block_tokens
+from flashedge.engine.profiles import find_profile
 from flashedge.engine.sim.trace import StepTrace, TraceRow
 from flashedge.files.problems import FileProblem, read_problems
 from flashedge.models.checkpoint_shape import find_pair_shapes
@@ -42,11 +44,10 @@ from flashedge.profiler.probes import DECODE, PREFILL
 from flashedge.profiler.profile import ModelProfile
 from flashedge.runtime.drive.flat_batch import find_measured_flat_batch
 from flashedge.runtime.kv.curves import load_curves
-from flashedge.runtime.profiles import find_profile
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.costs.roofline import Device
 from flashedge.search.tree import Tree
-from flashedge.types import NodeId, Problem, TokenIds
+from flashedge.types import BLANK_LINE, NodeId, Problem, TokenIds
 from scripts.bench.daemon import DATA, report
 from scripts.bench.flashtts.kv_rig import drive_search, rig
 from scripts.bench.flashtts.ladder_real import digest_tree, open_records
@@ -64,7 +65,7 @@ async def sample_lengths(problems: Sequence[FileProblem], samples: int) -> tuple
     async with rig(ROOM_BYTES) as here:
         generator = here.pair.generator
         engines = here.build_engines(Optimizations())
-        rule = generator.codec.build_boundary_rule()
+        rule = generator.codec.rules[BLANK_LINE]
         for problem in problems:
             spec = RunSpec(
                 problem=Problem.from_text(problem.text),
@@ -115,6 +116,7 @@ def build_setup(config: Config) -> Setup:
         raise SystemExit(f"no profile ({found.why}): flashedge profile")
     models = {model.name: model for model in found.profile.models}
     generator, verifier = find_pair_shapes(pair, config)
+    sequences = count_sequences(config)
     return Setup(
         device=build_device(models["generator"], DECODE),
         verifier_device=build_device(models["verifier"], PREFILL),
@@ -123,10 +125,8 @@ def build_setup(config: Config) -> Setup:
         kv_bytes=0,
         block_tokens=choose_block_tokens(),
         limits=(pair.generator.max_model_len, pair.verifier.max_model_len),
-        max_num_seqs=config.max_num_seqs,
-        flat_batch=find_measured_flat_batch(
-            load_curves(pair, config).generator, config.max_num_seqs
-        ),
+        max_num_seqs=sequences,
+        flat_batch=find_measured_flat_batch(load_curves(pair, config).generator, sequences),
     )
 
 

@@ -1,0 +1,161 @@
+"""The parts of the validation of a card: what each asks, its command, and what counts as passed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from flashedge.cli.doctor.check import BAD
+
+Figures = Mapping[str, Any]
+"""The last line of a part's output, as JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One command of the validation."""
+
+    name: str
+    question: str
+    command: tuple[str, ...]
+    find_faults: Callable[[Figures], list[str]] = lambda figures: []
+    """What is wrong with the figures of a command that succeeded. An empty list passes."""
+    has_figures: bool = True
+    """Whether the last line of the output is JSON."""
+    limit_s: float = 3600.0
+    """The part fails if it takes longer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What the user asked for."""
+
+    pair: str
+    problems: Path
+    output: Path
+    rehearse: bool
+
+
+def list_parts(plan: Plan) -> tuple[Part, ...]:
+    """List the parts in their order: first what everything else leans on."""
+    small = plan.rehearse
+    bench = (*_python("flashedge"), "bench", "flashtts")
+    return (
+        Part(
+            name="doctor",
+            question="Does the set-up work?",
+            command=(*_python("flashedge"), "doctor", "--json"),
+            find_faults=find_failed_checks,
+            limit_s=600,
+        ),
+        Part(
+            name="profile",
+            question="How fast is the device, and do the cost curves fit?",
+            command=(
+                *_python("flashedge"),
+                *("profile", "--pair", plan.pair, "--plot", str(plan.output / "roofline.svg")),
+                *(("--quick",) if small else ()),
+            ),
+            has_figures=False,
+        ),
+        Part(
+            name="self-test",
+            question="Are the kernels batch-invariant?",
+            command=(*_python("scripts.card.self_test"), "--pair", plan.pair),
+            find_faults=lambda figures: [] if figures.get("self_test") else ["no verdict"],
+        ),
+        Part(
+            name="engine tests",
+            question="Do the tests with real engines pass?",
+            command=(
+                *_python("pytest"),
+                *("-q", "-p", "no:cacheprovider", "tests/engine", "-m", "engine or gpu"),
+                *(("-k", "bundled_pair") if small else ()),
+            ),
+            has_figures=False,
+            limit_s=7200,
+        ),
+        Part(
+            name="exactness",
+            question="Do all optimizations together build the stock loop's trees?",
+            command=(
+                *_python("scripts.bench.flashtts.exactness"),
+                *("--problems", "2" if small else "20"),
+                *(("--n", "4", "--strategies", "beam") if small else ()),
+            ),
+            find_faults=find_unequal_cases,
+            limit_s=7200,
+        ),
+        Part(
+            name="ladder",
+            question="What does each optimization gain over the stock loop?",
+            command=(
+                *(*bench, "--problems", str(plan.problems), "--pair", plan.pair),
+                *("--limit", "1" if small else "20", "--n", "4" if small else "8,64"),
+                *("--rounds", "1" if small else "2", "--output", str(plan.output / "ladder")),
+                "--json",
+            ),
+            find_faults=find_unequal_rungs,
+            limit_s=6 * 3600,
+        ),
+        Part(
+            name="unmodified vLLM",
+            question="How does FlashEdge compare with two `vllm serve` processes?",
+            command=(
+                *(*_python("scripts.card.serve_rung"), "--pair", plan.pair),
+                *("--problems", str(plan.problems), "--limit", "1" if small else "20"),
+                *("--n", "4" if small else "16", "--rounds", "1" if small else "2"),
+            ),
+            limit_s=2 * 3600,
+        ),
+        Part(
+            name="memory",
+            question="Does memory move between the engines and back, with the same tokens?",
+            command=(
+                *_python("scripts.bench.flashtts.memory"),
+                *("--mib", "64" if small else "1024"),
+            ),
+            find_faults=find_other_tokens,
+        ),
+        Part(
+            name="faults",
+            question="Is every run finished when an engine or the daemon is killed under it?",
+            command=_python("scripts.bench.foundation.kills"),
+            limit_s=7200,
+        ),
+    )
+
+
+def _python(module: str) -> tuple[str, ...]:
+    return (sys.executable, "-m", module)
+
+
+# ---------------------------------------------------------------- what counts as passed
+
+
+def find_failed_checks(figures: Figures) -> list[str]:
+    return [f"{c['name']}: {c['detail']}" for c in figures["value"] if c["verdict"] == BAD]
+
+
+def find_unequal_cases(figures: Figures) -> list[str]:
+    return [
+        f"{name}: {case['same']} of {case['runs']} trees are equal"
+        for name, case in figures["cases"].items()
+        if case["same"] != case["runs"]
+    ]
+
+
+def find_unequal_rungs(figures: Figures) -> list[str]:
+    return [
+        f"{row['rung']}, n = {row['n']}: {row['same_trees']:.0%} of the trees are equal"
+        for row in figures["rungs"]
+        if row["same_trees"] not in (None, 1)
+    ]
+
+
+def find_other_tokens(figures: Figures) -> list[str]:
+    changed = figures["tokens_identical"].count(False)
+    return [f"the tokens changed {changed} times"] if changed else []

@@ -1,0 +1,145 @@
+"""The validation of a card: its parts, where it goes on, its report."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flashedge.cli.doctor.check import BAD, GOOD
+from scripts.card import validate
+from scripts.card.parts import (
+    Part,
+    Plan,
+    find_failed_checks,
+    find_other_tokens,
+    find_unequal_cases,
+    find_unequal_rungs,
+    list_parts,
+)
+from scripts.card.served import build_command
+from tests.support.paths import ROOT
+
+
+@pytest.fixture
+def plan(tmp_path: Path) -> Plan:
+    for folder in ("logs", "parts"):
+        (tmp_path / folder).mkdir()
+    return Plan(pair="bundled", problems=tmp_path / "p.jsonl", output=tmp_path, rehearse=True)
+
+
+def build_part(code: str, **fields: Any) -> Part:
+    return Part(name="a part", question="Is it so?", command=(sys.executable, "-c", code), **fields)
+
+
+def test_a_part_passes_by_its_last_line(plan: Plan) -> None:
+    found = validate.run_part(plan, build_part("print('working'); print('{\"same\": 3}')"))
+    assert (found.status, found.figures, found.faults) == ("passed", {"same": 3}, [])
+    assert (plan.output / "logs" / "a-part.log").read_text().startswith("working")
+
+
+@pytest.mark.parametrize(
+    ("code", "fields", "fault"),
+    [
+        ("import sys; sys.exit('no card')", {}, "exit code 1: no card"),
+        ("print('done')", {}, "its last line is not JSON"),
+        ("print('{}')", {"find_faults": lambda figures: ["wrong"]}, "wrong"),
+        ("import time; time.sleep(60)", {"limit_s": 0.2}, "it took more than 0 s"),
+    ],
+)
+def test_a_part_fails_and_says_why(
+    plan: Plan, code: str, fields: dict[str, Any], fault: str
+) -> None:
+    found = validate.run_part(plan, build_part(code, **fields))
+    assert (found.status, found.faults) == ("failed", [fault])
+
+
+def test_it_goes_on_where_it_was_cut(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    marker = plan.output / "repaired"
+    parts = (
+        build_part("print('{\"value\": 1}')"),
+        Part(
+            name="another",
+            question="And so?",
+            command=(
+                sys.executable,
+                "-c",
+                f"import os; os.path.exists({str(marker)!r}) or exit(3); print('{{}}')",
+            ),
+        ),
+    )
+    monkeypatch.setattr(validate, "parse_plan", lambda: plan)
+    monkeypatch.setattr(validate, "list_parts", lambda plan: parts)
+    ran: list[str] = []
+    run_part = validate.run_part
+
+    def record(plan: Plan, part: Part) -> validate.PartResult:
+        ran.append(part.name)
+        return run_part(plan, part)
+
+    monkeypatch.setattr(validate, "run_part", record)
+    with pytest.raises(SystemExit) as first:
+        validate.main()
+    assert first.value.code == 1
+    assert json.loads(capsys.readouterr().out.splitlines()[-1]) == {
+        "passed": 1,
+        "failed": ["another"],
+    }
+    assert "exit code 3" in (plan.output / "report.md").read_text()
+    marker.touch()
+    with pytest.raises(SystemExit) as second:
+        validate.main()
+    assert second.value.code == 0
+    assert ran == ["a part", "another", "another"]
+    report = json.loads((plan.output / "report.json").read_text())
+    assert [part["status"] for part in report["parts"]] == ["passed", "passed"]
+    assert report["machine"]["torch"]
+    assert "Nothing here was run on a card" in (plan.output / "report.md").read_text()
+
+
+def test_another_command_is_run_again(plan: Plan) -> None:
+    old, new = build_part("print('{}')"), build_part("print('{\"n\": 4}')")
+    validate.write_result(plan, old, validate.run_part(plan, old))
+    assert validate.read_result(plan, old) is not None
+    assert validate.read_result(plan, new) is None
+
+
+def test_what_counts_as_passed() -> None:
+    checks = [
+        {"name": "gpu", "verdict": BAD, "detail": "no driver"},
+        {"name": "disk", "verdict": GOOD, "detail": "9 GiB"},
+    ]
+    assert find_failed_checks({"value": checks}) == ["gpu: no driver"]
+    cases = {"beam n=4": {"same": 1, "runs": 2}, "dvts n=4": {"same": 2, "runs": 2}}
+    assert find_unequal_cases({"cases": cases}) == ["beam n=4: 1 of 2 trees are equal"]
+    rungs = [{"rung": "+P", "n": 8, "same_trees": 0.5}, {"rung": "stock", "n": 8, "same_trees": 1}]
+    assert find_unequal_rungs({"rungs": rungs}) == ["+P, n = 8: 50% of the trees are equal"]
+    assert find_other_tokens({"tokens_identical": [True, False]}) == ["the tokens changed 1 times"]
+    assert not find_other_tokens({"tokens_identical": [True]})
+
+
+@pytest.mark.parametrize("rehearse", [True, False])
+def test_every_part_runs_a_module_that_is_there(tmp_path: Path, rehearse: bool) -> None:
+    plan = Plan(pair="bundled", problems=tmp_path, output=tmp_path, rehearse=rehearse)
+    for part in list_parts(plan):
+        module = part.command[2]
+        if module.startswith("scripts."):
+            assert (ROOT / f"{module.replace('.', '/')}.py").exists(), part.name
+
+
+def test_vllm_serves_with_its_own_defaults(tmp_path: Path) -> None:
+    """Nothing of ours is on its command line: no scheduler class, no worker extension."""
+    from flashedge.config import load_config
+    from flashedge.models.registry import find_pair
+
+    spec = find_pair("bundled", load_config(environ={})).generator
+    pooling = {"runner": "pooling", "hf_overrides": {"num_labels": 1}}
+    command = build_command(spec, tmp_path, 8000, 0.4, pooling)
+    assert "flashedge" not in " ".join(command[3:]).replace(str(tmp_path), "")
+    assert command[command.index("--hf-overrides") + 1] == '{"num_labels": 1}'
+    assert command[command.index("--max-model-len") + 1] == str(spec.max_model_len)
