@@ -65,15 +65,31 @@ class Config:
     threads_per_engine: int = setting(1, "CPU threads of each engine.", at_least=1)
     generator_kv_bytes: int | None = setting(
         None,
-        "KV cache memory of the generator. Not set: the pair's memory plan.",
+        "KV cache memory of the generator. Not set: planned from the free memory.",
         at_least=1 << 20,
     )
     verifier_kv_bytes: int | None = setting(
         None,
-        "KV cache memory of the verifier. Not set: the pair's memory plan.",
+        "KV cache memory of the verifier. Not set: planned from the free memory.",
         at_least=1 << 20,
     )
-    max_num_seqs: int = setting(256, "Most sequences in one step of an engine.", at_least=1)
+    max_num_seqs: int | None = setting(
+        None,
+        "Most sequences in one step of an engine. Not set: 256 on a CPU; 128 on a card, or fewer "
+        "where the pair does not fit otherwise.",
+        at_least=1,
+    )
+    fused_sampling: bool = setting(
+        True,
+        "On CUDA, draw tokens by one Triton kernel. False: by PyTorch's operations, which draw the "
+        "same tokens, only slower.",
+    )
+    batch_invariant: bool = setting(
+        False,
+        "On CUDA, compute by kernels whose results do not depend on what else is in the batch, so "
+        "that the same request gives the same tree. They are slower and need a card of compute "
+        "capability 8.0 or later. No effect on a CPU.",
+    )
     clusters_model: str | None = setting(
         None,
         "Sentence-embedding model that groups open-ended answers: a folder or a Hugging Face id. "

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import NewType
+from typing import Literal, NewType
 
 NodeId = NewType("NodeId", int)
 TokenIds = tuple[int, ...]
+Judges = Literal["steps", "answers"]
+"""What one score of a verifier is about: a step of a path, or a whole answer."""
 
 MAX_SEED = 2**63 - 1
+
+STEPS, ANSWER = "steps", "answer"
+JUDGED = (STEPS, ANSWER)
+"""What of a path the verifier sees: all of its steps, or only the answer behind the thinking."""
+
+BLANK_LINE, MARKERS, TOKENS = "blank_line", "markers", "tokens"
+STEP_RULES = (BLANK_LINE, MARKERS, TOKENS)
+"""Where a step ends. blank_line: with a blank line; markers: with one of
+`search.steps.MARKER_WORDS`; tokens: only where it has as many tokens as a step may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from pathlib import Path
 
-from flashedge.client.node_view import DROPPED, MARKS, ROOT, NodeView
+from flashedge.client.node_view import CUT, DROPPED, MARKS, MEANINGS, ROOT, NodeView
 from flashedge.client.run_figures import child_priors, is_mcts, rollout_values
 from flashedge.client.run_view import RunView
+from flashedge.client.words import describe_distrust
 from flashedge.tui.state.scores import SCALE
 from flashedge.types import NodeId
 
@@ -20,13 +21,15 @@ _BOX_CHARACTERS = int((_BOX_W - 10) / _CHARACTER)
 _WRAP = 110
 _LEGEND = (
     ", ".join(f"{mark} {status}" for status, mark in MARKS.items()),
+    f"{MARKS[CUT]} {CUT}, box dashed: {MEANINGS[CUT]}",
     "a box: mark, score of the path and the step's text; the tooltip has the whole text",
-    "colour: blue a low score, yellow a high one; thick line: the best path; dashed: dropped",
+    "colour: blue a low score, yellow a high one; thick line: the best path; dashed line: dropped",
 )
 _FIELDS = {
     "score": "score of the whole path down to the node, in [0, 1]",
     "scores": "scores of the node's own steps",
     "best": "whether the node is on the best path",
+    "cut": f"whether the path was {MEANINGS[CUT]}",
     "answer": "the answer that the path ends with, as written",
     "visits": "MCTS: rollouts through the node",
     "value": "MCTS: mean value of those rollouts",
@@ -48,6 +51,7 @@ def to_json(run: RunView) -> str:
         "run": run.id,
         "state": run.state,
         "answer": (run.result or {}).get("answer"),
+        "trusted": (run.result or {}).get("trusted"),
         "tokens": run.tokens,
         "config": dict(run.config),
         "legend": {"marks": dict(MARKS), "fields": _FIELDS},
@@ -67,6 +71,7 @@ def _node(
         "tokens": node.tokens,
         "score": node.score,
         "scores": list(node.scores),
+        "cut": node.kind == CUT,
         "answer": node.answer,
         "text": node.text,
         "best": best,
@@ -83,14 +88,18 @@ def to_svg(run: RunView) -> str:
     rows = _rows(run)
     best = frozenset(run.path(run.best))
     steps = list(_best_path_text(run))
-    top = _MARGIN + _LINE * (len(_LEGEND) + 2)
+    titles = [_title(run), *([describe_distrust()] if run.is_distrusted else [])]
+    above = [*titles, *_LEGEND]
+    top = _MARGIN + _LINE * (len(above) + 1)
     bottom = top + _ROW * (int(max(rows.values(), default=0)) + 1) + _LINE
-    widest = max(map(len, (_title(run), *_LEGEND, *steps)))
+    widest = max(map(len, (*above, *steps)))
     tree_width = _COLUMN * run.depth + _BOX_W
     width = _MARGIN * 2 + max(tree_width, int(widest * _CHARACTER))
     height = bottom + _LINE * (len(steps) + 1) + _MARGIN
-    head = [_text_line(_MARGIN, _MARGIN + 4, _title(run), bold=True)]
-    head += [_text_line(_MARGIN, _MARGIN + 4 + _LINE * (i + 1), t) for i, t in enumerate(_LEGEND)]
+    head = [
+        _text_line(_MARGIN, _MARGIN + 4 + _LINE * i, line, bold=i < len(titles))
+        for i, line in enumerate(above)
+    ]
     drawn = [n for n in run.nodes.values() if n.id in rows]
     return "\n".join(
         [
@@ -173,6 +182,7 @@ def _box(rows: Mapping[NodeId, float], node: NodeView, best: bool) -> str:
     fill = "#ffffff" if node.score is None else _fill_colour(node.score)
     line = 'stroke="#000000" stroke-width="2"' if best else 'stroke="#777777"'
     faded = ' opacity="0.55"' if node.status in DROPPED else ""
+    line += ' stroke-dasharray="4 3"' if node.kind == CUT else ""
     tip = escape(f"node {node.id}: {node.status}, {node.tokens} tokens\n{node.text.strip()}")
     return (
         f"<g{faded}><title>{tip}</title>"

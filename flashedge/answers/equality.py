@@ -12,6 +12,8 @@ Open-ended answers, where no box is expected, are compared by one of
 5. words: how much of their wording is shared (`words.are_alike`);
 6. meaning: the distance of their embeddings, if a model is configured
    (`workers.embedding_groups`).
+
+Where the whole text of a path is the answer, nothing is compared here: the verifier alone decides.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ from flashedge.answers.spelling import normalize
 from flashedge.answers.words import are_alike
 from flashedge.types import NodeId
 
-ANSWER_KINDS = ("boxed", "text")
+ANSWER_KINDS = ("boxed", "text", "whole")
 _PHRASE = re.compile(r"[^\W\d_]{3,}(?: [^\W\d_]+)*")
 
 
@@ -90,6 +92,8 @@ async def group_answers(
         return await grader.cluster(
             {node: extract_answer("".join(steps)) for node, steps in paths.items()}
         )
+    if kind == "whole":
+        return {node: "".join(steps).strip() or None for node, steps in paths.items()}
     nodes = sorted(paths)
     labels = await texts.group([extract_open_answer(paths[node]) for node in nodes])
     return dict(zip(nodes, labels, strict=True))

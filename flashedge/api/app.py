@@ -27,6 +27,7 @@ from flashedge.config import Config, check_exposure
 from flashedge.errors import FlashEdgeError
 from flashedge.models.registry import find_pair
 from flashedge.models.specs import Pair
+from flashedge.runtime.request.strategies import find_usual_strategy
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +42,11 @@ def create_app(service: ServicePort, config: Config, pair: Pair | None = None) -
     served = pair or find_pair(service.pair, config)
     defaults = Defaults(
         sampling=served.sampling,
+        strategy=find_usual_strategy(served.verifier.judges, served.judge),
         max_step_tokens=served.max_step_tokens,
         max_path_tokens=served.max_path_tokens,
+        step_rule=served.step_rule,
+        judge=served.judge,
         options=served.options,
     )
 

@@ -66,10 +66,17 @@ class Completion:
         )
 
 
-def build_choice(index: int, text: str, finish: str) -> dict[str, Any]:
+def build_reasoning(text: str) -> dict[str, Any]:
+    """The fields of a message or delta that hold a model's thinking: clients read one or the other
+    name."""
+    return {"reasoning": text, "reasoning_content": text}
+
+
+def build_choice(index: int, text: str, finish: str, reasoning: str | None) -> dict[str, Any]:
+    thought = build_reasoning(reasoning) if reasoning else {}
     return {
         "index": index,
-        "message": {"role": "assistant", "content": text, "refusal": None},
+        "message": {"role": "assistant", "content": text, "refusal": None, **thought},
         "logprobs": None,
         "finish_reason": finish,
     }

@@ -12,7 +12,7 @@ from flashedge.runtime.chat import ChatDelta, ChatSpec
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.records.archive import RunSummary
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.types import Sampling
+from flashedge.types import BLANK_LINE, STEPS, Sampling
 
 
 class HealthPort(Protocol):
@@ -86,7 +86,10 @@ class Defaults:
     """Values of the served pair for fields that a request leaves out."""
 
     sampling: Sampling
+    strategy: str = "beam"
     max_step_tokens: int
     max_path_tokens: int
+    step_rule: str = BLANK_LINE
+    judge: str = STEPS
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The options of each strategy."""

@@ -14,6 +14,7 @@ from flashedge.api.bodies import describe_body, read_body
 from flashedge.api.completions import (
     Completion,
     build_choice,
+    build_reasoning,
     build_search_extra,
     build_search_usage,
     build_usage,
@@ -31,7 +32,7 @@ from flashedge.api.specs import (
 )
 from flashedge.api.sse import ClientGone, EventStream, closing, run_while_connected
 from flashedge.events import NodeScored, RunCancelled, RunFailed, RunFinished, StepCompleted
-from flashedge.runtime.chat import ChatSpec
+from flashedge.runtime.chat import ChatDelta, ChatSpec
 from flashedge.runtime.metrics import Metrics
 
 DISCONNECTED = "the client disconnected"
@@ -93,13 +94,18 @@ class _Tally:
     metrics: Metrics
     prompt_tokens: int = 0
     completion_tokens: int = 0
+    reasoning_tokens: int = 0
     finishes: dict[int, str] = field(default_factory=dict)
     first_token_s: float | None = None
     started: float = field(default_factory=time.monotonic)
 
-    def add(self, prompt_tokens: int, new_tokens: int) -> None:
-        self.prompt_tokens = prompt_tokens
+    def add(self, delta: ChatDelta) -> None:
+        new_tokens = len(delta.token_ids)
+        self.prompt_tokens = delta.prompt_tokens
         self.completion_tokens += new_tokens
+        self.reasoning_tokens += new_tokens if delta.reasoning else 0
+        if delta.finish:
+            self.finishes[delta.index] = delta.finish
         if new_tokens and self.first_token_s is None:
             self.first_token_s = time.monotonic() - self.started
 
@@ -117,17 +123,20 @@ class _Tally:
 
     @property
     def usage(self) -> dict[str, Any]:
-        return build_usage(self.prompt_tokens, self.completion_tokens)
+        return build_usage(self.prompt_tokens, self.completion_tokens, self.reasoning_tokens)
 
 
 async def _complete_chat(
     service: ServicePort, spec: ChatSpec, completion: Completion
 ) -> dict[str, Any]:
-    texts: dict[int, list[str]] = {i: [] for i in range(spec.n)}
+    texts, thoughts = [""] * spec.n, [""] * spec.n
     tally = _Tally(n=spec.n, metrics=service.metrics)
-    async for index, text, _ in _stream_deltas(service, spec, tally):
-        texts[index].append(text)
-    choices = [build_choice(i, "".join(t), tally.finishes[i]) for i, t in texts.items()]
+    async for delta in _stream_deltas(service, spec, tally):
+        texts[delta.index] += delta.text
+        thoughts[delta.index] += delta.reasoning
+    choices = [
+        build_choice(i, texts[i], tally.finishes[i], thoughts[i] or None) for i in range(spec.n)
+    ]
     return completion.build(choices, tally.usage)
 
 
@@ -142,29 +151,30 @@ async def _stream_chat(
     started: set[int] = set()
     tally = _Tally(n=spec.n, metrics=service.metrics)
     async with closing(_stream_deltas(service, spec, tally)) as deltas:
-        async for index, text, finish in deltas:
+        async for delta in deltas:
+            index = delta.index
             if index not in started:
                 started.add(index)
                 yield completion.build_role_chunk(index)
-            if text:
-                yield completion.build_chunk({"content": text}, index=index)
-            if finish:
-                yield completion.build_chunk({}, index=index, finish=finish)
+            if delta.reasoning:
+                yield completion.build_chunk(build_reasoning(delta.reasoning), index=index)
+            if delta.text:
+                yield completion.build_chunk({"content": delta.text}, index=index)
+            if delta.finish:
+                yield completion.build_chunk({}, index=index, finish=delta.finish)
     yield completion.build_end(tally.usage)
 
 
 async def _stream_deltas(
     service: ServicePort, spec: ChatSpec, tally: _Tally
-) -> AsyncGenerator[tuple[int, str, str | None]]:
-    """(choice, text, finish) of each delta. Raises RunFault when a choice never ends."""
+) -> AsyncGenerator[ChatDelta]:
+    """The deltas of all choices. Raises RunFault when a choice never ends."""
     error: BaseException | None = None
     try:
         async with closing(service.chat(spec)) as deltas:
             async for delta in deltas:
-                tally.add(delta.prompt_tokens, len(delta.token_ids))
-                if delta.finish:
-                    tally.finishes[delta.index] = delta.finish
-                yield delta.index, delta.text, delta.finish
+                tally.add(delta)
+                yield delta
         if len(tally.finishes) < spec.n:
             raise RunFault("the generation ended without a finish reason", "engine_error")
     except BaseException as caught:
@@ -192,7 +202,7 @@ async def _complete_search(
         return Response(status_code=499)
     finally:
         leave()
-    choice = build_choice(0, result["text"], find_finish_reason(result))
+    choice = build_choice(0, result["text"], find_finish_reason(result), result.get("reasoning"))
     whole = completion.build(
         [choice], build_search_usage(result), flashedge=build_search_extra(result)
     )
@@ -209,11 +219,11 @@ async def _stream_search(handle: HandlePort, completion: Completion) -> AsyncGen
                 case StepCompleted(node=node, text=text):
                     reasoning = f"[{node}] {text.strip()}\n"
                     yield completion.build_chunk(
-                        {"reasoning_content": reasoning}, flashedge={**about, "node": node}
+                        build_reasoning(reasoning), flashedge={**about, "node": node}
                     )
                 case NodeScored(node=node, score=score):
                     yield completion.build_chunk(
-                        {"reasoning_content": f"[{node}] score {score:.3f}\n"},
+                        build_reasoning(f"[{node}] score {score:.3f}\n"),
                         flashedge={**about, "node": node, "score": score},
                     )
                 case RunFinished(result=result):

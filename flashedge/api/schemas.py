@@ -21,6 +21,8 @@ STRATEGY_FIELDS = (
     "selection",
     "max_step_tokens",
     "max_steps",
+    "step_rule",
+    "judge",
     "token_budget",
     "deadline_s",
     "baseline",
@@ -44,6 +46,8 @@ class SearchOptions(Body):
     selection: str | None = None
     max_step_tokens: int | None = None
     max_steps: int | None = None
+    step_rule: str | None = None
+    judge: str | None = None
     token_budget: int | None = None
     deadline_s: float | None = None
     baseline: bool | None = None
@@ -74,6 +78,7 @@ class ChatMessage(Body):
     function_call: None = None
     annotations: list[Any] | None = Field(default=None, max_length=0)
     tool_calls: list[Any] | None = Field(default=None, max_length=0)
+    reasoning: str | None = None
     reasoning_content: str | None = None
 
     @field_validator("role")
@@ -121,6 +126,7 @@ class SolveBody(SearchOptions):
     top_p: float | None = None
     top_k: int | None = None
     max_tokens: int | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
     stream: bool | None = None
     detach: bool | None = None
 
@@ -131,7 +137,8 @@ class StreamOptions(Body):
 
 
 class ChatBody(Body):
-    """The body of POST /v1/chat/completions: OpenAI's fields, and our `top_k` and `search`."""
+    """The body of POST /v1/chat/completions: OpenAI's fields, vLLM's `top_k` and
+    `chat_template_kwargs`, and our `search`."""
 
     model: str
     messages: list[ChatMessage]
@@ -146,6 +153,7 @@ class ChatBody(Body):
     top_k: int | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
     # accepted and ignored, because they do not change the answer
     user: Any = None

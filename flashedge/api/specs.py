@@ -96,6 +96,7 @@ def build_chat_spec(body: ChatBody, defaults: Defaults) -> ChatSpec:
         max_tokens=_choose_max_tokens(body),
         stop=body.stop or (),
         n=1 if body.n is None else body.n,
+        chat_template_kwargs=body.chat_template_kwargs or {},
     )
 
 
@@ -133,9 +134,17 @@ def _build_run_spec(
 ) -> RunSpec:
     if max_tokens is not None:
         check_int("max_tokens", max_tokens, 1, 1 << 20)
-    strategy = search.get("strategy", "beam")
-    usual = find_defaults(strategy)
-    filled = {"max_step_tokens": defaults.max_step_tokens, **usual, **search}
+    strategy = search.get("strategy", defaults.strategy)
+    usual = {"strategy": strategy, **find_defaults(strategy)}
+    if search.get("answers") == "whole":
+        usual["selection"] = "best"
+    filled = {
+        "max_step_tokens": defaults.max_step_tokens,
+        "step_rule": defaults.step_rule,
+        "judge": defaults.judge,
+        **usual,
+        **search,
+    }
     if isinstance(strategy, str) and (own := defaults.options.get(strategy)):
         filled["options"] = {**own, **filled.get("options", {})}
     if isinstance(exits := search.get("early_exit"), bool | dict):
@@ -148,6 +157,7 @@ def _build_run_spec(
         seed=0 if seed is None else seed,
         sampling=_build_sampling(body, defaults),
         max_path_tokens=defaults.max_path_tokens if max_tokens is None else max_tokens,
+        chat_template_kwargs=body.chat_template_kwargs or {},
         **filled,
     )
 

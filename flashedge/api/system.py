@@ -20,6 +20,8 @@ from flashedge.errors import FlashEdgeError
 
 VIEW_TIMEOUT_S = 2.0
 SERVING = ("ready", "degraded")
+SHOWN = ("state", "detail", "restarts", "attempt", "retry_in_s", "notice")
+"""What /health tells of an engine. /v1/status tells more."""
 
 
 def system_router(service: ServicePort) -> APIRouter:
@@ -30,9 +32,14 @@ def system_router(service: ServicePort) -> APIRouter:
     async def health() -> Response:
         """200 while the daemon serves, 503 while the engines load or after they failed for good."""
         now = service.health()
+        engines = {"generator": now.generator, "verifier": now.verifier}
         body = {
             "status": now.state,
             "detail": now.detail,
+            "engines": {
+                name: {field: getattr(engine, field) for field in SHOWN}
+                for name, engine in engines.items()
+            },
             "pair": service.pair,
             "version": flashedge.__version__,
         }

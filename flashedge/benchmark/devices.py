@@ -7,7 +7,7 @@ of a 4090 allow, and every simulated gain depends on it: see scripts/bench/flash
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from flashedge.errors import NotFound
@@ -28,6 +28,10 @@ class Overheads:
 
     sequence_s: float
     """Seconds of each sequence in a step."""
+
+    def apply(self, device: Device) -> Device:
+        """Build the device with these overheads in place of its own."""
+        return replace(device, overhead_s=self.step_s, sequence_s=self.sequence_s)
 
     def __str__(self) -> str:
         return f"{self.step_s * 1e3:g} ms a step + {self.sequence_s * 1e6:g} us a sequence"

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self
 
 from flashedge import events
 from flashedge.benchmark.goodput import compute_goodput
+from flashedge.benchmark.ladder import SUFFIX
 from flashedge.client.replies import build_run_error
 from flashedge.client.sync_client import Client
 from flashedge.errors import RequestError
@@ -135,7 +136,8 @@ def compare_runs(
     """Build a row for each (kv, n, rung): medians over rounds, then over problems.
 
     Gains are the mean and the median of each problem's ratio to the rung `first`, with their 95 %
-    bootstrap intervals. right: (problem, answer) -> whether it is right, where that is known.
+    bootstrap intervals. `gain_over_suffix` is the gain in goodput over suffix scoring, None where
+    that rung was not run. right: (problem, answer) -> whether it is right, where that is known.
     """
     groups: dict[tuple[str, int, str], dict[int, list[LiveRun]]] = {}
     for run in runs:
@@ -144,6 +146,7 @@ def compare_runs(
     rows = []
     for (kv, n, rung), cases in groups.items():
         base = groups.get((kv, n, first), {})
+        suffix = groups.get((kv, n, SUFFIX.name), {})
         both = [p for p in cases if p in base]
         flat = [run for rounds in cases.values() for run in rounds]
         rows.append(
@@ -160,6 +163,9 @@ def compare_runs(
                 "goodput": median(_take_median(rounds, "goodput") for rounds in cases.values()),
                 "goodput_gain": _summarize_ratios(
                     [_divide_medians(cases[p], base[p], "goodput") for p in both]
+                ),
+                "gain_over_suffix": _summarize_ratios(
+                    [_divide_medians(cases[p], suffix[p], "goodput") for p in cases if p in suffix]
                 ),
                 "speedup": _summarize_ratios(
                     [_divide_medians(base[p], cases[p], "seconds") for p in both]

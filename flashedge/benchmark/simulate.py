@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from statistics import mean
 from typing import Any
 
@@ -14,16 +14,21 @@ from flashedge.benchmark.virtual_run import Setup, VirtualRun, simulate_run
 from flashedge.config import Config
 from flashedge.engine.sim.trace import StepTrace
 from flashedge.errors import ConfigError
+from flashedge.models.card_memory import build_idle_card
 from flashedge.models.checkpoint_shape import find_pair_shapes
-from flashedge.models.kv_plan import estimate_kv_room
+from flashedge.models.fit import find_need
 from flashedge.models.registry import find_pair
-from flashedge.models.specs import RESERVED_BYTES, Pair
+from flashedge.models.specs import Pair
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import find_defaults
-from flashedge.search.catalog import parse_strategy
+from flashedge.search.catalog import check_judges, parse_strategy
 
 SHARE = 0.9
 """Share of the card's memory that the engines are configured to use."""
+
+STUDY_OVERHEAD_BYTES = round(1.2 * 2**30)
+"""What a study that gives a share assumes an engine to take beside weights and KV. The published
+figures rest on it. Without a share the simulation plans as the engines do (`models.kv_plan`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +43,17 @@ class Question:
     problems: int = 4
 
     share: float | None = SHARE
-    """Share of the card's memory for both engines. None takes all but what the driver and the
-    display hold, as `doctor --fit` does."""
+    """Share of the card's memory for both engines, as in a study. None plans the memory of an idle
+    card, as `doctor --fit` does."""
 
     kv_bytes: int | None = None
-    """KV of both engines together. None takes what the weights leave of `share`."""
+    """KV of both engines together. None takes what weights and overheads leave."""
 
     overheads: Overheads = OVERHEADS["typical"]
+    """Of both engines, unless the verifier has its own."""
+
+    verifier_overheads: Overheads | None = None
+    """Of the verifier, where its model needs others. None takes `overheads`."""
 
     lengths: str = "smooth"
     """How step lengths are drawn: see `LENGTHS`."""
@@ -73,8 +82,13 @@ class Bench:
         return simulate_run(rung, self.setup, self.trace, row, self.spec(row, seed))
 
 
-def _find_free(memory_bytes: int, share: float | None) -> int:
-    return memory_bytes - RESERVED_BYTES if share is None else round(memory_bytes * share)
+def _find_kv_room(question: Question, pair: Pair, card: Card, config: Config) -> int:
+    """KV bytes of both engines together. Negative where the rest does not fit."""
+    if question.share is None:
+        place = build_idle_card(card.sheet, card.memory_bytes)
+        return find_need(pair, config, place).kv_bytes(place)
+    weights = sum(shape.weights_bytes for shape in find_pair_shapes(pair, config))
+    return round(card.memory_bytes * question.share) - weights - 2 * STUDY_OVERHEAD_BYTES
 
 
 def build_bench(question: Question, config: Config) -> Bench:
@@ -86,14 +100,14 @@ def build_bench(question: Question, config: Config) -> Bench:
     gpu, card = find_card(question.gpu)
     pair = find_pair(question.pair, config)
     strategy, n = parse_strategy(question.strategy)
+    check_judges(strategy, pair.verifier.judges)
     observed = load_trace(question.workload)
     trace = load_trace(question.workload, question.lengths)
     shapes = find_pair_shapes(pair, config)
     device = card.build_device(question.overheads)
     kv_bytes = question.kv_bytes
     if kv_bytes is None:
-        weights = shapes[0].weights_bytes, shapes[1].weights_bytes
-        kv_bytes = estimate_kv_room(_find_free(device.memory_bytes, question.share), weights)
+        kv_bytes = _find_kv_room(question, pair, card, config)
     limits = pair.generator.max_model_len, pair.verifier.max_model_len
     least = [limit * shape.kv_bytes_per_token for limit, shape in zip(limits, shapes, strict=True)]
     if kv_bytes < 2 * max(least):
@@ -122,6 +136,7 @@ def build_bench(question: Question, config: Config) -> Bench:
             kv_bytes=kv_bytes,
             link=card.link,
             limits=limits,
+            verifier_overheads=question.verifier_overheads,
         ),
         trace=trace,
         rows=pick_rows(observed, question.problems),
@@ -220,6 +235,7 @@ def list_assumptions(bench: Bench, question: Question) -> dict[str, Any]:
             "overhead_s": device.overhead_s,
             "sequence_s": device.sequence_s,
         },
+        "verifier_overheads": asdict(question.verifier_overheads or question.overheads),
         "lengths": question.lengths,
         "pair": bench.pair.name,
         "strategy": bench.search.strategy,

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+from flashedge.benchmark.devices import Overheads
 from flashedge.benchmark.goodput import compute_goodput
 from flashedge.benchmark.ladder import Rung
 from flashedge.engine.sim.clock import run_virtual
@@ -46,6 +47,9 @@ class Setup:
     verifier_device: Device | None = None
     """Where the verifier has processors of its own. None lets the steps of both engines take turns
     on one device."""
+
+    verifier_overheads: Overheads | None = None
+    """What a step of the verifier adds to its roofline. None takes its device's."""
 
     generator: ModelShape
     verifier: ModelShape
@@ -223,6 +227,8 @@ class _Twins:
             truncation=setup.truncation,
         )
         device = setup.verifier_device or setup.device
+        if setup.verifier_overheads is not None:
+            device = setup.verifier_overheads.apply(device)
         config = _build_config(setup, device, setup.verifier, setup.limits[1])
         return cls(
             generator=generator,

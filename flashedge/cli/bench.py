@@ -167,6 +167,7 @@ def _measure(
     config: Config,
 ) -> None:
     from flashedge.benchmark.grades import grade_answers
+    from flashedge.benchmark.ladder import STOCK_ENGINE
     from flashedge.benchmark.live import BenchPlan, parse_budget, run_plan
     from flashedge.benchmark.live_run import compare_runs
     from flashedge.files.problems import read_problems
@@ -204,12 +205,31 @@ def _measure(
             " command resumes"
         )
     rows = compare_runs(runs, asyncio.run(grade_answers(runs, plan.problems)))
-    about = {"simulated": False, "pair": config.pair, "file": str(file), "rounds": rounds}
+    about = {
+        "simulated": False,
+        "pair": config.pair,
+        "file": str(file),
+        "rounds": rounds,
+        "stock_engine": STOCK_ENGINE,
+    }
     output.write_json(folder / REPORT, {**about, "rungs": rows})
     _print_report([{**row, "case": f"KV {row['kv']}"} for row in rows], as_json, about)
+    output.note(STOCK_ENGINE)
+    warn_unpaired(rows)
     output.note(f"wrote {RUNS} and {REPORT} in {folder}")
     if interrupted:
         raise typer.Exit(exit_codes.INTERRUPTED)
+
+
+def warn_unpaired(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Warn if a rung built other trees than the stock loop: then it did other work."""
+    shares = [row["same_trees"] for row in rows if row["same_trees"] is not None]
+    if shares and min(shares) < 1:
+        output.warn(
+            f"Only {min(shares):.0%} of a rung's trees equal the stock loop's, so its gain compares"
+            " different work. The kernels of this device are not batch-invariant (flashedge ps);"
+            " on a card, set batch_invariant and measure again."
+        )
 
 
 def _check_alone(config: Config) -> None:
@@ -281,12 +301,7 @@ def _print_report(
 
 
 def _format_rung(row: Mapping[str, Any]) -> tuple[object, ...]:
-    gain, same = row["goodput_gain"], row["same_trees"]
-    over = row.get("gain_over_suffix")
-    if isinstance(gain, Mapping):
-        gain = f"{gain['value']:.2f}x ({gain['low']:.2f}-{gain['high']:.2f})"
-    elif gain is not None:
-        gain = f"{gain:.2f}x"
+    same = row["same_trees"]
     return (
         row["n"],
         row["rung"],
@@ -294,7 +309,14 @@ def _format_rung(row: Mapping[str, Any]) -> tuple[object, ...]:
         f"{row['generator_s']:.2f} s",
         f"{row['verifier_s']:.2f} s",
         f"{row['goodput']:.1f}",
-        gain,
-        None if over is None else f"{over:.2f}x",
+        _format_gain(row["goodput_gain"]),
+        _format_gain(row["gain_over_suffix"]),
         None if same is None else "equal" if same == 1 else f"{same:.0%} equal",
     )
+
+
+def _format_gain(gain: Mapping[str, float] | float | None) -> str | None:
+    """A measured gain has its interval, a simulated one is a number."""
+    if isinstance(gain, Mapping):
+        return f"{gain['value']:.2f}x ({gain['low']:.2f}-{gain['high']:.2f})"
+    return None if gain is None else f"{gain:.2f}x"

@@ -64,6 +64,14 @@ def chat(
     temperature: Annotated[
         float | None, typer.Option(metavar="X", help="Sampling temperature; 0 is greedy.")
     ] = None,
+    thinking: Annotated[
+        bool | None,
+        typer.Option(
+            "--thinking/--no-thinking",
+            help="Let a model that can think do so before its answers, or not.",
+            show_default="the pair's",
+        ),
+    ] = None,
     max_tokens: Annotated[
         int | None, typer.Option(metavar="N", min=1, help="Most tokens of an answer.")
     ] = None,
@@ -75,7 +83,9 @@ def chat(
     check_finite("temperature", temperature)
     config = load_config({"pair": pair})
     chosen = find_pair(config.pair, config)
-    options = {"temperature": temperature, "max_tokens": max_tokens}
+    options: dict[str, Any] = {"temperature": temperature, "max_tokens": max_tokens}
+    if thinking is not None:
+        options["chat_template_kwargs"] = {"enable_thinking": thinking}
     with connect_ready(config) as client:
         conversation = Conversation(
             client,
@@ -200,9 +210,14 @@ class Conversation:
     def _generate(self, messages: list[Message]) -> str:
         texts: list[str] = []
         pieces = self._client.chat(messages, model=self._pair, seed=self._seed, **self._options)
-        finish = None
+        finish, thought = None, ""
         with contextlib.closing(pieces):
             for piece in pieces:
+                if piece.reasoning:
+                    thought += piece.reasoning
+                    output.show_thinking(piece.reasoning)
+                if piece.text and thought and not any(texts):
+                    output.note("\n")
                 texts.append(piece.text)
                 finish = piece.finish or finish
                 print(piece.text, end="", flush=True)

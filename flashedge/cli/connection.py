@@ -10,6 +10,9 @@ from typing import Any
 from flashedge.cli import output
 from flashedge.config import Config
 
+NOTE_EVERY_S = 15.0
+"""Least time between two notes on a daemon that starts, where no terminal shows a spinner."""
+
 
 def connect_ready(config: Config) -> Any:
     """A client of a ready daemon, which is started if none runs.
@@ -36,10 +39,23 @@ def show_start() -> Iterator[Callable[[str], None]]:
     console = output.stderr()
     if not console.is_terminal:
         output.note("starting the daemon")
-        yield lambda state: None
+        yield _note_slow_start()
         return
     began = time.monotonic()
     with console.status("starting the daemon") as spinner:
         yield lambda state: spinner.update(
             f"starting the daemon: {state} ({time.monotonic() - began:.0f} s)"
         )
+
+
+def _note_slow_start() -> Callable[[str], None]:
+    """Print the state into a pipe or a file now and then, so that a long start is not silent."""
+    noted_at, noted = time.monotonic(), ""
+
+    def note(state: str) -> None:
+        nonlocal noted_at, noted
+        if state != noted and time.monotonic() - noted_at >= NOTE_EVERY_S:
+            noted_at, noted = time.monotonic(), state
+            output.note(f"starting the daemon: {state}")
+
+    return note

@@ -6,6 +6,7 @@ import collections
 import dataclasses
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ import typer
 from flashedge.cli import exit_codes, output
 from flashedge.cli.connection import show_start
 from flashedge.cli.profile import renew_profile
+from flashedge.client.words import format_count
 from flashedge.config import check_exposure, load_config
 from flashedge.errors import DaemonError, EngineError
 
@@ -121,10 +123,16 @@ def ps(as_json: Json = False) -> None:
             f"{health['status']}: pair {record.pair} at {record.url},"
             f" process {record.pid}, up {age}"
         )
+        if health["status"] != "ready" and health.get("detail"):
+            print(health["detail"])
         runs = status.get("runs") or {}
-        print(f"{output.plural(runs.get('running', 0), 'run')}, {runs.get('queued', 0)} waiting")
+        print(f"{format_count(runs.get('running', 0), 'run')}, {runs.get('queued', 0)} waiting")
+        if verdict := describe_kernels(status.get("self_test") or {}):
+            print(verdict)
         rows = [_format_engine(*item) for item in engines.items()]
         output.print_table(ENGINE_COLUMNS, rows, "no engines yet")
+        if health.get("detail"):
+            print(health["detail"])
     if any(engine.get("state") != "ready" for engine in engines.values()):
         raise typer.Exit(exit_codes.NO_RESULT)
 
@@ -167,6 +175,25 @@ def _follow_log(path: Path) -> None:
         if path.exists() and path.stat().st_ino != os.fstat(file.fileno()).st_ino:
             file.close()
             file = path.open(encoding="utf-8", errors="replace")
+
+
+def describe_kernels(self_test: Mapping[str, Any]) -> str | None:
+    """What the start-up self-test says about the same request's tree. None without a verdict."""
+    is_invariant = self_test.get("batch_invariant")
+    if is_invariant is None:
+        return None
+    if not is_invariant:
+        difference = self_test.get("max_logprob_difference")
+        shown = (
+            "" if difference is None else f" (log-probabilities differ by up to {difference:.2g})"
+        )
+        return (
+            f"kernels are not batch-invariant{shown}: the same request can give another tree;"
+            " on a card, set batch_invariant"
+        )
+    tokens = self_test.get("invariant_tokens")
+    limit = "" if tokens is None else f", tested up to {tokens} tokens"
+    return f"kernels are batch-invariant{limit}: the same request gives the same tree"
 
 
 def _format_engine(name: str, engine: dict[str, Any]) -> tuple[object, ...]:

@@ -33,6 +33,11 @@ def note(text: str) -> None:
     stderr().print(text, style="dim", highlight=False, markup=False, soft_wrap=True)
 
 
+def show_thinking(piece: str) -> None:
+    """Print a part of a model's thinking on stderr, right behind the part before it."""
+    stderr().print(piece, style="dim", highlight=False, markup=False, soft_wrap=True, end="")
+
+
 def warn(text: str) -> None:
     """Print a message on stderr that the user should not miss."""
     stderr().print(text, style="yellow", highlight=False, markup=False, soft_wrap=True)
@@ -112,8 +117,3 @@ def format_duration(seconds: float) -> str:
         if seconds >= size:
             return f"{seconds / size:.0f} {unit}"
     return f"{max(seconds, 0):.0f} s"
-
-
-def plural(count: int, noun: str) -> str:
-    """`count` and the noun: 1 restart, 2 restarts."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -61,8 +61,8 @@ def profile(
 
     Takes less than three minutes. No daemon may run meanwhile.
     """
+    from flashedge.engine.profiles import find_profile, locate_profile
     from flashedge.plots import check_suffix
-    from flashedge.runtime.profiles import find_profile, locate_profile
 
     if show and (quick or if_needed):
         raise Conflict("--show measures nothing; leave out --quick and --if-needed")
@@ -95,7 +95,7 @@ def renew_profile(config: Config) -> None:
 
     A failure is only reported: a daemon can run without a profile.
     """
-    from flashedge.runtime.profiles import find_profile
+    from flashedge.engine.profiles import find_profile
 
     try:
         pair = find_pair(config.pair, config)
@@ -115,8 +115,8 @@ def _measure_and_save(pair: Pair, config: Config, *, quick: bool) -> Profile:
     import asyncio
 
     from flashedge.daemon.files import prepare_state_dir
+    from flashedge.engine.profiles import locate_profile
     from flashedge.profiler.profile import save_profile
-    from flashedge.runtime.profiles import locate_profile
 
     _check_alone(config)
     prepare_state_dir(config)
@@ -131,9 +131,9 @@ def _measure_and_save(pair: Pair, config: Config, *, quick: bool) -> Profile:
 
 async def _measure(pair: Pair, config: Config, *, quick: bool, on_progress: Progress) -> Profile:
     from flashedge.engine.platform import detect_device_kind
+    from flashedge.engine.profiles import compute_profile_fingerprint
     from flashedge.engine.vllm.pair import VllmPair
     from flashedge.profiler.measure import build_profile, profile_device, profile_models
-    from flashedge.runtime.profiles import compute_profile_fingerprint
 
     began = time.monotonic()
     fingerprint, kind = compute_profile_fingerprint(pair, config), detect_device_kind()
@@ -148,6 +148,7 @@ async def _measure(pair: Pair, config: Config, *, quick: bool, on_progress: Prog
     engines = VllmPair(pair, config)
     try:
         await engines.start()
+        await engines.measure_memory()
         with _translate_errors(EngineError):
             models = await profile_models(
                 engines.probes(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Annotated, Any
 
 import typer
 
-from flashedge.cli import output
+from flashedge.cli import exit_codes, output
 from flashedge.cli.run_ids import OVER, find_run, find_runs, shorten_ids
+from flashedge.client.words import format_count
 from flashedge.config import load_config
 from flashedge.errors import ConfigError, Conflict, RequestError, RunInterrupted
 
@@ -147,18 +149,25 @@ def rm(
         list[str] | None, typer.Argument(metavar="RUN...", help="Ids of runs that are over.")
     ] = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Remove all runs that are over.")
+        bool, typer.Option("--all", help="Remove all runs that are over, after a question.")
     ] = False,
     older_than: Annotated[
         str | None,
         typer.Option(metavar="AGE", help="Remove runs started longer ago: 12h, 7d, 4w."),
     ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="With --all: don't ask.")] = False,
 ) -> None:
     """Remove runs that are over, with their trees. This can't be undone."""
     if sum((bool(runs), everything, older_than is not None)) != 1:
         raise RequestError(
             "say once which runs to remove",
             hint="flashedge runs rm RUN..., or --all, or --older-than 7d",
+        )
+    must_ask = everything and not yes
+    if must_ask and not sys.stdin.isatty():
+        raise RequestError(
+            "--all removes every run that is over, and there is no terminal to ask on",
+            hint="add --yes to remove them without a question",
         )
     min_age_s = parse_age(older_than) if older_than is not None else 0.0
     with _connect() as client:
@@ -167,12 +176,20 @@ def rm(
         else:
             before = time.time() - min_age_s
             ids = [r["id"] for r in find_runs(client, OVER) if r["created_at"] <= before]
+        if must_ask and ids and not _confirm_removal(len(ids)):
+            output.note("removed nothing")
+            raise typer.Exit(exit_codes.NO_RESULT)
         for run in ids:
             client.delete(run)
             if runs:
                 output.note(f"removed {run}")
     if not runs:
-        output.note(f"removed {output.plural(len(ids), 'run')}")
+        output.note(f"removed {format_count(len(ids), 'run')}")
+
+
+def _confirm_removal(count: int) -> bool:
+    question = f"Remove {format_count(count, 'run')} with all trees? This can't be undone."
+    return typer.confirm(question, err=True)
 
 
 def parse_age(text: str) -> float:

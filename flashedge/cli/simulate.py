@@ -60,7 +60,7 @@ def simulate(
             min=0.05,
             max=1.0,
             help="Share of the card's memory to use.",
-            show_default="all but 0.5 GiB for driver and display",
+            show_default="planned as the engines plan it",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, assert_never
 
 from flashedge import events
+from flashedge.client.words import format_count
 from flashedge.events import Event
 
 CATEGORIES = ("steps", "certainty", "memory", "errors")
@@ -63,13 +64,13 @@ def describe(event: Event) -> str | None:
         case events.NodeScored():
             return f"node {event.node}: score {event.score:.2f}"
         case events.NodesMarked():
-            return f"{_count(len(event.nodes), 'node')} {event.status}"
+            return f"{format_count(len(event.nodes), 'node')} {event.status}"
         case events.RolloutsEnded():
             ends = ", ".join(str(node) for node in event.nodes)
-            return f"{_count(len(event.nodes), 'rollout')} ended in node {ends}"
+            return f"{format_count(len(event.nodes), 'rollout')} ended in node {ends}"
         case events.CertaintyUpdated():
             value = "unknown" if event.certainty is None else f"{event.certainty:.2f}"
-            return f"certainty {value} from {_count(event.answers, 'answer')}"
+            return f"certainty {value} from {format_count(event.answers, 'answer')}"
         case events.Probed():
             return f"node {event.node} probed: {' '.join(event.text.split())[:60]}"
         case events.EarlyExit():
@@ -96,7 +97,3 @@ def describe(event: Event) -> str | None:
 def _answer(result: Mapping[str, Any]) -> str:
     answer = result.get("answer")
     return "no boxed answer" if answer is None else f"the answer is {answer}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"1 {noun}" if number == 1 else f"{number} {noun}s"

@@ -26,6 +26,17 @@ MARKS: Mapping[str, str] = {
     "cancelled": "–",
     CUT: "≈",
 }
+MEANINGS: Mapping[str, str] = {
+    "generating": "it generates",
+    "generated": "not judged yet",
+    "active": "kept",
+    "pruned": "the search did not continue it",
+    "duplicate": "the same text as a sibling",
+    "complete": "the path ends here",
+    "cancelled": "the search ended first",
+    CUT: "stopped by a token limit or the run's end before it had an answer",
+}
+"""What each mark says, for a legend."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,11 +70,17 @@ class NodeView:
     """Mean log-probability of the segment's tokens."""
 
     @property
-    def mark(self) -> str:
-        """The sign of its status; a path that ended has ✓ before its level is decided."""
+    def kind(self) -> str:
+        """What the marks tell apart: the status, but a path that ended is complete before its level
+        is decided, and `CUT` where a token limit ended it."""
         if self.is_cut:
-            return MARKS[CUT]
-        return MARKS["complete"] if self.ends_path else MARKS.get(self.status, "?")
+            return CUT
+        return "complete" if self.ends_path else self.status
+
+    @property
+    def mark(self) -> str:
+        """The sign of its kind."""
+        return MARKS.get(self.kind, "?")
 
     @property
     def is_cut(self) -> bool:

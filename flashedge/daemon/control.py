@@ -109,7 +109,9 @@ def wait_ready(
             raise EngineError(f"the engines did not start: {detail}", hint=_SEE_LOG)
         if process is None and record is None and find_holder(config) is None:
             raise DaemonError("the daemon stopped while it was starting", hint=_SEE_LOG)
-        on_state(state if record is not None and "status" in health else "loading")
+        on_state(
+            _describe_state(health) if record is not None and "status" in health else "loading"
+        )
         time.sleep(_POLL_S)
     raise DaemonError(f"the daemon was not ready after {timeout_s:.0f} s", hint=_SEE_LOG)
 
@@ -193,6 +195,11 @@ def read_error(config: Config, returncode: int) -> FlashEdgeError:
     return DaemonError(
         f"the daemon ended at once (exit code {returncode}): {last[:200]}", hint=_SEE_LOG
     )
+
+
+def _describe_state(health: dict[str, Any]) -> str:
+    state, detail = str(health["status"]), health.get("detail")
+    return f"{state}: {detail}" if detail else state
 
 
 def _health(config: Config, record: DaemonRecord | None) -> dict[str, Any]:

@@ -7,12 +7,16 @@ GenerationFailed (this request failed, the engine lives), EngineDead (the proces
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from types import MappingProxyType
+from typing import Any, Protocol
 
 from flashedge.scheduling.speculation.continuation import Continuation
-from flashedge.types import FinishReason, Message, Problem, Sampling, TokenIds
+from flashedge.search.steps import BoundaryRule
+from flashedge.types import BLANK_LINE, FinishReason, Message, Problem, Sampling, TokenIds
+
+NO_VARIABLES: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +34,9 @@ class ExtendRequest:
     max_tokens: int
     """Reaching it ends the step with FinishReason.STEP_LIMIT."""
     to_boundary: bool
-    """Whether the first token that completes a blank line ends the step (BOUNDARY)."""
+    """Whether the first token that ends a step by `step_rule` ends the request (BOUNDARY)."""
+    step_rule: str = BLANK_LINE
+    """The name of a rule of the codec's `rules`."""
     priority: int = 0
     """Among waiting requests the lowest runs first."""
     continuation: Continuation | None = None
@@ -62,7 +68,10 @@ class CompleteDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoreRequest:
-    """Score `steps[num_scored:]`; the earlier steps of the path have their scores already."""
+    """Score `steps[num_scored:]`; the earlier steps of the path have their scores already.
+
+    For a verifier of whole answers, an answer is one step.
+    """
 
     problem: Problem
     steps: tuple[str, ...]
@@ -106,10 +115,27 @@ class Health:
     pid: int | None = None
     restarts: int = 0
     detail: str | None = None
-    """The last error, if any."""
+    """Why it last went down or did not start, if it ever did."""
+    attempt: int = 0
+    """Number of the restart that is under way or comes next. 0 while the engine serves."""
+    retry_in_s: float | None = None
+    """Seconds until that restart begins. None while it is under way, or if there is none."""
+    notice: str | None = None
+    """What users should know while it serves: that its batch is smaller than configured."""
+    stage: str | None = None
+    """What a process that starts is doing, in a few words."""
     kv_memory: str | None = None
     """Where KV memory beyond the budget goes: "os" (back to the operating system), "device" (back
     to the card), or "kept" (it stays allocated and only the quota moves). None: not known yet."""
+
+    def explain(self) -> str | None:
+        """Say what is wrong with the engine and what comes next. None if nothing is."""
+        if self.state == "ready":
+            return self.notice
+        if not self.attempt:
+            return self.detail
+        when = "is under way" if self.retry_in_s is None else f"in {self.retry_in_s:.0f} s"
+        return f"{self.detail}; restart {self.attempt} {when}"
 
 
 class Codec(Protocol):
@@ -121,8 +147,23 @@ class Codec(Protocol):
     @property
     def vocab_size(self) -> int: ...
 
-    def encode_chat(self, messages: Sequence[Message]) -> TokenIds:
-        """Ids of the conversation, with the assistant's turn opened."""
+    @property
+    def rules(self) -> Mapping[str, BoundaryRule]:
+        """Where a step may end, by the names of `types.STEP_RULES`."""
+        ...
+
+    @property
+    def thinks(self) -> bool:
+        """Whether the model writes its thinking in <think> tags before its answer."""
+        ...
+
+    def encode_chat(
+        self, messages: Sequence[Message], variables: Mapping[str, Any] = NO_VARIABLES
+    ) -> TokenIds:
+        """Ids of the conversation, with the assistant's turn opened.
+
+        variables: of the model's chat template, in place of its entry's `chat_template_kwargs`.
+        """
         ...
 
     def encode(self, text: str) -> TokenIds:

@@ -27,9 +27,9 @@ class Watcher(Protocol):
     def problem_failed(self, problem: LabelledProblem, error: FlashEdgeError) -> None: ...
 
 
-def runs_per_problem(settings: Settings) -> int:
+def runs_per_problem(settings: Settings, searches: bool = True) -> int:
     """Greedy, the samples, and a beam for each n."""
-    return 2 + len(settings.n)
+    return 2 + len(settings.n) * searches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +44,9 @@ class Measurer:
 
     in_flight: int
     """Problems measured at the same time."""
+
+    searches: bool = True
+    """Whether beam search is measured. It needs a verifier that judges steps."""
 
     async def measure(self, problems: Iterable[LabelledProblem]) -> None:
         """Measure all problems and report each to the watcher.
@@ -75,7 +78,9 @@ class Measurer:
         many = {"strategy": "best_of_n", "n": settings.n[-1], **sampled}
         samples = await self._run(problem, many)
         beams = {
-            n: await self._run(problem, {"strategy": "beam", "n": n, **sampled}) for n in settings.n
+            n: await self._run(problem, {"strategy": "beam", "n": n, **sampled})
+            for n in settings.n
+            if self.searches
         }
         answers = [c["answer"] for c in samples["completions"]]
         spelled = await self.grader.cluster({NodeId(i): a for i, a in enumerate(answers)})

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
-from flashedge.engine.base import Codec, ExtendRequest, Generator
+from flashedge.engine.base import ExtendRequest, Generator
 from flashedge.errors import RequestError
-from flashedge.runtime.request.checks import check_float, check_int
+from flashedge.runtime.incremental_text import IncrementalText
+from flashedge.runtime.request.checks import check_float, check_int, check_template_variables
 from flashedge.runtime.request.spec import check_messages
 from flashedge.runtime.stopping import StopFilter
+from flashedge.runtime.thinking import Thinking
 from flashedge.types import MAX_SEED, FinishReason, Message, Sampling, TokenIds
 
 MAX_STOPS = 16
@@ -31,6 +34,8 @@ class ChatSpec:
 
     stop: tuple[str, ...] = ()
     n: int = 1
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """See `RunSpec`."""
 
     def __post_init__(self) -> None:
         """Raises RequestError that names the first wrong field."""
@@ -45,6 +50,7 @@ class ChatSpec:
             check_int("max_tokens", self.max_tokens, 1, 1 << 20)
         if len(self.stop) > MAX_STOPS or not all(self.stop):
             raise RequestError(f"stop takes up to {MAX_STOPS} non-empty strings", param="stop")
+        check_template_variables("chat_template_kwargs", self.chat_template_kwargs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +62,9 @@ class ChatDelta:
 
     text: str
     token_ids: TokenIds
+
+    reasoning: str = ""
+    """New text of the model's thinking, which is no part of `text`."""
 
     finish: str | None
     """stop or length on the choice's last delta, else None."""
@@ -76,6 +85,7 @@ async def stream_choice(
         to_boundary=False,
     )
     text, stops = IncrementalText(generator.codec), StopFilter(spec.stop)
+    parser = Thinking.of_prompt(generator.codec, prompt_ids).parse()
     async with aclosing(generator.extend(request)) as stream:
         async for chunk in stream:
             new = stops.push(text.feed(chunk.token_ids))
@@ -83,10 +93,15 @@ async def stream_choice(
                 new += stops.push(text.flush())
                 new += stops.flush()
             finish = "stop" if stops.stopped else _convert_finish(chunk.finish)
+            reasoning, answer = parser.push(new)
+            if finish:
+                last_reasoning, last_answer = parser.flush()
+                reasoning, answer = reasoning + last_reasoning, answer + last_answer
             if new or finish or chunk.token_ids:
                 yield ChatDelta(
                     index=index,
-                    text=new,
+                    text=answer,
+                    reasoning=reasoning,
                     token_ids=chunk.token_ids,
                     finish=finish,
                     prompt_tokens=len(prompt_ids),
@@ -99,33 +114,3 @@ def _convert_finish(reason: FinishReason | None) -> str | None:
     if reason is None:
         return None
     return "stop" if reason is FinishReason.STOP else "length"
-
-
-class IncrementalText:
-    """Turns streamed ids into text, never half a character.
-
-    Decodes a short window with and without the new ids and returns the difference, so that the text
-    is right for tokenizers whose pieces depend on their neighbours.
-    """
-
-    def __init__(self, codec: Codec) -> None:
-        self._codec = codec
-        self._ids: list[int] = []
-        self._start = 0  # of the window
-        self._num_emitted = 0  # ids whose text was returned
-
-    def feed(self, token_ids: TokenIds) -> str:
-        self._ids += token_ids
-        before = self._codec.decode(self._ids[self._start : self._num_emitted])
-        now = self._codec.decode(self._ids[self._start :])
-        if now.endswith("\N{REPLACEMENT CHARACTER}"):
-            return ""  # the character is not complete yet
-        self._start, self._num_emitted = self._num_emitted, len(self._ids)
-        return now[len(before) :]
-
-    def flush(self) -> str:
-        """Return what `feed` held back: an incomplete character at the very end."""
-        before = self._codec.decode(self._ids[self._start : self._num_emitted])
-        now = self._codec.decode(self._ids[self._start :])
-        self._num_emitted = len(self._ids)
-        return now[len(before) :]

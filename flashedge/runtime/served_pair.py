@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,17 +13,26 @@ from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import Config
 from flashedge.engine.base import EngineView, Generator, Health
 from flashedge.engine.platform import runs_on_cpu
-from flashedge.errors import ContextOverflow, EngineDead, FlashEdgeError, NotFound
+from flashedge.errors import (
+    ContextOverflow,
+    EngineDead,
+    FlashEdgeError,
+    NotFound,
+    RequestError,
+)
+from flashedge.models.families import VERIFIER_FAMILIES
 from flashedge.models.fingerprint import pair_fingerprint
 from flashedge.models.registry import find_pair
 from flashedge.models.specs import Pair
 from flashedge.optimizations import Optimizations
+from flashedge.runtime.device_watch import DeviceWatch
 from flashedge.runtime.drive.engines import Engines, TwinEngines, build_engines
 from flashedge.runtime.drive.flat_batch import set_flat_batch
 from flashedge.runtime.kv.build import build_manager
 from flashedge.runtime.kv.curves import load_curves
 from flashedge.runtime.kv.manager import KvManager
-from flashedge.types import Message, TokenIds
+from flashedge.search.steps import MARKER_WORDS
+from flashedge.types import MARKERS, Judges, Message, TokenIds
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +46,13 @@ class EnginePair(TwinEngines, Protocol):
     async def self_test(self) -> dict[str, Any]: ...
 
 
+def _explain(generator: Health, verifier: Health, device: Sequence[str]) -> str | None:
+    """Say what is wrong with the engines and their device. None if nothing is."""
+    engines = {"generator": generator.explain(), "verifier": verifier.explain()}
+    found = [f"{name}: {text}" for name, text in engines.items() if text] + list(device)
+    return "; ".join(found) or None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceHealth:
     """The health of the daemon and of both engines."""
@@ -45,7 +61,8 @@ class ServiceHealth:
     """starting, ready, degraded (an engine is being restarted) or failed."""
 
     detail: str | None
-    """The last error, if there is one."""
+    """What is wrong now and what is being done about it, else what the engines do while they start.
+    None if neither."""
 
     generator: Health
     verifier: Health
@@ -63,6 +80,7 @@ class ServedPair:
         self._engines = engines
         self._config = config
         self._kv_manager: KvManager | None = None
+        self._device = DeviceWatch()
         self._self_test: dict[str, Any] | None = None
         self._failure: str | None = None
         self._fingerprint: str | None = None
@@ -71,6 +89,7 @@ class ServedPair:
 
     async def start(self) -> None:
         """Start the engines and test them. Raises EngineError; `health` then reports failed."""
+        self._device.start()
         try:
             await self._engines.start()
             self_test = await self._engines.self_test()
@@ -104,6 +123,7 @@ class ServedPair:
         if self._kv_manager is not None:
             await self._kv_manager.stop()
         await self._engines.stop()
+        await self._device.stop()
 
     def health(self) -> ServiceHealth:
         generator, verifier = self._engines.health()
@@ -118,7 +138,9 @@ class ServedPair:
             state = "starting"
         return ServiceHealth(
             state=state,
-            detail=self._failure or generator.detail or verifier.detail,
+            detail=self._failure
+            or _explain(generator, verifier, self._device.faults)
+            or (_describe_start(generator, verifier) if state == "starting" else None),
             generator=generator,
             verifier=verifier,
             self_test=self._self_test,
@@ -128,12 +150,6 @@ class ServedPair:
         """The load of both engines now. Raises EngineDead."""
         generator, verifier = self._engines.generator, self._engines.verifier
         return {"generator": await generator.view(), "verifier": await verifier.view()}
-
-    @property
-    def is_deterministic(self) -> bool | None:
-        """Whether the same request gives the same tokens whatever runs beside it: what the
-        self-test found for the generator's kernels. None when the test gave no verdict."""
-        return (self._self_test or {}).get("batch_invariant")
 
     # ------------------------------------------------------------ for runs and chats
 
@@ -152,11 +168,16 @@ class ServedPair:
         if health.state == "starting":
             raise EngineDead("the engines are still loading", hint="wait for /health to say 200")
 
-    def encode_prompt(self, messages: tuple[Message, ...]) -> TokenIds:
-        """Ids of the conversation after the pair's system prompt. Raises ContextOverflow."""
+    def encode_prompt(
+        self, messages: tuple[Message, ...], variables: Mapping[str, Any]
+    ) -> TokenIds:
+        """Ids of the conversation after the pair's system prompt. Raises ContextOverflow.
+
+        variables: of the generator's chat template, as the request gives them.
+        """
         if self._pair.system_prompt and messages[0].role != "system":
             messages = (Message(role="system", content=self._pair.system_prompt), *messages)
-        ids = self._engines.generator.codec.encode_chat(messages)
+        ids = self._engines.generator.codec.encode_chat(messages, variables)
         if len(ids) >= self.max_model_len:
             raise ContextOverflow(
                 f"the problem has {len(ids)} tokens; the generator's context holds"
@@ -166,10 +187,29 @@ class ServedPair:
             )
         return ids
 
+    def check_step_rule(self, name: str) -> None:
+        """Raises RequestError for marker words where the vocabulary has none of them."""
+        if name == MARKERS and not self._engines.generator.codec.rules[MARKERS].holds:
+            raise RequestError(
+                f"none of the marker words ({', '.join(MARKER_WORDS)}) is a token of the generator",
+                hint="choose the step rule blank_line or tokens",
+                param="step_rule",
+            )
+
     @property
     def max_model_len(self) -> int:
         """Most tokens of prompt and path together."""
         return self._engines.generator.max_model_len
+
+    @property
+    def judges(self) -> Judges:
+        """What one score of the verifier is about."""
+        return self._pair.verifier.judges
+
+    @property
+    def scores_probability(self) -> bool:
+        """Whether a score of the verifier says how likely it is that something is right."""
+        return VERIFIER_FAMILIES[self._pair.verifier.family].scores_probability
 
     def fingerprint(self) -> str:
         """Fingerprint of the models that the engines loaded. Computed once."""
@@ -200,4 +240,12 @@ class ServedPair:
             grader=grader,
             texts=texts,
             kv_manager=self._kv_manager,
+            judges=self.judges,
         )
+
+
+def _describe_start(generator: Health, verifier: Health) -> str | None:
+    if generator.state == verifier.state == "ready":
+        return "testing the engines"
+    stages = {"generator": generator.stage, "verifier": verifier.stage}
+    return "; ".join(f"{name}: {stage}" for name, stage in stages.items() if stage) or None

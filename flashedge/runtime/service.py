@@ -16,6 +16,7 @@ from flashedge.answers.workers.embedding_groups import build_embedding_groups
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import Config
 from flashedge.engine.base import EngineView
+from flashedge.engine.memory_plan import resolve_memory
 from flashedge.errors import (
     Conflict,
     FlashEdgeError,
@@ -23,6 +24,7 @@ from flashedge.errors import (
     QueueFull,
 )
 from flashedge.events import Event
+from flashedge.models.kv_plan import find_explicit
 from flashedge.models.registry import find_pair
 from flashedge.models.specs import Pair
 from flashedge.runtime.chat import ChatDelta, ChatSpec, stream_choice
@@ -122,13 +124,14 @@ class Service:
         when the run with this id, or the continued one, was submitted with another request.
         """
         self._served.check_serves(spec.pair)
-        prompt_ids = self._served.encode_prompt(spec.problem.messages)
+        prompt_ids = self._served.encode_prompt(spec.problem.messages, spec.chat_template_kwargs)
         room = self._served.max_model_len - len(prompt_ids)
         spec = dataclasses.replace(spec, max_path_tokens=min(spec.max_path_tokens, room))
+        self._served.check_step_rule(spec.step_rule)
         spec = resolve_early_exit(spec, self.config, self._served.fingerprint)
         if spec.early_exit_note is not None:
             log.warning("%s", spec.early_exit_note)
-        search = build_search(spec)
+        search = build_search(spec, self._served.judges)
         if run_id is not None and (known := self._find_named(run_id, spec)) is not None:
             return known
         earlier = NO_EARLIER_RUN if continues is None else self._load_earlier(continues, spec)
@@ -228,7 +231,9 @@ class Service:
                     outcome,
                     usage,
                     timing,
-                    deterministic=self._served.is_deterministic,
+                    self_test=self.health().self_test,
+                    thinking=driver.thinking,
+                    scores_probability=self._served.scores_probability,
                 )
                 run.mark_finished({**result, "kv": memory.record})
         except asyncio.CancelledError:
@@ -256,7 +261,7 @@ class Service:
     async def chat(self, spec: ChatSpec) -> AsyncGenerator[ChatDelta]:
         """Generate without a search, choices interleaved. Closing the stream cancels them."""
         self._served.check_serves(self.pair)
-        prompt_ids = self._served.encode_prompt(spec.messages)
+        prompt_ids = self._served.encode_prompt(spec.messages, spec.chat_template_kwargs)
         if self._chats + spec.n > MAX_CHATS:
             raise QueueFull(f"{self._chats} chat completions are open", retry_after_s=RETRY_AFTER_S)
         seed = secrets.randbelow(MAX_SEED) if spec.seed is None else spec.seed
@@ -295,7 +300,9 @@ def build(config: Config) -> Service:
     from flashedge.engine.vllm.pair import VllmPair
 
     pair = find_pair(config.pair, config)
+    is_planned = None in find_explicit(pair, config)
+    config = resolve_memory(pair, config)
     texts = build_embedding_groups(config)
     store = RunStore(config.state_dir / "runs.sqlite")
-    engines = VllmPair(pair, config, choose_start_split(pair, config))
+    engines = VllmPair(pair, config, choose_start_split(pair, config), is_planned=is_planned)
     return Service(config, pair, engines, store, MathGrader(), texts)

@@ -26,7 +26,7 @@ class StopFilter:
             self.stopped = True
             self._held = ""
             return text[: min(found)[1]]
-        keep = max((_count_overlap(text, s) for s in self._stops), default=0)
+        keep = max((count_overlap(text, s) for s in self._stops), default=0)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
 
@@ -36,7 +36,7 @@ class StopFilter:
         return held
 
 
-def _count_overlap(text: str, stop: str) -> int:
+def count_overlap(text: str, stop: str) -> int:
     """Length of the longest suffix of `text` that is a proper prefix of `stop`."""
     for size in range(min(len(stop) - 1, len(text)), 0, -1):
         if text.endswith(stop[:size]):

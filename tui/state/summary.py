@@ -75,6 +75,9 @@ class DaemonStatus:
     kept: int | None
     """Runs in the store. None: the daemon doesn't say."""
 
+    detail: str
+    """What is wrong with the engines and what comes next. Empty if nothing is."""
+
     generator: EngineStatus
     verifier: EngineStatus
 
@@ -95,6 +98,7 @@ def parse_status(status: Mapping[str, Any]) -> DaemonStatus:
         running=int(runs.get("running") or 0),
         queued=int(runs.get("queued") or 0),
         kept=status.get("kept_runs"),
+        detail=str(status.get("detail") or ""),
         generator=_parse_engine(engines.get("generator") or {}),
         verifier=_parse_engine(engines.get("verifier") or {}),
     )

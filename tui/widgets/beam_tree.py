@@ -5,7 +5,8 @@ The user may follow its newest node, collapse nodes, hide pruned ones and filter
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from functools import partial
 from typing import ClassVar
 
 from rich.text import Text
@@ -30,8 +31,11 @@ _WHOLE = 12
 """Paths of at most this many tokens are not shortened to their tail while they grow."""
 
 
-def group_key(node: NodeView) -> str | None:
-    """Siblings with the same text share a line; so do those that were cut before their end."""
+def group_key(run: RunView, node: NodeView) -> Hashable:
+    """Siblings with the same text share a line, also while they grow; so do those that were cut
+    before their end."""
+    if node.status == "generating":
+        return run.tails.get(node.id), run.growing.get(node.id)
     return node.text.strip() or (CUT if node.status == CUT else None)
 
 
@@ -59,7 +63,7 @@ class BeamTree(LineList):
         self._best: frozenset[NodeId] = frozenset()
         self._values: Mapping[NodeId, tuple[int, float]] = {}
         self._shape: tuple[object, ...] = ()
-        self._texts: Mapping[NodeId, NodeView] = {}
+        self._texts: tuple[object, object] = ({}, {})  # nodes and tails of the last layout
         self._frames = self._layout_frames = FOLLOW_FRAMES
         self._selected: NodeId | None = None
 
@@ -94,7 +98,7 @@ class BeamTree(LineList):
         run, selected = self._run, self.selected
         self._selected = selected
         if run is None:
-            self._lines, self._places, self._shape, self._texts = (), {}, (), {}
+            self._lines, self._places, self._shape, self._texts = (), {}, (), ({}, {})
             self._show_title()
             self.update_lines()
             return
@@ -102,13 +106,13 @@ class BeamTree(LineList):
         self._values = rollout_values(run) if is_mcts(run) else {}
         shape = (run.children, self._collapsed, self.shows_dropped, self.filter)
         if not _is_same(shape, self._shape) or self._has_new_texts:
-            self._shape, self._texts, self._layout_frames = shape, run.nodes, 0
+            self._shape, self._texts, self._layout_frames = shape, (run.nodes, run.tails), 0
             self._lines = tree_lines(
                 run,
                 collapsed=self._collapsed,
                 hidden=frozenset() if self.shows_dropped else DROPPED,
                 wanted=self.filter,
-                group=group_key,
+                group=partial(group_key, run),
             )
             self._places = {m: i for i, line in enumerate(self._lines) for m in line.members}
         self.update_lines()
@@ -139,9 +143,11 @@ class BeamTree(LineList):
 
     @property
     def _has_new_texts(self) -> bool:
-        """Whether nodes changed since the last layout, and that was some frames ago."""
-        changed = self._run is not None and self._run.nodes is not self._texts
-        return changed and self._layout_frames >= FOLLOW_FRAMES
+        """Whether texts changed since the last layout, and that was some frames ago."""
+        if self._run is None or self._layout_frames < FOLLOW_FRAMES:
+            return False
+        nodes, tails = self._texts
+        return self._run.nodes is not nodes or self._run.tails is not tails
 
     def _find_target(self, run: RunView) -> NodeId | None:
         """The followed node: the newest one, at the end the best path's."""

@@ -32,6 +32,8 @@ class StatusBar(Panel):
             return text.append(f"connecting to {self._url}", style=DIM)
         text.append(f"{daemon.pair} ")
         text.append(daemon.state, style="bold" if daemon.state == "ready" else "bold reverse")
+        if daemon.detail:
+            text.append(f" · {daemon.detail}", style="bold")
         text.append(f" · {daemon.running} running · {daemon.queued} waiting")
         restarts = daemon.generator.restarts + daemon.verifier.restarts
         if restarts:

@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from flashedge.cli import output
@@ -105,6 +106,7 @@ async def _solve(
     found: dict[int, Recording],
 ) -> None:
     from flashedge.batch.attempts import Attempts
+    from flashedge.client.follow import UNATTENDED, follow
     from flashedge.daemon import control as daemon_control
     from flashedge.runtime.drive.task_groups import raise_first_error
     from flashedge.runtime.records.recordings import build_recording
@@ -120,7 +122,8 @@ async def _solve(
                     why = (attempt.error or {}).get("message", "no run")
                     output.note(f"left out: problem {problem.id}: {why}")
                 else:
-                    log = [e async for piece in client.events(attempt.run) for _, e in piece]
+                    async with aclosing(follow(client, attempt.run, UNATTENDED)) as pieces:
+                        log = [event async for piece in pieces for _, event in piece]
                     recording = build_recording(attempt.run, log)
                     if recording is None:
                         output.note(f"left out: problem {problem.id}: run {attempt.run} was cut")

@@ -11,7 +11,9 @@ import typer
 from flashedge.cli import output
 from flashedge.cli.models.evaluate import evaluate
 from flashedge.config import Config, find_nearest, load_config
-from flashedge.errors import NotFound
+from flashedge.errors import CheckpointError, ConfigError, NotFound
+from flashedge.models.card_memory import CardMemory, build_idle_card
+from flashedge.models.fit import PairNeed, find_need
 from flashedge.models.folders import is_folder, locate_model
 from flashedge.models.registry import find_embedder, find_pair, load_pairs
 from flashedge.models.specs import ModelSpec, Pair
@@ -24,6 +26,12 @@ EPILOG = """\
 """
 app = typer.Typer(help="Pairs of a generator and a verifier.", no_args_is_help=True, epilog=EPILOG)
 app.command(name="eval")(evaluate)
+SHOP_CARDS = tuple(
+    build_idle_card(name, mib << 20)
+    for name, mib in (("16 GB", 16_376), ("24 GB", 24_564), ("32 GB", 32_607))
+)
+"""What a 4080, a 4090 and a 5090 report."""
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Name = Annotated[
     str, typer.Argument(metavar="NAME", help="A pair, or a model as `models show` names it.")
@@ -31,9 +39,25 @@ Name = Annotated[
 
 
 @app.command(name="ls")
-def ls(as_json: Json = False) -> None:
+def ls(
+    fit: Annotated[
+        bool, typer.Option("--fit", help="Only pairs that fit this machine's card, or --gpu.")
+    ] = False,
+    gpu: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="With --fit: another card, such as rtx4090, or memory: 80GiB."
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
     """List the pairs, and whether their files are on this machine."""
     config = load_config()
+    if gpu is not None and not fit:
+        raise ConfigError("--gpu says where a pair is to fit", hint="add --fit", param="gpu")
+    if fit:
+        _list_fitting(gpu, config, as_json=as_json)
+        return
     found = [_describe(pair, config) for pair in load_pairs(config).values()]
     if as_json:
         output.print_json(found)
@@ -42,12 +66,43 @@ def ls(as_json: Json = False) -> None:
         (
             p["name"],
             "ready" if p["local"] else "to pull",
-            "yes" if p["memory"]["fits"] else "no",
+            p["smallest_card"] or "larger",
             p["description"],
         )
         for p in found
     ]
-    output.print_table(("pair", "files", "fits 24 GB", "description"), rows, "no pairs")
+    output.print_table(("pair", "files", "card", "description"), rows, "no pairs")
+
+
+def _list_fitting(gpu: str | None, config: Config, *, as_json: bool) -> None:
+    """Print the pairs that fit a card, with the memory that it leaves for KV."""
+    from flashedge.cli.doctor.fit import find_place
+
+    place, found = find_place(gpu), []
+    for pair in load_pairs(config).values():
+        try:
+            need = find_need(pair, config, place)
+        except CheckpointError:
+            continue  # of unknown shape until it is pulled
+        if need.fits(place):
+            paths = need.count_paths(place, pair.max_path_tokens)
+            room = {"kv_bytes": need.kv_bytes(place), "paths": paths}
+            found.append({**_describe(pair, config), "room": room})
+    if as_json:
+        output.print_json(found)
+        return
+    rows = [
+        (
+            p["name"],
+            "ready" if p["local"] else "to pull",
+            format_size(p["room"]["kv_bytes"]),
+            f"{p['room']['paths']} of {p['max_path_tokens']:,} tokens",
+            p["description"],
+        )
+        for p in found
+    ]
+    output.note(f"{place.name}, {format_size(place.free_bytes)} free")
+    output.print_table(("pair", "files", "KV", "whole paths", "description"), rows, "nothing fits")
 
 
 @app.command(name="show")
@@ -64,16 +119,12 @@ def show(name: Name, as_json: Json = False) -> None:
         revision = f" @ {spec.revision}" if spec.revision else ""
         print(f"  {role}: {spec.source}{revision}")
         weights = "" if spec.weights_bytes is None else f", {format_size(spec.weights_bytes)}"
-        print(f"    {spec.dtype}, {spec.max_model_len} tokens{weights}")
+        quantized = "" if spec.quantization is None else f" as {spec.quantization}"
+        print(f"    {spec.dtype}{quantized}, {spec.max_model_len} tokens{weights}")
         print(
             f"    {folder if folder else 'not on this machine: flashedge models pull ' + pair.name}"
         )
-    memory = pair.memory
-    print(
-        f"  KV cache: {format_size(memory.generator_kv_bytes)} +"
-        f" {format_size(memory.verifier_kv_bytes)} on a device of"
-        f" {format_size(memory.total_bytes)}{'' if memory.fits else '; does not fit it'}"
-    )
+    print(f"  memory: {_describe_memory(pair, config)}")
 
 
 @app.command(name="pull")
@@ -140,5 +191,37 @@ def _describe(pair: Pair, config: Config) -> dict[str, Any]:
         folder = locate_model(spec, config)
         entry[role]["folder"] = None if folder is None else str(folder)
     entry["local"] = bool(entry["generator"]["folder"] and entry["verifier"]["folder"])
-    entry["needed_bytes"] = pair.needed_bytes
+    card, need = _find_card(pair, config)
+    entry["needed_bytes"] = need and need.least_bytes
+    entry["smallest_card"] = card and card.name
     return entry
+
+
+def _find_card(pair: Pair, config: Config) -> tuple[CardMemory | None, PairNeed | None]:
+    """The smallest of `SHOP_CARDS` that the pair fits, if any, and what it needs there.
+
+    The need is None while the shape of a model is unknown.
+    """
+    for card in SHOP_CARDS:
+        try:
+            need = find_need(pair, config, card)
+        except CheckpointError:
+            return None, None
+        if need.fits(card):
+            return card, need
+    return None, need
+
+
+def _describe_memory(pair: Pair, config: Config) -> str:
+    """The KV sizes that are set, or an estimate for the smallest card that the pair fits."""
+    if pair.memory is not None:
+        sizes = pair.memory.generator_kv_bytes, pair.memory.verifier_kv_bytes
+        return f"{format_size(sizes[0])} + {format_size(sizes[1])} of KV, set in models.toml"
+    card, need = _find_card(pair, config)
+    if need is None:
+        return "planned at the start; what it needs is known once the files are here"
+    overhead = sum(engine.overhead for engine in need.engines)
+    parts = f"weights {format_size(sum(need.weights))}, engines {format_size(overhead)} (estimate)"
+    if card is None:
+        return f"{parts}; fits no card of {SHOP_CARDS[-1].name}"
+    return f"{parts}; an idle card of {card.name} leaves {format_size(need.kv_bytes(card))} for KV"

@@ -60,7 +60,7 @@ def evaluate(
 
     Every figure comes with a 95 % interval.
     """
-    from flashedge.evaluation.figures import report_of
+    from flashedge.evaluation.figures import build_report
     from flashedge.evaluation.records import Settings, open_records
     from flashedge.evaluation.step_tokens import step_counter
     from flashedge.files.problems import file_digest, read_labelled
@@ -84,11 +84,12 @@ def evaluate(
     with open_records(folder / RECORDS, settings) as kept:
         left = [problem for problem in selected if problem.index not in kept.records]
         if left:
-            _measure(config, settings, left, kept, step_counter(generator), failed)
+            searches = chosen.verifier.judges == "steps"
+            _measure(config, settings, left, kept, step_counter(generator), failed, searches)
         records = [kept.records[p.index] for p in selected if p.index in kept.records]
     report = {
         "settings": {**_describe(settings), "file": str(problems)},
-        **report_of(records, sizes),
+        **build_report(records, sizes),
         "failed": failed,
     }
     _write(folder, report)
@@ -123,8 +124,12 @@ def _measure(
     kept: Journal[int, ProblemRecord],
     count_steps: Any,
     failed: dict[str, str],
+    searches: bool,
 ) -> None:
-    """Measure `problems` with a bar on stderr. An interrupt reports what is stored."""
+    """Measure `problems` with a bar on stderr. An interrupt reports what is stored.
+
+    searches: whether the pair's verifier serves beam search.
+    """
     import asyncio
 
     from flashedge.answers.workers.mathematics import MathGrader
@@ -133,8 +138,8 @@ def _measure(
     from flashedge.evaluation.measure import Measurer, runs_per_problem
 
     connect_ready(config).close()
-    total = (len(problems) + len(kept.records)) * runs_per_problem(settings)
-    done = len(kept.records) * runs_per_problem(settings)
+    runs = runs_per_problem(settings, searches)
+    total, done = (len(problems) + len(kept.records)) * runs, len(kept.records) * runs
 
     async def work() -> None:
         grader = MathGrader()
@@ -148,6 +153,7 @@ def _measure(
                         count_steps=count_steps,
                         watcher=watcher,
                         in_flight=config.max_running + 1,  # one waits, so that none idles
+                        searches=searches,
                     ).measure(problems)
         finally:
             await grader.close()

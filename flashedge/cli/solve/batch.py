@@ -12,6 +12,7 @@ import typer
 
 from flashedge.cli import exit_codes, output
 from flashedge.cli.connection import connect_ready
+from flashedge.client.words import format_count
 from flashedge.config import Config
 from flashedge.errors import ConfigError, RequestError
 
@@ -118,7 +119,7 @@ async def _solve(
 
     async with daemon_control.connect_async(config) as client:
         attempts = Attempts(client, journal.key, settings, retry_failed=retry_failed)
-        grade = similar if settings.get("answers") == "text" else grader.equal
+        grade = similar if settings.get("answers") in ("text", "whole") else grader.equal
         with show_progress(journal, len(problems), show=not quiet) as refresh:
             batch = Batch(
                 problems,
@@ -202,7 +203,7 @@ def _summary(journal: BatchJournal, total: int, budget: Budget | None, *, as_jso
     if budget is not None:
         limit = f" of {budget.total_tokens:,}"
         parts[-1] += (
-            f"{limit}: used up, {output.plural(totals.cut, 'run')} cut short"
+            f"{limit}: used up, {format_count(totals.cut, 'run')} cut short"
             if totals.cut
             else limit
         )

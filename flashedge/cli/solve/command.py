@@ -42,12 +42,15 @@ def solve(
     aggregate: options.Aggregate = None,
     selection: options.Selection = None,
     answers: options.Answers = None,
+    step_rule: options.StepRule = None,
+    judge: options.Judge = None,
     option: options.StrategyOptions = None,
     baseline: options.Baseline = False,
     seed: options.Seed = None,
     temperature: options.Temperature = None,
     top_p: options.TopP = None,
     top_k: options.TopK = None,
+    thinking: options.Thinking = None,
     max_step_tokens: options.MaxStepTokens = None,
     max_steps: options.MaxSteps = None,
     max_tokens: options.PathTokens = None,
@@ -92,8 +95,11 @@ def solve(
         "deadline_s": check_finite("deadline", deadline),
         "baseline": baseline or None,
         "answers": answers,
+        "step_rule": step_rule,
+        "judge": judge,
         "early_exit": build_exit_field(wants_exit, exit_policy, threshold, detect),
         "options": parse_assignments("--set", option) or None,
+        "chat_template_kwargs": None if thinking is None else {"enable_thinking": thinking},
     }
     settings = {k: v for k, v in given.items() if v is not None}
     config = load_config({"pair": pair})

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
 
-from flashedge.client.node_view import DROPPED, MARKS, ROOT, NodeView
+from flashedge.client.node_view import DROPPED, MARKS, MEANINGS, ROOT, NodeView
 from flashedge.client.run_view import RunView
+from flashedge.client.words import describe_distrust
 from flashedge.types import NodeId
 
 _CSS = """
@@ -22,6 +23,11 @@ summary { cursor: pointer; }
 .line { font: 13px/1.6 ui-monospace, monospace; }
 .bar { display: inline-block; width: 4rem; height: .6em; border: 1px solid #8888; }
 .bar i { display: block; height: 100%; background: #4f78bd; }
+.warning { border-left: 4px solid #c8811a; padding-left: .6rem; font-weight: bold; }
+.line.pruned { text-decoration: line-through #8888; }
+.line.cut, .line.cancelled { border-bottom: 2px dashed #c8811a; }
+.line.duplicate { font-style: italic; }
+.legend { margin-right: 1.2rem; }
 .dropped { opacity: .6; } .best > .line, .best > summary { font-weight: bold; }
 """
 
@@ -40,16 +46,22 @@ def page(view: RunView, found: Mapping[str, Any], problem: str) -> str:
             f"<title>{escape(title)}</title><style>{_CSS}</style></head><body>",
             f"<h1>{escape(title)}</h1>",
             f'<pre class="box">{escape(problem)}</pre>',
+            *_warning(found),
             *_figures(view, found),
             *_votes(found),
             *_best_path(view),
             "<h2>Tree</h2>",
-            f"<p>{escape(_legend())}</p>",
+            *_legend(view),
             *_tree(view),
             "</body></html>",
             "",
         )
     )
+
+
+def _warning(found: Mapping[str, Any]) -> Iterator[str]:
+    if found.get("trusted") is False:
+        yield f'<p class="warning">{escape(describe_distrust())}</p>'
 
 
 def _figures(view: RunView, found: Mapping[str, Any]) -> Iterator[str]:
@@ -96,9 +108,17 @@ def _best_path(view: RunView) -> Iterator[str]:
     yield "</table>"
 
 
-def _legend() -> str:
-    marks = ", ".join(f"{mark} {status}" for status, mark in MARKS.items())
-    return f"{marks}, ★ on the best path. Click a line to open or close what is below it."
+def _legend(view: RunView) -> Iterator[str]:
+    """The marks that the tree has, each drawn as its nodes are."""
+    kinds = {node.kind for node in view.nodes.values() if node.id != ROOT}
+    marks = [
+        f'<span class="legend"><span class="line {kind}">{mark} {kind}</span>:'
+        f" {escape(MEANINGS[kind])}</span>"
+        for kind, mark in MARKS.items()
+        if kind in kinds
+    ]
+    yield f"<p>{' '.join(marks)} ★ on the best path.</p>"
+    yield "<p>Click a line to open or close what is below it.</p>"
 
 
 def _tree(view: RunView) -> Iterator[str]:
@@ -136,4 +156,4 @@ def _line(node: NodeView, best: bool) -> str:
         score = f'{node.score:.2f} <span class="bar"><i style="width:{part:.0%}"></i></span> '
     text = escape(node.text.strip()) or f"{node.tokens} tokens"
     title = escape(f"node {node.id}, {node.status}, {node.tokens} tokens")
-    return f'<span class="line" title="{title}">{star}{node.mark} {score}{text}</span>'
+    return f'<span class="line {node.kind}" title="{title}">{star}{node.mark} {score}{text}</span>'

@@ -37,7 +37,7 @@ Strategy = Annotated[
     typer.Option(
         metavar="NAME[-N]",
         help=f"{', '.join(STRATEGY_NAMES)}. beam-16 means beam with --n 16.",
-        show_default="beam",
+        show_default="beam; best_of_n if the verifier judges whole answers",
         autocompletion=complete_strategy,
         rich_help_panel=SEARCH,
     ),
@@ -76,7 +76,7 @@ Selection = Annotated[
     typer.Option(
         metavar="HOW",
         help="How the answer is chosen: weighted, majority, best.",
-        show_default="weighted",
+        show_default="weighted; best with --answers whole",
         rich_help_panel=SEARCH,
     ),
 ]
@@ -84,7 +84,8 @@ Answers = Annotated[
     str | None,
     typer.Option(
         metavar="KIND",
-        help="boxed: the answer stands in \\boxed{}. text: open-ended, grouped by meaning.",
+        help="boxed: the answer stands in \\boxed{}. text: open-ended, the last step, grouped by"
+        " meaning. whole: all of the text; the verifier alone chooses.",
         show_default="boxed",
         rich_help_panel=SEARCH,
     ),
@@ -102,7 +103,8 @@ Baseline = Annotated[
     bool,
     typer.Option(
         "--baseline",
-        help="Run the stock loop, without optimizations, for comparison.",
+        help="Run the stock loop, without optimizations, for comparison. The engines stay as they"
+        " are set for FlashEdge.",
         rich_help_panel=SEARCH,
     ),
 ]
@@ -142,6 +144,15 @@ TopK = Annotated[
         rich_help_panel=SAMPLING,
     ),
 ]
+Thinking = Annotated[
+    bool | None,
+    typer.Option(
+        "--thinking/--no-thinking",
+        help="Let a model that can think do so before its answer, or not.",
+        show_default="the pair's",
+        rich_help_panel=SAMPLING,
+    ),
+]
 MaxStepTokens = Annotated[
     int | None,
     typer.Option(
@@ -158,6 +169,25 @@ MaxSteps = Annotated[
         help="Most steps of a path.",
         show_default="40",
         rich_help_panel=LIMITS,
+    ),
+]
+StepRule = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RULE",
+        help="Where a step ends: blank_line, markers (Wait, Alternatively, …) or tokens"
+        " (after --max-step-tokens).",
+        show_default="the pair's, blank_line",
+        rich_help_panel=SEARCH,
+    ),
+]
+Judge = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WHAT",
+        help="What the verifier sees: steps, or only the answer behind the thinking.",
+        show_default="the pair's, steps",
+        rich_help_panel=SEARCH,
     ),
 ]
 PathTokens = Annotated[

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flashedge.cli import output
+from flashedge.client.words import describe_distrust, format_count
 
 MAX_VOTES = 6
 
@@ -25,13 +26,18 @@ def print_result(result: Mapping[str, Any], *, quiet: bool) -> None:
 
 
 def warn_about(result: Mapping[str, Any]) -> None:
-    """Say on stderr why there is no answer, or that the answer is probably wrong."""
+    """Say on stderr why there is no answer, that the answer is probably wrong, or that a baseline
+    can't be compared with its run."""
     if result.get("answer") is None:
         output.warn(explain_no_answer(result))
     elif result.get("trusted") is False:
-        score = _find_choice(result).get("score")
-        shown = "" if score is None else f" ({score:.2f})"
-        output.warn(f"The verifier gives this answer a low score{shown}. It is probably wrong.")
+        output.warn(describe_distrust(_find_choice(result).get("score")))
+    if result.get("baseline") and result.get("deterministic") is False:
+        output.warn(
+            "The kernels of this device are not batch-invariant, so the same search without"
+            " --baseline can build another tree: compare many problems, not this one. On a card,"
+            " the setting batch_invariant makes both alike."
+        )
 
 
 def explain_no_answer(result: Mapping[str, Any]) -> str:
@@ -57,12 +63,12 @@ def _print_details(result: Mapping[str, Any], text: str) -> None:
     from rich.text import Text
 
     console = output.stderr()
-    if text:
+    if text and text != result.get("answer"):
         console.print()
         console.print(Text(text))
         console.print()
     votes = result.get("votes") or []
-    if len(votes) > 1:
+    if len(votes) > 1 and not any("\n" in str(vote["answer"]) for vote in votes):
         shown = ", ".join(
             f"{vote['answer']} ({vote['count']}, {vote['weight']:.2f})"
             for vote in votes[:MAX_VOTES]
@@ -75,7 +81,7 @@ def _print_details(result: Mapping[str, Any], text: str) -> None:
     )
     if cut := _count_cut(result):
         of = len(result["completions"])
-        output.note(f"{cut} of {output.plural(of, 'path')} reached a token limit before an answer")
+        output.note(f"{cut} of {format_count(of, 'path')} reached a token limit before an answer")
     if result.get("cut_by"):
         output.note(f"stopped early: {result['cut_by']}")
     if result.get("early_exit_note"):

@@ -7,7 +7,7 @@ found by hash) or *blank*. The quota limits held + cached; the rest is memory gi
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -38,8 +38,10 @@ class BlockCache:
         self.quota = total
         self.evictions = 0
         self._reuse = reuse
-        self._blocks = [_Block() for _ in range(total)]
-        self._blank = list(range(total - 1, -1, -1))
+        # A small model has millions of blocks, of which a run touches few: those are made on use.
+        self._blocks: defaultdict[int, _Block] = defaultdict(_Block)
+        self._untouched = 0  # blocks from here on were never taken
+        self._emptied: list[int] = []  # blank ones that were taken before; the last is taken next
         self._cached: OrderedDict[int, None] = OrderedDict()  # oldest first
         self._by_key: dict[int, int] = {}
 
@@ -48,7 +50,7 @@ class BlockCache:
     @property
     def used(self) -> int:
         """Blocks that requests hold."""
-        return self.total - len(self._blank) - len(self._cached)
+        return self._untouched - len(self._emptied) - len(self._cached)
 
     @property
     def cached(self) -> int:
@@ -58,7 +60,7 @@ class BlockCache:
     @property
     def free(self) -> int:
         """Blocks that no request holds, blank or cached."""
-        return len(self._blank) + len(self._cached)
+        return self.total - self.used
 
     def blocks_for(self, num_tokens: int) -> int:
         return -(-num_tokens // self.block_tokens)
@@ -96,7 +98,7 @@ class BlockCache:
         if self.used + count > self.quota:
             raise OutOfBlocks(f"{count} blocks requested, {self.quota - self.used} left")
         self._evict_to(self.quota - count)
-        taken = [self._blank.pop() for _ in range(count)]
+        taken = [self._pop_blank() for _ in range(count)]
         for block in taken:
             self._blocks[block].refs = 1
         return taken
@@ -118,7 +120,7 @@ class BlockCache:
             if self._blocks[block].refs:
                 continue
             if self._blocks[block].key is None:
-                self._blank.append(block)
+                self._emptied.append(block)
             else:
                 self._cached[block] = None
 
@@ -138,6 +140,12 @@ class BlockCache:
 
     # ------------------------------------------------------------ inner
 
+    def _pop_blank(self) -> int:
+        if self._emptied:
+            return self._emptied.pop()
+        self._untouched += 1
+        return self._untouched - 1
+
     def _evict_to(self, bound: int) -> None:
         """Evict cached blocks, oldest first, until held + cached <= bound."""
         while self._cached and self.used + len(self._cached) > bound:
@@ -146,15 +154,17 @@ class BlockCache:
             assert key is not None
             del self._by_key[key]
             self._blocks[block].key = None
-            self._blank.append(block)
+            self._emptied.append(block)
             self.evictions += 1
 
     def check(self) -> None:
         """Raise AssertionError unless every block has exactly one state and every key is right."""
-        blank, cached = set(self._blank), set(self._cached)
-        assert len(blank) == len(self._blank)
+        blank, cached = set(self._emptied), set(self._cached)
+        assert len(blank) == len(self._emptied)
         assert not blank & cached
-        for i, block in enumerate(self._blocks):
+        assert self._untouched <= self.total
+        for i in range(self._untouched):
+            block = self._blocks[i]
             assert block.refs >= 0
             assert (block.refs == 0) == (i in blank or i in cached), f"block {i} is lost"
             if block.key is None:
@@ -162,6 +172,6 @@ class BlockCache:
             else:
                 assert i not in blank
                 assert self._by_key[block.key] == i
-        assert len(self._by_key) == sum(b.key is not None for b in self._blocks)
+        assert len(self._by_key) == sum(b.key is not None for b in self._blocks.values())
         assert self.used + self.free == self.total
         assert self.used + self.cached <= self.quota

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
+from types import MappingProxyType
+from typing import Any
 from zlib import crc32
 
-from flashedge.types import Message, TokenIds
+from flashedge.engine.base import NO_VARIABLES
+from flashedge.search.steps import BoundaryRule
+from flashedge.types import BLANK_LINE as BLANK_LINE_RULE
+from flashedge.types import MARKERS, TOKENS, Message, TokenIds
 
 EOS, BLANK_LINE, SEPARATOR, NEXT, THEREFORE = 0, 1, 2, 3, 4
 SYSTEM, USER, ASSISTANT = 5, 6, 7
@@ -15,6 +21,16 @@ BOXED, NUM_ANSWERS = 16, 100  # one token for each \boxed{k}
 WORDS, NUM_WORDS = 256, 1024  # w0 … w1023: what a step is made of
 ROWS, NUM_ROWS = 2048, 4096  # #0, #1, …: names a row of the trace
 HASHED, VOCAB = 8192, 32768  # any other word, by hash
+
+_NEVER = BoundaryRule(holds=frozenset(), closes=frozenset(), opens=frozenset(), blank=frozenset())
+RULES: Mapping[str, BoundaryRule] = MappingProxyType(
+    {
+        BLANK_LINE_RULE: replace(_NEVER, holds=frozenset({BLANK_LINE})),
+        MARKERS: replace(_NEVER, holds=frozenset(range(WORDS, WORDS + 64))),
+        TOKENS: _NEVER,
+    }
+)
+"""A few of the words stand for the marker words."""
 
 _PIECE = re.compile(r"\n\n|\S+")
 _ROLES = {"system": SYSTEM, "user": USER, "assistant": ASSISTANT}
@@ -34,10 +50,20 @@ class SimCodec:
     def vocab_size(self) -> int:
         return VOCAB
 
+    @property
+    def rules(self) -> Mapping[str, BoundaryRule]:
+        return RULES
+
+    @property
+    def thinks(self) -> bool:
+        return False
+
     def encode(self, text: str) -> TokenIds:
         return tuple(_encode_word(piece) for piece in _PIECE.findall(text))
 
-    def encode_chat(self, messages: Sequence[Message]) -> TokenIds:
+    def encode_chat(
+        self, messages: Sequence[Message], variables: Mapping[str, Any] = NO_VARIABLES
+    ) -> TokenIds:
         turns = (t for m in messages for t in (_ROLES[m.role], *self.encode(m.content)))
         return (*turns, ASSISTANT)
 

@@ -7,18 +7,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from flashedge.engine.base import Chunk, ExtendRequest
-from flashedge.engine.sim.codec import BLANK_LINE, EOS
+from flashedge.engine.sim.codec import EOS, RULES
 from flashedge.engine.sim.model import Reader
 from flashedge.engine.sim.sequence import SimSequence
 from flashedge.errors import EngineError
 from flashedge.scheduling.speculation.draft_board import DraftBoard
 from flashedge.scheduling.speculation.drafts import Draft
-from flashedge.search.steps import BoundaryRule, StepEnd
+from flashedge.search.steps import StepEnd
 from flashedge.types import FinishReason
-
-BOUNDARY = BoundaryRule(
-    holds=frozenset({BLANK_LINE}), closes=frozenset(), opens=frozenset(), blank=frozenset()
-)
 
 
 class Job(ABC):
@@ -56,7 +52,8 @@ class GenerationJob(Job):
         """Chunks, or the error that ended the request."""
         self._prompt_tokens = len(request.token_ids)
         self._seed = request.seed if request.sampling.temperature > 0 else None
-        self._end = _make_step_end(request.max_tokens, room, to_boundary=request.to_boundary)
+        rule = request.step_rule if request.to_boundary else None
+        self._end = _make_step_end(request.max_tokens, room, rule)
         self._interval = interval
         self._on_end = on_end
         self._generated = 0
@@ -138,8 +135,8 @@ class DraftJob(Job):
         self._draft = draft
         self._reader = reader
         self._seed = draft.seed if draft.sampling.temperature > 0 else None
-        limit = draft.continuation.granularity
-        self._end = _make_step_end(limit.max_tokens, room, to_boundary=not limit.to_end)
+        after = draft.continuation
+        self._end = _make_step_end(after.granularity.max_tokens, room, after.boundary)
         self._board = board
         self._on_complete = on_complete
 
@@ -176,6 +173,6 @@ class ScoringJob(Job):
             self.done.set_exception(error)
 
 
-def _make_step_end(max_tokens: int, room: int, *, to_boundary: bool) -> StepEnd:
-    boundary = BOUNDARY if to_boundary else None
+def _make_step_end(max_tokens: int, room: int, rule: str | None) -> StepEnd:
+    boundary = None if rule is None else RULES[rule]
     return StepEnd(max_tokens=max_tokens, room=room, boundary=boundary, stop_ids={EOS})

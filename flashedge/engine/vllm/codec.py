@@ -2,26 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from transformers import AutoTokenizer, GenerationConfig
 
+from flashedge.engine.base import NO_VARIABLES
 from flashedge.errors import CheckpointError
-from flashedge.search.steps import BoundaryRule
+from flashedge.models.chat_template import find_unknown
+from flashedge.search.steps import BoundaryRule, build_rules
 from flashedge.types import Message, TokenIds
 
 
 class HFCodec:
-    """Implements `engine.base.Codec`. Raises CheckpointError when the tokenizer can't be loaded."""
+    """Implements `engine.base.Codec`.
 
-    def __init__(self, path: Path) -> None:
+    Raises CheckpointError when the tokenizer can't be loaded, or when its chat template does not
+    know one of the `variables`, which every conversation gets unless a request changes them.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        variables: Mapping[str, Any] = NO_VARIABLES,
+        *,
+        thinks: bool = False,
+    ) -> None:
         try:
             self.tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
         except (OSError, ValueError, KeyError) as error:
             raise CheckpointError(f"{path}: the tokenizer can't be loaded: {error}") from error
         if self.tokenizer.chat_template is None:
             raise CheckpointError(f"{path}: the tokenizer has no chat template")
+        unknown = find_unknown(variables, str(self.tokenizer.chat_template))
+        if unknown is not None:
+            raise CheckpointError(
+                f"{path}: the chat template has no variable {unknown!r}",
+                hint="correct chat_template_kwargs in models.toml",
+            )
+        self._variables = variables
+        self.thinks = thinks
         self._eos = frozenset(_read_eos_ids(path, self.tokenizer.eos_token_id))
 
     @property
@@ -32,9 +54,14 @@ class HFCodec:
     def vocab_size(self) -> int:
         return len(self.tokenizer)
 
-    def encode_chat(self, messages: Sequence[Message]) -> TokenIds:
+    def encode_chat(
+        self, messages: Sequence[Message], variables: Mapping[str, Any] = NO_VARIABLES
+    ) -> TokenIds:
         turns = [{"role": m.role, "content": m.content} for m in messages]
-        text = self.tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        given = {**self._variables, **variables}
+        text = self.tokenizer.apply_chat_template(
+            turns, tokenize=False, add_generation_prompt=True, **given
+        )
         return self.encode(str(text))
 
     def encode(self, text: str) -> TokenIds:
@@ -47,9 +74,10 @@ class HFCodec:
             )
         )
 
-    def build_boundary_rule(self) -> BoundaryRule:
-        """Build the rule that finds the tokens which end a step: their text holds a blank line."""
-        return BoundaryRule.from_decode(lambda i: str(self.tokenizer.decode([i])), self.vocab_size)
+    @cached_property
+    def rules(self) -> Mapping[str, BoundaryRule]:
+        """See `engine.base`. Decodes each token of the vocabulary once."""
+        return build_rules((i, str(self.tokenizer.decode([i]))) for i in range(self.vocab_size))
 
 
 def _read_eos_ids(path: Path, tokenizer_id: int | None) -> set[int]:

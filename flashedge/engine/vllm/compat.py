@@ -1,63 +1,83 @@
-"""What ties FlashEdge to one version of vLLM: the version check, the environment, the seams.
+"""What ties FlashEdge to one version of vLLM: the check at start and the environment.
 
-A seam is a place where FlashEdge depends on more than vLLM's public API. Another minor version of
-vLLM is refused unless FLASHEDGE_ALLOW_VLLM=1. Names that FlashEdge adds to vLLM or replaces in it
-are listed in `inside.patches`. These are the other seams, by the file that uses them:
-
-`inside/scheduler.py`, a Scheduler subclass for `scheduler_cls`
-    overrides `_update_request_with_output`.
-`inside/speculation.py`
-    overrides `add_request`, `finish_requests`, `_handle_stopped_request`, `schedule`,
-    `update_from_output`, `has_requests`; calls `_enqueue_waiting_request`; reads `running`,
-    `waiting`, `kv_holding_waiting`, `requests`, `max_num_active_reqs`.
-`inside/paused_requests.py`
-    overrides `_preempt_request`; calls `_free_request_blocks`; wraps
-    `kv_cache_manager.allocate_slots` of its own scheduler.
-`inside/draft_requests.py`
-    raises `Request.max_tokens` while the request lives; reads `Request._block_hasher`; builds
-    `LogprobsLists` and `PrefillStats`; carries the drafted tokens' count in `kv_transfer_params`.
-`inside/kv/quota.py`
-    overrides `_preempt_request`; uses `pause_state`, `set_pause_state`, `get_block_ids`, and the
-    block pool's `blocks`, `get_new_blocks`, `free_blocks`, `evict_blocks` and `touch`.
-`inside/kv/worker.py`, `inside/kv/tensor.py`
-    a worker extension for `worker_extension_cls`; lays the layers out by `create_kv_cache_views`.
-`inside/noise.py`
-    a logits processor, which only the first of vLLM's two model runners accepts.
-`inside/skywork_model.py`
-    uses `pooler_for_token_classify` and `PoolerClassify`.
-`process.py`
-    uses `AsyncLLM.output_processor.propagate_error`, `AsyncLLM.output_handler` and
-    `engine_core.resources.engine_manager` to fail open requests at once when the process dies.
-`compat.prepare_decoders`
-    decodes `EngineCoreOutputs` and `EngineCoreReadyResponse`, the messages of an engine process.
+The names of vLLM that FlashEdge depends on are listed in `seams.table`. Those that it adds to vLLM
+or replaces in it are listed in `inside.patches`.
 """
 
 from __future__ import annotations
 
+import importlib.util
+import logging
 import multiprocessing
 import os
 from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
+from pathlib import Path
 
 from flashedge.engine.platform import find_vllm, runs_on_cpu
+from flashedge.engine.vllm.seams.changes import find_changes
+from flashedge.engine.vllm.seams.record import load_record
+from flashedge.engine.vllm.seams.source import VllmSource
+from flashedge.engine.vllm.start_reports import report_starts
 from flashedge.errors import ConfigError
 
+log = logging.getLogger(__name__)
+
 CHECKED = "0.32"
-"""The minor version of vLLM that the seams were checked with."""
+"""The minor version of vLLM that FlashEdge was checked with."""
+ALLOW = "FLASHEDGE_ALLOW_VLLM"
+LISTED_CHANGES = 5
+"""Names that one error lists."""
 _PRELOAD = "flashedge.engine.vllm.inside.preload"
 
 
 def check_version() -> None:
-    """Raise ConfigError on a vLLM that the seams were not checked with."""
+    """Raise ConfigError on a vLLM that FlashEdge was not checked with, and say what moved.
+
+    Refused is another minor version, and any vLLM in which a name of `seams.table` is gone or has
+    another signature. FLASHEDGE_ALLOW_VLLM=1 turns that into a warning. A name of which only the
+    body changed is a warning anyway. This reads vLLM's files and takes some 20 ms; it does not
+    import them.
+    """
     name, version = find_vllm()
-    if not version.startswith(CHECKED + ".") and os.environ.get("FLASHEDGE_ALLOW_VLLM") != "1":
-        raise ConfigError(
-            f"{name} {version} is installed, but FlashEdge was checked with {CHECKED}.*",
-            hint="run scripts/setup.sh, or set FLASHEDGE_ALLOW_VLLM=1 at your own risk",
+    record = load_record()
+    changes = find_changes(VllmSource(find_vllm_folder()), record)
+    breaking = [change for change in changes if change.is_breaking]
+    is_checked = version.startswith(CHECKED + ".")
+    if is_checked:
+        for change in changes:
+            if not change.is_breaking:
+                log.warning("%s %s: %s", name, version, change)
+        if not breaking:
+            return
+    if is_checked:
+        problem = (
+            f"{name} {version} is not the vLLM {record.version} that FlashEdge was checked with"
         )
+    else:
+        problem = f"{name} {version} is installed, but FlashEdge was checked with {CHECKED}.*"
+    problem += f"; of the {len(record.definitions)} names that it depends on, {len(breaking)} moved"
+    problem += f" and {len(changes) - len(breaking)} changed inside"
+    if breaking:
+        problem += ": " + " | ".join(map(str, breaking[:LISTED_CHANGES]))
+    if os.environ.get(ALLOW) == "1":
+        log.warning("%s; %s=1 lets it start", problem, ALLOW)
+        return
+    hint = f"run scripts/setup.sh, or set {ALLOW}=1 at your own risk"
+    if len(changes) > LISTED_CHANGES:
+        hint += "; `python -m scripts.vllm_seams compare` lists all of them"
+    raise ConfigError(problem, hint=hint)
 
 
-def prepare_environment(threads: int = 1) -> None:
+def find_vllm_folder() -> Path:
+    """Find the folder that the installed package `vllm` lies in. It is not imported."""
+    spec = importlib.util.find_spec("vllm")
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigError("vLLM's files are not installed", hint="run scripts/setup.sh")
+    return Path(spec.submodule_search_locations[0]).parent
+
+
+def prepare_environment(threads: int = 1, *, batch_invariant: bool = False) -> None:
     """Set the variables that vLLM reads on import, for this process and its children.
 
     Call it before the first import of vllm.
@@ -71,15 +91,24 @@ def prepare_environment(threads: int = 1) -> None:
         # vLLM would pin both engines to core 0.
         "VLLM_CPU_OMP_THREADS_BIND": "nobind",
         "OMP_NUM_THREADS": str(threads),
+        # See `batch_invariance`. In the user's shell it would break the engines of a CPU.
+        "VLLM_BATCH_INVARIANT": "1" if batch_invariant else "0",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         "TOKENIZERS_PARALLELISM": "false",
-        "TORCHINDUCTOR_COMPILE_THREADS": "1",
     }
     if runs_on_cpu():
+        settings["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
         # vLLM compiles one sampling helper even in eager mode. That takes seconds at the first
         # token and needs a C++ compiler.
         settings["TORCHDYNAMO_DISABLE"] = "1"
+    else:
+        # CUDA would otherwise call the fastest card the first, and NVML the one in the first slot.
+        os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    if batch_invariant:
+        # For some models vLLM sets this in our process when it reads their options, and whether the
+        # other engine sees it would depend on which thread is faster.
+        os.environ.setdefault("VLLM_USE_BREAKABLE_CUDAGRAPH", "0")
     os.environ.update(settings)
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
 
@@ -96,9 +125,14 @@ def start_fork_server() -> None:
         forkserver.ensure_running()
 
 
+def choose_start_method() -> str:
+    """Choose how engine processes start: from the fork server on CPU, by a spawn on CUDA."""
+    return "forkserver" if runs_on_cpu() else "spawn"
+
+
 def get_mp_context() -> BaseContext:
-    """Return how engine processes start: from the fork server on CPU, by a spawn on CUDA."""
-    return multiprocessing.get_context("forkserver" if runs_on_cpu() else "spawn")
+    """Return the context whose processes start that way and report to `start_reports`."""
+    return report_starts(multiprocessing.get_context(choose_start_method()))
 
 
 def prepare_decoders() -> None:

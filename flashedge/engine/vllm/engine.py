@@ -34,6 +34,14 @@ class VllmEngine:
     async def stop(self) -> None:
         await self._process.stop()
 
+    async def measure_memory(self) -> dict[str, int]:
+        """Measure the memory of the largest step (`inside.memory.step_memory`), before any request.
+
+        Raises EngineDead, and EngineError where the step does not fit the memory.
+        """
+        found: dict[str, int] = await self._process.call("measure_memory")
+        return found
+
     async def view(self) -> EngineView:
         return await self._process.view()
 

@@ -8,8 +8,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flashedge.engine.platform import runs_on_cpu
-from flashedge.engine.vllm.inside.keys import ARGS_KEY, KV_FIXED, KV_GUARDED, KV_KEY, KV_START
+from flashedge.engine.vllm.inside.keys import (
+    ARGS_KEY,
+    BOUNDARIES,
+    KV_FIXED,
+    KV_GUARDED,
+    KV_KEY,
+    KV_START,
+    PLAIN_SAMPLING,
+)
+from flashedge.models.batch_limits import CPU_SEQUENCES, MAX_STEP_TOKENS
 
 if TYPE_CHECKING:
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -38,16 +46,23 @@ class EngineOptions:
     """Whether the KV pool keeps all of its memory, whatever the quota."""
     guarded: int | None = None
     """See `keys.KV_GUARDED`. For tests."""
-    boundary: Mapping[str, Any] | None = None
-    """The generator's `search.steps.BoundaryRule` as JSON."""
-    max_num_seqs: int = 256
-    max_batched_tokens: int = 4096
+    boundaries: Mapping[str, Any] = field(default_factory=dict)
+    """The generator's rules (`search.steps.build_rules`) as JSON, by name."""
+    plain_sampling: bool = False
+    """Whether PyTorch draws the tokens on a card too, and not the Triton kernel."""
+    max_num_seqs: int = CPU_SEQUENCES
+    max_batched_tokens: int = MAX_STEP_TOKENS
+    graph_sizes: tuple[int, ...] = ()
+    """Batch sizes with a CUDA graph. Empty runs the model without graphs and uncompiled."""
     block_tokens: int = 32
     """Tokens per KV block. On CPU a multiple of 32."""
     offload_folder: Path = Path(tempfile.gettempdir())
     """Where offloaded KV is written that goes to a file."""
     offload_to_file: bool = False
     """Whether offloaded KV always goes to a file. Otherwise it does where memory is short."""
+    quantization: str | None = None
+    """How vLLM quantizes the matrices of the model's layers while it loads them, one of
+    `models.specs.ONLINE_METHODS`. None loads them as they are stored."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Further fields of vLLM's AsyncEngineArgs."""
 
@@ -55,28 +70,44 @@ class EngineOptions:
         """Build vLLM's own form of these options."""
         from vllm.engine.arg_utils import AsyncEngineArgs
 
-        return AsyncEngineArgs(
-            model=str(self.model),
-            dtype=self.dtype,
-            max_model_len=self.max_model_len,
-            max_num_seqs=self.max_num_seqs,
-            max_num_batched_tokens=max(self.max_batched_tokens, self.max_num_seqs),
-            kv_cache_memory_bytes=self.kv_bytes,
-            gpu_memory_utilization=LEAST_FREE,
-            block_size=self.block_tokens,
-            enable_prefix_caching=True,
-            enforce_eager=runs_on_cpu(),
-            async_scheduling=False,
+        return AsyncEngineArgs(**self.list_args())
+
+    def list_args(self) -> dict[str, Any]:
+        """The fields of vLLM's AsyncEngineArgs by name."""
+        return {
+            "model": str(self.model),
+            "dtype": self.dtype,
+            "max_model_len": self.max_model_len,
+            "max_num_seqs": self.max_num_seqs,
+            "max_num_batched_tokens": max(self.max_batched_tokens, self.max_num_seqs),
+            "kv_cache_memory_bytes": self.kv_bytes,
+            "gpu_memory_utilization": LEAST_FREE,
+            "block_size": self.block_tokens,
+            "enable_prefix_caching": True,
+            "enforce_eager": not self.graph_sizes,
+            "cudagraph_capture_sizes": list(self.graph_sizes) or None,
+            "async_scheduling": False,
             # By class name: on CPU vLLM turns "uni" into a second process, which gets OMP's
             # variables. Ours are set before any process starts, and one process is faster than two.
-            distributed_executor_backend="vllm.v1.executor.uniproc_executor.UniProcExecutor",
-            scheduler_cls="flashedge.engine.vllm.inside.scheduler.EdgeScheduler",
-            worker_extension_cls="flashedge.engine.vllm.inside.kv.worker.KvMemory",
-            disable_log_stats=True,
-            enable_log_requests=False,
-            additional_config={ARGS_KEY: self._build_additional_config()},
+            "distributed_executor_backend": "vllm.v1.executor.uniproc_executor.UniProcExecutor",
+            "scheduler_cls": "flashedge.engine.vllm.inside.scheduler.EdgeScheduler",
+            "worker_extension_cls": "flashedge.engine.vllm.inside.kv.worker.KvMemory",
+            "disable_log_stats": True,
+            "enable_log_requests": False,
+            "additional_config": {ARGS_KEY: self._build_additional_config()},
+            **self._build_quantization(),
             **self.extra,
-        )
+        }
+
+    def _build_quantization(self) -> dict[str, Any]:
+        """Build the options that quantize the layers only. vLLM's shorthands would also quantize
+        the float32 head of a reward model."""
+        if self.quantization is None:
+            return {}
+        return {
+            "quantization": "online",
+            "quantization_config": {"targets": {"*.layers.*": self.quantization}},
+        }
 
     def _build_additional_config(self) -> dict[str, Any]:
         """Build what our code inside vLLM reads. It is part of the key of vLLM's compile cache."""
@@ -87,4 +118,6 @@ class EngineOptions:
             KV_GUARDED: self.guarded,
         }
         ours: dict[str, Any] = {KV_KEY: {name: value for name, value in kv.items() if value}}
-        return ours if self.boundary is None else {**ours, "boundary": self.boundary}
+        if self.plain_sampling:
+            ours[PLAIN_SAMPLING] = True
+        return {**ours, BOUNDARIES: self.boundaries} if self.boundaries else ours

@@ -16,7 +16,7 @@ from flashedge.engine.vllm.inside.keys import ARGS_KEY, BOUNDARY, DRAWN
 from flashedge.engine.vllm.speculator import VllmSpeculator, pack_continuation
 from flashedge.engine.vllm.translate import translate_errors
 from flashedge.errors import ContextOverflow, GenerationFailed
-from flashedge.types import FinishReason
+from flashedge.types import MARKERS, FinishReason
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -35,7 +35,11 @@ class VllmGenerator(VllmEngine):
             **options.extra,
         }
         super().__init__(
-            replace(options, boundary=codec.build_boundary_rule().to_json(), extra=extra)
+            replace(
+                options,
+                boundaries={name: rule.to_json() for name, rule in codec.rules.items()},
+                extra=extra,
+            )
         )
         self._codec = codec
         self._speculator = VllmSpeculator(self._process)
@@ -68,9 +72,36 @@ class VllmGenerator(VllmEngine):
             async with aclosing(outputs) as stream:
                 start = 0
                 async for output in stream:
-                    chunk = _make_chunk(output, request, start, self.max_model_len)
+                    chunk = self._make_chunk(output, request, start)
                     start += len(chunk.token_ids)
                     yield chunk
+
+    def _make_chunk(self, output: Any, request: ExtendRequest, start: int) -> Chunk:
+        """Make a chunk from one DELTA output, whose token ids are those since the last output.
+
+        start: how many tokens of the step were in earlier outputs.
+        """
+        part = output.outputs[0]
+        drawn = (output.kv_transfer_params or {}).get(DRAWN, 0)
+        ids = tuple(part.token_ids)
+        logprobs = tuple(row[i].logprob for row, i in zip(part.logprobs or (), ids, strict=False))
+        return Chunk(
+            token_ids=ids,
+            logprobs=logprobs,
+            finish=self._read_finish(part, request) if output.finished else None,
+            cached_tokens=output.num_cached_tokens or 0,
+            speculated_tokens=min(len(ids), max(0, drawn - start)),
+        )
+
+    def _read_finish(self, part: Any, request: ExtendRequest) -> FinishReason:
+        if part.finish_reason == "stop":
+            markers = self._codec.rules[MARKERS].holds if request.to_boundary else frozenset()
+            at_boundary = part.stop_reason in (BOUNDARY, STEP_STOP, *markers)
+            return FinishReason.BOUNDARY if at_boundary else FinishReason.STOP
+        if part.finish_reason == "length":
+            room = self.max_model_len - len(request.token_ids)
+            return FinishReason.LENGTH if room <= request.max_tokens else FinishReason.STEP_LIMIT
+        raise GenerationFailed(f"the generator engine ended a request with {part.finish_reason!r}")
 
 
 def build_params(
@@ -86,7 +117,7 @@ def build_params(
         "temperature": sampling.temperature,
         "top_k": sampling.top_k,
         "top_p": sampling.top_p,
-        "to_boundary": request.to_boundary,
+        BOUNDARY: request.step_rule if request.to_boundary else None,
         "continuation": request.continuation and pack_continuation(request.continuation),
     }
     fields: dict[str, Any] = {
@@ -100,31 +131,3 @@ def build_params(
         "extra_args": {ARGS_KEY: noise},
     }
     return SamplingParams(**{**fields, **changes})
-
-
-def _make_chunk(output: Any, request: ExtendRequest, start: int, max_model_len: int) -> Chunk:
-    """Make a chunk from one DELTA output, whose token ids are those since the last output.
-
-    start: how many tokens of the step came in earlier outputs.
-    """
-    part = output.outputs[0]
-    drawn = (output.kv_transfer_params or {}).get(DRAWN, 0)
-    ids = tuple(part.token_ids)
-    logprobs = tuple(row[i].logprob for row, i in zip(part.logprobs or (), ids, strict=False))
-    return Chunk(
-        token_ids=ids,
-        logprobs=logprobs,
-        finish=_read_finish(part, request, max_model_len) if output.finished else None,
-        cached_tokens=output.num_cached_tokens or 0,
-        speculated_tokens=min(len(ids), max(0, drawn - start)),
-    )
-
-
-def _read_finish(part: Any, request: ExtendRequest, max_model_len: int) -> FinishReason:
-    if part.finish_reason == "stop":
-        at_boundary = part.stop_reason in (BOUNDARY, STEP_STOP)
-        return FinishReason.BOUNDARY if at_boundary else FinishReason.STOP
-    if part.finish_reason == "length":
-        room = max_model_len - len(request.token_ids)
-        return FinishReason.LENGTH if room <= request.max_tokens else FinishReason.STEP_LIMIT
-    raise GenerationFailed(f"the generator engine ended a request with {part.finish_reason!r}")

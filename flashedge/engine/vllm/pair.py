@@ -3,27 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flashedge.config import Config
 from flashedge.engine.base import Chunk, ExtendRequest, Generator, Health, Verifier
-from flashedge.engine.platform import choose_block_tokens, runs_on_cpu
+from flashedge.engine.first_start import measure_started, start_measured
+from flashedge.engine.memory_plan import (
+    count_sequences,
+    find_measured,
+    keep_measured,
+    read_card,
+    resolve_memory,
+)
+from flashedge.engine.platform import BLOCK_TOKENS, runs_on_cpu
 from flashedge.engine.probe import GeneratorProbe, VerifierProbe
 from flashedge.engine.vllm import compat
+from flashedge.engine.vllm.batch_invariance import check_batch_invariance
 from flashedge.engine.vllm.card_trial import card_maps_memory
 from flashedge.engine.vllm.engine_options import EngineOptions
-from flashedge.models.checkpoint_shape import read_shape
+from flashedge.errors import StoreError
+from flashedge.models.batch_limits import choose_limits
+from flashedge.models.card_memory import CardMemory
+from flashedge.models.checkpoint_shape import find_pair_shapes, read_shape
+from flashedge.models.fit import find_need, list_sequences
 from flashedge.models.folders import resolve_model
-from flashedge.models.kv_plan import plan_kv
+from flashedge.models.kv_plan import find_explicit
 from flashedge.models.specs import ModelSpec, Pair
+from flashedge.sizes import format_size
 
 if TYPE_CHECKING:
     from flashedge.engine.vllm.generator import VllmGenerator
     from flashedge.engine.vllm.verifier import VllmVerifier
 
-_STARTING = Health(state="starting")
+log = logging.getLogger(__name__)
+_STARTING = Health(state="starting", stage="importing vLLM")
 
 
 class VllmPair:
@@ -34,6 +51,8 @@ class VllmPair:
 
     Args:
         kv_bytes: Of generator and verifier when they start. None takes the memory plan's.
+        is_planned: Whether KV sizes were planned, so that a first start may lower them. None: if
+            `config` or models.toml leaves one open.
 
     Raises ConfigError or CheckpointError.
     """
@@ -45,14 +64,24 @@ class VllmPair:
     stock_verifier: Verifier
     """The naive twin of `verifier`, on the same process."""
 
-    def __init__(self, pair: Pair, config: Config, kv_bytes: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        pair: Pair,
+        config: Config,
+        kv_bytes: tuple[int, int] | None = None,
+        *,
+        is_planned: bool | None = None,
+    ) -> None:
         compat.check_version()
-        compat.prepare_environment(config.threads_per_engine)
+        compat.prepare_environment(
+            config.threads_per_engine, batch_invariant=check_batch_invariance(config)
+        )
         self._pair = pair
-        self._config = config
-        self._kv_bytes = kv_bytes or plan_kv(pair, config)
         self._generator_path = resolve_model(pair.generator, config)
         self._verifier_path = resolve_model(pair.verifier, config)
+        self._is_planned = None in find_explicit(pair, config) if is_planned is None else is_planned
+        self._config = config = resolve_memory(pair, config)
+        self._kv_bytes = kv_bytes or (config.generator_kv_bytes or 0, config.verifier_kv_bytes or 0)
         compat.start_fork_server()
         self._built = False
 
@@ -60,6 +89,10 @@ class VllmPair:
         """Start both engines at once. If either fails, stop the other and raise EngineError."""
         await asyncio.to_thread(self._build)
         self._built = True
+        sequences = count_sequences(self._config)
+        if not runs_on_cpu() and find_measured(self._pair, self._config, sequences) is None:
+            await self._start_measured()
+            return
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self.generator.start())
@@ -67,6 +100,52 @@ class VllmPair:
         except BaseExceptionGroup as errors:
             await self.stop()
             raise errors.exceptions[0] from None
+
+    async def _start_measured(self) -> None:
+        """Start both engines one after the other, and keep what each takes for later plans."""
+        log.info("this pair starts here for the first time: its memory is measured")
+        try:
+            generator = await start_measured(self.generator)
+            self._lower_verifier_kv(await asyncio.to_thread(read_card))
+            verifier = await start_measured(self.verifier)
+        except BaseException:
+            await self.stop()
+            raise
+        if generator is None or verifier is None:
+            return
+        found, sequences = (generator, verifier), count_sequences(self._config)
+        try:
+            await asyncio.to_thread(keep_measured, self._pair, self._config, sequences, found)
+        except StoreError as error:
+            log.warning("the measured memory is not kept: %s", error.line)
+
+    def _lower_verifier_kv(self, card: CardMemory) -> None:
+        """Give the verifier less KV than planned where the generator took more than estimated.
+
+        `card` is the card with the generator on it. Sizes that were set stay.
+        """
+        options = self.verifier.options
+        need = find_need(self._pair, self._config, card)
+        room = max(card.free_bytes - need.engines[1].total, need.least_kv_bytes[1])
+        if self._is_planned and options.kv_start_bytes is None and room < options.kv_bytes:
+            log.warning(
+                "the generator took more memory than estimated: the verifier gets %s for its KV",
+                format_size(room),
+            )
+            self._set_verifier(replace(options, kv_bytes=room))
+
+    async def measure_memory(self) -> None:
+        """Measure and keep what the started engines take on a CPU. Raises EngineError, StoreError.
+
+        On a card their first start did this.
+        """
+        if runs_on_cpu():
+            shapes = find_pair_shapes(self._pair, self._config)
+            found = (
+                await measure_started(self.generator, shapes[0].weights_bytes),
+                await measure_started(self.verifier, shapes[1].weights_bytes),
+            )
+            keep_measured(self._pair, self._config, count_sequences(self._config), found)
 
     async def stop(self) -> None:
         if self._built:
@@ -96,15 +175,15 @@ class VllmPair:
             params = build_params(request, generator.codec, generator.max_model_len, **changes)
             return generator.stream(request, params)
 
-        limit = self._config.max_num_seqs
+        limit = count_sequences(self._config)
         spec, path = self._pair.generator, self._generator_path
         kv_bytes = generator.options.kv_bytes
-        shape = read_shape(path, spec.dtype, spec.weights_bytes)
+        shape = read_shape(path, spec)
         generation = GeneratorProbe(
             generator, shape, max_sequences=limit, kv_bytes=kv_bytes, open_stream=stream_to_limit
         )
         spec, path, kv_bytes = self._pair.verifier, self._verifier_path, verifier.options.kv_bytes
-        shape = read_shape(path, spec.dtype, spec.weights_bytes)
+        shape = read_shape(path, spec)
         return generation, VerifierProbe(verifier, shape, max_sequences=limit, kv_bytes=kv_bytes)
 
     def _build(self) -> None:
@@ -112,8 +191,7 @@ class VllmPair:
         from flashedge.engine.vllm.codec import HFCodec
         from flashedge.engine.vllm.generator import VllmGenerator
         from flashedge.engine.vllm.prm import find_family
-        from flashedge.engine.vllm.stock import StockGenerator, StockVerifier
-        from flashedge.engine.vllm.verifier import VllmVerifier
+        from flashedge.engine.vllm.stock import StockGenerator
 
         config = self._config
         memory_moves = config.scheduling_kv_split and (
@@ -124,36 +202,66 @@ class VllmPair:
         options = self._build_options(
             "generator", self._pair.generator, self._generator_path, plan[0], room
         )
-        self.generator = VllmGenerator(options, HFCodec(self._generator_path))
+        entry = self._pair.generator
+        codec = HFCodec(self._generator_path, entry.chat_template_kwargs, thinks=entry.thinking)
+        self.generator = VllmGenerator(options, codec)
         prm = find_family(self._pair.verifier.family)
         options = self._build_options(
             "verifier", self._pair.verifier, self._verifier_path, plan[1], room
         )
-        self.verifier = VllmVerifier(options, prm(self._verifier_path, self._pair.verifier.options))
+        self._prm = prm(self._verifier_path, self._pair.verifier.options)
         self.stock_generator = StockGenerator(self.generator)
-        self.stock_verifier = StockVerifier(self.verifier)
+        self._set_verifier(options)
         compat.prepare_decoders()
+
+    def _set_verifier(self, options: EngineOptions) -> None:
+        from flashedge.engine.vllm.stock import StockVerifier
+        from flashedge.engine.vllm.verifier import VllmVerifier
+
+        self.verifier = VllmVerifier(options, self._prm)
+        self.stock_verifier = StockVerifier(self.verifier)
 
     def _build_options(
         self, name: str, spec: ModelSpec, path: Path, kv_bytes: int, room: int | None
     ) -> EngineOptions:
-        """Build the options of one engine.
-
-        Args:
-            kv_bytes: KV memory by the plan.
-            room: KV memory that the engine can grow to. None fixes it to the plan.
-        """
-        on_cpu = runs_on_cpu()
-        return EngineOptions(
-            name=name,
-            model=path,
-            dtype=spec.dtype,
-            max_model_len=spec.max_model_len,
-            kv_bytes=room or kv_bytes,
-            kv_start_bytes=kv_bytes if room and not on_cpu else None,
-            kv_fixed=room is None and not on_cpu,
-            max_num_seqs=self._config.max_num_seqs,
-            block_tokens=choose_block_tokens(),
-            offload_folder=self._config.state_dir / "offload",
-            offload_to_file=self._config.scheduling_offload_to_file,
+        """See `build_options`."""
+        return build_options(
+            name, spec, path, kv_bytes, room, self._config, on_card=not runs_on_cpu()
         )
+
+
+def build_options(
+    name: str,
+    spec: ModelSpec,
+    path: Path,
+    kv_bytes: int,
+    room: int | None,
+    config: Config,
+    *,
+    on_card: bool,
+) -> EngineOptions:
+    """Build the options of the engine `name`, generator or verifier.
+
+    Args:
+        kv_bytes: KV memory by the plan.
+        room: KV memory that the engine can grow to. None fixes it to the plan.
+    """
+    sequences = list_sequences(config, on_card=on_card)[0]
+    limits = choose_limits(sequences, samples=name == "generator", on_card=on_card)
+    return EngineOptions(
+        name=name,
+        model=path,
+        dtype=spec.dtype,
+        quantization=spec.quantization,
+        max_model_len=spec.max_model_len,
+        kv_bytes=room or kv_bytes,
+        kv_start_bytes=kv_bytes if room and on_card else None,
+        kv_fixed=room is None and on_card,
+        plain_sampling=not config.fused_sampling,
+        max_num_seqs=limits.sequences,
+        max_batched_tokens=limits.tokens,
+        graph_sizes=limits.graph_sizes,
+        block_tokens=BLOCK_TOKENS["cuda" if on_card else "cpu"],
+        offload_folder=config.state_dir / "offload",
+        offload_to_file=config.scheduling_offload_to_file,
+    )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from flashedge.engine.base import EngineView, Health
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
+from flashedge.engine.vllm.start_reports import receive_stages
 from flashedge.engine.vllm.translate import translate_errors
 from flashedge.errors import EngineDead, EngineError
 
@@ -45,6 +46,7 @@ class EngineProcess:
         self._llm: AsyncLLM | None = None
         self._state = "starting"
         self._detail: str | None = None
+        self._stage: str | None = None
         self._restarts = 0
         self._restarts_in_a_row = 0
         self._ready = asyncio.Event()
@@ -71,6 +73,7 @@ class EngineProcess:
             pid=self.pid,
             restarts=self._restarts,
             detail=self._detail,
+            stage=self._stage,
             kv_memory=self._kv_mechanism,
         )
 
@@ -106,11 +109,14 @@ class EngineProcess:
 
     async def start(self) -> None:
         """Start the process and load the model. Raises EngineError when that fails."""
+        self._note_stage("starting its process")
         try:
-            await asyncio.to_thread(self._build)
-            view = await self._begin()
+            with receive_stages(self._note_stage):
+                await asyncio.to_thread(self._build)
+                view = await self._begin()
         except Exception as error:
             self._state, self._detail = "failed", f"{type(error).__name__}: {error}"
+            self._stage = None
             self._ready.set()
             await self._shut_down()
             raise EngineError(
@@ -120,8 +126,14 @@ class EngineProcess:
         self._started_at = time.monotonic()
         self.block_bytes, self._kv_mechanism = view["block_bytes"], view["mechanism"]
         log.info("%s ready: pid %s, %s", self.options.name, self.pid, view)
-        self._state = "ready"
+        self._state, self._stage = "ready", None
         self._ready.set()
+
+    def _note_stage(self, stage: str) -> None:
+        """Show what the starting process does. The log gets each stage once, without its counts."""
+        if self._stage is None or stage.partition(" (")[0] != self._stage.partition(" (")[0]:
+            log.info("%s: %s", self.options.name, stage)
+        self._stage = stage
 
     async def _begin(self) -> Any:
         """Watch the new process and get its first view. Raises EngineError if it ends instead."""

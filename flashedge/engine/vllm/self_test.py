@@ -5,7 +5,10 @@ computed: in a batch or alone, as decode or as prefill, in one chunk or behind a
 log-probabilities of sampled tokens show whether they do.
 
 Behind a cached prefix they may be equal for short contexts and differ for long ones, since an
-attention kernel may choose its tiles by the length of a chunk. This is tested at several lengths.
+attention kernel may choose its tiles by the length of a chunk. This is tested at lengths that
+double, each behind prefixes of several sizes: on a CPU with AVX2 a context of 1,022 tokens is equal
+behind a half of it, and not behind an eighth. The test stops at the first length that fails, and
+prefills at most eight times its longest context.
 """
 
 from __future__ import annotations
@@ -22,8 +25,11 @@ from flashedge.types import Message, Sampling, TokenIds
 TOKENS = 24
 """Tokens that each request of the batch test draws."""
 BATCH = 8
-CONTEXTS = (128, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
-"""Lengths at which prefill in one chunk is compared with prefill behind a cached prefix."""
+LEAST_CONTEXT, MOST_CONTEXT = 128, 4096
+"""Range of the lengths at which prefill in one chunk is compared with prefill behind a cached
+prefix."""
+PREFIX_PARTS = (16, 8)
+"""The cached prefix is the context divided by one of these."""
 _PROMPT = (Message(role="user", content="What is 12 + 7?"),)
 
 
@@ -63,23 +69,31 @@ async def _compare_batches(generator: VllmGenerator) -> dict[str, Any]:
     }
 
 
+def list_contexts(max_model_len: int) -> tuple[int, ...]:
+    """List the lengths to test, ascending: each twice the one before, up to the longest that leaves
+    room for a token or `MOST_CONTEXT`."""
+    length, lengths = min(MOST_CONTEXT, max_model_len - 2), []
+    while length >= LEAST_CONTEXT:
+        lengths.append(length)
+        length //= 2
+    return tuple(reversed(lengths))
+
+
 async def _measure_invariant_context(generator: VllmGenerator) -> int:
     """Find the longest tested context whose logits do not depend on the chunks of its prefill."""
     draw, longest = random.Random(0), 0
     vocabulary = generator.codec.encode("0123456789+-=. ")
-    for length in CONTEXTS:
-        if length + 1 >= generator.max_model_len:
-            break
-        tokens = tuple(draw.choice(vocabulary) for _ in range(length))
-        for cached in (length // 8, length // 2):  # cached tokens; the rest is one chunk
-            await _draw(generator, _build_request(tokens[:cached], seed=0, max_tokens=1))
-            behind = await _draw(
-                generator, _build_request(tokens, seed=0, max_tokens=1), use_cache=True
-            )
-            whole = await _draw(generator, _build_request(tokens, seed=0, max_tokens=1))
-            if behind != whole:
+    for length in list_contexts(generator.max_model_len):
+        for part in PREFIX_PARTS:
+            tokens = tuple(
+                draw.choice(vocabulary) for _ in range(length)
+            )  # nothing of it is cached
+            prefix = _build_request(tokens[: length // part], seed=0, max_tokens=1)
+            await _draw(generator, prefix)
+            request = _build_request(tokens, seed=0, max_tokens=1)
+            behind = await _draw(generator, request, use_cache=True)
+            if behind != await _draw(generator, request):
                 return longest
-            tokens = (tokens[-1], *tokens[:-1])  # another first token, so that nothing is cached
         longest = length
     return longest
 

@@ -68,6 +68,7 @@ def pack_continuation(continuation: Continuation) -> dict[str, Any]:
         "max_tokens": continuation.granularity.max_tokens,
         "to_end": continuation.granularity.to_end,
         "max_drafts": continuation.max_drafts,
+        "step_rule": continuation.step_rule,
     }
 
 
@@ -79,4 +80,5 @@ def unpack_continuation(args: Mapping[str, Any]) -> Continuation:
         seeds=tuple(args["seeds"]),
         granularity=Granularity(max_tokens=args["max_tokens"], to_end=args["to_end"]),
         max_drafts=args["max_drafts"],
+        step_rule=args["step_rule"],
     )

@@ -16,6 +16,7 @@ from flashedge.engine.proxy import EngineProxy
 from flashedge.engine.vllm.codec import HFCodec
 from flashedge.engine.vllm.generator import STEP_STOP, VllmGenerator, build_params
 from flashedge.engine.vllm.verifier import VllmVerifier
+from flashedge.types import BLANK_LINE, MARKERS
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -47,12 +48,16 @@ class StockVerifier(EngineProxy[VllmVerifier]):
 def build_stock_params(
     request: ExtendRequest, codec: HFCodec, max_model_len: int
 ) -> SamplingParams:
-    """Build vLLM's parameters for `request`, with a stop string."""
+    """Build vLLM's parameters for `request`, with a stop string, or with the marker words as stop
+    tokens."""
+    rule = request.step_rule if request.to_boundary else None
+    markers = codec.rules[MARKERS].holds if rule == MARKERS else frozenset()
     return build_params(
         replace(request, to_boundary=False),
         codec,
         max_model_len,
-        stop=[STEP_STOP] if request.to_boundary else None,
+        stop=[STEP_STOP] if rule == BLANK_LINE else None,
+        stop_token_ids=sorted(codec.eos_ids | markers),
         include_stop_str_in_output=True,
         detokenize=True,
     )

@@ -22,7 +22,7 @@ import torch
 from flashedge.engine.base import ScoreRequest, StepScores
 from flashedge.engine.vllm.engine import VllmEngine
 from flashedge.engine.vllm.engine_options import EngineOptions
-from flashedge.engine.vllm.prm.base import PrmFormat
+from flashedge.engine.vllm.prm.base import AnswerFormat, PrmFormat
 from flashedge.engine.vllm.translate import translate_errors
 from flashedge.errors import ContextOverflow, GenerationFailed
 
@@ -47,11 +47,14 @@ class _VerifierPrompt:
 class VllmVerifier(VllmEngine):
     """Implements `engine.base.Verifier` on one AsyncLLM in pooling mode."""
 
-    def __init__(self, options: EngineOptions, prm: PrmFormat) -> None:
+    def __init__(self, options: EngineOptions, prm: PrmFormat | AnswerFormat) -> None:
+        """prm: how the family writes a path. An AnswerFormat takes the steps of a request as one
+        answer and returns one score."""
         super().__init__(replace(options, extra={**prm.engine_extra, **options.extra}))
         self._prm = prm
-        self._encode_problem = functools.lru_cache(TOKENIZED_PROBLEMS)(prm.encode_problem)
-        self._encode_step = functools.lru_cache(TOKENIZED_STEPS)(prm.encode_step)
+        if isinstance(prm, PrmFormat):
+            self._encode_problem = functools.lru_cache(TOKENIZED_PROBLEMS)(prm.encode_problem)
+            self._encode_step = functools.lru_cache(TOKENIZED_STEPS)(prm.encode_step)
         self._score_cache: OrderedDict[bytes, float] = OrderedDict()
 
     async def score(self, request: ScoreRequest) -> StepScores:
@@ -102,6 +105,21 @@ class VllmVerifier(VllmEngine):
             self._score_cache.popitem(last=False)
 
     def _build_prompt(self, request: ScoreRequest) -> _VerifierPrompt:
+        prompt = (
+            self._build_answer_prompt(self._prm, request)
+            if isinstance(self._prm, AnswerFormat)
+            else self._build_step_prompt(request)
+        )
+        if len(prompt.token_ids) > self.max_model_len:
+            raise ContextOverflow(
+                f"a path of {len(prompt.token_ids)} tokens does not fit the verifier's context of "
+                f"{self.max_model_len} tokens",
+                hint="lower max_tokens or use a pair with a longer verifier context",
+                param="max_tokens",
+            )
+        return prompt
+
+    def _build_step_prompt(self, request: ScoreRequest) -> _VerifierPrompt:
         ids = list(self._encode_problem(request.problem))
         scored: list[int] = []
         keys: list[bytes] = []
@@ -112,14 +130,12 @@ class VllmVerifier(VllmEngine):
             ids += step
             digest.update(_to_bytes(step))
             keys.append(digest.digest())
-        if len(ids) > self.max_model_len:
-            raise ContextOverflow(
-                f"a path of {len(ids)} tokens does not fit the verifier's context of "
-                f"{self.max_model_len} tokens",
-                hint="lower max_tokens or use a pair with a longer verifier context",
-                param="max_tokens",
-            )
         return _VerifierPrompt(token_ids=ids, scored=scored, keys=keys)
+
+    def _build_answer_prompt(self, judge: AnswerFormat, request: ScoreRequest) -> _VerifierPrompt:
+        ids, upto = judge.encode_answer(request.problem, "".join(request.steps))
+        key = hashlib.blake2b(_to_bytes(ids), digest_size=16).digest()
+        return _VerifierPrompt(token_ids=list(ids), scored=[upto - 1], keys=[key])
 
     async def _compute_rows(self, token_ids: list[int], *, reuse: bool) -> tuple[torch.Tensor, int]:
         """Run the model on one prompt.

@@ -25,11 +25,12 @@ from flashedge.runtime.drive.ordering import order_commands
 from flashedge.runtime.drive.probing import build_probe_request, run_probe
 from flashedge.runtime.drive.retry import retry_after_restart
 from flashedge.runtime.drive.scoring import Scoring
-from flashedge.runtime.drive.segments import build_segment
+from flashedge.runtime.drive.segments import StepTexts, build_segment
 from flashedge.runtime.drive.speculation_client import SpeculationClient
 from flashedge.runtime.drive.stopwatch import Stopwatch
 from flashedge.runtime.drive.task_groups import raise_first_error
 from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.thinking import Thinking
 from flashedge.search.base import (
     Child,
     Cluster,
@@ -96,16 +97,23 @@ class Driver:
         self._work: set[asyncio.Task[Any]] = set()
         self._growth = Growth(engines.generator.codec.decode)
         self._emitter = EventEmitter(emit, spec.aggregate)
-        self._speculation_client = SpeculationClient(search, engines)
+        self.thinking = Thinking.of_prompt(engines.generator.codec, prompt_ids)
+        self._texts = StepTexts(
+            codec=engines.generator.codec,
+            rule=spec.step_rule,
+            max_step_tokens=spec.max_step_tokens,
+        )
+        self._speculation_client = SpeculationClient(search, engines, self._texts)
         self._restarts = {e: e.health().restarts for e in (engines.generator, engines.verifier)}
         self.generating = Stopwatch()
         self.scoring = Scoring(
             search,
-            spec.problem,
+            spec,
             engines,
             self._speculation_client,
             earlier,
             self._build_restart_note(engines.verifier, "verifier"),
+            self.thinking,
         )
         self.probe_tokens = 0
 
@@ -128,6 +136,7 @@ class Driver:
                         if new_state is not state:  # the same state: the result was too late
                             state = new_state
                             self._emitter.emit_result(result, state.tree)
+                            self._emitter.emit_rollouts(state.rollouts)
                             self._emitter.emit_certainty(state.history)
                 self._cancel_work()
                 ticker.cancel()
@@ -203,6 +212,7 @@ class Driver:
             sampling=self._spec.sampling,
             max_tokens=granularity.max_tokens,
             to_boundary=not granularity.to_end,
+            step_rule=self._spec.step_rule,
             continuation=self._speculation_client.get_continuation(child.node),
         )
 
@@ -221,7 +231,7 @@ class Driver:
             )
         self._growth.end(child.node)
         self._speculation_client.count(chunks)
-        segment = build_segment(chunks, generator.codec)
+        segment = build_segment(chunks, self._texts, to_end=granularity.to_end)
         self.scoring.receive(child.node, steps, segment, self._start)
         self._inbox.put_nowait(Generated(node=child.node, segment=segment))
 
@@ -237,7 +247,8 @@ class Driver:
         self._inbox.put_nowait(await self.scoring.score(state, node))
 
     async def _cluster(self, nodes: tuple[NodeId, ...], tree: Tree) -> None:
-        engines, paths = self._engines, {node: tree.path_steps(node) for node in nodes}
+        engines, take_answer = self._engines, self.thinking.take_answer
+        paths = {node: take_answer(tree.path_steps(node)) for node in nodes}
         found = await group_answers(paths, self._spec.answers, engines.grader, engines.texts)
         self._inbox.put_nowait(Clustered(answers=found))
 

@@ -15,6 +15,7 @@ from flashedge.runtime.drive.ordering import Ordering
 from flashedge.runtime.kv.manager import KvManager
 from flashedge.runtime.kv.run_memory import FixedMemory, RunMemory
 from flashedge.scheduling.prefix_order import arrival_order, sweep_order
+from flashedge.types import Judges
 
 
 class TwinEngines(Protocol):
@@ -39,6 +40,9 @@ class Engines:
     grader: Grader
     texts: TextGroups = field(default_factory=WordGroups)
     optimizations: Optimizations = field(default_factory=Optimizations)
+
+    judges: Judges = "steps"
+    """What one score of the verifier is about."""
 
     order: Ordering | None = None
     """Submits levels in this order instead of the one that `prefix_order` chooses. For
@@ -74,10 +78,11 @@ def build_engines(
     grader: Grader,
     texts: TextGroups | None = None,
     kv_manager: KvManager | None = None,
+    judges: Judges = "steps",
 ) -> Engines:
     """Build what a run works with. The only place that turns switches into engines.
 
-    texts: what groups open-ended answers. None groups them by their words.
+    texts: what groups open-ended answers. None groups them by their words. judges: see `Engines`.
     """
     is_whole_path = not optimizations.suffix_scoring
     is_stock = is_whole_path and not optimizations.speculation  # the stock generator drafts nothing
@@ -95,4 +100,5 @@ def build_engines(
         texts=texts or WordGroups(),
         optimizations=optimizations,
         kv_manager=kv_manager,
+        judges=judges,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import assert_never
 
+from flashedge.answers.extraction import extract_answer
 from flashedge.certainty.history import History
 from flashedge.events import (
     CertaintyUpdated,
@@ -12,6 +13,7 @@ from flashedge.events import (
     NodeScored,
     NodesExpanded,
     NodesMarked,
+    RolloutsEnded,
     StepCompleted,
 )
 from flashedge.search.base import Clustered, Expand, Generated, ProbeResult, Result, Scored
@@ -29,11 +31,12 @@ class EventEmitter:
         self._emit = emit
         self._aggregate = aggregate
         self._tree = Tree()
-        self._num_emitted = 0
+        self._num_checkpoints = self._num_rollouts = 0
 
     def emit_result(self, result: Result, tree: Tree) -> None:
         match result:
             case Generated(node=node, segment=segment):
+                ends_path = segment.finish.ends_path
                 self._emit(
                     StepCompleted(
                         node=node,
@@ -42,6 +45,7 @@ class EventEmitter:
                         text=segment.text,
                         steps=segment.steps,
                         finish=segment.finish,
+                        answer=extract_answer(tree.path_text(node)) if ends_path else None,
                     )
                 )
             case Scored(node=node, scores=scores):
@@ -54,7 +58,7 @@ class EventEmitter:
 
     def emit_certainty(self, history: History) -> None:
         """Emit the checkpoints that are new."""
-        for checkpoint in history[self._num_emitted :]:
+        for checkpoint in history[self._num_checkpoints :]:
             self._emit(
                 CertaintyUpdated(
                     certainty=checkpoint.certainty,
@@ -65,7 +69,13 @@ class EventEmitter:
                     answer=checkpoint.answer,
                 )
             )
-        self._num_emitted = len(history)
+        self._num_checkpoints = len(history)
+
+    def emit_rollouts(self, rollouts: tuple[NodeId, ...]) -> None:
+        """Emit the rollouts that are new."""
+        if len(rollouts) > self._num_rollouts:
+            self._emit(RolloutsEnded(nodes=rollouts[self._num_rollouts :]))
+            self._num_rollouts = len(rollouts)
 
     def emit_expansion(self, tree: Tree, command: Expand) -> None:
         children = [tree[child.node] for child in command.children]

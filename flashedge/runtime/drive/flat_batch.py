@@ -9,6 +9,7 @@ import logging
 
 from flashedge.config import Config
 from flashedge.engine.base import Speculator
+from flashedge.engine.memory_plan import count_sequences
 from flashedge.scheduling.costs.curves import CostCurve, MeasuredCurve
 from flashedge.scheduling.speculation.draft_choice import find_flat_batch
 
@@ -22,7 +23,7 @@ def set_flat_batch(speculator: Speculator | None, curve: CostCurve, config: Conf
     slots that finished beams leave."""
     if speculator is None or not config.scheduling_speculation:
         return
-    if flat := find_measured_flat_batch(curve, config.max_num_seqs):
+    if flat := find_measured_flat_batch(curve, count_sequences(config)):
         speculator.flat_batch = flat
         log.info("decode steps stay flat up to %d sequences", flat)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 from flashedge.engine.base import ScoreRequest, StepScores
@@ -19,9 +20,13 @@ from flashedge.runtime.drive.retry import retry_after_restart
 from flashedge.runtime.drive.score_once import ScoreOnce
 from flashedge.runtime.drive.speculation_client import DraftedStep, SpeculationClient
 from flashedge.runtime.drive.stopwatch import Stopwatch
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.thinking import Thinking
 from flashedge.search.base import Scored, Search
+from flashedge.search.scoring import aggregate
+from flashedge.search.steps import split_steps
 from flashedge.search.tree import Tree
-from flashedge.types import NodeId, Problem, Segment
+from flashedge.types import NodeId, Segment
 
 Start = Callable[[Coroutine[Any, Any, StepScores]], "asyncio.Task[StepScores]"]
 
@@ -32,13 +37,16 @@ class Scoring:
     def __init__(
         self,
         search: Search[Any],
-        problem: Problem,
+        spec: RunSpec,
         engines: Engines,
         speculation_client: SpeculationClient,
         earlier: EarlierRun,
         on_restart: Callable[[float], None],
+        thinking: Thinking,
     ) -> None:
-        self._problem = problem
+        self._problem, self._aggregate = spec.problem, spec.aggregate
+        self._thinking = thinking
+        self._search_judges, self._verifier_judges = search.judges, engines.judges
         switches, verifier = engines.optimizations, engines.verifier
         self._verifier = ScoreOnce(verifier) if switches.score_once else verifier
         self._speculation_client = speculation_client
@@ -90,6 +98,8 @@ class Scoring:
         segment: Segment,
         ahead: DraftedStep | None = None,
     ) -> StepScores:
+        if self._search_judges == "answers":
+            return await self._verify_answer("".join((*before, *segment.steps)))
         request = ScoreRequest(
             problem=self._problem, steps=(*before, *segment.steps), num_scored=len(before)
         )
@@ -98,3 +108,16 @@ class Scoring:
             lambda: self._speculation_client.score(self._verifier, request, node, ahead),
             self._on_restart,
         )
+
+    async def _verify_answer(self, path: str) -> StepScores:
+        """One score of the answer behind the thinking. A path that still thinks at its end has no
+        answer, and the score 0."""
+        _, answer = self._thinking.split(path)
+        if not answer.strip():
+            return StepScores(scores=(0.0,), tokens=0, cached_tokens=0)
+        steps = split_steps(answer) if self._verifier_judges == "steps" else (answer,)
+        request = ScoreRequest(problem=self._problem, steps=steps)
+        found = await retry_after_restart(
+            self._verifier, lambda: self._verifier.score(request), self._on_restart
+        )
+        return replace(found, scores=(aggregate(found.scores, self._aggregate),))

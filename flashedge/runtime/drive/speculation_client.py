@@ -15,13 +15,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from flashedge.engine.base import Chunk, Codec, ScoreRequest, StepScores, Verifier
+from flashedge.engine.base import Chunk, ScoreRequest, StepScores, Verifier
 from flashedge.errors import ContextOverflow
 from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.drive.segments import StepTexts
 from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.scheduling.speculation.draft_choice import limit_drafts
 from flashedge.search.base import Expand, Search
-from flashedge.search.steps import split_steps
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Speculation, TokenIds
 
@@ -39,11 +39,11 @@ class SpeculationClient:
     """One run's client, used as an async context. Does nothing where speculation is off or the
     generator does not speculate."""
 
-    def __init__(self, search: Search[Any], engines: Engines) -> None:
+    def __init__(self, search: Search[Any], engines: Engines, texts: StepTexts) -> None:
         self._search = search
+        self._texts = texts
         switches = engines.optimizations
         self._speculator = engines.generator.speculator if switches.speculation else None
-        self._codec: Codec = engines.generator.codec
         self._looks_ahead = switches.lookahead and self._speculator is not None
         self._run = secrets.token_hex(8)
         self._level = 0
@@ -87,6 +87,7 @@ class SpeculationClient:
                 seeds=after[child.node].seeds,
                 granularity=after[child.node].granularity,
                 max_drafts=max_drafts,
+                step_rule=self._texts.rule,
             )
             for (_, child), max_drafts in zip(children, limit_drafts(scores, widest), strict=True)
         }
@@ -125,8 +126,10 @@ class SpeculationClient:
         after = self._search.lookahead(state, node)
         for seed in after.seeds:
             if (drawn := self._drafts.get(seed)) is not None:
-                ids = drawn[: after.granularity.max_tokens]
-                return DraftedStep(token_ids=ids, steps=split_steps(self._codec.decode(ids)))
+                limit, texts = after.granularity, self._texts
+                ids = drawn[: limit.max_tokens]
+                steps = texts.split(ids, texts.codec.decode(ids), to_end=limit.to_end)
+                return DraftedStep(token_ids=ids, steps=steps)
         return None
 
     async def score(

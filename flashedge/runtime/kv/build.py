@@ -11,8 +11,8 @@ import psutil
 
 from flashedge.config import Config
 from flashedge.engine.base import EngineView, Generator, Verifier
+from flashedge.engine.memory_plan import count_sequences, resolve_memory
 from flashedge.errors import FlashEdgeError
-from flashedge.models.kv_plan import plan_kv
 from flashedge.models.specs import Pair
 from flashedge.runtime.kv.curves import Curves
 from flashedge.runtime.kv.decide import ForcedSplit
@@ -47,12 +47,13 @@ async def build_manager(
     if not config.scheduling_kv_split or not mechanisms <= MOVABLE:
         return None
     try:
+        config = resolve_memory(pair, config)
         manager = await build_manager_with(
             curves,
             generator,
             verifier,
-            kv_bytes=sum(plan_kv(pair, config)),
-            max_batch=config.max_num_seqs,
+            kv_bytes=(config.generator_kv_bytes or 0) + (config.verifier_kv_bytes or 0),
+            max_batch=count_sequences(config),
             offload=config.scheduling_offload,
             folder_bytes=_count_free_bytes(config.state_dir),
         )

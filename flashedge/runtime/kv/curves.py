@@ -14,6 +14,7 @@ from statistics import median
 
 from flashedge.config import Config
 from flashedge.engine.platform import detect_device_kind
+from flashedge.engine.profiles import find_profile
 from flashedge.errors import ConfigError, EngineError
 from flashedge.models.checkpoint_shape import load_shape
 from flashedge.models.shape import ModelShape
@@ -22,7 +23,6 @@ from flashedge.profiler.datasheet import find_sheet
 from flashedge.profiler.probes import DECODE, PREFILL
 from flashedge.profiler.profile import ModelProfile, Profile
 from flashedge.profiler.roofline import Sample
-from flashedge.runtime.profiles import find_profile
 from flashedge.scheduling.costs.curves import (
     CostCurve,
     MeasuredCurve,

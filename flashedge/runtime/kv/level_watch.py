@@ -8,7 +8,7 @@ from typing import Any
 
 from flashedge.search.base import Command, Expand, Lookahead, Result, Search
 from flashedge.search.tree import Tree
-from flashedge.types import Limits, NodeId, Problem
+from flashedge.types import Judges, Limits, NodeId, Problem
 
 OnLevel = Callable[[Tree, tuple[Expand, ...]], None]
 
@@ -32,6 +32,10 @@ class LevelWatch:
     @property
     def scores_levels(self) -> bool:
         return self.search.scores_levels
+
+    @property
+    def judges(self) -> Judges:
+        return self.search.judges
 
     def start(self, problem: Problem, seed: int, limits: Limits) -> tuple[Any, tuple[Command, ...]]:
         return self._report(*self.search.start(problem, seed, limits))

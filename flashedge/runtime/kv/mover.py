@@ -93,10 +93,14 @@ class KvMover:
             return kv_bytes
         self._granted.pop(role, None)
         granted = await self._request(engine.budget(kv_bytes))
-        if granted is not None:
-            if self._is_short(role, granted, kv_bytes):
-                return int(granted)
-            self._granted[role] = kv_bytes, restarts
+        if granted is None:
+            view = await self._request(engine.view())
+            if view is None:
+                return kv_bytes  # the engine is down: the next process gets it
+            granted = view.quota_blocks * view.block_bytes  # it refused
+        if self._is_short(role, granted, kv_bytes):
+            return int(granted)
+        self._granted[role] = kv_bytes, restarts
         return kv_bytes
 
     async def _check_quota(self, role: EngineRole) -> None:

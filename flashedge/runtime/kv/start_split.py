@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 
 from flashedge.config import Config
+from flashedge.engine.memory_plan import count_sequences, resolve_memory
 from flashedge.engine.platform import choose_block_tokens
 from flashedge.errors import FlashEdgeError
 from flashedge.models.checkpoint_shape import load_shape
-from flashedge.models.kv_plan import plan_kv
 from flashedge.models.specs import ModelSpec, Pair
 from flashedge.runtime.kv.build import build_engine_cost
 from flashedge.runtime.kv.curves import load_curves
@@ -37,7 +37,8 @@ def choose_start_split(pair: Pair, config: Config) -> tuple[int, int]:
 
     Ref: arXiv 2509.00195 §4.3.
     """
-    plan = plan_kv(pair, config)
+    config = resolve_memory(pair, config)
+    plan = config.generator_kv_bytes or 0, config.verifier_kv_bytes or 0
     if not config.scheduling_kv_split:
         return plan
     try:
@@ -60,5 +61,5 @@ def _build_cost(curve: CostCurve, spec: ModelSpec, config: Config) -> EngineCost
         token_bytes=load_shape(spec, config).kv_bytes_per_token,
         block_tokens=choose_block_tokens(),
         max_model_len=spec.max_model_len,
-        max_batch=config.max_num_seqs,
+        max_batch=count_sequences(config),
     )

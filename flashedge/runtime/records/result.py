@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from flashedge.runtime.drive.driver import Outcome
+from flashedge.runtime.drive.driver import DEADLINE, Outcome
 from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.thinking import NO_THINKING, Thinking
 from flashedge.search.scoring import aggregate
 from flashedge.search.tree import ROOT, Node, NodeStatus, Tree
 from flashedge.types import Timing, Usage
@@ -21,15 +23,19 @@ def build_result(
     usage: Usage,
     timing: Timing,
     *,
-    deterministic: bool | None = None,
+    self_test: Mapping[str, Any] | None = None,
+    thinking: Thinking = NO_THINKING,
+    scores_probability: bool = True,
 ) -> dict[str, Any]:
     """Build the result as plain JSON values. `score` is a path's aggregate (`spec.aggregate`), the
     `step_scores` are the verifier's.
 
-    deterministic: whether the run's tree depends on nothing but its request, as the start-up
-    self-test found it for the generator's kernels. None when that is not known.
+    self_test: what the start-up self-test found. See `engine.vllm.self_test`.
+    thinking: separates `reasoning` from `text`. The tree's nodes have the text as it was generated.
+    scores_probability: False where the verifier's scores only rank, so that none can be trusted.
     """
     tree, finish = outcome.tree, outcome.finish
+    reasoning, text = thinking.split(tree.path_text(finish.choice))
     complete = [n for n in tree.nodes.values() if n.status is NodeStatus.COMPLETE]
     return {
         "id": run_id,
@@ -38,16 +44,17 @@ def build_result(
         "strategy": spec.strategy,
         "n": spec.n,
         "seed": spec.seed,
-        "deterministic": deterministic,
+        "deterministic": _is_deterministic(outcome, usage.prompt_tokens, self_test),
         "baseline": spec.baseline,
         "answer": finish.answer,
-        "text": tree.path_text(finish.choice),
+        "text": text,
+        "reasoning": reasoning,
         "choice": finish.choice,
         "votes": [{"answer": v.answer, "weight": v.weight, "count": v.count} for v in finish.votes],
-        "completions": [_completion(tree, node, spec) for node in complete],
+        "completions": [_completion(tree, node, spec, thinking) for node in complete],
         "tree": {"root": ROOT, "nodes": [_node(tree, n, spec) for n in tree.nodes.values()]},
         "certainty": outcome.certainty,
-        "trusted": _is_trusted(outcome, spec),
+        "trusted": _is_trusted(outcome, spec) if scores_probability else None,
         "cut_by": outcome.cut_by,
         "early_exit_source": spec.early_exit_source,
         "early_exit_note": spec.early_exit_note,
@@ -75,6 +82,22 @@ def build_result(
     }
 
 
+def _is_deterministic(
+    outcome: Outcome, prompt_tokens: int, self_test: Mapping[str, Any] | None
+) -> bool | None:
+    """Whether the same request gives the same tree again, whatever runs beside it.
+
+    True if the self-test found the generator's kernels batch-invariant, and prefill bit-equal up to
+    the length of the longest path with its prompt, and no deadline cut the run. False if one of
+    these does not hold: the tree may then still be the same. None without a verdict of the test.
+    """
+    found = self_test or {}
+    if not found.get("batch_invariant"):
+        return found.get("batch_invariant")
+    longest = prompt_tokens + max(node.path_tokens for node in outcome.tree.nodes.values())
+    return longest <= found.get("invariant_tokens", 0) and outcome.cut_by != DEADLINE
+
+
 def _is_trusted(outcome: Outcome, spec: RunSpec) -> bool | None:
     """Whether the verifier scores the answer's path at least TRUST_THRESHOLD.
 
@@ -86,12 +109,14 @@ def _is_trusted(outcome: Outcome, spec: RunSpec) -> bool | None:
     return aggregate(scores, spec.aggregate) >= TRUST_THRESHOLD
 
 
-def _completion(tree: Tree, node: Node, spec: RunSpec) -> dict[str, Any]:
+def _completion(tree: Tree, node: Node, spec: RunSpec, thinking: Thinking) -> dict[str, Any]:
     assert node.segment is not None, "a complete node was generated"
+    reasoning, text = thinking.split(tree.path_text(node.id))
     scores = tree.path_scores(node.id)
     return {
         "node": node.id,
-        "text": tree.path_text(node.id),
+        "text": text,
+        "reasoning": reasoning,
         "token_ids": list(tree.path_token_ids(node.id)),
         "step_scores": list(scores),
         "score": aggregate(scores, spec.aggregate) if scores else None,

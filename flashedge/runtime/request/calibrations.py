@@ -18,6 +18,7 @@ from flashedge.config import Config
 from flashedge.errors import ConfigError, RequestError
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.spec import RunSpec
+from flashedge.types import BLANK_LINE, STEPS
 
 REQUEST, CALIBRATION, DEFAULTS = "request", "calibration", "defaults"
 VERSION = 1
@@ -85,6 +86,10 @@ class Calibration:
         return cls(**{**fields, "rule": rule})
 
 
+_EARLIER = {"step_rule": BLANK_LINE, "judge": STEPS, "chat_template_kwargs": {}}
+"""Settings that calibrations of older versions do not name, with the only values that they had."""
+
+
 def calibrations_file(config: Config) -> Path:
     return config.config_dir / "calibrations.json"
 
@@ -143,6 +148,9 @@ def collect_settings(spec: RunSpec) -> dict[str, Any]:
         "selection": spec.selection,
         "options": dict(spec.options),
         "answers": spec.answers,
+        "step_rule": spec.step_rule,
+        "judge": spec.judge,
+        "chat_template_kwargs": dict(spec.chat_template_kwargs),
     }
 
 
@@ -179,7 +187,8 @@ def find_mismatch(found: Calibration, settings: Mapping[str, Any], fingerprint: 
     """Say why a calibration does not fit runs of these settings on this pair; None if it fits."""
     if found.fingerprint != fingerprint:
         return f"the pair {found.pair} has changed since"
-    differing = [name for name, value in settings.items() if found.settings.get(name) != value]
+    made_with = {**_EARLIER, **found.settings}
+    differing = [name for name, value in settings.items() if made_with.get(name) != value]
     return f"it was made with other {', '.join(differing)}" if differing else None
 
 

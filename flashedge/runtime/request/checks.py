@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from flashedge.errors import RequestError
+from flashedge.models.chat_template import find_fault
 
 
 def check_int(name: str, value: int, low: int, high: int) -> None:
@@ -33,3 +34,8 @@ def check_float(
 def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
     if value not in known:
         raise RequestError(f"{name} is {value!r}; it must be one of {', '.join(known)}", param=name)
+
+
+def check_template_variables(name: str, given: object) -> None:
+    if fault := find_fault(given):
+        raise RequestError(f"{name} {fault}", param=name)

@@ -9,9 +9,24 @@ from typing import Any
 
 from flashedge.answers.equality import ANSWER_KINDS
 from flashedge.errors import Conflict, RequestError
-from flashedge.runtime.request.checks import check_choice, check_float, check_int
+from flashedge.runtime.request.checks import (
+    check_choice,
+    check_float,
+    check_int,
+    check_template_variables,
+)
 from flashedge.runtime.request.early_exit import ExitOptions
-from flashedge.types import MAX_SEED, Limits, Message, Problem, Sampling
+from flashedge.types import (
+    BLANK_LINE,
+    JUDGED,
+    MAX_SEED,
+    STEP_RULES,
+    STEPS,
+    Limits,
+    Message,
+    Problem,
+    Sampling,
+)
 
 AGGREGATES = ("last", "min", "prod", "mean")
 SELECTIONS = ("weighted", "majority", "best")
@@ -47,6 +62,13 @@ class RunSpec:
 
     max_path_tokens: int = 2048
 
+    step_rule: str = BLANK_LINE
+    """Where a step ends: one of STEP_RULES."""
+
+    judge: str = STEPS
+    """What of a path the verifier sees: one of JUDGED. Of an answer it gives one score, by
+    `aggregate` over the answer's steps if it judges steps."""
+
     token_budget: int | None = None
     """Most generated tokens of the whole tree."""
 
@@ -63,7 +85,11 @@ class RunSpec:
     """Options of the strategy (`search.options`) or of a user's program, as plain JSON values."""
 
     answers: str = "boxed"
-    """boxed, or text for open-ended problems. See `answers.equality`."""
+    """boxed; text or whole for open-ended problems. See `answers.equality`."""
+
+    chat_template_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """Variables of the generator's chat template, in place of those of its entry in models.toml. A
+    variable that the template does not know changes nothing."""
 
     early_exit_source: str | None = None
     """Who decided the early exit (`request.calibrations`). No request sets it."""
@@ -77,6 +103,8 @@ class RunSpec:
         check_choice("aggregate", self.aggregate, AGGREGATES)
         check_choice("selection", self.selection, SELECTIONS)
         check_choice("answers", self.answers, ANSWER_KINDS)
+        check_choice("step_rule", self.step_rule, STEP_RULES)
+        check_choice("judge", self.judge, JUDGED)
         check_int("n", self.n, 1, 1024)
         check_int("branching", self.branching, 1, 1024)
         check_int("seed", self.seed, 0, MAX_SEED)
@@ -88,6 +116,7 @@ class RunSpec:
         if self.deadline_s is not None:
             check_float("deadline_s", self.deadline_s, 0.001, 1e6)
         check_sampling(self.sampling)
+        check_template_variables("chat_template_kwargs", self.chat_template_kwargs)
 
     @property
     def limits(self) -> Limits:

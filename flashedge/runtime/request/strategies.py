@@ -12,8 +12,9 @@ from flashedge.errors import ConfigError, RequestError
 from flashedge.runtime.request.early_exit import ExitOptions, build_exit_policy
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.search.base import Search
-from flashedge.search.catalog import make_search
+from flashedge.search.catalog import WITHOUT_STEP_SCORES, make_search
 from flashedge.search.strategies.program import ReasoningProgram
+from flashedge.types import ANSWER, STEPS, Judges
 
 GROUP = "flashedge.strategies"
 REBASE_TREE = 16
@@ -25,6 +26,12 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "probed_cot": {"n": 1, "early_exit": ExitOptions()},
     }
 )
+
+
+def find_usual_strategy(judges: Judges, judge: str = STEPS) -> str:
+    """Find the strategy of a request that names none. judges: see `build_search`; judge: see
+    `RunSpec`."""
+    return "beam" if judges == "steps" and judge == STEPS else "best_of_n"
 
 
 def find_defaults(strategy: str) -> Mapping[str, Any]:
@@ -47,10 +54,21 @@ def find_watched_options(strategy: str, n: object) -> Mapping[str, Any]:
     return {"width": REBASE_TREE} if several else {}
 
 
-def build_search(spec: RunSpec) -> Search[Any]:
-    """Build the search. Raises NotFound, RequestError, ConfigError (a program can't be loaded)."""
+def build_search(spec: RunSpec, judges: Judges = "steps") -> Search[Any]:
+    """Build the search. judges: what one score of the pair's verifier is about.
+
+    Raises NotFound, RequestError, ConfigError (a program can't be loaded).
+    """
     if spec.strategy == "probed_cot" and spec.n != 1:
         raise RequestError(f"n is {spec.n}; probed_cot is one chain", hint="leave n out", param="n")
+    if spec.judge == ANSWER:
+        if spec.strategy not in WITHOUT_STEP_SCORES:
+            raise RequestError(
+                f"strategy {spec.strategy!r} needs scores of single steps, but judge is {ANSWER!r}",
+                hint=f"use {' or '.join(WITHOUT_STEP_SCORES)}, or set judge to {STEPS!r}",
+                param="judge",
+            )
+        judges = "answers"
     return make_search(
         spec.strategy,
         n=spec.n,
@@ -62,6 +80,7 @@ def build_search(spec: RunSpec) -> Search[Any]:
         options=spec.options,
         policy=build_exit_policy(spec.early_exit, spec.strategy),
         programs=find_user_programs(),
+        judges=judges,
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flashedge.types import Granularity
+from flashedge.types import BLANK_LINE, Granularity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,3 +20,10 @@ class Continuation:
     """Granularity of the children. Its `max_tokens` is an upper bound."""
     max_drafts: int
     """How many of the children may be drafted: M_i in the paper."""
+    step_rule: str = BLANK_LINE
+    """Name of the rule that ends the children's steps."""
+
+    @property
+    def boundary(self) -> str | None:
+        """Name of the rule that ends a child's segment. None if it goes on to the answer's end."""
+        return None if self.granularity.to_end else self.step_rule

@@ -53,7 +53,8 @@ class StepJob:
     """What one of vLLM's requests does now: a requested step (`label`, `beam`), or a draft."""
 
     request: Request
-    to_boundary: bool
+    boundary: str | None
+    """Name of the rule that ends the step; None where it goes on to the end of the answer."""
     start: int = 0
     """Tokens that the request generated before this step."""
     label: Label | None = None
@@ -73,14 +74,14 @@ class StepJob:
         """From now on the request serves the draft that follows its step."""
         self.label, self.beam, self.draft = None, None, draft
         self.start = self.request.num_output_tokens
-        limit = draft.continuation.granularity
-        self.set_limit(limit.max_tokens, to_boundary=not limit.to_end)
+        after = draft.continuation
+        self.set_limit(after.granularity.max_tokens, after.boundary)
         self.request.priority = DRAFT_PRIORITY
 
-    def set_limit(self, max_tokens: int, *, to_boundary: bool) -> None:
-        """Let the current step have so many tokens."""
+    def set_limit(self, max_tokens: int, boundary: str | None) -> None:
+        """Let the current step have so many tokens, and end by the rule of this name."""
         self.request.max_tokens = self.start + max_tokens
-        self.to_boundary = to_boundary
+        self.boundary = boundary
 
     @property
     def seed(self) -> int:

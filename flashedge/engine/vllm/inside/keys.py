@@ -3,7 +3,12 @@
 ARGS_KEY = "flashedge"
 """Our entry in SamplingParams.extra_args and in VllmConfig.additional_config."""
 BOUNDARY = "boundary"
-"""The stop_reason of a step that ends at a boundary."""
+"""The stop_reason of a step that ends at a boundary. In a request's parameters: the name of the
+rule that finds the boundary, None where the step may go on past it."""
+BOUNDARIES = "boundaries"
+"""In our additional_config: the boundary rules of the generator's vocabulary, by name."""
+STAGES_PIPE = "flashedge_stages"
+"""The attribute of a process's object that holds the pipe for `start_stages`."""
 DRAWN = "flashedge_drawn"
 """In an output: how many tokens its step adopted from a draft."""
 
@@ -15,3 +20,6 @@ KV_START = "start"
 """Share of the blocks, from the first on, that have memory at the start."""
 KV_GUARDED = "guarded"
 """Bytes of a granule. On CPU, touching memory that is not mapped then ends the process."""
+
+PLAIN_SAMPLING = "plain_sampling"
+"""In our additional_config: True if PyTorch draws the tokens on a card too."""

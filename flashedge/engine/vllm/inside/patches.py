@@ -1,4 +1,4 @@
-"""Every name of vLLM that FlashEdge adds or replaces while a process runs, in one table.
+"""Every name of vLLM, or below it, that FlashEdge adds or replaces in a process, in one table.
 
 vLLM offers interfaces for most of what FlashEdge needs: a scheduler class, a worker extension, a
 logits processor, a model registry. The names below are what these do not reach. Each process
@@ -69,8 +69,19 @@ PATCHES = (
         replacement=f"{_INSIDE}.kv.tensor:allocate",
         reason="Two engines share one device, so KV blocks get memory only while they are in use.",
     ),
+    Patch(
+        process=ProcessKind.ENGINE,
+        target="tqdm.std:tqdm.display",
+        replacement=f"{_INSIDE}.start_stages:report_bar",
+        reason="vLLM's progress bars go to the daemon's start line, and do not fill its log.",
+    ),
     _add_utility(
         "begin", "kv.control:begin", "The daemon asks a new engine for its blocks and their size."
+    ),
+    _add_utility(
+        "measure_memory",
+        "kv.control:measure_memory",
+        "The memory plan rests on what each engine takes beside its KV.",
     ),
     _add_utility("view", "kv.control:view", "The KV split follows each engine's load."),
     _add_utility(

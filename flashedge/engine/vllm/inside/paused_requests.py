@@ -15,6 +15,7 @@ from typing import Any
 from vllm.v1.request import Request, RequestStatus
 
 from flashedge.engine.vllm.inside.draft_requests import StepJob, read_noise_args
+from flashedge.engine.vllm.inside.keys import BOUNDARY
 from flashedge.engine.vllm.inside.kv.quota import QuotaScheduler, RequestFilter, accept_any
 from flashedge.scheduling.speculation.drafts import Draft
 
@@ -42,12 +43,12 @@ class PausingScheduler(QuotaScheduler):
         self._allocate = self.kv_cache_manager.allocate_slots
         self.kv_cache_manager.allocate_slots = self._allocate_or_reclaim
 
-    def locate_step(self, request: Request) -> tuple[int, bool]:
-        """(tokens generated before the request's current step, whether a boundary ends it)."""
+    def locate_step(self, request: Request) -> tuple[int, str | None]:
+        """(tokens generated before the request's current step, name of the rule that ends it)."""
         job = self._jobs.get(request.request_id)
         if job is None:
-            return 0, bool(read_noise_args(request).get("to_boundary"))
-        return job.start, job.to_boundary
+            return 0, read_noise_args(request).get(BOUNDARY)
+        return job.start, job.boundary
 
     def _is_draft(self, request: Request) -> bool:
         job = self._jobs.get(request.request_id)

@@ -38,15 +38,16 @@ class EdgeScheduler(SpeculativeScheduler):
     def _update_request_with_output(
         self, request: Request, new_token_ids: list[int], is_stale: bool = False
     ) -> tuple[list[int], bool]:
-        start, to_boundary = self.locate_step(request)
-        if self._rule is None or not to_boundary:
+        start, name = self.locate_step(request)
+        rule = self._rules.get(name)
+        if rule is None:
             return super()._update_request_with_output(request, new_token_ids, is_stale)
         kept: list[int] = []
         for token in new_token_ids:
             previous = request.output_token_ids[-1] if request.num_output_tokens > start else None
             _, stopped = super()._update_request_with_output(request, [token], is_stale)
             kept.append(token)
-            if self._rule.ends_step(previous, token):
+            if rule.ends_step(previous, token):
                 request.status = RequestStatus.FINISHED_STOPPED
                 request.stop_reason = BOUNDARY
                 stopped = True

@@ -29,7 +29,7 @@ from flashedge.engine.vllm.inside.draft_requests import (
     read_sampling,
     read_stop_ids,
 )
-from flashedge.engine.vllm.inside.keys import ARGS_KEY
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, BOUNDARIES, BOUNDARY
 from flashedge.engine.vllm.inside.paused_requests import PausingScheduler
 from flashedge.engine.vllm.speculator import unpack_continuation
 from flashedge.scheduling.speculation.draft_board import DraftBoard
@@ -45,8 +45,10 @@ class SpeculativeScheduler(PausingScheduler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         config = self.vllm_config.additional_config.get(ARGS_KEY, {})
-        rule = config.get("boundary")
-        self._rule = BoundaryRule.from_json(rule) if rule else None
+        rules: Mapping[str, Any] = config.get(BOUNDARIES, {})
+        self._rules: Mapping[str | None, BoundaryRule] = {
+            name: BoundaryRule.from_json(rule) for name, rule in rules.items()
+        }
         self._flat_batch = 0  # see `BatchView`
         self._board = DraftBoard()
         self._requested: dict[str, StepJob] = {}  # by the front end's id of the step
@@ -70,7 +72,7 @@ class SpeculativeScheduler(PausingScheduler):
         if job is not None:
             self._adopt(job, request, beam)
             return
-        job = StepJob(request=request, to_boundary=args["to_boundary"])
+        job = StepJob(request=request, boundary=args[BOUNDARY])
         job.serve_step(Label(name=request.request_id), beam)
         self._jobs[request.request_id] = self._requested[request.request_id] = job
         super().add_request(request)
@@ -79,11 +81,11 @@ class SpeculativeScheduler(PausingScheduler):
         """Let a draft's request go on as the requested step, within that step's own limits."""
         assert job.draft is not None, "it was in _draft_jobs"
         drawn, rows, request = job.draft.token_ids, job.rows, job.request
-        to_boundary = read_noise_args(requested)["to_boundary"]
+        boundary = read_noise_args(requested)[BOUNDARY]
         end = StepEnd(
             max_tokens=requested.max_tokens,
             room=self.max_model_len - requested.num_prompt_tokens,
-            boundary=self._rule if to_boundary else None,
+            boundary=self._rules.get(boundary),
             stop_ids=read_stop_ids(requested),
         )
         used, finish = end.cut(drawn)
@@ -102,7 +104,7 @@ class SpeculativeScheduler(PausingScheduler):
             self._replays.append((requested.client_index, output))
         if finish is None:
             request.priority, request.arrival_time = requested.priority, requested.arrival_time
-            job.set_limit(requested.max_tokens, to_boundary=to_boundary)
+            job.set_limit(requested.max_tokens, boundary)
             self._promote(request)
             return
         path = (*requested.prompt_token_ids, *drawn[:used])
@@ -220,7 +222,7 @@ class SpeculativeScheduler(PausingScheduler):
             name = f"draft-{next(self._draft_ids)}"
             request = make_draft_request(draft, name, self._like, self.max_model_len)
             self.requests[name] = request
-            job = StepJob(request=request, to_boundary=True)
+            job = StepJob(request=request, boundary=draft.continuation.boundary)
             self._jobs[name] = self._draft_jobs[draft] = job
             job.serve_draft(draft)
         return job.request

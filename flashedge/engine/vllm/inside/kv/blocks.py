@@ -43,6 +43,12 @@ class KvRange:
     def block_bytes(self) -> int:
         return count_block_bytes(self.layers)
 
+    def contains(self, layer: torch.Tensor) -> bool:
+        """Whether a tensor lies in this range."""
+        start = layer.data_ptr() - self._pages.tensor.data_ptr()
+        end = start + _count_spanned(layer) * layer.element_size()
+        return start >= 0 and end <= self._pages.tensor.nbytes
+
     def count_claimed(self) -> int:
         """Blocks that have memory."""
         return self._granules.count_claimed()
@@ -87,7 +93,7 @@ class KvRange:
 
 def count_block_bytes(layers: Iterable[torch.Tensor]) -> int:
     """Bytes of one block in all layers."""
-    return sum(layer[0].numel() * layer.element_size() for layer in layers)
+    return sum(layer.numel() // layer.shape[0] * layer.element_size() for layer in layers)
 
 
 def _count_spanned(block: torch.Tensor) -> int:

@@ -5,7 +5,8 @@ two parts in step: the scheduler, which knows what each block is used for (`quot
 which maps and unmaps the blocks' memory (`worker`).
 
 Restoring never leaves an engine paused. If there is no memory for the whole quota, the quota is
-lowered; if there is none for one request, the process ends and the daemon restarts it.
+lowered. If there is none for one request, or the device fails otherwise, the process ends and the
+daemon restarts it.
 """
 
 from __future__ import annotations
@@ -14,12 +15,21 @@ import logging
 from collections.abc import Collection
 from typing import Any
 
+from flashedge.engine.vllm.inside import start_stages
+
 log = logging.getLogger(__name__)
 
 
 def begin(core: Any) -> dict[str, Any]:
     """Prepare for the first request. Return the view and the worker's `describe_kv_memory`."""
+    start_stages.end()
     return view(core) | _call_worker(core, "describe_kv_memory")
+
+
+def measure_memory(core: Any) -> dict[str, int]:
+    """Measure what the largest step takes. Call it before the first request."""
+    found: dict[str, int] = _call_worker(core, "measure_step_memory")
+    return found
 
 
 def view(core: Any) -> dict[str, int]:
@@ -72,14 +82,10 @@ def restore(core: Any) -> int:
     Raises SystemExit, which ends the process, if there is no memory for one request.
     """
     scheduler = core.scheduler
-    while (shortage := _claim(core, scheduler.list_pool_blocks())) is not None:
-        quota = scheduler.quota
-        lower = scheduler.set_quota(quota // 2)
-        if lower >= quota:
-            message = f"no memory for the KV of one request ({quota} blocks): {shortage}"
-            log.critical("%s; the engine ends, to be started again", message)
-            raise SystemExit(message)
-        log.warning("no memory for %d KV blocks (%s): trying %d", quota, shortage, lower)
+    try:
+        _claim_quota(core)
+    except Exception as error:  # e.g. the driver of the device
+        raise _end_process(f"no memory could be mapped: {error}") from error
     try:
         loaded = _call_worker(core, "load_kv_blocks", scheduler.list_used_blocks())
     except Exception:  # e.g. the file of saved KV is gone
@@ -88,6 +94,23 @@ def restore(core: Any) -> int:
         loaded = 0
     scheduler.resume()
     return int(loaded)
+
+
+def _claim_quota(core: Any) -> None:
+    """Map the memory of the quota, or of a smaller one. Raises SystemExit like `restore`."""
+    scheduler = core.scheduler
+    while (shortage := _claim(core, scheduler.list_pool_blocks())) is not None:
+        quota = scheduler.quota
+        lower = scheduler.set_quota(quota // 2)
+        if lower >= quota:
+            raise _end_process(f"no memory for the KV of one request ({quota} blocks): {shortage}")
+        log.warning("no memory for %d KV blocks (%s): trying %d", quota, shortage, lower)
+
+
+def _end_process(why: str) -> SystemExit:
+    """The exception that ends this engine process. vLLM lets it pass out of a call."""
+    log.critical("%s; the engine ends, to be started again", why)
+    return SystemExit(why)
 
 
 def _claim(core: Any, block_ids: Collection[int]) -> str | None:

@@ -59,10 +59,10 @@ class SaveArea:
             self._file = tempfile.TemporaryFile(dir=folder, prefix="kv-")  # noqa: SIM115
         for layer in layers:
             if self._file is None:
-                self._rows.append(layer[_make_index(self._ids, layer)].cpu())
+                self._rows.append(layer.index_select(0, _make_index(self._ids, layer)).cpu())
                 continue
             for ids in _iterate_chunks(self._ids):
-                rows = layer[_make_index(ids, layer)].cpu().contiguous()
+                rows = layer.index_select(0, _make_index(ids, layer)).cpu().contiguous()
                 self._file.write(_view_bytes(rows))
         if self._file is not None:
             self._file.flush()
@@ -90,7 +90,8 @@ class SaveArea:
                     rows = _read_rows(self._file, layer, len(ids))
                 keep = [i for i, block in enumerate(ids) if block in wanted]
                 target = _make_index([ids[i] for i in keep], layer)
-                layer[target] = rows[torch.tensor(keep, dtype=torch.long)].to(layer.device)
+                kept = rows.index_select(0, torch.tensor(keep, dtype=torch.long))
+                layer.index_copy_(0, target, kept.to(layer.device))
                 done += len(ids)
         loaded = sum(block in wanted for block in self._ids)
         return loaded * count_block_bytes(layers)

@@ -9,7 +9,7 @@ Checked with vLLM 0.32.0. `inside.patches` puts `allocate` in place of vLLM's ow
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -19,14 +19,37 @@ from vllm.v1.worker import utils
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, KV_FIXED, KV_GUARDED, KV_KEY, KV_START
 from flashedge.engine.vllm.inside.kv.blocks import KvRange
 from flashedge.engine.vllm.inside.kv.pages import FixedPages, HostPages, Pages
+from flashedge.errors import EngineError
 
 _allocate_in_vllm = utils.allocate_kv_cache
+_MISSED = (
+    "this vLLM has a model runner that `allocate_kv_cache` is not replaced for"
+    " (flashedge.engine.vllm.inside.patches)"
+)
 _ranges: list[KvRange] = []  # one for each engine of this process; a daemon's process has one
 
 
 def get_kv_range() -> KvRange:
-    """Return the KV memory of this process's engine. It exists once vLLM has allocated it."""
+    """Return the KV memory of this process's engine. It exists once vLLM has allocated it.
+
+    Raises EngineError if vLLM allocated its KV without calling `allocate`.
+    """
+    if not _ranges:
+        raise EngineError(f"vLLM did not ask FlashEdge for its KV memory; {_MISSED}")
     return _ranges[-1]
+
+
+def check_layers(layers: Sequence[torch.Tensor]) -> None:
+    """Check that the KV of a model runner's layers lies in the memory that `allocate` made.
+
+    A model runner that takes vLLM's own `allocate_kv_cache` from another module than the patch
+    replaces it in would hold memory that no quota limits. Raises EngineError for such layers.
+    """
+    kv = get_kv_range()
+    outside = [number for number, layer in enumerate(layers) if not kv.contains(layer)]
+    if outside or not layers:
+        which = f"of layers {outside}" if layers else "of its model runner"
+        raise EngineError(f"the KV {which} is not in FlashEdge's memory; {_MISSED}")
 
 
 def allocate(

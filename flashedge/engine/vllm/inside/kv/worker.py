@@ -10,16 +10,22 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from flashedge.engine.vllm.inside import start_stages
 from flashedge.engine.vllm.inside.kv import tensor as kv_tensor
 from flashedge.engine.vllm.inside.kv.save_area import SaveArea
+from flashedge.engine.vllm.inside.memory.step_memory import measure_step
 from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
 
 # vLLM imports this module in each engine process before it allocates KV and makes its scheduler.
 apply_patches(ProcessKind.ENGINE)
+start_stages.begin()
 
 
 class KvMemory:
     """Mixed into vLLM's worker."""
+
+    model_runner: Any
+    """The worker's own."""
 
     @property
     def _save_area(self) -> SaveArea:
@@ -28,9 +34,18 @@ class KvMemory:
         return area
 
     def describe_kv_memory(self) -> dict[str, Any]:
-        """`{"mechanism": see `pages`, "block_bytes": bytes of a block in all layers}`."""
+        """`{"mechanism": see `pages`, "block_bytes": bytes of a block in all layers}`.
+
+        Raises EngineError if the model runner's KV is not in our memory. The daemon calls this
+        before the first request.
+        """
+        kv_tensor.check_layers(self.model_runner.kv_caches)
         kv = kv_tensor.get_kv_range()
         return {"mechanism": kv.mechanism, "block_bytes": kv.block_bytes}
+
+    def measure_step_memory(self) -> dict[str, int]:
+        """See `step_memory.measure_step`."""
+        return measure_step(self.model_runner)
 
     def release_kv_blocks(self, block_ids: list[int]) -> int:
         """Unmap the memory of blocks that nobody uses. Returns the bytes unmapped."""
