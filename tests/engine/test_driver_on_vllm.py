@@ -149,9 +149,10 @@ async def test_a_death_that_the_loop_sees_late(engines: Engines, problem: Proble
 # ---------------------------------------------------------------- cancel
 
 
-async def test_sixty_cancels_leave_nothing(engines: Engines) -> None:
-    """30 in mid-decode and 30 in mid-score, at random levels. Each run has a seed of its own: what
-    the verifier scored before, it does not score again."""
+@pytest.mark.parametrize("each", [6, pytest.param(30, marks=pytest.mark.long)])
+async def test_cancels_leave_nothing(engines: Engines, each: int) -> None:
+    """So many in mid-decode and as many in mid-score, at random levels. Each run has a seed of its
+    own: what the verifier scored before, it does not score again. 30 of each take 3 minutes."""
     spec = replace(BEAM, problem=EASY[3])
     loop, draw = asyncio.get_running_loop(), random.Random(4)
     expected = await drive(engines, replace(spec, seed=1000))
@@ -159,11 +160,11 @@ async def test_sixty_cancels_leave_nothing(engines: Engines) -> None:
     await drive(engines, replace(spec, seed=1001))
     whole_s = loop.time() - began
     decoding = scoring = seed = 0
-    while min(decoding, scoring) < 30:
+    while min(decoding, scoring) < each:
         seed += 1
         assert seed < 200
         driver = driver_of(engines, replace(spec, seed=seed), lambda _: None)
-        wanted = driver.generating if decoding < 30 and seed % 2 else driver.scoring.waiting
+        wanted = driver.generating if decoding < each and seed % 2 else driver.scoring.waiting
         task = asyncio.create_task(driver.run())
         await asyncio.sleep(draw.random() * whole_s * 0.3)
         while not wanted._open and not task.done():  # noqa: ASYNC110
@@ -174,7 +175,7 @@ async def test_sixty_cancels_leave_nothing(engines: Engines) -> None:
         task.cancel()
         await asyncio.wait({task})
         assert task.cancelled() or task.result().finish.choice
-        if seed % 10 == 0:
+        if seed % 5 == 0:
             await assert_idle(engines)
     await assert_idle(engines)
     assert (await drive(engines, replace(spec, seed=1000))).outcome == expected.outcome

@@ -14,17 +14,8 @@ import pytest
 
 from flashedge.config import Config
 from flashedge.daemon import control
-from tests.integration.test_cli_over_daemon import (
-    CLI,
-    SIMULATED,
-    cli,
-    config,
-    daemon,
-    runs,
-    wait_for,
-)
+from tests.support.commands import CLI, SIMULATED, cli, list_runs, wait_for
 
-__all__ = ["config", "daemon"]  # fixtures
 NUM = 16
 
 
@@ -51,10 +42,6 @@ def begun(command: tuple[str, ...]) -> subprocess.Popen[bytes]:
     return subprocess.Popen([*CLI, *command], stdout=null, stderr=null)
 
 
-def stored() -> list[dict[str, Any]]:
-    return list(json.loads(cli("runs", "ls", "--json", "--limit", "1000").stdout))
-
-
 def kill_in_the_middle(command: tuple[str, ...], times: int) -> int:
     """SIGKILL at random moments, and a torn last line; how often it was still at work."""
     chance, killed = random.Random(5), 0
@@ -79,7 +66,7 @@ def test_no_problem_is_lost_or_solved_twice(
     assert f"{NUM} of {NUM} solved" in done.stdout
     found = records(command)
     assert sorted(r["id"] for r in found) == sorted(f"p{i}" for i in range(NUM))
-    kept = stored()
+    kept = list_runs()
     assert len(kept) == NUM
     assert {r["id"]: (r["answer"], r["tree_tokens"], r["total_s"]) for r in kept} == {
         r["run"]: (r["answer"], r["tokens"], r["seconds"]) for r in found
@@ -93,11 +80,11 @@ def test_ctrl_c_then_on(daemon: subprocess.Popen[bytes], command: tuple[str, ...
     assert process.wait(20) == 130
     kept = records(command)
     assert 0 < len(kept) < NUM
-    assert runs("running") == runs("queued") == []
+    assert list_runs("running") == list_runs("queued") == []
     assert cli(*command).returncode == 0
     assert records(command)[: len(kept)] == kept
     assert len({r["id"] for r in records(command)}) == len(records(command)) == NUM
-    assert sum(r["status"] == "finished" for r in stored()) == NUM
+    assert sum(r["status"] == "finished" for r in list_runs()) == NUM
 
 
 def test_a_killed_daemon(
@@ -130,8 +117,8 @@ def test_a_shared_budget_over_kills(
     assert len({r["id"] for r in found}) == len(found) == NUM
     assert all(r["cut_by"] in (None, "budget") for r in found)
     assert json.loads(done.stdout)["tokens"] == sum(r["tokens"] for r in found)
-    assert any(run["id"].endswith("-1") for run in stored()), "some were given more"
-    largest = {r["id"]: r["tree_tokens"] for r in stored()}
+    assert any(run["id"].endswith("-1") for run in list_runs()), "some were given more"
+    largest = {r["id"]: r["tree_tokens"] for r in list_runs()}
     by_problem: dict[str, int] = {}
     for run, tokens in largest.items():
         index = run.split("-")[2]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,9 +12,7 @@ from flashedge.benchmark.live_run import LiveRun, compare_runs
 from flashedge.config import load_config
 from flashedge.daemon.files import find_holder
 from flashedge.files.problems import FileProblem
-from tests.support.paths import ROOT
-
-SIMULATED = (sys.executable, str(ROOT / "tests" / "support" / "sim_daemon.py"))
+from tests.support.commands import SIMULATED
 
 
 def test_each_rung_is_run_and_builds_the_same_trees(

@@ -16,9 +16,7 @@ from flashedge.runtime.request.calibrations import (
     calibrations_file,
     save_calibration,
 )
-from tests.integration.test_cli_over_daemon import cli, config, daemon, runs, started, wait_for
-
-__all__ = ["config", "daemon"]
+from tests.support.commands import cli, list_runs, start_cli, wait_for
 
 
 @pytest.fixture
@@ -44,9 +42,9 @@ def test_a_calibration_is_used_until_the_pair_changes(
     dry = done(*command, "--dry-run", "--limit", "5")
     assert (dry["saved"], dry["provenance"]["num_problems"]) == (None, 5)
     assert not calibrations_file(config).exists()
-    assert len(runs("finished")) == 5
+    assert len(list_runs("finished")) == 5
     made = done(*command, "--plot", str(picture))
-    assert len(runs("finished")) == 12  # the five were not run again
+    assert len(list_runs("finished")) == 12  # the five were not run again
     origin = made["provenance"]
     assert origin["problems"]["name"] == problems.name
     assert (origin["n"], origin["num_problems"], origin["max_loss"]) == (6, 12, 0.5)
@@ -134,13 +132,13 @@ def test_stored_runs_of_the_problems_are_used(
 def test_ctrl_c_keeps_what_is_finished(daemon: subprocess.Popen[bytes], tmp_path: Path) -> None:
     problems = tmp_path / "many.jsonl"
     problems.write_text("\n".join(f'{{"problem": "p {i}?", "answer": 1}}' for i in range(400)))
-    process = started("calibrate", str(problems), "--strategy", "best_of_n-64")
-    wait_for(lambda: runs("finished"), timeout_s=60)
+    process = start_cli("calibrate", str(problems), "--strategy", "best_of_n-64")
+    wait_for(lambda: list_runs("finished"), timeout_s=60)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (130, "")
     assert "the same command continues" in err
-    wait_for(lambda: not runs("running") and not runs("queued"))
+    wait_for(lambda: not list_runs("running") and not list_runs("queued"))
 
 
 @pytest.mark.parametrize(

@@ -6,62 +6,17 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import psutil
-import pytest
 
-from flashedge.config import Config, load_config
+from flashedge.config import Config
 from flashedge.daemon import control
 from flashedge.daemon.files import find
-from tests.support.paths import ROOT
+from tests.support.commands import CLI, SIMULATED, cli, list_runs, start_cli, wait_for
 
-SIMULATED = (sys.executable, str(ROOT / "tests" / "support" / "sim_daemon.py"))
-CLI = (sys.executable, "-c", "from flashedge.cli.main import run; run()")
 LONG = ("-n", "512", "--branching=2", "--max-steps=200")
-
-
-@pytest.fixture
-def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Config]:
-    monkeypatch.setenv("FLASHEDGE_HOME", str(tmp_path))
-    monkeypatch.setenv("FLASHEDGE_PORT", "0")
-    made = load_config()
-    yield made
-    control.stop(made, timeout_s=10)
-
-
-@pytest.fixture
-def daemon(config: Config) -> subprocess.Popen[bytes]:
-    process = control.start(config, {"port": 0}, SIMULATED)
-    control.wait_ready(config, process, timeout_s=60)
-    return process
-
-
-def cli(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*CLI, *arguments], capture_output=True, text=True, timeout=60)
-
-
-def started(*arguments: str) -> subprocess.Popen[str]:
-    pipe = subprocess.PIPE
-    return subprocess.Popen([*CLI, *arguments], stdout=pipe, stderr=pipe, text=True)
-
-
-def runs(status: str) -> list[dict[str, Any]]:
-    return list(json.loads(cli("runs", "ls", "--json", "--status", status).stdout))
-
-
-def wait_for(condition: Any, timeout_s: float = 20.0) -> Any:
-    until = time.monotonic() + timeout_s
-    while time.monotonic() < until:
-        if found := condition():
-            return found
-        time.sleep(0.05)
-    raise AssertionError("it did not happen")
 
 
 def test_solve_twice_then_look_at_the_runs(daemon: subprocess.Popen[bytes]) -> None:
@@ -75,7 +30,7 @@ def test_solve_twice_then_look_at_the_runs(daemon: subprocess.Popen[bytes]) -> N
     plain = cli("solve", "How many?", "-n", "4", "--seed", "7")
     assert plain.returncode == 0
     assert "4 complete" in plain.stderr
-    listed = runs("finished")
+    listed = list_runs("finished")
     assert [r["id"] for r in listed][1:] == [again["id"], result["id"]]
     shown = json.loads(cli("runs", "show", result["id"], "--json").stdout)
     assert shown["tree"] == result["tree"]
@@ -120,26 +75,26 @@ def test_what_the_daemon_refuses(daemon: subprocess.Popen[bytes]) -> None:
 
 
 def test_ctrl_c_cancels(daemon: subprocess.Popen[bytes]) -> None:
-    process = started("solve", "p", *LONG)
-    (run,) = wait_for(lambda: runs("running"))
+    process = start_cli("solve", "p", *LONG)
+    (run,) = wait_for(lambda: list_runs("running"))
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=20)
     assert (process.returncode, out) == (130, "")
     assert f"cancelled run {run['id']}" in err
-    assert wait_for(lambda: runs("cancelled"))[0]["id"] == run["id"]
+    assert wait_for(lambda: list_runs("cancelled"))[0]["id"] == run["id"]
 
 
 def test_killed_client_cancels(daemon: subprocess.Popen[bytes]) -> None:
-    process = started("solve", "p", *LONG)
-    wait_for(lambda: runs("running"))
+    process = start_cli("solve", "p", *LONG)
+    wait_for(lambda: list_runs("running"))
     process.kill()
     process.wait(10)
-    assert wait_for(lambda: runs("cancelled"))
+    assert wait_for(lambda: list_runs("cancelled"))
 
 
 def test_killed_daemon(config: Config, daemon: subprocess.Popen[bytes]) -> None:
-    process = started("solve", "p", *LONG)
-    (run,) = wait_for(lambda: runs("running"))
+    process = start_cli("solve", "p", *LONG)
+    (run,) = wait_for(lambda: list_runs("running"))
     time.sleep(0.3)
     daemon.kill()
     daemon.wait(10)
@@ -156,8 +111,8 @@ def test_killed_daemon(config: Config, daemon: subprocess.Popen[bytes]) -> None:
 
 
 def test_daemon_stopped_in_mid_run(config: Config, daemon: subprocess.Popen[bytes]) -> None:
-    process = started("solve", "p", *LONG)
-    wait_for(lambda: runs("running"))
+    process = start_cli("solve", "p", *LONG)
+    wait_for(lambda: list_runs("running"))
     assert control.stop(config) == daemon.pid
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (2, "")

@@ -7,9 +7,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from tests.integration.test_cli_over_daemon import cli, config, daemon, runs, started, wait_for
-
-__all__ = ["config", "daemon"]
+from tests.support.commands import cli, list_runs, start_cli, wait_for
 
 
 def write(path: Path, count: int) -> Path:
@@ -30,7 +28,7 @@ def test_measure_stop_and_go_on(daemon: subprocess.Popen[bytes], tmp_path: Path)
     problems = write(tmp_path / "left.jsonl", 3)
     out = tmp_path / "out"
     command = ("models", "eval", "--problems", str(problems), "--output", str(out))
-    before = {run["id"] for run in runs("finished")}
+    before = {run["id"] for run in list_runs("finished")}
     done = cli(*command, "--n", "2,4", "--limit", "2", "--json")
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
@@ -39,7 +37,7 @@ def test_measure_stop_and_go_on(daemon: subprocess.Popen[bytes], tmp_path: Path)
     assert 0 < report["accuracy"]["sample"]["value"] <= 1
     assert report["verifier"]["expected calibration error"]["value"] is not None
     assert (out / "reliability.svg").exists()
-    assert {run["id"] for run in runs("finished")} == before
+    assert {run["id"] for run in list_runs("finished")} == before
 
     whole = json.loads(cli(*command, "--n", "2,4", "--json").stdout)
     assert whole["problems"] == 3
@@ -53,10 +51,10 @@ def test_measure_stop_and_go_on(daemon: subprocess.Popen[bytes], tmp_path: Path)
 
 def test_ctrl_c_cancels_its_runs(daemon: subprocess.Popen[bytes], tmp_path: Path) -> None:
     problems = write(tmp_path / "left.jsonl", 2)
-    process = started("models", "eval", "--problems", str(problems), "--n", "512")
-    wait_for(lambda: runs("running"))
+    process = start_cli("models", "eval", "--problems", str(problems), "--n", "512")
+    wait_for(lambda: list_runs("running"))
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (130, "")
     assert "problems are stored in" in err
-    wait_for(lambda: not runs("running") and not runs("queued"))
+    wait_for(lambda: not list_runs("running") and not list_runs("queued"))

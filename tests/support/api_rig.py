@@ -25,14 +25,15 @@ T = TypeVar("T")
 NOWHERE = str(Path(__file__).parent / "no-such-home")
 
 
-def make_app(service: FakeService, **settings: object) -> FastAPI:
+def make_app(service: FakeService, judges: str = "steps", **settings: object) -> FastAPI:
     config = load_config(settings, environ={"FLASHEDGE_HOME": NOWHERE})
-    return create_app(service, config, fake_pair())
+    return create_app(service, config, fake_pair(judges))
 
 
-def client_of(service: FakeService, **settings: object) -> httpx.AsyncClient:
-    """In process; a stream is delivered once it has ended."""
-    transport = httpx.ASGITransport(make_app(service, **settings), raise_app_exceptions=False)
+def client_of(service: FakeService, judges: str = "steps", **settings: object) -> httpx.AsyncClient:
+    """In process; a stream is delivered once it has ended. judges: of the pair's verifier."""
+    app = make_app(service, judges, **settings)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,13 @@ class Done:
     @property
     def last(self) -> str:
         return self.out.rstrip("\n").rpartition("\n")[2]
+
+
+class Terminal(io.StringIO):
+    """A standard input that is a terminal, with what the user types; nothing by default."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 class Cli:

@@ -90,6 +90,7 @@ class FakeDaemon(ScriptedDaemon):
         super().__init__(errors)
         self.story = list(enumerate(STORY if story is None else story, start=1))
         self.cut_after, self.status, self.health = cut_after, status, health
+        self.detail: str | None = None
 
     def show(self, run: str) -> Any:
         if run != "run-1":
@@ -108,7 +109,7 @@ class FakeDaemon(ScriptedDaemon):
         match key:
             case "GET /health":
                 code = 200 if self.health == "ready" else 503
-                return httpx.Response(code, json={"status": self.health, "detail": None})
+                return httpx.Response(code, json={"status": self.health, "detail": self.detail})
             case "GET /v1/status":
                 return httpx.Response(200, json=STATUS)
             case "POST /v1/solve":

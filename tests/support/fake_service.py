@@ -18,14 +18,11 @@ from flashedge.errors import Conflict, FlashEdgeError, NotFound, QueueFull, Requ
 from flashedge.events import (
     TERMINAL,
     Event,
-    NodeScored,
-    NodesExpanded,
     Progress,
     RunCancelled,
     RunFailed,
     RunFinished,
     RunStarted,
-    StepCompleted,
 )
 from flashedge.runtime.chat import ChatDelta, ChatSpec
 from flashedge.runtime.metrics import Metrics
@@ -33,7 +30,8 @@ from flashedge.runtime.records.archive import RunSummary
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.stopping import StopFilter
 from flashedge.search import catalog
-from flashedge.types import NodeId, Sampling
+from flashedge.types import Sampling
+from tests.support.made_run import build_result, build_row, build_start
 
 STRATEGIES = tuple(catalog.STRATEGIES)
 VIEW = EngineView(
@@ -48,57 +46,23 @@ VIEW = EngineView(
 )
 
 
-def step(node: int, text: str) -> StepCompleted:
-    return StepCompleted(
-        node=NodeId(node),
-        token_ids=tuple(text.encode()),
-        logprobs=(-0.5,) * len(text.encode()),
-        text=text,
-        steps=(text,),
-        finish="boundary",
+def build_run_result(run_id: str, spec: RunSpec) -> dict[str, Any]:
+    return build_result(
+        id=run_id,
+        pair=spec.pair,
+        strategy=spec.strategy,
+        n=spec.n,
+        seed=spec.seed,
+        votes=[{"answer": "2", "weight": 0.9, "count": spec.n}],
+        completions=[{"node": 2, "text": "…", "finish_reason": "stop", "score": 0.9}],
     )
-
-
-def result_object(run_id: str, spec: RunSpec) -> dict[str, Any]:
-    return {
-        "id": run_id,
-        "status": "finished",
-        "pair": spec.pair,
-        "strategy": spec.strategy,
-        "n": spec.n,
-        "seed": spec.seed,
-        "deterministic": False,
-        "answer": "2",
-        "text": "1 + 1 = 2.\n\n\\boxed{2}",
-        "choice": 2,
-        "votes": [{"answer": "2", "weight": 0.9, "count": spec.n}],
-        "completions": [{"node": 2, "text": "…", "finish_reason": "stop", "score": 0.9}],
-        "tree": {"root": 0, "nodes": []},
-        "certainty": 1.0,
-        "usage": {
-            "prompt_tokens": 11,
-            "completion_tokens": 20,
-            "tree_tokens": 80,
-            "speculated_tokens": 0,
-            "verifier_tokens": 120,
-            "verifier_cached_tokens": 60,
-        },
-        "timing": {"queue_s": 0.0, "generate_s": 0.1, "verify_s": 0.1, "total_s": 0.2},
-    }
 
 
 def script(spec: RunSpec, run_id: str) -> list[Event]:
     """A small search, from its start to its end."""
-    return [
-        RunStarted(config=spec.to_json(), queue_s=0.0),
-        NodesExpanded(parent=NodeId(0), depth=1, children=((NodeId(1), 0, 5), (NodeId(2), 1, 6))),
-        Progress(tokens=((NodeId(1), 3), (NodeId(2), 4))),
-        step(1, "1 + 1 = 3.\n\n"),
-        step(2, "1 + 1 = 2.\n\n"),
-        NodeScored(node=NodeId(1), scores=(0.125,), score=0.125),
-        NodeScored(node=NodeId(2), scores=(0.875,), score=0.875),
-        RunFinished(result=result_object(run_id, spec)),
-    ]
+    steps = (("1 + 1 = 3.\n\n", 0.125), ("1 + 1 = 2.\n\n", 0.875))
+    finished = RunFinished(result=build_run_result(run_id, spec))
+    return [*build_start(spec.to_json(), steps), finished]
 
 
 class FakeHandle:
@@ -174,7 +138,7 @@ class FakeHandle:
 
     def object(self) -> dict[str, Any]:
         if self.status == "finished":
-            return result_object(self.id, self.spec)
+            return build_run_result(self.id, self.spec)
         error = self.error and {"message": str(self.error), "code": self.error.code}
         return {
             "id": self.id,
@@ -208,6 +172,8 @@ class FakeService:
     delay_s: float = 0.0
     token_s: float = 0.0
     words: tuple[str, ...] = ("The", " answer", " is", " 2", ".")
+    thoughts: int = 0
+    """How many of the words are thinking."""
     failure: Exception | None = None
     queue_limit: int = 4
     state: FakeHealth = field(default_factory=FakeHealth)
@@ -318,7 +284,8 @@ class FakeService:
                     end = "stop" if len(words) == len(self.words) else "length"
                     yield ChatDelta(
                         index=index,
-                        text=text,
+                        text="" if i < self.thoughts else text,
+                        reasoning=text if i < self.thoughts else "",
                         token_ids=(i,),
                         finish="stop" if stop.stopped else end if last else None,
                         prompt_tokens=7,
@@ -330,27 +297,22 @@ class FakeService:
 
 def _summary(handle: FakeHandle) -> RunSummary:
     spec = handle.spec
-    done = handle.status == "finished"
-    return RunSummary(
-        id=handle.id,
-        status=handle.status,
-        created_at=1.0,
-        finished_at=2.0 if done else None,
-        strategy=spec.strategy,
-        n=spec.n,
-        pair=spec.pair,
-        problem=spec.problem.text[:200],
-        answer="2" if done else None,
-        tree_tokens=80 if done else None,
-        total_s=0.2 if done else None,
+    row = build_row(
+        build_run_result(handle.id, spec), status=handle.status, problem=spec.problem.text[:200]
     )
+    if handle.status != "finished":
+        row |= dict.fromkeys(("finished_at", "answer", "tree_tokens", "total_s"))
+    return RunSummary(**row)
 
 
-def fake_pair() -> Any:
+def fake_pair(judges: str = "steps") -> Any:
     """The served pair's defaults, all that the HTTP layer reads of a Pair."""
     return SimpleNamespace(
         sampling=Sampling(temperature=0.7, top_p=0.95, top_k=0),
+        verifier=SimpleNamespace(judges=judges),
         max_step_tokens=96,
         max_path_tokens=512,
+        step_rule="blank_line",
+        judge="steps",
         options={"probed_cot": {"suffix": "\n\nFinal answer: \\boxed{"}},
     )

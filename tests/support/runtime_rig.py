@@ -29,6 +29,7 @@ from flashedge.events import (
     Probed,
     Progress,
     Restored,
+    RolloutsEnded,
     StepCompleted,
 )
 from flashedge.models.shape import ModelShape
@@ -174,6 +175,8 @@ class Fold:
                 for node in set(marked) - {ROOT}:
                     assert nodes[node].status != status
                     nodes[node].status = status
+            case RolloutsEnded(nodes=ends):
+                assert set(ends) <= nodes.keys()
             case CertaintyUpdated(certainty=certainty):
                 self.certainty = certainty
             case Probed(node=node, tokens=tokens):

@@ -22,6 +22,7 @@ from flashedge.runtime.service import Service
 from tests.support.runtime_rig import BEAM, CONFIG, assert_nothing_left, sim_engines
 
 SLOW = replace(BEAM, n=16, max_step_tokens=4)  # many short levels
+SELF_TEST = {"batch_invariant": True, "invariant_tokens": 4096}
 
 
 class SimPair:
@@ -46,7 +47,7 @@ class SimPair:
         return self.generator.health(), self.verifier.health()
 
     async def self_test(self) -> dict[str, Any]:
-        return {"batch_invariant": True}
+        return SELF_TEST
 
 
 class Rig:
@@ -59,16 +60,20 @@ class Rig:
         store: RunStore | None = None,
         error: Exception | None = None,
         config: Any = CONFIG,
+        family: str | None = None,
         generator: Faults | None = None,
         verifier: Faults | None = None,
         **settings: object,
     ) -> None:
+        """family: of the served pair's verifier, instead of the bundled one's."""
         settings = {"max_running": 1, "queue_limit": 2, **settings}
         self.config = load_config(settings, environ={"FLASHEDGE_HOME": str(home)})
         self.store = store or RunStore(self.config.state_dir / "runs.sqlite")
         self.engines = sim_engines(config=config, generator=generator, verifier=verifier)
         self.pair = SimPair(self.engines, error)
         pair = find_pair("bundled", self.config)
+        if family is not None:
+            pair = replace(pair, verifier=replace(pair.verifier, family=family))
         self.service = Service(self.config, pair, self.pair, self.store, MathGrader())
 
     def engines_for(self, run: Run) -> Engines:

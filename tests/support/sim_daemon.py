@@ -51,7 +51,7 @@ class SimulatedPair:
         return self.generator.health(), self.verifier.health()
 
     async def self_test(self) -> dict[str, Any]:
-        return {"batch_invariant": True}
+        return {"batch_invariant": True, "invariant_tokens": 1024}
 
 
 def make_app(config: Config) -> Any:

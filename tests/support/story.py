@@ -7,53 +7,29 @@ from typing import Any
 
 from flashedge import events
 from flashedge.events import Event
+from tests.support.made_run import build_result, build_row, build_start, build_step, build_usage
 
-RESULT: dict[str, Any] = {
-    "id": "run-1",
-    "status": "finished",
-    "pair": "bundled",
-    "strategy": "beam",
-    "n": 2,
-    "answer": "19",
-    "text": "12 + 7 = 19.\n\nThe answer is \\boxed{19}.",
-    "choice": 3,
-    "votes": [
+RESULT = build_result(
+    answer="19",
+    text="12 + 7 = 19.\n\nThe answer is \\boxed{19}.",
+    choice=3,
+    votes=[
         {"answer": "19", "weight": 0.9, "count": 1},
         {"answer": "18", "weight": 0.2, "count": 1},
     ],
-    "completions": [],
-    "tree": {
+    tree={
         "root": 0,
         "nodes": [
             {"id": 0, "parent": None, "tokens": 0, "text": "", "score": None, "status": "active"},
             {"id": 1, "parent": 0, "tokens": 5, "text": "12 + 7", "score": 0.9, "status": "active"},
         ],
     },
-    "certainty": 0.5,
-    "usage": {"tree_tokens": 14},
-    "timing": {"total_s": 0.25},
-}
-
-
-def build_step(node: int, text: str, tokens: int = 5, finish: str = "boundary") -> Event:
-    return events.StepCompleted(
-        node=node,
-        token_ids=tuple(range(tokens)),
-        logprobs=(-0.5,) * tokens,
-        text=text,
-        steps=(text,),
-        finish=finish,
-    )
-
-
+    certainty=0.5,
+    usage=build_usage(tree_tokens=14),
+)
+STEPS = (("12 + 7 = 19.\n\n", 0.9), ("12 + 7 = 18.\n\n", 0.2))
 STORY: list[Event] = [
-    events.RunStarted(config={"n": 2}, queue_s=0.01),
-    events.NodesExpanded(parent=0, depth=1, children=((1, 0, 7), (2, 1, 8))),
-    events.Progress(tokens=((1, 3), (2, 2))),
-    build_step(1, "12 + 7 = 19.\n\n"),
-    build_step(2, "12 + 7 = 18.\n\n"),
-    events.NodeScored(node=1, scores=(0.9,), score=0.9),
-    events.NodeScored(node=2, scores=(0.2,), score=0.2),
+    *build_start({"n": 2}, STEPS, queue_s=0.01, tokens=5),
     events.NodesMarked(status="active", nodes=(1, 2)),
     events.NodesMarked(status="pruned", nodes=(2,)),
     events.NodesExpanded(parent=1, depth=2, children=((3, 0, 9),)),
@@ -68,6 +44,7 @@ STATUS = {
     "version": "0.1.0",
     "pair": "bundled",
     "runs": {"queued": 1, "running": 2},
+    "self_test": {"batch_invariant": True, "invariant_tokens": 4096},
     "engines": {
         "generator": {
             "state": "ready",
@@ -78,18 +55,7 @@ STATUS = {
         "verifier": {"state": "dead", "pid": None, "restarts": 2, "view": None},
     },
 }
-SUMMARY = {
-    "id": "run-1",
-    "status": "finished",
-    "created_at": 1_700_000_000.0,
-    "strategy": "beam",
-    "n": 2,
-    "pair": "bundled",
-    "problem": "What is 12 + 7?",
-    "answer": "19",
-    "tree_tokens": 14,
-    "total_s": 0.25,
-}
+SUMMARY = build_row(RESULT, created_at=1_700_000_000.0)
 
 
 def encode_chat_chunk(delta: dict[str, Any], finish: str | None = None) -> str:

@@ -39,7 +39,8 @@ def make_stub(config: Config) -> Any:
         state = "ready" if time.monotonic() >= ready_at else "starting"
         if behaviour == "failed":
             state = "failed"
-        body = f'{{"status": "{state}", "detail": "no memory"}}'.encode()
+        detail = "no memory" if state == "failed" else "loading the weights"
+        body = f'{{"status": "{state}", "detail": "{detail}"}}'.encode()
         headers = [(b"content-type", b"application/json")]
         code = 200 if state == "ready" else 503
         await send({"type": "http.response.start", "status": code, "headers": headers})

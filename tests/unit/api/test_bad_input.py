@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from flashedge.engine.base import Health
 from flashedge.errors import (
     ConfigError,
     ContextOverflow,
@@ -392,3 +393,15 @@ async def test_health_answers_while_the_engines_load() -> None:
             service.state = FakeHealth(state=state)
             response = await client.get("/health")
             assert (response.status_code, response.json()["status"]) == (200, state)
+        down = Health(state="dead", detail="it hung", restarts=1, attempt=2, retry_in_s=2.5)
+        service.state = FakeHealth(state="degraded", verifier=down)
+        engines = (await client.get("/health")).json()["engines"]
+        assert engines["generator"]["state"] == "ready"
+        assert engines["verifier"] == {
+            "state": "dead",
+            "detail": "it hung",
+            "restarts": 1,
+            "attempt": 2,
+            "retry_in_s": 2.5,
+            "notice": None,
+        }

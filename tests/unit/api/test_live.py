@@ -15,7 +15,8 @@ import pytest
 
 from flashedge.events import RunFinished, RunStarted
 from tests.support.api_rig import Live, live_server, post_bytes, wait_until
-from tests.support.fake_service import FakeService, script, step
+from tests.support.fake_service import FakeService, script
+from tests.support.made_run import build_step
 
 ASK = {"problem": "1 + 1?", "n": 4}
 CHAT = {"model": "bundled", "messages": [{"role": "user", "content": "hi"}]}
@@ -164,7 +165,7 @@ def test_a_search_shows_its_steps_while_it_runs(live: Live) -> None:
         handle = live.service.last
         live.call(lambda: handle.emit(RunStarted(config={}, queue_s=0.0)))
         for node in range(1, 4):
-            live.call(lambda n=node: handle.emit(step(n, f"step {n}\n\n")))
+            live.call(lambda n=node: handle.emit(build_step(n, f"step {n}\n\n")))
             assert f"step {node}" in next(lines)
         live.call(lambda: handle.emit(RunFinished(result=handle.object() | {"text": "done"})))
         assert "done" in next(lines)

@@ -11,7 +11,8 @@ from flashedge.events import NodeScored, RunCancelled, RunFailed, RunStarted
 from flashedge.runtime.chat import ChatSpec
 from flashedge.types import Message, NodeId, Sampling
 from tests.support.api_rig import client_of, frames
-from tests.support.fake_service import FakeService, script, step
+from tests.support.fake_service import FakeService, script
+from tests.support.made_run import build_step
 
 CHAT: dict[str, Any] = {"model": "bundled", "messages": [{"role": "user", "content": "hi"}]}
 URL = "/v1/chat/completions"
@@ -48,6 +49,7 @@ async def test_every_field_reaches_the_spec_and_the_pair_fills_the_rest() -> Non
         "top_k": 9,
         "max_completion_tokens": 3,
         "max_tokens": 3,
+        "chat_template_kwargs": {"enable_thinking": False},
     }
     async with client_of(service) as client:
         assert (await client.post(URL, json=body)).status_code == 200
@@ -58,6 +60,7 @@ async def test_every_field_reaches_the_spec_and_the_pair_fills_the_rest() -> Non
             max_tokens=3,
             stop=("END", "\n\n"),
             n=2,
+            chat_template_kwargs={"enable_thinking": False},
         )
         nulls = dict.fromkeys([*set(body) - set(CHAT), "tools", "response_format", "search"])
         assert (await client.post(URL, json={**CHAT, **nulls})).status_code == 200
@@ -87,6 +90,26 @@ async def test_fields_with_neutral_values_are_accepted() -> None:
     }
     async with client_of(FakeService()) as client:
         assert (await client.post(URL, json={**CHAT, **harmless})).status_code == 200
+
+
+async def test_thinking_is_reasoning_and_no_content() -> None:
+    service = FakeService()
+    service.thoughts = 2  # the first two words
+    async with client_of(service) as client:
+        body = (await client.post(URL, json=CHAT)).json()
+        message = body["choices"][0]["message"]
+        thought, answer = "".join(service.words[:2]), "".join(service.words[2:])
+        assert message["content"] == answer
+        assert message["reasoning"] == message["reasoning_content"] == thought
+        assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == 2
+        again = {"role": "user", "content": "and 2 + 2?"}
+        messages = [*CHAT["messages"], message, again]
+        assert (await client.post(URL, json={**CHAT, "messages": messages})).status_code == 200
+        streamed = await client.post(URL, json={**CHAT, "stream": True})
+    *chunks, _ = [f["data"] for f in frames(streamed.text)]
+    deltas = [c["choices"][0]["delta"] for c in chunks]
+    assert "".join(d.get("reasoning", "") for d in deltas) == thought
+    assert "".join(d.get("content", "") for d in deltas) == answer
 
 
 async def test_an_answer_can_be_sent_back_as_history() -> None:
@@ -240,7 +263,9 @@ async def test_a_search_that_fails_within_the_stream_sends_an_error(ending: Any,
         body = {**CHAT, "search": {}, "stream": True}
         asked = asyncio.create_task(client.post(URL, json=body))
         await asyncio.sleep(0.02)
-        service.last.emit(RunStarted(config={}, queue_s=0.0), step(1, "1 + 1 = 2.\n\n"), ending)
+        service.last.emit(
+            RunStarted(config={}, queue_s=0.0), build_step(1, "1 + 1 = 2.\n\n"), ending
+        )
         sent = frames((await asked).text)
     assert sent[-1]["data"]["error"]["code"] == code
     assert "event" not in sent[-1]  # OpenAI's clients look for an unnamed event

@@ -29,6 +29,18 @@ async def test_solve_answers_with_the_result() -> None:
     assert service.last.cancelled == []
 
 
+@pytest.mark.parametrize(("judges", "strategy"), [("steps", "beam"), ("answers", "best_of_n")])
+async def test_a_pair_chooses_the_strategy_that_its_verifier_serves(
+    judges: str, strategy: str
+) -> None:
+    service = FakeService()
+    async with client_of(service, judges) as client:
+        for given, chosen in (({}, "weighted"), ({"answers": "whole"}, "best")):
+            await client.post("/v1/solve", json={**ASK, **given})
+            assert service.last.spec.strategy == strategy
+            assert service.last.spec.selection == chosen
+
+
 async def test_every_field_reaches_the_spec_and_the_pair_fills_the_rest() -> None:
     service = FakeService()
     given = {

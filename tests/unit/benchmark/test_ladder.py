@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import pytest
 
-from flashedge.benchmark.devices import OVERHEADS
+from flashedge.benchmark.devices import OVERHEADS, Overheads
 from flashedge.benchmark.ladder import ALL, BEST, ONCE, RUNGS, find_rungs
 from flashedge.benchmark.lengths import WORKLOADS, group_lengths, load_trace, pick_rows, smooth
 from flashedge.benchmark.simulate import (
@@ -227,6 +227,23 @@ def test_a_verifier_with_a_device_of_its_own_takes_that_ones_time(config: Config
     assert own.tree == shared.tree
     assert own.generate_s == pytest.approx(shared.generate_s)
     assert own.verify_s > shared.verify_s + 1.0
+
+
+def test_a_verifier_may_have_overheads_of_its_own(config: Config) -> None:
+    """Its steps still take turns with the generator's on one device."""
+    equal = {"overheads": OVERHEADS["high"], "verifier_overheads": OVERHEADS["high"]}
+    more = Overheads(step_s=1.0, sequence_s=0.0)
+    shared, same, slow = (
+        bench.run(NAMED["suffix"], bench.rows[0])
+        for bench in (
+            bench_of(config, n=4),
+            bench_of(config, n=4, **equal),
+            bench_of(config, n=4, verifier_overheads=more),
+        )
+    )
+    assert same == shared
+    assert slow.tree == shared.tree
+    assert slow.verify_s > shared.verify_s + 1.0
 
 
 def test_no_more_than_n_paths_are_completed_and_goodput_is_of_those(

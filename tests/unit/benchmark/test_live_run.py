@@ -15,24 +15,20 @@ from flashedge.benchmark.live_run import LiveRun, RunKey, compare_runs, digest_t
 from flashedge.client.sync_client import Client
 from flashedge.errors import ConfigError, RequestError
 from tests.support.fake_daemon import FakeDaemon
+from tests.support.made_run import build_result, build_usage
 from tests.support.story import STORY
 
 NODES: list[dict[str, Any]] = [
     {"id": 0, "parent": None, "token_ids": [], "score": None, "status": "active"},
     {"id": 1, "parent": 0, "token_ids": [5, 6], "score": 0.5, "status": "complete"},
 ]
-RESULT: dict[str, Any] = {
-    "answer": "19",
-    "completions": [{"node": 3, "token_ids": [1] * 8}, {"node": 4, "token_ids": [1] * 4}],
-    "tree": {"nodes": NODES},
-    "usage": {
-        "tree_tokens": 14,
-        "verifier_tokens": 40,
-        "verifier_cached_tokens": 30,
-        "speculation": {"drawn_tokens": 9, "kept_tokens": 3, "kept_steps": 1, "scored_steps": 0},
-    },
-    "timing": {"queue_s": 1.0, "generate_s": 0.4, "verify_s": 0.1, "total_s": 0.5},
-}
+RESULT = build_result(
+    answer="19",
+    completions=[{"node": 3, "token_ids": [1] * 8}, {"node": 4, "token_ids": [1] * 4}],
+    tree={"nodes": NODES},
+    usage=build_usage(verifier_tokens=40, verifier_cached_tokens=30),
+    timing={"queue_s": 1.0, "generate_s": 0.4, "verify_s": 0.1, "total_s": 0.5},
+)
 RUN = LiveRun(
     rung="stock",
     kv="plan",
@@ -83,7 +79,7 @@ def test_time_counts_from_the_runs_start_and_goodput_from_each_completion() -> N
     assert run.seconds == 3
     assert run.goodput == pytest.approx(((8 + 4) / 2) / ((1 + 2) / 2))
     assert (run.generate_s, run.verify_s, run.reuse) == (0.4, 0.1, 0.75)
-    assert (run.problem, run.rung, run.answer, run.kept_steps) == (7, "suffix", "19", 1)
+    assert (run.problem, run.rung, run.answer, run.kept_steps) == (7, "suffix", "19", 2)
 
 
 def test_a_run_that_fails_is_an_error() -> None:
@@ -124,6 +120,8 @@ def test_gains_compare_the_same_problem_by_medians_of_rounds() -> None:
     assert suffix["goodput_gain"]["value"] == pytest.approx((40 / 20 + 100 / 100) / 2)
     assert suffix["speedup"]["value"] == pytest.approx((2 + 1) / 2)
     assert suffix["verifier_share"]["value"] == pytest.approx((0.25 + 1) / 2)
+    assert suffix["gain_over_suffix"] == dict.fromkeys(names, 1.0)
+    assert stock["gain_over_suffix"]["value"] == pytest.approx((20 / 40 + 100 / 100) / 2)
     assert suffix["same_trees"] == 0.5
     assert suffix["right"] == 0.5
 
@@ -138,7 +136,8 @@ def test_budgets_and_widths_are_compared_separately() -> None:
 
 def test_a_rung_without_its_stock_runs_has_no_gain() -> None:
     (row,) = compare_runs([replace(RUN, rung="+P")], {})
-    assert (row["goodput_gain"], row["same_trees"], row["right"]) == (None, None, None)
+    names = ("goodput_gain", "gain_over_suffix", "same_trees", "right")
+    assert [row[name] for name in names] == [None] * 4
 
 
 # ---------------------------------------------------------------- what can be run

@@ -11,11 +11,12 @@ from pathlib import Path
 import httpx
 import pytest
 
+from flashedge.cli import connection
 from flashedge.cli.doctor import command as doctor
 from flashedge.config import load_config
 from flashedge.daemon import control as daemon_control
 from flashedge.events import from_json
-from tests.support.cli_rig import Cli, cli_for, with_daemon
+from tests.support.cli_rig import Cli, Terminal, cli_for, with_daemon
 from tests.support.fake_daemon import FakeDaemon
 from tests.support.paths import ROOT
 from tests.support.story import STORY, SUMMARY
@@ -87,11 +88,38 @@ def test_ps(cli: Cli, daemon: FakeDaemon) -> None:
     assert done.out.startswith("ready: pair bundled at http://127.0.0.1:8642, process 4242")
     assert done.code == 1, "an engine is dead"
     assert "2 runs, 1 waiting" in done.out
+    assert "kernels are batch-invariant, tested up to 4096 tokens" in done.out
     assert "4/64" in done.out
     assert "dead" in done.out
     told = json.loads(cli("ps", "--json").out)
     assert told["daemon"]["pid"] == 4242
     assert told["engines"]["verifier"]["restarts"] == 2
+    daemon.detail = "verifier: it hung; restart 3 in 12 s"
+    assert cli("ps").out.rstrip().endswith("\nverifier: it hung; restart 3 in 12 s")
+    assert json.loads(cli("ps", "--json").out)["detail"] == daemon.detail
+
+
+def test_ps_says_what_starting_engines_do(cli: Cli, daemon: FakeDaemon) -> None:
+    detail = "generator: compiling the model"
+    body = {"status": "starting", "detail": detail}
+    daemon.errors["GET /health"] = httpx.Response(503, json=body)
+    assert detail in cli("ps").out.splitlines()
+
+
+def test_a_slow_start_is_noted_where_no_terminal_shows_it(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times = iter([0.0, 5.0, 16.0, 16.0, 20.0, 40.0, 40.0])
+    monkeypatch.setattr(connection.time, "monotonic", lambda: next(times))
+    with connection.show_start() as show:
+        for state in ("loading", "compiling", "graphs", "graphs"):
+            show(state)
+    lines = [line.strip() for line in capfd.readouterr().err.splitlines()]
+    assert lines == [
+        "starting the daemon",
+        "starting the daemon: compiling",
+        "starting the daemon: graphs",
+    ]
 
 
 def test_ps_without_a_daemon(cli: Cli) -> None:
@@ -262,7 +290,7 @@ DELETED = httpx.Response(204)
         (["run-b"], ["run-b7"]),
         (["a1b2d", "b7"], ["run-a1b2d4", "run-b7"]),
         (["run-a1c3"], ["run-a1c3"]),  # a whole id, though another run begins with it
-        (["--all"], ["run-a1b2d4", "run-b7", "run-a1c3ff", "run-a1c3"]),
+        (["--all", "--yes"], ["run-a1b2d4", "run-b7", "run-a1c3ff", "run-a1c3"]),
         (["--older-than", "7d"], ["run-b7", "run-a1c3ff"]),
         (["--older-than", "100w"], []),
     ],
@@ -283,6 +311,7 @@ def test_runs_are_removed_by_prefix_age_or_all(
         (["--all", "--older-than", "7d"], "say once which runs"),
         (["--older-than", "7"], "--older-than is '7'"),
         (["--older-than", "soon"], "--older-than is 'soon'"),
+        (["--all"], "add --yes"),  # there is no terminal to ask on
         (["zz"], "there is no run 'zz'"),
         (["b7", "a1b"], "2 runs begin with 'a1b': run-a1b2c3, run-a1b2d4"),
     ],
@@ -294,6 +323,17 @@ def test_a_removal_that_is_not_clear_removes_nothing(
     assert done.code == 2
     assert said in done.err
     assert removed(many) == []
+
+
+@pytest.mark.parametrize(("typed", "code", "count"), [("y\n", 0, 4), ("n\n", 1, 0), ("\n", 1, 0)])
+def test_rm_all_asks_first(
+    cli: Cli, many: FakeDaemon, monkeypatch: pytest.MonkeyPatch, typed: str, code: int, count: int
+) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal(typed))
+    done = cli("runs", "rm", "--all")
+    assert (done.code, done.out.strip()) == (code, "")
+    assert "Remove 4 runs with all trees?" in done.err
+    assert len(removed(many)) == count
 
 
 def test_runs_ls_prints_one_run_a_line(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -329,7 +369,8 @@ def test_models_ls_and_show(cli: Cli) -> None:
     done = cli("models", "ls", "--json")
     pairs = {p["name"]: p for p in json.loads(done.out)}
     assert pairs[PAIR]["local"] is False
-    assert pairs["math-7b+prm-7b"]["memory"]["fits"] is False
+    assert pairs["math-7b+prm-7b"]["smallest_card"] == "32 GB"
+    assert pairs["math-7b+skywork-1.5b"]["smallest_card"] == "24 GB"
     assert "Qwen2.5-Math-1.5B" in cli("models", "ls").out
     assert f"not on this machine: flashedge models pull {PAIR}" in cli("models", "show", PAIR).out
     assert cli("models", "show", "nope").code == 2

@@ -16,7 +16,8 @@ from flashedge.client.run_fold import build_view, enqueue, fold, interrupt
 from flashedge.client.run_view import RunView
 from flashedge.events import Event
 from tests.support.dashboard_rig import MCTS, live_items
-from tests.support.story import RESULT, STORY, build_step
+from tests.support.made_run import build_step
+from tests.support.story import RESULT, STORY
 
 WIDTH = 80
 

@@ -15,6 +15,7 @@ from flashedge.cli.doctor import device_checks
 from flashedge.config import Config, load_config
 from flashedge.daemon import control as daemon_control
 from flashedge.daemon.files import prepare_state_dir
+from flashedge.engine.profiles import locate_profile
 from flashedge.engine.vllm import pair as vllm_pair
 from flashedge.errors import EngineError
 from flashedge.models.registry import find_pair
@@ -22,7 +23,6 @@ from flashedge.models.specs import Pair
 from flashedge.profiler import measure
 from flashedge.profiler.errors import ProfileError
 from flashedge.profiler.profile import Profile
-from flashedge.runtime.profiles import locate_profile
 from tests.support.cli_rig import Cli, cli_for
 from tests.support.fake_nvml import FakeNvml
 from tests.support.fake_probe import FakeProbe
@@ -44,6 +44,7 @@ class FakePair:
 
     alive = 0
     started = 0
+    measured = 0
     fails: Exception | None = None
 
     def __init__(self, pair: Pair, config: Config) -> None:
@@ -55,6 +56,10 @@ class FakePair:
         os.write(1, b"noise of an engine\n")
         if FakePair.fails is not None:
             raise FakePair.fails
+
+    async def measure_memory(self) -> None:
+        assert FakePair.alive
+        FakePair.measured += 1
 
     async def stop(self) -> None:
         FakePair.alive -= 1
@@ -74,7 +79,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
     monkeypatch.setattr(measure, "measure_device", device)
     monkeypatch.setattr(measure, "find_device_warnings", lambda kind: ())
     monkeypatch.setattr(vllm_pair, "VllmPair", FakePair)
-    for name, value in (("alive", 0), ("started", 0), ("fails", None)):
+    for name, value in (("alive", 0), ("started", 0), ("measured", 0), ("fails", None)):
         monkeypatch.setattr(FakePair, name, value)
     return cli_for(tmp_path, monkeypatch, capfd)
 
@@ -112,7 +117,7 @@ def test_show_and_if_needed_take_what_is_kept(cli: Cli) -> None:
     shown = cli("profile", "--show", "--json")
     assert json.loads(shown.out) == first
     assert cli("profile", "--if-needed").code == 0
-    assert FakePair.started == 1
+    assert (FakePair.started, FakePair.measured) == (1, 1)
     spoil()
     refused = cli("profile", "--show")
     assert refused.code == 2

@@ -20,16 +20,9 @@ from flashedge.models import registry
 from flashedge.models.specs import Pair
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.search.catalog import STRATEGIES
-from tests.support.cli_rig import Cli, cli_for, with_daemon
+from tests.support.cli_rig import Cli, Terminal, cli_for, with_daemon
 from tests.support.fake_daemon import FakeDaemon
 from tests.support.story import RESULT, STORY
-
-
-class Terminal(io.StringIO):
-    """An empty standard input that is a terminal."""
-
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.fixture
@@ -269,7 +262,10 @@ def test_the_help_names_every_strategy_and_the_real_defaults(cli: Cli) -> None:
     text = " ".join(help_text[help_text.index("─ Options") :].replace("│", " ").split())
     for flag in ("strategy", "n -n", "branching", "aggregate", "selection", "answers", "max_steps"):
         option = text.partition(f" --{flag.replace('_', '-')} ")[2].partition("[default: ")[2]
-        assert option.startswith(f"({spec[flag.split()[0]]})]"), flag
+        # "(beam)]", or "(beam; another one where …)]"
+        assert option.startswith((f"({spec[flag.split()[0]]})]", f"({spec[flag.split()[0]]}; ")), (
+            flag
+        )
 
 
 @pytest.mark.parametrize("columns", ["80", "100"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -10,8 +11,10 @@ from pathlib import Path
 import pytest
 
 from flashedge.cli.solve.html_page import page
+from flashedge.client.node_view import CUT, MEANINGS
 from flashedge.client.run_fold import fold
 from flashedge.client.run_view import RunView
+from flashedge.client.words import describe_distrust
 from tests.support.cli_rig import Cli, cli_for, with_daemon
 from tests.support.dashboard_rig import stored_items
 from tests.support.fake_daemon import FakeDaemon
@@ -58,7 +61,7 @@ def test_a_page_holds_the_whole_tree_and_loads_nothing() -> None:
     assert "script" not in names
     assert not {"src", "href"} & {key for _, attrs in made.tags for key in attrs}
     assert "is 1 < 2 & <script>alert(1)</script>?" in made.words
-    lines = [a for t, a in made.tags if t == "span" and a.get("class") == "line"]
+    lines = [a for t, a in made.tags if t == "span" and "title" in a]
     assert len(lines) == len(view.nodes) - 1
     best = [a for t, a in made.tags if "best" in (a.get("class") or "").split()]
     assert len(best) == len(view.chosen)
@@ -66,6 +69,26 @@ def test_a_page_holds_the_whole_tree_and_loads_nothing() -> None:
     assert names.count("details") == inner
     for node in view.nodes.values():
         assert node.text.strip() in made.words
+
+
+def test_a_page_warns_of_distrust_and_tells_cut_paths_from_whole_ones() -> None:
+    view = recorded_view()
+    assert view.result is not None
+    end = next(n for n in view.nodes.values() if n.status == "complete")
+    cut = dataclasses.replace(end, finish="length", answer=None)
+    cut_view = dataclasses.replace(view, nodes={**view.nodes, end.id: cut})
+    pages = {
+        "whole": Page(page(view, {**view.result, "trusted": True}, "")),
+        "cut": Page(page(cut_view, {**view.result, "trusted": False}, "")),
+    }
+    assert describe_distrust() not in pages["whole"].words
+    assert describe_distrust() in pages["cut"].words
+    assert MEANINGS[CUT] not in pages["whole"].words, "the legend has only the marks of this tree"
+    assert MEANINGS[CUT] in pages["cut"].words
+    assert MEANINGS["pruned"] in pages["cut"].words
+    for name, count in (("whole", 0), ("cut", 2)):  # the node, and its mark in the legend
+        classes = [attrs.get("class") for _, attrs in pages[name].tags]
+        assert classes.count("line cut") == count
 
 
 def test_a_page_of_a_run_that_failed() -> None:

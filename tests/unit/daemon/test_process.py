@@ -146,7 +146,7 @@ def test_wait_ready_waits_while_the_engines_load(
     monkeypatch.setenv("STUB_LOADS_S", "0.6")
     states: list[str] = []
     control.wait_ready(config, start(config), timeout_s=20, on_state=states.append)
-    assert "starting" in states
+    assert "starting: loading the weights" in states
 
 
 def test_wait_ready_raises_the_error_of_the_daemon(

@@ -14,6 +14,7 @@ from flashedge.engine.sim.trace import StepTrace, TraceRow
 from flashedge.errors import CheckpointError
 from flashedge.models.checkpoint_shape import read_shape
 from flashedge.models.shape import QWEN25_1_5B, QWEN25_7B
+from flashedge.models.specs import ModelSpec
 from flashedge.profiler.measure import profile_models
 from flashedge.profiler.probes import DECODE, PREFILL
 from flashedge.profiler.profile import ModelProfile
@@ -21,6 +22,7 @@ from flashedge.scheduling.costs.roofline import RTX_4090
 from tests.support.paths import ROOT
 
 KV_BYTES = 16 << 30
+SPEC = ModelSpec(source="a/b", dtype="float32", max_model_len=512)
 
 
 def profile_engines() -> tuple[ModelProfile, ...]:
@@ -63,10 +65,10 @@ def test_no_measured_kv_comes_from_the_cache() -> None:
 
 def test_the_shape_is_that_of_the_checkpoint(tmp_path: Path) -> None:
     bundled = ROOT / "flashedge" / "bundled" / "generator"
-    shape = read_shape(bundled, "float32")
+    shape = read_shape(bundled, SPEC)
     weights = bundled / "model.safetensors"
     assert shape.weights_bytes == pytest.approx(weights.stat().st_size, rel=0.05)
     assert (shape.layers, shape.heads, shape.head_dim) == (4, 4, 32)
     (tmp_path / "config.json").write_text('{"num_attention_heads": 2}')
     with pytest.raises(CheckpointError, match="does not tell the model's shape"):
-        read_shape(tmp_path, "float32")
+        read_shape(tmp_path, SPEC)

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
-from flashedge.evaluation.figures import choices, differences, report_of, step_tokens
+from flashedge.evaluation.figures import (
+    build_report,
+    compare_beams,
+    grade_choices,
+    measure_step_tokens,
+)
 from flashedge.evaluation.records import Chain, ProblemRecord
 
 
@@ -53,7 +59,7 @@ BOTH = (FIRST, SECOND)
 
 
 def test_every_way_of_choosing() -> None:
-    table = choices(BOTH, (2, 4))
+    table = grade_choices(BOTH, (2, 4))
     assert table == {
         "greedy": [1, 0],
         "sample": [0.5, 0.25],
@@ -78,15 +84,24 @@ def test_every_way_of_choosing() -> None:
     }
 
 
+def test_without_a_judge_of_steps_there_is_no_beam_search() -> None:
+    without = [replace(record, beams={}) for record in BOTH]
+    report = build_report(without, (2, 4))
+    assert report["paired"] == {}
+    assert not [name for name in report["accuracy"] if name.startswith("beam")]
+    assert "best-of-4 (last)" in report["accuracy"]
+    assert "beam-4" not in report["by_steps"]["9"]
+
+
 def test_aggregates_choose_differently() -> None:
     told = record(chain("4", 0.2, 0.9), chain("5", 0.6, 0.7), beams={2: "4"})
-    table = choices([told], (2,))
+    table = grade_choices([told], (2,))
     assert table["best-of-2 (last)"] == [1]
     assert table["best-of-2 (min)"] == table["best-of-2 (prod)"] == [0]
 
 
 def test_differences_are_paired() -> None:
-    told = differences(choices(BOTH, (2, 4)), (2, 4))
+    told = compare_beams(grade_choices(BOTH, (2, 4)), (2, 4))
     assert told["beam-4 minus greedy"].value == 0.5
     assert told["beam-4 minus majority@4"].value == 1.0
     assert (told["beam-4 minus majority@4"].low, told["beam-4 minus majority@4"].high) == (1, 1)
@@ -94,7 +109,7 @@ def test_differences_are_paired() -> None:
 
 
 def test_step_tokens_and_their_spread() -> None:
-    told = step_tokens(BOTH)
+    told = measure_step_tokens(BOTH)
     assert told["mean"].value == round((80 + 16 + 8) / 9, 4)
     assert told["max"].value == 30
     assert told["spread (max/mean of a problem's step)"].value == (30 / 20 + 1) / 2
@@ -102,7 +117,7 @@ def test_step_tokens_and_their_spread() -> None:
 
 
 def test_the_whole_report_is_json_with_a_null_for_what_is_not_there() -> None:
-    report = report_of(BOTH, (2, 4))
+    report = build_report(BOTH, (2, 4))
     json.loads(json.dumps(report, allow_nan=False))
     assert report["problems"] == 2
     assert list(report["by_family"]) == ["sum", "word"]
@@ -116,7 +131,7 @@ def test_the_whole_report_is_json_with_a_null_for_what_is_not_there() -> None:
     assert verifier["within-problem AUC (last)"]["count"] == 2
     assert 0 < verifier["pooled AUC (last), no gate"]["value"] < 1
     assert sum(row["count"] for row in report["reliability"]) == 11
-    empty = report_of([], (2,))
+    empty = build_report([], (2,))
     json.dumps(empty, allow_nan=False)
     assert empty["accuracy"]["greedy"] == {"value": None, "low": None, "high": None, "count": 0}
     assert empty["by_family"] == {}
@@ -124,5 +139,5 @@ def test_the_whole_report_is_json_with_a_null_for_what_is_not_there() -> None:
 
 def test_calibration_takes_the_chain_s_end_as_the_label_of_its_steps() -> None:
     told = record(chain("4", 0.75, 0.75), chain("5", 0.75, 0.75), beams={2: "4"})
-    error = report_of([told], (2,))["verifier"]["expected calibration error"]
+    error = build_report([told], (2,))["verifier"]["expected calibration error"]
     assert error["value"] == pytest.approx(0.25)

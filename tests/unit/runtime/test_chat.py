@@ -34,8 +34,9 @@ class ByteCodec:
 
     eos_ids = frozenset({EOS})
     vocab_size = 256
+    thinks = False
 
-    def encode_chat(self, messages: Sequence[Message]) -> tuple[int, ...]:
+    def encode_chat(self, messages: Sequence[Message], variables: object = None) -> tuple[int, ...]:
         return tuple(b"".join(m.content.encode() for m in messages))
 
     def decode(self, token_ids: Sequence[int]) -> str:

@@ -11,18 +11,11 @@ from flashedge.events import (
     RunFailed,
     RunFinished,
     RunStarted,
-    StepCompleted,
 )
 from flashedge.runtime.metrics import Metrics
 from flashedge.types import NodeId
+from tests.support.made_run import build_result, build_step
 
-USAGE = {
-    "prompt_tokens": 10,
-    "speculated_tokens": 4,
-    "speculation": {"drawn_tokens": 9, "kept_tokens": 5, "kept_steps": 2, "scored_steps": 1},
-    "verifier_tokens": 100,
-    "verifier_cached_tokens": 60,
-}
 VIEW = EngineView(
     running=1,
     waiting=2,
@@ -44,12 +37,6 @@ def values(metrics: Metrics) -> dict[str, float]:
     }
 
 
-def _step(tokens: int) -> StepCompleted:
-    return StepCompleted(
-        node=NodeId(1), token_ids=(7,) * tokens, logprobs=(), text="", steps=("",), finish="stop"
-    )
-
-
 def test_runs_are_counted_by_how_they_ended() -> None:
     metrics = Metrics()
     metrics.observe_queue(waiting=3, running=2)
@@ -58,7 +45,7 @@ def test_runs_are_counted_by_how_they_ended() -> None:
     metrics.observe("a", RunStarted(config={}, queue_s=0.1))
     metrics.observe("b", RunStarted(config={}, queue_s=0.1))
     metrics.observe("c", RunCancelled(reason="left the queue"))
-    metrics.observe("a", RunFinished(result={"usage": USAGE, "timing": {"total_s": 3.0}}))
+    metrics.observe("a", RunFinished(result=build_result(timing={"total_s": 3.0})))
     metrics.observe("b", RunFailed(error="x", code="y"))
     seen = values(metrics)
     for status in ("finished", "failed", "cancelled"):
@@ -75,9 +62,9 @@ def test_tokens_and_the_time_to_the_first_are_counted() -> None:
     now = 10.5
     metrics.observe("a", Progress(tokens=((NodeId(1), 3),)))
     now = 99.0
-    metrics.observe("a", _step(5))
-    metrics.observe("a", _step(6))
-    metrics.observe("a", RunFinished(result={"usage": USAGE}))
+    metrics.observe("a", build_step(1, "", tokens=5))
+    metrics.observe("a", build_step(1, "", tokens=6))
+    metrics.observe("a", RunFinished(result=build_result()))
     metrics.observe_chat(
         prompt_tokens=2, completion_tokens=9, first_token_s=0.25, total_s=1.0, finish="stop"
     )
@@ -87,8 +74,8 @@ def test_tokens_and_the_time_to_the_first_are_counted() -> None:
     assert seen["flashedge:tree_tokens_total"] == 11
     assert seen["flashedge:chat_tokens_total"] == 9
     assert seen["flashedge:generation_tokens_total"] == 20
-    assert seen["flashedge:prompt_tokens_total"] == 12
-    assert seen["flashedge:verifier_tokens_total"] == 100
+    assert seen["flashedge:prompt_tokens_total"] == 11 + 2
+    assert seen["flashedge:verifier_tokens_total"] == 120
     assert seen["flashedge:verifier_cached_tokens_total"] == 60
     assert seen["flashedge:speculated_tokens_total"] == 4
     assert seen["flashedge:speculation_kept_tokens_total"] == 5

@@ -7,11 +7,12 @@ import random
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import pytest_asyncio
 
+from flashedge.engine.base import ScoreRequest, StepScores
 from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.engine.sim.pair import Faults
 from flashedge.errors import (
@@ -21,6 +22,7 @@ from flashedge.errors import (
     FlashEdgeError,
     NotFound,
     QueueFull,
+    RequestError,
     RunInterrupted,
 )
 from flashedge.events import RunCancelled, RunFailed, RunFinished, RunStarted
@@ -53,7 +55,12 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
 
 @pytest.mark.parametrize(
     ("found", "deterministic"),
-    [({"batch_invariant": True}, True), ({"batch_invariant": False}, False), ({}, None)],
+    [
+        ({"batch_invariant": True, "invariant_tokens": 256}, True),
+        ({"batch_invariant": True, "invariant_tokens": 0}, False),
+        ({"batch_invariant": False, "invariant_tokens": 256}, False),
+        ({}, None),
+    ],
 )
 async def test_a_record_says_what_the_self_test_found(
     tmp_path: Path, found: dict[str, Any], deterministic: bool | None
@@ -118,6 +125,34 @@ async def test_wrong_requests_are_refused(rig: Rig) -> None:
             rig.service.submit(spec)
     assert rig.store.list() == []
     await rig.assert_idle()
+
+
+async def test_an_outcome_model_scores_each_whole_answer_once(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, family="sequence_classification")
+    asked: list[ScoreRequest] = []
+    score = rig.pair.verifier.score
+
+    async def note(request: ScoreRequest) -> StepScores:
+        asked.append(request)
+        return cast(StepScores, await score(request))
+
+    rig.pair.verifier.score = note
+    await rig.service.start()
+    with pytest.raises(RequestError, match="whole answers") as caught:
+        rig.service.submit(BEAM)
+    assert "best_of_n" in str(caught.value.hint)
+    assert rig.store.list() == []
+    spec = replace(BEST, answers="whole", selection="best", aggregate="prod")
+    result = await rig.service.submit(spec).result()
+    completions = result["completions"]
+    assert sorted(r.steps for r in asked) == sorted((c["text"],) for c in completions)
+    assert len(asked) == BEST.n
+    best = max(completions, key=lambda c: c["score"])
+    assert result["choice"] == best["node"]
+    assert result["answer"] == best["text"].strip()
+    assert [c["step_scores"] for c in completions] == [[c["score"]] for c in completions]
+    assert result["trusted"] is None, "its score is no probability of being right"
+    await rig.service.stop()
 
 
 async def test_a_path_gets_the_room_that_the_problem_leaves(rig: Rig) -> None:

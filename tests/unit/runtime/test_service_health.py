@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from flashedge.engine.base import Health
 from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.engine.sim.pair import Faults
 from flashedge.errors import ContextOverflow, EngineDead, EngineError, QueueFull
@@ -16,7 +17,7 @@ from flashedge.runtime.chat import ChatDelta, ChatSpec
 from flashedge.runtime.service import MAX_CHATS
 from flashedge.types import Message, Sampling
 from tests.support.runtime_rig import BEAM, both
-from tests.support.service_rig import Rig, ended
+from tests.support.service_rig import SELF_TEST, Rig, ended
 
 CHAT = ChatSpec(messages=(Message(role="user", content="hi"),), sampling=Sampling(), seed=3)
 
@@ -27,6 +28,28 @@ def event_loop_policy() -> VirtualTimePolicy:
 
 
 # ---------------------------------------------------------------- health
+
+
+async def test_health_says_what_starting_engines_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(tmp_path)
+    loading = Health(state="starting", stage="loading the weights (1 of 2)")
+    compiling = Health(state="starting", stage="compiling the model")
+    now = [loading, compiling]
+    monkeypatch.setattr(rig.service._served._engines, "health", lambda: tuple(now))
+    assert rig.service.health().detail == (
+        "generator: loading the weights (1 of 2); verifier: compiling the model"
+    )
+    now[:] = [Health(state="ready"), compiling]
+    assert rig.service.health().detail == "verifier: compiling the model"
+    now[:] = [Health(state="ready"), Health(state="ready")]
+    assert (rig.service.health().state, rig.service.health().detail) == (
+        "starting",
+        "testing the engines",
+    )
+    now[:] = [Health(state="starting"), Health(state="starting")]
+    assert rig.service.health().detail is None
 
 
 async def test_health_follows_the_engines_from_start_to_stop(tmp_path: Path) -> None:
@@ -40,10 +63,10 @@ async def test_health_follows_the_engines_from_start_to_stop(tmp_path: Path) -> 
         service.submit(BEAM)
     await starting
     assert service.health().state == "ready"
-    assert service.health().self_test == {"batch_invariant": True}
+    assert service.health().self_test == SELF_TEST
 
     generator.kill("a test")
-    assert (service.health().state, service.health().detail) == ("degraded", "a test")
+    assert (service.health().state, service.health().detail) == ("degraded", "generator: a test")
     run = service.submit(BEAM)
     await asyncio.sleep(4.9)
     assert service.health().state == "degraded"
@@ -56,6 +79,24 @@ async def test_health_follows_the_engines_from_start_to_stop(tmp_path: Path) -> 
         service.submit(BEAM)
     with pytest.raises(EngineDead, match="the engines are down"):
         await anext(service.chat(CHAT))
+    await service.stop()
+
+
+async def test_health_says_what_is_wrong_and_what_comes_next(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    service, (generator, verifier) = rig.service, both(rig.engines)
+    await service.start()
+    service._served._device.faults = ("the card reported Xid 31",)
+    assert service.health().detail == "the card reported Xid 31"
+    generator._health = Health(state="dead", detail="it hung", attempt=3, retry_in_s=11.6)
+    verifier._health = Health(state="ready", detail="it died once", notice="its batch is smaller")
+    assert (service.health().state, service.health().detail) == (
+        "degraded",
+        "generator: it hung; restart 3 in 12 s; verifier: its batch is smaller; "
+        "the card reported Xid 31",
+    )
+    generator._health = replace(generator._health, retry_in_s=None)
+    assert "it hung; restart 3 is under way" in (service.health().detail or "")
     await service.stop()
 
 

@@ -7,7 +7,8 @@ import pickle
 
 import pytest
 
-from flashedge.search.steps import BoundaryRule, split_steps
+from flashedge.search.steps import BoundaryRule, build_rules, split_steps
+from flashedge.types import BLANK_LINE, MARKERS, STEP_RULES, TOKENS
 
 TEXTS = ["A", "\n\n", ".\n\n", "\n", "B\n", "\nC", " \n", "\n\nD", "", " "]
 A, BLANK, DOT, NEWLINE, B, C, SPACE_NL, D, EMPTY, SPACE = range(len(TEXTS))
@@ -84,3 +85,18 @@ def test_unknown_ids_end_nothing(rule: BoundaryRule) -> None:
 def test_travels_to_an_engine_process(rule: BoundaryRule) -> None:
     assert BoundaryRule.from_json(json.loads(json.dumps(rule.to_json()))) == rule
     assert pickle.loads(pickle.dumps(rule)) == rule
+
+
+# ---------------------------------------------------------------- the rules of a vocabulary
+
+
+def test_a_vocabulary_has_every_rule() -> None:
+    texts = [*TEXTS, "Wait", " Wait", "Waiting", " Alternatively", "</think>", "wait"]
+    rules = build_rules(enumerate(texts))
+    assert tuple(rules) == STEP_RULES
+    assert rules[BLANK_LINE] == BoundaryRule.from_decode(texts.__getitem__, len(texts))
+    first = len(TEXTS)
+    assert rules[MARKERS].holds == {first, first + 1, first + 3, first + 4}
+    ids = (first, A, first + 1, A, first + 2, first + 3, A)
+    assert rules[MARKERS].split_ids(ids) == ((first,), (A, first + 1), ids[3:6], (A,))
+    assert rules[TOKENS].split_ids((A, BLANK, first)) == ((A, BLANK, first),)

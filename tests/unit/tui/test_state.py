@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from functools import partial
 from xml.etree import ElementTree
 
 import pytest
@@ -23,6 +25,7 @@ from flashedge.client.run_figures import (
 from flashedge.client.run_fold import coalesce, fold, interrupt
 from flashedge.client.run_view import LOG_LINES, RunView
 from flashedge.client.tree_lines import MAX_LEAD, tree_lines
+from flashedge.client.words import describe_distrust
 from flashedge.search.catalog import STRATEGIES as CATALOG
 from flashedge.search.strategies.puct import logprob_priors
 from flashedge.tui import replay
@@ -354,6 +357,8 @@ def test_the_split_of_memory() -> None:
     assert daemon is not None
     assert daemon.generator_share == pytest.approx(0.75)
     assert parse_status({}).generator_share is None
+    assert parse_status({}).detail == ""
+    assert parse_status({"detail": "verifier: it hung"}).detail == "verifier: it hung"
 
 
 def test_rates_over_a_window() -> None:
@@ -489,14 +494,26 @@ def test_no_lead_is_longer_than_the_limit() -> None:
 
 def test_equal_siblings_share_a_line() -> None:
     run = whole()
-    lines = tree_lines(run, group=group_key)
+    lines = tree_lines(run, group=partial(group_key, run))
     assert sorted(m for line in lines for m in line.members) == sorted(set(run.nodes) - {ROOT})
     for line in lines:
         assert len({run.nodes[m].text.strip() for m in line.members}) == 1
         assert not any(run.children.get(m) for m in line.members[1:])
     assert len(lines) < len(run.nodes) - 1
     cut = interrupt(grown())
-    assert [line.members for line in tree_lines(cut, group=group_key)] == [(1, 2)]
+    assert [line.members for line in tree_lines(cut, group=partial(group_key, cut))] == [(1, 2)]
+
+
+def test_siblings_that_grow_with_equal_texts_share_a_line() -> None:
+    run = replace(grown(), growing={NodeId(1): 5, NodeId(2): 5}, tails={})
+
+    def count_lines(tails: dict[NodeId, str]) -> int:
+        now = replace(run, tails=tails)
+        return len(tree_lines(now, group=partial(group_key, now)))
+
+    assert count_lines({NodeId(1): "Day 1", NodeId(2): "Day 1"}) == 1
+    assert count_lines({NodeId(1): "Day 1", NodeId(2): "Day 2"}) == 2
+    assert count_lines({}) == 1  # nothing tells them apart
 
 
 def test_a_filter_keeps_what_leads_to_a_match() -> None:
@@ -514,6 +531,8 @@ def test_exports() -> None:
     assert [n["id"] for n in exported["nodes"] if n["best"]] == sorted(run.path(run.best))
     assert [n["text"] for n in exported["nodes"]] == [n.text for n in run.nodes.values()]
     assert exported["legend"]["marks"]["pruned"] == "✗"
+    assert exported["trusted"] is None
+    assert not any(n["cut"] for n in exported["nodes"])
     picture = ElementTree.fromstring(to_svg(run))
     svg = "{http://www.w3.org/2000/svg}"
     assert len(picture.findall(f"{svg}g/{svg}g")) == len(run.nodes)
@@ -521,6 +540,23 @@ def test_exports() -> None:
     assert "✗ pruned" in words, "the legend"
     assert all(run.nodes[n].text.strip() in words for n in run.path(run.best))
     assert ElementTree.fromstring(to_svg(RunView(id="<&>"))) is not None
+
+
+def test_exports_show_distrust_and_paths_that_a_limit_cut() -> None:
+    run = replace(whole(), result={"answer": "46", "trusted": False})
+    end = next(n for n in run.nodes.values() if n.status == "complete")
+    cut = replace(end, finish="length", answer=None)
+    run = replace(run, nodes={**run.nodes, end.id: cut})
+    exported = json.loads(to_json(run))
+    assert exported["trusted"] is False
+    assert [n["id"] for n in exported["nodes"] if n["cut"]] == [end.id]
+    picture = ElementTree.fromstring(to_svg(run))
+    svg = "{http://www.w3.org/2000/svg}"
+    words = [text.text or "" for text in picture.iter(f"{svg}text")]
+    assert describe_distrust() in words
+    dashed = [box for box in picture.iter(f"{svg}rect") if box.get("stroke-dasharray")]
+    assert len(dashed) == 1
+    assert any("≈ cut, box dashed" in line for line in words), "the legend"
 
 
 def test_scores_are_read_without_colour() -> None:

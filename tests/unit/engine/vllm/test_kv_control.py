@@ -158,6 +158,17 @@ def test_an_engine_without_memory_for_one_request_ends(
     assert driver.free == 2  # what was mapped in vain is free again
 
 
+def test_a_restore_that_the_device_refuses_ends_the_process(
+    driver: HostDriver, tmp_path: Path
+) -> None:
+    """An engine that stays paused would keep its requests for ever."""
+    core = FakeCore(driver, 6)
+    offload(core, tmp_path)
+    core.fails = "claim_kv_blocks"
+    with pytest.raises(SystemExit, match="no memory could be mapped: the disk is full"):
+        control.restore(core)
+
+
 def test_a_larger_quota_without_memory_is_refused(driver: HostDriver) -> None:
     core, other = FakeCore(driver, 6), FakeCore(driver, 5)
     core.layer[:6], other.layer[:5] = 7, 8

@@ -71,6 +71,25 @@ def test_the_same_tree_in_less_time(strategy: str) -> None:
     assert kept >= 0.2 * steps
 
 
+@pytest.mark.parametrize("rule", ["markers", "tokens"])
+def test_other_step_rules_give_the_same_tree_too(rule: str) -> None:
+    """Steps and their drafts end by the run's rule. Steps of one length leave no slot for a
+    draft."""
+    spec, engines = spec_for(0, step_rule=rule, max_step_tokens=24, **WIDE), engines_with()
+    off, on = drive(spec, speculation=False), run_virtual(drive_run(engines, spec))
+    assert on.outcome == off.outcome
+    assert (on.speculation.kept_steps > 0) is (rule == "markers")
+    holds = engines.generator.codec.rules[rule].holds
+    segments = [n.segment for n in on.outcome.tree.nodes.values() if n.segment is not None]
+    assert any(s.finish is FinishReason.BOUNDARY for s in segments) is (rule == "markers")
+    for segment in segments:
+        assert (segment.token_ids[-1] in holds) is (segment.finish is FinishReason.BOUNDARY)
+        assert segment.steps == (segment.text,)
+    for request in get_generator(engines).requests:
+        assert request.continuation is not None
+        assert request.step_rule == request.continuation.step_rule == rule
+
+
 async def test_the_batch_stays_full_and_never_grows() -> None:
     """Drafts fill the slots that finished beams leave, and no more than those."""
     engines = engines_with()

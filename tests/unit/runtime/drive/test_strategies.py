@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from flashedge import events
+from flashedge.answers.extraction import extract_answer
 from flashedge.certainty.history import ENTROPY
 from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.engine.sim.pair import Faults
@@ -48,6 +49,22 @@ def spec_of(strategy: str, **fields: Any) -> RunSpec:
 
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
 searching = pytest.mark.parametrize("strategy", [s for s in STRATEGIES if s != "probed_cot"])
+
+
+async def test_the_events_tell_rollouts_and_answers() -> None:
+    """From these a watcher counts the visits of an MCTS tree, and shows the answer of a path."""
+    story = await drive(sim_engines(), spec_of("mcts", n=6))
+    told = [e for e in story.events if isinstance(e, events.RolloutsEnded)]
+    ends = [node for event in told for node in event.nodes]
+    tree = story.outcome.tree
+    assert len(ends) == 6
+    assert {tree[node].status for node in ends} == {NodeStatus.COMPLETE}
+    assert len(told) > 1, "they are told while the search runs"
+    steps = {e.node: e for e in story.events if isinstance(e, events.StepCompleted)}
+    assert {steps[node].answer for node in ends} == {
+        extract_answer(tree.path_text(node)) for node in ends
+    }
+    assert not any(e.answer for e in steps.values() if e.finish == "boundary")
 
 
 @every_strategy

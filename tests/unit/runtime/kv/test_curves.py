@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flashedge.config import Config, load_config
+from flashedge.engine.profiles import compute_profile_fingerprint, locate_profile
 from flashedge.errors import ConfigError
 from flashedge.models.registry import find_pair
 from flashedge.models.shape import ModelShape
@@ -16,7 +17,6 @@ from flashedge.profiler.measure import fit_model
 from flashedge.profiler.probes import DECODE, PREFILL
 from flashedge.profiler.profile import Profile, save_profile
 from flashedge.runtime.kv.curves import LINK_BYTES_PER_S, build_curves, load_curves
-from flashedge.runtime.profiles import compute_profile_fingerprint, locate_profile
 from tests.support.fake_probe import sample
 from tests.unit.profiler.test_profiler import FIGURES
 

@@ -12,6 +12,7 @@ import pytest
 from flashedge.engine.sim.clock import run_virtual
 from flashedge.engine.sim.engine_loop import SimEngine
 from flashedge.engine.sim.pair import Faults
+from flashedge.errors import GenerationFailed
 from flashedge.events import Event, KvSplitChanged, Offloaded, Restored
 from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.engines import Engines
@@ -341,6 +342,28 @@ def test_a_refused_budget_is_not_recorded_as_granted(monkeypatch: pytest.MonkeyP
             run = await here.drive(BEAM)
             assert short.requested == [more]
             assert splits_of(run.events)[-1] == (more, ROOM.kv_bytes - more)
+
+    run_virtual(main())
+
+
+def test_a_budget_that_ends_in_an_error_is_not_recorded_as_granted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    half, more = ROOM.kv_bytes // 2, 3 * ROOM.kv_bytes // 4
+    split = replace(ALTERNATING, generator_bytes=half, verifier_bytes=half, offload=False)
+
+    async def main() -> None:
+        nonlocal split
+        async with managed_engines(forced=lambda load: split) as here:
+            generator = both(here.engines)[0]
+
+            async def fail(kv_bytes: int) -> int:
+                raise GenerationFailed("the device refuses")
+
+            monkeypatch.setattr(generator, "budget", fail)
+            split = replace(split, generator_bytes=more, verifier_bytes=ROOM.kv_bytes - more)
+            run = await here.drive(BEAM)
+            assert run.record["generator_bytes"] == half
 
     run_virtual(main())
 

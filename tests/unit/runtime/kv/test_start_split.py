@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from flashedge.config import load_config
+from flashedge.engine.memory_plan import resolve_memory
 from flashedge.models.registry import find_pair
-from flashedge.models.specs import Pair
+from flashedge.models.specs import KvSizes, Pair
 from flashedge.runtime import service
 from flashedge.runtime.kv import start_split as module
 from flashedge.runtime.kv.curves import load_curves
@@ -27,7 +28,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
 def plan_pair(environ: dict[str, str], each_bytes: int) -> Pair:
     """The bundled pair, planned with `each_bytes` for each engine."""
     pair = find_pair("bundled", load_config(environ=environ))
-    memory = replace(pair.memory, generator_kv_bytes=each_bytes, verifier_kv_bytes=each_bytes)
+    memory = KvSizes(generator_kv_bytes=each_bytes, verifier_kv_bytes=each_bytes)
     return replace(pair, memory=memory)
 
 
@@ -75,8 +76,14 @@ def test_the_daemon_starts_its_engines_with_this_split(
     environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[object] = []
-    monkeypatch.setattr("flashedge.engine.vllm.pair.VllmPair", lambda *args: given.append(args))
+
+    def record(*args: object, is_planned: bool) -> None:
+        given.append((*args, is_planned))
+
+    monkeypatch.setattr("flashedge.engine.vllm.pair.VllmPair", record)
     config = load_config(environ=environ)
     service.build(config)
     pair = find_pair("bundled", config)
-    assert given == [(pair, config, choose_start_split(pair, config))]
+    resolved = resolve_memory(pair, config)
+    assert (resolved.generator_kv_bytes, resolved.max_num_seqs) == (256 * MIB, 256)
+    assert given == [(pair, resolved, choose_start_split(pair, config), False)]

@@ -1,4 +1,4 @@
-"""The result object of a run: whether the verifier trusts the answer."""
+"""The result object of a run: whether the answer is trusted and the tree deterministic."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import pytest
 
 from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.runtime.records import result
+from flashedge.runtime.thinking import Thinking
 from flashedge.types import Timing, Usage
 from tests.support.runtime_rig import BEAM, drive, sim_engines
+from tests.unit.runtime.test_thinking import ThinkingCodec
 
 
 @pytest.fixture
@@ -42,3 +44,41 @@ async def test_without_a_verifier_or_an_answer_nothing_is_said_about_trust() -> 
     cut = await solve(max_path_tokens=4)
     assert cut["answer"] is None
     assert cut["trusted"] is None
+
+
+async def test_a_run_is_deterministic_up_to_the_length_that_the_self_test_proved() -> None:
+    outcome = (await drive(sim_engines(), BEAM)).outcome
+    prompt = 7
+    longest = prompt + max(len(outcome.tree.path_token_ids(node)) for node in outcome.tree.nodes)
+
+    def judge(invariant: bool | None, tokens: int, cut_by: str | None = None) -> bool | None:
+        self_test = {"batch_invariant": invariant, "invariant_tokens": tokens}
+        found = result.build_result(
+            "run-1",
+            BEAM,
+            replace(outcome, cut_by=cut_by),
+            Usage(prompt_tokens=prompt),
+            Timing(),
+            self_test=self_test,
+        )
+        verdict: bool | None = found["deterministic"]
+        return verdict
+
+    assert judge(True, longest) is True
+    assert judge(True, longest - 1) is False
+    assert judge(True, longest, cut_by="budget") is True
+    assert judge(True, longest, cut_by="deadline") is False
+    assert judge(False, longest) is False
+    assert judge(None, longest) is None
+
+
+async def test_the_thinking_is_apart_from_the_text() -> None:
+    outcome = (await drive(sim_engines(), BEAM)).outcome
+    opened = Thinking.of_prompt(ThinkingCodec(), tuple(b"<think>"))
+    found = result.build_result("run-1", BEAM, outcome, Usage(), Timing(), thinking=opened)
+    assert found["text"] == "", "no simulated path ends its thinking"
+    whole = result.build_result("run-1", BEAM, outcome, Usage(), Timing())
+    assert (whole["reasoning"], found["reasoning"]) == (None, whole["text"].strip())
+    for apart, plain in zip(found["completions"], whole["completions"], strict=True):
+        assert (apart["text"], apart["reasoning"]) == ("", plain["text"].strip())
+        assert plain["reasoning"] is None

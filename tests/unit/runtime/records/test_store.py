@@ -19,37 +19,23 @@ import pytest
 from flashedge.errors import NotFound, StoreError
 from flashedge.events import (
     CertaintyUpdated,
-    NodeScored,
-    NodesExpanded,
     Progress,
     RunCancelled,
     RunFailed,
     RunFinished,
-    RunStarted,
     StepCompleted,
     from_json,
 )
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.records.store_errors import translate
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.types import NodeId, Problem
+from flashedge.types import MAX_SEED, NodeId, Problem
+from tests.support.made_run import build_result, build_start
 
 SPEC = RunSpec(problem=Problem.from_text("1 + 1?"), pair="bundled").to_json()
-RESULT = {"answer": "2", "usage": {"tree_tokens": 7}, "timing": {"total_s": 0.5}, "text": "x"}
-EVENTS = (
-    RunStarted(config=SPEC, queue_s=0.25),
-    NodesExpanded(parent=NodeId(0), depth=1, children=((NodeId(1), 0, 2**63 - 1),)),
-    StepCompleted(
-        node=NodeId(1),
-        token_ids=(1, 2),
-        logprobs=(-0.5, -0.25),
-        text="é\n\n",
-        steps=("é\n\n",),
-        finish="boundary",
-    ),
-    NodeScored(node=NodeId(1), scores=(0.1,), score=0.1),
-    RunFinished(result=RESULT),
-)
+RESULT = build_result()
+START = build_start(SPEC, [("é\n\n", 0.1)], queue_s=0.25, seed=MAX_SEED)
+EVENTS = (*(e for e in START if not isinstance(e, Progress)), RunFinished(result=RESULT))
 
 
 @pytest.fixture
@@ -71,7 +57,7 @@ def test_a_run_comes_back_as_it_was(store: RunStore) -> None:
     run = store.get("r1")
     assert run is not None
     assert (run.status, run.result, run.finished_at) == ("finished", RESULT, 2.0)
-    assert (run.answer, run.tree_tokens, run.total_s) == ("2", 7, 0.5)
+    assert (run.answer, run.tree_tokens, run.total_s) == ("2", 80, 0.2)
     assert RunSpec.from_json(run.spec) == RunSpec.from_json(SPEC)
     # EVENTS[0] and the stored one differ only in list/tuple inside `config`, which is plain JSON
     stored = store.events("r1")

@@ -12,6 +12,7 @@ import pytest_asyncio
 
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import load_config
+from flashedge.engine.memory_plan import count_sequences
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import Event, KvSplitChanged, Offloaded, Restored
 from flashedge.models.registry import find_pair
@@ -60,7 +61,7 @@ async def manage(
         pair.generator,
         pair.verifier,
         kv_bytes=kv_bytes,
-        max_batch=config.max_num_seqs,
+        max_batch=count_sequences(config),
         offload=True,
         folder_bytes=1 << 30,
         forced=forced,
@@ -88,11 +89,18 @@ async def drive(engines: Engines, manager: KvManager, spec: RunSpec) -> tuple[Ou
         return await driver.run(), events
 
 
-@pytest.mark.parametrize("alternates", [False, True], ids=["shared", "alternating"])
+@pytest.mark.parametrize(
+    "alternates",
+    [
+        pytest.param(False, id="shared", marks=pytest.mark.long),
+        pytest.param(True, id="alternating"),
+    ],
+)
 async def test_trees_stay_the_same_while_the_memory_moves(
     pair: VllmPair, engines: Engines, alternates: bool
 ) -> None:
-    """Four runs at a time, with so little memory that requests are preempted."""
+    """Four runs at a time, with so little memory that requests are preempted. Where both engines
+    share the memory it takes 40 s."""
     await compare_trees(pair, engines, alternates=alternates)
 
 
@@ -125,7 +133,7 @@ async def compare_trees(pair: VllmPair, engines: Engines, *, alternates: bool) -
 async def test_the_chosen_split_changes_no_tree_either(pair: VllmPair, engines: Engines) -> None:
     view = await pair.generator.view()
     async with manage(pair, 100 * view.block_bytes) as manager:
-        for spec in SPECS:
+        for spec in SPECS[:2]:
             outcome, events = await drive(engines, manager, spec)
             assert outcome == await driver_of(engines, spec, lambda _: None).run()
             assert any(isinstance(event, KvSplitChanged) for event in events)

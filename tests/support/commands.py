@@ -1,0 +1,52 @@
+"""Runs `flashedge` commands against a daemon process whose engines are simulated.
+
+Most commands run in the test's own process, because starting Python takes a second each time.
+Those that get a signal run in a process of their own (`start_cli`).
+"""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+import time
+from contextlib import redirect_stderr, redirect_stdout
+from typing import Any
+
+from flashedge.cli.main import main
+from flashedge.config import load_config
+from flashedge.daemon import control
+from tests.support.paths import ROOT
+
+SIMULATED = (sys.executable, str(ROOT / "tests" / "support" / "sim_daemon.py"))
+"""Starts such a daemon."""
+CLI = (sys.executable, "-c", "from flashedge.cli.main import run; run()")
+
+
+def cli(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in this process."""
+    out, err = io.StringIO(), io.StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        code = main(list(arguments))
+    return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+def start_cli(*arguments: str) -> subprocess.Popen[str]:
+    """Start a command in a process of its own."""
+    pipe = subprocess.PIPE
+    return subprocess.Popen([*CLI, *arguments], stdout=pipe, stderr=pipe, text=True)
+
+
+def list_runs(status: str | None = None) -> list[dict[str, Any]]:
+    """The daemon's runs, newest first."""
+    with control.connect(load_config()) as client:
+        return list(client.runs(limit=1000, status=status)["data"])
+
+
+def wait_for(condition: Any, timeout_s: float = 20.0) -> Any:
+    until = time.monotonic() + timeout_s
+    while time.monotonic() < until:
+        if found := condition():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it did not happen")

@@ -1,0 +1,51 @@
+"""What users read about results that can't be compared token for token."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flashedge.cli.bench import warn_unpaired
+from flashedge.cli.daemon import describe_kernels
+from flashedge.cli.solve.result import warn_about
+
+INVARIANT = {"batch_invariant": True, "invariant_tokens": 2048, "max_logprob_difference": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("self_test", "told"),
+    [
+        (
+            INVARIANT,
+            "kernels are batch-invariant, tested up to 2048 tokens: the same request gives the"
+            " same tree",
+        ),
+        (
+            {"batch_invariant": False, "max_logprob_difference": 0.0312},
+            "kernels are not batch-invariant (log-probabilities differ by up to 0.031): the same"
+            " request can give another tree; on a card, set batch_invariant",
+        ),
+        ({}, None),
+    ],
+)
+def test_ps_tells_what_the_self_test_found(self_test: dict[str, Any], told: str | None) -> None:
+    assert describe_kernels(self_test) == told
+
+
+@pytest.mark.parametrize("baseline", [True, False])
+@pytest.mark.parametrize("deterministic", [True, False, None])
+def test_a_baseline_that_is_not_paired_is_named(
+    capfd: pytest.CaptureFixture[str], baseline: bool, deterministic: bool | None
+) -> None:
+    warn_about({"answer": "4", "baseline": baseline, "deterministic": deterministic})
+    said = "not batch-invariant" in capfd.readouterr().err
+    assert said == (baseline and deterministic is False)
+
+
+@pytest.mark.parametrize("shares", [[None, 1.0], [None, 0.75, 1.0], []])
+def test_a_benchmark_of_other_trees_is_named(
+    capfd: pytest.CaptureFixture[str], shares: list[float | None]
+) -> None:
+    warn_unpaired([{"same_trees": share} for share in shares])
+    assert ("Only 75% of a rung's trees" in capfd.readouterr().err) == (0.75 in shares)

@@ -1,0 +1,146 @@
+"""A worker whose KV is not in FlashEdge's memory is refused before its first request.
+
+That is what a model runner would have for which `allocate_kv_cache` is not replaced, such as vLLM's
+second one, which imports it in another module.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from vllm.v1.kv_cache_interface import (
+    FullAttentionSpec,
+    KVCacheConfig,
+    KVCacheGroupSpec,
+    KVCacheTensor,
+)
+from vllm.v1.kv_cache_layout import KVCacheLayout
+from vllm.v1.worker.gpu import attn_utils as second_runner
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+from flashedge.engine.vllm.inside.kv import tensor as kv_tensor
+from flashedge.engine.vllm.inside.kv.blocks import KvRange
+from flashedge.engine.vllm.inside.kv.pages import HostPages
+from flashedge.engine.vllm.inside.kv.worker import KvMemory
+from flashedge.errors import EngineError
+
+LAYERS, BLOCKS, BLOCK_BYTES = 2, 4, 4000  # with some room behind them in the last page
+
+
+@pytest.fixture
+def layers(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """The KV of an engine that asked FlashEdge for its memory."""
+    pages = HostPages(LAYERS * BLOCKS * BLOCK_BYTES)
+    views = list(pages.tensor.view(LAYERS, BLOCKS, BLOCK_BYTES))
+    monkeypatch.setattr(kv_tensor, "_ranges", [KvRange(pages, views, BLOCKS)])
+    return views
+
+
+def make_worker(kv_caches: list[torch.Tensor]) -> KvMemory:
+    worker = KvMemory()
+    worker.model_runner = SimpleNamespace(kv_caches=kv_caches)
+    return worker
+
+
+def test_kv_in_our_memory_is_accepted(layers: list[torch.Tensor]) -> None:
+    assert make_worker(layers).describe_kv_memory()["block_bytes"] == LAYERS * BLOCK_BYTES
+
+
+@pytest.mark.parametrize("number", range(LAYERS))
+def test_a_layer_elsewhere_is_named(layers: list[torch.Tensor], number: int) -> None:
+    layers[number] = torch.zeros_like(layers[number])
+    with pytest.raises(EngineError, match=rf"of layers \[{number}\] is not in FlashEdge's memory"):
+        make_worker(layers).describe_kv_memory()
+
+
+def test_a_layer_that_ends_outside_is_named(layers: list[torch.Tensor]) -> None:
+    longer = layers[1].as_strided((BLOCKS * BLOCK_BYTES + 100,), (1,))
+    with pytest.raises(EngineError, match=r"of layers \[1\]"):
+        make_worker([layers[0], longer]).describe_kv_memory()
+
+
+def test_a_model_runner_without_kv_is_refused(layers: list[torch.Tensor]) -> None:
+    with pytest.raises(EngineError, match="the KV of its model runner is not"):
+        make_worker([]).describe_kv_memory()
+
+
+def test_an_engine_that_never_asked_for_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_tensor, "_ranges", [])
+    with pytest.raises(EngineError, match="vLLM did not ask FlashEdge for its KV memory"):
+        make_worker([torch.zeros(4)]).describe_kv_memory()
+
+
+# ---------------------------------------------------------------- vLLM's own model runners
+
+SPEC = FullAttentionSpec(block_size=16, num_kv_heads=2, head_size=32, dtype=torch.float32)
+NAMES = ["model.layers.0.attn", "model.layers.1.attn"]
+KV_CONFIG = KVCacheConfig(
+    num_blocks=BLOCKS,
+    kv_cache_tensors=[
+        KVCacheTensor(
+            size=len(NAMES) * BLOCKS * SPEC.page_size_bytes,
+            layers=NAMES,
+            layer_stride=BLOCKS * SPEC.page_size_bytes,
+            block_stride=SPEC.page_size_bytes,
+        )
+    ],
+    kv_cache_groups=[KVCacheGroupSpec(NAMES, SPEC)],
+)
+
+
+class FakeLayer:
+    """A layer that takes its KV."""
+
+    def bind_kv_cache(self, kv_cache: torch.Tensor) -> None: ...
+
+
+@pytest.fixture
+def engine_config(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The part of vLLM's config that the allocation reads. No KV is allocated yet."""
+    config = SimpleNamespace(
+        additional_config={},
+        attention_config=SimpleNamespace(hisparse_config=None),
+        cache_config=SimpleNamespace(
+            block_size=SPEC.block_size, get_resolved_kv_cache_layout=lambda: KVCacheLayout.LBHNC
+        ),
+        compilation_config=SimpleNamespace(
+            static_forward_context={name: FakeLayer() for name in NAMES}
+        ),
+        model_config=SimpleNamespace(hf_config=SimpleNamespace(model_type="qwen2")),
+    )
+    monkeypatch.setattr(kv_tensor, "get_current_vllm_config", lambda: config)
+    monkeypatch.setattr(kv_tensor, "_ranges", [])
+    return config
+
+
+def test_vllms_first_model_runner_has_its_kv_in_our_memory(engine_config: Any) -> None:
+    runner = SimpleNamespace(
+        **vars(engine_config),
+        attn_groups=[],
+        device=torch.device("cpu"),
+        kv_caches=[],
+        shared_kv_cache_layers={},
+        speculative_config=None,
+    )
+    GPUModelRunner.initialize_kv_cache_tensors(runner, KV_CONFIG, [SPEC.block_size])
+    assert len(runner.kv_caches) == len(NAMES)
+    view = make_worker(runner.kv_caches).describe_kv_memory()
+    assert view["block_bytes"] == len(NAMES) * SPEC.page_size_bytes
+
+
+def test_vllms_second_model_runner_is_refused(
+    engine_config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(second_runner, "get_shared_kv_cache_layers", lambda config: {})
+    kv_caches = second_runner.init_kv_cache(
+        engine_config.compilation_config.static_forward_context,
+        KV_CONFIG,
+        torch.device("cpu"),
+        [SPEC.block_size],
+        engine_config,
+    )
+    with pytest.raises(EngineError, match="vLLM did not ask FlashEdge for its KV memory"):
+        make_worker(list(kv_caches.values())).describe_kv_memory()
