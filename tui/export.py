@@ -11,7 +11,7 @@ from pathlib import Path
 from flashedge.client.node_view import CUT, DROPPED, MARKS, MEANINGS, ROOT, NodeView
 from flashedge.client.run_figures import child_priors, is_mcts, rollout_values
 from flashedge.client.run_view import RunView
-from flashedge.client.words import describe_distrust
+from flashedge.client.words import describe_distrust, format_count
 from flashedge.tui.state.scores import SCALE
 from flashedge.types import NodeId
 
@@ -183,7 +183,9 @@ def _box(rows: Mapping[NodeId, float], node: NodeView, best: bool) -> str:
     line = 'stroke="#000000" stroke-width="2"' if best else 'stroke="#777777"'
     faded = ' opacity="0.55"' if node.status in DROPPED else ""
     line += ' stroke-dasharray="4 3"' if node.kind == CUT else ""
-    tip = escape(f"node {node.id}: {node.status}, {node.tokens} tokens\n{node.text.strip()}")
+    tip = escape(
+        f"node {node.id}: {node.status}, {format_count(node.tokens, 'token')}\n{node.text.strip()}"
+    )
     return (
         f"<g{faded}><title>{tip}</title>"
         f'<rect x="{x:g}" y="{y:g}" width="{_BOX_W}" height="{_BOX_H}"'

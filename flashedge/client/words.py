@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 def format_count(count: int, noun: str) -> str:
-    """Write `count` and the noun: 1 restart, 2 restarts."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    """Write `count` and the noun: 1 restart, 1,200 restarts."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def describe_distrust(score: float | None = None) -> str:

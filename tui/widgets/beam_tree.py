@@ -21,6 +21,7 @@ from flashedge.client.run_figures import (
 )
 from flashedge.client.run_view import RunView
 from flashedge.client.tree_lines import TreeLine, tree_lines
+from flashedge.client.words import format_count
 from flashedge.tui.state.scores import DIM, SCALE, draw_score
 from flashedge.tui.widgets.lines import LineList
 from flashedge.types import NodeId
@@ -210,9 +211,9 @@ class BeamTree(LineList):
         if node.status == CUT:
             return "cut off before its end"
         if node.status != "generating":
-            return f"{node.tokens} tokens"
+            return format_count(node.tokens, "token")
         count = self._run.growing.get(node.id)
-        tokens = f"{count} tokens" if count else "generating"
+        tokens = format_count(count, "token") if count else "generating"
         tail = " ".join(self._run.tails.get(node.id, "").split())
         left = room - len(tokens) - 2
         return f"{tokens} …{tail[-left:]}" if tail and left > _WHOLE else tokens

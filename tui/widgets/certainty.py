@@ -39,7 +39,7 @@ class CertaintyPanel(Panel):
         elapsed_s = state.shown_elapsed_s
         known = _known_points(run)
         if height < 5 or width < 24:
-            return _draw_line(run, elapsed_s)
+            return _draw_line(run, elapsed_s, width)
         head = _draw_progress(run, elapsed_s)
         levels = level_scores(run)
         if len(known) > 1 or (known and not levels):
@@ -73,8 +73,8 @@ def _draw_progress(run: RunView, elapsed_s: float | None) -> Text:
     return Text(" · ".join(parts), style="bold")
 
 
-def _draw_line(run: RunView, elapsed_s: float | None) -> Text:
-    """The whole panel in one line."""
+def _draw_line(run: RunView, elapsed_s: float | None, width: int) -> Text:
+    """The whole panel in one line. The bars of the levels take what the figures leave."""
     last = _last_point(run)
     if last is not None and last.certainty is not None:
         figures = f" {last.certainty:.2f} of {last.answers} answers at {last.tokens:,} tokens"
@@ -85,8 +85,10 @@ def _draw_line(run: RunView, elapsed_s: float | None) -> Text:
     levels = level_scores(run)
     line = label_line("Progress", _draw_progress(run, elapsed_s))
     if levels:
-        blocks = "".join(_block(level.best) for level in levels[-12:])
-        line.append(f"  best {blocks} {levels[-1].best:.2f} mean {levels[-1].mean:.2f}", "not bold")
+        figures = f"{levels[-1].best:.2f} mean {levels[-1].mean:.2f}"
+        room = min(12, width - line.cell_len - len(f"  best  {figures}"))
+        blocks = "".join(_block(level.best) for level in levels[-room:]) if room > 0 else ""
+        line.append(f"  best {blocks} {figures}" if blocks else f"  best {figures}", "not bold")
     return line
 
 

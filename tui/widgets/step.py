@@ -10,6 +10,7 @@ from textual.widgets import Static
 from flashedge.client.node_view import NodeView
 from flashedge.client.run_figures import child_priors, is_mcts, mcts_figures, rollout_values
 from flashedge.client.run_view import RunView
+from flashedge.client.words import format_count
 from flashedge.tui.state.scores import DIM, score_colour
 from flashedge.types import NodeId
 
@@ -48,7 +49,7 @@ def _describe(run: RunView, node: NodeView) -> Text:
         if len(node.scores) > 1:
             text.append(f" (steps {', '.join(f'{s:.2f}' for s in node.scores)})")
         text.append(" · ")
-    text.append(f"{run.growing.get(node.id, node.tokens)} tokens")
+    text.append(format_count(run.growing.get(node.id, node.tokens), "token"))
     if node.finish:
         text.append(f" · ended by {node.finish}")
     if node.answer is not None:

@@ -12,6 +12,7 @@ import typer
 
 from flashedge.cli import output
 from flashedge.cli.connection import connect_ready
+from flashedge.client.words import format_count
 from flashedge.config import Config, load_config
 from flashedge.errors import Conflict, RequestError
 
@@ -178,8 +179,8 @@ def _check_enough(count: int, max_loss: float) -> None:
     if max_loss < larger:
         more += f", or allow a larger loss: --max-loss {larger} needs {min_problems(larger)}"
     raise RequestError(
-        f"{count} distinct problems are too few: it takes {needed} to show that at most"
-        f" {max_loss:.1%} of accuracy is lost",
+        f"{format_count(count, 'distinct problem')} {'is' if count == 1 else 'are'} too few:"
+        f" it takes {needed} to show that at most {max_loss:.1%} of accuracy is lost",
         hint=more,
         param="problems",
     )

@@ -8,7 +8,7 @@ from typing import Any
 
 from flashedge.client.node_view import DROPPED, MARKS, MEANINGS, ROOT, NodeView
 from flashedge.client.run_view import RunView
-from flashedge.client.words import describe_distrust
+from flashedge.client.words import describe_distrust, format_count
 from flashedge.types import NodeId
 
 _CSS = """
@@ -154,6 +154,6 @@ def _line(node: NodeView, best: bool) -> str:
     if node.score is not None:
         part = min(max(node.score, 0.0), 1.0)
         score = f'{node.score:.2f} <span class="bar"><i style="width:{part:.0%}"></i></span> '
-    text = escape(node.text.strip()) or f"{node.tokens} tokens"
-    title = escape(f"node {node.id}, {node.status}, {node.tokens} tokens")
+    text = escape(node.text.strip()) or format_count(node.tokens, "token")
+    title = escape(f"node {node.id}, {node.status}, {format_count(node.tokens, 'token')}")
     return f'<span class="line {node.kind}" title="{title}">{star}{node.mark} {score}{text}</span>'

@@ -21,6 +21,7 @@ from flashedge.client.run_figures import (
 )
 from flashedge.client.run_view import RunView
 from flashedge.client.tree_lines import TreeLine, tree_lines
+from flashedge.client.words import format_count
 from flashedge.types import NodeId
 
 STYLES: Mapping[str, str] = {
@@ -154,11 +155,11 @@ def _words(view: RunView, node: NodeView, room: int) -> str:
         return words if len(words) <= room else f"{words[: room - 1]}…"
     if node.status == "generating":
         count = view.growing.get(node.id)
-        tokens = f"{count} tokens" if count else "generating"
+        tokens = format_count(count, "token") if count else "generating"
         tail = " ".join(view.tails.get(node.id, "").split())
         left = room - len(tokens) - 3
         return f"{tokens} …{tail[-left:]}" if tail and left > 8 else tokens
-    return f"{node.tokens} tokens"
+    return format_count(node.tokens, "token")
 
 
 def _dropped_line(view: RunView, line: TreeLine) -> Text:

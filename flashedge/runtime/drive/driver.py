@@ -96,8 +96,8 @@ class Driver:
         self._inbox: asyncio.Queue[Result] = asyncio.Queue()
         self._work: set[asyncio.Task[Any]] = set()
         self._growth = Growth(engines.generator.codec.decode)
-        self._emitter = EventEmitter(emit, spec.aggregate)
         self.thinking = Thinking.of_prompt(engines.generator.codec, prompt_ids)
+        self._emitter = EventEmitter(emit, spec.aggregate, self.thinking.take_answer)
         self._texts = StepTexts(
             codec=engines.generator.codec,
             rule=spec.step_rule,

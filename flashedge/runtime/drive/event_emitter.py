@@ -27,16 +27,26 @@ SHOWN = frozenset(NodeStatus) - {NodeStatus.GENERATING, NodeStatus.GENERATED}
 class EventEmitter:
     """Emits each fact once, in order. Remembers what it emitted last."""
 
-    def __init__(self, emit: Callable[[Event], None], aggregate: str) -> None:
+    def __init__(
+        self,
+        emit: Callable[[Event], None],
+        aggregate: str,
+        take_answer: Callable[[tuple[str, ...]], tuple[str, ...]],
+    ) -> None:
+        """aggregate: how step scores become a path's score. take_answer: returns the steps of a
+        path's answer, without the model's thinking."""
         self._emit = emit
         self._aggregate = aggregate
+        self._take_answer = take_answer
         self._tree = Tree()
         self._num_checkpoints = self._num_rollouts = 0
 
     def emit_result(self, result: Result, tree: Tree) -> None:
         match result:
             case Generated(node=node, segment=segment):
-                ends_path = segment.finish.ends_path
+                answer = None
+                if segment.finish.ends_path:
+                    answer = extract_answer("".join(self._take_answer(tree.path_steps(node))))
                 self._emit(
                     StepCompleted(
                         node=node,
@@ -45,7 +55,7 @@ class EventEmitter:
                         text=segment.text,
                         steps=segment.steps,
                         finish=segment.finish,
-                        answer=extract_answer(tree.path_text(node)) if ends_path else None,
+                        answer=answer,
                     )
                 )
             case Scored(node=node, scores=scores):
