@@ -149,7 +149,7 @@ async def test_a_death_that_the_loop_sees_late(engines: Engines, problem: Proble
 # ---------------------------------------------------------------- cancel
 
 
-@pytest.mark.parametrize("each", [6, pytest.param(30, marks=pytest.mark.long)])
+@pytest.mark.parametrize("each", [3, pytest.param(30, marks=pytest.mark.long)])
 async def test_cancels_leave_nothing(engines: Engines, each: int) -> None:
     """So many in mid-decode and as many in mid-score, at random levels. Each run has a seed of its
     own: what the verifier scored before, it does not score again. 30 of each take 3 minutes."""

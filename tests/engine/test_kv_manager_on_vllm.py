@@ -93,14 +93,14 @@ async def drive(engines: Engines, manager: KvManager, spec: RunSpec) -> tuple[Ou
     "alternates",
     [
         pytest.param(False, id="shared", marks=pytest.mark.long),
-        pytest.param(True, id="alternating"),
+        pytest.param(True, id="alternating", marks=pytest.mark.long),
     ],
 )
 async def test_trees_stay_the_same_while_the_memory_moves(
     pair: VllmPair, engines: Engines, alternates: bool
 ) -> None:
-    """Four runs at a time, with so little memory that requests are preempted. Where both engines
-    share the memory it takes 40 s."""
+    """Four runs at a time, with so little memory that requests are preempted. 40 s where both
+    engines share the memory, 30 s where they take turns."""
     await compare_trees(pair, engines, alternates=alternates)
 
 

@@ -15,15 +15,35 @@ from tests.support.commands import SIMULATED
 
 @pytest.fixture
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Config]:
-    monkeypatch.setenv("FLASHEDGE_HOME", str(tmp_path))
-    monkeypatch.setenv("FLASHEDGE_PORT", "0")
+    yield from _use_home(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def daemon(config: Config) -> subprocess.Popen[bytes]:
+    return _start_daemon(config)
+
+
+@pytest.fixture(scope="module")
+def shared_config(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Config]:
+    with pytest.MonkeyPatch.context() as patch:
+        yield from _use_home(tmp_path_factory.mktemp("home"), patch)
+
+
+@pytest.fixture(scope="module")
+def shared_daemon(shared_config: Config) -> subprocess.Popen[bytes]:
+    """For tests that neither stop the daemon nor count its runs: a start takes seconds."""
+    return _start_daemon(shared_config)
+
+
+def _use_home(home: Path, patch: pytest.MonkeyPatch) -> Iterator[Config]:
+    patch.setenv("FLASHEDGE_HOME", str(home))
+    patch.setenv("FLASHEDGE_PORT", "0")
     made = load_config()
     yield made
     control.stop(made, timeout_s=10)
 
 
-@pytest.fixture
-def daemon(config: Config) -> subprocess.Popen[bytes]:
+def _start_daemon(config: Config) -> subprocess.Popen[bytes]:
     process = control.start(config, {"port": 0}, SIMULATED)
     control.wait_ready(config, process, timeout_s=60)
     return process

@@ -18,6 +18,9 @@ from flashedge.runtime.request.calibrations import (
 )
 from tests.support.commands import cli, list_runs, start_cli, wait_for
 
+# One process starts the shared daemon.
+pytestmark = pytest.mark.xdist_group("calibrate")
+
 
 @pytest.fixture
 def problems(tmp_path: Path) -> Path:
@@ -89,7 +92,7 @@ def test_too_few_problems_are_refused(config: Config, problems: Path) -> None:
 
 
 def test_rebase_is_calibrated_in_the_trees_that_it_exits_between(
-    daemon: subprocess.Popen[bytes], problems: Path
+    shared_daemon: subprocess.Popen[bytes], problems: Path
 ) -> None:
     command = ("--strategy", "rebase-20", "--limit", "6", "--max-loss", "0.5")
     made = done(str(problems), *command)
@@ -99,7 +102,9 @@ def test_rebase_is_calibrated_in_the_trees_that_it_exits_between(
 @pytest.mark.parametrize(
     "strategy", ["best_of_n-4", "mcts-3", "rebase-4", "beam-4", "dvts-4", "probed_cot"]
 )
-def test_every_strategy(daemon: subprocess.Popen[bytes], problems: Path, strategy: str) -> None:
+def test_every_strategy(
+    shared_daemon: subprocess.Popen[bytes], problems: Path, strategy: str
+) -> None:
     command = ("--strategy", strategy, "--limit", "6", "--max-loss", "0.5")
     made = cli("calibrate", str(problems), *command)
     assert made.returncode == 0, made.stderr
