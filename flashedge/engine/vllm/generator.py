@@ -12,7 +12,7 @@ from flashedge.engine.base import Chunk, ExtendRequest
 from flashedge.engine.vllm.codec import HFCodec
 from flashedge.engine.vllm.engine import VllmEngine
 from flashedge.engine.vllm.engine_options import EngineOptions
-from flashedge.engine.vllm.inside.keys import ARGS_KEY, BOUNDARY, DRAWN
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, BOUNDARY, DRAWN, LOGPROBS
 from flashedge.engine.vllm.speculator import VllmSpeculator, pack_continuation
 from flashedge.engine.vllm.translate import translate_errors
 from flashedge.errors import ContextOverflow, GenerationFailed
@@ -82,15 +82,14 @@ class VllmGenerator(VllmEngine):
         start: how many tokens of the step were in earlier outputs.
         """
         part = output.outputs[0]
-        drawn = (output.kv_transfer_params or {}).get(DRAWN, 0)
+        extras = output.kv_transfer_params or {}
         ids = tuple(part.token_ids)
-        logprobs = tuple(row[i].logprob for row, i in zip(part.logprobs or (), ids, strict=False))
         return Chunk(
             token_ids=ids,
-            logprobs=logprobs,
+            logprobs=tuple(extras.get(LOGPROBS, ())),
             finish=self._read_finish(part, request) if output.finished else None,
             cached_tokens=output.num_cached_tokens or 0,
-            speculated_tokens=min(len(ids), max(0, drawn - start)),
+            speculated_tokens=min(len(ids), max(0, extras.get(DRAWN, 0) - start)),
         )
 
     def _read_finish(self, part: Any, request: ExtendRequest) -> FinishReason:
@@ -118,6 +117,7 @@ def build_params(
         "top_k": sampling.top_k,
         "top_p": sampling.top_p,
         BOUNDARY: request.step_rule if request.to_boundary else None,
+        LOGPROBS: True,
         "continuation": request.continuation and pack_continuation(request.continuation),
     }
     fields: dict[str, Any] = {

@@ -12,17 +12,15 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 from vllm.v1.engine import EngineCoreOutput
 from vllm.v1.engine import FinishReason as VllmFinish
 from vllm.v1.metrics.stats import PrefillStats
-from vllm.v1.outputs import LogprobsLists
 from vllm.v1.request import Request, RequestStatus
 
-from flashedge.engine.vllm.inside.keys import ARGS_KEY, BOUNDARY, DRAWN
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, BOUNDARY, DRAWN, LOGPROBS
 from flashedge.scheduling.speculation.drafts import Beam, Draft
 from flashedge.types import FinishReason, Sampling
 
@@ -43,7 +41,7 @@ class Label:
     def put_on(self, output: EngineCoreOutput) -> None:
         output.request_id = self.name
         if self.drafted:  # on every output: the front end joins outputs and keeps the last one's
-            output.kv_transfer_params = {DRAWN: self.drafted}
+            output.kv_transfer_params = {**(output.kv_transfer_params or {}), DRAWN: self.drafted}
         if self.stats is not None:
             output.prefill_stats, self.stats = self.stats, None
 
@@ -60,15 +58,13 @@ class StepJob:
     label: Label | None = None
     beam: Beam | None = None
     draft: Draft | None = None
-    rows: list[LogprobsLists] = field(default_factory=list)
-    """Log-probabilities of the draft's tokens."""
     finish: FinishReason | None = None
     """Why the draft's step ended."""
 
     def serve_step(self, label: Label, beam: Beam) -> None:
         """From now on the request serves a requested step."""
         self.label, self.beam = label, beam
-        self.draft, self.rows, self.finish = None, [], None
+        self.draft = self.finish = None
 
     def serve_draft(self, draft: Draft) -> None:
         """From now on the request serves the draft that follows its step."""
@@ -139,6 +135,7 @@ def make_draft_request(draft: Draft, name: str, like: Request, max_model_len: in
             "temperature": draft.sampling.temperature,
             "top_k": draft.sampling.top_k,
             "top_p": draft.sampling.top_p,
+            LOGPROBS: True,
         }
     }
     params.max_tokens = min(limit.max_tokens, max_model_len - len(draft.path))
@@ -163,17 +160,13 @@ _VLLM_FINISH = {
 
 
 def make_replay_output(
-    token_ids: Sequence[int], rows: Sequence[LogprobsLists], finish: FinishReason | None
+    token_ids: Sequence[int], logprobs: Sequence[float], finish: FinishReason | None
 ) -> EngineCoreOutput:
     """A draft's tokens as the one output that the front end gets for them. It has no label yet."""
     return EngineCoreOutput(
         request_id="",
         new_token_ids=list(token_ids),
-        new_logprobs=LogprobsLists(
-            np.concatenate([row.logprob_token_ids for row in rows]),
-            np.concatenate([row.logprobs for row in rows]),
-            np.concatenate([row.sampled_token_ranks for row in rows]),
-        ),
+        kv_transfer_params={LOGPROBS: list(logprobs)},
         finish_reason=None if finish is None else _VLLM_FINISH[finish],
         stop_reason=BOUNDARY if finish is FinishReason.BOUNDARY else None,
     )

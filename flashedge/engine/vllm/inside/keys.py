@@ -11,6 +11,9 @@ STAGES_PIPE = "flashedge_stages"
 """The attribute of a process's object that holds the pipe for `start_stages`."""
 DRAWN = "flashedge_drawn"
 """In an output: how many tokens its step adopted from a draft."""
+LOGPROBS = "flashedge_logprobs"
+"""In a request's parameters: True if its log-probabilities come packed (`packed_logprobs`). In an
+output: the log-probability of each of its tokens."""
 
 KV_KEY = "kv"
 """In our additional_config: how the KV tensor uses memory. The keys below are in its value."""

@@ -64,6 +64,12 @@ PATCHES = (
         reason="Engine processes on a CPU are forked from a server that has imported vLLM already.",
     ),
     Patch(
+        process=ProcessKind.DAEMON,
+        target="vllm.outputs:RequestOutput.add",
+        replacement=f"{_INSIDE}.packed_logprobs:join_outputs",
+        reason="Outputs that vLLM joins would lose the log-probabilities of the earlier one.",
+    ),
+    Patch(
         process=ProcessKind.ENGINE,
         target="vllm.v1.worker.gpu_model_runner:allocate_kv_cache",
         replacement=f"{_INSIDE}.kv.tensor:allocate",

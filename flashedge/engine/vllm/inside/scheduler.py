@@ -17,14 +17,20 @@ import threading
 from multiprocessing import connection
 from typing import Any
 
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.engine import EngineCoreOutputs
+from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from flashedge.engine.vllm.inside.keys import BOUNDARY
+from flashedge.engine.vllm.inside.draft_requests import read_noise_args
+from flashedge.engine.vllm.inside.keys import BOUNDARY, LOGPROBS
+from flashedge.engine.vllm.inside.packed_logprobs import pack_logprobs
 from flashedge.engine.vllm.inside.speculation import SpeculativeScheduler
 
 
 class EdgeScheduler(SpeculativeScheduler):
-    """Ends a request at its step's boundary, if the request asks for it.
+    """Ends a request at its step's boundary, if the request asks for it, and packs the
+    log-probabilities of our requests.
 
     The base classes draft what follows the step, and keep the KV blocks within a quota.
     """
@@ -54,6 +60,23 @@ class EdgeScheduler(SpeculativeScheduler):
             if stopped:
                 return kept, True
         return kept, False
+
+    # ------------------------------------------------------------ log-probabilities
+
+    def update_from_output(
+        self, scheduled: SchedulerOutput, ran: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
+        as_vllm = {name for name in scheduled.num_scheduled_tokens if not self._is_packed(name)}
+        outputs = super().update_from_output(scheduled, ran)
+        for of_client in outputs.values():
+            for output in of_client.outputs:
+                if output.new_logprobs is not None and output.request_id not in as_vllm:
+                    pack_logprobs(output)
+        return outputs
+
+    def _is_packed(self, name: str) -> bool:
+        request = self.requests.get(name)
+        return request is None or bool(read_noise_args(request).get(LOGPROBS))
 
 
 def _die_with_daemon() -> None:

@@ -80,7 +80,8 @@ class SpeculativeScheduler(PausingScheduler):
     def _adopt(self, job: StepJob, requested: Request, beam: Beam) -> None:
         """Let a draft's request go on as the requested step, within that step's own limits."""
         assert job.draft is not None, "it was in _draft_jobs"
-        drawn, rows, request = job.draft.token_ids, job.rows, job.request
+        draft, request = job.draft, job.request
+        drawn = draft.token_ids
         boundary = read_noise_args(requested)[BOUNDARY]
         end = StepEnd(
             max_tokens=requested.max_tokens,
@@ -99,7 +100,7 @@ class SpeculativeScheduler(PausingScheduler):
         if used:
             self.counters["kept_steps"] += 1
             self.counters["kept_tokens"] += used
-            output = make_replay_output(drawn[:used], rows[:used], finish)
+            output = make_replay_output(drawn[:used], draft.logprobs[:used], finish)
             label.put_on(output)
             self._replays.append((requested.client_index, output))
         if finish is None:
@@ -262,7 +263,6 @@ class SpeculativeScheduler(PausingScheduler):
 
     def _record_token(self, job: StepJob, output: EngineCoreOutput) -> None:
         assert job.draft is not None, "it has no label"
-        job.rows.append(output.new_logprobs)
         (token,) = output.new_token_ids
         logprob = float(output.new_logprobs.logprobs[0][0])
         self._board.append(job.draft, token, logprob, job.finish)
