@@ -20,7 +20,11 @@ from typing import Any
 from vllm.v1.request import Request, RequestStatus
 
 from flashedge.engine.vllm.inside.keys import BOUNDARY
+from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
 from flashedge.engine.vllm.inside.speculation import SpeculativeScheduler
+
+# vLLM imports this module in the core's process before it answers the daemon.
+apply_patches(ProcessKind.CORE)
 
 
 class EdgeScheduler(SpeculativeScheduler):

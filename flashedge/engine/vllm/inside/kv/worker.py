@@ -16,8 +16,8 @@ from flashedge.engine.vllm.inside.kv.save_area import SaveArea
 from flashedge.engine.vllm.inside.memory.step_memory import measure_step
 from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
 
-# vLLM imports this module in each engine process before it allocates KV and makes its scheduler.
-apply_patches(ProcessKind.ENGINE)
+# vLLM imports this module in each worker's process before it allocates KV.
+apply_patches(ProcessKind.WORKER)
 start_stages.begin()
 
 
