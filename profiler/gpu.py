@@ -50,6 +50,11 @@ class GpuCard:
     device: str = "0"
     """What CUDA_VISIBLE_DEVICES calls it: its number, or an id (GPU-..., MIG-...)."""
 
+    @property
+    def key(self) -> str:
+        """A value of CUDA_VISIBLE_DEVICES that shows this card alone, the same for every name."""
+        return self.device if self.device.startswith("MIG-") else str(self.index)
+
 
 def read_cards(nvml: Any = None, environ: Mapping[str, str] = os.environ) -> tuple[GpuCard, ...]:
     """The cards that CUDA programs see, in CUDA's order (see `profiler.visible_cards`).

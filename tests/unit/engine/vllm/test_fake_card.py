@@ -15,7 +15,7 @@ from tests.support.fake_cuda import run_on_card
 from tests.support.fake_nvml import CARDS
 
 MIB = 1 << 20
-KV_MIB = {"4090": 7808, "3090": 7872, "4060ti": 3840, "5090": 11_776}
+KV_MIB = {"4090": 7808, "3090": 7872, "4060ti": 3840, "5090": 11_776, "3060": 1792}
 """KV of each engine with 1.5B models on an idle card without a display."""
 GRAPHS = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128]
 
@@ -46,6 +46,23 @@ def test_every_card_and_dtype_starts_as_planned(walked: Any) -> None:
                 "sequences": 128,
                 "block_size": 16,
             }, (card, name)
+
+
+def test_engines_on_several_cards_start_as_planned(walked: Any) -> None:
+    """A model of 28 attention heads and 4 KV heads. KV is in MiB on each card."""
+    found = walked["layouts"]
+    one, several = "UniProcExecutor", "mp"
+    expected = {
+        "one each": [([0], 1, one, 19_520, 4), ([1], 1, one, 8_000, 4)],
+        "both on two": [([0, 1], 2, several, 9_088, 2), ([0, 1], 2, several, 9_088, 2)],
+        "two and one": [([0, 1], 2, several, 8_640, 2), ([2], 1, one, 20_032, 4)],
+    }
+    names = ("cards", "tensor_parallel", "executor", "kv_mib", "kv_heads")
+    for layout, engines in expected.items():
+        for role, figures in zip(("generator", "verifier"), engines, strict=True):
+            engine = found[layout][role]
+            assert tuple(engine[name] for name in names) == figures, (layout, role)
+            assert not engine["moves"]
 
 
 def test_the_forward_pass_holds_what_is_estimated(walked: Any) -> None:
