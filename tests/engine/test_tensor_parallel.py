@@ -52,7 +52,7 @@ def list_workers(pid: int | None) -> list[psutil.Process]:
     """The processes of vLLM's executor. Another child tracks their shared memory."""
     assert pid is not None
     children = psutil.Process(pid).children(recursive=True)
-    return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+    return [child for child in children if "resource_tracker" not in " ".join(child.cmdline())]
 
 
 async def test_two_workers_draw_the_tokens_of_one(pair: VllmPair, spread_pair: VllmPair) -> None:

@@ -214,7 +214,6 @@ def walk_commands() -> dict[str, Any]:
 
     from flashedge.cli.main import app
     from flashedge.config import load_config
-    from flashedge.errors import FlashEdgeError
     from flashedge.runtime.service import build
 
     found: dict[str, Any] = {}
@@ -236,8 +235,49 @@ def walk_commands() -> dict[str, Any]:
         }
         for engine in (served.generator, served.verifier)
     ]
-    try:
-        build(load_config({"pair": "math-7b+prm-7b"}))
-    except FlashEdgeError as error:
-        found["refused"] = error.line
+    found["refused"] = _refuse({"pair": "math-7b+prm-7b"})
+    found["apart"] = _build_apart()
     return found
+
+
+def _build_apart() -> dict[str, Any]:
+    """How the daemon's engines would start on a card each, and which settings it refuses."""
+    from flashedge.config import load_config
+    from flashedge.runtime.service import build
+
+    use_nvml(fake_cards("4090", "3060", "3060"))
+    forget_card()
+    moving = {"scheduling_kv_split": True, "scheduling_mapped_kv": True}
+    given = {"generator_devices": "1", "verifier_devices": "0", **moving}  # the bundled pair
+    served: Any = build(load_config(given))._served._engines
+    served._build()
+    engines = []
+    for engine in (served.generator, served.verifier):
+        options, health = engine.options, engine.health()
+        engines.append(
+            {
+                "visible": options.visible_cards,
+                "kv_mib": options.kv_bytes >> 20,
+                "fixed": options.kv_fixed,
+                "health": [health.cards, health.kv_memory],
+            }
+        )
+    return {
+        "engines": engines,
+        "three": _refuse({"pair": PAIR, "generator_devices": "0,1,2", "verifier_devices": "0,1,2"}),
+        "bundled": _refuse({"generator_devices": "0,1,2", "verifier_devices": "0,1,2"}),
+        "ray": _refuse({"generator_ray_cards": 2}),
+    }
+
+
+def _refuse(settings: Mapping[str, object]) -> str | None:
+    """What the daemon says to `settings` before it starts anything."""
+    from flashedge.config import load_config
+    from flashedge.errors import FlashEdgeError
+    from flashedge.runtime.service import build
+
+    try:
+        build(load_config(settings))
+    except FlashEdgeError as error:
+        return error.line
+    return None

@@ -3,8 +3,8 @@
 vLLM offers interfaces for most of what FlashEdge needs: a scheduler class, a worker extension, a
 logits processor, a model registry. The names below are what these do not reach. Each process
 applies its part of the table once, before vLLM uses the names: the daemon before it starts an
-engine, an engine's core when vLLM imports the scheduler (`scheduler`), its workers when vLLM
-imports the worker extension (`kv.worker`).
+engine, an engine's core when vLLM calls our plugin (`plugin`) or imports our scheduler, its workers
+when vLLM imports the worker extension (`kv.worker`).
 
 One replacement is not in the table because it belongs to a single object: the scheduler wraps its
 own KV manager's `allocate_slots` (`paused_requests`).
@@ -81,6 +81,12 @@ PATCHES = (
         target="tqdm.std:tqdm.display",
         replacement=f"{_INSIDE}.start_stages:report_bar",
         reason="vLLM's progress bars go to the daemon's start line, and do not fill its log.",
+    ),
+    Patch(
+        process=ProcessKind.CORE,
+        target="vllm.v1.executor.multiproc_executor:get_mp_context",
+        replacement=f"{_INSIDE}.start_stages:get_mp_context",
+        reason="A worker of its own says what it does while it starts, as an engine on one card.",
     ),
     _add_utility(
         "begin", "kv.control:begin", "The daemon asks a new engine for its blocks and their size."

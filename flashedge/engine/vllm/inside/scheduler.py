@@ -23,7 +23,7 @@ from flashedge.engine.vllm.inside.keys import BOUNDARY
 from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
 from flashedge.engine.vllm.inside.speculation import SpeculativeScheduler
 
-# vLLM imports this module in the core's process before it answers the daemon.
+# VLLM_PLUGINS in the user's shell may keep vLLM from calling our plugin.
 apply_patches(ProcessKind.CORE)
 
 

@@ -92,3 +92,33 @@ def test_the_daemon_on_a_card(walked: Any) -> None:
     refused = walked["commands"]["refused"]
     assert "does not fit NVIDIA GeForce RTX 4090" in refused
     assert "the nearest pair that fits: flashedge up --pair" in refused
+
+
+def test_the_daemon_on_two_cards(walked: Any) -> None:
+    """Memory does not move, although the settings allow it."""
+    generator, verifier = walked["commands"]["apart"]["engines"]
+    assert generator == {
+        "visible": "1",
+        "kv_mib": 256,
+        "fixed": True,
+        "health": ["GPU 1", "own"],
+    }
+    assert verifier == {
+        "visible": "0",
+        "kv_mib": 256,
+        "fixed": True,
+        "health": ["GPU 0", "own"],
+    }
+
+
+@pytest.mark.parametrize("case", ["three", "bundled"])
+def test_a_model_is_not_spread_over_a_number_of_cards_that_does_not_divide_it(
+    walked: Any, case: str
+) -> None:
+    """The bundled pair has its KV sizes in models.toml, so that nothing is planned."""
+    assert "can't be spread over 3 cards" in str(walked["commands"]["apart"][case])
+
+
+def test_rays_executor_needs_ray(walked: Any) -> None:
+    """Where Ray is not installed, as here."""
+    assert "Ray is not installed" in str(walked["commands"]["apart"]["ray"])

@@ -39,6 +39,7 @@ class KvMemory:
         Raises EngineError if the model runner's KV is not in our memory. The daemon calls this
         before the first request.
         """
+        start_stages.end()
         kv_tensor.check_layers(self.model_runner.kv_caches)
         kv = kv_tensor.get_kv_range()
         return {"mechanism": kv.mechanism, "block_bytes": kv.block_bytes}
