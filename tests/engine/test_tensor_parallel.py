@@ -2,6 +2,8 @@
 
 The workers exchange partial sums, so log-probabilities may differ in their last bits from those of
 one process. The noise does not depend on the worker, and every worker draws the same tokens.
+
+Each worker imports vLLM anew, as vLLM wants it: the tests take about a minute on two idle cores.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from flashedge.types import Problem
 from tests.engine.conftest import PROBLEM
 from tests.support.engine_rig import ask, drawn, generate_all
 
-pytestmark = pytest.mark.asyncio(loop_scope="session")
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.long]
 WORKERS = 2
 STEPS = ("57 - 44 = 13\n\n", "13 * 2 = 26\n\n")
 
