@@ -20,7 +20,7 @@ from flashedge.engine.vllm.pair import VllmPair
 from flashedge.errors import GenerationFailed
 from flashedge.models.registry import find_pair
 from flashedge.models.specs import Pair
-from tests.support.fake_nvml import FakeNvml, fake_card
+from tests.support.fake_nvml import FakeNvml, fake_card, fake_cards
 
 MIB, GIB = 1 << 20, 1 << 30
 PARTS = {
@@ -136,6 +136,31 @@ async def test_a_generator_larger_than_estimated_leaves_less_for_the_verifier(
     assert pair.verifier.options.kv_bytes < planned - 4 * GIB
     assert card.free >= 0, "both engines fit the card"
     assert "more memory than estimated" in caplog.text
+
+
+async def test_a_large_generator_on_its_own_card_leaves_the_verifier_its_memory(
+    tmp_path: Path, card: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each engine is measured on its own card."""
+    pair = start(tmp_path, card, (9 * GIB, 3 * GIB + 600 * MIB))
+    given = {"generator_devices": "0", "verifier_devices": "1"}
+    pair._layout = find_layout(load_config(given, {}), fake_cards("4090", "4090"))
+    own = Card()
+    cards = {"generator": card, "verifier": own}
+
+    async def start_on_own_card(engine: Engine) -> None:
+        engine.card = cards[engine.options.name]
+        await start_engine(engine)
+
+    start_engine = Engine.start
+    monkeypatch.setattr(Engine, "start", start_on_own_card)
+    monkeypatch.setattr(first_start, "read_engine_card", lambda _, role: cards[role].read())
+    planned = pair._config.verifier_kv_bytes
+    await pair.start()
+    assert pair.verifier.options.kv_bytes == planned
+    found = find_measured(pair._pair, pair._config, 128)
+    assert found is not None
+    assert [engine.total for engine in found] == [9 * GIB, 3 * GIB + 600 * MIB]
 
 
 async def test_an_engine_that_cant_be_measured_serves(
