@@ -65,14 +65,31 @@ class Config:
     threads_per_engine: int = setting(1, "CPU threads of each engine.", at_least=1)
     generator_kv_bytes: int | None = setting(
         None,
-        "KV cache memory of the generator. Not set: planned from the free memory.",
+        "KV cache memory of the generator, on each of its cards. Not set: planned from the free "
+        "memory.",
         at_least=1 << 20,
     )
     verifier_kv_bytes: int | None = setting(
         None,
-        "KV cache memory of the verifier. Not set: planned from the free memory.",
+        "KV cache memory of the verifier, on each of its cards. Not set: planned from the free "
+        "memory.",
         at_least=1 << 20,
     )
+    generator_devices: tuple[str, ...] | None = setting(
+        None,
+        "Cards of the generator, as in CUDA_VISIBLE_DEVICES: 1, or 0,1 to spread it over two. "
+        "Numbers count the visible cards. Not set: the first one. No effect on a CPU.",
+    )
+    verifier_devices: tuple[str, ...] | None = setting(
+        None, "Cards of the verifier, written like those of the generator."
+    )
+    generator_ray_cards: int | None = setting(
+        None,
+        "Cards of a Ray cluster that vLLM's Ray executor spreads the generator over. Needs both KV "
+        "sizes. Experimental: never run.",
+        at_least=1,
+    )
+    verifier_ray_cards: int | None = setting(None, "The same for the verifier.", at_least=1)
     max_num_seqs: int | None = setting(
         None,
         "Most sequences in one step of an engine. Not set: 256 on a CPU; 128 on a card, or fewer "

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 import types
 import typing
 from dataclasses import dataclass
@@ -21,7 +22,15 @@ TABLES = ("clusters", "scheduling")
 """Tables of config.toml. A field whose name begins with one of them is a key of that table."""
 
 _BOOLEANS = {"true": True, "false": False}
-_KINDS = {Path: "folder", str: "string", bool: "boolean", int: "integer", float: "number"}
+_KINDS: dict[Any, str] = {
+    Path: "folder",
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    tuple[str, ...]: "cards",
+}
+_CARD = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
 _EXPECTED = {
     "folder": "a folder",
     "string": "a string",
@@ -29,6 +38,7 @@ _EXPECTED = {
     "integer": "an integer",
     "number": "a number",
     "size": 'a size such as "512MiB"',
+    "cards": "different cards: numbers such as 0 or 0,1, or ids of `nvidia-smi -L`",
 }
 
 
@@ -64,7 +74,8 @@ class Setting:
     """The field of `Config`, such as "clusters_model"."""
 
     kind: str
-    """"folder", "string", "boolean", "integer", "number" or "size" (bytes, such as "512MiB")."""
+    """"folder", "string", "boolean", "integer", "number", "size" (bytes, such as "512MiB") or
+    "cards" (as in CUDA_VISIBLE_DEVICES, such as "0,1")."""
 
     default: Any
     """None means "not set"; folders follow the platform."""
@@ -142,6 +153,8 @@ class Setting:
                 return parse_size(text)
             case "number" if isinstance(value, int | float | str):
                 return _parse_number(value)
+            case "cards" if isinstance(value, int | str | list | tuple):
+                return _parse_cards(value)
         return None
 
 
@@ -161,6 +174,15 @@ def _parse_integer(text: str) -> int | None:
         return int(text)
     except ValueError:
         return None
+
+
+def _parse_cards(value: int | str | list[object] | tuple[object, ...]) -> tuple[str, ...] | None:
+    """One card, several with commas between them, or a list. None where one is named twice."""
+    entries = value.split(",") if isinstance(value, str) else value
+    listed = [entries] if isinstance(entries, int) else entries
+    names = tuple(str(entry).strip() for entry in listed)
+    valid = all(_CARD.fullmatch(name) for name in names) and len(set(names)) == len(names)
+    return names if names and valid else None
 
 
 def _parse_number(value: int | float | str) -> float | None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from flashedge.profiler.errors import ProfileError
 from flashedge.profiler.gpu import POWER_LIMIT, import_pynvml, read_cards
+from flashedge.profiler.visible_cards import VARIABLE
 
 XID_EVENT = 0x08  # nvmlEventTypeXidCriticalError
 RECENT_S = 600.0
@@ -56,14 +57,17 @@ class CardWatch:
         """`nvml` replaces the module `pynvml` in tests. Raises ProfileError without a card."""
         self._nvml = nvml = import_pynvml() if nvml is None else nvml
         self._clock = clock
-        self._names = [card.name for card in read_cards(nvml)]
+        cards = read_cards(nvml)
+        self._names = [card.name for card in cards]
+        # By number: the id of a lost card can't be read.
+        self._environ = {VARIABLE: ",".join(str(card.index) for card in cards)}
         self._xids: list[_XidError] = []
         nvml.nvmlInit()
         self._events: Any = None
         with contextlib.suppress(nvml.NVMLError, AttributeError):  # e.g. under WSL
             self._events = nvml.nvmlEventSetCreate()
-        for index in range(len(self._names)):
-            self._register(index)
+        for card in cards:
+            self._register(card.index)
 
     def _register(self, index: int) -> None:
         nvml = self._nvml
@@ -102,7 +106,7 @@ class CardWatch:
 
     def _read_states(self) -> Iterator[str]:
         try:
-            cards = read_cards(self._nvml)
+            cards = read_cards(self._nvml, self._environ)
         except ProfileError as error:
             yield str(error)
             return

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from flashedge.profiler.errors import ProfileError
+from flashedge.profiler.visible_cards import VARIABLE, VisibleCard, find_visible
 
 # nvmlClocksEventReason* of nvml.h, without reasons that are no slowdown (idle, set by the user)
 POWER_LIMIT = "the power limit"
@@ -43,12 +45,22 @@ class GpuCard:
     max_clock_mhz: int | None = None
     is_lost: bool = False
     """Whether the driver no longer reaches it. No other figure is known then."""
+    index: int = 0
+    """Its number by the driver, which CUDA_VISIBLE_DEVICES does not change."""
+    device: str = "0"
+    """What CUDA_VISIBLE_DEVICES calls it: its number, or an id (GPU-..., MIG-...)."""
+
+    @property
+    def key(self) -> str:
+        """A value of CUDA_VISIBLE_DEVICES that shows this card alone, the same for every name."""
+        return self.device if self.device.startswith("MIG-") else str(self.index)
 
 
-def read_cards(nvml: Any = None) -> tuple[GpuCard, ...]:
-    """All cards in the driver's order. `nvml` replaces the module `pynvml` in tests.
+def read_cards(nvml: Any = None, environ: Mapping[str, str] = os.environ) -> tuple[GpuCard, ...]:
+    """The cards that CUDA programs see, in CUDA's order (see `profiler.visible_cards`).
 
-    Raises ProfileError when there is no card or it does not answer.
+    `nvml` replaces the module `pynvml` in tests. Raises ProfileError when there is no card, when
+    CUDA_VISIBLE_DEVICES hides all of them, or when the driver does not answer.
     """
     if nvml is None:
         nvml = import_pynvml()
@@ -58,14 +70,12 @@ def read_cards(nvml: Any = None) -> tuple[GpuCard, ...]:
         raise ProfileError(f"no NVIDIA card ({error})") from error
     try:
         driver = str(nvml.nvmlSystemGetDriverVersion())
-        cards = tuple(_read_card(nvml, i, driver) for i in range(int(nvml.nvmlDeviceGetCount())))
+        found = find_visible(nvml, environ.get(VARIABLE))
+        return tuple(_read_card(nvml, card, driver) for card in found)
     except nvml.NVMLError as error:
         raise ProfileError(f"the NVIDIA driver does not answer ({error})") from error
     finally:
         nvml.nvmlShutdown()
-    if not cards:
-        raise ProfileError("no NVIDIA card")
-    return cards
 
 
 def import_pynvml() -> Any:
@@ -107,17 +117,27 @@ def find_warnings(cards: Sequence[GpuCard], ram_bytes: int) -> Iterator[str]:
             )
 
 
-def _read_card(nvml: Any, index: int, driver: str) -> GpuCard:
+def _read_card(nvml: Any, card: VisibleCard, driver: str) -> GpuCard:
     try:
-        return _read_state(nvml, nvml.nvmlDeviceGetHandleByIndex(index), driver)
+        return _read_state(nvml, card, driver)
     except nvml.NVMLError as error:
         if getattr(error, "value", None) != ERROR_GPU_IS_LOST:
             raise
-        name = f"GPU {index}"
-        return GpuCard(name=name, driver=driver, memory_bytes=0, free_bytes=0, is_lost=True)
+        return GpuCard(
+            name=f"GPU {card.index}",
+            driver=driver,
+            memory_bytes=0,
+            free_bytes=0,
+            is_lost=True,
+            index=card.index,
+            device=card.device,
+        )
 
 
-def _read_state(nvml: Any, handle: Any, driver: str) -> GpuCard:
+def _read_state(nvml: Any, card: VisibleCard, driver: str) -> GpuCard:
+    handle = nvml.nvmlDeviceGetHandleByIndex(card.index)
+    part = card.find_handle(nvml)
+
     def query(name: str, *arguments: object) -> Any:
         """The card's answer. None when this card or this NVML does not support the query."""
         call = getattr(nvml, name, None)
@@ -126,14 +146,14 @@ def _read_state(nvml: Any, handle: Any, driver: str) -> GpuCard:
         except nvml.NVMLError:
             return None
 
-    memory = nvml.nvmlDeviceGetMemoryInfo(handle)
+    memory = nvml.nvmlDeviceGetMemoryInfo(part)
     reasons = query("nvmlDeviceGetCurrentClocksEventReasons")
     if reasons is None:  # the name before driver 535
         reasons = query("nvmlDeviceGetCurrentClocksThrottleReasons")
     display, limit = query("nvmlDeviceGetDisplayActive"), query("nvmlDeviceGetPowerManagementLimit")
     usual = query("nvmlDeviceGetPowerManagementDefaultLimit")
     return GpuCard(
-        name=str(nvml.nvmlDeviceGetName(handle)),
+        name=str(nvml.nvmlDeviceGetName(part)),
         driver=driver,
         memory_bytes=int(memory.total),
         free_bytes=int(memory.free),
@@ -146,6 +166,8 @@ def _read_state(nvml: Any, handle: Any, driver: str) -> GpuCard:
         capability=_read_capability(query("nvmlDeviceGetCudaComputeCapability")),
         clock_mhz=query("nvmlDeviceGetClockInfo", 1),  # NVML_CLOCK_SM
         max_clock_mhz=query("nvmlDeviceGetMaxClockInfo", 1),
+        index=card.index,
+        device=card.device,
     )
 
 

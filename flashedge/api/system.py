@@ -20,7 +20,7 @@ from flashedge.errors import FlashEdgeError
 
 VIEW_TIMEOUT_S = 2.0
 SERVING = ("ready", "degraded")
-SHOWN = ("state", "detail", "restarts", "attempt", "retry_in_s", "notice")
+SHOWN = ("state", "detail", "restarts", "attempt", "retry_in_s", "notice", "cards")
 """What /health tells of an engine. /v1/status tells more."""
 
 

@@ -129,6 +129,8 @@ def _to_toml(setting: Setting, text: str, parsed: object) -> object:
     """The value as the file holds it: a size stays as the user wrote it, a path is a string."""
     if setting.kind == "size":
         return text
+    if isinstance(parsed, tuple):
+        return ",".join(parsed)
     return str(parsed) if isinstance(parsed, Path) else parsed
 
 
@@ -141,7 +143,7 @@ def _format_value(setting: Setting, value: object) -> str:
         return str(value).lower()
     if setting.kind == "size" and isinstance(value, int):
         return format_size(value)
-    return str(value)
+    return ",".join(value) if isinstance(value, tuple) else str(value)
 
 
 def _name_source(found: SettingValue) -> str:

@@ -129,6 +129,8 @@ def ps(as_json: Json = False) -> None:
         print(f"{format_count(runs.get('running', 0), 'run')}, {runs.get('queued', 0)} waiting")
         if verdict := describe_kernels(status.get("self_test") or {}):
             print(verdict)
+        if any(engine.get("cards") for engine in engines.values()):
+            print(describe_cards(engines))
         rows = [_format_engine(*item) for item in engines.items()]
         output.print_table(ENGINE_COLUMNS, rows, "no engines yet")
         if health.get("detail"):
@@ -194,6 +196,14 @@ def describe_kernels(self_test: Mapping[str, Any]) -> str | None:
     tokens = self_test.get("invariant_tokens")
     limit = "" if tokens is None else f", tested up to {tokens} tokens"
     return f"kernels are batch-invariant{limit}: the same request gives the same tree"
+
+
+def describe_cards(engines: dict[str, Any]) -> str:
+    """Say on which cards the engines run, and whether KV memory moves between them."""
+    found = ", ".join(f"{name} on {engine.get('cards')}" for name, engine in engines.items())
+    if any(engine.get("kv_memory") == "own" for engine in engines.values()):
+        found += "; each keeps its KV memory"
+    return found
 
 
 def _format_engine(name: str, engine: dict[str, Any]) -> tuple[object, ...]:

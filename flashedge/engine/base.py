@@ -126,7 +126,10 @@ class Health:
     """What a process that starts is doing, in a few words."""
     kv_memory: str | None = None
     """Where KV memory beyond the budget goes: "os" (back to the operating system), "device" (back
-    to the card), or "kept" (it stays allocated and only the quota moves). None: not known yet."""
+    to the card), "kept" (it stays allocated and only the quota moves), or "own" (the other engine
+    runs on other cards, so nothing moves). None: not known yet."""
+    cards: str | None = None
+    """The cards that the engine runs on, such as "GPU 0 + GPU 1". None on a CPU."""
 
     def explain(self) -> str | None:
         """Say what is wrong with the engine and what comes next. None if nothing is."""

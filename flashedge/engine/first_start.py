@@ -11,7 +11,8 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from flashedge.engine.memory_plan import read_card
+from flashedge.config import Config
+from flashedge.engine.memory_plan import read_engine_card
 from flashedge.engine.platform import runs_on_cpu
 from flashedge.errors import EngineError
 from flashedge.models.engine_memory import EngineMemory
@@ -23,19 +24,21 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-async def start_measured(engine: VllmEngine) -> EngineMemory | None:
+async def start_measured(engine: VllmEngine, config: Config) -> EngineMemory | None:
     """Start an engine on a card and measure it. Raises EngineError if it does not start.
 
-    None if it could not be measured, which does not stop it from serving.
+    Of several cards it measures the one with the least room. None if the engine could not be
+    measured, which does not stop it from serving.
     """
-    before = await asyncio.to_thread(read_card)
+    name = engine.options.name
+    before = await asyncio.to_thread(read_engine_card, config, name)
     await engine.start()
     try:
         parts = await engine.measure_memory()
     except EngineError as error:
-        log.warning("the %s could not be measured: %s", engine.options.name, error.line)
+        log.warning("the %s could not be measured: %s", name, error.line)
         return None
-    after = await asyncio.to_thread(read_card)
+    after = await asyncio.to_thread(read_engine_card, config, name)
     kv_bytes = engine.options.kv_start_bytes or engine.options.kv_bytes
     return _log(engine, build_memory(parts, after.held_bytes - before.held_bytes - kv_bytes))
 

@@ -6,16 +6,17 @@ from pathlib import Path
 from typing import Any
 
 from flashedge.config import Config
+from flashedge.engine.layout import EngineCards, find_card_layout
 from flashedge.engine.platform import runs_on_cpu
 from flashedge.engine.profiles import compute_profile_fingerprint, locate_profile
-from flashedge.errors import EngineError, FlashEdgeError, StoreError
-from flashedge.models.card_memory import RESERVES, CardMemory
+from flashedge.errors import ConfigError, FlashEdgeError, StoreError
+from flashedge.models.card_memory import RESERVES, CardMemory, Place, SeparateCards
 from flashedge.models.engine_memory import EngineMemory
 from flashedge.models.fit import EnginePairMemory, list_sequences
 from flashedge.models.kv_plan import MemoryPlan, find_explicit, plan_memory, set_sizes
 from flashedge.models.specs import Pair
 from flashedge.profiler.errors import ProfileError
-from flashedge.profiler.gpu import read_cards
+from flashedge.profiler.gpu import GpuCard
 from flashedge.profiler.memory_record import load_memory, save_memory
 
 
@@ -41,22 +42,44 @@ def count_sequences(config: Config) -> int:
 
 def plan_memory_here(pair: Pair, config: Config, nvml: Any = None) -> MemoryPlan:
     """Plan the memory of a pair on the engines' device. Raises as `resolve_memory`."""
-    card = read_ram() if runs_on_cpu() else read_card(nvml)
-    return plan_memory(pair, config, card, lambda count: find_measured(pair, config, count))
+    place = read_ram() if runs_on_cpu() else read_place(config, nvml)
+    return plan_memory(pair, config, place, lambda count: find_measured(pair, config, count))
 
 
-def read_card(nvml: Any = None) -> CardMemory:
-    """The first card with its present use. Raises EngineError where no card answers."""
-    try:
-        card = read_cards(nvml)[0]
-    except ProfileError as error:
-        raise EngineError(str(error), hint=error.hint) from error
+def read_place(config: Config, nvml: Any = None) -> Place:
+    """The cards of the engines with their present use.
+
+    Raises as `find_card_layout`, and ConfigError for an engine in a Ray cluster, whose cards can't
+    be read from here.
+    """
+    layout = find_card_layout(config, nvml)
+    for role, cards in zip(("generator", "verifier"), layout.each, strict=True):
+        if cards.ray_cards is not None:
+            raise ConfigError(
+                f"the memory of the {role}'s cards can't be read: they belong to a Ray cluster",
+                hint="set generator_kv_bytes and verifier_kv_bytes, for each card",
+                param=f"{role}_kv_bytes",
+            )
+    generator, verifier = (_describe_fullest(cards.cards) for cards in layout.each)
+    return generator if layout.is_shared else SeparateCards(generator=generator, verifier=verifier)
+
+
+def read_engine_card(config: Config, role: str) -> CardMemory:
+    """The cards of one engine, generator or verifier, with their use. Raises EngineError."""
+    cards: EngineCards = getattr(find_card_layout(config), role)
+    return _describe_fullest(cards.cards)
+
+
+def _describe_fullest(cards: tuple[GpuCard, ...]) -> CardMemory:
+    """The one of an engine's cards that has the least room."""
+    card = min(cards, key=lambda card: card.free_bytes - RESERVES[card.display])
     return CardMemory(
         name=card.name,
         memory_bytes=card.memory_bytes,
         held_bytes=card.memory_bytes - card.free_bytes,
         reserve_bytes=RESERVES[card.display],
         is_measured=True,
+        count=len(cards),
     )
 
 

@@ -6,6 +6,7 @@ import importlib.metadata
 from pathlib import Path
 
 from flashedge.config import Config
+from flashedge.engine.layout import find_layout
 from flashedge.engine.platform import detect_device_kind, find_vllm
 from flashedge.errors import EngineError
 from flashedge.models.fingerprint import pair_fingerprint
@@ -32,7 +33,16 @@ def compute_profile_fingerprint(pair: Pair, config: Config) -> dict[str, str]:
         "torch": importlib.metadata.version("torch"),
         "pair": f"{pair.name} {pair_fingerprint(pair, config)}",
         "threads": str(config.threads_per_engine),
+        **_describe_layout(config),
     }
+
+
+def _describe_layout(config: Config) -> dict[str, str]:
+    """Name the cards of both engines, where settings choose them."""
+    layout = find_layout(config)
+    if layout.is_default:
+        return {}
+    return {"cards": "; ".join(str(cards.describe()) for cards in layout.each)}
 
 
 def find_profile(pair: Pair, config: Config) -> FoundProfile:

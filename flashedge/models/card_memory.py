@@ -35,10 +35,53 @@ class CardMemory:
     is_card: bool = True
     """False for RAM."""
 
+    count: int = 1
+    """How many such cards each engine on it is spread over. The other figures are those of one of
+    them, the one with the least free memory."""
+
     @property
     def free_bytes(self) -> int:
         """Memory for both engines."""
         return self.memory_bytes - self.held_bytes - self.reserve_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeparateCards:
+    """The cards of two engines that share none."""
+
+    generator: CardMemory
+    verifier: CardMemory
+
+    is_card: bool = True
+    """Engines that share no device run on cards."""
+
+    @property
+    def each(self) -> tuple[CardMemory, CardMemory]:
+        return self.generator, self.verifier
+
+    @property
+    def name(self) -> str:
+        return f"{describe_count(self.generator)} + {describe_count(self.verifier)}"
+
+    @property
+    def is_measured(self) -> bool:
+        return self.generator.is_measured and self.verifier.is_measured
+
+
+Place = CardMemory | SeparateCards
+"""Where the engines of a pair run: both on the same cards (or in RAM), or each on its own."""
+
+
+def count_cards(place: Place) -> tuple[int, int]:
+    """The cards that generator and verifier are spread over."""
+    if isinstance(place, SeparateCards):
+        return place.generator.count, place.verifier.count
+    return place.count, place.count
+
+
+def describe_count(card: CardMemory) -> str:
+    """The name of the card, with the number of such cards if there are several."""
+    return card.name if card.count == 1 else f"{card.count} x {card.name}"
 
 
 def build_idle_card(name: str, memory_bytes: int) -> CardMemory:

@@ -13,9 +13,14 @@ from dataclasses import asdict, dataclass
 
 from flashedge.models.batch_limits import BatchLimits
 from flashedge.models.shape import ModelShape
+from flashedge.models.tensor_parallel import count_weights_bytes
 
 CONTEXT_BYTES = 512 << 20
 """Assumed memory of CUDA's context, of the loaded kernels and of cuBLAS's workspaces."""
+
+LINK_BYTES = 256 << 20
+"""Assumed memory of the buffers through which several cards exchange results (NCCL, and vLLM's own
+sum over cards)."""
 
 PROCESS_BYTES = 600 << 20
 """Resident memory of an engine's process on a CPU: torch, vLLM and their libraries. Measured with
@@ -90,16 +95,23 @@ class EngineMemory:
         return found
 
 
-def estimate_engine(shape: ModelShape, limits: BatchLimits, *, on_card: bool) -> EngineMemory:
-    """Estimate the memory of an engine at its batch limit."""
+def estimate_engine(
+    shape: ModelShape, limits: BatchLimits, *, on_card: bool, cards: int = 1
+) -> EngineMemory:
+    """Estimate the memory of an engine at its batch limit, on each of its cards.
+
+    Every card has the whole logits: vLLM gathers them, and each card draws the same tokens.
+    """
     hidden = shape.hidden_size or LARGE_HIDDEN
     width = shape.intermediate_size or LARGE_INTERMEDIATE
     logits = limits.sequences * (shape.vocab_size or LARGE_VOCAB) if limits.samples else 0
     single = 0 if shape.dtype_bytes == 4 else 4  # float32 logits are not converted
     return EngineMemory(
-        weights=shape.weights_bytes,
-        context=CONTEXT_BYTES if on_card else PROCESS_BYTES,
-        forward=estimate_forward(shape.dtype_bytes, limits.tokens, hidden, width, on_card=on_card),
+        weights=count_weights_bytes(shape, cards),
+        context=(CONTEXT_BYTES if on_card else PROCESS_BYTES) + (LINK_BYTES if cards > 1 else 0),
+        forward=estimate_forward(
+            shape.dtype_bytes, limits.tokens, hidden, -(-width // cards), on_card=on_card
+        ),
         logits=logits * (shape.dtype_bytes + single),
         logprobs=logits * 4,
         noise=min(logits, PART_LOGITS) * SORT_BYTES,
@@ -116,7 +128,7 @@ def estimate_forward(
     That is the gate and the up projection in one tensor of 2 x `width`, their product, and five
     tensors of `hidden`: the residual stream, the part's input and output, and two that the calling
     functions still hold. On a CPU the activated gate is a tensor of its own for a moment, when the
-    output does not exist yet.
+    output does not exist yet. Where several cards share a layer, `width` is the share of one.
     """
     elements = 3 * width + 5 * hidden
     if not on_card:

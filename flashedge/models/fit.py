@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from flashedge.config import Config
-from flashedge.errors import CheckpointError
+from flashedge.errors import CheckpointError, ConfigError
 from flashedge.models.batch_limits import CARD_SEQUENCES, CPU_SEQUENCES, choose_limits
-from flashedge.models.card_memory import CardMemory
+from flashedge.models.card_memory import Place, SeparateCards, count_cards
 from flashedge.models.checkpoint_shape import find_pair_shapes
 from flashedge.models.engine_memory import EngineMemory, estimate_engine
 from flashedge.models.shape import ModelShape
 from flashedge.models.specs import ModelSpec, Pair, Quantized
+from flashedge.models.tensor_parallel import check_spread, count_kv_bytes
 
 SPARE_TOKENS = 64
 """KV of an engine beyond its longest path: the partly filled block, and the block that vLLM keeps
@@ -26,7 +27,8 @@ FindMeasured = Callable[[int], EnginePairMemory | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairNeed:
-    """The memory that the two engines of a pair need. Tuples are (generator, verifier)."""
+    """The memory that the two engines of a pair need, on each card. Tuples are (generator,
+    verifier)."""
 
     engines: EnginePairMemory
     """What each engine takes beside its KV."""
@@ -39,6 +41,9 @@ class PairNeed:
 
     limits: tuple[int, int]
     """Tokens of a path of full length."""
+
+    cards: tuple[int, int] = (1, 1)
+    """How many cards each engine is spread over."""
 
     replacements: tuple[tuple[str, Quantized], ...] = ()
     """Quantized checkpoints that replace the pair's own, by role."""
@@ -69,30 +74,51 @@ class PairNeed:
     def least_bytes(self) -> int:
         return self.fixed_bytes + sum(self.least_kv_bytes)
 
-    def kv_bytes(self, card: CardMemory) -> int:
-        """Bytes left for KV. Negative where the rest does not fit."""
-        return card.free_bytes - self.fixed_bytes
+    def kv_bytes(self, place: Place) -> int:
+        """Bytes left for KV, of both engines together. Negative where the rest does not fit."""
+        if isinstance(place, SeparateCards):
+            return sum(self.find_rooms(place))
+        return place.free_bytes - self.fixed_bytes
 
-    def count_paths(self, card: CardMemory, tokens: int) -> int:
-        """Count the paths of `tokens` tokens that both engines hold at once if no two share KV."""
-        each = sum(
-            b * tokens / limit for b, limit in zip(self.path_bytes, self.limits, strict=True)
+    def find_rooms(self, cards: SeparateCards) -> tuple[int, int]:
+        """Bytes left for KV on a card of each engine. Negative where the rest does not fit."""
+        generator, verifier = (
+            card.free_bytes - engine.total
+            for card, engine in zip(cards.each, self.engines, strict=True)
         )
-        return max(0, int(self.kv_bytes(card) / each))
+        return generator, verifier
 
-    def fits(self, card: CardMemory) -> bool:
-        return self.least_bytes <= card.free_bytes
+    def find_lack(self, place: Place) -> int:
+        """Bytes that are missing for the engines to start. 0 where the pair fits."""
+        if isinstance(place, SeparateCards):
+            rooms = zip(self.find_rooms(place), self.least_kv_bytes, strict=True)
+            return sum(max(0, least - room) for room, least in rooms)
+        return max(0, self.least_bytes - place.free_bytes)
+
+    def count_paths(self, place: Place, tokens: int) -> int:
+        """Count the paths of `tokens` tokens that both engines hold at once if no two share KV."""
+        each = [b * tokens / limit for b, limit in zip(self.path_bytes, self.limits, strict=True)]
+        if isinstance(place, SeparateCards):
+            rooms = self.find_rooms(place)
+            return max(0, min(int(room / size) for room, size in zip(rooms, each, strict=True)))
+        return max(0, int(self.kv_bytes(place) / sum(each)))
+
+    def fits(self, place: Place) -> bool:
+        return self.find_lack(place) == 0
 
 
 def find_need(
-    pair: Pair, config: Config, card: CardMemory, find_measured: FindMeasured = lambda _: None
+    pair: Pair, config: Config, card: Place, find_measured: FindMeasured = lambda _: None
 ) -> PairNeed:
     """What the pair needs on `card` with the most sequences at which it fits, or with the fewest.
 
     A setting of `max_num_seqs` is respected. Raises CheckpointError where the shape of a model is
-    unknown.
+    unknown, ConfigError where a model can't be spread over so many cards.
     """
     shapes = find_pair_shapes(pair, config)
+    roles = ("generator", "verifier")
+    for role, shape, count in zip(roles, shapes, count_cards(card), strict=True):
+        check_spread(shape, count, f"{role}_devices")
     needs = (
         _build_need(pair, shapes, count, card, find_measured(count))
         for count in list_sequences(config, on_card=card.is_card)
@@ -110,24 +136,27 @@ def list_sequences(config: Config, *, on_card: bool) -> tuple[int, ...]:
     return CARD_SEQUENCES if on_card else (CPU_SEQUENCES,)
 
 
-def choose_quantized(pair: Pair, need: PairNeed, card: CardMemory) -> PairNeed | None:
+def choose_quantized(pair: Pair, need: PairNeed, card: Place) -> PairNeed | None:
     """Replace as few checkpoints as needed by quantized ones, the largest that fit. None where no
     choice fits."""
     found = [n for n in _list_choices(pair, need) if n.replacements and n.fits(card)]
     return min(found, key=lambda n: (len(n.replacements), -sum(n.weights)), default=None)
 
 
-def list_fitting(pairs: Iterable[Pair], card: CardMemory, config: Config) -> Iterator[str]:
-    """List the names of the pairs that fit unchanged. Pairs of unknown shape are left out."""
+def list_fitting(pairs: Iterable[Pair], card: Place, config: Config) -> Iterator[str]:
+    """List the names of the pairs that fit unchanged.
+
+    Left out are pairs of unknown shape, and those that can't be spread over so many cards.
+    """
     for pair in pairs:
         try:
             if find_need(pair, config, card).fits(card):
                 yield pair.name
-        except CheckpointError:
+        except (CheckpointError, ConfigError):
             continue
 
 
-def suggest(pair: Pair, pairs: Iterable[Pair], card: CardMemory, config: Config) -> str:
+def suggest(pair: Pair, pairs: Iterable[Pair], card: Place, config: Config) -> str:
     """Say what would fit `card` in place of `pair`: a quantized checkpoint, else the nearest pair.
 
     The nearest pair shares most models with this one, and has the largest weights among those.
@@ -155,24 +184,30 @@ def _build_need(
     pair: Pair,
     shapes: tuple[ModelShape, ModelShape],
     sequences: int,
-    card: CardMemory,
+    card: Place,
     measured: EnginePairMemory | None,
 ) -> PairNeed:
     """`measured` replaces the estimate."""
     limits = pair.generator.max_model_len, pair.verifier.max_model_len
+    cards = count_cards(card)
     return PairNeed(
-        engines=measured or estimate_pair(shapes, sequences, on_card=card.is_card),
+        engines=measured or estimate_pair(shapes, sequences, on_card=card.is_card, cards=cards),
         sequences=sequences,
         path_bytes=(
-            shapes[0].kv_bytes_per_token * limits[0],
-            shapes[1].kv_bytes_per_token * limits[1],
+            count_kv_bytes(shapes[0], cards[0]) * limits[0],
+            count_kv_bytes(shapes[1], cards[1]) * limits[1],
         ),
         limits=limits,
+        cards=cards,
     )
 
 
 def estimate_pair(
-    shapes: tuple[ModelShape, ModelShape], sequences: int, *, on_card: bool
+    shapes: tuple[ModelShape, ModelShape],
+    sequences: int,
+    *,
+    on_card: bool,
+    cards: tuple[int, int] = (1, 1),
 ) -> EnginePairMemory:
     """Estimate the memory of both engines for steps of up to `sequences` sequences."""
     generator, verifier = (
@@ -180,8 +215,9 @@ def estimate_pair(
             shape,
             choose_limits(sequences, samples=samples, on_card=on_card),
             on_card=on_card,
+            cards=count,
         )
-        for shape, samples in zip(shapes, (True, False), strict=True)
+        for shape, samples, count in zip(shapes, (True, False), cards, strict=True)
     )
     return generator, verifier
 
@@ -193,8 +229,8 @@ def _list_choices(pair: Pair, need: PairNeed) -> Iterator[PairNeed]:
     )
     for chosen in product(*((None, *spec.quantized) for _, spec in roles)):
         generator, verifier = (
-            own if other is None else replace(own, weights=other.weights_bytes)
-            for own, other in zip(need.engines, chosen, strict=True)
+            own if other is None else replace(own, weights=-(-other.weights_bytes // count))
+            for own, other, count in zip(need.engines, chosen, need.cards, strict=True)
         )
         replacements = tuple(
             (role, other) for (role, _), other in zip(roles, chosen, strict=True) if other

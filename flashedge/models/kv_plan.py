@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from flashedge.config import Config
 from flashedge.errors import ConfigError
-from flashedge.models.card_memory import CardMemory
+from flashedge.models.card_memory import Place, SeparateCards
 from flashedge.models.fit import FindMeasured, PairNeed, find_need, suggest
 from flashedge.models.registry import load_pairs
 from flashedge.models.specs import Pair
@@ -22,8 +22,9 @@ class MemoryPlan:
     """How the memory of a device is divided. Tuples are (generator, verifier)."""
 
     kv_bytes: tuple[int, int]
+    """On each card of an engine."""
     need: PairNeed
-    card: CardMemory
+    card: Place
     is_explicit: bool
     """Whether the KV sizes were set, in config.toml or models.toml, and not planned."""
 
@@ -46,7 +47,7 @@ def find_explicit(pair: Pair, config: Config) -> tuple[int | None, int | None]:
 
 
 def plan_memory(
-    pair: Pair, config: Config, card: CardMemory, find_measured: FindMeasured = lambda _: None
+    pair: Pair, config: Config, card: Place, find_measured: FindMeasured = lambda _: None
 ) -> MemoryPlan:
     """Plan the memory of a pair on `card`. Sizes that were set are respected.
 
@@ -58,14 +59,25 @@ def plan_memory(
     if generator is not None and verifier is not None:
         sizes = generator, verifier
         return MemoryPlan(kv_bytes=sizes, need=need, card=card, is_explicit=True)
-    room, least = need.kv_bytes(card) - (generator or verifier or 0), need.least_kv_bytes
-    missing = (0 if generator else least[0]) + (0 if verifier else least[1]) - room
+    if isinstance(card, SeparateCards):
+        rooms, least = need.find_rooms(card), need.least_kv_bytes
+        missing = (0 if generator else max(0, least[0] - rooms[0])) + (
+            0 if verifier else max(0, least[1] - rooms[1])
+        )
+    else:
+        room, least = need.kv_bytes(card) - (generator or verifier or 0), need.least_kv_bytes
+        missing = (0 if generator else least[0]) + (0 if verifier else least[1]) - room
     if missing > 0:
         raise ConfigError(
             f"{pair.name} does not fit {card.name}: {describe_lack(need, card, missing)}",
             hint=suggest(pair, load_pairs(config).values(), card, config),
         )
-    if generator is None and verifier is None:
+    if isinstance(card, SeparateCards):
+        sizes = (
+            generator or _round_down(rooms[0], least[0]),
+            verifier or _round_down(rooms[1], least[1]),
+        )
+    elif generator is None and verifier is None:
         share = min(max(room // 2, least[1]), room - least[0])
         sizes = _round_down(room - share, least[0]), _round_down(share, least[1])
     elif generator is None:
@@ -75,16 +87,21 @@ def plan_memory(
     return MemoryPlan(kv_bytes=sizes, need=need, card=card, is_explicit=False)
 
 
-def describe_lack(need: PairNeed, card: CardMemory, missing: int) -> str:
+def describe_lack(need: PairNeed, card: Place, missing: int) -> str:
     """Tell what is missing and of what the need consists."""
     overheads = " + ".join(format_size(engine.overhead) for engine in need.engines)
     weights = " + ".join(format_size(each) for each in need.weights)
     least = " + ".join(format_size(each) for each in need.least_kv_bytes)
     basis = "estimated" if need.is_estimate else "measured"
+    cards = card.each if isinstance(card, SeparateCards) else (card,)
+    usable = " + ".join(
+        f"{format_size(max(0, each.free_bytes))} of {format_size(each.memory_bytes)}"
+        for each in cards
+    )
     return (
         f"{format_size(missing)} are missing. Weights take {weights}, the engines {overheads}"
         f" beside them ({basis}, with {need.sequences} sequences a step), KV of one path {least};"
-        f" {format_size(max(0, card.free_bytes))} of {format_size(card.memory_bytes)} can be used"
+        f" {usable} can be used"
     )
 
 

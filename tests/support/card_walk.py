@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.support.fake_cuda import forget_card, install
-from tests.support.fake_nvml import CARDS, fake_card
+from tests.support.fake_cuda import forget_card, install, use_nvml
+from tests.support.fake_nvml import CARDS, fake_card, fake_cards
 
 DTYPES = ("float32", "bfloat16", "float16")
 ROLES = {"generator": "Qwen2ForCausalLM", "verifier": "Qwen2ForProcessRewardModel"}
@@ -42,6 +42,7 @@ def walk(folder: str) -> dict[str, Any]:
     """All of the functions below, in one process."""
     return {
         "cards": walk_cards(folder),
+        "layouts": walk_layouts(folder),
         "forward": count_forward(folder),
         "commands": walk_commands(),
     }
@@ -73,6 +74,58 @@ def walk_cards(folder: str) -> dict[str, Any]:
     return found
 
 
+LAYOUTS = {
+    "one each": (("4090", "3060"), "0", "1"),
+    "both on two": (("4090", "4090"), "0,1", "0,1"),
+    "two and one": (("3060", "3060", "4090"), "0,1", "2"),
+}
+"""Cards of a machine, and the settings generator_devices and verifier_devices."""
+
+
+def walk_layouts(folder: str) -> dict[str, Any]:
+    """For each of `LAYOUTS`: what vLLM makes of the options of both engines."""
+    install()
+    from flashedge.config import load_config
+    from flashedge.engine.layout import find_layout
+    from flashedge.engine.memory_plan import resolve_memory
+    from flashedge.engine.vllm.pair import place_engine
+    from flashedge.engine.vllm.shown_cards import choose_cards, show_cards
+    from flashedge.models.registry import find_pair
+
+    found: dict[str, Any] = {}
+    for name, (cards, generator, verifier) in LAYOUTS.items():
+        nvml = fake_cards(*cards)
+        use_nvml(nvml)
+        forget_card()
+        given = load_config({"generator_devices": generator, "verifier_devices": verifier})
+        pair = find_pair(PAIR, given)
+        config, layout = resolve_memory(pair, given, nvml), find_layout(given, nvml)
+        found[name] = {}
+        for role in ROLES:
+            options = _build_options(role, "bfloat16", config, pair, Path(folder))
+            options = place_engine(options, layout, role)
+            with choose_cards(options.visible_cards), show_cards():
+                own = options.build_args().create_engine_config()
+                seen = _list_seen(options.cards)
+            parallel = own.parallel_config
+            found[name][role] = {
+                "cards": seen,
+                "tensor_parallel": parallel.tensor_parallel_size,
+                "executor": str(parallel.distributed_executor_backend).rpartition(".")[2],
+                "kv_mib": own.cache_config.kv_cache_memory_bytes >> 20,
+                "kv_heads": own.model_config.get_num_kv_heads(parallel),
+                "moves": layout.moves_memory,
+            }
+    return found
+
+
+def _list_seen(count: int) -> list[int]:
+    """The driver's numbers of the cards that vLLM takes for its workers of ranks 0, 1, ..."""
+    from vllm.platforms import current_platform
+
+    return [current_platform.device_id_to_physical_device_id(rank) for rank in range(count)]
+
+
 def _describe(role: str, dtype: str, config: Any, pair: Any, folder: Path) -> dict[str, Any]:
     from vllm.config import set_current_vllm_config
     from vllm.v1.attention.selector import get_attn_backend
@@ -97,6 +150,10 @@ def _describe(role: str, dtype: str, config: Any, pair: Any, folder: Path) -> di
 
 def _build_config(role: str, dtype: str, config: Any, pair: Any, folder: Path) -> Any:
     """vLLM's configuration of an engine with our options."""
+    return _build_options(role, dtype, config, pair, folder).build_args().create_engine_config()
+
+
+def _build_options(role: str, dtype: str, config: Any, pair: Any, folder: Path) -> Any:
     from vllm.config import PoolerConfig
 
     from flashedge.engine.vllm.pair import build_options
@@ -117,7 +174,7 @@ def _build_config(role: str, dtype: str, config: Any, pair: Any, folder: Path) -
         }
     )
     extra = {"skip_tokenizer_init": True, **extra}
-    return replace(options, extra=dict(extra)).build_args().create_engine_config()
+    return replace(options, extra=dict(extra))
 
 
 def count_forward(folder: str) -> dict[str, int]:
@@ -157,7 +214,6 @@ def walk_commands() -> dict[str, Any]:
 
     from flashedge.cli.main import app
     from flashedge.config import load_config
-    from flashedge.errors import FlashEdgeError
     from flashedge.runtime.service import build
 
     found: dict[str, Any] = {}
@@ -179,8 +235,49 @@ def walk_commands() -> dict[str, Any]:
         }
         for engine in (served.generator, served.verifier)
     ]
-    try:
-        build(load_config({"pair": "math-7b+prm-7b"}))
-    except FlashEdgeError as error:
-        found["refused"] = error.line
+    found["refused"] = _refuse({"pair": "math-7b+prm-7b"})
+    found["apart"] = _build_apart()
     return found
+
+
+def _build_apart() -> dict[str, Any]:
+    """How the daemon's engines would start on a card each, and which settings it refuses."""
+    from flashedge.config import load_config
+    from flashedge.runtime.service import build
+
+    use_nvml(fake_cards("4090", "3060", "3060"))
+    forget_card()
+    moving = {"scheduling_kv_split": True, "scheduling_mapped_kv": True}
+    given = {"generator_devices": "1", "verifier_devices": "0", **moving}  # the bundled pair
+    served: Any = build(load_config(given))._served._engines
+    served._build()
+    engines = []
+    for engine in (served.generator, served.verifier):
+        options, health = engine.options, engine.health()
+        engines.append(
+            {
+                "visible": options.visible_cards,
+                "kv_mib": options.kv_bytes >> 20,
+                "fixed": options.kv_fixed,
+                "health": [health.cards, health.kv_memory],
+            }
+        )
+    return {
+        "engines": engines,
+        "three": _refuse({"pair": PAIR, "generator_devices": "0,1,2", "verifier_devices": "0,1,2"}),
+        "bundled": _refuse({"generator_devices": "0,1,2", "verifier_devices": "0,1,2"}),
+        "ray": _refuse({"generator_ray_cards": 2}),
+    }
+
+
+def _refuse(settings: Mapping[str, object]) -> str | None:
+    """What the daemon says to `settings` before it starts anything."""
+    from flashedge.config import load_config
+    from flashedge.errors import FlashEdgeError
+    from flashedge.runtime.service import build
+
+    try:
+        build(load_config(settings))
+    except FlashEdgeError as error:
+        return error.line
+    return None

@@ -55,6 +55,13 @@ def install(card: str = "4090") -> FakeNvml:
     return nvml
 
 
+def use_nvml(nvml: FakeNvml) -> None:
+    """Let vLLM and FlashEdge ask another mocked NVML, after `install`."""
+    module: Any = nvml
+    sys.modules["pynvml"] = sys.modules["vllm.third_party.pynvml"] = module
+    sys.modules["vllm.platforms.cuda"].pynvml = module  # type: ignore[attr-defined]
+
+
 def _find_version(name: str) -> str:
     """The CUDA build of vLLM is installed, and not the CPU build."""
     if name == "vllm":

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 
@@ -16,15 +17,29 @@ class NVMLError(Exception):
 
 LOST = 15
 TIMEOUT = 10
+NOT_FOUND = 6
 
 
 class FakeNvml:
-    """`answers` by the end of the function's name; None: the card does not support it."""
+    """`answers` by the end of the function's name; None: the card does not support it.
+
+    each: for each card what it answers otherwise.
+    mig: the memory of the parts that the first card is divided into, by their ids.
+    """
 
     NVMLError = NVMLError
 
-    def __init__(self, *, cards: int = 1, driver: bool = True, **answers: Any) -> None:
-        self._cards, self._driver = cards, driver
+    def __init__(
+        self,
+        *,
+        cards: int = 1,
+        driver: bool = True,
+        each: Sequence[Mapping[str, Any]] = (),
+        mig: Mapping[str, Any] = MappingProxyType({}),
+        **answers: Any,
+    ) -> None:
+        self._cards, self._driver = len(each) or cards, driver
+        self._each, self._mig = each, mig
         self._answers = {
             "Name": "NVIDIA GeForce RTX 4090",
             "MemoryInfo": SimpleNamespace(total=24 << 30, free=20 << 30),
@@ -37,7 +52,6 @@ class FakeNvml:
             "TemperatureThreshold": 90,
             "ClockInfo": 2500,
             "MaxClockInfo": 3105,
-            "UUID": "GPU-0",
             **answers,
         }
         self.open = 0
@@ -65,6 +79,35 @@ class FakeNvml:
     def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
         return index
 
+    def nvmlDeviceGetIndex(self, handle: int) -> int:
+        return handle
+
+    def nvmlDeviceGetUUID(self, handle: int) -> str:
+        if handle in self.lost:
+            raise NVMLError("GPU is lost", LOST)
+        return f"GPU-{handle}a2b3c4d"
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str | bytes) -> Any:
+        wanted = uuid.decode() if isinstance(uuid, bytes) else uuid
+        for handle in range(self._cards):
+            if wanted == self.nvmlDeviceGetUUID(handle):
+                return handle
+        if wanted in self._mig:
+            return wanted
+        raise NVMLError("Not Found", NOT_FOUND)
+
+    def nvmlDeviceGetMigMode(self, handle: int) -> tuple[int, int]:
+        if not self._mig:
+            raise NVMLError("Not Supported")
+        return int(handle == 0), int(handle == 0)
+
+    def nvmlDeviceGetMigDeviceHandleByIndex(self, handle: int, index: int) -> str:
+        return list(self._mig)[index]
+
+    def nvmlDeviceGetDeviceHandleFromMigDeviceHandle(self, handle: str) -> int:
+        assert handle in self._mig
+        return 0
+
     def nvmlEventSetCreate(self) -> str:
         return "events"
 
@@ -84,12 +127,16 @@ class FakeNvml:
         if key == name or key not in self._answers:
             raise AttributeError(name)
 
-        def call(handle: int, *arguments: object) -> Any:
+        def call(handle: Any, *arguments: object) -> Any:
             if handle in self.lost:
                 raise NVMLError("GPU is lost", LOST)
-            if self._answers[key] is None:
+            if handle in self._mig and key in ("Name", "MemoryInfo"):
+                return self._mig[handle] if key == "MemoryInfo" else f"{self._answers[key]} MIG"
+            own = self._each[handle] if self._each else {}
+            answer = own.get(key, self._answers[key])
+            if answer is None:
                 raise NVMLError("Not Supported")
-            return self._answers[key]
+            return answer
 
         return call
 
@@ -99,19 +146,28 @@ CARDS = {
     "3090": ("NVIDIA GeForce RTX 3090", 24_576, (8, 6)),
     "4060ti": ("NVIDIA GeForce RTX 4060 Ti", 16_380, (8, 9)),
     "5090": ("NVIDIA GeForce RTX 5090", 32_607, (12, 0)),
+    "3060": ("NVIDIA GeForce RTX 3060", 12_288, (8, 6)),
 }
 """For each card its name, its MiB by NVML and its compute capability."""
 
 
 def fake_card(key: str, *, display: bool = False, **answers: Any) -> FakeNvml:
     """One idle card of `CARDS`, which keeps 1.8 % of its memory for the driver."""
+    return FakeNvml(**_answer(key, display=display), **answers)
+
+
+def fake_cards(*keys: str, **answers: Any) -> FakeNvml:
+    """Several idle cards of `CARDS` in one machine."""
+    return FakeNvml(each=[_answer(key) for key in keys], **answers)
+
+
+def _answer(key: str, *, display: bool = False) -> dict[str, Any]:
     name, mib, capability = CARDS[key]
     total = mib << 20
     memory = SimpleNamespace(total=total, free=total - round(0.018 * total), used=0)
-    return FakeNvml(
-        Name=name,
-        MemoryInfo=memory,
-        CudaComputeCapability=capability,
-        DisplayActive=int(display),
-        **answers,
-    )
+    return {
+        "Name": name,
+        "MemoryInfo": memory,
+        "CudaComputeCapability": capability,
+        "DisplayActive": int(display),
+    }

@@ -1,12 +1,16 @@
-"""What the machine does: the first NVIDIA card where there is one, else processor and memory."""
+"""What the machine does: the first NVIDIA card that CUDA shows, else processor and memory."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import psutil
 import pynvml
+
+from flashedge.profiler.errors import ProfileError
+from flashedge.profiler.visible_cards import VARIABLE, find_visible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,14 +29,15 @@ class DeviceSample:
 
 
 def read_device() -> DeviceSample:
-    """A sample of the first NVIDIA card, else of the processor."""
+    """A sample of the first card that CUDA shows, else of the processor."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
         return _read_processor()
     try:
-        return _read_card(pynvml.nvmlDeviceGetHandleByIndex(0))
-    except pynvml.NVMLError:
+        card = find_visible(pynvml, os.environ.get(VARIABLE))[0]
+        return _read_card(pynvml.nvmlDeviceGetHandleByIndex(card.index))
+    except (pynvml.NVMLError, ProfileError):
         return _read_processor()
     finally:
         pynvml.nvmlShutdown()

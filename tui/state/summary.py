@@ -61,6 +61,10 @@ class EngineStatus:
     waiting: int = 0
     kv_used_bytes: int = 0
     kv_quota_bytes: int = 0
+    """On each card of the engine."""
+
+    owns_cards: bool = False
+    """Whether the other engine runs on other cards, so that no memory is divided between them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +87,10 @@ class DaemonStatus:
 
     @property
     def generator_share(self) -> float | None:
-        """The generator's part of the KV memory of both engines, in [0, 1]."""
+        """The generator's part of the KV memory that both engines share, in [0, 1]. None: they
+        share none."""
+        if self.generator.owns_cards:
+            return None
         both = self.generator.kv_quota_bytes + self.verifier.kv_quota_bytes
         return self.generator.kv_quota_bytes / both if both else None
 
@@ -114,4 +121,5 @@ def _parse_engine(engine: Mapping[str, Any]) -> EngineStatus:
         waiting=int(view.get("waiting") or 0),
         kv_used_bytes=int(view.get("blocks_used") or 0) * block_bytes,
         kv_quota_bytes=int(view.get("quota_blocks") or 0) * block_bytes,
+        owns_cards=engine.get("kv_memory") == "own",
     )

@@ -53,6 +53,8 @@ def _draw_engine(name: str, engine: EngineStatus, width: int) -> Text:
 def _draw_split(daemon: DaemonStatus, width: int) -> Text:
     """`G███▒▒V 66:34`: the generator's part and the verifier's."""
     share = daemon.generator_share
+    if daemon.generator.owns_cards:
+        return Text("each on its own cards", style=DIM)
     if share is None:
         return Text("split unknown", style=DIM)
     cells = round(share * width)

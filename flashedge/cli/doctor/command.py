@@ -39,7 +39,7 @@ def doctor(
         str | None,
         typer.Option(
             metavar="CARD",
-            help="With --fit: a card (rtx4090) or its memory (80GiB).",
+            help="With --fit: a card (rtx4090), its memory (80GiB), or several (8GiB,8GiB).",
             show_default="this machine's",
         ),
     ] = None,

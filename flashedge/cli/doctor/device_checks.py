@@ -54,8 +54,14 @@ def check_profile(config: Config) -> Check:
 
 def check_kv_memory(config: Config) -> Check:
     """Whether KV memory can move between the engines while they run."""
+    from flashedge.engine.layout import find_layout
     from flashedge.engine.platform import detect_device_kind
 
+    layout = find_layout(config)
+    if not layout.is_shared:
+        names = [str(cards.describe()) for cards in layout.each]
+        detail = f"does not move: the generator has {names[0]} to itself, the verifier {names[1]}"
+        return Check(name="kv memory", verdict=GOOD, detail=detail)
     if not config.scheduling_kv_split:
         detail = "divided by the pair's memory plan ([scheduling] kv_split is off)"
     elif detect_device_kind() == "cpu":

@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from flashedge.benchmark.devices import CARDS, find_card
 from flashedge.cli.doctor.check import BAD, GOOD, WARNING, Check
+from flashedge.cli.doctor.place import find_place
 from flashedge.config import Config
-from flashedge.engine.memory_plan import find_measured, read_card, read_ram
-from flashedge.errors import EngineError, NotFound
-from flashedge.models.card_memory import CardMemory, build_idle_card
+from flashedge.engine.memory_plan import find_measured
+from flashedge.models.card_memory import (
+    CardMemory,
+    Place,
+    SeparateCards,
+    count_cards,
+    describe_count,
+)
 from flashedge.models.engine_memory import MARGIN, EngineMemory
 from flashedge.models.fit import FindMeasured, PairNeed, find_need, suggest
 from flashedge.models.kv_plan import describe_lack, find_explicit
 from flashedge.models.registry import find_pair, load_pairs
 from flashedge.models.specs import Pair
-from flashedge.sizes import format_size, parse_size
+from flashedge.sizes import format_size
 
 WIDTH = 16
 """Paths of a search by default."""
@@ -25,61 +30,50 @@ WIDTH = 16
 def check_fit(name: str, gpu: str | None, config: Config, nvml: Any = None) -> Iterator[Check]:
     """What the pair needs, one check each, and the verdict last.
 
-    `gpu` is the name of a card or an amount of memory such as "80GiB". None: this machine.
+    `gpu` names one card or several, as for `find_place`. None: this machine's.
     `nvml` replaces NVML (see `profiler.gpu.read_cards`).
 
     Raises NotFound for an unknown pair or card, CheckpointError for a pair of unknown shape.
     """
     pair = find_pair(name, config)
-    place = find_place(gpu, nvml)
+    place = find_place(gpu, config, nvml)
     need = find_need(pair, config, place, _choose_measured(pair, place, config))
-    yield _check_memory(place)
+    cards = place.each if isinstance(place, SeparateCards) else (place,)
+    for card in cards:
+        yield _check_memory(card)
+    on_each = " (on each card)" if max(need.cards) > 1 else ""
     yield Check(
         name="weights",
         verdict=GOOD,
-        detail=f"{format_size(need.weights[0])} generator, {format_size(need.weights[1])} verifier",
+        detail=f"{format_size(need.weights[0])} generator, {format_size(need.weights[1])} verifier"
+        + on_each,
     )
+    yield from _check_layout(place)
     yield _check_engines(need)
     yield _check_verdict(pair, need, place, config)
 
 
-def find_memory(nvml: Any = None) -> CardMemory:
-    """This machine's first card with its present use, or its RAM if there is no card."""
-    try:
-        return read_card(nvml)
-    except EngineError:
-        return read_ram()
-
-
-def _choose_measured(pair: Pair, place: CardMemory, config: Config) -> FindMeasured:
+def _choose_measured(pair: Pair, place: Place, config: Config) -> FindMeasured:
     """What was measured here counts only for this machine."""
     if place.is_measured:
         return lambda sequences: find_measured(pair, config, sequences)
     return lambda sequences: None
 
 
-def find_place(gpu: str | None, nvml: Any = None) -> CardMemory:
-    """A card by name, idle unless it is in this machine, or a card of so much memory.
-
-    None: this machine's card, or its RAM. Raises NotFound for an unknown card.
-    """
-    if gpu is None:
-        return find_memory(nvml)
-    size = parse_size(gpu)
-    if size is not None and not gpu.strip().isdigit():
-        return build_idle_card("a card", size)
-    try:
-        _, card = find_card(gpu)
-    except NotFound as error:
-        raise NotFound(
-            f"{gpu!r} is no card that FlashEdge knows; known: {', '.join(CARDS)}",
-            hint="for another card give its memory: --gpu 80GiB",
-            param="gpu",
-        ) from error
-    place = find_memory(nvml)
-    if place.name.removeprefix("NVIDIA ") == card.sheet:
-        return place
-    return build_idle_card(card.sheet, card.memory_bytes)
+def _check_layout(place: Place) -> Iterator[Check]:
+    """Say where the engines run, if it is not one device for both."""
+    counts = count_cards(place)
+    if isinstance(place, SeparateCards):
+        generator, verifier = map(describe_count, place.each)
+        detail = f"the generator has its own {generator}, the verifier its own {verifier}"
+        detail += "; no memory moves between them"
+    elif counts[0] > 1:
+        detail = f"both engines are spread over {describe_count(place)}"
+    else:
+        return
+    if max(counts) > 1:
+        detail += "; an engine on several cards has not run on cards yet"
+    yield Check(name="cards", verdict=GOOD, detail=detail)
 
 
 def _check_memory(place: CardMemory) -> Check:
@@ -88,7 +82,7 @@ def _check_memory(place: CardMemory) -> Check:
     return Check(
         name="memory",
         verdict=GOOD,
-        detail=f"{place.name}, {format_size(place.memory_bytes)}, {held} of it {use},"
+        detail=f"{describe_count(place)}, {format_size(place.memory_bytes)}, {held} of it {use},"
         f" {reserve} left for the display and other programs",
     )
 
@@ -116,9 +110,9 @@ def describe_parts(engine: EngineMemory) -> str:
     return " + ".join(f"{name} {format_size(size)}" for name, size in parts if size)
 
 
-def _check_verdict(pair: Pair, need: PairNeed, place: CardMemory, config: Config) -> Check:
+def _check_verdict(pair: Pair, need: PairNeed, place: Place, config: Config) -> Check:
     if not need.fits(place):
-        lack = describe_lack(need, place, need.least_bytes - place.free_bytes)
+        lack = describe_lack(need, place, need.find_lack(place))
         return Check(
             name="fit",
             verdict=BAD,
@@ -127,9 +121,10 @@ def _check_verdict(pair: Pair, need: PairNeed, place: CardMemory, config: Config
         )
     left, most = need.kv_bytes(place), pair.max_path_tokens
     longest = need.count_paths(place, most)
+    rooms = need.find_rooms(place) if isinstance(place, SeparateCards) else (left,)
     detail = (
-        f"{pair.name} fits: {format_size(left)} are left for KV, enough for {longest} paths of"
-        f" {most:,} tokens that share nothing"
+        f"{pair.name} fits: {' + '.join(map(format_size, rooms))} are left for KV, enough"
+        f" for {longest} paths of {most:,} tokens that share nothing"
     )
     explicit = sum(size or 0 for size in find_explicit(pair, config))
     if explicit > left:

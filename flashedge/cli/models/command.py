@@ -12,7 +12,7 @@ from flashedge.cli import output
 from flashedge.cli.models.evaluate import evaluate
 from flashedge.config import Config, find_nearest, load_config
 from flashedge.errors import CheckpointError, ConfigError, NotFound
-from flashedge.models.card_memory import CardMemory, build_idle_card
+from flashedge.models.card_memory import CardMemory, SeparateCards, build_idle_card, describe_count
 from flashedge.models.fit import PairNeed, find_need
 from flashedge.models.folders import is_folder, locate_model
 from flashedge.models.registry import find_embedder, find_pair, load_pairs
@@ -46,7 +46,8 @@ def ls(
     gpu: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="With --fit: another card, such as rtx4090, or memory: 80GiB."
+            metavar="NAME",
+            help="With --fit: another card (rtx4090), its memory (80GiB), or several: 8GiB,8GiB.",
         ),
     ] = None,
     as_json: Json = False,
@@ -76,14 +77,14 @@ def ls(
 
 def _list_fitting(gpu: str | None, config: Config, *, as_json: bool) -> None:
     """Print the pairs that fit a card, with the memory that it leaves for KV."""
-    from flashedge.cli.doctor.fit import find_place
+    from flashedge.cli.doctor.place import find_place
 
-    place, found = find_place(gpu), []
+    place, found = find_place(gpu, config), []
     for pair in load_pairs(config).values():
         try:
             need = find_need(pair, config, place)
-        except CheckpointError:
-            continue  # of unknown shape until it is pulled
+        except (CheckpointError, ConfigError):
+            continue  # of unknown shape until it is pulled, or not to be spread over the cards
         if need.fits(place):
             paths = need.count_paths(place, pair.max_path_tokens)
             room = {"kv_bytes": need.kv_bytes(place), "paths": paths}
@@ -101,7 +102,10 @@ def _list_fitting(gpu: str | None, config: Config, *, as_json: bool) -> None:
         )
         for p in found
     ]
-    output.note(f"{place.name}, {format_size(place.free_bytes)} free")
+    cards = place.each if isinstance(place, SeparateCards) else (place,)
+    output.note(
+        "; ".join(f"{describe_count(card)}, {format_size(card.free_bytes)} free" for card in cards)
+    )
     output.print_table(("pair", "files", "KV", "whole paths", "description"), rows, "nothing fits")
 
 

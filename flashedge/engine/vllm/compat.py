@@ -18,6 +18,7 @@ from flashedge.engine.platform import find_vllm, runs_on_cpu
 from flashedge.engine.vllm.seams.changes import find_changes
 from flashedge.engine.vllm.seams.record import load_record
 from flashedge.engine.vllm.seams.source import VllmSource
+from flashedge.engine.vllm.shown_cards import show_cards_at_start
 from flashedge.engine.vllm.start_reports import report_starts
 from flashedge.errors import ConfigError
 
@@ -93,6 +94,9 @@ def prepare_environment(threads: int = 1, *, batch_invariant: bool = False) -> N
         "OMP_NUM_THREADS": str(threads),
         # See `batch_invariance`. In the user's shell it would break the engines of a CPU.
         "VLLM_BATCH_INVARIANT": "1" if batch_invariant else "0",
+        # The workers of an engine with several cards. A fork would copy the locks of the core's
+        # threads.
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
         "TOKENIZERS_PARALLELISM": "false",
@@ -131,8 +135,10 @@ def choose_start_method() -> str:
 
 
 def get_mp_context() -> BaseContext:
-    """Return the context whose processes start that way and report to `start_reports`."""
-    return report_starts(multiprocessing.get_context(choose_start_method()))
+    """Return the context whose processes start that way, see their engine's cards, and report to
+    `start_reports`."""
+    context = report_starts(multiprocessing.get_context(choose_start_method()))
+    return show_cards_at_start(context)
 
 
 def prepare_decoders() -> None:

@@ -50,6 +50,17 @@ class EngineOptions:
     """The generator's rules (`search.steps.build_rules`) as JSON, by name."""
     plain_sampling: bool = False
     """Whether PyTorch draws the tokens on a card too, and not the Triton kernel."""
+    visible_cards: str | None = None
+    """CUDA_VISIBLE_DEVICES of the engine's process. None: that of the daemon."""
+    cards: int = 1
+    """How many cards (or CPUs) vLLM spreads the engine over by tensor parallelism. Sizes of memory
+    are those of each card."""
+    on_ray: bool = False
+    """Whether the cards belong to a Ray cluster, and vLLM's Ray executor starts the workers."""
+    card_names: str | None = None
+    """What health calls the cards."""
+    owns_cards: bool = False
+    """Whether the other engine runs on other cards."""
     max_num_seqs: int = CPU_SEQUENCES
     max_batched_tokens: int = MAX_STEP_TOKENS
     graph_sizes: tuple[int, ...] = ()
@@ -87,9 +98,8 @@ class EngineOptions:
             "enforce_eager": not self.graph_sizes,
             "cudagraph_capture_sizes": list(self.graph_sizes) or None,
             "async_scheduling": False,
-            # By class name: on CPU vLLM turns "uni" into a second process, which gets OMP's
-            # variables. Ours are set before any process starts, and one process is faster than two.
-            "distributed_executor_backend": "vllm.v1.executor.uniproc_executor.UniProcExecutor",
+            "tensor_parallel_size": self.cards,
+            "distributed_executor_backend": self._choose_executor(),
             "scheduler_cls": "flashedge.engine.vllm.inside.scheduler.EdgeScheduler",
             "worker_extension_cls": "flashedge.engine.vllm.inside.kv.worker.KvMemory",
             "disable_log_stats": True,
@@ -98,6 +108,16 @@ class EngineOptions:
             **self._build_quantization(),
             **self.extra,
         }
+
+    def _choose_executor(self) -> str:
+        """Choose which of vLLM's executors runs the model."""
+        if self.on_ray:
+            return "ray"
+        if self.cards > 1:
+            return "mp"
+        # By class name: on CPU vLLM turns "uni" into a second process, which gets OMP's variables.
+        # Ours are set before any process starts, and one process is faster than two.
+        return "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 
     def _build_quantization(self) -> dict[str, Any]:
         """Build the options that quantize the layers only. vLLM's shorthands would also quantize
@@ -114,7 +134,8 @@ class EngineOptions:
         start = self.kv_start_bytes
         kv = {
             KV_START: start and start / self.kv_bytes,
-            KV_FIXED: self.kv_fixed,
+            # The memory of several workers' tensors would have to be mapped and unmapped together.
+            KV_FIXED: self.kv_fixed or self.cards > 1 or self.on_ray,
             KV_GUARDED: self.guarded,
         }
         ours: dict[str, Any] = {KV_KEY: {name: value for name, value in kv.items() if value}}

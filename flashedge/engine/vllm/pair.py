@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import logging
 from collections.abc import AsyncGenerator
 from dataclasses import replace
@@ -12,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 from flashedge.config import Config
 from flashedge.engine.base import Chunk, ExtendRequest, Generator, Health, Verifier
 from flashedge.engine.first_start import measure_started, start_measured
+from flashedge.engine.layout import EngineCards, Layout, find_layout, warn_on_cpu
 from flashedge.engine.memory_plan import (
     count_sequences,
     find_measured,
     keep_measured,
-    read_card,
+    read_engine_card,
     resolve_memory,
 )
 from flashedge.engine.platform import BLOCK_TOKENS, runs_on_cpu
@@ -25,7 +27,7 @@ from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.batch_invariance import check_batch_invariance
 from flashedge.engine.vllm.card_trial import card_maps_memory
 from flashedge.engine.vllm.engine_options import EngineOptions
-from flashedge.errors import StoreError
+from flashedge.errors import ConfigError, StoreError
 from flashedge.models.batch_limits import choose_limits
 from flashedge.models.card_memory import CardMemory
 from flashedge.models.checkpoint_shape import find_pair_shapes, read_shape
@@ -33,6 +35,7 @@ from flashedge.models.fit import find_need, list_sequences
 from flashedge.models.folders import resolve_model
 from flashedge.models.kv_plan import find_explicit
 from flashedge.models.specs import ModelSpec, Pair
+from flashedge.models.tensor_parallel import check_spread
 from flashedge.sizes import format_size
 
 if TYPE_CHECKING:
@@ -40,6 +43,7 @@ if TYPE_CHECKING:
     from flashedge.engine.vllm.verifier import VllmVerifier
 
 log = logging.getLogger(__name__)
+ROLES = ("generator", "verifier")
 _STARTING = Health(state="starting", stage="importing vLLM")
 
 
@@ -81,16 +85,35 @@ class VllmPair:
         self._verifier_path = resolve_model(pair.verifier, config)
         self._is_planned = None in find_explicit(pair, config) if is_planned is None else is_planned
         self._config = config = resolve_memory(pair, config)
+        self._layout = find_layout(config)
+        self._check_spread()
         self._kv_bytes = kv_bytes or (config.generator_kv_bytes or 0, config.verifier_kv_bytes or 0)
         compat.start_fork_server()
         self._built = False
+
+    def _check_spread(self) -> None:
+        """Raise ConfigError where an engine can't be spread over its cards."""
+        if runs_on_cpu():
+            warn_on_cpu(self._config)
+            return
+        shapes = find_pair_shapes(self._pair, self._config)
+        for name, cards, shape in zip(ROLES, self._layout.each, shapes, strict=True):
+            setting = f"{name}_ray_cards" if cards.ray_cards else f"{name}_devices"
+            check_spread(shape, cards.count, setting)
+            if cards.ray_cards and importlib.util.find_spec("ray") is None:
+                raise ConfigError(
+                    f"{setting} is set, and Ray is not installed",
+                    hint="install Ray here and on the other machines: pip install ray",
+                    param=setting,
+                )
 
     async def start(self) -> None:
         """Start both engines at once. If either fails, stop the other and raise EngineError."""
         await asyncio.to_thread(self._build)
         self._built = True
         sequences = count_sequences(self._config)
-        if not runs_on_cpu() and find_measured(self._pair, self._config, sequences) is None:
+        can_measure = not runs_on_cpu() and all(cards.cards for cards in self._layout.each)
+        if can_measure and find_measured(self._pair, self._config, sequences) is None:
             await self._start_measured()
             return
         try:
@@ -105,9 +128,11 @@ class VllmPair:
         """Start both engines one after the other, and keep what each takes for later plans."""
         log.info("this pair starts here for the first time: its memory is measured")
         try:
-            generator = await start_measured(self.generator)
-            self._lower_verifier_kv(await asyncio.to_thread(read_card))
-            verifier = await start_measured(self.verifier)
+            generator = await start_measured(self.generator, self._config)
+            if self._layout.is_shared:
+                card = await asyncio.to_thread(read_engine_card, self._config, "verifier")
+                self._lower_verifier_kv(card)
+            verifier = await start_measured(self.verifier, self._config)
         except BaseException:
             await self.stop()
             raise
@@ -194,8 +219,10 @@ class VllmPair:
         from flashedge.engine.vllm.stock import StockGenerator
 
         config = self._config
-        memory_moves = config.scheduling_kv_split and (
-            runs_on_cpu() or (config.scheduling_mapped_kv and card_maps_memory())
+        memory_moves = (
+            config.scheduling_kv_split
+            and self._layout.moves_memory
+            and (runs_on_cpu() or (config.scheduling_mapped_kv and card_maps_memory()))
         )
         plan = self._kv_bytes
         room = sum(plan) if memory_moves else None
@@ -225,9 +252,23 @@ class VllmPair:
         self, name: str, spec: ModelSpec, path: Path, kv_bytes: int, room: int | None
     ) -> EngineOptions:
         """See `build_options`."""
-        return build_options(
+        options = build_options(
             name, spec, path, kv_bytes, room, self._config, on_card=not runs_on_cpu()
         )
+        return place_engine(options, self._layout, name)
+
+
+def place_engine(options: EngineOptions, layout: Layout, name: str) -> EngineOptions:
+    """The options of the engine `name`, generator or verifier, on its cards."""
+    cards: EngineCards = getattr(layout, name)
+    return replace(
+        options,
+        visible_cards=cards.visible,
+        cards=cards.count,
+        on_ray=cards.ray_cards is not None,
+        card_names=cards.describe(),
+        owns_cards=not layout.is_shared,
+    )
 
 
 def build_options(

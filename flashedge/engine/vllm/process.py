@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from flashedge.engine.base import EngineView, Health
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
+from flashedge.engine.vllm.shown_cards import choose_cards, show_cards
 from flashedge.engine.vllm.start_reports import receive_stages
 from flashedge.engine.vllm.translate import translate_errors
 from flashedge.errors import EngineDead, EngineError
@@ -74,7 +75,8 @@ class EngineProcess:
             restarts=self._restarts,
             detail=self._detail,
             stage=self._stage,
-            kv_memory=self._kv_mechanism,
+            kv_memory="own" if self.options.owns_cards else self._kv_mechanism,
+            cards=self.options.card_names,
         )
 
     @property
@@ -111,7 +113,7 @@ class EngineProcess:
         """Start the process and load the model. Raises EngineError when that fails."""
         self._note_stage("starting its process")
         try:
-            with receive_stages(self._note_stage):
+            with receive_stages(self._note_stage), choose_cards(self.options.visible_cards):
                 await asyncio.to_thread(self._build)
                 view = await self._begin()
         except Exception as error:
@@ -189,8 +191,10 @@ class EngineProcess:
         apply_patches(ProcessKind.DAEMON)
         from vllm.v1.engine.async_llm import AsyncLLM
 
+        with show_cards():
+            config = self.options.build_args().create_engine_config()
         self._llm = AsyncLLM.from_vllm_config(
-            self.options.build_args().create_engine_config(),
+            config,
             disable_log_stats=True,
             enable_log_requests=False,
         )

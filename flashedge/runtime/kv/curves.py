@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from statistics import median
 
 from flashedge.config import Config
+from flashedge.engine.layout import EngineCards, find_layout
 from flashedge.engine.platform import detect_device_kind
 from flashedge.engine.profiles import find_profile
-from flashedge.errors import ConfigError, EngineError
+from flashedge.errors import ConfigError
 from flashedge.models.checkpoint_shape import load_shape
 from flashedge.models.shape import ModelShape
 from flashedge.models.specs import Pair
@@ -58,8 +59,11 @@ def load_curves(pair: Pair, config: Config) -> Curves:
     shapes = load_shape(pair.generator, config), load_shape(pair.verifier, config)
     found = find_profile(pair, config)
     if found.profile is None:
-        device, name = _find_device()
-        curves = [RooflineCurve(device=device, shape=shape) for shape in shapes]
+        devices, name = _find_devices(config)
+        curves = [
+            RooflineCurve(device=device, shape=shape)
+            for device, shape in zip(devices, shapes, strict=True)
+        ]
         return Curves(
             generator=curves[0],
             verifier=curves[1],
@@ -124,24 +128,30 @@ def _find_link_speed(profile: Profile) -> float:
     return float(min(ways)) if ways else profile.bytes_per_s / 2
 
 
-def _find_device() -> tuple[Device, str]:
-    """Find what the roofline needs of this device, and its name for the record."""
+def _find_devices(config: Config) -> tuple[tuple[Device, Device], str]:
+    """Find what the rooflines of both engines need of their devices, and a name for the record."""
     if detect_device_kind() == "cpu":
-        return ASSUMED_CPU, "an assumed CPU core"
-    from flashedge.profiler.errors import ProfileError
-    from flashedge.profiler.gpu import read_cards
+        return (ASSUMED_CPU, ASSUMED_CPU), "an assumed CPU core"
+    layout = find_layout(config)
+    found = [_find_device(cards) for cards in layout.each]
+    names = list(dict.fromkeys(name for _, name in found))
+    return (found[0][0], found[1][0]), " and ".join(names)
 
-    try:
-        card = read_cards()[0]
-    except ProfileError as error:
-        raise EngineError(str(error), hint=error.hint) from error
+
+def _find_device(cards: EngineCards) -> tuple[Device, str]:
+    """The cards of an engine as one device. What several cards lose by exchanging results is not
+    counted."""
+    if not cards.cards:
+        return RTX_4090, "an RTX 4090 (the cards of a Ray cluster are not known)"
+    card, count = cards.cards[0], len(cards.cards)
     sheet = find_sheet(card.name)
     if sheet is None:
         return RTX_4090, f"an RTX 4090 (no data sheet of {card.name})"
     device = Device(
         name=card.name,
-        flops=sheet.tflops * 1e12,
-        bandwidth=sheet.gb_per_s * 1e9,
-        memory_bytes=card.memory_bytes,
+        flops=count * sheet.tflops * 1e12,
+        bandwidth=count * sheet.gb_per_s * 1e9,
+        memory_bytes=count * card.memory_bytes,
     )
-    return device, f"{card.name} by its data sheet"
+    named = card.name if count == 1 else f"{count} x {card.name}"
+    return device, f"{named} by its data sheet"

@@ -404,4 +404,5 @@ async def test_health_answers_while_the_engines_load() -> None:
             "attempt": 2,
             "retry_in_s": 2.5,
             "notice": None,
+            "cards": None,
         }

@@ -12,6 +12,7 @@ import pytest
 
 from flashedge.config import Config, load_config
 from flashedge.engine import first_start, memory_plan, platform
+from flashedge.engine.layout import find_layout
 from flashedge.engine.memory_plan import find_measured, keep_measured, resolve_memory
 from flashedge.engine.vllm import pair as pair_module
 from flashedge.engine.vllm.engine_options import EngineOptions
@@ -19,7 +20,7 @@ from flashedge.engine.vllm.pair import VllmPair
 from flashedge.errors import GenerationFailed
 from flashedge.models.registry import find_pair
 from flashedge.models.specs import Pair
-from tests.support.fake_nvml import FakeNvml
+from tests.support.fake_nvml import FakeNvml, fake_card, fake_cards
 
 MIB, GIB = 1 << 20, 1 << 30
 PARTS = {
@@ -38,9 +39,9 @@ class Card:
 
     free: int = 23 * GIB
 
-    def read(self) -> Any:
+    def read(self, *_: object) -> Any:
         memory = SimpleNamespace(total=24 * GIB, free=self.free)
-        return memory_plan.read_card(FakeNvml(MemoryInfo=memory))
+        return memory_plan.read_place(load_config({}, {}), FakeNvml(MemoryInfo=memory))
 
 
 @dataclass
@@ -68,6 +69,7 @@ class MeasuredPair(VllmPair):
     def __init__(self, pair: Pair, config: Config, card: Card, overheads: tuple[int, int]) -> None:
         self._pair, self._built, self._is_planned = pair, False, True
         self._config, self._card, self._overheads = config, card, overheads
+        self._layout = find_layout(config, fake_card("4090"))
         self.log: list[str] = []
 
     def _build(self) -> None:
@@ -90,8 +92,8 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
     found = Card()
     monkeypatch.setattr(platform, "find_vllm", lambda: ("vllm", "0.32.0"))
     monkeypatch.setattr(memory_plan, "compute_profile_fingerprint", lambda *_: {"device": "4090"})
-    monkeypatch.setattr(first_start, "read_card", found.read)
-    monkeypatch.setattr(pair_module, "read_card", found.read)
+    monkeypatch.setattr(first_start, "read_engine_card", found.read)
+    monkeypatch.setattr(pair_module, "read_engine_card", found.read)
     return found
 
 
@@ -134,6 +136,31 @@ async def test_a_generator_larger_than_estimated_leaves_less_for_the_verifier(
     assert pair.verifier.options.kv_bytes < planned - 4 * GIB
     assert card.free >= 0, "both engines fit the card"
     assert "more memory than estimated" in caplog.text
+
+
+async def test_a_large_generator_on_its_own_card_leaves_the_verifier_its_memory(
+    tmp_path: Path, card: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each engine is measured on its own card."""
+    pair = start(tmp_path, card, (9 * GIB, 3 * GIB + 600 * MIB))
+    given = {"generator_devices": "0", "verifier_devices": "1"}
+    pair._layout = find_layout(load_config(given, {}), fake_cards("4090", "4090"))
+    own = Card()
+    cards = {"generator": card, "verifier": own}
+
+    async def start_on_own_card(engine: Engine) -> None:
+        engine.card = cards[engine.options.name]
+        await start_engine(engine)
+
+    start_engine = Engine.start
+    monkeypatch.setattr(Engine, "start", start_on_own_card)
+    monkeypatch.setattr(first_start, "read_engine_card", lambda _, role: cards[role].read())
+    planned = pair._config.verifier_kv_bytes
+    await pair.start()
+    assert pair.verifier.options.kv_bytes == planned
+    found = find_measured(pair._pair, pair._config, 128)
+    assert found is not None
+    assert [engine.total for engine in found] == [9 * GIB, 3 * GIB + 600 * MIB]
 
 
 async def test_an_engine_that_cant_be_measured_serves(

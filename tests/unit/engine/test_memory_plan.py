@@ -14,10 +14,11 @@ from flashedge.engine.memory_plan import (
     find_measured,
     keep_measured,
     plan_memory_here,
-    read_card,
+    read_place,
     resolve_memory,
 )
 from flashedge.errors import ConfigError, EngineError
+from flashedge.models.card_memory import CardMemory
 from flashedge.models.registry import find_pair
 from tests.support.fake_nvml import FakeNvml, fake_card
 
@@ -49,7 +50,8 @@ def test_what_a_display_and_other_programs_hold_is_not_planned(config: Config) -
     }
     assert room["idle"] - room["shown"] == pytest.approx(768 * MIB, abs=128 * MIB)
     assert room["shown"] > room["busy"] > 0
-    card = read_card(busy)
+    card = read_place(config, busy)
+    assert isinstance(card, CardMemory)
     assert card.free_bytes == 18 * GIB - 256 * MIB
 
 

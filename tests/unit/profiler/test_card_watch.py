@@ -9,7 +9,7 @@ from flashedge.cli.doctor.device_checks import check_cards
 from flashedge.profiler.card_watch import RECENT_S, XID_EVENT, CardWatch
 from flashedge.profiler.errors import ProfileError
 from flashedge.profiler.gpu import read_cards
-from tests.support.fake_nvml import FakeNvml, NVMLError
+from tests.support.fake_nvml import FakeNvml, NVMLError, fake_cards
 
 CARD = "NVIDIA GeForce RTX 4090"
 
@@ -75,3 +75,16 @@ def test_a_driver_without_events_still_reports_lost_cards() -> None:
 def test_without_a_card_there_is_nothing_to_watch() -> None:
     with pytest.raises(ProfileError, match="no NVIDIA card"):
         CardWatch(FakeNvml(cards=0))
+
+
+def test_only_visible_cards_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-2")
+    nvml = fake_cards("4090", "3090", "3060")
+    watch = CardWatch(nvml)
+    assert nvml.registered == [(2, XID_EVENT)]
+    nvml.lost = {0}
+    assert watch.poll() == ()
+    nvml.lost = {2}
+    assert watch.poll() == (
+        "NVIDIA GeForce RTX 3060 no longer answers the driver: restart the machine",
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from xml.etree import ElementTree
 
 import pytest
@@ -31,7 +32,7 @@ from flashedge.search.strategies.puct import logprob_priors
 from flashedge.tui import replay
 from flashedge.tui.export import to_json, to_svg
 from flashedge.tui.state import dashboard as state
-from flashedge.tui.state import rates
+from flashedge.tui.state import device, rates
 from flashedge.tui.state.dashboard import Dashboard
 from flashedge.tui.state.device import read_device
 from flashedge.tui.state.rates import TokenSample
@@ -41,6 +42,7 @@ from flashedge.tui.strategies import STRATEGIES
 from flashedge.tui.widgets.beam_tree import group_key
 from flashedge.types import FinishReason, NodeId, Segment, Vote
 from tests.support.dashboard_rig import MCTS, engine, live_items, recorded, stored_items, summary
+from tests.support.fake_nvml import FakeNvml
 
 
 def whole() -> RunView:
@@ -573,6 +575,25 @@ def test_scores_are_read_without_colour() -> None:
 
 def test_the_dialog_offers_the_strategies_of_the_catalog() -> None:
     assert list(STRATEGIES) == list(CATALOG)
+
+
+def test_the_card_that_cuda_shows_first_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    memory = SimpleNamespace(total=24 << 30, free=4 << 30, used=20 << 30)
+    each = [{"Name": name, "MemoryInfo": memory} for name in ("first", "second")]
+    busy = SimpleNamespace(gpu=50)
+    nvml = FakeNvml(each=each, UtilizationRates=busy, PowerUsage=0, EnforcedPowerLimit=0)
+    monkeypatch.setattr(nvml, "NVML_TEMPERATURE_GPU", 0, raising=False)
+    monkeypatch.setattr(device, "pynvml", nvml)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
+    assert read_device().name == "second"
+
+
+def test_engines_on_different_cards_divide_no_memory() -> None:
+    view = {"quota_blocks": 3, "block_bytes": 1 << 20}
+    for kv_memory, share in (("kept", 0.5), ("own", None)):
+        engine = {"view": view, "kv_memory": kv_memory}
+        status = parse_status({"engines": {"generator": engine, "verifier": engine}})
+        assert status.generator_share == share
 
 
 def test_this_machine_can_be_read() -> None:

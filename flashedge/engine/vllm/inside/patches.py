@@ -3,7 +3,8 @@
 vLLM offers interfaces for most of what FlashEdge needs: a scheduler class, a worker extension, a
 logits processor, a model registry. The names below are what these do not reach. Each process
 applies its part of the table once, before vLLM uses the names: the daemon before it starts an
-engine, an engine process when vLLM imports the worker extension (`kv.worker`).
+engine, an engine's core when vLLM calls our plugin (`plugin`) or imports our scheduler, its workers
+when vLLM imports the worker extension (`kv.worker`).
 
 One replacement is not in the table because it belongs to a single object: the scheduler wraps its
 own KV manager's `allocate_slots` (`paused_requests`).
@@ -26,8 +27,14 @@ _INSIDE = "flashedge.engine.vllm.inside"
 
 
 class ProcessKind(StrEnum):
+    """An engine on one card is one process, which is both core and worker. An engine that is spread
+    over several cards has a worker process for each of them."""
+
     DAEMON = "daemon"
-    ENGINE = "engine"
+    CORE = "core"
+    """Schedules, and answers the daemon."""
+    WORKER = "worker"
+    """Runs the model on a card."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +55,7 @@ class Patch:
 def _add_utility(name: str, replacement: str, reason: str) -> Patch:
     """Let the daemon call a function between two engine steps, by `call_utility_async(name)`."""
     return Patch(
-        process=ProcessKind.ENGINE,
+        process=ProcessKind.CORE,
         target=f"vllm.v1.engine.core:EngineCore.flashedge_{name}",
         replacement=f"{_INSIDE}.{replacement}",
         reason=reason,
@@ -70,16 +77,22 @@ PATCHES = (
         reason="Outputs that vLLM joins would lose the log-probabilities of the earlier one.",
     ),
     Patch(
-        process=ProcessKind.ENGINE,
+        process=ProcessKind.WORKER,
         target="vllm.v1.worker.gpu_model_runner:allocate_kv_cache",
         replacement=f"{_INSIDE}.kv.tensor:allocate",
         reason="Two engines share one device, so KV blocks get memory only while they are in use.",
     ),
     Patch(
-        process=ProcessKind.ENGINE,
+        process=ProcessKind.WORKER,
         target="tqdm.std:tqdm.display",
         replacement=f"{_INSIDE}.start_stages:report_bar",
         reason="vLLM's progress bars go to the daemon's start line, and do not fill its log.",
+    ),
+    Patch(
+        process=ProcessKind.CORE,
+        target="vllm.v1.executor.multiproc_executor:get_mp_context",
+        replacement=f"{_INSIDE}.start_stages:get_mp_context",
+        reason="A worker of its own says what it does while it starts, as an engine on one card.",
     ),
     _add_utility(
         "begin", "kv.control:begin", "The daemon asks a new engine for its blocks and their size."

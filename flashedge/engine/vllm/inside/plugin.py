@@ -2,9 +2,16 @@
 
 vLLM finds it through the entry point `vllm.general_plugins` (pyproject.toml) and calls it in each
 of its processes, a freshly spawned one too. It names the class, which is imported on first use.
+
+The plugin is also the first code of ours that runs in an engine's core. An engine with several
+cards starts its workers later, so what changes their start is put in place here.
 """
 
 from __future__ import annotations
+
+import multiprocessing
+
+from flashedge.engine.vllm.inside.keys import STAGES_PIPE
 
 SKYWORK = "Qwen2ForPrmModel"
 
@@ -17,3 +24,7 @@ def register() -> None:
         ModelRegistry.register_model(
             SKYWORK, "flashedge.engine.vllm.inside.skywork_model:SkyworkForPrm"
         )
+    if hasattr(multiprocessing.current_process(), STAGES_PIPE):  # a process that we started
+        from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
+
+        apply_patches(ProcessKind.CORE)

@@ -25,7 +25,11 @@ from vllm.v1.request import Request, RequestStatus
 from flashedge.engine.vllm.inside.draft_requests import read_noise_args
 from flashedge.engine.vllm.inside.keys import BOUNDARY, LOGPROBS
 from flashedge.engine.vllm.inside.packed_logprobs import pack_logprobs
+from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
 from flashedge.engine.vllm.inside.speculation import SpeculativeScheduler
+
+# VLLM_PLUGINS in the user's shell may keep vLLM from calling our plugin.
+apply_patches(ProcessKind.CORE)
 
 
 class EdgeScheduler(SpeculativeScheduler):

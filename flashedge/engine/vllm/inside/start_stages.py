@@ -10,13 +10,19 @@ Checked with vLLM 0.32.0.
 from __future__ import annotations
 
 import contextlib
+import copy
 import logging
 import multiprocessing
 from multiprocessing.connection import Connection
+from multiprocessing.context import BaseContext
 from typing import Any
+
+from vllm.utils import system_utils
 
 from flashedge.engine.vllm.inside.keys import STAGES_PIPE
 
+_get_vllms_context = system_utils.get_mp_context
+FIRST_WORKER = "VllmWorker-0"
 STAGES = {
     "Starting to load model ": "loading the weights",
     "Model loading took ": "running the model once",
@@ -77,6 +83,25 @@ def begin() -> None:
     _handler, _level = StageHandler(pipe), vllm.level
     vllm.addHandler(_handler)
     vllm.setLevel(min(_level, logging.INFO))
+
+
+def get_mp_context() -> BaseContext:
+    """Stands for vLLM's function in the executor of several workers: let the first of them send
+    its stages too. The others do the same at the same time."""
+    context = _get_vllms_context()
+    pipe = getattr(multiprocessing.current_process(), STAGES_PIPE, None)
+    if pipe is None:
+        return context  # type: ignore[no-any-return]
+    reporting: Any = copy.copy(context)
+
+    def make_process(**options: Any) -> Any:
+        process = context.Process(**options)
+        if options.get("name") == FIRST_WORKER:
+            setattr(process, STAGES_PIPE, pipe)  # sent with the process's other attributes
+        return process
+
+    reporting.Process = make_process
+    return reporting  # type: ignore[no-any-return]
 
 
 def end() -> None:

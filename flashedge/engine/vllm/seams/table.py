@@ -143,6 +143,12 @@ FRONT_END = (
          "Leads to the engine's process, which is watched."),
     _use("v1.engine.core_client:BackgroundResources", "engine_manager", _ACCESSED, "process.py",
          "Leads to the engine's process, which is watched."),
+    _use("v1.executor.multiproc_executor", "get_mp_context", _REPLACED, "inside/start_stages.py",
+         "The first worker of an engine on several cards says what it does while it starts."),
+    _use("utils.system_utils", "get_mp_context", _CALLED, "inside/start_stages.py",
+         "vLLM's own choice of how workers start."),
+    _use("v1.executor.multiproc_executor:WorkerProc", "make_worker_process", _WORKINGS,
+         "inside/start_stages.py", "Names the process of the first worker VllmWorker-0."),
     _use("v1.engine.utils:CoreEngineProcManager", "processes", _ACCESSED, "process.py",
          "The engine's process, which is watched."),
     _use("v1.engine.utils", "get_mp_context", _REPLACED, "compat.py",
@@ -181,7 +187,8 @@ OPTIONS = (
          " gpu_memory_utilization block_size enable_prefix_caching enforce_eager async_scheduling"
          " distributed_executor_backend scheduler_cls worker_extension_cls disable_log_stats"
          " additional_config logits_processors runner pooler_config hf_overrides"
-         " cudagraph_capture_sizes quantization quantization_config tokenizer_mode",
+         " cudagraph_capture_sizes quantization quantization_config tokenizer_mode"
+         " tensor_parallel_size",
          _ACCESSED, "engine_options.py generator.py prm/qwen.py prm/skywork.py prm/step_tag.py",
          "The options of our engines."),
     _use(f"{_ARGS}:EngineArgs", "create_engine_config", _CALLED, "process.py",
@@ -189,6 +196,9 @@ OPTIONS = (
     _use("v1.executor.uniproc_executor:UniProcExecutor", "collective_rpc", _CALLED,
          "engine_options.py inside/kv/control.py",
          "Keeps the worker in the engine's process, and calls our extension of it."),
+    _use("v1.executor.multiproc_executor:MultiprocExecutor", "collective_rpc", _CALLED,
+         "inside/kv/control.py",
+         "Calls our extension in the workers of an engine on several cards."),
     _use("v1.worker.worker_base:WorkerWrapperBase", "init_worker", _WORKINGS, _WORKER,
          "Imports our extension before KV is allocated, and mixes it into the worker."),
     _use("sampling_params:SamplingParams",
@@ -218,7 +228,7 @@ OPTIONS = (
     _use("envs",
          "VLLM_USE_V2_MODEL_RUNNER VLLM_USE_FLASHINFER_SAMPLER VLLM_CPU_OMP_THREADS_BIND"
          " VLLM_NO_USAGE_STATS VLLM_LOGGING_LEVEL VLLM_BATCH_INVARIANT"
-         " VLLM_USE_BREAKABLE_CUDAGRAPH",
+         " VLLM_USE_BREAKABLE_CUDAGRAPH VLLM_WORKER_MULTIPROC_METHOD",
          _ACCESSED, "compat.py", "A variable that vLLM does not know is ignored silently."),
 )  # fmt: skip
 

@@ -16,7 +16,7 @@ from flashedge.engine import platform
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.batch_invariance import check_batch_invariance
 from flashedge.engine.vllm.engine_options import EngineOptions
-from flashedge.engine.vllm.inside.keys import ARGS_KEY, PLAIN_SAMPLING
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, KV_FIXED, KV_KEY, PLAIN_SAMPLING
 from flashedge.errors import ConfigError
 from flashedge.models.batch_limits import choose_limits
 from flashedge.models.registry import BUNDLED
@@ -98,6 +98,18 @@ def test_online_quantization_leaves_the_heads_alone(method: str) -> None:
         resolved = found.resolve_quant_method_cls(ReplicatedLinear, name)
         assert (resolved is not None) == is_quantized, name
     assert OPTIONS.build_args().quantization is None
+
+
+@pytest.mark.usefixtures("build")
+def test_several_cards_use_vllms_own_executors() -> None:
+    one, two = OPTIONS.build_args(), replace(OPTIONS, cards=2).build_args()
+    assert one.tensor_parallel_size == 1
+    assert str(one.distributed_executor_backend).endswith("UniProcExecutor")
+    assert (two.tensor_parallel_size, two.distributed_executor_backend) == (2, "mp")
+    far = replace(OPTIONS, cards=4, on_ray=True).build_args()
+    assert (far.tensor_parallel_size, far.distributed_executor_backend) == (4, "ray")
+    for args, is_fixed in ((one, False), (two, True), (far, True)):
+        assert args.additional_config[ARGS_KEY][KV_KEY].get(KV_FIXED, False) == is_fixed
 
 
 def test_only_a_cpu_compiles_in_one_thread(build: str, monkeypatch: pytest.MonkeyPatch) -> None:

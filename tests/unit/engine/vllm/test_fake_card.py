@@ -15,7 +15,7 @@ from tests.support.fake_cuda import run_on_card
 from tests.support.fake_nvml import CARDS
 
 MIB = 1 << 20
-KV_MIB = {"4090": 7808, "3090": 7872, "4060ti": 3840, "5090": 11_776}
+KV_MIB = {"4090": 7808, "3090": 7872, "4060ti": 3840, "5090": 11_776, "3060": 1792}
 """KV of each engine with 1.5B models on an idle card without a display."""
 GRAPHS = [1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128]
 
@@ -48,6 +48,23 @@ def test_every_card_and_dtype_starts_as_planned(walked: Any) -> None:
             }, (card, name)
 
 
+def test_engines_on_several_cards_start_as_planned(walked: Any) -> None:
+    """A model of 28 attention heads and 4 KV heads. KV is in MiB on each card."""
+    found = walked["layouts"]
+    one, several = "UniProcExecutor", "mp"
+    expected = {
+        "one each": [([0], 1, one, 19_520, 4), ([1], 1, one, 8_000, 4)],
+        "both on two": [([0, 1], 2, several, 9_088, 2), ([0, 1], 2, several, 9_088, 2)],
+        "two and one": [([0, 1], 2, several, 8_640, 2), ([2], 1, one, 20_032, 4)],
+    }
+    names = ("cards", "tensor_parallel", "executor", "kv_mib", "kv_heads")
+    for layout, engines in expected.items():
+        for role, figures in zip(("generator", "verifier"), engines, strict=True):
+            engine = found[layout][role]
+            assert tuple(engine[name] for name in names) == figures, (layout, role)
+            assert not engine["moves"]
+
+
 def test_the_forward_pass_holds_what_is_estimated(walked: Any) -> None:
     """vLLM's model with the kernels of a card, counted on tensors without data."""
     counted = walked["forward"]
@@ -75,3 +92,33 @@ def test_the_daemon_on_a_card(walked: Any) -> None:
     refused = walked["commands"]["refused"]
     assert "does not fit NVIDIA GeForce RTX 4090" in refused
     assert "the nearest pair that fits: flashedge up --pair" in refused
+
+
+def test_the_daemon_on_two_cards(walked: Any) -> None:
+    """Memory does not move, although the settings allow it."""
+    generator, verifier = walked["commands"]["apart"]["engines"]
+    assert generator == {
+        "visible": "1",
+        "kv_mib": 256,
+        "fixed": True,
+        "health": ["GPU 1", "own"],
+    }
+    assert verifier == {
+        "visible": "0",
+        "kv_mib": 256,
+        "fixed": True,
+        "health": ["GPU 0", "own"],
+    }
+
+
+@pytest.mark.parametrize("case", ["three", "bundled"])
+def test_a_model_is_not_spread_over_a_number_of_cards_that_does_not_divide_it(
+    walked: Any, case: str
+) -> None:
+    """The bundled pair has its KV sizes in models.toml, so that nothing is planned."""
+    assert "can't be spread over 3 cards" in str(walked["commands"]["apart"][case])
+
+
+def test_rays_executor_needs_ray(walked: Any) -> None:
+    """Where Ray is not installed, as here."""
+    assert "Ray is not installed" in str(walked["commands"]["apart"]["ray"])

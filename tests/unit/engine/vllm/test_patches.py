@@ -103,7 +103,7 @@ def test_patches_can_be_applied_again(fake_vllm: ModuleType) -> None:
 
 
 def test_a_process_applies_only_its_own_patches(fake_vllm: ModuleType) -> None:
-    apply_patches(ProcessKind.ENGINE, make_patch("start"))
+    apply_patches(ProcessKind.WORKER, make_patch("start"))
     assert fake_vllm.start is not fake_vllm.ours
 
 

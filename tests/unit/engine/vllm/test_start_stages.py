@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 import vllm
@@ -166,3 +167,19 @@ def test_vllm_still_logs_what_the_stages_are_read_from() -> None:
     source = "\n".join(file.read_text(encoding="utf-8") for file in files)
     beginnings = [*start_stages.STAGES, *(f'desc="{bar}' for bar in start_stages.BARS)]
     assert [text for text in beginnings if text not in source] == []
+
+
+def test_the_first_of_several_workers_reports_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others do the same at the same time."""
+    monkeypatch.setenv("VLLM_WORKER_MULTIPROC_METHOD", "spawn")
+    context: Any = start_stages.get_mp_context()
+    assert not hasattr(context.Process(name="VllmWorker-0"), STAGES_PIPE), "nobody listens"
+    reader, writer = multiprocessing.Pipe(duplex=False)
+    monkeypatch.setattr(multiprocessing.current_process(), STAGES_PIPE, writer, raising=False)
+    context = start_stages.get_mp_context()
+    first, second = (context.Process(name=f"VllmWorker-{rank}") for rank in range(2))
+    assert getattr(first, STAGES_PIPE) is writer
+    assert not hasattr(second, STAGES_PIPE)
+    assert context.get_start_method() == "spawn"
+    reader.close()
+    writer.close()

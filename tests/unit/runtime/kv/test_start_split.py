@@ -8,14 +8,17 @@ from pathlib import Path
 import pytest
 
 from flashedge.config import load_config
+from flashedge.engine.layout import EngineCards, Layout
 from flashedge.engine.memory_plan import resolve_memory
 from flashedge.models.registry import find_pair
 from flashedge.models.specs import KvSizes, Pair
+from flashedge.profiler.gpu import read_cards
 from flashedge.runtime import service
 from flashedge.runtime.kv import start_split as module
 from flashedge.runtime.kv.curves import load_curves
 from flashedge.runtime.kv.start_split import WIDE, choose_start_split
 from flashedge.scheduling.kv.split import predict_seconds, split_evenly
+from tests.support.fake_nvml import fake_cards
 
 MIB = 1 << 20
 
@@ -55,6 +58,20 @@ def test_without_the_split_the_plan_or_the_configuration_stands(environ: dict[st
     assert choose_start_split(pair, load_config(off, environ=environ)) == (40 * MIB, 40 * MIB)
     given = {**off, "generator_kv_bytes": 50 * MIB}
     assert choose_start_split(pair, load_config(given, environ=environ)) == (50 * MIB, 40 * MIB)
+
+
+def test_engines_on_different_cards_keep_what_their_cards_have(
+    environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cards = read_cards(fake_cards("4090", "3060"))
+    apart = Layout(
+        generator=EngineCards(cards=cards[:1], is_chosen=True),
+        verifier=EngineCards(cards=cards[1:], is_chosen=True),
+    )
+    pair, config = plan_pair(environ, 40 * MIB), load_config(environ=environ)
+    assert choose_start_split(pair, config) != (40 * MIB, 40 * MIB)
+    monkeypatch.setattr(module, "find_layout", lambda _: apart)
+    assert choose_start_split(pair, config) == (40 * MIB, 40 * MIB)
 
 
 def test_the_sum_of_configured_sizes_is_divided(environ: dict[str, str]) -> None:

@@ -16,8 +16,8 @@ from flashedge.engine.vllm.inside.kv.save_area import SaveArea
 from flashedge.engine.vllm.inside.memory.step_memory import measure_step
 from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
 
-# vLLM imports this module in each engine process before it allocates KV and makes its scheduler.
-apply_patches(ProcessKind.ENGINE)
+# vLLM imports this module in each worker's process before it allocates KV.
+apply_patches(ProcessKind.WORKER)
 start_stages.begin()
 
 
@@ -39,6 +39,7 @@ class KvMemory:
         Raises EngineError if the model runner's KV is not in our memory. The daemon calls this
         before the first request.
         """
+        start_stages.end()
         kv_tensor.check_layers(self.model_runner.kv_caches)
         kv = kv_tensor.get_kv_range()
         return {"mechanism": kv.mechanism, "block_bytes": kv.block_bytes}

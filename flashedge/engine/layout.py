@@ -1,0 +1,167 @@
+"""Which cards the engines of a pair run on, by the configuration and the driver.
+
+Both engines share the first visible card unless the settings say otherwise. An engine with several
+cards is spread over them by vLLM's own executors. Two engines either share all their cards or none:
+an engine that shares some of its cards could use only as much of the others as of the shared ones.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+from flashedge.config import Config
+from flashedge.engine.platform import runs_on_cpu
+from flashedge.errors import ConfigError, EngineError
+from flashedge.profiler.errors import ProfileError
+from flashedge.profiler.gpu import GpuCard, read_cards
+from flashedge.profiler.visible_cards import VARIABLE
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineCards:
+    """The cards of one engine."""
+
+    cards: tuple[GpuCard, ...] = ()
+    """Empty on a CPU, and for an engine in a Ray cluster."""
+
+    is_chosen: bool = False
+    """Whether a setting names them. Otherwise vLLM takes the first visible card by itself."""
+
+    ray_cards: int | None = None
+    """Cards of a Ray cluster. None: the engine runs on this machine."""
+
+    @property
+    def count(self) -> int:
+        """How many cards, or CPUs, the engine is spread over."""
+        return self.ray_cards or len(self.cards) or 1
+
+    @property
+    def visible(self) -> str | None:
+        """CUDA_VISIBLE_DEVICES of the engine's process. None: that of the daemon."""
+        return ",".join(card.key for card in self.cards) if self.is_chosen else None
+
+    def describe(self) -> str | None:
+        """Name the cards in a few words. None on a CPU."""
+        if self.ray_cards is not None:
+            return f"{self.ray_cards} of a Ray cluster"
+        return " + ".join(f"GPU {card.key}" for card in self.cards) or None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The cards of both engines."""
+
+    generator: EngineCards
+    verifier: EngineCards
+
+    @property
+    def each(self) -> tuple[EngineCards, EngineCards]:
+        return self.generator, self.verifier
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether both engines run on the same device."""
+        if self.generator.ray_cards or self.verifier.ray_cards:
+            return False
+        return _list_keys(self.generator) == _list_keys(self.verifier)
+
+    @property
+    def is_default(self) -> bool:
+        """Whether both engines run on one device that no setting names."""
+        return self.is_shared and not (self.generator.is_chosen or self.verifier.is_chosen)
+
+    @property
+    def moves_memory(self) -> bool:
+        """Whether KV memory that one engine gives up could be used by the other."""
+        return self.is_shared and self.generator.count == 1
+
+
+def find_layout(config: Config, nvml: Any = None) -> Layout:
+    """Find the cards of both engines, as `find_card_layout`. None of them has any on a CPU."""
+    if runs_on_cpu():
+        return Layout(generator=EngineCards(), verifier=EngineCards())
+    return find_card_layout(config, nvml)
+
+
+def find_card_layout(config: Config, nvml: Any = None) -> Layout:
+    """Find the cards of both engines on this machine, with whichever build of vLLM.
+
+    `nvml` replaces NVML (see `profiler.gpu.read_cards`). Raises ConfigError for settings that name
+    no card, or cards that the engines share in part, and EngineError where no card answers.
+    """
+    found = Layout(
+        generator=_find_cards(
+            "generator", config.generator_devices, config.generator_ray_cards, nvml
+        ),
+        verifier=_find_cards("verifier", config.verifier_devices, config.verifier_ray_cards, nvml),
+    )
+    generator, verifier = (set(_list_keys(cards)) for cards in found.each)
+    if generator != verifier and generator & verifier:
+        both = ", ".join(sorted(generator & verifier))
+        raise ConfigError(
+            f"the engines share GPU {both}, but not all of their cards: the generator has"
+            f" {found.generator.describe()}, the verifier {found.verifier.describe()}",
+            hint="set generator_devices and verifier_devices to the same cards, or to different"
+            " ones, such as 0 and 1",
+            param="verifier_devices",
+        )
+    return found
+
+
+def warn_on_cpu(config: Config) -> None:
+    """Log the settings of cards that have no effect because the engines run on a CPU."""
+    names = ("generator_devices", "verifier_devices", "generator_ray_cards", "verifier_ray_cards")
+    for name in names:
+        if getattr(config, name) is not None:
+            log.warning("%s has no effect on a CPU", name)
+
+
+def _list_keys(cards: EngineCards) -> list[str]:
+    return sorted(card.key for card in cards.cards)
+
+
+def _find_cards(
+    role: str, devices: tuple[str, ...] | None, ray_cards: int | None, nvml: Any
+) -> EngineCards:
+    if ray_cards is not None:
+        if devices is not None:
+            raise ConfigError(
+                f"{role}_devices and {role}_ray_cards are both set",
+                hint="Ray chooses the cards by itself: unset one of them",
+                param=f"{role}_devices",
+            )
+        return EngineCards(ray_cards=ray_cards)
+    try:
+        if devices is None:
+            return EngineCards(cards=read_cards(nvml)[:1])
+        cards = tuple(_find_card(role, device, nvml) for device in devices)
+    except ProfileError as error:
+        raise EngineError(str(error), hint=error.hint) from error
+    if len({card.key for card in cards}) < len(cards):
+        raise ConfigError(
+            f"{role}_devices names a card twice: {','.join(devices)}", param=f"{role}_devices"
+        )
+    return EngineCards(cards=cards, is_chosen=True)
+
+
+def _find_card(role: str, device: str, nvml: Any) -> GpuCard:
+    """A visible card by its number, or any card by its id. Raises ConfigError, ProfileError."""
+    visible = read_cards(nvml)
+    if device.isdecimal():
+        if int(device) < len(visible):
+            return visible[int(device)]
+    else:
+        try:
+            return read_cards(nvml, {VARIABLE: device})[0]
+        except ProfileError:
+            pass  # the id names no card
+    known = ", ".join(f"{i} ({card.name})" for i, card in enumerate(visible))
+    raise ConfigError(
+        f"{role}_devices names card {device}; the visible cards are {known}",
+        hint="`nvidia-smi -L` lists numbers and ids; CUDA_VISIBLE_DEVICES hides cards",
+        param=f"{role}_devices",
+    )

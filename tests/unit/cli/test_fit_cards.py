@@ -1,0 +1,118 @@
+"""`doctor --fit` and `models ls --fit` with several cards, and what `ps` says of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flashedge.cli.daemon import describe_cards
+from flashedge.cli.doctor.check import BAD, GOOD, Check
+from flashedge.cli.doctor.device_checks import check_kv_memory
+from flashedge.cli.doctor.fit import check_fit
+from flashedge.cli.doctor.place import find_place
+from flashedge.config import Config, load_config
+from flashedge.engine import layout, platform
+from flashedge.errors import ConfigError, NotFound
+from flashedge.models.card_memory import CardMemory, SeparateCards
+from flashedge.models.fit import find_need
+from flashedge.models.registry import find_pair
+from flashedge.profiler.gpu import read_cards
+from tests.support.fake_nvml import FakeNvml, fake_cards
+
+LARGE = "math-7b+prm-7b"
+TWO = "rtx4090,rtx4090"
+NONE = FakeNvml(driver=False)
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    return tmp_path
+
+
+def configure(home: Path, generator: str | None = None, verifier: str | None = None) -> Config:
+    given = {"generator_devices": generator, "verifier_devices": verifier}
+    return load_config(given, {"FLASHEDGE_HOME": str(home)})
+
+
+def check(config: Config, gpu: str | None, nvml: FakeNvml = NONE) -> dict[str, Check]:
+    return {found.name: found for found in check_fit(LARGE, gpu, config, nvml)}
+
+
+def test_a_pair_that_is_too_large_for_one_card_fits_two(home: Path) -> None:
+    config = configure(home)
+    assert check(config, "rtx4090")["fit"].verdict == BAD
+    found = check(config, TWO)
+    assert found["fit"].verdict == GOOD
+    assert "fits: 7.4 GiB + 8.7 GiB are left for KV" in found["fit"].detail
+    assert "no memory moves between them" in found["cards"].detail
+
+
+def test_the_settings_place_the_engines_on_named_cards(home: Path) -> None:
+    """Both over two cards: each has half of the weights."""
+    found = check(configure(home, "0,1", "0,1"), TWO)
+    assert found["fit"].verdict == GOOD
+    assert "7.1 GiB generator, 6.6 GiB verifier (on each card)" in found["weights"].detail
+    assert "has not run on cards yet" in found["cards"].detail
+    place = find_place("24GiB,12GiB,12GiB", configure(home, "1,2", "0"), NONE)
+    assert isinstance(place, SeparateCards)
+    assert (place.generator.count, place.generator.memory_bytes) == (2, 12 << 30)
+    assert (place.verifier.count, place.verifier.memory_bytes) == (1, 24 << 30)
+
+
+def test_each_engine_needs_room_on_its_own_card(home: Path) -> None:
+    """What the generator's card has left is of no use to the verifier."""
+    config = configure(home)
+    need = find_need(find_pair(LARGE, config), config, find_place(TWO, config, NONE))
+    for cards, fits in (("80GiB,8GiB", False), ("8GiB,80GiB", False), ("24GiB,16GiB", True)):
+        place = find_place(cards, config, NONE)
+        assert need.fits(place) == fits
+        assert (need.find_lack(place) > 0) != fits
+        assert need.kv_bytes(place) > 0, "there is room for KV on one of them"
+
+
+@pytest.mark.parametrize(
+    ("generator", "verifier", "gpu", "problem"),
+    [
+        ("0,1", "1", TWO, "share some of their cards"),
+        ("0", "2", TWO, "--gpu names 2 cards"),
+        (None, None, "rtx4090,gtx1", "no card that FlashEdge knows"),
+        ("0,1,2", "0,1,2", "24GiB,24GiB,24GiB", "can't be spread over 3 cards"),
+    ],
+)
+def test_cards_that_dont_go_together_are_refused(
+    home: Path, generator: str | None, verifier: str | None, gpu: str, problem: str
+) -> None:
+    with pytest.raises((ConfigError, NotFound), match=problem):
+        check(configure(home, generator, verifier), gpu)
+
+
+def test_this_machines_cards_are_those_of_the_settings(home: Path) -> None:
+    nvml = fake_cards("3060", "4090")
+    alone = find_place(None, configure(home), nvml)
+    assert isinstance(alone, CardMemory)
+    assert alone.name == "NVIDIA GeForce RTX 3060"
+    each = find_place(None, configure(home, "1", "0"), nvml)
+    assert isinstance(each, SeparateCards)
+    assert (each.generator.name, each.is_measured) == ("NVIDIA GeForce RTX 4090", True)
+
+
+def test_doctor_says_that_no_memory_moves(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "find_vllm", lambda: ("vllm", "0.32.0"))
+    cards = read_cards(fake_cards("4090", "4090"))
+    monkeypatch.setattr(layout, "read_cards", lambda *_: cards)
+    found = check_kv_memory(configure(home, "0", "1"))
+    assert found.detail == "does not move: the generator has GPU 0 to itself, the verifier GPU 1"
+    assert "when the engines start" in check_kv_memory(configure(home)).detail
+
+
+def test_ps_says_where_the_engines_run() -> None:
+    engines = {
+        "generator": {"cards": "GPU 0 + GPU 1", "kv_memory": "own"},
+        "verifier": {"cards": "GPU 2", "kv_memory": "own"},
+    }
+    expected = "generator on GPU 0 + GPU 1, verifier on GPU 2; each keeps its KV memory"
+    assert describe_cards(engines) == expected
+    shared = {name: {"cards": "GPU 0", "kv_memory": "kept"} for name in engines}
+    assert describe_cards(shared) == "generator on GPU 0, verifier on GPU 0"
