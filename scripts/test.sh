@@ -25,6 +25,15 @@ run() {
 run ruff format --check .
 run ruff check .
 printf '== lint-imports\n' && "$VENV/bin/lint-imports"
-run mypy
+
+# mypy uses one core, and the tests leave some idle while engines start: it runs beside them.
+types=$(mktemp)
+trap 'rm -f "$types"' EXIT
+"$VENV/bin/python" -m mypy >"$types" 2>&1 &
+failed=0
 # Two processes: tests with real engines stay together in one, which starts each pair of engines once.
-run pytest -q -n 2 --dist loadgroup ${marks:+-m "$marks"} "$@"
+run pytest -q -n 2 --dist loadgroup ${marks:+-m "$marks"} "$@" || failed=1
+printf '== mypy\n'
+wait $! || failed=1
+cat "$types"
+exit $failed
