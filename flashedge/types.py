@@ -17,10 +17,15 @@ STEPS, ANSWER = "steps", "answer"
 JUDGED = (STEPS, ANSWER)
 """What of a path the verifier sees: all of its steps, or only the answer behind the thinking."""
 
-BLANK_LINE, MARKERS, TOKENS = "blank_line", "markers", "tokens"
-STEP_RULES = (BLANK_LINE, MARKERS, TOKENS)
+BLANK_LINE, MARKERS, TOKENS, ENTROPY = "blank_line", "markers", "tokens", "entropy"
+STEP_RULES = (BLANK_LINE, MARKERS, TOKENS, ENTROPY)
 """Where a step ends. blank_line: with a blank line; markers: with one of
-`search.steps.MARKER_WORDS`; tokens: only where it has as many tokens as a step may have."""
+`search.steps.MARKER_WORDS`; tokens: only where it has as many tokens as a step may have; entropy:
+before a token that the model is unsure of (`search.entropy`)."""
+STEP_ENTROPY, MIN_STEP_TOKENS = 1.0, 16
+"""Defaults of the rule entropy: the threshold in nats, and the least tokens of a step."""
+MAX_STEP_ENTROPY = 3.0
+"""Largest threshold in nats. What `search.entropy` estimates is at most 3.04."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +79,7 @@ class FinishReason(StrEnum):
     """Why a segment ended."""
 
     BOUNDARY = "boundary"
-    """A blank line: the step is complete and the path goes on."""
+    """The step's end by its rule: the step is complete and the path goes on."""
 
     STEP_LIMIT = "step_limit"
     """The token limit of the granularity: the step is cut and the path goes on."""

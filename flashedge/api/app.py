@@ -46,6 +46,8 @@ def create_app(service: ServicePort, config: Config, pair: Pair | None = None) -
         max_step_tokens=served.max_step_tokens,
         max_path_tokens=served.max_path_tokens,
         step_rule=served.step_rule,
+        step_entropy=served.step_entropy,
+        min_step_tokens=served.min_step_tokens,
         judge=served.judge,
         options=served.options,
     )

@@ -12,7 +12,7 @@ from flashedge.runtime.chat import ChatDelta, ChatSpec
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.records.archive import RunSummary
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.types import BLANK_LINE, STEPS, Sampling
+from flashedge.types import BLANK_LINE, MIN_STEP_TOKENS, STEP_ENTROPY, STEPS, Sampling
 
 
 class HealthPort(Protocol):
@@ -90,6 +90,8 @@ class Defaults:
     max_step_tokens: int
     max_path_tokens: int
     step_rule: str = BLANK_LINE
+    step_entropy: float = STEP_ENTROPY
+    min_step_tokens: int = MIN_STEP_TOKENS
     judge: str = STEPS
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The options of each strategy."""

@@ -22,6 +22,8 @@ STRATEGY_FIELDS = (
     "max_step_tokens",
     "max_steps",
     "step_rule",
+    "step_entropy",
+    "min_step_tokens",
     "judge",
     "token_budget",
     "deadline_s",
@@ -47,6 +49,8 @@ class SearchOptions(Body):
     max_step_tokens: int | None = None
     max_steps: int | None = None
     step_rule: str | None = None
+    step_entropy: float | None = None
+    min_step_tokens: int | None = None
     judge: str | None = None
     token_budget: int | None = None
     deadline_s: float | None = None

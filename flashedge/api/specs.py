@@ -141,6 +141,8 @@ def _build_run_spec(
     filled = {
         "max_step_tokens": defaults.max_step_tokens,
         "step_rule": defaults.step_rule,
+        "step_entropy": defaults.step_entropy,
+        "min_step_tokens": defaults.min_step_tokens,
         "judge": defaults.judge,
         **usual,
         **search,

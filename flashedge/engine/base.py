@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from flashedge.scheduling.speculation.continuation import Continuation
+from flashedge.search.entropy import EntropyRule
 from flashedge.search.steps import BoundaryRule
 from flashedge.types import BLANK_LINE, FinishReason, Message, Problem, Sampling, TokenIds
 
@@ -37,6 +38,9 @@ class ExtendRequest:
     """Whether the first token that ends a step by `step_rule` ends the request (BOUNDARY)."""
     step_rule: str = BLANK_LINE
     """The name of a rule of the codec's `rules`."""
+    entropy_rule: EntropyRule | None = None
+    """Ends the request before the first token that is too uncertain (BOUNDARY), whatever
+    `to_boundary` says. None: no token is. A generator without entropies raises RequestError."""
     priority: int = 0
     """Among waiting requests the lowest runs first."""
     continuation: Continuation | None = None
@@ -56,6 +60,9 @@ class Chunk:
     """On the first chunk: prompt tokens whose KV was reused."""
     speculated_tokens: int = 0
     """How many of the tokens come from a draft that the request adopted."""
+    entropies: tuple[float, ...] = ()
+    """(len(token_ids),) nats, of the distribution that each token was drawn from
+    (`search.entropy.estimate_entropy`). Empty unless the request has an `entropy_rule`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +159,8 @@ class Codec(Protocol):
 
     @property
     def rules(self) -> Mapping[str, BoundaryRule]:
-        """Where a step may end, by the names of `types.STEP_RULES`."""
+        """Where a step may end, by names of `types.STEP_RULES`. A rule that the generator does not
+        know is missing."""
         ...
 
     @property

@@ -27,7 +27,7 @@ from flashedge.models.specs import (
     VerifierSpec,
 )
 from flashedge.sizes import parse_size
-from flashedge.types import JUDGED, STEP_RULES, Sampling
+from flashedge.types import JUDGED, MAX_STEP_ENTROPY, STEP_RULES, Sampling
 
 PACKAGE = Path(__file__).parents[1]
 BUNDLED = PACKAGE / "bundled"
@@ -39,6 +39,8 @@ _CHOICES = {
     "judge": JUDGED,
     "score_at": ("tag", "before_tag"),
 }
+_MOST = {"step_entropy": MAX_STEP_ENTROPY}
+"""The largest value of numbers that have one. The smallest is 0."""
 _TYPE_NAMES = {
     str: "a string",
     int: "an integer",
@@ -174,6 +176,10 @@ def _parse_value(key: str, hint: Any, value: object, where: str) -> object:
     known = _CHOICES.get(key)
     if known and value not in known:
         raise ConfigError(f"{where}: {key} is {value!r}; known: {', '.join(known)}", param=key)
+    if key in _MOST and isinstance(value, float) and not 0 <= value <= _MOST[key]:
+        raise ConfigError(
+            f"{where}: {key} is {value}; it must be in [0, {_MOST[key]:g}]", param=key
+        )
     least = 0 if key == "top_k" else 1
     if isinstance(value, int) and not isinstance(value, bool) and value < least:
         raise ConfigError(f"{where}: {key} is {value}; it must be at least {least}", param=key)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from flashedge.models.families import VERIFIER_FAMILIES
-from flashedge.types import BLANK_LINE, STEPS, Judges, Sampling
+from flashedge.types import BLANK_LINE, MIN_STEP_TOKENS, STEP_ENTROPY, STEPS, Judges, Sampling
 
 ONLINE_METHODS = ("fp8_per_tensor", "fp8_per_channel", "fp8_per_block")
 """What vLLM can quantize the weights of a bf16 checkpoint to while it loads them."""
@@ -158,6 +158,12 @@ class Pair:
     max_path_tokens: int
     step_rule: str = BLANK_LINE
     """Where a step ends: one of STEP_RULES."""
+
+    step_entropy: float = STEP_ENTROPY
+    """Nats that end a step by the rule entropy."""
+
+    min_step_tokens: int = MIN_STEP_TOKENS
+    """Least tokens of a step by the rule entropy."""
 
     judge: str = STEPS
     """What of a path the verifier sees: one of JUDGED."""

@@ -188,8 +188,16 @@ class ServedPair:
         return ids
 
     def check_step_rule(self, name: str) -> None:
-        """Raises RequestError for marker words where the vocabulary has none of them."""
-        if name == MARKERS and not self._engines.generator.codec.rules[MARKERS].holds:
+        """Raises RequestError for a rule that the generator does not know, and for marker words
+        where the vocabulary has none of them."""
+        rules = self._engines.generator.codec.rules
+        if name not in rules:
+            raise RequestError(
+                f"this generator can't end steps by the rule {name!r}",
+                hint=f"choose one of {', '.join(rules)}",
+                param="step_rule",
+            )
+        if name == MARKERS and not rules[MARKERS].holds:
             raise RequestError(
                 f"none of the marker words ({', '.join(MARKER_WORDS)}) is a token of the generator",
                 hint="choose the step rule blank_line or tokens",

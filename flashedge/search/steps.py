@@ -1,7 +1,8 @@
 """Where a step ends: after a blank line, after a marker word, or where its tokens are used up.
 
 Each rule is a `BoundaryRule`, which the engine, its stock twin and the simulator share. A run
-chooses one by name.
+chooses one by name. The rule entropy needs more than token ids: it is `search.entropy`, and no
+token id ends a step by it.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
-from flashedge.types import BLANK_LINE, MARKERS, TOKENS, FinishReason, TokenIds
+from flashedge.types import BLANK_LINE, ENTROPY, MARKERS, TOKENS, FinishReason, TokenIds
 
 MARKER_WORDS = ("Wait", "Alternatively", "Hmm", "However", "Actually", "</think>")
 """Words with which thinking models begin another thought, and the end of the thinking."""
@@ -119,6 +120,7 @@ def build_rules(texts: Iterable[tuple[int, str]]) -> Mapping[str, BoundaryRule]:
         BLANK_LINE: BoundaryRule.from_texts(known),
         MARKERS: BoundaryRule.from_words(known, _WORDS),
         TOKENS: BoundaryRule.from_words((), frozenset()),
+        ENTROPY: BoundaryRule.from_words((), frozenset()),
     }
 
 

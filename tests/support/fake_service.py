@@ -313,6 +313,8 @@ def fake_pair(judges: str = "steps") -> Any:
         max_step_tokens=96,
         max_path_tokens=512,
         step_rule="blank_line",
+        step_entropy=0.3,
+        min_step_tokens=8,
         judge="steps",
         options={"probed_cot": {"suffix": "\n\nFinal answer: \\boxed{"}},
     )

@@ -175,9 +175,27 @@ StepRule = Annotated[
     str | None,
     typer.Option(
         metavar="RULE",
-        help="Where a step ends: blank_line, markers (Wait, Alternatively, …) or tokens"
-        " (after --max-step-tokens).",
+        help="Where a step ends: blank_line, markers (Wait, Alternatively, …), tokens"
+        " (after --max-step-tokens) or entropy (where the model is unsure).",
         show_default="the pair's, blank_line",
+        rich_help_panel=SEARCH,
+    ),
+]
+StepEntropy = Annotated[
+    float | None,
+    typer.Option(
+        metavar="NATS",
+        help="With --step-rule entropy: how unsure the model is where a step ends, 0 to 3.",
+        show_default="the pair's, 1",
+        rich_help_panel=SEARCH,
+    ),
+]
+MinStepTokens = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="With --step-rule entropy: least tokens of a step.",
+        show_default="the pair's, 16",
         rich_help_panel=SEARCH,
     ),
 ]

@@ -30,7 +30,8 @@ RULES: Mapping[str, BoundaryRule] = MappingProxyType(
         TOKENS: _NEVER,
     }
 )
-"""A few of the words stand for the marker words."""
+"""A few of the words stand for the marker words. The rule entropy is missing: the probabilities of
+these words say nothing about where a model is unsure."""
 
 _PIECE = re.compile(r"\n\n|\S+")
 _ROLES = {"system": SYSTEM, "user": USER, "assistant": ASSISTANT}

@@ -57,6 +57,12 @@ class SimulatedGenerator(SimEngine):
             raise RequestError(
                 f"max_tokens is {request.max_tokens}; it must be at least 1", param="max_tokens"
             )
+        if request.entropy_rule is not None:
+            raise RequestError(
+                "the simulated generator has no entropies, so it can't end steps by them",
+                hint="choose another step rule, or a real pair",
+                param="step_rule",
+            )
         self._check_length(len(request.token_ids), "the path")
         return self._stream(request)
 

@@ -12,10 +12,18 @@ from flashedge.engine.base import Chunk, ExtendRequest
 from flashedge.engine.vllm.codec import HFCodec
 from flashedge.engine.vllm.engine import VllmEngine
 from flashedge.engine.vllm.engine_options import EngineOptions
-from flashedge.engine.vllm.inside.keys import ARGS_KEY, BOUNDARY, DRAWN, LOGPROBS
+from flashedge.engine.vllm.inside.keys import (
+    ARGS_KEY,
+    BOUNDARY,
+    DRAWN,
+    ENTROPIES,
+    ENTROPY_RULE,
+    LOGPROBS,
+)
 from flashedge.engine.vllm.speculator import VllmSpeculator, pack_continuation
 from flashedge.engine.vllm.translate import translate_errors
 from flashedge.errors import ContextOverflow, GenerationFailed
+from flashedge.search.entropy import TOP
 from flashedge.types import MARKERS, FinishReason
 
 if TYPE_CHECKING:
@@ -90,6 +98,7 @@ class VllmGenerator(VllmEngine):
             finish=self._read_finish(part, request) if output.finished else None,
             cached_tokens=output.num_cached_tokens or 0,
             speculated_tokens=min(len(ids), max(0, extras.get(DRAWN, 0) - start)),
+            entropies=tuple(extras.get(ENTROPIES, ())),
         )
 
     def _read_finish(self, part: Any, request: ExtendRequest) -> FinishReason:
@@ -118,13 +127,14 @@ def build_params(
         "top_p": sampling.top_p,
         BOUNDARY: request.step_rule if request.to_boundary else None,
         LOGPROBS: True,
+        ENTROPY_RULE: request.entropy_rule and request.entropy_rule.to_json(),
         "continuation": request.continuation and pack_continuation(request.continuation),
     }
     fields: dict[str, Any] = {
         "temperature": 0.0,  # `inside.noise` samples, and vLLM takes the argmax
         "max_tokens": max(1, min(request.max_tokens, max_model_len - len(request.token_ids))),
         "stop_token_ids": sorted(codec.eos_ids),
-        "logprobs": 0,
+        "logprobs": TOP if request.entropy_rule else 0,
         "detokenize": False,
         "skip_clone": True,
         "output_kind": RequestOutputKind.DELTA,

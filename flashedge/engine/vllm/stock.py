@@ -1,13 +1,15 @@
 """The naive twins: the same engines used in the stock way, as the baseline of every comparison.
 
 A step ends at vLLM's stop string, which the detokenizer in the front end finds and then aborts the
-request. Every score is a pass over the whole path. The generator's prefix cache, batch limit and
+request. By the rule entropy the request runs on, and its stream is cut at the first uncertain
+token. Every score is a pass over the whole path. The generator's prefix cache, batch limit and
 dtype stay as they are, because stock vLLM has these advantages too.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,7 +18,8 @@ from flashedge.engine.proxy import EngineProxy
 from flashedge.engine.vllm.codec import HFCodec
 from flashedge.engine.vllm.generator import STEP_STOP, VllmGenerator, build_params
 from flashedge.engine.vllm.verifier import VllmVerifier
-from flashedge.types import BLANK_LINE, MARKERS
+from flashedge.search.entropy import TOP, EntropyRule
+from flashedge.types import BLANK_LINE, MARKERS, FinishReason
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -35,7 +38,9 @@ class StockGenerator(EngineProxy[VllmGenerator]):
 
     def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
         params = build_stock_params(request, self.codec, self.max_model_len)
-        return self._engine.stream(request, params)
+        stream = self._engine.stream(request, params)
+        rule = request.entropy_rule
+        return stream if rule is None else cut_before_uncertain(stream, rule)
 
 
 class StockVerifier(EngineProxy[VllmVerifier]):
@@ -53,11 +58,33 @@ def build_stock_params(
     rule = request.step_rule if request.to_boundary else None
     markers = codec.rules[MARKERS].holds if rule == MARKERS else frozenset()
     return build_params(
-        replace(request, to_boundary=False),
+        replace(request, to_boundary=False, entropy_rule=None),
         codec,
         max_model_len,
         stop=[STEP_STOP] if rule == BLANK_LINE else None,
         stop_token_ids=sorted(codec.eos_ids | markers),
         include_stop_str_in_output=True,
         detokenize=True,
+        logprobs=TOP if request.entropy_rule else 0,
     )
+
+
+async def cut_before_uncertain(
+    stream: AsyncGenerator[Chunk], rule: EntropyRule
+) -> AsyncGenerator[Chunk]:
+    """Yield the chunks of `stream` up to the first token that ends the step, then close it."""
+    count = 0
+    async with aclosing(stream):
+        async for chunk in stream:
+            kept = rule.count_kept(chunk.entropies, count)
+            if kept < len(chunk.entropies):
+                yield replace(
+                    chunk,
+                    token_ids=chunk.token_ids[:kept],
+                    logprobs=chunk.logprobs[:kept],
+                    entropies=chunk.entropies[:kept],
+                    finish=FinishReason.BOUNDARY,
+                )
+                return
+            count += kept
+            yield chunk

@@ -213,6 +213,7 @@ class Driver:
             max_tokens=granularity.max_tokens,
             to_boundary=not granularity.to_end,
             step_rule=self._spec.step_rule,
+            entropy_rule=None if granularity.to_end else self._spec.entropy_rule,
             continuation=self._speculation_client.get_continuation(child.node),
         )
 

@@ -23,7 +23,7 @@ from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.scheduling.speculation.draft_choice import limit_drafts
 from flashedge.search.base import Expand, Search
 from flashedge.search.tree import Tree
-from flashedge.types import NodeId, Speculation, TokenIds
+from flashedge.types import ENTROPY, NodeId, Speculation, TokenIds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,13 +37,19 @@ class DraftedStep:
 
 class SpeculationClient:
     """One run's client, used as an async context. Does nothing where speculation is off or the
-    generator does not speculate."""
+    generator does not speculate.
+
+    By the rule entropy nothing is drafted. The end of a step is known only once the token behind it
+    was drawn, and that token is dropped. By then the request has computed all of its tokens, so it
+    has nothing left from which vLLM could go on as a draft.
+    """
 
     def __init__(self, search: Search[Any], engines: Engines, texts: StepTexts) -> None:
         self._search = search
         self._texts = texts
         switches = engines.optimizations
-        self._speculator = engines.generator.speculator if switches.speculation else None
+        drafts = switches.speculation and texts.rule != ENTROPY
+        self._speculator = engines.generator.speculator if drafts else None
         self._looks_ahead = switches.lookahead and self._speculator is not None
         self._run = secrets.token_hex(8)
         self._level = 0

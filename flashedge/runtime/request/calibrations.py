@@ -86,7 +86,12 @@ class Calibration:
         return cls(**{**fields, "rule": rule})
 
 
-_EARLIER = {"step_rule": BLANK_LINE, "judge": STEPS, "chat_template_kwargs": {}}
+_EARLIER: Mapping[str, Any] = {
+    "step_rule": BLANK_LINE,
+    "entropy_rule": None,
+    "judge": STEPS,
+    "chat_template_kwargs": {},
+}
 """Settings that calibrations of older versions do not name, with the only values that they had."""
 
 
@@ -149,6 +154,7 @@ def collect_settings(spec: RunSpec) -> dict[str, Any]:
         "options": dict(spec.options),
         "answers": spec.answers,
         "step_rule": spec.step_rule,
+        "entropy_rule": spec.entropy_rule and spec.entropy_rule.to_json(),
         "judge": spec.judge,
         "chat_template_kwargs": dict(spec.chat_template_kwargs),
     }

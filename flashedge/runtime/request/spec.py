@@ -16,10 +16,15 @@ from flashedge.runtime.request.checks import (
     check_template_variables,
 )
 from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.search.entropy import EntropyRule
 from flashedge.types import (
     BLANK_LINE,
+    ENTROPY,
     JUDGED,
     MAX_SEED,
+    MAX_STEP_ENTROPY,
+    MIN_STEP_TOKENS,
+    STEP_ENTROPY,
     STEP_RULES,
     STEPS,
     Limits,
@@ -65,6 +70,12 @@ class RunSpec:
     step_rule: str = BLANK_LINE
     """Where a step ends: one of STEP_RULES."""
 
+    step_entropy: float = STEP_ENTROPY
+    """Nats. By the rule entropy a step ends before a token with more than this."""
+
+    min_step_tokens: int = MIN_STEP_TOKENS
+    """Least tokens of a step by the rule entropy."""
+
     judge: str = STEPS
     """What of a path the verifier sees: one of JUDGED. Of an answer it gives one score, by
     `aggregate` over the answer's steps if it judges steps."""
@@ -104,6 +115,7 @@ class RunSpec:
         check_choice("selection", self.selection, SELECTIONS)
         check_choice("answers", self.answers, ANSWER_KINDS)
         check_choice("step_rule", self.step_rule, STEP_RULES)
+        check_entropy_rule(self)
         check_choice("judge", self.judge, JUDGED)
         check_int("n", self.n, 1, 1024)
         check_int("branching", self.branching, 1, 1024)
@@ -121,6 +133,13 @@ class RunSpec:
     @property
     def limits(self) -> Limits:
         return Limits(max_path_tokens=self.max_path_tokens, token_budget=self.token_budget)
+
+    @property
+    def entropy_rule(self) -> EntropyRule | None:
+        """None where entropies end no step."""
+        if self.step_rule != ENTROPY:
+            return None
+        return EntropyRule(threshold=self.step_entropy, min_tokens=self.min_step_tokens)
 
     def to_json(self) -> dict[str, Any]:
         """Convert to plain JSON values, with lists for tuples."""
@@ -152,6 +171,18 @@ def check_messages(messages: tuple[Message, ...]) -> None:
         raise RequestError("the last message must be the user's", param="messages")
     if not messages[-1].content.strip():
         raise RequestError("the problem is empty; give some text", param="problem")
+
+
+def check_entropy_rule(spec: RunSpec) -> None:
+    check_float("step_entropy", spec.step_entropy, 0.0, MAX_STEP_ENTROPY)
+    check_int("min_step_tokens", spec.min_step_tokens, 1, 1 << 20)
+    if spec.step_rule == ENTROPY and spec.min_step_tokens >= spec.max_step_tokens:
+        raise RequestError(
+            f"min_step_tokens is {spec.min_step_tokens}, but a step has at most"
+            f" {spec.max_step_tokens} tokens (max_step_tokens)",
+            hint="choose fewer than max_step_tokens",
+            param="min_step_tokens",
+        )
 
 
 def check_sampling(sampling: Sampling) -> None:

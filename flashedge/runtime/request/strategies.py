@@ -14,7 +14,7 @@ from flashedge.runtime.request.spec import RunSpec
 from flashedge.search.base import Search
 from flashedge.search.catalog import WITHOUT_STEP_SCORES, make_search
 from flashedge.search.strategies.program import ReasoningProgram
-from flashedge.types import ANSWER, STEPS, Judges
+from flashedge.types import ANSWER, BLANK_LINE, ENTROPY, STEPS, Judges
 
 GROUP = "flashedge.strategies"
 REBASE_TREE = 16
@@ -61,6 +61,13 @@ def build_search(spec: RunSpec, judges: Judges = "steps") -> Search[Any]:
     """
     if spec.strategy == "probed_cot" and spec.n != 1:
         raise RequestError(f"n is {spec.n}; probed_cot is one chain", hint="leave n out", param="n")
+    if spec.step_rule == ENTROPY and spec.strategy in WITHOUT_STEP_SCORES:
+        raise RequestError(
+            f"strategy {spec.strategy!r} generates whole answers, so it has no steps that the rule"
+            f" {ENTROPY!r} could end",
+            hint=f"choose a strategy with steps, such as beam, or the step rule {BLANK_LINE}",
+            param="step_rule",
+        )
     if spec.judge == ANSWER:
         if spec.strategy not in WITHOUT_STEP_SCORES:
             raise RequestError(

@@ -55,6 +55,9 @@ async def test_every_field_reaches_the_spec_and_the_pair_fills_the_rest() -> Non
         "token_budget": 13,
         "deadline_s": 1.5,
         "baseline": True,
+        "step_rule": "entropy",
+        "step_entropy": 0.5,
+        "min_step_tokens": 3,
     }
     messages = [
         {"role": "developer", "content": "Be brief."},
@@ -84,6 +87,8 @@ async def test_every_field_reaches_the_spec_and_the_pair_fills_the_rest() -> Non
             sampling=Sampling(temperature=0.7, top_p=0.95),
             max_step_tokens=96,
             max_path_tokens=512,
+            step_entropy=0.3,
+            min_step_tokens=8,
         )
 
 

@@ -335,6 +335,12 @@ def test_a_users_pair_is_found_beside_the_packages(config: Config) -> None:
             None,
         ),
         ("options.mcts = {", "options.mcts = 3 #", "options.mcts must be a table", None),
+        (
+            "max_step_tokens = 100",
+            "max_step_tokens = 100\nstep_entropy = 3.5",
+            r"in \[0, 3\]",
+            None,
+        ),
     ],
 )
 def test_a_mistake_is_named(

@@ -119,6 +119,7 @@ async def test_wrong_requests_are_refused(rig: Rig) -> None:
         (replace(BEAM, pair="other"), NotFound, "pair.*'other'"),
         (replace(BEAM, strategy="divination"), NotFound, "divination"),
         (replace(BEAM, problem=Problem.from_text("w1 " * 300)), ContextOverflow, "holds 256"),
+        (replace(BEAM, step_rule="entropy"), RequestError, "can't end steps by the rule 'entropy'"),
     ]
     for spec, error, match in refused:
         with pytest.raises(error, match=match):

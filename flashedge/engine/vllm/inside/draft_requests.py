@@ -20,8 +20,9 @@ from vllm.v1.engine import FinishReason as VllmFinish
 from vllm.v1.metrics.stats import PrefillStats
 from vllm.v1.request import Request, RequestStatus
 
-from flashedge.engine.vllm.inside.keys import ARGS_KEY, BOUNDARY, DRAWN, LOGPROBS
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, BOUNDARY, DRAWN, ENTROPY_RULE, LOGPROBS
 from flashedge.scheduling.speculation.drafts import Beam, Draft
+from flashedge.search.entropy import TOP, EntropyRule
 from flashedge.types import FinishReason, Sampling
 
 DRAFT_PRIORITY = 1 << 30  # a smaller quota takes blocks from drafts first
@@ -104,6 +105,18 @@ def read_noise_args(request: Request) -> dict[str, Any]:
 
 def read_sampling(args: dict[str, Any]) -> Sampling:
     return Sampling(temperature=args["temperature"], top_p=args["top_p"], top_k=args["top_k"])
+
+
+def read_entropy_rule(request: Request) -> EntropyRule | None:
+    """The rule that ends the request before an uncertain token, if it has one."""
+    rule = read_noise_args(request).get(ENTROPY_RULE)
+    return EntropyRule.from_json(rule) if rule else None
+
+
+def wants_entropies(request: Request) -> bool:
+    """Whether the request asks for the likeliest tokens. The stock twin does so without a rule."""
+    params = request.sampling_params
+    return params is not None and params.logprobs == TOP
 
 
 def read_stop_ids(request: Request) -> frozenset[int]:

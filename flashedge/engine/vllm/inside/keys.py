@@ -5,6 +5,9 @@ ARGS_KEY = "flashedge"
 BOUNDARY = "boundary"
 """The stop_reason of a step that ends at a boundary. In a request's parameters: the name of the
 rule that finds the boundary, None where the step may go on past it."""
+ENTROPY_RULE = "entropy_rule"
+"""In a request's parameters: the rule that ends the step before an uncertain token, None where no
+entropy does."""
 BOUNDARIES = "boundaries"
 """In our additional_config: the boundary rules of the generator's vocabulary, by name."""
 STAGES_PIPE = "flashedge_stages"
@@ -14,6 +17,9 @@ DRAWN = "flashedge_drawn"
 LOGPROBS = "flashedge_logprobs"
 """In a request's parameters: True if its log-probabilities come packed (`packed_logprobs`). In an
 output: the log-probability of each of its tokens."""
+ENTROPIES = "flashedge_entropies"
+"""In an output: the entropy in nats of the distribution that each of its tokens was drawn from, if
+the request asks for the `search.entropy.TOP` likeliest tokens."""
 
 KV_KEY = "kv"
 """In our additional_config: how the KV tensor uses memory. The keys below are in its value."""

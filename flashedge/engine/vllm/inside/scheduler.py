@@ -3,6 +3,10 @@
 Boundaries are found here and not by stop strings in the front end. The front end sees tokens a step
 or more late, but speculation has to know the boundary where slots are filled.
 
+Most rules find a boundary by token ids. The rule entropy reads the log-probabilities of the
+likeliest tokens, which its requests ask for and which vLLM hands to the scheduler with the drawn
+token. Where it ends a step, that token has no KV yet and is never appended.
+
 Ref: arXiv 2509.00195 §4.1.
 
 Checked with vLLM 0.32.0.
@@ -22,9 +26,13 @@ from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
-from flashedge.engine.vllm.inside.draft_requests import read_noise_args
+from flashedge.engine.vllm.inside.draft_requests import (
+    read_entropy_rule,
+    read_noise_args,
+    wants_entropies,
+)
 from flashedge.engine.vllm.inside.keys import BOUNDARY, LOGPROBS
-from flashedge.engine.vllm.inside.packed_logprobs import pack_logprobs
+from flashedge.engine.vllm.inside.packed_logprobs import find_entropy, pack_logprobs
 from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
 from flashedge.engine.vllm.inside.speculation import SpeculativeScheduler
 
@@ -41,6 +49,7 @@ class EdgeScheduler(SpeculativeScheduler):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._ran: ModelRunnerOutput | None = None
         _die_with_daemon()
 
     # ------------------------------------------------------------ boundaries
@@ -49,38 +58,60 @@ class EdgeScheduler(SpeculativeScheduler):
         self, request: Request, new_token_ids: list[int], is_stale: bool = False
     ) -> tuple[list[int], bool]:
         start, name = self.locate_step(request)
-        rule = self._rules.get(name)
-        if rule is None:
+        rule, entropy_rule = self._rules.get(name), read_entropy_rule(request)
+        if rule is None and entropy_rule is None:
             return super()._update_request_with_output(request, new_token_ids, is_stale)
         kept: list[int] = []
-        for token in new_token_ids:
-            previous = request.output_token_ids[-1] if request.num_output_tokens > start else None
+        for at, token in enumerate(new_token_ids):
+            count = request.num_output_tokens - start
+            if entropy_rule and entropy_rule.ends_before(self._find_entropy(request, at), count):
+                _end_at_boundary(request)
+                return kept, True
+            previous = request.output_token_ids[-1] if count else None
             _, stopped = super()._update_request_with_output(request, [token], is_stale)
             kept.append(token)
-            if rule.ends_step(previous, token):
-                request.status = RequestStatus.FINISHED_STOPPED
-                request.stop_reason = BOUNDARY
+            if rule is not None and rule.ends_step(previous, token):
+                _end_at_boundary(request)
                 stopped = True
             if stopped:
                 return kept, True
         return kept, False
+
+    def _find_entropy(self, request: Request, at: int) -> float:
+        """Of the distribution that the request's `at`-th new token was drawn from."""
+        assert self._ran is not None, "tokens come with an engine step"
+        assert self._ran.logprobs is not None, "the request asks for them"
+        index = self._ran.req_id_to_index[request.request_id]
+        return find_entropy(self._ran.logprobs.slice_request(index, at + 1).logprobs[at])
 
     # ------------------------------------------------------------ log-probabilities
 
     def update_from_output(
         self, scheduled: SchedulerOutput, ran: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
-        as_vllm = {name for name in scheduled.num_scheduled_tokens if not self._is_packed(name)}
+        self._ran = ran
+        names = scheduled.num_scheduled_tokens
+        as_vllm = {name for name in names if not self._is_packed(name)}
+        uncertain = {name for name in names if self._wants_entropies(name)}
         outputs = super().update_from_output(scheduled, ran)
         for of_client in outputs.values():
             for output in of_client.outputs:
                 if output.new_logprobs is not None and output.request_id not in as_vllm:
-                    pack_logprobs(output)
+                    pack_logprobs(output, with_entropies=output.request_id in uncertain)
         return outputs
 
     def _is_packed(self, name: str) -> bool:
         request = self.requests.get(name)
         return request is None or bool(read_noise_args(request).get(LOGPROBS))
+
+    def _wants_entropies(self, name: str) -> bool:
+        request = self.requests.get(name)
+        return request is not None and wants_entropies(request)
+
+
+def _end_at_boundary(request: Request) -> None:
+    request.status = RequestStatus.FINISHED_STOPPED
+    request.stop_reason = BOUNDARY
 
 
 def _die_with_daemon() -> None:

@@ -12,6 +12,7 @@ from flashedge import events
 from flashedge.events import Event, from_json, to_json
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.search.entropy import EntropyRule
 from flashedge.types import NodeId
 from tests.support.api_rig import client_of
 from tests.support.cli_rig import Cli, cli_for, with_daemon
@@ -37,6 +38,10 @@ def daemon(monkeypatch: pytest.MonkeyPatch) -> FakeDaemon:
     [
         ("--strategy self-consistency-8", {"strategy": "self_consistency", "n": 8}),
         ("--strategy best-of-n-4", {"strategy": "best_of_n", "n": 4}),
+        (
+            "--step-rule entropy --step-entropy 0.5 --min-step-tokens 8",
+            {"step_rule": "entropy", "step_entropy": 0.5, "min_step_tokens": 8},
+        ),
         ("--early-exit", {"early_exit": True}),
         ("--no-early-exit", {"early_exit": False}),
         (
@@ -110,6 +115,15 @@ async def test_strategies_bring_their_defaults(chat: bool) -> None:
     other = {"strategy": "probed_cot", "options": {"suffix": "So: "}}
     assert (await spec_of(other, chat=chat)).options["suffix"] == "So: "
     assert (await spec_of({}, chat=chat)).selection == "weighted"
+
+
+@pytest.mark.parametrize("chat", [False, True])
+async def test_the_pair_brings_the_threshold_of_the_rule_entropy(chat: bool) -> None:
+    spec = await spec_of({"step_rule": "entropy"}, chat=chat)
+    assert spec.entropy_rule == EntropyRule(threshold=0.3, min_tokens=8)  # of the bundled pair
+    told = {"step_rule": "entropy", "step_entropy": 2, "min_step_tokens": 3}
+    spec = await spec_of(told, chat=chat)
+    assert spec.entropy_rule == EntropyRule(threshold=2, min_tokens=3)
 
 
 @pytest.mark.parametrize(
