@@ -35,7 +35,7 @@ from flashedge.statistics import mean
 
 def main() -> None:
     options = parse_options()
-    report = json.loads(options.frontier.read_text().splitlines()[-1])
+    report = read_report(options.frontier)
     caps = [row["cap"] or report["n"] for row in report["table"]]
     cap = max(caps)
     rules = {
@@ -115,6 +115,16 @@ def summarize(blocks: Sequence[Block], even: Sequence[Block]) -> dict[str, float
         "wall_s": round(statistics.median(walls), 3),
         "wall_ratio": round(statistics.median(walls) / statistics.median(their_walls), 3),
     }
+
+
+def read_report(path: Path) -> dict[str, Any]:
+    """What `frontier` printed, with JSON as the last line, or a stored report: JSON as a whole."""
+    text = path.read_text()
+    try:
+        report: dict[str, Any] = json.loads(text)
+    except json.JSONDecodeError:
+        report = json.loads(text.splitlines()[-1])
+    return report
 
 
 def parse_options() -> argparse.Namespace:
