@@ -6,7 +6,7 @@ import asyncio
 import multiprocessing
 
 from flashedge.engine.vllm.inside.keys import STAGES_PIPE
-from flashedge.engine.vllm.start_reports import receive_stages, report_starts
+from flashedge.engine.vllm.process.start_reports import receive_stages, report_starts
 
 
 def send_stages() -> None:
