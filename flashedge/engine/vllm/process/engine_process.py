@@ -178,7 +178,8 @@ class EngineProcess:
         self._stage = stage
 
     async def stop(self) -> None:
-        self._state = "stopped"
+        self._state, self._accepts_calls = "stopped", False
+        self._ready.set()
         if self._restarting:
             self._restarting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -205,13 +206,14 @@ class EngineProcess:
         live.fail_requests()
         if live.record.is_memory_short:
             self._shrink_batch()
-        self._row.begin(asyncio.get_running_loop().time() - self._started_at)
-        self._restarting = asyncio.create_task(self._restart(live), name="engine-restart")
+        now = asyncio.get_running_loop().time()
+        self._row.begin(now - self._started_at)
+        restart = self._restart(live, self._row.plan(now))
+        self._restarting = asyncio.create_task(restart, name="engine-restart")
 
-    async def _restart(self, dead: LiveProcess) -> None:
-        """Start processes until one serves."""
+    async def _restart(self, dead: LiveProcess, wait_s: float) -> None:
+        """Start processes until one serves, the first one in `wait_s`."""
         clock, row = asyncio.get_running_loop().time, self._row
-        wait_s = row.plan(clock())
         await dead.shut_down()
         while True:
             await asyncio.sleep(wait_s)

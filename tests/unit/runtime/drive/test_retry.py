@@ -14,6 +14,8 @@ from flashedge.runtime.drive.retry import retry_after_restart
 
 DEAD = EngineDead("it died")
 FAILED = GenerationFailed("it failed")
+INNOCENT = EngineDead("another one killed it")
+INNOCENT.is_suspect = False
 
 
 @pytest.fixture
@@ -95,6 +97,19 @@ async def test_an_engine_that_dies_each_time_is_an_error() -> None:
     with pytest.raises(EngineDead, match="it died"):
         await outcome(engine, *[DEAD] * 4)
     assert engine.waits == 3
+
+
+async def test_work_that_was_not_in_the_step_is_done_again_however_often_the_engine_dies() -> None:
+    done, waited = await outcome(Engine(), *[INNOCENT] * 100)
+    assert done == 101
+    assert waited == [1.05, 1.5] + [3.0] * 98
+
+
+async def test_deaths_of_others_take_no_attempt() -> None:
+    errors = [DEAD, INNOCENT, DEAD, INNOCENT, DEAD]
+    assert (await outcome(Engine(), *errors))[0] == 6
+    with pytest.raises(EngineDead, match="it died"):
+        await outcome(Engine(), *errors, DEAD)
 
 
 async def test_an_engine_that_was_given_up_is_an_error_at_once() -> None:
