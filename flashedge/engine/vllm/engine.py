@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from flashedge.engine.base import EngineView, Health
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.process.engine_process import EngineProcess
@@ -18,6 +20,8 @@ class VllmEngine:
         self._process = EngineProcess(options, self._configure_restarted)
         self._budget: int | None = None
         self._is_offloaded = False
+        self.suspects = asyncio.Lock()
+        """See `engine.base`."""
 
     @property
     def options(self) -> EngineOptions:

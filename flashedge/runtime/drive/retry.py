@@ -1,9 +1,15 @@
-"""Repeats engine work that a dead engine or a failed request interrupted."""
+"""Repeats engine work that a dead engine or a failed request interrupted.
+
+A request that ends the engine each time must not take the requests beside it along. Work that was
+twice in the step that ended the engine is therefore done alone from then on: other such work waits
+for it. The innocent ones come through, and the culprit uses up its attempts.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import TypeVar
 
 from flashedge.engine.base import Generator, Verifier
@@ -12,6 +18,8 @@ from flashedge.errors import EngineDead, GenerationFailed
 ATTEMPTS = 3
 PAUSES_S = (0.05, 0.5, 2.0)
 """Before each wait: the engine may notice its death after we do. The last one repeats."""
+SUSPICIOUS = 2
+"""Work that was in so many steps that ended the engine is done alone."""
 RESTART_TIMEOUT_S = 1800.0
 """Restarts go on for ever, and a start on a card can take minutes. A run waits for several."""
 T = TypeVar("T")
@@ -33,12 +41,14 @@ async def retry_after_restart(
     An error that the engine raises because the task was cancelled ends in CancelledError.
     """
     clock = asyncio.get_running_loop().time
-    lost = repeats = 0
+    lost = repeats = suspected = 0
     while True:
         try:
-            return await work()
+            async with nullcontext() if suspected < SUSPICIOUS else engine.suspects:
+                return await work()
         except EngineDead as error:
             _raise_if_cancelled()
+            suspected += error.is_suspect
             lost += error.is_suspect
             if lost > ATTEMPTS:
                 raise
