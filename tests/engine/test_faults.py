@@ -20,7 +20,7 @@ from flashedge.engine.vllm.pair import VllmPair
 from flashedge.errors import EngineDead
 from flashedge.runtime.drive.retry import retry_after_restart
 from flashedge.types import Problem
-from scripts.bench.foundation.injected_shortage import PROCESSORS, find_trigger
+from scripts.bench.foundation.shortage_trigger import PROCESSORS, find_trigger
 from tests.support.engine_rig import Outcome, ask, drawn, generate, generate_all, settle
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")

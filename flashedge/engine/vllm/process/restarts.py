@@ -7,8 +7,8 @@ BACKOFF_S = (0.1, 1.0, 3.0, 10.0, 30.0, 60.0)
 
 A driver that was reset or a card that another program filled may be well again after minutes, and
 a user who comes back to a machine finds an engine that serves."""
-STABLE_S = 120.0
-"""A process that lives longer than this starts the count of restarts in a row anew."""
+STABLE_S = 30.0
+"""A process that serves for longer than this starts the count of restarts in a row anew."""
 
 
 class RestartRow:
