@@ -10,8 +10,7 @@ import random
 import signal
 import statistics
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +24,10 @@ RUN_S = 600.0
 """A run that is not over by then counts as lost."""
 SETTLE_S = 10.0
 """KV blocks that are held so long after the last run are leaked."""
+MOVES, MOVABLE = "killed while KV moves", {"os", "device"}
+"""A fault that happens only where each `kv_memory` (`engine.base.Health`) is one of these."""
+LEVELS = 3
+"""A fault happens in one of the first levels of a run."""
 TRIES = 4
 """A run may be over before the fault hits it. Then the next one is tried, so often."""
 
@@ -73,12 +76,13 @@ class FaultSchedule:
         self._expected: list[Any] = []
         self._numbers = itertools.count()
         self._draw = random.Random(0)
-        self.faults: Mapping[str, Callable[[str], Any]] = {
+        self._pids: dict[str, int] = {}
+        self.faults: Mapping[str, Callable[[str], Awaitable[bool]]] = {
             "stopped": self._stop_engine,
-            "killed while generating": lambda run: self._kill_at_work("generator"),
-            "killed while scoring": lambda run: self._kill_at_work("verifier"),
+            "killed while generating": self._kill_generating,
+            "killed while scoring": self._kill_scoring,
             "killed while idle": self._kill_idle,
-            "killed while KV moves": self._kill_mover,
+            MOVES: self._kill_mover,
             "out of memory": self._run_out_of_memory,
         }
 
@@ -86,7 +90,10 @@ class FaultSchedule:
         await self._client.aclose()
 
     async def prepare(self) -> None:
-        """Make the trees that all runs are compared with."""
+        """Make the trees that all runs are compared with. Leave out what can't happen here."""
+        kinds = {engine["kv_memory"] for engine in (await self._read_engines()).values()}
+        if not kinds <= MOVABLE:
+            self.faults = {k: fault for k, fault in self.faults.items() if k != MOVES}
         for body in self._bodies:
             run = await self._wait_over(await self._submit(body))
             if run["status"] != "finished":
@@ -108,7 +115,9 @@ class FaultSchedule:
         """Two runs and one fault. Returns whether the fault hit."""
         number = next(self._numbers)
         chosen = [(number + i) % len(self._bodies) for i in range(2)]
-        restarts = await self._count_restarts()
+        engines = await self._read_engines()
+        restarts = sum(engine["restarts"] for engine in engines.values())
+        self._pids = {name: engine["pid"] for name, engine in engines.items()}
         runs = [await self._submit(self._bodies[i]) for i in chosen]
         hit = await self.faults[name](runs[0])
         began = time.monotonic()
@@ -130,48 +139,73 @@ class FaultSchedule:
 
     async def _stop_engine(self, run: str) -> bool:
         """SIGSTOP, as a driver that blocks would: nothing ends, nothing goes on."""
-        return await self._signal_at_work(self._draw.choice(ENGINES), signal.SIGSTOP)
+        engine = self._draw.choice(ENGINES)
+        return await self._signal(run, engine, at_work=True, number=signal.SIGSTOP)
 
-    async def _kill_at_work(self, engine: str) -> bool:
-        return await self._signal_at_work(engine, signal.SIGKILL)
+    async def _kill_generating(self, run: str) -> bool:
+        return await self._signal(run, "generator", at_work=True)
 
-    async def _signal_at_work(self, engine: str, number: signal.Signals) -> bool:
-        pid = await self._wait_engines(lambda load: load[engine] > 0, engine)
-        if pid is not None:
-            os.kill(pid, number)
-        return pid is not None
+    async def _kill_scoring(self, run: str) -> bool:
+        return await self._signal(run, "verifier", at_work=True)
 
     async def _kill_idle(self, run: str) -> bool:
-        """Kill the engine that has nothing to do, while the other works."""
-        engine, other = self._draw.sample(ENGINES, 2)
-        pid = await self._wait_engines(lambda load: load[engine] == 0 < load[other], engine)
-        if pid is not None:
-            os.kill(pid, signal.SIGKILL)
-        return pid is not None
+        """Kill the engine that the run does not use at the moment."""
+        return await self._signal(run, self._draw.choice(ENGINES), at_work=False)
+
+    async def _signal(
+        self, run: str, engine: str, *, at_work: bool, number: signal.Signals = signal.SIGKILL
+    ) -> bool:
+        """Send the signal while the run generates a level, or while it scores one."""
+        generates = (engine == "generator") is at_work
+        if not await self._wait_phase(run, generates=generates):
+            return False
+        os.kill(self._pids[engine], number)
+        return True
 
     async def _kill_mover(self, run: str) -> bool:
         """Kill either engine when one was just offloaded and the other gets its memory."""
-        async with self._read_events(run) as events:
-            async for event in events:
-                if event == "Offloaded":
-                    engine = self._draw.choice(ENGINES)
-                    os.kill((await self._read_engines())[engine]["pid"], signal.SIGKILL)
-                    return True
-        return False
+        if not await self._wait_event(run, lambda event: event["type"] == "Offloaded"):
+            return False
+        os.kill(self._pids[self._draw.choice(ENGINES)], signal.SIGKILL)
+        return True
 
     async def _run_out_of_memory(self, run: str) -> bool:
         """The generator's next step raises what PyTorch raises on a full card."""
-        pid = await self._wait_engines(lambda load: load["generator"] > 0, "generator")
-        if pid is None:
+        if not await self._wait_phase(run, generates=True):
             return False
-        trigger = find_trigger(pid)
+        trigger = find_trigger(self._pids["generator"])
         trigger.touch()
         while trigger.exists():
             if not await self._count_running():
                 trigger.unlink(missing_ok=True)
                 return False
-            await asyncio.sleep(0.002)
+            await asyncio.sleep(0.005)
         return True
+
+    # ------------------------------------------------------------ phases of a run
+
+    async def _wait_phase(self, run: str, *, generates: bool) -> bool:
+        """Wait until one of the first levels begins to be generated, or to be scored."""
+        depth, level = self._draw.randint(1, LEVELS), set[int]()
+
+        def is_reached(event: dict[str, Any]) -> bool:
+            if event["type"] == "NodesExpanded" and event["depth"] == depth:
+                level.update(node for node, *_ in event["children"])
+                return generates
+            if event["type"] == "StepCompleted" and event["node"] in level:
+                level.discard(event["node"])
+                return not level and not generates
+            return False
+
+        return await self._wait_event(run, is_reached)
+
+    async def _wait_event(self, run: str, is_wanted: Callable[[dict[str, Any]], bool]) -> bool:
+        """Wait until the run emits a wanted event. Returns whether it did before it was over."""
+        async with self._client.stream("GET", f"/v1/runs/{run}/events") as source:
+            async for line in source.aiter_lines():
+                if line.startswith("data: ") and is_wanted(json.loads(line.removeprefix("data: "))):
+                    return True
+        return False
 
     # ------------------------------------------------------------ the daemon
 
@@ -185,9 +219,6 @@ class FaultSchedule:
     async def _count_running(self) -> int:
         return int((await self._get("/v1/status"))["runs"]["running"])
 
-    async def _count_restarts(self) -> int:
-        return sum(engine["restarts"] for engine in (await self._read_engines()).values())
-
     async def _submit(self, body: dict[str, Any]) -> str:
         answer = await self._client.post("/v1/runs", json=body)
         answer.raise_for_status()
@@ -200,21 +231,6 @@ class FaultSchedule:
             if run["status"] in OVER or time.monotonic() > until:
                 return run
             await asyncio.sleep(0.02)
-
-    async def _wait_engines(
-        self, is_phase: Callable[[dict[str, int]], bool], engine: str
-    ) -> int | None:
-        """Wait until the engines' open requests are so. Returns the pid of `engine`, or None if all
-        runs are over before."""
-        await asyncio.sleep(self._draw.random() * 0.3)
-        while await self._count_running():
-            engines = await self._read_engines()
-            views = {name: found["view"] for name, found in engines.items()}
-            if all(views.values()):
-                load = {name: view["running"] + view["waiting"] for name, view in views.items()}
-                if is_phase(load):
-                    return int(engines[engine]["pid"])
-        return None
 
     async def _wait_served(self, restarts: int) -> None:
         """Wait until the daemon is ready, with more restarts than before."""
@@ -234,11 +250,3 @@ class FaultSchedule:
             if not held or time.monotonic() > until:
                 return held
             await asyncio.sleep(0.05)
-
-    @asynccontextmanager
-    async def _read_events(self, run: str) -> AsyncIterator[AsyncIterator[str]]:
-        """The names of a run's events."""
-        path = f"/v1/runs/{run}/events"
-        async with self._client.stream("GET", path) as stream:
-            lines = stream.aiter_lines()
-            yield (line.removeprefix("event: ") async for line in lines if line[:7] == "event: ")

@@ -1,6 +1,6 @@
 """What becomes of the runs when the engines under them are stopped, killed, or out of memory?
 
-    python -m scripts.bench.foundation.faults [--times 100] [--n 16] [--hang-s 5]
+    python -m scripts.bench.foundation.faults [--times 100] [--n 8] [--hang-s 5]
 
 Processes die on users' machines (an impatient `kill`, a driver, a card that is full), and no answer
 may be lost or changed by it. Each fault happens `--times` times under two runs of a daemon:
@@ -34,13 +34,13 @@ from scripts.bench.daemon import CLI, Daemon, read_problems, report, start_daemo
 from scripts.bench.foundation.fault_schedule import FaultSchedule
 
 FRAIL = "scripts.bench.foundation.frail_daemon"
-PROBLEMS = 6
+PROBLEMS = 4
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--times", type=int, default=100, help="how often each fault happens")
-    parser.add_argument("--n", type=int, default=16, help="paths of each run")
+    parser.add_argument("--n", type=int, default=8, help="paths of each run")
     parser.add_argument("--hang-s", type=float, default=5.0, help="the daemon's engine_hang_s")
     args = parser.parse_args()
     items = [p["problem"] for p in read_problems("heldout", 8)]
