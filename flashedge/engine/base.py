@@ -119,7 +119,7 @@ class Health:
     """Whether an engine serves, and how often it had to be restarted."""
 
     state: str
-    """starting, ready, dead (it is being restarted) or failed (no more restarts)"""
+    """starting, ready, dead (it is being restarted, for ever) or failed (its first start failed)"""
     pid: int | None = None
     restarts: int = 0
     detail: str | None = None

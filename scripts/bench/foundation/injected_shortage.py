@@ -15,7 +15,7 @@ from vllm.v1.sample.logits_processor import LogitsProcessor
 from scripts.bench.foundation.shortage_trigger import find_trigger
 
 
-class InjectedShortage(LogitsProcessor):
+class InjectedShortage(LogitsProcessor):  # type: ignore[misc]
     """Raises OutOfMemoryError once for each time that the file appears."""
 
     def __init__(self, *args: Any) -> None:
