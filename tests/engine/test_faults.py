@@ -48,7 +48,7 @@ async def frail(pair: VllmPair) -> AsyncIterator[VllmGenerator]:
 
 @pytest.fixture
 def requests(frail: VllmGenerator, problem: Problem) -> list[ExtendRequest]:
-    return [ask(frail, problem, seed=seed, max_tokens=100) for seed in range(ASKED)]
+    return [ask(frail, problem, seed=seed, max_tokens=60) for seed in range(ASKED)]
 
 
 @pytest_asyncio.fixture(loop_scope="session")
