@@ -105,8 +105,18 @@ class LiveProcess:
         self._hung_s = await watch_heart(
             lambda: self.call("beat"), lambda: self.record.progress, self._options.hang_s
         )
-        self._process.kill()
+        self._kill()
         self._on_end()
+
+    def _kill(self) -> None:
+        """Kill the process and its workers: one that hangs would keep its card's memory."""
+        import psutil
+
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(self.pid)
+            for each in (*process.children(recursive=True), process):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
 
     def note_end(self) -> None:
         """The process has ended: stop watching it, and end the calls to it."""
