@@ -63,6 +63,12 @@ class Config:
         choices=("debug", "info", "warning", "error"),
     )
     threads_per_engine: int = setting(1, "CPU threads of each engine.", at_least=1)
+    engine_hang_s: float = setting(
+        60.0,
+        "Kill and restart an engine that gives no sign of life for this many seconds. Raise it "
+        "where one step takes as long.",
+        at_least=1,
+    )
     generator_kv_bytes: int | None = setting(
         None,
         "KV cache memory of the generator, on each of its cards. Not set: planned from the free "

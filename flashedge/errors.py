@@ -92,6 +92,9 @@ class GenerationFailed(EngineError):
 class EngineDead(EngineError):
     http_status = 503
     code = "engine_dead"
+    is_suspect = True
+    """Whether the request was in the step that ended the engine, so that it may be why. True where
+    that is not known."""
 
 
 class DaemonError(FlashEdgeError):

@@ -123,8 +123,6 @@ def ps(as_json: Json = False) -> None:
             f"{health['status']}: pair {record.pair} at {record.url},"
             f" process {record.pid}, up {age}"
         )
-        if health["status"] != "ready" and health.get("detail"):
-            print(health["detail"])
         runs = status.get("runs") or {}
         print(f"{format_count(runs.get('running', 0), 'run')}, {runs.get('queued', 0)} waiting")
         if verdict := describe_kernels(status.get("self_test") or {}):

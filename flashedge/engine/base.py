@@ -7,6 +7,7 @@ GenerationFailed (this request failed, the engine lives), EngineDead (the proces
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -118,7 +119,7 @@ class Health:
     """Whether an engine serves, and how often it had to be restarted."""
 
     state: str
-    """starting, ready, dead (it is being restarted) or failed (no more restarts)"""
+    """starting, ready, dead (it is being restarted, for ever) or failed (its first start failed)"""
     pid: int | None = None
     restarts: int = 0
     detail: str | None = None
@@ -213,6 +214,11 @@ class Generator(Protocol):
     """The engine that writes steps."""
 
     @property
+    def suspects(self) -> asyncio.Lock:
+        """Held while a request is done alone that may be what ends the engine."""
+        ...
+
+    @property
     def speculator(self) -> Speculator | None:
         """None where the generator does not speculate and ignores `continuation`."""
         ...
@@ -259,6 +265,9 @@ class Generator(Protocol):
 
 class Verifier(Protocol):
     """The engine that scores steps. Its memory and health work like the Generator's."""
+
+    @property
+    def suspects(self) -> asyncio.Lock: ...
 
     @property
     def max_model_len(self) -> int: ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Generic, TypeVar
 
 from flashedge.engine.base import EngineView, Generator, Health, Verifier
@@ -14,6 +15,10 @@ class EngineProxy(Generic[E]):
 
     def __init__(self, engine: E) -> None:
         self._engine = engine
+
+    @property
+    def suspects(self) -> asyncio.Lock:
+        return self._engine.suspects
 
     @property
     def max_model_len(self) -> int:

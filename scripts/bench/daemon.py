@@ -8,11 +8,14 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from flashedge.config import load_config
+from flashedge.daemon import control
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"
@@ -45,10 +48,11 @@ class Daemon:
 
 
 @contextmanager
-def start_daemon(**settings: object) -> Iterator[Daemon]:
+def start_daemon(module: str | None = None, **settings: object) -> Iterator[Daemon]:
     """Start a daemon, wait until it serves, and stop it at the end.
 
-    settings: `Config` fields. Raises RuntimeError with the error output if the start fails.
+    module: runs instead of `flashedge.daemon`. settings: `Config` fields. Raises RuntimeError with
+    the error output if the start fails, and for another module whatever `control` raises.
     """
     with tempfile.TemporaryDirectory(prefix="flashedge-bench-") as home:
         env = {
@@ -57,14 +61,25 @@ def start_daemon(**settings: object) -> Iterator[Daemon]:
             "FLASHEDGE_PORT": str(find_free_port()),
             **{f"FLASHEDGE_{k.upper()}": str(v) for k, v in settings.items()},
         }
-        up = subprocess.run([*CLI, "up", "--json"], env=env, capture_output=True, text=True)
-        if up.returncode:
-            raise RuntimeError(up.stderr)
-        found = json.loads(up.stdout)
         try:
+            if module is not None:
+                yield _start_module(module, env, settings)
+                return
+            up = subprocess.run([*CLI, "up", "--json"], env=env, capture_output=True, text=True)
+            if up.returncode:
+                raise RuntimeError(up.stderr)
+            found = json.loads(up.stdout)
             yield Daemon(found["url"], found["pid"], env)
         finally:
             subprocess.run([*CLI, "down"], env=env, capture_output=True, check=False)
+
+
+def _start_module(module: str, env: dict[str, str], settings: Mapping[str, object]) -> Daemon:
+    config = load_config(environ=env)
+    given = {"port": config.port, "pair": config.pair, **settings}
+    process = control.start(config, given, (sys.executable, "-m", module))
+    record = control.wait_ready(config, process)
+    return Daemon(record.url, record.pid, env)
 
 
 def find_free_port() -> int:

@@ -122,9 +122,14 @@ def list_parts(plan: Plan) -> tuple[Part, ...]:
         ),
         Part(
             name="faults",
-            question="Is every run finished when an engine or the daemon is killed under it?",
-            command=_python("scripts.bench.foundation.kills"),
-            limit_s=7200,
+            question="Is every run finished when an engine hangs, is killed, or is out of memory?",
+            command=(
+                *_python("scripts.bench.foundation.faults"),
+                *("--times", "2" if small else "100"),
+                *(() if small else ("--hang-s", "20")),
+            ),
+            find_faults=find_harm,
+            limit_s=12 * 3600,
         ),
     )
 
@@ -159,3 +164,16 @@ def find_unequal_rungs(figures: Figures) -> list[str]:
 def find_other_tokens(figures: Figures) -> list[str]:
     changed = figures["tokens_identical"].count(False)
     return [f"the tokens changed {changed} times"] if changed else []
+
+
+def find_harm(figures: Figures) -> list[str]:
+    """What faults did to runs, or to the daemon."""
+    found = []
+    for name, tally in figures["faults"].items():
+        harm = ("lost", "other_trees", "leaked_blocks")
+        found += [f"{name}: {tally[key]} {key}" for key in harm if tally[key]]
+        if not tally["times"]:
+            found.append(f"{name}: it never happened")
+    if not figures["daemon"]["alive"]:
+        found.append("the daemon died")
+    return found

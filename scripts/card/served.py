@@ -46,6 +46,8 @@ class _ServedEngine:
     """The parts of the engines' protocols that `vllm serve` does not offer."""
 
     def __init__(self, client: httpx.AsyncClient, max_model_len: int) -> None:
+        self.suspects = asyncio.Lock()
+        """See `engine.base`."""
         self._client = client
         self.max_model_len = max_model_len
 

@@ -58,7 +58,7 @@ async def spawned(
     log: list[str] = []
     handler = logging.Handler()
     handler.emit = lambda record: log.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger("flashedge.engine.vllm.process")
+    logger = logging.getLogger("flashedge.engine.vllm.process.engine_process")
     logger.setLevel(logging.INFO)
     logger.addHandler(handler)
     with pytest.MonkeyPatch.context() as patch:
@@ -111,7 +111,8 @@ async def test_the_daemon_says_what_a_starting_engine_does(spawned: SpawnedEngin
 async def test_a_spawned_engine_ends_with_its_daemon(spawned: SpawnedEngines) -> None:
     """The daemon's death closes its end of a pipe, which no other process holds open."""
     process = spawned.generator._process
-    process._unwatch()  # nobody restarts the engine
+    assert process._live is not None
+    process._live.note_end()  # nobody restarts the engine
     child = process.get_llm().engine_core.resources.engine_manager.processes[0]
     _, to_child = child._popen.finalizer._args
     nothing = os.open(os.devnull, os.O_RDONLY)

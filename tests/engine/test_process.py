@@ -11,7 +11,8 @@ import pytest
 
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.engine_options import EngineOptions
-from flashedge.engine.vllm.process import EngineProcess
+from flashedge.engine.vllm.process.engine_process import EngineProcess
+from flashedge.engine.vllm.process.live_process import LiveProcess
 from flashedge.errors import EngineError
 from flashedge.models.registry import BUNDLED
 
@@ -35,14 +36,14 @@ async def test_a_process_that_is_killed_while_it_starts_raises(
     async def do_nothing() -> None: ...
 
     process = EngineProcess(OPTIONS, do_nothing)
-    build = process._build
+    build = LiveProcess._build
 
-    def build_and_kill() -> None:
-        build()
-        assert process.pid is not None
-        os.kill(process.pid, signal.SIGKILL)
+    def build_and_kill(live: LiveProcess) -> None:
+        build(live)
+        assert live.pid is not None
+        os.kill(live.pid, signal.SIGKILL)
 
-    monkeypatch.setattr(process, "_build", build_and_kill)
+    monkeypatch.setattr(LiveProcess, "_build", build_and_kill)
     async with asyncio.timeout(120):
         with pytest.raises(EngineError, match=r"did not start.*ended"):
             await process.start()

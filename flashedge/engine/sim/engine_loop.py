@@ -57,6 +57,8 @@ class SimEngine:
             max_batched_tokens=config.max_batched_tokens,
             by_priority=config.by_priority,
         )
+        self.suspects = asyncio.Lock()
+        """See `engine.base`."""
         self._jobs: dict[int, Job] = {}
         self._arrivals = 0
         self._is_offloaded = False

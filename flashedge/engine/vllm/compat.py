@@ -15,11 +15,11 @@ from multiprocessing.context import BaseContext
 from pathlib import Path
 
 from flashedge.engine.platform import find_vllm, runs_on_cpu
+from flashedge.engine.vllm.process.start_reports import report_starts
 from flashedge.engine.vllm.seams.changes import find_changes
 from flashedge.engine.vllm.seams.record import load_record
 from flashedge.engine.vllm.seams.source import VllmSource
 from flashedge.engine.vllm.shown_cards import show_cards_at_start
-from flashedge.engine.vllm.start_reports import report_starts
 from flashedge.errors import ConfigError
 
 log = logging.getLogger(__name__)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from flashedge.engine.base import EngineView, Health
 from flashedge.engine.vllm.engine_options import EngineOptions
-from flashedge.engine.vllm.process import EngineProcess
+from flashedge.engine.vllm.process.engine_process import EngineProcess
 
 
 class VllmEngine:
@@ -18,6 +20,8 @@ class VllmEngine:
         self._process = EngineProcess(options, self._configure_restarted)
         self._budget: int | None = None
         self._is_offloaded = False
+        self.suspects = asyncio.Lock()
+        """See `engine.base`."""
 
     @property
     def options(self) -> EngineOptions:
@@ -47,12 +51,23 @@ class VllmEngine:
 
     async def budget(self, kv_bytes: int) -> int:
         """See `engine.base`. At least one request of full length always fits."""
+        self._note_budget(kv_bytes)  # if the engine is down, the next process gets it
+        granted = await self._process.budget(kv_bytes)
+        self._note_budget(granted)  # not what was refused: the other engine may have that memory
+        return granted
+
+    def _note_budget(self, kv_bytes: int) -> None:
         self._budget = kv_bytes
-        return await self._process.budget(kv_bytes)
+        self._limit_start()
+
+    def _limit_start(self) -> None:
+        """A restarted process claims its budget at its start, and next to nothing if offloaded."""
+        self._process.start_limit_bytes = 0 if self._is_offloaded else self._budget
 
     async def offload(self, *, keep: bool = True) -> int:
         """See `engine.base`."""
         self._is_offloaded = True
+        self._limit_start()
         options = self._options
         folder = str(options.offload_folder)
         return int(await self._process.call("offload", keep, folder, options.offload_to_file))
@@ -60,14 +75,18 @@ class VllmEngine:
     async def restore(self) -> int:
         """See `engine.base`."""
         self._is_offloaded = False
+        self._limit_start()
         return int(await self._process.call("restore"))
 
     async def _configure_restarted(self) -> None:
-        """Bring a restarted process to the budget and the offload state of its predecessor."""
-        if self._budget is not None:
-            await self._process.budget(self._budget)
+        """Bring a restarted process to the offload state and the budget of its predecessor.
+
+        An engine that is offloaded claims no memory for its budget.
+        """
         if self._is_offloaded:
             await self.offload(keep=False)
+        if self._budget is not None:
+            await self._process.budget(self._budget)
 
     def health(self) -> Health:
         return self._process.health()

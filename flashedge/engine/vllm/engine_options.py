@@ -74,6 +74,8 @@ class EngineOptions:
     quantization: str | None = None
     """How vLLM quantizes the matrices of the model's layers while it loads them, one of
     `models.specs.ONLINE_METHODS`. None loads them as they are stored."""
+    hang_s: float = 60.0
+    """An engine that gives no sign of life for so long is killed and started again."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Further fields of vLLM's AsyncEngineArgs."""
 

@@ -21,7 +21,6 @@ from flashedge.engine.vllm.inside.keys import (
     LOGPROBS,
 )
 from flashedge.engine.vllm.speculator import VllmSpeculator, pack_continuation
-from flashedge.engine.vllm.translate import translate_errors
 from flashedge.errors import ContextOverflow, GenerationFailed
 from flashedge.search.entropy import TOP
 from flashedge.types import MARKERS, FinishReason
@@ -72,10 +71,9 @@ class VllmGenerator(VllmEngine):
                 hint="shorten the problem or the conversation",
                 param="messages",
             )
-        with translate_errors("generator"):
+        name = f"gen-{next(_ids)}"
+        with self._process.open_request(name) as llm:
             prompt = {"prompt_token_ids": list(request.token_ids)}
-            name = f"gen-{next(_ids)}"
-            llm = self._process.get_llm()
             outputs = llm.generate(prompt, params, name, priority=request.priority)
             async with aclosing(outputs) as stream:
                 start = 0

@@ -305,4 +305,5 @@ def build_options(
         block_tokens=BLOCK_TOKENS["cuda" if on_card else "cpu"],
         offload_folder=config.state_dir / "offload",
         offload_to_file=config.scheduling_offload_to_file,
+        hang_s=config.engine_hang_s,
     )

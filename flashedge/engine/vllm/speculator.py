@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from flashedge.engine.base import CompleteDraft
-from flashedge.engine.vllm.process import EngineProcess
+from flashedge.engine.vllm.process.engine_process import EngineProcess
 from flashedge.errors import EngineDead
 from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.types import Granularity

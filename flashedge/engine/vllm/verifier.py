@@ -23,7 +23,6 @@ from flashedge.engine.base import ScoreRequest, StepScores
 from flashedge.engine.vllm.engine import VllmEngine
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.prm.base import AnswerFormat, PrmFormat
-from flashedge.engine.vllm.translate import translate_errors
 from flashedge.errors import ContextOverflow, GenerationFailed
 
 SCORE_CACHE_ENTRIES = 1 << 17
@@ -147,11 +146,9 @@ class VllmVerifier(VllmEngine):
 
         params = PoolingParams(task="token_classify", skip_reading_prefix_cache=not reuse)
         result: Any = None
-        with translate_errors("verifier"):
-            llm = self._process.get_llm()
-            async for output in llm.encode(
-                {"prompt_token_ids": token_ids}, params, f"prm-{next(_ids)}"
-            ):
+        name = f"prm-{next(_ids)}"
+        with self._process.open_request(name) as llm:
+            async for output in llm.encode({"prompt_token_ids": token_ids}, params, name):
                 result = output
         if result is None:
             raise GenerationFailed("the verifier engine returned nothing")

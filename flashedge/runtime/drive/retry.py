@@ -1,17 +1,27 @@
-"""Repeats engine work that a dead engine or a failed request interrupted."""
+"""Repeats engine work that a dead engine or a failed request interrupted.
+
+A request that ends the engine each time must not take the requests beside it along. Work that was
+twice in the step that ended the engine is therefore done alone from then on: other such work waits
+for it. The innocent ones come through, and the culprit uses up its attempts.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from typing import TypeVar
 
 from flashedge.engine.base import Generator, Verifier
 from flashedge.errors import EngineDead, GenerationFailed
 
 ATTEMPTS = 3
-PAUSES_S = (0.05, 0.5, 2.0)  # before each wait: the engine may notice its death after we do
-RESTART_TIMEOUT_S = 120.0
+PAUSES_S = (0.05, 0.5, 2.0)
+"""Before each wait: the engine may notice its death after we do. The last one repeats."""
+SUSPICIOUS = 2
+"""Work that was in so many steps that ended the engine is done alone."""
+RESTART_TIMEOUT_S = 1800.0
+"""Restarts go on for ever, and a start on a card can take minutes. A run waits for several."""
 T = TypeVar("T")
 
 
@@ -22,26 +32,36 @@ async def retry_after_restart(
 ) -> T:
     """Do `work`, and repeat it after an engine's restart or a failed request.
 
-    Repeating loses nothing: what a request yields is a pure function of its path and seed.
+    Repeating loses nothing: what a request yields is a pure function of its path and seed. Work
+    loses an attempt when its request failed, or was in the step that ended the engine. If the
+    engine died of something else, the work is done again however often that happens.
+
     `on_restart` receives the seconds that the restart took. Raises EngineDead when the engine does
-    not come back and GenerationFailed when the request keeps failing. An error that the engine
-    raises because the task was cancelled ends in CancelledError.
+    not come back or dies in the work's steps, and GenerationFailed when the request keeps failing.
+    An error that the engine raises because the task was cancelled ends in CancelledError.
     """
-    for attempt in range(ATTEMPTS):
+    clock = asyncio.get_running_loop().time
+    lost = repeats = suspected = 0
+    while True:
         try:
-            return await work()
-        except EngineDead:
+            async with nullcontext() if suspected < SUSPICIOUS else engine.suspects:
+                return await work()
+        except EngineDead as error:
             _raise_if_cancelled()
-            clock = asyncio.get_running_loop().time
+            suspected += error.is_suspect
+            lost += error.is_suspect
+            if lost > ATTEMPTS:
+                raise
             began = clock()
-            await asyncio.sleep(PAUSES_S[attempt])
+            await asyncio.sleep(PAUSES_S[min(repeats, len(PAUSES_S) - 1)])
             await engine.wait_ready(RESTART_TIMEOUT_S)
             on_restart(clock() - began)
         except GenerationFailed:
             _raise_if_cancelled()
-            if attempt == ATTEMPTS - 1:
+            lost += 1
+            if lost >= ATTEMPTS:
                 raise
-    return await work()
+        repeats += 1
 
 
 def _raise_if_cancelled() -> None:

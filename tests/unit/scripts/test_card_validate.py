@@ -15,6 +15,7 @@ from scripts.card.parts import (
     Part,
     Plan,
     find_failed_checks,
+    find_harm,
     find_other_tokens,
     find_unequal_cases,
     find_unequal_rungs,
@@ -121,6 +122,22 @@ def test_what_counts_as_passed() -> None:
     assert find_unequal_rungs({"rungs": rungs}) == ["+P, n = 8: 50% of the trees are equal"]
     assert find_other_tokens({"tokens_identical": [True, False]}) == ["the tokens changed 1 times"]
     assert not find_other_tokens({"tokens_identical": [True]})
+
+
+def test_harm_of_faults_is_found() -> None:
+    quiet = {"times": 2, "lost": 0, "other_trees": 0, "leaked_blocks": 0}
+    faults = {
+        "stopped": quiet,
+        "killed": {**quiet, "lost": 1, "leaked_blocks": 7},
+        "out of memory": {**quiet, "times": 0},
+    }
+    assert find_harm({"faults": faults, "daemon": {"alive": False}}) == [
+        "killed: 1 lost",
+        "killed: 7 leaked_blocks",
+        "out of memory: it never happened",
+        "the daemon died",
+    ]
+    assert not find_harm({"faults": {"stopped": quiet}, "daemon": {"alive": True}})
 
 
 @pytest.mark.parametrize("rehearse", [True, False])

@@ -32,3 +32,6 @@ KV_GUARDED = "guarded"
 
 PLAIN_SAMPLING = "plain_sampling"
 """In our additional_config: True if PyTorch draws the tokens on a card too."""
+
+STEP_RECORD = "flashedge_step_record"
+"""The attribute of a process's object that holds the memory of its `step_record`."""

@@ -98,6 +98,9 @@ PATCHES = (
         "begin", "kv.control:begin", "The daemon asks a new engine for its blocks and their size."
     ),
     _add_utility(
+        "beat", "step_record:beat", "An engine that hangs is found by the answer it does not give."
+    ),
+    _add_utility(
         "measure_memory",
         "kv.control:measure_memory",
         "The memory plan rests on what each engine takes beside its KV.",

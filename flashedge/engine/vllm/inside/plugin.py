@@ -26,5 +26,7 @@ def register() -> None:
         )
     if hasattr(multiprocessing.current_process(), STAGES_PIPE):  # a process that we started
         from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
+        from flashedge.engine.vllm.inside.step_record import get_step_record
 
         apply_patches(ProcessKind.CORE)
+        get_step_record()  # from here on an error that ends the start is written into it

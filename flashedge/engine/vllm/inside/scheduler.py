@@ -1,4 +1,5 @@
-"""vLLM's scheduler with what FlashEdge needs inside it: step boundaries, and a KV quota.
+"""vLLM's scheduler with what FlashEdge needs inside it: step boundaries, a KV quota, and a record
+of what each step computes.
 
 Boundaries are found here and not by stop strings in the front end. The front end sees tokens a step
 or more late, but speculation has to know the boundary where slots are filled.
@@ -18,6 +19,7 @@ import multiprocessing
 import os
 import signal
 import threading
+from collections.abc import Iterator
 from multiprocessing import connection
 from typing import Any
 
@@ -35,6 +37,7 @@ from flashedge.engine.vllm.inside.keys import BOUNDARY, LOGPROBS
 from flashedge.engine.vllm.inside.packed_logprobs import find_entropy, pack_logprobs
 from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
 from flashedge.engine.vllm.inside.speculation import SpeculativeScheduler
+from flashedge.engine.vllm.inside.step_record import get_step_record
 
 # VLLM_PLUGINS in the user's shell may keep vLLM from calling our plugin.
 apply_patches(ProcessKind.CORE)
@@ -44,13 +47,43 @@ class EdgeScheduler(SpeculativeScheduler):
     """Ends a request at its step's boundary, if the request asks for it, and packs the
     log-probabilities of our requests.
 
-    The base classes draft what follows the step, and keep the KV blocks within a quota.
+    It also writes the step record, by which the daemon knows whose step ended this process. The
+    base classes draft what follows the step, and keep the KV blocks within a quota.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._ran: ModelRunnerOutput | None = None
+        self._step_record = get_step_record()
         _die_with_daemon()
+
+    # ------------------------------------------------------------ the step record
+
+    def add_request(self, request: Request) -> None:
+        """A request that can't even be added is the one to blame."""
+        self._step_record.begin_step((request.request_id,))
+        super().add_request(request)
+        self._step_record.end_step()
+
+    def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
+        """The step begins. Where it can't be scheduled, any request may be why."""
+        try:
+            output: SchedulerOutput = super().schedule(*args, **kwargs)
+        except Exception:
+            self._step_record.begin_step(None)
+            raise
+        if output.num_scheduled_tokens:
+            self._step_record.begin_step(self._list_requested(output))
+        return output
+
+    def _list_requested(self, output: SchedulerOutput) -> Iterator[str]:
+        """The front end's names of the requests in a step. It has none for a draft."""
+        for name in output.num_scheduled_tokens:
+            job = self._jobs.get(name)
+            if job is None:
+                yield name
+            elif job.label is not None:
+                yield job.label.name
 
     # ------------------------------------------------------------ boundaries
 
@@ -84,7 +117,7 @@ class EdgeScheduler(SpeculativeScheduler):
         index = self._ran.req_id_to_index[request.request_id]
         return find_entropy(self._ran.logprobs.slice_request(index, at + 1).logprobs[at])
 
-    # ------------------------------------------------------------ log-probabilities
+    # ------------------------------------------------------------ the end of a step
 
     def update_from_output(
         self, scheduled: SchedulerOutput, ran: ModelRunnerOutput
@@ -98,6 +131,7 @@ class EdgeScheduler(SpeculativeScheduler):
             for output in of_client.outputs:
                 if output.new_logprobs is not None and output.request_id not in as_vllm:
                     pack_logprobs(output, with_entropies=output.request_id in uncertain)
+        self._step_record.end_step()
         return outputs
 
     def _is_packed(self, name: str) -> bool:

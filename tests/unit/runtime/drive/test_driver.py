@@ -202,7 +202,7 @@ async def test_a_run_survives_the_death_of_both_engines() -> None:
     await assert_nothing_left(engines)
 
 
-@pytest.mark.parametrize("restart_s", [None, 1000.0])
+@pytest.mark.parametrize("restart_s", [None, 2000.0])
 @pytest.mark.parametrize("which", ["generator", "verifier"])
 async def test_an_engine_that_does_not_come_back_ends_the_run(
     which: str, restart_s: float | None

@@ -14,6 +14,8 @@ from flashedge.runtime.drive.retry import retry_after_restart
 
 DEAD = EngineDead("it died")
 FAILED = GenerationFailed("it failed")
+INNOCENT = EngineDead("another one killed it")
+INNOCENT.is_suspect = False
 
 
 @pytest.fixture
@@ -26,6 +28,7 @@ class Engine:
 
     def __init__(self, away_s: float = 1.0, *, given_up: bool = False) -> None:
         self.away_s, self.given_up, self.waits = away_s, given_up, 0
+        self.suspects = asyncio.Lock()
 
     async def wait_ready(self, timeout_s: float) -> None:
         self.waits += 1
@@ -95,6 +98,62 @@ async def test_an_engine_that_dies_each_time_is_an_error() -> None:
     with pytest.raises(EngineDead, match="it died"):
         await outcome(engine, *[DEAD] * 4)
     assert engine.waits == 3
+
+
+async def test_work_that_was_not_in_the_step_is_done_again_however_often_the_engine_dies() -> None:
+    done, waited = await outcome(Engine(), *[INNOCENT] * 100)
+    assert done == 101
+    assert waited == [1.05, 1.5] + [3.0] * 98
+
+
+async def test_deaths_of_others_take_no_attempt() -> None:
+    errors = [DEAD, INNOCENT, DEAD, INNOCENT, DEAD]
+    assert (await outcome(Engine(), *errors))[0] == 6
+    with pytest.raises(EngineDead, match="it died"):
+        await outcome(Engine(), *errors, DEAD)
+
+
+class SharedEngine(Engine):
+    """Computes requests together in steps of a second. A step with a culprit ends the engine."""
+
+    def __init__(self, culprits: set[int]) -> None:
+        super().__init__()
+        self._culprits = culprits
+        self._step: dict[int, asyncio.Future[None]] = {}
+        self.steps: list[set[int]] = []
+
+    async def compute(self, request: int) -> int:
+        if not self._step:
+            asyncio.get_running_loop().call_later(1.0, self._end_step)
+        done = self._step[request] = asyncio.get_running_loop().create_future()
+        await done
+        return request
+
+    def _end_step(self) -> None:
+        step, self._step = self._step, {}
+        self.steps.append(set(step))
+        for done in step.values():
+            if self._culprits & set(step):
+                done.set_exception(EngineDead("a step ended it"))
+            else:
+                done.set_result(None)
+
+
+@pytest.mark.parametrize("culprits", [{3}, {0, 19}])
+async def test_a_request_that_ends_the_engine_each_time_fails_alone(culprits: set[int]) -> None:
+    engine = SharedEngine(culprits)
+
+    async def ask(request: int) -> int:
+        work = lambda: engine.compute(request)  # noqa: E731
+        return await retry_after_restart(engine, work, lambda waited_s: None)  # type: ignore[arg-type]
+
+    ends = await asyncio.gather(*map(ask, range(20)), return_exceptions=True)
+    assert {i for i, end in enumerate(ends) if isinstance(end, EngineDead)} == culprits
+    assert [end for end in ends if not isinstance(end, EngineDead)] == [
+        i for i in range(20) if i not in culprits
+    ]
+    assert [len(step) for step in engine.steps[:2]] == [20, 20]
+    assert all(len(step) == 1 for step in engine.steps[2:])
 
 
 async def test_an_engine_that_was_given_up_is_an_error_at_once() -> None:

@@ -12,6 +12,7 @@ import psutil
 import torch
 
 from flashedge.engine.vllm.inside.kv.blocks import count_block_bytes
+from flashedge.engine.vllm.inside.step_record import get_step_record
 
 SPARE = 2
 """KV is saved in host memory if this many times its size is free, else in a file."""
@@ -58,12 +59,14 @@ class SaveArea:
             folder.mkdir(parents=True, exist_ok=True)
             self._file = tempfile.TemporaryFile(dir=folder, prefix="kv-")  # noqa: SIM115
         for layer in layers:
+            get_step_record().note_progress()
             if self._file is None:
                 self._rows.append(layer.index_select(0, _make_index(self._ids, layer)).cpu())
                 continue
             for ids in _iterate_chunks(self._ids):
                 rows = layer.index_select(0, _make_index(ids, layer)).cpu().contiguous()
                 self._file.write(_view_bytes(rows))
+                get_step_record().note_progress()
         if self._file is not None:
             self._file.flush()
         return saved_bytes
@@ -93,6 +96,7 @@ class SaveArea:
                 kept = rows.index_select(0, torch.tensor(keep, dtype=torch.long))
                 layer.index_copy_(0, target, kept.to(layer.device))
                 done += len(ids)
+                get_step_record().note_progress()
         loaded = sum(block in wanted for block in self._ids)
         return loaded * count_block_bytes(layers)
 

@@ -15,10 +15,12 @@ from flashedge.engine.vllm.inside.kv import tensor as kv_tensor
 from flashedge.engine.vllm.inside.kv.save_area import SaveArea
 from flashedge.engine.vllm.inside.memory.step_memory import measure_step
 from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
+from flashedge.engine.vllm.inside.step_record import get_step_record
 
 # vLLM imports this module in each worker's process before it allocates KV.
 apply_patches(ProcessKind.WORKER)
 start_stages.begin()
+get_step_record()  # from here on an error that ends the start is written into it
 
 
 class KvMemory:

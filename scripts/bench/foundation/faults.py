@@ -1,16 +1,25 @@
-"""What does a user see after `kill -9` of the generator's process, or of the daemon, during a run?
+"""What becomes of the runs when the engines under them are stopped, killed, or out of memory?
 
-    python -m scripts.bench.foundation.kills
+    python -m scripts.bench.foundation.faults [--times 100] [--n 8] [--hang-s 5]
 
-Processes die on users' machines (out of memory, an impatient `kill`), and no answer may be lost or
-changed by it. The script kills the generator during a solve and reports when the daemon notices,
-when the next solve is answered, and whether the tree is the same as without the kill. Then it kills
-the daemon with one run finished and one under way, and reports which runs the store still has. The
-last line is JSON.
+Processes die on users' machines (an impatient `kill`, a driver, a card that is full), and no answer
+may be lost or changed by it. Each fault happens `--times` times under two runs of a daemon:
+
+- an engine is stopped, so that it hangs
+- an engine is killed while it generates, while it scores, while it is idle beside the other, and
+  while KV memory moves between the engines
+- the generator runs out of memory in a step
+
+Reported for each: runs lost and trees changed by it (none may be), KV blocks that nobody frees
+(none may be), and the seconds until the daemon serves again. Then the script asks once what a user
+of the command line sees when the generator is killed during a solve, and when the daemon is killed
+with one run finished and one under way. The last line is JSON.
 """
 
 from __future__ import annotations
 
+import argparse
+import asyncio
 import json
 import os
 import signal
@@ -22,16 +31,57 @@ import httpx
 import psutil
 
 from scripts.bench.daemon import CLI, Daemon, read_problems, report, start_daemon
+from scripts.bench.foundation.fault_schedule import FaultSchedule
+
+FRAIL = "scripts.bench.foundation.frail_daemon"
+PROBLEMS = 4
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--times", type=int, default=100, help="how often each fault happens")
+    parser.add_argument("--n", type=int, default=8, help="paths of each run")
+    parser.add_argument("--hang-s", type=float, default=5.0, help="the daemon's engine_hang_s")
+    args = parser.parse_args()
     items = [p["problem"] for p in read_problems("heldout", 8)]
+    began = time.monotonic()
+    with start_daemon(FRAIL, engine_hang_s=args.hang_s) as served:
+        faults = asyncio.run(repeat_faults(served, items[:PROBLEMS], args.n, args.times))
+        daemon = describe_daemon(served)
     with start_daemon() as served:
         quiet = served.solve(items[0], "-n", "64", "--seed", "1")
         engine = kill_engine(served, items[0], quiet)
         print(engine)
         death = kill_daemon(served, items)
-    report(engine=engine, daemon=death)
+    report(
+        faults=faults,
+        daemon=daemon,
+        minutes=round((time.monotonic() - began) / 60, 1),
+        engine_kill=engine,
+        daemon_kill=death,
+    )
+
+
+async def repeat_faults(served: Daemon, items: list[str], n: int, times: int) -> dict[str, Any]:
+    schedule = FaultSchedule(served.url, items, n)
+    try:
+        await schedule.prepare()
+        return {name: (await schedule.repeat(name, times)).to_json() for name in schedule.faults}
+    finally:
+        await schedule.close()
+
+
+def describe_daemon(served: Daemon) -> dict[str, Any]:
+    """Whether the daemon of all these faults still lives, and how it is."""
+    if not psutil.pid_exists(served.pid):
+        return {"alive": False}
+    engines = read_status(served)["engines"]
+    return {
+        "alive": True,
+        "rss_mib": psutil.Process(served.pid).memory_info().rss >> 20,
+        "restarts": {name: engine["restarts"] for name, engine in engines.items()},
+        "notice": engines["generator"]["notice"],
+    }
 
 
 def kill_engine(served: Daemon, problem: str, quiet: dict[str, Any]) -> dict[str, object]:

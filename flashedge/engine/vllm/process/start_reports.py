@@ -2,6 +2,9 @@
 
 A start on a card can take minutes, most of them inside vLLM. Its process writes a line into the
 pipe whenever it begins another stage. The daemon shows the latest line.
+
+vLLM makes the process deep inside a call. What the daemon wants to give it, such as this pipe, is
+therefore set in the context of the call, and travels as attributes of the process's object.
 """
 
 from __future__ import annotations
@@ -11,16 +14,25 @@ import contextlib
 import copy
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
-from multiprocessing.connection import Connection
 from multiprocessing.context import BaseContext
 from typing import Any
 
 from flashedge.engine.vllm.inside.keys import STAGES_PIPE
 
-_pipe: ContextVar[Connection | None] = ContextVar("_pipe", default=None)
-"""The end that a process gets which starts in this context."""
+_carried: ContextVar[Mapping[str, Any]] = ContextVar("_carried")
+"""The attributes that a process gets which starts in this context."""
+
+
+@contextlib.contextmanager
+def carry(**attributes: Any) -> Iterator[None]:
+    """Give these attributes to the processes that start within the block."""
+    token = _carried.set({**_carried.get({}), **attributes})
+    try:
+        yield
+    finally:
+        _carried.reset(token)
 
 
 @contextlib.contextmanager
@@ -41,11 +53,10 @@ def receive_stages(on_stage: Callable[[str], None]) -> Iterator[None]:
             loop.remove_reader(reader.fileno())
 
     loop.add_reader(reader.fileno(), receive)
-    token = _pipe.set(writer)
     try:
-        yield
+        with carry(**{STAGES_PIPE: writer}):
+            yield
     finally:
-        _pipe.reset(token)
         receive()
         loop.remove_reader(reader.fileno())
         reader.close()
@@ -53,15 +64,16 @@ def receive_stages(on_stage: Callable[[str], None]) -> Iterator[None]:
 
 
 def report_starts(context: BaseContext) -> BaseContext:
-    """Let the processes of `context` carry the pipe of the surrounding `receive_stages`, if any."""
-    pipe = _pipe.get()
-    if pipe is None:
+    """Let the processes of `context` have what `carry` gives them."""
+    attributes = _carried.get({})
+    if not attributes:
         return context
     reporting: Any = copy.copy(context)
 
     def make_process(**options: Any) -> Any:
         process = context.Process(**options)  # type: ignore[attr-defined]
-        setattr(process, STAGES_PIPE, pipe)  # sent with the process's other attributes
+        for name, value in attributes.items():
+            setattr(process, name, value)  # sent with the process's other attributes
         return process
 
     reporting.Process = make_process

@@ -1,0 +1,162 @@
+"""What an engine process was doing, in memory that the daemon reads after its death.
+
+Before each model step the process writes which requests are in it, and after the step that it is
+over. When the process ends, the daemon reads the record: requests that were in the unfinished step
+may be what ended it, and all others are innocent. The record can also be read while the process is
+stopped or hangs.
+
+The memory is shared by both processes. The engine's side writes, the daemon's side only reads.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import struct
+from collections.abc import Iterable
+from typing import Any
+
+from flashedge.engine.vllm.inside.keys import STEP_RECORD
+
+RECORD_BYTES = 1 << 17
+"""Size of the memory. It holds the names of some 6,000 requests."""
+FATAL = ("EngineCore failed to start.", "EngineCore encountered a fatal error.")
+"""vLLM logs the error that ends an engine process in a record that begins like one of these."""
+SHORTAGES = ("out of memory", "can't allocate memory", "CUBLAS_STATUS_ALLOC_FAILED")
+"""What errors of PyTorch say that are no OutOfMemoryError and yet mean that memory was short."""
+
+ANY = b"*"
+"""Stands for the names where any request may be in the step."""
+
+_PROGRESS = struct.Struct("<Q")
+_STATE = struct.Struct("<BBHI")
+"""Whether a step is under way, whether memory was short, and the lengths of fault and names."""
+_FAULT_AT, _FAULT_BYTES = 16, 1008
+_NAMES_AT = _FAULT_AT + _FAULT_BYTES
+
+
+class StepRecord:
+    """The record of one engine process."""
+
+    def __init__(self, memory: Any) -> None:
+        """memory: a writable buffer of `RECORD_BYTES`, which begins as zeros."""
+        self._bytes = memoryview(memory).cast("B")
+
+    # ------------------------------------------------------------ for the engine process
+
+    def begin_step(self, requests: Iterable[str] | None) -> None:
+        """Write that these requests are computed from now on. None: nobody can say which."""
+        names = ANY if requests is None else "\n".join(requests).encode()
+        if len(names) > len(self._bytes) - _NAMES_AT:
+            names = ANY
+        self._bytes[_NAMES_AT : _NAMES_AT + len(names)] = names
+        self._write_state(in_step=True, names=len(names))
+        self.note_progress()
+
+    def end_step(self) -> None:
+        """Write that the step is over."""
+        self._write_state(in_step=False)
+        self.note_progress()
+
+    def note_progress(self) -> None:
+        """Count a sign of life. Work that can take long outside a step calls it now and then."""
+        _PROGRESS.pack_into(self._bytes, 0, (self.progress + 1) % (1 << 64))
+
+    def note_fault(self, error: BaseException) -> None:
+        """Write the error that ends the process."""
+        root = find_root(error)
+        text = f"{type(root).__name__}: {root}".encode()[:_FAULT_BYTES]
+        self._bytes[_FAULT_AT : _FAULT_AT + len(text)] = text
+        in_step, _, _, names = self._read_state()
+        _STATE.pack_into(self._bytes, 8, in_step, is_memory_short(root), len(text), names)
+
+    def _write_state(self, *, in_step: bool, names: int = 0) -> None:
+        _, short, fault, _ = self._read_state()
+        _STATE.pack_into(self._bytes, 8, in_step, short, fault, names)
+
+    def _read_state(self) -> tuple[int, int, int, int]:
+        in_step, short, fault, names = _STATE.unpack_from(self._bytes, 8)
+        return in_step, short, fault, names
+
+    # ------------------------------------------------------------ for the daemon
+
+    @property
+    def progress(self) -> int:
+        """How many signs of life there were."""
+        return int(_PROGRESS.unpack_from(self._bytes, 0)[0])
+
+    @property
+    def is_in_step(self) -> bool:
+        """Whether a step has begun and not ended."""
+        return bool(self._read_state()[0])
+
+    @property
+    def is_memory_short(self) -> bool:
+        """Whether the process ended because it had too little memory."""
+        return bool(self._read_state()[1])
+
+    @property
+    def fault(self) -> str | None:
+        """The error that ended the process, on one line. None if it left none."""
+        length = self._read_state()[2]
+        lines = bytes(self._bytes[_FAULT_AT : _FAULT_AT + length]).decode(errors="replace")
+        return lines.strip().splitlines()[0] if lines.strip() else None
+
+    def holds(self, request: str) -> bool:
+        """Whether this request is in a step that has begun and not ended.
+
+        request: the name that the daemon gave it. vLLM appends a hyphen and eight letters to it.
+        """
+        in_step, _, _, length = self._read_state()
+        if not in_step:
+            return False
+        names = bytes(self._bytes[_NAMES_AT : _NAMES_AT + length])
+        if names == ANY:
+            return True
+        return any(request in (n, n.rpartition("-")[0]) for n in names.decode().split("\n"))
+
+
+def find_root(error: BaseException) -> BaseException:
+    """The first error in the chain of causes."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def is_memory_short(error: BaseException) -> bool:
+    """Whether the error says that the host or the card had too little memory."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in SHORTAGES)
+
+
+class FaultHandler(logging.Handler):
+    """Writes the error that ends this process, which vLLM logs, into the record."""
+
+    def __init__(self, step_record: StepRecord) -> None:
+        super().__init__(logging.ERROR)
+        self._step_record = step_record
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        if error is not None and str(record.msg).startswith(FATAL):
+            self._step_record.note_fault(error)
+
+
+_own: StepRecord | None = None
+
+
+def get_step_record() -> StepRecord:
+    """The record of this process. Without a daemon that reads it, it is in private memory."""
+    global _own
+    if _own is None:
+        memory = getattr(multiprocessing.current_process(), STEP_RECORD, None)
+        _own = StepRecord(bytearray(RECORD_BYTES) if memory is None else memory)
+        if memory is not None:
+            logging.getLogger("vllm").addHandler(FaultHandler(_own))
+    return _own
+
+
+def beat(core: Any) -> int:
+    """Answer the daemon between two steps: a sign of life. Returns the signs so far."""
+    return get_step_record().progress

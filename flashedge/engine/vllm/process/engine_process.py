@@ -1,0 +1,271 @@
+"""The engine over all of its processes: start, end, restart with back-off, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from flashedge.engine.base import EngineView, Health
+from flashedge.engine.vllm.engine_options import EngineOptions
+from flashedge.engine.vllm.inside.step_record import find_root, is_memory_short
+from flashedge.engine.vllm.process.live_process import LiveProcess
+from flashedge.engine.vllm.process.restarts import RestartRow
+from flashedge.engine.vllm.process.smaller_batch import describe_batch, halve_batch
+from flashedge.engine.vllm.translate import translate_errors
+from flashedge.errors import EngineDead, EngineError
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+log = logging.getLogger(__name__)
+
+
+class EngineProcess:
+    """Keeps one vLLM process running: when it ends, another one is started.
+
+    Run each request within `open_request`, which raises EngineDead while there is no process. The
+    states are starting -> ready -> dead -> ready …, failed (the first start failed), and stopped.
+    """
+
+    def __init__(self, options: EngineOptions, on_restart: Callable[[], Awaitable[None]]) -> None:
+        """on_restart: prepares a restarted process before its first request."""
+        self.options = options
+        """What the next process starts with. Its batch shrinks when memory is short."""
+        self._configured = options
+        self.block_bytes = 0
+        """Bytes of one KV block, known once the engine is ready."""
+        self.start_limit_bytes: int | None = None
+        """KV memory that a restarted process may claim at its start. None: as much as the first."""
+        self._on_restart = on_restart
+        self._live: LiveProcess | None = None
+        self._accepts_calls = False
+        self._state = "starting"
+        self._detail: str | None = None
+        self._stage: str | None = None
+        self._restarts = 0
+        self._row = RestartRow()
+        self._ready = asyncio.Event()
+        """Set when the engine is ready or has failed, so that nobody waits for a failed one."""
+        self._started_at = 0.0
+        self._restarting: asyncio.Task[None] | None = None
+        self._kv_mechanism: str | None = None  # see `inside.kv.worker.KvMemory`
+
+    # ------------------------------------------------------------ state
+
+    def get_llm(self) -> AsyncLLM:
+        """Return the live engine. Raises EngineDead when it is down."""
+        if self._live is None or self._live.llm is None or self._state != "ready":
+            raise self._make_error(f"is {self._state}")
+        return self._live.llm
+
+    @contextmanager
+    def open_request(self, name: str) -> Iterator[AsyncLLM]:
+        """Yield the live engine for the request of this name, and translate what vLLM raises.
+
+        Raises EngineDead when the engine is down or goes down. Its `is_suspect` says whether the
+        request was in the step that ended the process.
+        """
+        llm, live = self.get_llm(), self._live
+        try:
+            with translate_errors(self.options.name):
+                yield llm
+        except EngineDead as error:
+            error.is_suspect = live is not None and live.record.holds(name)
+            raise
+
+    def health(self) -> Health:
+        now, is_ready = asyncio.get_running_loop().time(), self._state == "ready"
+        return Health(
+            state=self._state,
+            pid=self.pid,
+            restarts=self._restarts,
+            detail=self._detail,
+            attempt=0 if is_ready else self._row.attempt,
+            retry_in_s=None if is_ready else self._row.count_down(now),
+            notice=describe_batch(self.options, self._configured),
+            stage=self._stage,
+            kv_memory="own" if self.options.owns_cards else self._kv_mechanism,
+            cards=self.options.card_names,
+        )
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._live is None else self._live.pid
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        """Return once the engine serves. Raises EngineDead on time-out, or if it has failed."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._ready.wait()
+                while self._state == "ready" and self.get_llm().errored:
+                    self._handle_end()  # vLLM noticed it before our reader did
+                    await self._ready.wait()
+        except TimeoutError:
+            raise self._make_error(
+                f"did not restart within {timeout_s:g} s: {self._detail}"
+            ) from None
+        if self._state != "ready":
+            raise self._make_error(f"is {self._state}: {self._detail}")
+
+    def _make_error(self, what: str) -> EngineDead:
+        """An error for a request that did not reach the engine, so that it is not to blame."""
+        hint = "it is being restarted; `flashedge ps` says why and when"
+        if self._state == "failed":
+            hint = "see `flashedge logs`, then `flashedge down` and `flashedge up`"
+        error = EngineDead(f"the {self.options.name} engine {what}", hint=hint)
+        error.is_suspect = False
+        return error
+
+    # ------------------------------------------------------------ start and stop
+
+    async def start(self) -> None:
+        """Start the first process and load the model, with a smaller batch if memory is short.
+
+        Raises EngineError when that fails.
+        """
+        while True:
+            options = self.options
+            try:
+                await self._start_process(options)
+                return
+            except EngineError as error:
+                if self.options is not options:
+                    continue  # its batch is smaller now
+                self._state, self._detail = "failed", str(error)
+                self._ready.set()
+                raise
+
+    async def _start_process(
+        self, options: EngineOptions, prepare: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """Start a process, and `prepare` it. It serves on return.
+
+        Raises EngineError when that fails. If memory was short, the batch is smaller from then on.
+        """
+        self._note_stage("starting its process")
+        live = self._live = LiveProcess(options, self._handle_end)
+        try:
+            view = await live.start(self._note_stage)
+            self.block_bytes, self._kv_mechanism = view["block_bytes"], view["mechanism"]
+            self._accepts_calls = True
+            if prepare is not None:
+                await prepare()
+        except Exception as error:
+            self._accepts_calls, self._stage = False, None
+            why = live.describe_end(error)
+            if live.record.is_memory_short or is_memory_short(find_root(error)):
+                self._shrink_batch()
+            await live.shut_down()
+            self._live = None
+            raise EngineError(
+                f"the {options.name} engine did not start: {why}",
+                hint="see `flashedge logs`; `flashedge doctor` checks memory and checkpoints",
+            ) from error
+        log.info("%s ready: pid %s, %s", options.name, self.pid, view)
+        self._started_at = asyncio.get_running_loop().time()
+        self._state, self._stage = "ready", None
+        self._ready.set()
+
+    def _note_stage(self, stage: str) -> None:
+        """Show what the starting process does. The log gets each stage once, without its counts."""
+        if self._stage is None or stage.partition(" (")[0] != self._stage.partition(" (")[0]:
+            log.info("%s: %s", self.options.name, stage)
+        self._stage = stage
+
+    async def stop(self) -> None:
+        self._state, self._accepts_calls = "stopped", False
+        self._ready.set()
+        if self._restarting:
+            self._restarting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._restarting
+        if self._live is not None:
+            await self._live.shut_down()
+            self._live = None
+
+    # ------------------------------------------------------------ death and restart
+
+    def _handle_end(self) -> None:
+        """Fail the open requests at once and begin to restart."""
+        live = self._live
+        if live is None:
+            return
+        live.note_end()
+        if self._state != "ready":
+            return  # a start that fails by it, or a stop
+        self._detail = live.describe_end()
+        log.error("%s: %s", self.options.name, self._detail)
+        self._state, self._accepts_calls = "dead", False
+        self._ready.clear()
+        self._live = None
+        live.fail_requests()
+        if live.record.is_memory_short:
+            self._shrink_batch()
+        now = asyncio.get_running_loop().time()
+        self._row.begin(now - self._started_at)
+        restart = self._restart(live, self._row.plan(now))
+        self._restarting = asyncio.create_task(restart, name="engine-restart")
+
+    async def _restart(self, dead: LiveProcess, wait_s: float) -> None:
+        """Start processes until one serves, the first one in `wait_s`."""
+        clock, row = asyncio.get_running_loop().time, self._row
+        await dead.shut_down()
+        while True:
+            await asyncio.sleep(wait_s)
+            row.start()
+            try:
+                await self._start_process(self._choose_options(), self._on_restart)
+            except EngineError as error:
+                self._detail = str(error)
+                wait_s = row.plan(clock())
+                log.error("%s; again in %g s", error, wait_s)
+                continue
+            self._restarts += 1
+            return
+
+    def _shrink_batch(self) -> None:
+        """Start the next process with half of the batch, if that is possible."""
+        smaller = halve_batch(self.options)
+        if smaller is not None:
+            log.warning(
+                "%s: memory is short, the next process starts with %d sequences and %d tokens a"
+                " step",
+                smaller.name,
+                smaller.max_num_seqs,
+                smaller.max_batched_tokens,
+            )
+            self.options = smaller
+
+    def _choose_options(self) -> EngineOptions:
+        """The options of a restart: at its start it claims no memory that may be the other
+        engine's by now."""
+        start, limit = self.options.kv_start_bytes, self.start_limit_bytes
+        if start is None or limit is None:
+            return self.options
+        return replace(self.options, kv_start_bytes=max(1, min(start, limit)))
+
+    # ------------------------------------------------------------ calls between two engine steps
+
+    async def call(self, method: str, *args: Any) -> Any:
+        """Call a method that `inside.patches` adds to the engine core. Raises EngineDead."""
+        live = self._live
+        if live is None or not self._accepts_calls:
+            raise self._make_error(f"is {self._state}")
+        with translate_errors(self.options.name):
+            answer = await live.call(method, *args)
+        if answer is None:
+            raise self._make_error("ended during a call")
+        return answer
+
+    async def view(self) -> EngineView:
+        return EngineView(**await self.call("view"), block_bytes=self.block_bytes)
+
+    async def budget(self, kv_bytes: int) -> int:
+        """Limit the KV in use to the whole blocks within `kv_bytes`. Returns the bytes granted."""
+        blocks = kv_bytes // self.block_bytes
+        return int(await self.call("set_quota", blocks)) * self.block_bytes

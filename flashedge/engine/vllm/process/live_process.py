@@ -1,0 +1,182 @@
+"""One vLLM process with its front end in the daemon, from its start to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import os
+from collections.abc import Awaitable, Callable
+from multiprocessing import sharedctypes
+from typing import TYPE_CHECKING, Any
+
+from flashedge.engine.vllm.engine_options import EngineOptions
+from flashedge.engine.vllm.inside.keys import STEP_RECORD
+from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
+from flashedge.engine.vllm.inside.step_record import RECORD_BYTES, StepRecord, find_root
+from flashedge.engine.vllm.process.heartbeat import watch_heart
+from flashedge.engine.vllm.process.start_reports import carry, receive_stages
+from flashedge.engine.vllm.shown_cards import choose_cards, show_cards
+from flashedge.errors import EngineError
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+STOP_S = 1.0
+"""Time that an engine gets to end by itself. It has nothing to save."""
+FAULT_LETTERS = 200
+"""An error of vLLM is shown up to this length."""
+
+
+class LiveProcess:
+    """An AsyncLLM, its process and the process's step record."""
+
+    def __init__(self, options: EngineOptions, on_end: Callable[[], None]) -> None:
+        """on_end: called on the event loop as soon as the process has ended, or was ended because
+        it hung. Not called for a `shut_down`."""
+        self._options = options
+        self._on_end = on_end
+        self._memory = sharedctypes.RawArray("B", RECORD_BYTES)
+        self.record = StepRecord(self._memory)
+        self.llm: AsyncLLM | None = None
+        self._ended: asyncio.Future[None] | None = None
+        self._sentinel: int | None = None
+        """A file descriptor that becomes readable when the process ends."""
+        self._heart: asyncio.Task[None] | None = None
+        self._hung_s: float | None = None
+
+    @property
+    def pid(self) -> int | None:
+        pid: int | None = self.llm and self._process.pid
+        return pid
+
+    @property
+    def has_ended(self) -> bool:
+        return self._ended is not None and self._ended.done()
+
+    @property
+    def _process(self) -> Any:
+        assert self.llm is not None, "it was started"
+        return self.llm.engine_core.resources.engine_manager.processes[0]
+
+    # ------------------------------------------------------------ start and end
+
+    async def start(self, on_stage: Callable[[str], None]) -> dict[str, Any]:
+        """Start the process and load the model. Returns the answer of `inside.kv.control.begin`.
+
+        on_stage: receives what the process does meanwhile. Raises EngineError if it ends meanwhile,
+        and whatever vLLM raises.
+        """
+        cards = choose_cards(self._options.visible_cards)
+        with receive_stages(on_stage), carry(**{STEP_RECORD: self._memory}), cards:
+            await asyncio.to_thread(self._build)
+            self._ended = asyncio.get_running_loop().create_future()
+            self._watch()
+            view: dict[str, Any] | None = await self.call("begin")
+        if view is None:
+            raise EngineError(f"it ended while it started: {self.describe_end()}")
+        return view
+
+    def _build(self) -> None:
+        """Start the process and set `llm`.
+
+        The AsyncLLM is not returned: the thread pool would keep it alive until the interpreter
+        ends, where its destructor fails with a traceback.
+        """
+        apply_patches(ProcessKind.DAEMON)
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        with show_cards():
+            config = self._options.build_args().create_engine_config()
+        self.llm = AsyncLLM.from_vllm_config(
+            config,
+            disable_log_stats=True,
+            enable_log_requests=False,
+        )
+
+    def _watch(self) -> None:
+        """Call `on_end` as soon as the process ends, and end it if it hangs."""
+        self._sentinel = os.dup(self._process.sentinel)
+        asyncio.get_running_loop().add_reader(self._sentinel, self._on_end)
+        self._heart = asyncio.create_task(self._watch_heart(), name="engine-heart")
+
+    async def _watch_heart(self) -> None:
+        """A hung process is killed. It counts as ended at once: a driver may hold it for ever."""
+        self._hung_s = await watch_heart(
+            lambda: self.call("beat"), lambda: self.record.progress, self._options.hang_s
+        )
+        self._kill()
+        self._on_end()
+
+    def _kill(self) -> None:
+        """Kill the process and its workers: one that hangs would keep its card's memory."""
+        import psutil
+
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(self.pid)
+            for each in (*process.children(recursive=True), process):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    each.kill()
+
+    def note_end(self) -> None:
+        """The process has ended: stop watching it, and end the calls to it."""
+        if self._sentinel is not None:
+            asyncio.get_running_loop().remove_reader(self._sentinel)
+            os.close(self._sentinel)
+            self._sentinel = None
+        if self._heart is not None and self._heart is not asyncio.current_task():
+            self._heart.cancel()
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
+
+    def fail_requests(self) -> None:
+        """End the open requests with vLLM's EngineDeadError, now."""
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        if self.llm is not None:
+            self.llm.output_processor.propagate_error(EngineDeadError())
+
+    def describe_end(self, error: BaseException | None = None) -> str:
+        """Say why the process ended. error: what the daemon's side raised."""
+        if self._hung_s is not None:
+            return f"hung: no sign of life for {self._hung_s:.0f} s"
+        if (fault := self.record.fault) is not None:
+            fault = fault if len(fault) <= FAULT_LETTERS else f"{fault[:FAULT_LETTERS]}…"
+            return f"ran out of memory ({fault})" if self.record.is_memory_short else fault
+        if error is not None:
+            root = find_root(error)
+            return str(root).strip().splitlines()[0] if str(root).strip() else type(root).__name__
+        code = None if self.llm is None else self._process.exitcode
+        return f"the engine process ended (exit code {code})"
+
+    async def shut_down(self) -> None:
+        """End the process, or clear away what is left of it."""
+        import psutil
+
+        # The client of a dead process may fail in any way. One that lives may end meanwhile.
+        expected = Exception if self.has_ended else psutil.NoSuchProcess
+        self.note_end()
+        if self.llm is not None:
+            if self.llm.output_handler is not None:
+                self.llm.output_handler.cancel()  # else it logs the end as the engine's death
+            with contextlib.suppress(expected):
+                await asyncio.to_thread(self.llm.shutdown, STOP_S)
+            self.llm = None
+            gc.collect()  # see _build
+
+    # ------------------------------------------------------------ calls between two engine steps
+
+    async def call(self, method: str, *args: Any) -> Any:
+        """Call a method that `inside.patches` adds. Returns None if the process ends first.
+
+        vLLM itself would let such a call wait for ever.
+        """
+        assert self.llm is not None, "it was started"
+        assert self._ended is not None, "it was started"
+        call: Awaitable[Any] = self.llm.engine_core.call_utility_async(f"flashedge_{method}", *args)
+        answer = asyncio.ensure_future(call)
+        try:
+            await asyncio.wait({answer, self._ended}, return_when=asyncio.FIRST_COMPLETED)
+            return answer.result() if answer.done() else None
+        finally:
+            answer.cancel()

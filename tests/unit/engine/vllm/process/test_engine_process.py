@@ -1,0 +1,268 @@
+"""The engine over its processes, with fake processes in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flashedge.engine.sim.clock import VirtualTimePolicy
+from flashedge.engine.vllm.engine_options import EngineOptions
+from flashedge.engine.vllm.inside.step_record import RECORD_BYTES, StepRecord
+from flashedge.engine.vllm.process import engine_process
+from flashedge.engine.vllm.process.engine_process import EngineProcess
+from flashedge.errors import EngineDead, EngineError
+
+OPTIONS = EngineOptions(
+    name="generator",
+    model=Path("model"),
+    dtype="float32",
+    max_model_len=256,
+    kv_bytes=64 << 20,
+    max_num_seqs=64,
+    max_batched_tokens=4096,
+)
+SHORT = MemoryError("no memory for the logits")
+
+
+@pytest.fixture
+def event_loop_policy() -> VirtualTimePolicy:
+    return VirtualTimePolicy()
+
+
+class FakeProcess:
+    """Stands for `LiveProcess`. It starts in two seconds, or fails with the next of `failures`."""
+
+    all: list[FakeProcess]
+    failures: list[Exception | None]
+
+    def __init__(self, options: EngineOptions, on_end: Callable[[], None]) -> None:
+        self.options, self._on_end = options, on_end
+        self.record = StepRecord(bytearray(RECORD_BYTES))
+        self.llm: Any = None
+        self.failed_requests = False
+        self.calls: list[tuple[Any, ...]] = []
+        FakeProcess.all.append(self)
+
+    @property
+    def pid(self) -> int:
+        return len(FakeProcess.all)
+
+    async def start(self, on_stage: Callable[[str], None]) -> dict[str, Any]:
+        on_stage("loading the weights")
+        await asyncio.sleep(2.0)
+        failure = FakeProcess.failures.pop(0) if FakeProcess.failures else None
+        if failure is not None:
+            raise failure
+        self.llm = SimpleNamespace(errored=False)
+        return {"block_bytes": 1024, "mechanism": "os"}
+
+    def describe_end(self, error: BaseException | None = None) -> str:
+        return str(error or self.record.fault or "killed")
+
+    def note_end(self) -> None: ...
+
+    def fail_requests(self) -> None:
+        self.failed_requests = True
+
+    async def shut_down(self) -> None:
+        self.llm = None
+
+    async def call(self, method: str, *args: Any) -> Any:
+        self.calls.append((method, *args))
+        return 7
+
+    def die(self, error: Exception | None = None) -> None:
+        if error is not None:
+            self.record.note_fault(error)
+        self._on_end()
+
+
+@pytest.fixture(autouse=True)
+def fake_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    FakeProcess.all, FakeProcess.failures = [], []
+    monkeypatch.setattr(engine_process, "LiveProcess", FakeProcess)
+
+
+async def do_nothing() -> None: ...
+
+
+async def start_engine(options: EngineOptions = OPTIONS) -> EngineProcess:
+    engine = EngineProcess(options, do_nothing)
+    await engine.start()
+    return engine
+
+
+# ---------------------------------------------------------------- restarts
+
+
+async def test_a_dead_engine_says_why_and_when_it_comes_back() -> None:
+    engine = await start_engine()
+    assert engine.health().explain() is None
+    FakeProcess.failures = [RuntimeError("the driver is gone"), RuntimeError("still gone")]
+    FakeProcess.all[0].die()
+    assert FakeProcess.all[0].failed_requests
+    assert engine.health().explain() == "killed; restart 1 in 0 s"
+    await asyncio.sleep(0.05)
+    assert engine.health().state == "dead"
+    await asyncio.sleep(2.5)  # after 0.1 s a start that failed after 2 s
+    health = engine.health()
+    assert (health.attempt, health.restarts) == (2, 0)
+    assert health.retry_in_s == pytest.approx(0.55)
+    assert "the driver is gone; restart 2 in 1 s" in (health.explain() or "")
+    await asyncio.sleep(1.0)
+    assert (engine.health().stage, engine.health().retry_in_s) == ("loading the weights", None)
+    await engine.wait_ready(60)
+    health = engine.health()
+    assert (health.state, health.restarts, health.attempt) == ("ready", 1, 0)
+    assert health.explain() is None
+
+
+async def test_restarts_that_fail_go_on_and_who_waits_is_not_disturbed() -> None:
+    engine = await start_engine()
+    FakeProcess.failures = [RuntimeError("no card")] * 50
+    FakeProcess.all[0].die()
+    waiting = asyncio.create_task(engine.wait_ready(1e6))
+    await asyncio.sleep(1800)
+    assert not waiting.done()
+    assert engine.health().state == "dead"
+    await waiting
+    assert len(FakeProcess.all) == 52
+    assert engine.health().state == "ready"
+
+
+async def test_who_waits_too_long_is_told_why() -> None:
+    engine = await start_engine()
+    FakeProcess.failures = [RuntimeError("no card")] * 50
+    FakeProcess.all[0].die()
+    with pytest.raises(EngineDead, match=r"not restart within 30 s.*no card"):
+        await engine.wait_ready(30)
+
+
+async def test_a_stop_ends_the_restarts() -> None:
+    engine = await start_engine()
+    FakeProcess.failures = [RuntimeError("no card")] * 50
+    FakeProcess.all[0].die()
+    await asyncio.sleep(30)
+    await engine.stop()
+    count = len(FakeProcess.all)
+    await asyncio.sleep(600)
+    assert len(FakeProcess.all) == count
+    with pytest.raises(EngineDead, match="is stopped"):
+        await engine.wait_ready(1)
+
+
+async def test_a_first_start_that_fails_is_an_error() -> None:
+    FakeProcess.failures = [RuntimeError("no such model")]
+    engine = EngineProcess(OPTIONS, do_nothing)
+    with pytest.raises(EngineError, match="did not start: no such model"):
+        await engine.start()
+    assert engine.health().state == "failed"
+    with pytest.raises(EngineDead, match="no such model"):
+        await engine.wait_ready(10)
+
+
+async def test_a_restarted_process_is_prepared_before_its_first_request() -> None:
+    told: list[str] = []
+
+    async def prepare() -> None:
+        await engine.budget(4096)
+        told.append(engine.health().state)
+        await asyncio.sleep(5)
+        told.append(engine.health().state)
+
+    engine = EngineProcess(OPTIONS, prepare)
+    await engine.start()
+    FakeProcess.all[0].die()
+    await engine.wait_ready(60)
+    assert told == ["dead", "dead"]
+    assert FakeProcess.all[1].calls == [("set_quota", 4)]
+
+
+async def test_a_process_that_can_not_be_prepared_is_another_restart() -> None:
+    failures = [EngineDead("it ended")]
+
+    async def prepare() -> None:
+        if failures:
+            raise failures.pop()
+
+    engine = EngineProcess(OPTIONS, prepare)
+    await engine.start()
+    FakeProcess.all[0].die()
+    await engine.wait_ready(60)
+    assert len(FakeProcess.all) == 3
+    assert engine.health().restarts == 1
+
+
+# ---------------------------------------------------------------- who is to blame
+
+
+async def test_only_a_request_in_the_last_step_is_a_suspect() -> None:
+    engine = await start_engine()
+    from vllm.v1.engine.exceptions import EngineDeadError
+
+    found = {}
+    FakeProcess.all[0].record.begin_step(["gen-1-0a1b2c3d"])
+    for name in ("gen-1", "gen-2"):
+        with pytest.raises(EngineDead) as caught, engine.open_request(name):
+            raise EngineDeadError
+        found[name] = caught.value.is_suspect
+    assert found == {"gen-1": True, "gen-2": False}
+
+
+async def test_a_request_that_finds_no_engine_is_no_suspect() -> None:
+    engine = await start_engine()
+    FakeProcess.all[0].record.begin_step(None)
+    FakeProcess.all[0].die()
+    with pytest.raises(EngineDead) as caught, engine.open_request("gen-1"):
+        pass
+    assert not caught.value.is_suspect
+
+
+# ---------------------------------------------------------------- memory
+
+
+async def test_an_engine_that_runs_out_of_memory_comes_back_with_half_of_the_batch() -> None:
+    engine = await start_engine()
+    FakeProcess.all[0].die(SHORT)
+    await engine.wait_ready(60)
+    assert [p.options.max_num_seqs for p in FakeProcess.all] == [64, 32]
+    health = engine.health()
+    assert (health.state, health.restarts) == ("ready", 1)
+    assert "32 sequences instead of 64" in (health.explain() or "")
+    FakeProcess.all[1].die()
+    await engine.wait_ready(60)
+    assert FakeProcess.all[2].options.max_num_seqs == 32, "it did not run out of memory again"
+
+
+async def test_a_restart_that_runs_out_of_memory_tries_with_less() -> None:
+    engine = await start_engine()
+    FakeProcess.failures = [SHORT] * 8
+    FakeProcess.all[0].die()
+    await engine.wait_ready(1000)
+    assert [p.options.max_num_seqs for p in FakeProcess.all][:6] == [64, 64, 32, 16, 8, 8]
+
+
+async def test_a_first_start_that_runs_out_of_memory_tries_with_less() -> None:
+    FakeProcess.failures = [SHORT, SHORT]
+    engine = await start_engine()
+    assert [p.options.max_num_seqs for p in FakeProcess.all] == [64, 32, 16]
+    assert engine.health().notice is not None
+    FakeProcess.failures = [SHORT] * 10
+    with pytest.raises(EngineError, match="no memory for the logits"):
+        await start_engine()
+
+
+async def test_a_restart_claims_no_memory_that_the_other_engine_may_have() -> None:
+    engine = await start_engine(replace(OPTIONS, kv_start_bytes=8 << 20))
+    for limit, expected in ((None, 8 << 20), (3 << 20, 3 << 20), (1 << 30, 8 << 20), (0, 1)):
+        engine.start_limit_bytes = limit
+        FakeProcess.all[-1].die()
+        await engine.wait_ready(1000)
+        assert FakeProcess.all[-1].options.kv_start_bytes == expected
+    assert engine.options.kv_start_bytes == 8 << 20

@@ -1,0 +1,50 @@
+"""The batch of an engine that ran out of memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from flashedge.engine.vllm.engine_options import EngineOptions
+from flashedge.engine.vllm.process.smaller_batch import describe_batch, halve_batch
+from flashedge.models.batch_limits import choose_graph_sizes
+
+OPTIONS = EngineOptions(
+    name="generator",
+    model=Path("model"),
+    dtype="float32",
+    max_model_len=4096,
+    kv_bytes=1 << 30,
+    max_num_seqs=128,
+    max_batched_tokens=4096,
+    graph_sizes=choose_graph_sizes(128),
+)
+
+
+def test_both_limits_are_halved_down_to_a_floor() -> None:
+    seen, now = [], halve_batch(OPTIONS)
+    while now is not None:
+        seen.append((now.max_num_seqs, now.max_batched_tokens))
+        assert now.graph_sizes[-1] == now.max_num_seqs
+        assert now.graph_sizes == choose_graph_sizes(now.max_num_seqs)
+        now = halve_batch(now)
+    assert seen == [(64, 2048), (32, 1024), (16, 512), (8, 512)]
+
+
+def test_nothing_else_changes() -> None:
+    eager = replace(OPTIONS, graph_sizes=())
+    smaller = halve_batch(eager)
+    assert smaller == replace(eager, max_num_seqs=64, max_batched_tokens=2048)
+
+
+def test_a_batch_that_is_configured_below_the_floor_stays() -> None:
+    assert halve_batch(replace(OPTIONS, max_num_seqs=4, max_batched_tokens=256)) is None
+
+
+def test_users_are_told() -> None:
+    smaller = halve_batch(OPTIONS)
+    assert smaller is not None
+    told = describe_batch(smaller, OPTIONS)
+    assert told is not None
+    assert "64 sequences instead of 128" in told
+    assert describe_batch(OPTIONS, OPTIONS) is None

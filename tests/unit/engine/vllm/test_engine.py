@@ -1,0 +1,82 @@
+"""What a restarted engine gets of the budget and the offload state of its predecessor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flashedge.engine.vllm.engine import VllmEngine
+from flashedge.engine.vllm.engine_options import EngineOptions
+from flashedge.errors import EngineDead
+
+MIB = 1 << 20
+OPTIONS = EngineOptions(
+    name="verifier", model=Path("model"), dtype="float32", max_model_len=256, kv_bytes=64 * MIB
+)
+
+
+class FakeProcess:
+    """Grants at most `free` bytes, and refuses more by keeping what it had."""
+
+    def __init__(self, free: int) -> None:
+        self.free, self.quota = free, 8 * MIB
+        self.start_limit_bytes: int | None = None
+        self.is_dead = False
+        self.calls: list[tuple[str, Any]] = []
+
+    async def budget(self, kv_bytes: int) -> int:
+        if self.is_dead:
+            raise EngineDead("it is dead")
+        self.calls.append(("budget", kv_bytes))
+        self.quota = kv_bytes if kv_bytes <= self.free else self.quota
+        return self.quota
+
+    async def call(self, method: str, *args: Any) -> int:
+        self.calls.append((method, args[0] if args else None))
+        return 0
+
+
+@pytest.fixture
+def engine() -> VllmEngine:
+    engine = VllmEngine(OPTIONS)
+    engine._process = FakeProcess(free=16 * MIB)  # type: ignore[assignment]
+    return engine
+
+
+async def restart(engine: VllmEngine) -> FakeProcess:
+    """A new process in the engine's place, prepared as after a death."""
+    fresh = FakeProcess(free=64 * MIB)
+    engine._process = fresh  # type: ignore[assignment]
+    await engine._configure_restarted()
+    return fresh
+
+
+async def test_a_refused_budget_is_not_given_to_the_next_process(engine: VllmEngine) -> None:
+    assert await engine.budget(12 * MIB) == 12 * MIB
+    assert await engine.budget(48 * MIB) == 12 * MIB
+    assert engine._process.start_limit_bytes == 12 * MIB
+    assert (await restart(engine)).calls == [("budget", 12 * MIB)]
+
+
+async def test_a_budget_for_an_engine_that_is_down_is_for_the_next_process(
+    engine: VllmEngine,
+) -> None:
+    await engine.budget(12 * MIB)
+    engine._process.is_dead = True  # type: ignore[attr-defined]
+    with pytest.raises(EngineDead):
+        await engine.budget(6 * MIB)
+    assert engine._process.start_limit_bytes == 6 * MIB
+    assert (await restart(engine)).calls == [("budget", 6 * MIB)]
+
+
+async def test_an_offloaded_engine_restarts_offloaded_before_it_claims_anything(
+    engine: VllmEngine,
+) -> None:
+    await engine.budget(12 * MIB)
+    await engine.offload()
+    assert engine._process.start_limit_bytes == 0
+    assert (await restart(engine)).calls == [("offload", False), ("budget", 12 * MIB)]
+    await engine.restore()
+    assert engine._process.start_limit_bytes == 12 * MIB

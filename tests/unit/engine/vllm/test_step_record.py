@@ -1,0 +1,128 @@
+"""What an engine's process writes about its steps, and what the daemon reads after its death."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+from collections.abc import Iterator
+from multiprocessing import sharedctypes
+from pathlib import Path
+
+import pytest
+import torch
+import vllm
+
+from flashedge.engine.vllm.inside import step_record
+from flashedge.engine.vllm.inside.keys import STEP_RECORD
+from flashedge.engine.vllm.inside.step_record import (
+    FATAL,
+    RECORD_BYTES,
+    StepRecord,
+    get_step_record,
+    is_memory_short,
+)
+
+
+@pytest.fixture
+def record() -> StepRecord:
+    return StepRecord(bytearray(RECORD_BYTES))
+
+
+def test_requests_are_held_while_their_step_lasts(record: StepRecord) -> None:
+    assert not record.is_in_step
+    record.begin_step(["gen-1-0a1b2c3d", "gen-12-0a1b2c3d", "gen-7"])
+    assert record.is_in_step
+    assert [record.holds(f"gen-{i}") for i in (1, 12, 7, 2, 0)] == [True, True, True, False, False]
+    record.end_step()
+    assert not record.is_in_step
+    assert not record.holds("gen-1")
+
+
+def test_a_shorter_step_holds_nothing_of_the_last_one(record: StepRecord) -> None:
+    record.begin_step(["gen-1-0a1b2c3d", "gen-2-0a1b2c3d"])
+    record.begin_step(["gen-3-0a1b2c3d"])
+    assert record.holds("gen-3")
+    assert not record.holds("gen-2")
+    record.begin_step([])
+    assert not record.holds("gen-3")
+
+
+def test_any_request_is_held_where_nobody_knows(record: StepRecord) -> None:
+    record.begin_step(None)
+    assert record.holds("gen-1")
+    record.begin_step(f"gen-{i}-0a1b2c3d" for i in range(RECORD_BYTES))
+    assert record.holds("prm-5")
+
+
+def test_each_begin_and_end_is_progress(record: StepRecord) -> None:
+    seen = [record.progress]
+    for write in (lambda: record.begin_step(["a"]), record.end_step, record.note_progress):
+        write()
+        seen.append(record.progress)
+    assert seen == [0, 1, 2, 3]
+
+
+def test_the_fault_of_a_step_leaves_its_requests(record: StepRecord) -> None:
+    record.begin_step(["gen-1-0a1b2c3d"])
+    try:
+        raise ValueError("the kernel\nfailed") from ZeroDivisionError("by zero" * 1000)
+    except ValueError as error:
+        record.note_fault(error)
+    assert record.holds("gen-1")
+    assert record.fault is not None
+    assert record.fault.startswith("ZeroDivisionError: by zero")
+    assert not record.is_memory_short
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), True),
+        (MemoryError(), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), True),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling"), True),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_a_shortage_of_memory_is_recognised(
+    record: StepRecord, error: Exception, expected: bool
+) -> None:
+    assert is_memory_short(error) is expected
+    record.note_fault(error)
+    assert record.is_memory_short is expected
+
+
+# ---------------------------------------------------------------- from vLLM's log
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> Iterator[StepRecord]:
+    """The record of this process, which a daemon would read."""
+    memory = sharedctypes.RawArray("B", RECORD_BYTES)
+    monkeypatch.setattr(multiprocessing.current_process(), STEP_RECORD, memory, raising=False)
+    monkeypatch.setattr(step_record, "_own", None)
+    logger = logging.getLogger("vllm")
+    handlers = list(logger.handlers)
+    get_step_record()
+    yield StepRecord(memory)
+    logger.handlers = handlers
+
+
+@pytest.mark.parametrize("message", FATAL)
+def test_the_error_that_vllm_logs_at_the_end_is_written(own: StepRecord, message: str) -> None:
+    log = logging.getLogger("vllm.v1.engine.core")
+    try:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    except torch.OutOfMemoryError:
+        log.exception("Invocation of %s method failed", "flashedge_view")
+        assert own.fault is None
+        log.exception(message)
+    assert own.fault == "OutOfMemoryError: CUDA out of memory"
+    assert own.is_memory_short
+
+
+def test_vllm_still_logs_what_the_faults_are_read_from() -> None:
+    source = (Path(vllm.__file__).parent / "v1" / "engine" / "core.py").read_text(encoding="utf-8")
+    assert [f'logger.exception("{message}")' in source for message in FATAL] == [True, True]
