@@ -14,9 +14,9 @@ from flashedge.benchmark.virtual_run import Setup, VirtualRun, simulate_run
 from flashedge.config import Config
 from flashedge.engine.sim.trace import StepTrace
 from flashedge.errors import ConfigError
-from flashedge.models.card_memory import build_idle_card
 from flashedge.models.checkpoint_shape import find_pair_shapes
-from flashedge.models.fit import find_need
+from flashedge.models.memory.card_memory import build_idle_card
+from flashedge.models.memory.fit import find_need
 from flashedge.models.registry import find_pair
 from flashedge.models.specs import Pair
 from flashedge.runtime.request.spec import RunSpec
@@ -28,7 +28,8 @@ SHARE = 0.9
 
 STUDY_OVERHEAD_BYTES = round(1.2 * 2**30)
 """What a study that gives a share assumes an engine to take beside weights and KV. The published
-figures rest on it. Without a share the simulation plans as the engines do (`models.kv_plan`)."""
+figures rest on it. Without a share the simulation plans as the engines do
+(`models.memory.kv_plan`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,7 +15,7 @@ from flashedge.config import Config
 from flashedge.engine.memory_plan import read_engine_card
 from flashedge.engine.platform import runs_on_cpu
 from flashedge.errors import EngineError
-from flashedge.models.engine_memory import EngineMemory
+from flashedge.models.memory.engine_memory import EngineMemory
 from flashedge.sizes import format_size
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from flashedge.engine.layout import EngineCards, find_card_layout
 from flashedge.engine.platform import runs_on_cpu
 from flashedge.engine.profiles import compute_profile_fingerprint, locate_profile
 from flashedge.errors import ConfigError, FlashEdgeError, StoreError
-from flashedge.models.card_memory import RESERVES, CardMemory, Place, SeparateCards
-from flashedge.models.engine_memory import EngineMemory
-from flashedge.models.fit import EnginePairMemory, list_sequences
-from flashedge.models.kv_plan import MemoryPlan, find_explicit, plan_memory, set_sizes
+from flashedge.models.memory.card_memory import RESERVES, CardMemory, Place, SeparateCards
+from flashedge.models.memory.engine_memory import EngineMemory
+from flashedge.models.memory.fit import EnginePairMemory, list_sequences
+from flashedge.models.memory.kv_plan import MemoryPlan, find_explicit, plan_memory, set_sizes
 from flashedge.models.specs import Pair
 from flashedge.profiler.errors import ProfileError
 from flashedge.profiler.gpu import GpuCard

@@ -168,7 +168,7 @@ class Pair:
     judge: str = STEPS
     """What of a path the verifier sees: one of JUDGED."""
     memory: KvSizes | None = None
-    """None plans the KV cache from the memory that the device has free (`models.kv_plan`)."""
+    """None plans the KV cache from the memory that the device has free. See `models.memory`."""
 
     system_prompt: str | None = None
     single_turn: bool = False

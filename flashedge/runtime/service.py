@@ -24,7 +24,7 @@ from flashedge.errors import (
     QueueFull,
 )
 from flashedge.events import Event
-from flashedge.models.kv_plan import find_explicit
+from flashedge.models.memory.kv_plan import find_explicit
 from flashedge.models.registry import find_pair
 from flashedge.models.specs import Pair
 from flashedge.runtime.chat import ChatDelta, ChatSpec, stream_choice

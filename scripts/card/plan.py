@@ -18,9 +18,9 @@ from flashedge.benchmark.devices import find_card
 from flashedge.config import Config, load_config
 from flashedge.engine.vllm.pair import build_options
 from flashedge.errors import ConfigError
-from flashedge.models.card_memory import CardMemory, build_idle_card
-from flashedge.models.fit import find_need
-from flashedge.models.kv_plan import MemoryPlan, plan_memory, set_sizes
+from flashedge.models.memory.card_memory import CardMemory, build_idle_card
+from flashedge.models.memory.fit import find_need
+from flashedge.models.memory.kv_plan import MemoryPlan, plan_memory, set_sizes
 from flashedge.models.registry import find_pair
 from flashedge.models.specs import ModelSpec
 

@@ -9,16 +9,16 @@ from flashedge.cli.doctor.check import BAD, GOOD, WARNING, Check
 from flashedge.cli.doctor.place import find_place
 from flashedge.config import Config
 from flashedge.engine.memory_plan import find_measured
-from flashedge.models.card_memory import (
+from flashedge.models.memory.card_memory import (
     CardMemory,
     Place,
     SeparateCards,
     count_cards,
     describe_count,
 )
-from flashedge.models.engine_memory import MARGIN, EngineMemory
-from flashedge.models.fit import FindMeasured, PairNeed, find_need, suggest
-from flashedge.models.kv_plan import describe_lack, find_explicit
+from flashedge.models.memory.engine_memory import MARGIN, EngineMemory
+from flashedge.models.memory.fit import FindMeasured, PairNeed, find_need, suggest
+from flashedge.models.memory.kv_plan import describe_lack, find_explicit
 from flashedge.models.registry import find_pair, load_pairs
 from flashedge.models.specs import Pair
 from flashedge.sizes import format_size

@@ -9,7 +9,7 @@ from flashedge.benchmark.devices import CARDS, find_card
 from flashedge.config import Config
 from flashedge.engine.memory_plan import read_place, read_ram
 from flashedge.errors import ConfigError, EngineError, NotFound
-from flashedge.models.card_memory import CardMemory, Place, SeparateCards, build_idle_card
+from flashedge.models.memory.card_memory import CardMemory, Place, SeparateCards, build_idle_card
 from flashedge.sizes import parse_size
 
 

@@ -12,9 +12,14 @@ from flashedge.cli import output
 from flashedge.cli.models.evaluate import evaluate
 from flashedge.config import Config, find_nearest, load_config
 from flashedge.errors import CheckpointError, ConfigError, NotFound
-from flashedge.models.card_memory import CardMemory, SeparateCards, build_idle_card, describe_count
-from flashedge.models.fit import PairNeed, find_need
 from flashedge.models.folders import is_folder, locate_model
+from flashedge.models.memory.card_memory import (
+    CardMemory,
+    SeparateCards,
+    build_idle_card,
+    describe_count,
+)
+from flashedge.models.memory.fit import PairNeed, find_need
 from flashedge.models.registry import find_embedder, find_pair, load_pairs
 from flashedge.models.specs import ModelSpec, Pair
 from flashedge.sizes import format_size

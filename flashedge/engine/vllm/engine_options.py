@@ -17,7 +17,7 @@ from flashedge.engine.vllm.inside.keys import (
     KV_START,
     PLAIN_SAMPLING,
 )
-from flashedge.models.batch_limits import CPU_SEQUENCES, MAX_STEP_TOKENS
+from flashedge.models.memory.batch_limits import CPU_SEQUENCES, MAX_STEP_TOKENS
 
 if TYPE_CHECKING:
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 LEAST_FREE = 0.01
 """Share of the device's memory that vLLM checks to be free before it starts. Its default of 0.92
-would refuse the second engine on a card. The memory plan bounds both (`models.kv_plan`)."""
+would refuse the second engine on a card. The memory plan bounds both (`models.memory.kv_plan`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

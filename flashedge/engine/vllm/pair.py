@@ -28,14 +28,14 @@ from flashedge.engine.vllm.batch_invariance import check_batch_invariance
 from flashedge.engine.vllm.card_trial import card_maps_memory
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.errors import ConfigError, StoreError
-from flashedge.models.batch_limits import choose_limits
-from flashedge.models.card_memory import CardMemory
 from flashedge.models.checkpoint_shape import find_pair_shapes, read_shape
-from flashedge.models.fit import find_need, list_sequences
 from flashedge.models.folders import resolve_model
-from flashedge.models.kv_plan import find_explicit
+from flashedge.models.memory.batch_limits import choose_limits
+from flashedge.models.memory.card_memory import CardMemory
+from flashedge.models.memory.fit import find_need, list_sequences
+from flashedge.models.memory.kv_plan import find_explicit
+from flashedge.models.memory.tensor_parallel import check_spread
 from flashedge.models.specs import ModelSpec, Pair
-from flashedge.models.tensor_parallel import check_spread
 from flashedge.sizes import format_size
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from flashedge.engine.memory_plan import count_sequences, resolve_memory
 from flashedge.engine.platform import choose_block_tokens
 from flashedge.errors import FlashEdgeError
 from flashedge.models.checkpoint_shape import load_shape
+from flashedge.models.memory.tensor_parallel import count_kv_bytes
 from flashedge.models.specs import ModelSpec, Pair
-from flashedge.models.tensor_parallel import count_kv_bytes
 from flashedge.runtime.kv.build import build_engine_cost
 from flashedge.runtime.kv.curves import load_curves
 from flashedge.scheduling.costs.curves import CostCurve

@@ -14,8 +14,8 @@ from flashedge.cli.doctor.place import find_place
 from flashedge.config import Config, load_config
 from flashedge.engine import layout, platform
 from flashedge.errors import ConfigError, NotFound
-from flashedge.models.card_memory import CardMemory, SeparateCards
-from flashedge.models.fit import find_need
+from flashedge.models.memory.card_memory import CardMemory, SeparateCards
+from flashedge.models.memory.fit import find_need
 from flashedge.models.registry import find_pair
 from flashedge.profiler.gpu import read_cards
 from tests.support.fake_nvml import FakeNvml, fake_cards

@@ -12,7 +12,7 @@ from flashedge.engine import platform
 from flashedge.engine.layout import find_layout, warn_on_cpu
 from flashedge.engine.memory_plan import read_place, resolve_memory
 from flashedge.errors import ConfigError, EngineError
-from flashedge.models.card_memory import CardMemory, SeparateCards
+from flashedge.models.memory.card_memory import CardMemory, SeparateCards
 from flashedge.models.registry import find_pair
 from tests.support.fake_nvml import FakeNvml, fake_cards
 

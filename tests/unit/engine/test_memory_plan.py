@@ -18,7 +18,7 @@ from flashedge.engine.memory_plan import (
     resolve_memory,
 )
 from flashedge.errors import ConfigError, EngineError
-from flashedge.models.card_memory import CardMemory
+from flashedge.models.memory.card_memory import CardMemory
 from flashedge.models.registry import find_pair
 from tests.support.fake_nvml import FakeNvml, fake_card
 

@@ -8,9 +8,9 @@ import pytest
 
 from flashedge.config import Config, load_config
 from flashedge.errors import CheckpointError, ConfigError, NotFound
-from flashedge.models.card_memory import build_idle_card
-from flashedge.models.fit import find_need
 from flashedge.models.folders import hub_folder, locate_model, resolve_model
+from flashedge.models.memory.card_memory import build_idle_card
+from flashedge.models.memory.fit import find_need
 from flashedge.models.registry import find_pair, load_pairs
 from flashedge.models.specs import ModelSpec, Pair
 from tests.support.tiny_models import write_hub_model, write_model

@@ -18,7 +18,7 @@ from flashedge.engine.vllm.batch_invariance import check_batch_invariance
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, KV_FIXED, KV_KEY, PLAIN_SAMPLING
 from flashedge.errors import ConfigError
-from flashedge.models.batch_limits import choose_limits
+from flashedge.models.memory.batch_limits import choose_limits
 from flashedge.models.registry import BUNDLED
 from flashedge.models.specs import ONLINE_METHODS
 from tests.support.fake_nvml import FakeNvml

@@ -8,11 +8,11 @@ import pytest
 
 from flashedge.config import Config, load_config
 from flashedge.errors import ConfigError
-from flashedge.models.batch_limits import choose_limits
-from flashedge.models.card_memory import RESERVES, CardMemory, build_idle_card
-from flashedge.models.engine_memory import EngineMemory, estimate_engine
-from flashedge.models.fit import EnginePairMemory
-from flashedge.models.kv_plan import STEP_BYTES, plan_memory
+from flashedge.models.memory.batch_limits import choose_limits
+from flashedge.models.memory.card_memory import RESERVES, CardMemory, build_idle_card
+from flashedge.models.memory.engine_memory import EngineMemory, estimate_engine
+from flashedge.models.memory.fit import EnginePairMemory
+from flashedge.models.memory.kv_plan import STEP_BYTES, plan_memory
 from flashedge.models.registry import find_pair
 from flashedge.models.shape import QWEN25_7B
 

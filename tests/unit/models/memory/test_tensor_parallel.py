@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 
 from flashedge.errors import ConfigError
-from flashedge.models.batch_limits import choose_limits
-from flashedge.models.engine_memory import LINK_BYTES, estimate_engine
-from flashedge.models.shape import QWEN25_7B
-from flashedge.models.tensor_parallel import (
+from flashedge.models.memory.batch_limits import choose_limits
+from flashedge.models.memory.engine_memory import LINK_BYTES, estimate_engine
+from flashedge.models.memory.tensor_parallel import (
     can_spread,
     check_spread,
     count_kv_bytes,
     count_weights_bytes,
 )
+from flashedge.models.shape import QWEN25_7B
 
 SHAPE = replace(QWEN25_7B, hidden_size=3584, intermediate_size=18_944, vocab_size=152_064)
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from flashedge.config import Config
 from flashedge.errors import ConfigError
-from flashedge.models.card_memory import Place, SeparateCards
-from flashedge.models.fit import FindMeasured, PairNeed, find_need, suggest
+from flashedge.models.memory.card_memory import Place, SeparateCards
+from flashedge.models.memory.fit import FindMeasured, PairNeed, find_need, suggest
 from flashedge.models.registry import load_pairs
 from flashedge.models.specs import Pair
 from flashedge.sizes import format_size

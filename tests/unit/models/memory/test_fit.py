@@ -14,8 +14,8 @@ from flashedge.cli.doctor.check import BAD, GOOD, WARNING, Check
 from flashedge.cli.doctor.fit import check_fit
 from flashedge.config import Config, load_config
 from flashedge.errors import CheckpointError, NotFound
-from flashedge.models.card_memory import CardMemory, build_idle_card
-from flashedge.models.fit import choose_quantized, find_need, list_fitting
+from flashedge.models.memory.card_memory import CardMemory, build_idle_card
+from flashedge.models.memory.fit import choose_quantized, find_need, list_fitting
 from flashedge.models.registry import find_pair, load_pairs
 from tests.support.cli_rig import Cli, cli_for
 from tests.support.fake_nvml import FakeNvml

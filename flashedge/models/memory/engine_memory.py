@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from flashedge.models.batch_limits import BatchLimits
+from flashedge.models.memory.batch_limits import BatchLimits
+from flashedge.models.memory.tensor_parallel import count_weights_bytes
 from flashedge.models.shape import ModelShape
-from flashedge.models.tensor_parallel import count_weights_bytes
 
 CONTEXT_BYTES = 512 << 20
 """Assumed memory of CUDA's context, of the loaded kernels and of cuBLAS's workspaces."""

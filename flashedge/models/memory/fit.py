@@ -8,13 +8,13 @@ from itertools import product
 
 from flashedge.config import Config
 from flashedge.errors import CheckpointError, ConfigError
-from flashedge.models.batch_limits import CARD_SEQUENCES, CPU_SEQUENCES, choose_limits
-from flashedge.models.card_memory import Place, SeparateCards, count_cards
 from flashedge.models.checkpoint_shape import find_pair_shapes
-from flashedge.models.engine_memory import EngineMemory, estimate_engine
+from flashedge.models.memory.batch_limits import CARD_SEQUENCES, CPU_SEQUENCES, choose_limits
+from flashedge.models.memory.card_memory import Place, SeparateCards, count_cards
+from flashedge.models.memory.engine_memory import EngineMemory, estimate_engine
+from flashedge.models.memory.tensor_parallel import check_spread, count_kv_bytes
 from flashedge.models.shape import ModelShape
 from flashedge.models.specs import ModelSpec, Pair, Quantized
-from flashedge.models.tensor_parallel import check_spread, count_kv_bytes
 
 SPARE_TOKENS = 64
 """KV of an engine beyond its longest path: the partly filled block, and the block that vLLM keeps
