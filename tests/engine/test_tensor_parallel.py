@@ -95,11 +95,12 @@ async def test_a_workers_step_holds_what_is_estimated(spread_pair: VllmPair) -> 
 async def test_an_engine_restarts_when_a_worker_dies(spread_pair: VllmPair) -> None:
     """Its other processes end with it."""
     verifier = spread_pair.verifier
-    workers = list_workers(verifier.health().pid)
+    workers, live = list_workers(verifier.health().pid), verifier._process._live
+    assert live is not None
+    assert live._ended is not None
     workers[1].kill()
     async with asyncio.timeout(60):
-        assert verifier._process._ended is not None
-        await verifier._process._ended
+        await live._ended
     await verifier.wait_ready(60)
     assert verifier.health().restarts == 1
     request = ScoreRequest(problem=Problem.from_text(PROBLEM), steps=STEPS)
