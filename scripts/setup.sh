@@ -208,7 +208,7 @@ pip_install() { # --no-compile: Python compiles what it imports, a tenth of the 
   MARK=$(wc -l <"$LOG")
   echo "## pip install $*" >>"$LOG"
   TMPDIR=$VENV/.tmp PIP_DISABLE_PIP_VERSION_CHECK=1 PYTHONNOUSERSITE=1 "$PY" -m pip install \
-    --no-input --no-compile --retries "${PIP_RETRIES:-2}" --timeout "${PIP_DEFAULT_TIMEOUT:-30}" "$@" >>"$LOG" 2>&1
+    --no-input --no-compile --retries 2 --timeout "${PIP_DEFAULT_TIMEOUT:-30}" "$@" >>"$LOG" 2>&1
 }
 
 explain() { # report what pip's output means

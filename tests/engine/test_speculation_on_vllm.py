@@ -101,7 +101,9 @@ async def test_the_same_tree(
     assert kept >= 0.1 * steps
 
 
+@pytest.mark.long
 async def test_steps_are_scored_ahead(engines: Engines) -> None:
+    """It takes 20 s. Lookahead is off by default."""
     ahead = 0
     for seed, problem in enumerate(HARD[:2]):
         spec = replace(WIDE, problem=problem, seed=seed)
@@ -252,7 +254,9 @@ async def test_short_memory_pauses_drafts_and_changes_nothing(
     assert (await generator.view()).preemptions > view.preemptions
 
 
+@pytest.mark.long
 async def test_the_quota_may_move_all_the_while(generator: VllmGenerator, engines: Engines) -> None:
+    """It takes 20 s."""
     view, draw = await generator.view(), random.Random(5)
     least = generator.max_model_len // view.block_tokens + 2
     seen: list[int] = []

@@ -100,11 +100,20 @@ def test_rebase_is_calibrated_in_the_trees_that_it_exits_between(
 
 
 @pytest.mark.parametrize(
-    "strategy", ["best_of_n-4", "mcts-3", "rebase-4", "beam-4", "dvts-4", "probed_cot"]
+    "strategy",
+    [
+        "mcts-3",
+        "beam-4",
+        *(
+            pytest.param(strategy, marks=pytest.mark.long)
+            for strategy in ("best_of_n-4", "rebase-4", "dvts-4", "probed_cot")
+        ),
+    ],
 )
 def test_every_strategy(
     shared_daemon: subprocess.Popen[bytes], problems: Path, strategy: str
 ) -> None:
+    """Each takes 5 s."""
     command = ("--strategy", strategy, "--limit", "6", "--max-loss", "0.5")
     made = cli("calibrate", str(problems), *command)
     assert made.returncode == 0, made.stderr

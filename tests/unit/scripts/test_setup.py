@@ -136,7 +136,6 @@ def test_unreachable_index(checkout: Path) -> None:
         PIP_NO_INDEX="0",
         PIP_INDEX_URL="http://127.0.0.1:9/simple",
         PIP_DEFAULT_TIMEOUT="2",
-        PIP_RETRIES="0",
     )
     assert done.returncode == 1
     assert "the package index can't be reached while installing torch" in done.stderr

@@ -79,14 +79,16 @@ class EngineProcess:
             raise
 
     def health(self) -> Health:
-        now, is_ready = asyncio.get_running_loop().time(), self._state == "ready"
+        retry_in_s = None
+        if self._state == "dead":
+            retry_in_s = self._row.count_down(asyncio.get_running_loop().time())
         return Health(
             state=self._state,
             pid=self.pid,
             restarts=self._restarts,
             detail=self._detail,
-            attempt=0 if is_ready else self._row.attempt,
-            retry_in_s=None if is_ready else self._row.count_down(now),
+            attempt=0 if self._state == "ready" else self._row.attempt,
+            retry_in_s=retry_in_s,
             notice=describe_batch(self.options, self._configured),
             stage=self._stage,
             kv_memory="own" if self.options.owns_cards else self._kv_mechanism,
