@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Sets FlashEdge up if needed, then runs every check and test:
 #   bash scripts/test.sh [--long] [pytest options]
-# --long: also the tests that are marked long; each says how long it takes, together ten minutes.
+# --long: also the tests that are marked long; each says how long it takes, together some 20 minutes.
 # FLASHEDGE_FAST=1: no test that starts real engines.
 set -euo pipefail
 

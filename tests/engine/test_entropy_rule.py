@@ -125,8 +125,9 @@ async def test_steps_end_before_uncertain_tokens_as_in_the_stock_twin(
     await assert_idle(engines)
 
 
+@pytest.mark.long
 async def test_runs_by_both_rules_share_a_batch(engines: Engines) -> None:
-    """vLLM then reports the likeliest tokens for every request, and for drafts too."""
+    """vLLM then reports the likeliest tokens for every request, and for drafts too. 10 s."""
     alone = [(await drive(engines, spec)).outcome for spec in (UNSURE, DRAFTED)]
     driver = driver_of(engines, DRAFTED, lambda event: None)
     beside, drafted = await asyncio.gather(drive(engines, UNSURE), driver.run())

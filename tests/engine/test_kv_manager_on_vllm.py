@@ -104,10 +104,11 @@ async def test_trees_stay_the_same_while_the_memory_moves(
     await compare_trees(pair, engines, alternates=alternates)
 
 
+@pytest.mark.long
 async def test_trees_stay_the_same_while_memory_is_mapped_and_unmapped(
     mapped_pair: VllmPair,
 ) -> None:
-    """In granules much larger than a block, as on a card."""
+    """In granules much larger than a block, as on a card. It takes 40 s."""
     async with engines_of(mapped_pair) as engines:
         await compare_trees(mapped_pair, engines, alternates=True)
 

@@ -91,9 +91,11 @@ def test_too_few_problems_are_refused(config: Config, problems: Path) -> None:
     assert "--max-loss 0.05 needs 59" in " ".join(few.stderr.split())
 
 
+@pytest.mark.long
 def test_rebase_is_calibrated_in_the_trees_that_it_exits_between(
     shared_daemon: subprocess.Popen[bytes], problems: Path
 ) -> None:
+    """It takes 20 s."""
     command = ("--strategy", "rebase-20", "--limit", "6", "--max-loss", "0.5")
     made = done(str(problems), *command)
     assert made["settings"]["options"] == {"width": 16}
