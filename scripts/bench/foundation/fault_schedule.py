@@ -34,7 +34,7 @@ TRIES = 4
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What came of one kind of fault."""
+    """The outcomes of one kind of fault."""
 
     times: int = 0
     missed: int = 0

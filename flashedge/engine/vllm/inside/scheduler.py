@@ -123,9 +123,10 @@ class EdgeScheduler(SpeculativeScheduler):
         self, scheduled: SchedulerOutput, ran: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
         self._ran = ran
-        names = scheduled.num_scheduled_tokens
-        as_vllm = {name for name in names if not self._is_packed(name)}
-        uncertain = {name for name in names if self._wants_entropies(name)}
+        found = (self.requests.get(name) for name in scheduled.num_scheduled_tokens)
+        requests = {request.request_id: request for request in found if request is not None}
+        as_vllm = {name for name, r in requests.items() if not read_noise_args(r).get(LOGPROBS)}
+        uncertain = {name for name, r in requests.items() if wants_entropies(r)}
         outputs = super().update_from_output(scheduled, ran)
         for of_client in outputs.values():
             for output in of_client.outputs:
@@ -133,14 +134,6 @@ class EdgeScheduler(SpeculativeScheduler):
                     pack_logprobs(output, with_entropies=output.request_id in uncertain)
         self._step_record.end_step()
         return outputs
-
-    def _is_packed(self, name: str) -> bool:
-        request = self.requests.get(name)
-        return request is None or bool(read_noise_args(request).get(LOGPROBS))
-
-    def _wants_entropies(self, name: str) -> bool:
-        request = self.requests.get(name)
-        return request is not None and wants_entropies(request)
 
 
 def _end_at_boundary(request: Request) -> None:
