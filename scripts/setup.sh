@@ -301,7 +301,7 @@ EOF
   say "  first import (Python compiles what FlashEdge uses; about 20 s)"
   local modules="torch, uvicorn, fastapi, rich.live, psutil, math_verify"
   modules="$modules, flashedge.cli.main, flashedge.daemon.control"
-  if [ "$MODE" = cpu ]; then modules="$modules, vllm.v1.engine.async_llm"; fi
+  if [ "$MODE" = cpu ]; then modules="$modules, flashedge.engine.vllm.inside.preload"; fi
   if ! env -u PYTHONDONTWRITEBYTECODE "$PY" -c "import $modules" >>"$LOG" 2>&1; then
     die "the installed packages can't be imported: $(tail -n 1 "$LOG")" "log: $LOG"
   fi

@@ -63,7 +63,7 @@ def train_tokenizer(seed: int = 0) -> PreTrainedTokenizerFast:
     tokenizer.train_from_iterator(corpus, trainer)
     if tokenizer.token_to_id("ĊĊ") is None:
         raise ValueError("the trained vocabulary has no token for the blank line")
-    fast = PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]  # transformers has no hint here
+    fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=IM_END,
         pad_token=END_OF_TEXT,
