@@ -1,9 +1,10 @@
 """Do all optimizations together build the same trees as the baseline, on real engines?
 
 Every strategy and n runs under a KV split that moves, and KV memory that changes its owner, at
-every level. Each case reports whether all trees are the same (token ids, scores, choices), and the
-counters that show that the mechanisms were at work: steps that began with a draft, preemptions,
-moves, offloads, drafts that had KV when it was offloaded.
+every level. Each case reports how many trees are the same bit for bit (token ids, scores, choices),
+how many chose the same (all but the last bits of scores, `tree_difference.py`), and the counters
+that show that the mechanisms were at work: steps that began with a draft, preemptions, moves,
+offloads, drafts that had KV when it was offloaded. Bits may differ beyond `invariant_tokens`.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from flashedge.types import Problem
 from scripts.bench.daemon import read_problems, report
 from scripts.bench.flashtts.kv_rig import Rig, drive_search, forget_kv, rig
 from scripts.bench.flashtts.moving_split import make_moving_split
+from scripts.bench.flashtts.tree_difference import compare_outcomes
 
 T = TypeVar("T")
 STRATEGIES = ("beam", "dvts", "rebase", "dynamic_branching")
@@ -80,13 +82,20 @@ async def compare_case(
         runs = await run_each(partial(drive_search, ours), specs, setting.at_once)
     after = await pair.generator.view(), await pair.verifier.view()
     drafts = await pair.generator.speculator.counters()
-    same = [ours == base for (ours, *_), (base, *_) in zip(runs, expected, strict=True)]
+    codec = pair.generator.codec
+    found = [
+        compare_outcomes(run, base, len(codec.encode_chat(spec.problem.messages)))
+        for spec, (run, *_), (base, *_) in zip(specs, runs, expected, strict=True)
+    ]
     steps = sum(len(outcome.tree.nodes) - 1 for outcome, _, _ in runs)
     did = [driver.speculation for _, driver, _ in runs]
     return {
         "runs": len(runs),
-        "same": sum(same),
-        "differ": [spec.seed for spec, equal in zip(specs, same, strict=True) if not equal],
+        "same": sum(one.is_equal for one in found),
+        "chose_same": sum(one.chose_same for one in found),
+        "differ": [spec.seed for spec, one in zip(specs, found, strict=True) if not one.is_equal],
+        "largest_difference": max(one.largest for one in found),
+        "differ_from_tokens": min((one.from_tokens for one in found if one.from_tokens), default=0),
         "steps": steps,
         "drafted_ahead": round(sum(one.kept_steps for one in did) / steps, 3),
         "scored_ahead": round(sum(one.scored_steps for one in did) / steps, 3),
@@ -104,13 +113,14 @@ async def measure(asked: argparse.Namespace) -> None:
     chosen = [Problem.from_text(row["problem"]) for row in read_problems("heldout", asked.problems)]
     cases: dict[str, object] = {}
     async with rig(1 << 30) as here:
+        invariant = (await here.pair.self_test())["invariant_tokens"]
         views = await here.pair.generator.view(), await here.pair.verifier.view()
         for n, strategy in itertools.product(asked.n, asked.strategies):
             spec = RunSpec(problem=chosen[0], pair="bundled", strategy=strategy, n=n)
             specs = [replace(spec, problem=one, seed=seed) for seed, one in enumerate(chosen)]
             cases[f"{strategy} n={n}"] = found = await compare_case(here, specs, views)
             print(f"{strategy} n={n}", found, flush=True)
-    report(problems=len(chosen), cases=cases)
+    report(problems=len(chosen), invariant_tokens=invariant, cases=cases)
 
 
 def main() -> None:

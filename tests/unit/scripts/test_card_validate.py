@@ -116,8 +116,17 @@ def test_what_counts_as_passed() -> None:
         {"name": "disk", "verdict": GOOD, "detail": "9 GiB"},
     ]
     assert find_failed_checks({"value": checks}) == ["gpu: no driver"]
-    cases = {"beam n=4": {"same": 1, "runs": 2}, "dvts n=4": {"same": 2, "runs": 2}}
-    assert find_unequal_cases({"cases": cases}) == ["beam n=4: 1 of 2 trees are equal"]
+    assert find_unequal_cases(
+        {
+            "invariant_tokens": 512,
+            "cases": {
+                "chosen": {"runs": 2, "same": 1, "chose_same": 1, "differ_from_tokens": 600},
+                "early": {"runs": 2, "same": 1, "chose_same": 2, "differ_from_tokens": 512},
+                "late": {"runs": 2, "same": 1, "chose_same": 2, "differ_from_tokens": 513},
+                "equal": {"runs": 2, "same": 2, "chose_same": 2, "differ_from_tokens": 0},
+            },
+        }
+    ) == ["chosen: 1 of 2 trees are equal", "early: 1 of 2 trees are equal"]
     rungs = [{"rung": "+P", "n": 8, "same_trees": 0.5}, {"rung": "stock", "n": 8, "same_trees": 1}]
     assert find_unequal_rungs({"rungs": rungs}) == ["+P, n = 8: 50% of the trees are equal"]
     assert find_other_tokens({"tokens_identical": [True, False]}) == ["the tokens changed 1 times"]

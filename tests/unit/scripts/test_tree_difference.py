@@ -1,0 +1,72 @@
+"""scripts.bench.flashtts.tree_difference: other choices are told from other last bits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flashedge.runtime.drive.driver import Outcome
+from flashedge.search.base import Finish
+from flashedge.search.nodes import Nodes
+from flashedge.search.tree import Node, NodeStatus, Tree
+from flashedge.types import FinishReason, Segment
+from scripts.bench.flashtts.tree_difference import compare_outcomes
+
+PROMPT_TOKENS = 100
+
+
+def build_outcome(*, token: int = 7, logprob: float = -0.5, score: float = 0.25) -> Outcome:
+    """A tree of one step."""
+    segment = Segment(
+        token_ids=(token, 8),
+        logprobs=(logprob, -0.5),
+        text="a",
+        steps=("a",),
+        finish=FinishReason.STOP,
+    )
+    root = Tree.from_seed(1)[0]
+    node = Node(
+        id=1,
+        parent=0,
+        depth=1,
+        index=0,
+        seed=2,
+        status=NodeStatus.COMPLETE,
+        segment=segment,
+        scores=(score,),
+        path_tokens=2,
+    )
+    finish = Finish(choice=1, answer="a", votes=())
+    tree = Tree(nodes=Nodes().update((root, node)))
+    return Outcome(tree=tree, finish=finish, history=(), cut_by=None)
+
+
+def test_equal_runs_do_not_differ() -> None:
+    found = compare_outcomes(build_outcome(), build_outcome(), PROMPT_TOKENS)
+    assert found.is_equal and found.chose_same and found.from_tokens is None
+
+
+def test_another_score_is_a_difference_of_numbers() -> None:
+    found = compare_outcomes(build_outcome(score=0.5), build_outcome(), PROMPT_TOKENS)
+    assert not found.is_equal and found.chose_same
+    assert found.largest == 0.25 and found.from_tokens == PROMPT_TOKENS + 2
+
+
+def test_another_log_probability_is_a_difference_of_numbers() -> None:
+    found = compare_outcomes(build_outcome(logprob=-0.25), build_outcome(), PROMPT_TOKENS)
+    assert not found.is_equal and found.chose_same
+    assert found.from_tokens == PROMPT_TOKENS + 2
+
+
+@pytest.mark.parametrize("change", ["token", "answer", "cut", "nodes"])
+def test_another_choice_is_no_difference_of_numbers(change: str) -> None:
+    stock = build_outcome()
+    ours = {
+        "token": build_outcome(token=9),
+        "answer": replace(stock, finish=replace(stock.finish, answer="b")),
+        "cut": replace(stock, cut_by="budget"),
+        "nodes": replace(stock, tree=Tree.from_seed(1)),
+    }[change]
+    found = compare_outcomes(ours, stock, PROMPT_TOKENS)
+    assert not found.is_equal and not found.chose_same
