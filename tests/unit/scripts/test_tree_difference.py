@@ -44,18 +44,23 @@ def build_outcome(*, token: int = 7, logprob: float = -0.5, score: float = 0.25)
 
 def test_equal_runs_do_not_differ() -> None:
     found = compare_outcomes(build_outcome(), build_outcome(), PROMPT_TOKENS)
-    assert found.is_equal and found.chose_same and found.from_tokens is None
+    assert found.is_equal
+    assert found.chose_same
+    assert found.from_tokens is None
 
 
 def test_another_score_is_a_difference_of_numbers() -> None:
     found = compare_outcomes(build_outcome(score=0.5), build_outcome(), PROMPT_TOKENS)
-    assert not found.is_equal and found.chose_same
-    assert found.largest == 0.25 and found.from_tokens == PROMPT_TOKENS + 2
+    assert not found.is_equal
+    assert found.chose_same
+    assert found.largest == 0.25
+    assert found.from_tokens == PROMPT_TOKENS + 2
 
 
 def test_another_log_probability_is_a_difference_of_numbers() -> None:
     found = compare_outcomes(build_outcome(logprob=-0.25), build_outcome(), PROMPT_TOKENS)
-    assert not found.is_equal and found.chose_same
+    assert not found.is_equal
+    assert found.chose_same
     assert found.from_tokens == PROMPT_TOKENS + 2
 
 
@@ -69,4 +74,5 @@ def test_another_choice_is_no_difference_of_numbers(change: str) -> None:
         "nodes": replace(stock, tree=Tree.from_seed(1)),
     }[change]
     found = compare_outcomes(ours, stock, PROMPT_TOKENS)
-    assert not found.is_equal and not found.chose_same
+    assert not found.is_equal
+    assert not found.chose_same
