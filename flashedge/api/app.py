@@ -21,13 +21,14 @@ from flashedge.api.failures import (
 )
 from flashedge.api.guard import Guard
 from flashedge.api.openai import openai_router
+from flashedge.api.protocols import ProtocolSwitch
 from flashedge.api.runs import runs_router
 from flashedge.api.system import system_router
 from flashedge.config import Config, check_exposure
 from flashedge.errors import FlashEdgeError
 from flashedge.models.registry import find_pair
 from flashedge.models.specs import Pair
-from flashedge.runtime.request.strategies import find_usual_strategy
+from flashedge.runtime.request.strategies import find_usual_strategy, list_strategies
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,8 @@ def create_app(service: ServicePort, config: Config, pair: Pair | None = None) -
     served = pair or find_pair(service.pair, config)
     defaults = Defaults(
         sampling=served.sampling,
+        max_model_len=served.generator.max_model_len,
+        strategies=list_strategies(served.verifier.judges),
         strategy=find_usual_strategy(served.verifier.judges, served.judge),
         max_step_tokens=served.max_step_tokens,
         max_path_tokens=served.max_path_tokens,
@@ -76,7 +79,8 @@ def create_app(service: ServicePort, config: Config, pair: Pair | None = None) -
     app.add_exception_handler(HTTPException, handle_http_exception)
     app.add_exception_handler(RequestValidationError, handle_bad_parameter)
     app.add_exception_handler(Exception, handle_defect)
-    app.add_middleware(
+    app.add_middleware(ProtocolSwitch, service=service)
+    app.add_middleware(  # the last one added is the first that a request meets
         Guard,
         max_bytes=config.max_request_bytes,
         api_key=config.api_key,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import difflib
 import functools
 import json
+import math
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from fastapi import Request
@@ -18,7 +20,16 @@ B = TypeVar("B", bound=BaseModel)
 
 async def read_body(request: Request, kind: type[B]) -> B:
     """The request's body as `kind`. Raises RequestError naming the first thing that is wrong."""
-    media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    data = load_object(request.headers, await request.body())
+    try:
+        return kind.model_validate(data)
+    except ValidationError as error:
+        raise _describe_error(error, kind) from None
+
+
+def load_object(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
+    """The JSON object in a body. Raises Refusal."""
+    media = headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json" and not media.endswith("+json"):
         # a web page can send other content types to any site without permission
         raise Refusal(
@@ -27,25 +38,19 @@ async def read_body(request: Request, kind: type[B]) -> B:
             f"the content type is {media!r}",
             hint="send JSON with `Content-Type: application/json`",
         )
-    return parse_body(await request.body(), kind)
-
-
-def parse_body(body: bytes, kind: type[B]) -> B:
-    """Raises RequestError naming the first thing that is wrong."""
     data = _load_json(body)
     if not isinstance(data, dict):
         raise Refusal(400, "invalid_json", "the body must be a JSON object")
-    try:
-        return kind.model_validate(data)
-    except ValidationError as error:
-        raise _describe_error(error, kind) from None
+    return data
 
 
 def _load_json(body: bytes) -> Any:
     if not body.strip():
         raise Refusal(400, "invalid_json", "the body is empty; send a JSON object")
     try:
-        data = json.loads(body.decode("utf-8"), parse_constant=_refuse_constant)
+        data = json.loads(
+            body.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_parse_finite
+        )
         json.dumps(data, ensure_ascii=False).encode()  # refuses half a surrogate pair
         return data
     except json.JSONDecodeError as error:
@@ -61,6 +66,14 @@ def _load_json(body: bytes) -> Any:
 
 def _refuse_constant(name: str) -> Any:
     raise Refusal(400, "invalid_json", f"{name} is not a JSON number; give a finite one")
+
+
+def _parse_finite(text: str) -> float:
+    """Refuses a number such as 1e999, which Python would read as infinity."""
+    value = float(text)
+    if math.isinf(value):
+        raise Refusal(400, "invalid_json", f"{text[:20]} is too large; give a finite number")
+    return value
 
 
 def _describe_error(error: ValidationError, kind: type[BaseModel]) -> RequestError:

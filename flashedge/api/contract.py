@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from flashedge.engine.base import EngineView, Health
+from flashedge.engine.plain_requests import AsgiApp
 from flashedge.events import Event
-from flashedge.runtime.chat import ChatDelta, ChatSpec
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.records.archive import RunSummary
 from flashedge.runtime.request.spec import RunSpec
@@ -78,7 +78,11 @@ class ServicePort(Protocol):
         self, *, limit: int = 50, before: str | None = None, status: str | None = None
     ) -> Sequence[RunSummary]: ...
     def delete(self, run_id: str) -> None: ...
-    def chat(self, spec: ChatSpec) -> AsyncIterator[ChatDelta]: ...
+    @property
+    def protocols(self) -> AsgiApp:
+        """vLLM's protocol handlers over the generator. Raises EngineDead, or RequestError where
+        there are none."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +90,10 @@ class Defaults:
     """Values of the served pair for fields that a request leaves out."""
 
     sampling: Sampling
+    max_model_len: int
+    """Most tokens of prompt and path together."""
+    strategies: tuple[str, ...] = ("beam",)
+    """Those that the verifier can serve."""
     strategy: str = "beam"
     max_step_tokens: int
     max_path_tokens: int

@@ -1,7 +1,7 @@
 """Schemas of request bodies. Types are strict; unknown fields and NaN are refused.
 
-`RunSpec` and `ChatSpec` check the ranges, so that API and command line give the same messages. An
-explicit null counts as not given.
+`RunSpec` checks the ranges, so that API and command line give the same messages. An explicit null
+counts as not given.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class StreamOptions(Body):
 
 
 class ChatBody(Body):
-    """The body of POST /v1/chat/completions: OpenAI's fields, vLLM's `top_k` and
+    """The body of POST /v1/chat/completions by a search: OpenAI's fields, vLLM's `top_k` and
     `chat_template_kwargs`, and our `search`."""
 
     model: str

@@ -1,4 +1,4 @@
-"""Build the runtime's specs, RunSpec and ChatSpec, from request bodies."""
+"""Build the runtime's RunSpec from request bodies."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 from flashedge.api.contract import Defaults
 from flashedge.api.schemas import NEUTRAL_VALUES, ChatBody, SolveBody
 from flashedge.errors import NotFound, RequestError
-from flashedge.runtime.chat import ChatSpec
 from flashedge.runtime.request.checks import check_int
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.spec import RunSpec
@@ -72,7 +71,7 @@ def build_chat_search_spec(
     body: ChatBody, model: ModelName, search: dict[str, Any], defaults: Defaults
 ) -> RunSpec:
     """The search of a chat completion. Raises RequestError."""
-    if (body.n or 1) != 1:
+    if body.n not in (None, 1):
         raise RequestError(
             f"n is {body.n}, but a search has one choice",
             hint="search.n sets the number of paths",
@@ -87,23 +86,10 @@ def build_chat_search_spec(
     )
 
 
-def build_chat_spec(body: ChatBody, defaults: Defaults) -> ChatSpec:
-    """The plain chat of a completion. Raises RequestError."""
-    return ChatSpec(
-        messages=tuple(m.message for m in body.messages),
-        sampling=_build_sampling(body, defaults),
-        seed=body.seed,
-        max_tokens=_choose_max_tokens(body),
-        stop=body.stop or (),
-        n=1 if body.n is None else body.n,
-        chat_template_kwargs=body.chat_template_kwargs or {},
-    )
-
-
-def choose_search(body: ChatBody, model: ModelName) -> dict[str, Any] | None:
-    """The options of the `search` object, else of the model's name. None for plain chat."""
+def choose_search(body: ChatBody, model: ModelName) -> dict[str, Any]:
+    """The options of the `search` object, else of the model's name."""
     if body.search is None:
-        return model.search
+        return model.search or {}
     if model.search is not None:
         raise RequestError(
             "both the model's name and the field search choose a search",

@@ -13,8 +13,11 @@ from flashedge.models.specs import ModelSpec, Pair
 
 _TEXT_FILES = ("config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 _WEIGHTS = ("*.safetensors", "*.bin")
-_IGNORED = ("source", "weights_bytes", "parameters", "architecture", "quantized")
-"""The files decide these."""
+_IGNORED = (
+    *("source", "weights_bytes", "parameters", "architecture", "quantized"),
+    *("tool_parser", "reasoning_parser", "compact_json"),
+)
+"""The files decide the first ones; runs do not use the others."""
 _OPTIONAL = ("quantization", "chat_template_kwargs", "thinking")
 """Not part of the fingerprint while they are not set, so that the field itself changes none."""
 _SAMPLE_BYTES = 1 << 20  # read at each end of a weights file; reading 15 GB would take minutes

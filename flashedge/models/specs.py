@@ -78,6 +78,17 @@ class ModelSpec:
     thinking: bool = False
     """Whether a generator can write its thinking in <think> tags before its answer."""
 
+    tool_parser: str | None = None
+    """vLLM's parser of a generator's tool calls, such as hermes. None: the model writes none of its
+    own accord."""
+
+    reasoning_parser: str | None = None
+    """vLLM's parser of a generator's thinking, such as qwen3, for requests outside any run."""
+
+    compact_json: bool = False
+    """Whether JSON by guided decoding has no free whitespace, which a small generator would go on
+    writing."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierSpec(ModelSpec):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from flashedge.answers.equality import TextGroups
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import Config
-from flashedge.engine.base import EngineView, Generator, Health
+from flashedge.engine.base import EngineView, Health
+from flashedge.engine.plain_requests import AsgiApp, PlainRequests
 from flashedge.engine.platform import runs_on_cpu
 from flashedge.errors import (
     ContextOverflow,
@@ -44,6 +46,10 @@ class EnginePair(TwinEngines, Protocol):
     async def stop(self) -> None: ...
     def health(self) -> tuple[Health, Health]: ...
     async def self_test(self) -> dict[str, Any]: ...
+    async def serve_protocols(self, plain: PlainRequests) -> AsgiApp | None:
+        """The HTTP protocols over the generator, for requests that `plain` counts. None: only
+        searches are served."""
+        ...
 
 
 def _explain(generator: Health, verifier: Health, device: Sequence[str]) -> str | None:
@@ -84,16 +90,21 @@ class ServedPair:
         self._self_test: dict[str, Any] | None = None
         self._failure: str | None = None
         self._fingerprint: str | None = None
+        self._protocols: AsgiApp | None = None
 
     # ------------------------------------------------------------ life
 
-    async def start(self) -> None:
-        """Start the engines and test them. Raises EngineError; `health` then reports failed."""
+    async def start(self, plain: PlainRequests) -> None:
+        """Start the engines and test them. Raises EngineError; `health` then reports failed.
+
+        plain: counts the requests outside any run.
+        """
         self._device.start()
         try:
             await self._engines.start()
             self_test = await self._engines.self_test()
             await self._tune()
+            self._protocols = await self._engines.serve_protocols(plain)
             self._self_test = self_test
         except Exception as error:
             self._failure = (
@@ -225,14 +236,23 @@ class ServedPair:
             self._fingerprint = pair_fingerprint(self._pair, self._config)
         return self._fingerprint
 
-    def chat_generator(self) -> Generator:
-        """The generator for requests that belong to no run."""
-        generator = self._engines.generator
-        return (
-            generator
-            if self._kv_manager is None
-            else self._kv_manager.wrap_chat_generator(generator)
-        )
+    @property
+    def protocols(self) -> AsgiApp:
+        """The HTTP protocols for requests outside any run. Raises RequestError without any."""
+        if self._protocols is None:
+            raise RequestError(
+                "this daemon's engines are simulated, so it answers by searches only",
+                hint=f"name a search: {self.name}:beam-4",
+                param="model",
+            )
+        return self._protocols
+
+    @contextmanager
+    def count_plain_request(self) -> Iterator[None]:
+        """Tell the KV manager of an open request outside any run."""
+        manager = self._kv_manager
+        with nullcontext() if manager is None else manager.count_plain_request():
+            yield
 
     def build_engines(self, grader: MathGrader, texts: TextGroups, *, baseline: bool) -> Engines:
         """Build what a run works with: all optimizations that are configured, or none."""

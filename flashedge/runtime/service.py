@@ -1,14 +1,13 @@
-"""Everything that the API can do: submit, follow and cancel runs, chat, inspect the engines."""
+"""Everything that the API can do: submit, follow and cancel runs, inspect the engines, reach them
+by vLLM's own protocols."""
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
 import logging
-import secrets
 import time
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import Callable
 from typing import Any
 
 from flashedge.answers.equality import TextGroups, WordGroups
@@ -17,23 +16,22 @@ from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import Config
 from flashedge.engine.base import EngineView
 from flashedge.engine.memory_plan import resolve_memory
+from flashedge.engine.plain_requests import AsgiApp
 from flashedge.errors import (
     Conflict,
     FlashEdgeError,
     NotFound,
-    QueueFull,
 )
 from flashedge.events import Event
 from flashedge.models.memory.kv_plan import find_explicit
 from flashedge.models.registry import find_pair
 from flashedge.models.specs import Pair
-from flashedge.runtime.chat import ChatDelta, ChatSpec, stream_choice
 from flashedge.runtime.drive.driver import Driver, Outcome
 from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN, EarlierRun
 from flashedge.runtime.kv.start_split import choose_start_split
-from flashedge.runtime.merge import merge_streams
 from flashedge.runtime.metrics import Metrics
-from flashedge.runtime.queue import RETRY_AFTER_S, RunQueue
+from flashedge.runtime.plain_requests import PlainRequests
+from flashedge.runtime.queue import RunQueue
 from flashedge.runtime.records.archive import ArchivedRun, RunSummary, build_summary
 from flashedge.runtime.records.result import build_result
 from flashedge.runtime.records.store import RunStore
@@ -43,17 +41,15 @@ from flashedge.runtime.request.strategies import build_search
 from flashedge.runtime.run import Run, RunStatus, check_run_id, create_run_id
 from flashedge.runtime.served_pair import EnginePair, ServedPair, ServiceHealth
 from flashedge.search.base import Search
-from flashedge.search.seeds import child_seed
-from flashedge.types import MAX_SEED, Timing, TokenIds, Usage
+from flashedge.types import Timing, TokenIds, Usage
 
 log = logging.getLogger(__name__)
 
 RunHandle = Run | ArchivedRun
-MAX_CHATS = 256
 
 
 class Service:
-    """Serves one pair: its engines, its runs and its chats."""
+    """Serves one pair: its engines, its runs, and requests outside any run."""
 
     def __init__(
         self,
@@ -74,7 +70,7 @@ class Service:
         self._texts = texts or WordGroups()
         self._queue = RunQueue(config.max_running, config.queue_limit)
         self._runs: dict[str, Run] = {}
-        self._chats = 0
+        self._plain = PlainRequests(self.metrics, self._served.count_plain_request, self._note_end)
         self._tasks: set[asyncio.Task[None]] = set()
         self._busy_at = time.monotonic()
 
@@ -84,7 +80,7 @@ class Service:
         """Start the engines and test them. Raises EngineError; `health` then reports failed."""
         for run_id in self._store.interrupt_unfinished():
             log.warning("run %s was interrupted when the daemon ended", run_id)
-        await self._served.start()
+        await self._served.start(self._plain)
 
     async def stop(self) -> None:
         """Cancel the open runs, stop the engines and close the store."""
@@ -102,8 +98,8 @@ class Service:
 
     @property
     def idle_s(self) -> float:
-        """Seconds since the last run or chat ended, or since the daemon was ready."""
-        if self._tasks or self._chats or self.health().state == "starting":
+        """Seconds since the last run or request ended, or since the daemon was ready."""
+        if self._tasks or self._plain.open_choices or self.health().state == "starting":
             self._busy_at = time.monotonic()
         return time.monotonic() - self._busy_at
 
@@ -256,28 +252,16 @@ class Service:
     def _build_observer(self, run_id: str) -> Callable[[Event], None]:
         return lambda event: self.metrics.observe(run_id, event)
 
-    # ------------------------------------------------------------ chat
+    # ------------------------------------------------------------ outside any run
 
-    async def chat(self, spec: ChatSpec) -> AsyncGenerator[ChatDelta]:
-        """Generate without a search, choices interleaved. Closing the stream cancels them."""
+    @property
+    def protocols(self) -> AsgiApp:
+        """The HTTP protocols over the generator. Raises EngineDead, RequestError."""
         self._served.check_serves(self.pair)
-        prompt_ids = self._served.encode_prompt(spec.messages, spec.chat_template_kwargs)
-        if self._chats + spec.n > MAX_CHATS:
-            raise QueueFull(f"{self._chats} chat completions are open", retry_after_s=RETRY_AFTER_S)
-        seed = secrets.randbelow(MAX_SEED) if spec.seed is None else spec.seed
-        generator = self._served.chat_generator()
-        choices = [
-            stream_choice(generator, spec, prompt_ids, i, child_seed(seed, 0, i))
-            for i in range(spec.n)
-        ]
-        self._chats += spec.n
-        try:
-            async with aclosing(merge_streams(choices)) as deltas:
-                async for delta in deltas:
-                    yield delta
-        finally:
-            self._chats -= spec.n
-            self._busy_at = time.monotonic()
+        return self._served.protocols
+
+    def _note_end(self) -> None:
+        self._busy_at = time.monotonic()
 
 
 def _build_usage(driver: Driver, outcome: Outcome, prompt_tokens: int) -> Usage:

@@ -32,7 +32,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[api_rig.Live]:
         yield server
 
 
-@pytest.mark.parametrize("check", openai_suite.CHECKS, ids=lambda c: c.__name__)
+@pytest.mark.parametrize("check", openai_suite.SEARCH_CHECKS, ids=lambda c: c.__name__)
 def test_openai_package(live: api_rig.Live, check: openai_suite.Check) -> None:
     check(live.base_url, "bundled", "none")
 

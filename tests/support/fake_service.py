@@ -1,4 +1,4 @@
-"""A service whose runs and chats follow a script, in place of the real runtime.
+"""A service whose runs follow a script, in place of the real runtime.
 
 It implements `api/contract.py`, so that tests of the HTTP layer take milliseconds and control the
 order of events.
@@ -24,13 +24,12 @@ from flashedge.events import (
     RunFinished,
     RunStarted,
 )
-from flashedge.runtime.chat import ChatDelta, ChatSpec
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.records.archive import RunSummary
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.runtime.stopping import StopFilter
 from flashedge.search import catalog
 from flashedge.types import Sampling
+from tests.support.fake_protocols import FakeProtocols
 from tests.support.made_run import build_result, build_row, build_start
 
 STRATEGIES = tuple(catalog.STRATEGIES)
@@ -163,25 +162,18 @@ class FakeService:
     """A service that follows a script.
 
     With `autoplay` a submitted run plays its events, `delay_s` apart; else the test emits them. A
-    chat answers with `words`, one token each and `token_s` apart, in turn for each choice. A run or
-    chat raises `failure` when it is set.
+    run raises `failure` when it is set. `protocols` answers requests that name no search.
     """
 
     pair: str = "bundled"
     autoplay: bool = True
     delay_s: float = 0.0
-    token_s: float = 0.0
-    words: tuple[str, ...] = ("The", " answer", " is", " 2", ".")
-    thoughts: int = 0
-    """How many of the words are thinking."""
     failure: Exception | None = None
     queue_limit: int = 4
     state: FakeHealth = field(default_factory=FakeHealth)
     metrics: Metrics = field(default_factory=Metrics)
     handles: dict[str, FakeHandle] = field(default_factory=dict)
-    chats: list[ChatSpec] = field(default_factory=list)
-    open_chats: int = 0
-    closed_chats: int = 0
+    protocols: FakeProtocols = field(default_factory=FakeProtocols)
     continued: list[str] = field(default_factory=list)
     views_delay_s: float = 0.0
     life: list[str] = field(default_factory=list)
@@ -267,33 +259,6 @@ class FakeService:
             raise Conflict(f"run {run_id} is not over", hint="cancel it first")
         del self.handles[run_id]
 
-    async def chat(self, spec: ChatSpec) -> AsyncGenerator[ChatDelta]:
-        self.chats.append(spec)
-        self.open_chats += 1
-        try:
-            if self.failure is not None:
-                raise self.failure
-            words = self.words[: spec.max_tokens]
-            stops = {index: StopFilter(spec.stop) for index in range(spec.n)}
-            for i, word in enumerate(words):
-                last = i == len(words) - 1
-                for index in [i for i, stop in stops.items() if not stop.stopped]:
-                    await asyncio.sleep(self.token_s)
-                    stop = stops[index]
-                    text = stop.push(word) + (stop.flush() if last else "")
-                    end = "stop" if len(words) == len(self.words) else "length"
-                    yield ChatDelta(
-                        index=index,
-                        text="" if i < self.thoughts else text,
-                        reasoning=text if i < self.thoughts else "",
-                        token_ids=(i,),
-                        finish="stop" if stop.stopped else end if last else None,
-                        prompt_tokens=7,
-                    )
-        finally:
-            self.open_chats -= 1
-            self.closed_chats += 1
-
 
 def _summary(handle: FakeHandle) -> RunSummary:
     spec = handle.spec
@@ -309,6 +274,7 @@ def fake_pair(judges: str = "steps") -> Any:
     """The served pair's defaults, all that the HTTP layer reads of a Pair."""
     return SimpleNamespace(
         sampling=Sampling(temperature=0.7, top_p=0.95, top_k=0),
+        generator=SimpleNamespace(max_model_len=1024),
         verifier=SimpleNamespace(judges=judges),
         max_step_tokens=96,
         max_path_tokens=512,

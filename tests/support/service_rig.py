@@ -11,6 +11,7 @@ from flashedge.answers.equality import WordGroups
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import load_config
 from flashedge.engine.base import Health
+from flashedge.engine.plain_requests import PlainRequests
 from flashedge.engine.sim.pair import Faults
 from flashedge.events import Event
 from flashedge.models.registry import find_pair
@@ -19,6 +20,7 @@ from flashedge.runtime.records.archive import ArchivedRun
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.run import Run
 from flashedge.runtime.service import Service
+from tests.support.fake_protocols import FakeProtocols
 from tests.support.runtime_rig import BEAM, CONFIG, assert_nothing_left, sim_engines
 
 SLOW = replace(BEAM, n=16, max_step_tokens=4)  # many short levels
@@ -48,6 +50,9 @@ class SimPair:
 
     async def self_test(self) -> dict[str, Any]:
         return SELF_TEST
+
+    async def serve_protocols(self, plain: PlainRequests) -> FakeProtocols:
+        return FakeProtocols(plain)
 
 
 class Rig:

@@ -14,6 +14,7 @@ from flashedge.api.app import create_app
 from flashedge.config import Config
 from flashedge.daemon import process as daemon
 from flashedge.engine.base import Health
+from flashedge.engine.plain_requests import PlainRequests
 from flashedge.engine.sim.model import SimModel
 from flashedge.engine.sim.pair import simulated_pair
 from flashedge.engine.sim.trace import StepTrace
@@ -21,6 +22,7 @@ from flashedge.models.registry import find_pair
 from flashedge.models.shape import ModelShape
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.service import Service
+from tests.support.fake_protocols import FakeProtocols
 
 TRACE = Path(__file__).parents[1] / "data" / "step_lengths_small.jsonl"
 TINY = ModelShape(name="tiny", params=2**22, layers=2, heads=1, kv_heads=1, head_dim=16)
@@ -52,6 +54,9 @@ class SimulatedPair:
 
     async def self_test(self) -> dict[str, Any]:
         return {"batch_invariant": True, "invariant_tokens": 1024}
+
+    async def serve_protocols(self, plain: PlainRequests) -> FakeProtocols:
+        return FakeProtocols(plain)
 
 
 def make_app(config: Config) -> Any:

@@ -28,6 +28,11 @@ class VllmEngine:
         return self._options
 
     @property
+    def process(self) -> EngineProcess:
+        """For what speaks to vLLM directly."""
+        return self._process
+
+    @property
     def max_model_len(self) -> int:
         return self._options.max_model_len
 

@@ -74,6 +74,10 @@ class EngineOptions:
     quantization: str | None = None
     """How vLLM quantizes the matrices of the model's layers while it loads them, one of
     `models.specs.ONLINE_METHODS`. None loads them as they are stored."""
+    reasoning_parser: str | None = None
+    """vLLM's parser of the model's thinking, during which guided decoding waits."""
+    compact_json: bool = False
+    """See `models.specs.ModelSpec`."""
     hang_s: float = 60.0
     """An engine that gives no sign of life for so long is killed and started again."""
     extra: dict[str, Any] = field(default_factory=dict)
@@ -108,6 +112,7 @@ class EngineOptions:
             "enable_log_requests": False,
             "additional_config": {ARGS_KEY: self._build_additional_config()},
             **self._build_quantization(),
+            **self._build_guided_decoding(),
             **self.extra,
         }
 
@@ -130,6 +135,14 @@ class EngineOptions:
             "quantization": "online",
             "quantization_config": {"targets": {"*.layers.*": self.quantization}},
         }
+
+    def _build_guided_decoding(self) -> dict[str, Any]:
+        options: dict[str, Any] = {}
+        if self.compact_json:
+            options |= {"backend": "xgrammar", "disable_any_whitespace": True}
+        if self.reasoning_parser is not None:
+            options["reasoning_parser"] = self.reasoning_parser
+        return {"structured_outputs_config": options} if options else {}
 
     def _build_additional_config(self) -> dict[str, Any]:
         """Build what our code inside vLLM reads. It is part of the key of vLLM's compile cache."""

@@ -21,6 +21,7 @@ from flashedge.engine.memory_plan import (
     read_engine_card,
     resolve_memory,
 )
+from flashedge.engine.plain_requests import AsgiApp, PlainRequests, ProtocolOptions
 from flashedge.engine.platform import BLOCK_TOKENS, runs_on_cpu
 from flashedge.engine.probe import GeneratorProbe, VerifierProbe
 from flashedge.engine.vllm import compat
@@ -37,6 +38,7 @@ from flashedge.models.memory.kv_plan import find_explicit
 from flashedge.models.memory.tensor_parallel import check_spread
 from flashedge.models.specs import ModelSpec, Pair
 from flashedge.sizes import format_size
+from flashedge.types import Sampling
 
 if TYPE_CHECKING:
     from flashedge.engine.vllm.generator import VllmGenerator
@@ -188,6 +190,22 @@ class VllmPair:
 
         return await check_invariance(self.generator)
 
+    async def serve_protocols(self, plain: PlainRequests) -> AsgiApp:
+        """vLLM's HTTP protocols over the generator, for requests that `plain` counts."""
+        from flashedge.engine.vllm.serving.protocols import VllmProtocols
+
+        entry = self._pair.generator
+        options = ProtocolOptions(
+            name=self._pair.name,
+            system_prompt=self._pair.system_prompt,
+            tool_parser=entry.tool_parser,
+            reasoning_parser=entry.reasoning_parser,
+            chat_template_kwargs=dict(entry.chat_template_kwargs),
+        )
+        protocols = VllmProtocols(self.generator.process, options, plain)
+        await protocols.prepare()
+        return protocols
+
     def probes(self) -> tuple[GeneratorProbe, VerifierProbe]:
         """Build what `profiler` measures the started engines by. Raises CheckpointError."""
         from flashedge.engine.vllm.generator import build_params
@@ -226,10 +244,13 @@ class VllmPair:
         )
         plan = self._kv_bytes
         room = sum(plan) if memory_moves else None
-        options = self._build_options(
-            "generator", self._pair.generator, self._generator_path, plan[0], room
-        )
         entry = self._pair.generator
+        options = replace(
+            self._build_options("generator", entry, self._generator_path, plan[0], room),
+            reasoning_parser=entry.reasoning_parser,
+            compact_json=entry.compact_json,
+            extra={"override_generation_config": _list_sampling(self._pair.sampling)},
+        )
         codec = HFCodec(self._generator_path, entry.chat_template_kwargs, thinks=entry.thinking)
         self.generator = VllmGenerator(options, codec)
         prm = find_family(self._pair.verifier.family)
@@ -256,6 +277,15 @@ class VllmPair:
             name, spec, path, kv_bytes, room, self._config, on_card=not runs_on_cpu()
         )
         return place_engine(options, self._layout, name)
+
+
+def _list_sampling(sampling: Sampling) -> dict[str, Any]:
+    """What requests outside any run leave out, in the names of a generation_config.json."""
+    return {
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "top_k": sampling.top_k,
+    }
 
 
 def place_engine(options: EngineOptions, layout: Layout, name: str) -> EngineOptions:

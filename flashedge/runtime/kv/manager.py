@@ -70,7 +70,7 @@ class KvManager:
         self._ownership = Ownership()
         self._split = self._decider.split_evenly()
         self._load: Workload | None = NOMINAL
-        self._chats = 0  # open requests outside any run
+        self._plain_requests = 0  # open requests outside any run
         self._is_stale = False
         self._task: asyncio.Task[None] | None = None
 
@@ -108,13 +108,21 @@ class KvManager:
         """Count the requests that runs send to this engine."""
         return CountedVerifier(engine, lambda: self._count_request(EngineRole.VERIFIER))
 
-    def wrap_chat_generator(self, engine: Generator) -> Generator:
-        """Count requests outside any run, such as a chat.
+    @contextmanager
+    def count_plain_request(self) -> Iterator[None]:
+        """Count a request to the generator outside any run, for as long as the context is open.
 
-        While one is open nothing is offloaded: a stream of chats could keep a run from being
-        scored for ever.
+        While one is open nothing is offloaded: a stream of them could keep a run from being scored
+        for ever.
         """
-        return CountedGenerator(engine, self._count_chat)
+        self._plain_requests += 1
+        if self._split.offload:
+            self._request_update()
+        try:
+            with self._count_request(EngineRole.GENERATOR):
+                yield
+        finally:
+            self._plain_requests -= 1
 
     @contextmanager
     def join(self, emit: Callable[[Event], None], *, baseline: bool) -> Iterator[RunMemory]:
@@ -147,17 +155,6 @@ class KvManager:
         finally:
             self._ownership = self._ownership.close_request(role)
             self._check_owner()
-
-    @contextmanager
-    def _count_chat(self) -> Iterator[None]:
-        self._chats += 1
-        if self._split.offload:
-            self._request_update()
-        try:
-            with self._count_request(EngineRole.GENERATOR):
-                yield
-        finally:
-            self._chats -= 1
 
     def _check_owner(self) -> None:
         """Request an update if the engine that should own the memory is offloaded."""
@@ -196,7 +193,7 @@ class KvManager:
         if any(run.baseline for run in self._runs):
             return self._decider.split_evenly()
         return self._decider.decide(
-            self._load, self._split, self._mover.costs, may_offload=not self._chats
+            self._load, self._split, self._mover.costs, may_offload=not self._plain_requests
         )
 
     async def _hand_over(self) -> None:

@@ -12,7 +12,7 @@ from flashedge.errors import ConfigError, RequestError
 from flashedge.runtime.request.early_exit import ExitOptions, build_exit_policy
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.search.base import Search
-from flashedge.search.catalog import WITHOUT_STEP_SCORES, make_search
+from flashedge.search.catalog import STRATEGIES, WITHOUT_STEP_SCORES, make_search
 from flashedge.search.strategies.program import ReasoningProgram
 from flashedge.types import ANSWER, BLANK_LINE, ENTROPY, STEPS, Judges
 
@@ -26,6 +26,12 @@ _DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         "probed_cot": {"n": 1, "early_exit": ExitOptions()},
     }
 )
+
+
+def list_strategies(judges: Judges) -> tuple[str, ...]:
+    """The strategies that a verifier of this kind can serve, the user's own among them."""
+    known = STRATEGIES if judges == "steps" else WITHOUT_STEP_SCORES
+    return (*known, *find_user_programs())
 
 
 def find_usual_strategy(judges: Judges, judge: str = STEPS) -> str:

@@ -18,6 +18,7 @@ from flashedge.errors import (
 )
 from flashedge.types import MAX_SEED
 from tests.support.api_rig import client_of, make_app
+from tests.support.fake_protocols import FakeProtocols
 from tests.support.fake_service import FakeHealth, FakeService
 
 ASK = {"problem": "1 + 1?"}
@@ -153,7 +154,7 @@ async def test_other_content_types_are_refused(kind: str) -> None:
 
 
 CHAT_CASES: list[tuple[dict[str, Any], str]] = [
-    ({"model": None}, "model"),
+    ({"model": None, "search": {}}, "model"),
     ({"messages": []}, "messages"),
     ({"messages": "hi"}, "messages"),
     ({"messages": [{"role": "user"}]}, "messages[0].content"),
@@ -206,10 +207,12 @@ CHAT_CASES: list[tuple[dict[str, Any], str]] = [
 async def test_a_wrong_field_of_a_chat_is_named(change: dict[str, Any], param: str) -> None:
     service = FakeService()
     async with client_of(service) as client:
-        response = await client.post("/v1/chat/completions", json={**CHAT, **change})
+        by_search = {} if "model" in change else {"search": {"n": 2}}
+        body = {**CHAT, **by_search, **change}
+        response = await client.post("/v1/chat/completions", json=body)
     check(response, 400, "invalid_request", param)
     assert not service.handles
-    assert not service.chats
+    assert not service.protocols.asked
 
 
 @pytest.mark.parametrize(
@@ -369,7 +372,8 @@ def test_a_host_that_others_can_reach_needs_a_key() -> None:
 async def test_an_error_of_the_runtime_becomes_a_response(
     failure: Exception, status: int, code: str, how: str
 ) -> None:
-    async with client_of(FakeService(failure=failure)) as client:
+    service = FakeService(failure=failure, protocols=FakeProtocols(failure=failure))
+    async with client_of(service) as client:
         streaming = {"stream": True} if how.endswith("stream") else {}
         if how.startswith("solve"):
             response = await client.post("/v1/solve", json={**ASK, **streaming})

@@ -1,4 +1,4 @@
-"""/v1/chat/completions in process: shapes, plain and by search."""
+"""/v1/chat/completions by a search, in process: shapes."""
 
 from __future__ import annotations
 
@@ -8,164 +8,13 @@ from typing import Any
 import pytest
 
 from flashedge.events import NodeScored, RunCancelled, RunFailed, RunStarted
-from flashedge.runtime.chat import ChatSpec
-from flashedge.types import Message, NodeId, Sampling
+from flashedge.types import NodeId
 from tests.support.api_rig import client_of, frames
 from tests.support.fake_service import FakeService, script
 from tests.support.made_run import build_step
 
 CHAT: dict[str, Any] = {"model": "bundled", "messages": [{"role": "user", "content": "hi"}]}
 URL = "/v1/chat/completions"
-TEXT = "The answer is 2."
-
-
-async def test_a_plain_answer_has_the_openai_fields() -> None:
-    service = FakeService()
-    async with client_of(service) as client:
-        response = await client.post(URL, json={**CHAT, "n": 2})
-    body = response.json()
-    assert body["object"] == "chat.completion"
-    assert body["id"].startswith("chatcmpl-")
-    assert body["model"] == "bundled"
-    assert [c["index"] for c in body["choices"]] == [0, 1]
-    for choice in body["choices"]:
-        assert choice["message"] == {"role": "assistant", "content": TEXT, "refusal": None}
-        assert choice["finish_reason"] == "stop"
-    assert body["usage"]["prompt_tokens"] == 7
-    assert body["usage"]["completion_tokens"] == 10
-    assert body["usage"]["total_tokens"] == 17
-    assert service.closed_chats == 1
-
-
-async def test_every_field_reaches_the_spec_and_the_pair_fills_the_rest() -> None:
-    service = FakeService()
-    body = {
-        **CHAT,
-        "n": 2,
-        "stop": ["END", "\n\n"],
-        "seed": 5,
-        "temperature": 0,
-        "top_p": 0.25,
-        "top_k": 9,
-        "max_completion_tokens": 3,
-        "max_tokens": 3,
-        "chat_template_kwargs": {"enable_thinking": False},
-    }
-    async with client_of(service) as client:
-        assert (await client.post(URL, json=body)).status_code == 200
-        assert service.chats[-1] == ChatSpec(
-            messages=(Message(role="user", content="hi"),),
-            sampling=Sampling(temperature=0, top_p=0.25, top_k=9),
-            seed=5,
-            max_tokens=3,
-            stop=("END", "\n\n"),
-            n=2,
-            chat_template_kwargs={"enable_thinking": False},
-        )
-        nulls = dict.fromkeys([*set(body) - set(CHAT), "tools", "response_format", "search"])
-        assert (await client.post(URL, json={**CHAT, **nulls})).status_code == 200
-        assert service.chats[-1] == ChatSpec(
-            messages=(Message(role="user", content="hi"),),
-            sampling=Sampling(temperature=0.7, top_p=0.95),
-        )
-        assert (await client.post(URL, json={**CHAT, "stop": "x"})).status_code == 200
-        assert service.chats[-1].stop == ("x",)
-
-
-async def test_fields_with_neutral_values_are_accepted() -> None:
-    harmless = {
-        "user": "u",
-        "metadata": {"a": "b"},
-        "store": False,
-        "parallel_tool_calls": True,
-        "service_tier": "auto",
-        "tools": [],
-        "tool_choice": "auto",
-        "response_format": {"type": "text"},
-        "logprobs": False,
-        "frequency_penalty": 0.0,
-        "presence_penalty": 0,
-        "logit_bias": {},
-        "modalities": ["text"],
-    }
-    async with client_of(FakeService()) as client:
-        assert (await client.post(URL, json={**CHAT, **harmless})).status_code == 200
-
-
-async def test_thinking_is_reasoning_and_no_content() -> None:
-    service = FakeService()
-    service.thoughts = 2  # the first two words
-    async with client_of(service) as client:
-        body = (await client.post(URL, json=CHAT)).json()
-        message = body["choices"][0]["message"]
-        thought, answer = "".join(service.words[:2]), "".join(service.words[2:])
-        assert message["content"] == answer
-        assert message["reasoning"] == message["reasoning_content"] == thought
-        assert body["usage"]["completion_tokens_details"]["reasoning_tokens"] == 2
-        again = {"role": "user", "content": "and 2 + 2?"}
-        messages = [*CHAT["messages"], message, again]
-        assert (await client.post(URL, json={**CHAT, "messages": messages})).status_code == 200
-        streamed = await client.post(URL, json={**CHAT, "stream": True})
-    *chunks, _ = [f["data"] for f in frames(streamed.text)]
-    deltas = [c["choices"][0]["delta"] for c in chunks]
-    assert "".join(d.get("reasoning", "") for d in deltas) == thought
-    assert "".join(d.get("content", "") for d in deltas) == answer
-
-
-async def test_an_answer_can_be_sent_back_as_history() -> None:
-    service = FakeService()
-    async with client_of(service) as client:
-        message = (await client.post(URL, json=CHAT)).json()["choices"][0]["message"]
-        echoed = {**message, "tool_calls": None, "annotations": [], "reasoning_content": "[1] x"}
-        again = {"role": "user", "content": "and 2 + 2?"}
-        body = {**CHAT, "messages": [*CHAT["messages"], echoed, again]}
-        assert (await client.post(URL, json=body)).status_code == 200
-    assert [m.role for m in service.chats[-1].messages] == ["user", "assistant", "user"]
-
-
-@pytest.mark.parametrize("usage", [False, True])
-async def test_a_plain_answer_is_streamed(usage: bool) -> None:
-    body = {**CHAT, "stream": True, "n": 2, "max_tokens": 3}
-    if usage:
-        body["stream_options"] = {"include_usage": True}
-    async with client_of(FakeService()) as client:
-        response = await client.post(URL, json=body)
-    sent = frames(response.text)
-    assert sent[-1]["data"] == "[DONE]"
-    chunks = [f["data"] for f in sent[:-1]]
-    assert len({c["id"] for c in chunks}) == 1
-    assert {c["object"] for c in chunks} == {"chat.completion.chunk"}
-    if usage:
-        last = chunks.pop()
-        assert last["choices"] == []
-        assert last["usage"]["completion_tokens"] == 6
-        assert all(c["usage"] is None for c in chunks)
-    else:
-        assert all("usage" not in c for c in chunks)
-    for index in (0, 1):
-        own = [c["choices"][0] for c in chunks if c["choices"][0]["index"] == index]
-        assert own[0]["delta"] == {"role": "assistant", "content": ""}
-        assert "".join(c["delta"].get("content", "") for c in own) == "The answer is"
-        assert [c["finish_reason"] for c in own[:-1]] == [None] * (len(own) - 1)
-        assert own[-1]["finish_reason"] == "length"
-
-
-async def test_chats_are_counted_in_the_metrics() -> None:
-    service = FakeService()
-    async with client_of(service) as client:
-        await client.post(URL, json=CHAT)
-        await client.post(URL, json={**CHAT, "max_tokens": 2, "stream": True})
-        service.failure = RuntimeError("x")
-        await client.post(URL, json=CHAT)
-        text = (await client.get("/metrics")).text
-    assert 'flashedge:chats_total{finished_reason="stop"} 1.0' in text
-    assert 'flashedge:chats_total{finished_reason="length"} 1.0' in text
-    assert 'flashedge:chats_total{finished_reason="error"} 1.0' in text
-    assert "flashedge:chat_tokens_total 7.0" in text
-    assert 'flashedge:time_to_first_token_seconds_count{kind="chat"} 2.0' in text
-
-
-# ---------------------------------------------------------------- by search
 
 
 @pytest.mark.parametrize(
@@ -188,7 +37,7 @@ async def test_model_name_and_search_object_choose_a_search(
     spec = service.last.spec
     assert (spec.strategy, spec.n, spec.seed, spec.max_path_tokens) == (strategy, n, 3, 99)
     assert spec.max_step_tokens == 96
-    assert not service.chats
+    assert not service.protocols.asked
 
 
 async def test_a_search_without_a_seed_draws_and_reports_one() -> None:

@@ -238,7 +238,12 @@ async def test_each_change_of_the_queue_position_is_sent() -> None:
 async def test_models_lists_the_served_pair() -> None:
     async with client_of(FakeService()) as client:
         listed = (await client.get("/v1/models")).json()
-        assert [m["id"] for m in listed["data"]] == ["bundled"]
+        names = [m["id"] for m in listed["data"]]
+        assert names[0] == "bundled"
+        assert {"bundled:beam", "bundled:mcts", "bundled:self_consistency"} <= set(names)
+        assert {m["max_model_len"] for m in listed["data"]} == {1024}
+        for name in names:
+            assert (await client.get(f"/v1/models/{name}")).json()["id"] == name
         for name in ("bundled", "bundled:beam-16", "bundled:best-of-n-4"):
             assert (await client.get(f"/v1/models/{name}")).json()["id"] == name
 

@@ -26,15 +26,12 @@ from flashedge.errors import (
     RunInterrupted,
 )
 from flashedge.events import RunCancelled, RunFailed, RunFinished, RunStarted
-from flashedge.runtime.chat import ChatSpec
 from flashedge.runtime.records.archive import ArchivedRun
 from flashedge.runtime.run import Cancelled, Run
-from flashedge.types import Message, Problem, Sampling
+from flashedge.types import Problem
 from tests.support.runtime_rig import BEAM, BEST
 from tests.support.service_rig import SLOW, Rig, ended, log_of
 from tests.unit.runtime.test_run import FailingStore
-
-CHAT = ChatSpec(messages=(Message(role="user", content="hi"),), sampling=Sampling(), seed=3)
 
 
 @pytest.fixture

@@ -1,9 +1,8 @@
-"""The service's health, its start, and the chats that it lets in."""
+"""The service's health, its start, and the protocols that it lets in."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,14 +11,9 @@ import pytest
 from flashedge.engine.base import Health
 from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.engine.sim.pair import Faults
-from flashedge.errors import ContextOverflow, EngineDead, EngineError, QueueFull
-from flashedge.runtime.chat import ChatDelta, ChatSpec
-from flashedge.runtime.service import MAX_CHATS
-from flashedge.types import Message, Sampling
+from flashedge.errors import EngineDead, EngineError, RequestError
 from tests.support.runtime_rig import BEAM, both
 from tests.support.service_rig import SELF_TEST, Rig, ended
-
-CHAT = ChatSpec(messages=(Message(role="user", content="hi"),), sampling=Sampling(), seed=3)
 
 
 @pytest.fixture
@@ -78,7 +72,7 @@ async def test_health_follows_the_engines_from_start_to_stop(tmp_path: Path) -> 
     with pytest.raises(EngineDead, match="the engines are down"):
         service.submit(BEAM)
     with pytest.raises(EngineDead, match="the engines are down"):
-        await anext(service.chat(CHAT))
+        _ = service.protocols
     await service.stop()
 
 
@@ -131,78 +125,34 @@ async def test_views_show_the_load_of_both_engines(tmp_path: Path) -> None:
     await rig.service.stop()
 
 
-# ---------------------------------------------------------------- chats
+# ---------------------------------------------------------------- requests outside any run
 
 
-async def chat(rig: Rig, spec: ChatSpec) -> list[ChatDelta]:
-    async with aclosing(rig.service.chat(spec)) as deltas:
-        return [delta async for delta in deltas]
-
-
-def choice(deltas: list[ChatDelta], index: int) -> str:
-    return "".join(delta.text for delta in deltas if delta.index == index)
-
-
-async def test_a_chat_streams_its_choices(tmp_path: Path) -> None:
-    """Interleaved, each ended once, the first as if it were alone."""
-    rig = Rig(tmp_path)
-    await rig.service.start()
-    alone = await chat(rig, CHAT)
-    four = await chat(rig, replace(CHAT, n=4))
-    assert choice(four, 0) == choice(alone, 0)
-    assert len({choice(four, i) for i in range(4)}) == 4
-    assert sorted(d.index for d in four if d.finish) == [0, 1, 2, 3]
-    for index in range(4):
-        mine = [delta.finish for delta in four if delta.index == index]
-        assert mine[:-1] == [None] * (len(mine) - 1)
-    assert {delta.index for delta in four[:8]} == {0, 1, 2, 3}
-    drawn = [choice(await chat(rig, replace(CHAT, seed=None)), 0) for _ in range(2)]
-    assert drawn[0] != drawn[1]
-    await rig.assert_idle()
-    await rig.service.stop()
-
-
-@pytest.mark.parametrize("n", [1, 5])
-async def test_a_chat_that_is_closed_leaves_nothing(tmp_path: Path, n: int) -> None:
-    rig = Rig(tmp_path)
-    await rig.service.start()
-    for taken in range(10):
-        deltas = rig.service.chat(replace(CHAT, n=n, seed=taken))
-        for _ in range(taken):
-            await anext(deltas)
-        await deltas.aclose()
-        await rig.assert_idle()
-    await rig.service.stop()
-
-
-async def test_a_chat_fails_when_its_engine_dies(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, generator=Faults(die_after_steps=frozenset({3})))
-    await rig.service.start()
-    with pytest.raises(EngineDead):
-        await chat(rig, replace(CHAT, n=3))
-    await rig.assert_idle()
-    await asyncio.sleep(5)
-    assert len(await chat(rig, CHAT)) > 1
-    await rig.service.stop()
-
-
-async def test_wrong_chats_are_refused(tmp_path: Path) -> None:
+async def test_protocols_are_served_once_the_engines_are_ready(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     with pytest.raises(EngineDead, match="still loading"):
-        await chat(rig, CHAT)
+        _ = rig.service.protocols
     await rig.service.start()
-    long = replace(CHAT, messages=(Message(role="user", content="w1 " * 300),))
-    with pytest.raises(ContextOverflow, match="holds 256"):
-        await chat(rig, long)
-    half = replace(CHAT, n=MAX_CHATS // 2)
-    open_chats = [rig.service.chat(half) for _ in range(2)]
-    for deltas in open_chats:
-        await anext(deltas)
-    with pytest.raises(QueueFull) as e:
-        await chat(rig, CHAT)
-    assert e.value.retry_after_s > 0
-    await open_chats[0].aclose()
-    assert await chat(rig, CHAT)
-    await open_chats[1].aclose()
-    await rig.assert_idle()
+    assert rig.service.protocols is not None
+    await rig.service.stop()
+
+
+async def test_a_pair_without_protocols_says_so(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    await rig.service.start()
+    rig.service._served._protocols = None
+    with pytest.raises(RequestError, match="simulated") as caught:
+        _ = rig.service.protocols
+    assert "bundled:beam-4" in (caught.value.hint or "")
+    await rig.service.stop()
+
+
+async def test_an_open_request_keeps_the_daemon_busy(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    await rig.service.start()
+    rig.service._busy_at -= 60
+    assert rig.service.idle_s >= 60
+    with rig.service._plain.open(1):
+        assert rig.service.idle_s < 60
+    assert rig.service.idle_s < 60
     await rig.service.stop()

@@ -1,4 +1,4 @@
-"""The service and the KV memory: what a run's record says, the switch, chats beside turns."""
+"""The service and the KV memory: what a run's record says, the switch."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import pytest
 
 from flashedge.engine.sim.clock import run_virtual
 from flashedge.events import KvSplitChanged
-from flashedge.runtime.chat import ChatSpec
-from flashedge.types import Message, Sampling
 from tests.support.runtime_rig import BEAM, ROOM
 from tests.support.service_rig import Rig, log_of
 
@@ -57,25 +55,5 @@ def test_without_a_split_the_budgets_stay(
         after = [await engine.view() for engine in (rig.pair.generator, rig.pair.verifier)]
         assert [v.quota_blocks for v in after] == [v.quota_blocks for v in before]
         await rig.service.stop()
-
-    run_virtual(main())
-
-
-def test_a_chat_is_answered_beside_runs(tmp_path: Path) -> None:
-    async def main() -> None:
-        rig = Rig(tmp_path, config=ROOM)
-        await rig.service.start()
-        run = rig.service.submit(BEAM)
-        chat = ChatSpec(
-            messages=(Message(role="user", content="How many?"),),
-            sampling=Sampling(temperature=0.8),
-            max_tokens=20,
-            seed=3,
-        )
-        deltas = [delta async for delta in rig.service.chat(chat)]
-        assert deltas
-        assert (await run.result())["answer"] is not None
-        await rig.service.stop()
-        await rig.assert_idle()
 
     run_virtual(main())

@@ -24,6 +24,7 @@ from flashedge.engine.vllm.inside.keys import ARGS_KEY, PLAIN_SAMPLING
 from flashedge.engine.vllm.inside.sampling import naive
 from flashedge.engine.vllm.inside.sampling.rows import SampledRow, pack_rows
 from flashedge.engine.vllm.inside.sampling.trial import load_kernel
+from flashedge.types import MAX_SEED
 
 
 class PositionNoise(LogitsProcessor):
@@ -88,12 +89,16 @@ class PositionNoise(LogitsProcessor):
 def _make_row(
     params: SamplingParams, prompt: list[int] | None, output: list[int]
 ) -> SampledRow | None:
-    """Return None for a request without our parameters."""
-    args: dict[str, Any] | None = (params.extra_args or {}).get(ARGS_KEY)
-    if args is None or prompt is None:
+    """Return None for a request that vLLM's own sampler draws.
+
+    Of a request outside any run the seed is vLLM's, which differs from choice to choice.
+    """
+    args: dict[str, Any] = (params.extra_args or {}).get(ARGS_KEY) or {}
+    if "temperature" not in args or prompt is None:
         return None
+    seed = args.get("seed")
     return SampledRow(
-        seed=args["seed"],
+        seed=params.seed & MAX_SEED if seed is None else seed,
         temperature=args["temperature"],
         top_k=args["top_k"],
         top_p=args["top_p"],

@@ -183,7 +183,8 @@ FRONT_END = (
          "inside/step_record.py", "Appends a hyphen and eight letters to a request's name."),
     _use("v1.engine.exceptions", "EngineDeadError EngineGenerateError", _NAMED,
          f"{_LIVE} translate.py", "Become errors of our own."),
-    _use("exceptions", "GracefulHTTPError VLLMClientError", _NAMED, "translate.py",
+    _use("exceptions", "GracefulHTTPError VLLMClientError", _NAMED,
+         "translate.py serving/tagged_client.py",
          "Become errors of our own."),
     _use("outputs:RequestOutput", "outputs finished num_cached_tokens kv_transfer_params",
          _ACCESSED, "generator.py", "What the generator streams."),
@@ -363,6 +364,53 @@ MODELS = (
          "Imported once for all engine processes."),
 )  # fmt: skip
 
+_CLIENT, _PROTOCOLS = "serving/tagged_client.py", "serving/protocols.py"
+_ENTRY = "entrypoints"
+
+PROTOCOLS = (
+    _use("engine.protocol:EngineClient", "errored dead_error check_admission generate", _OVERRIDDEN,
+         _CLIENT, "All that protocol handlers ask of the engine passes through our client."),
+    _use(f"{_ENTRY}.generate.base.serving:GenerateBaseServing", "_preflight", _WORKINGS, _CLIENT,
+         "Refuses a request before a stream begins, by `errored` and `check_admission`."),
+    _use("exceptions",
+         "GenerationError RetryableRequestError", _NAMED, _CLIENT,
+         "The errors that handlers put into their protocol's form."),
+    _use(f"{_ENTRY}.serve.exception_handling.error_response", "create_error_response", _WORKINGS,
+         _CLIENT, "Puts the errors into their protocol's form, with our status."),
+    _use("sampling_params:SamplingParams",
+         "seed top_k top_p min_p presence_penalty frequency_penalty repetition_penalty n"
+         " structured_outputs",
+         _ACCESSED, f"{_CLIENT} serving/guided_json.py",
+         "What our noise draws, and what is left to vLLM's sampler."),
+    _use("sampling_params:SamplingParams", "clone", _CALLED, _CLIENT,
+         "The tags go into a copy of the parameters."),
+    _use("sampling_params:StructuredOutputsParams", "structural_tag", _ACCESSED,
+         "serving/guided_json.py", "The grammar of a tool call, in which blanks are limited."),
+    _use("v1.engine.parallel_sampling:ParentRequest", "_get_child_sampling_params", _WORKINGS,
+         _CLIENT, "Each choice of a request has its own seed."),
+    _use(f"{_ENTRY}.generate.api_router", "register_generate_api_routers", _CALLED, _PROTOCOLS,
+         "The routes of chat completions, completions, responses and messages."),
+    _use(f"{_ENTRY}.serve.tokenize.api_router", "router", _NAMED, _PROTOCOLS,
+         "The routes of tokenization."),
+    _use(f"{_ENTRY}.serve.exception_handling.register", "init_exception_handler", _CALLED,
+         _PROTOCOLS, "Errors before a stream begins."),
+    _use(f"{_ENTRY}.launchers.api_server.app_state", "init_app_state", _CALLED, _PROTOCOLS,
+         "Makes the handlers for an engine client."),
+    _use(f"{_ENTRY}.launchers.cli_args", "make_arg_parser", _CALLED, _PROTOCOLS,
+         "The handlers are configured as `vllm serve` is."),
+    _use(f"{_ENTRY}.launchers.cli_args:BaseFrontendArgs",
+         "chat_template default_chat_template_kwargs enable_auto_tool_choice tool_call_parser"
+         " tool_strict_level enable_prompt_tokens_details sse_keep_alive_interval",
+         _ACCESSED, _PROTOCOLS, "The handlers are configured as `vllm serve` is."),
+    _use("utils.argparse_utils", "FlexibleArgumentParser", _NAMED, _PROTOCOLS,
+         "The handlers are configured as `vllm serve` is."),
+    _use(f"{_ARGS}:EngineArgs", "override_generation_config structured_outputs_config", _ACCESSED,
+         "pair.py engine_options.py", "The pair's sampling, and guided decoding."),
+    _use("config.structured_outputs:StructuredOutputsConfig",
+         "backend disable_any_whitespace reasoning_parser", _ACCESSED,
+         f"engine_options.py {_PROTOCOLS}", "Guided decoding."),
+)  # fmt: skip
+
 SEAMS = (
     *SCHEDULER,
     *REQUESTS,
@@ -372,4 +420,5 @@ SEAMS = (
     *STEP_MEMORY,
     *SAMPLING,
     *MODELS,
+    *PROTOCOLS,
 )

@@ -9,7 +9,7 @@ import pytest
 from flashedge.runtime.drive.segments import StepTexts
 from flashedge.search.steps import build_rules
 from flashedge.types import BLANK_LINE, MARKERS, STEP_RULES, TOKENS
-from tests.unit.runtime.test_chat import ByteCodec
+from tests.support.byte_codec import ByteCodec
 
 PIECES = ["So 1.", "\n\n", " Wait", ", 2", "\n", " Hmm", "."]
 

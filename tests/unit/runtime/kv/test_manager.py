@@ -220,17 +220,17 @@ def test_engines_alternate_under_several_runs_and_a_chat(saved: bool) -> None:
     run_virtual(main())
 
 
-def test_nothing_is_offloaded_while_a_chat_is_open() -> None:
-    """An endless chat must not keep a run from being scored."""
+def test_nothing_is_offloaded_while_a_plain_request_is_open() -> None:
+    """Endless requests must not keep a run from being scored."""
 
     async def main() -> None:
         async with managed_engines(kv_bytes=ROOM.kv_bytes // 2 + 8192, link=LINK) as here:
-            generator = here.manager.wrap_chat_generator(here.engines.generator)
             chat = ask(here.engines.generator, BEAM.problem, seed=9, max_tokens=40)
 
             async def chatting() -> None:
                 while True:
-                    await generate(generator, chat)
+                    with here.manager.count_plain_request():
+                        await generate(here.shared.generator, chat)
 
             for _ in range(2):
                 endless = [asyncio.create_task(chatting()) for _ in range(3)]

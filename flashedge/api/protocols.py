@@ -1,0 +1,171 @@
+"""Sends requests that name no search to vLLM's own protocol handlers. Plain ASGI, behind the guard.
+
+What such a request asks of the scheduler is read here, before the handlers see it: see
+`engine.request_tags`.
+
+| tag | where it stands |
+|---|---|
+| client | X-FlashEdge-Client, else user, safety_identifier or metadata.user_id, else the address |
+| program | X-FlashEdge-Program, else prompt_cache_key |
+| priority, seed, deterministic | the fields of these names |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from flashedge.api import sse
+from flashedge.api.bodies import load_object
+from flashedge.api.contract import ServicePort
+from flashedge.api.failures import RETRY_AFTER_S, build_error, build_error_response
+from flashedge.api.specs import ModelName
+from flashedge.engine.request_tags import RequestTags, tag_requests
+from flashedge.errors import FlashEdgeError
+from flashedge.types import MAX_SEED
+
+CHAT = "/v1/chat/completions"
+MESSAGES = "/v1/messages"
+PATHS = frozenset(
+    {
+        *(CHAT, "/v1/completions", "/v1/responses"),
+        *(MESSAGES, f"{MESSAGES}/count_tokens", "/tokenize", "/detokenize"),
+    }
+)
+"""Routes of vLLM that clients may use."""
+_LONGEST_NAME = 200
+_REASONING = re.compile(rb'(?<!\\)"reasoning":("(?:[^"\\]|\\.)*"|null)')
+
+
+class ProtocolSwitch:
+    """The middleware. Searches, and all other routes, go on to `app`."""
+
+    def __init__(self, app: ASGIApp, *, service: ServicePort) -> None:
+        self._app = app
+        self._service = service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in PATHS:
+            await self._app(scope, receive, send)
+            return
+        first = await receive()  # the guard sends the whole body at once
+        receive = _put_back(first, receive)
+        try:
+            body = load_object(Headers(scope=scope), first.get("body", b""))
+            if scope["path"] == CHAT and names_search(body, self._service.pair):
+                await self._app(scope, receive, send)
+                return
+            if isinstance(name := body.get("model"), str):
+                ModelName.parse(name, self._service.pair)
+            protocols = self._service.protocols
+            async with tag_requests(read_tags(scope, body)):
+                await protocols(scope, receive, _translate(scope, send))
+        except FlashEdgeError as error:
+            await _build_response(scope, error)(scope, receive, send)
+        except (OSError, ClientDisconnect):
+            pass  # nobody reads an answer
+
+
+def names_search(body: Mapping[str, Any], pair: str) -> bool:
+    """Whether a chat completion is answered by a search."""
+    name = body.get("model")
+    by_name = isinstance(name, str) and name.startswith(f"{pair}:")
+    return by_name or body.get("search") is not None
+
+
+def read_tags(scope: Scope, body: Mapping[str, Any]) -> RequestTags:
+    """The tags of a request. A field of a wrong type counts as left out: the handler refuses it."""
+    headers = Headers(scope=scope)
+    metadata = body.get("metadata")
+    user = metadata.get("user_id") if isinstance(metadata, Mapping) else None
+    address = (scope.get("client") or ("unknown",))[0]
+    seed = _read_int(body, "seed")
+    return RequestTags(
+        client=_choose_name(
+            headers.get("x-flashedge-client"),
+            *(body.get("user"), body.get("safety_identifier"), user),
+        )
+        or str(address),
+        program=_choose_name(headers.get("x-flashedge-program"), body.get("prompt_cache_key")),
+        seed=secrets.randbelow(MAX_SEED) if seed is None else seed & MAX_SEED,
+        priority=_read_int(body, "priority") or 0,
+        deterministic=body.get("deterministic") is True,
+    )
+
+
+def _read_int(body: Mapping[str, Any], name: str) -> int | None:
+    value = body.get(name)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _choose_name(*names: Any) -> str | None:
+    """The first that is a name."""
+    return next((n[:_LONGEST_NAME] for n in names if isinstance(n, str) and n), None)
+
+
+def _put_back(first: Message, receive: Receive) -> Receive:
+    """A `receive` that returns `first` again, and then what follows."""
+    waiting = [first]
+
+    async def again() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return again
+
+
+def _translate(scope: Scope, send: Send) -> Send:
+    """Give clients what vLLM's answers lack: Retry-After, and the thinking by its second name.
+
+    A client that reads nothing for long counts as gone: sending raises OSError then.
+    """
+    doubles_reasoning = scope["path"] == CHAT
+
+    async def translated(message: Message) -> None:
+        if message["type"] == "http.response.start" and message["status"] == 503:
+            retry = (b"retry-after", str(RETRY_AFTER_S).encode())
+            message = {**message, "headers": [*message["headers"], retry]}
+        if doubles_reasoning:
+            message = _name_reasoning_twice(message)
+        try:
+            async with asyncio.timeout(sse.SEND_TIMEOUT_S):
+                await send(message)
+        except TimeoutError as error:
+            raise OSError("the client reads nothing") from error
+
+    return translated
+
+
+def _name_reasoning_twice(message: Message) -> Message:
+    """Some clients read `reasoning_content`, some `reasoning`. vLLM sends the latter only.
+
+    In JSON an unescaped quotation mark is never inside a text, so the pattern finds keys only.
+    """
+    if message["type"] == "http.response.start":
+        kept = [(k, v) for k, v in message["headers"] if k.lower() != b"content-length"]
+        return {**message, "headers": kept}
+    body = message.get("body", b"")
+    if b'"reasoning":' not in body:
+        return message
+    return {**message, "body": _REASONING.sub(rb'"reasoning":\1,"reasoning_content":\1', body)}
+
+
+def _build_response(scope: Scope, error: FlashEdgeError) -> ASGIApp:
+    """The error in the form of the request's protocol."""
+    response = build_error_response(error)
+    if scope["path"].startswith(MESSAGES):
+        inner = build_error(error)["error"]
+        kind = {429: "rate_limit_error", 503: "overloaded_error", 404: "not_found_error"}.get(
+            response.status_code, inner["type"] if response.status_code < 500 else "api_error"
+        )
+        body = {"type": "error", "error": {"type": kind, "message": inner["message"]}}
+        response.body = json.dumps(body).encode()
+        response.headers["content-length"] = str(len(response.body))
+    return response

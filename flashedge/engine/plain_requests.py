@@ -1,0 +1,58 @@
+"""Requests outside any run, as the engines' side sees who counts them. See
+`runtime.plain_requests`."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+AsgiApp = Callable[
+    [
+        MutableMapping[str, Any],
+        Callable[[], Awaitable[MutableMapping[str, Any]]],
+        Callable[[MutableMapping[str, Any]], Awaitable[None]],
+    ],
+    Awaitable[None],
+]
+"""An application that answers HTTP requests: (scope, receive, send)."""
+
+
+class PlainRequest(Protocol):
+    """One open request."""
+
+    def note(self, *, prompt_tokens: int, new_tokens: int, finishes: tuple[str, ...]) -> None:
+        """An output has come. finishes: why choices ended with it."""
+        ...
+
+
+class PlainRequests(Protocol):
+    """All open requests outside any run."""
+
+    def check_admission(self, choices: int) -> None:
+        """Raises QueueFull when a request of so many choices is too many."""
+        ...
+
+    def open(self, choices: int) -> AbstractContextManager[PlainRequest]:
+        """Count a request of so many choices for as long as the context is open."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtocolOptions:
+    """How the HTTP protocols serve a generator."""
+
+    name: str
+    """The model's name for clients: the pair's."""
+
+    system_prompt: str | None = None
+    """Of conversations that begin without one."""
+
+    tool_parser: str | None = None
+    """vLLM's parser of the model's tool calls. None: tools only by guided decoding."""
+
+    reasoning_parser: str | None = None
+    """vLLM's parser of the model's thinking."""
+
+    chat_template_kwargs: dict[str, Any] = field(default_factory=dict)

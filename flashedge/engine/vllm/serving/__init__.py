@@ -1,0 +1,1 @@
+"""vLLM's own HTTP protocols over the generator's engine, for requests outside any run."""

@@ -1,0 +1,105 @@
+"""vLLM's HTTP routes over the generator's engine: chat completions, completions, responses,
+Anthropic's messages, tokenization.
+
+Handlers hold the front end of one engine process, so they are made again for each.
+
+Checked with vLLM 0.32.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from argparse import Namespace
+from typing import TYPE_CHECKING, Any
+
+from fastapi import FastAPI
+from vllm.entrypoints.generate.api_router import register_generate_api_routers
+from vllm.entrypoints.launchers.api_server.app_state import init_app_state
+from vllm.entrypoints.launchers.cli_args import make_arg_parser
+from vllm.entrypoints.serve.exception_handling.register import init_exception_handler
+from vllm.entrypoints.serve.tokenize.api_router import router as tokenize_router
+from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+from flashedge.engine.plain_requests import PlainRequests, ProtocolOptions
+from flashedge.engine.vllm.process.engine_process import EngineProcess
+from flashedge.engine.vllm.serving.tagged_client import TaggedClient
+
+if TYPE_CHECKING:
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+KEEP_ALIVE_S = 10
+"""A stream that has nothing to say sends a comment this often."""
+
+
+class VllmProtocols:
+    """An ASGI application. Requests must be tagged (`engine.request_tags`)."""
+
+    def __init__(
+        self, process: EngineProcess, options: ProtocolOptions, plain: PlainRequests
+    ) -> None:
+        self._process = process
+        self._options = options
+        self._plain = plain
+        self._app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+        self._app.include_router(tokenize_router)
+        register_generate_api_routers(self._app)
+        init_exception_handler(self._app)
+        self._serves: AsyncLLM | None = None
+        self._preparing = asyncio.Lock()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request. Raises EngineDead, before anything is sent, when the engine is down."""
+        await self.prepare()
+        await self._app(scope, receive, send)
+
+    async def prepare(self) -> None:
+        """Make the handlers for the engine process that serves now. Raises EngineDead."""
+        async with self._preparing:
+            llm = self._process.get_llm()
+            if llm is self._serves:
+                return
+            client: Any = TaggedClient(llm, self._process, self._plain)
+            args = build_args(self._process.options.model, self._options, _find_template(llm))
+            await init_app_state(client, self._app.state, args, ("generate",))
+            self._serves = llm
+
+
+def build_args(model: object, options: ProtocolOptions, template: str | None) -> Namespace:
+    """The arguments of `vllm serve` for these options.
+
+    template: the model's chat template.
+    """
+    given: dict[str, Any] = {
+        "model": str(model),
+        "served_model_name": options.name,
+        "sse_keep_alive_interval": str(KEEP_ALIVE_S),
+        "enable_prompt_tokens_details": True,
+    }
+    if options.tool_parser is not None:
+        given["enable_auto_tool_choice"] = True
+        given["tool_call_parser"] = options.tool_parser
+        given["tool_strict_level"] = "parameter"  # else arguments may be any JSON
+    if options.chat_template_kwargs:
+        given["default_chat_template_kwargs"] = json.dumps(options.chat_template_kwargs)
+    if options.system_prompt is not None and template is not None:
+        given["chat_template"] = begin_with_system_prompt(template, options.system_prompt)
+    flags = {name: f"--{name.replace('_', '-')}" for name in given}
+    words = [w for name, v in given.items() for w in (flags[name], v) if w is not True]
+    args: Namespace = make_arg_parser(FlexibleArgumentParser()).parse_args(words)
+    args.structured_outputs_config.reasoning_parser = options.reasoning_parser or ""
+    return args
+
+
+def begin_with_system_prompt(template: str, prompt: str) -> str:
+    """The chat template, with a system message where a conversation begins without one."""
+    message = "[{'role': 'system', 'content': " + json.dumps(prompt, ensure_ascii=False) + "}]"
+    has_none = "not messages or messages[0].role not in ('system', 'developer')"
+    return (
+        f"{{% if {has_none} %}}{{% set messages = {message} + messages %}}{{% endif %}}{template}"
+    )
+
+
+def _find_template(llm: AsyncLLM) -> str | None:
+    template = getattr(llm.renderer.tokenizer, "chat_template", None)
+    return template if isinstance(template, str) else None

@@ -1,0 +1,145 @@
+"""The engine client that vLLM's protocol handlers are given.
+
+Everything that they ask of the engine passes through `TaggedClient.generate`. It tags the request,
+samples it by position noise, counts it, and turns errors into those that the handlers put into
+their protocol's own form.
+
+Checked with vLLM 0.32.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+from vllm import SamplingParams
+from vllm.exceptions import (
+    GenerationError,
+    GracefulHTTPError,
+    RetryableRequestError,
+    VLLMClientError,
+)
+
+from flashedge.engine.plain_requests import PlainRequests
+from flashedge.engine.request_tags import RequestTags, end_with_request, get_tags
+from flashedge.engine.vllm.inside.keys import ARGS_KEY
+from flashedge.engine.vllm.process.engine_process import EngineProcess
+from flashedge.engine.vllm.serving.guided_json import bound_blanks
+from flashedge.errors import EngineDead, FlashEdgeError, QueueFull, RequestError
+
+if TYPE_CHECKING:
+    from vllm.outputs import RequestOutput
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+
+class TaggedClient:
+    """Stands for one AsyncLLM. What is not defined here is the AsyncLLM's own."""
+
+    def __init__(self, llm: AsyncLLM, process: EngineProcess, plain: PlainRequests) -> None:
+        self._llm = llm
+        self._process = process
+        self._plain = plain
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._llm, name)
+
+    @property
+    def errored(self) -> bool:
+        """Whether this engine no longer serves."""
+        return self._find_fault() is not None
+
+    @property
+    def dead_error(self) -> BaseException:
+        return convert_error(self._find_fault() or EngineDead("the generator engine died"))
+
+    def _find_fault(self) -> EngineDead | None:
+        try:
+            self._process.get_llm()
+        except EngineDead as error:
+            return error
+        return None
+
+    def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
+        """Raises GracefulHTTPError when too many requests are open."""
+        try:
+            self._plain.check_admission(n)
+        except QueueFull as error:
+            raise convert_error(error) from error
+
+    def generate(
+        self, prompt: Any, sampling_params: SamplingParams, request_id: str, **options: Any
+    ) -> AsyncGenerator[RequestOutput]:
+        """Stream the outputs of a request, tagged.
+
+        Raises, while it streams, what `convert_error` returns.
+        """
+        tags = get_tags()  # here: the stream may be read in another context
+        params = tag_params(sampling_params, tags)
+        options["priority"] = tags.priority
+        return end_with_request(self._stream(prompt, params, request_id, options))
+
+    async def _stream(
+        self, prompt: Any, params: SamplingParams, request_id: str, options: dict[str, Any]
+    ) -> AsyncGenerator[RequestOutput]:
+        try:
+            with self._plain.open(params.n) as request, self._process.open_request(request_id):
+                outputs = self._llm.generate(prompt, params, request_id, **options)
+                async with aclosing(outputs) as stream:
+                    async for output in stream:
+                        parts = output.outputs
+                        request.note(
+                            prompt_tokens=len(output.prompt_token_ids or ()),
+                            new_tokens=sum(len(part.token_ids) for part in parts),
+                            finishes=tuple(p.finish_reason for p in parts if p.finish_reason),
+                        )
+                        yield output
+        except FlashEdgeError as error:
+            raise convert_error(error) from error
+
+
+def tag_params(given: SamplingParams, tags: RequestTags) -> SamplingParams:
+    """Copy the parameters, with the tags, and with position noise where that can sample them.
+
+    Penalties and min-p act on logits after the noise, so vLLM's own sampler draws those requests,
+    by the same seed.
+    """
+    params = given.clone()
+    bound_blanks(params)
+    params.seed = tags.seed
+    ours: dict[str, Any] = {
+        "client": tags.client,
+        "program": tags.program,
+        "deterministic": tags.deterministic,
+    }
+    if params.temperature > 0 and not _needs_own_sampler(params):
+        ours |= {
+            "temperature": params.temperature,
+            "top_k": max(0, params.top_k),
+            "top_p": params.top_p,
+        }
+        # Set after the checks of SamplingParams, which refuse several choices at temperature 0.
+        params.temperature, params.top_k, params.top_p = 0.0, 0, 1.0
+    params.extra_args = {**(params.extra_args or {}), ARGS_KEY: ours}
+    return params
+
+
+def _needs_own_sampler(params: SamplingParams) -> bool:
+    return bool(
+        params.presence_penalty
+        or params.frequency_penalty
+        or params.repetition_penalty != 1
+        or params.min_p
+    )
+
+
+def convert_error(error: FlashEdgeError) -> Exception:
+    """The exception of vLLM that its handlers answer with the same HTTP status and text."""
+    if isinstance(error, EngineDead):
+        return RetryableRequestError(error.line)
+    if isinstance(error, QueueFull):
+        return GracefulHTTPError(error.line, HTTPStatus(error.http_status))
+    if isinstance(error, RequestError):
+        return VLLMClientError(error.line)
+    return GenerationError(error.line)

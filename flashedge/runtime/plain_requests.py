@@ -1,0 +1,90 @@
+"""Requests outside any run: how many are open, and what they cost."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+from flashedge.errors import QueueFull
+from flashedge.runtime.metrics import Metrics
+from flashedge.runtime.queue import RETRY_AFTER_S
+
+MAX_CHOICES = 256
+"""Most choices that are generated at once. More are refused."""
+
+
+class PlainTally:
+    """The cost of one request. Implements `engine.plain_requests.PlainRequest`."""
+
+    def __init__(self, choices: int) -> None:
+        self._choices = choices
+        self._began = time.monotonic()
+        self._prompt_tokens = 0
+        self._completion_tokens = 0
+        self._first_token_s: float | None = None
+        self._finishes: list[str] = []
+
+    def note(self, *, prompt_tokens: int, new_tokens: int, finishes: tuple[str, ...]) -> None:
+        """See `engine.plain_requests`."""
+        self._prompt_tokens = max(self._prompt_tokens, prompt_tokens)
+        self._completion_tokens += new_tokens
+        self._finishes += finishes
+        if new_tokens and self._first_token_s is None:
+            self._first_token_s = time.monotonic() - self._began
+
+    def report(self, metrics: Metrics, error: BaseException | None) -> None:
+        """Add the request to the metrics, however it ended."""
+        finish = "error" if isinstance(error, Exception) else "cancelled"
+        if len(self._finishes) >= self._choices:
+            finish = "length" if "length" in self._finishes else "stop"
+        metrics.observe_chat(
+            prompt_tokens=self._prompt_tokens,
+            completion_tokens=self._completion_tokens,
+            first_token_s=self._first_token_s,
+            total_s=time.monotonic() - self._began,
+            finish=finish,
+        )
+
+
+class PlainRequests:
+    """All open requests outside any run. Implements `engine.plain_requests.PlainRequests`."""
+
+    def __init__(
+        self,
+        metrics: Metrics,
+        count_request: Callable[[], AbstractContextManager[None]],
+        on_end: Callable[[], None],
+    ) -> None:
+        """count_request: tells the KV manager of an open request. on_end: called after each."""
+        self._metrics = metrics
+        self._count_request = count_request
+        self._on_end = on_end
+        self._open = 0
+
+    @property
+    def open_choices(self) -> int:
+        """Choices that are being generated."""
+        return self._open
+
+    def check_admission(self, choices: int) -> None:
+        """Raises QueueFull when a request of so many choices is too many."""
+        if self._open + choices > MAX_CHOICES:
+            raise QueueFull(f"{self._open} completions are open", retry_after_s=RETRY_AFTER_S)
+
+    @contextmanager
+    def open(self, choices: int) -> Iterator[PlainTally]:
+        """See `engine.plain_requests`. Raises QueueFull."""
+        self.check_admission(choices)
+        tally, error = PlainTally(choices), None
+        self._open += choices
+        try:
+            with self._count_request():
+                yield tally
+        except BaseException as caught:
+            error = caught
+            raise
+        finally:
+            self._open -= choices
+            self._on_end()
+            tally.report(self._metrics, error)

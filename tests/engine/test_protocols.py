@@ -1,0 +1,172 @@
+"""vLLM's protocol handlers over our engine: every route answers, tagged, seeded and counted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import pytest
+import pytest_asyncio
+
+from flashedge.engine.request_tags import RequestTags, tag_requests
+from flashedge.engine.vllm.inside.keys import ARGS_KEY
+from flashedge.engine.vllm.pair import VllmPair
+from tests.support.uncounted import Uncounted
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+TAGS = RequestTags(client="me", seed=7, program="p", priority=3, deterministic=True)
+SAY = [{"role": "user", "content": "Tom has 3 apples and buys 4. How many now?"}]
+NUMBER = {"type": "integer", "minimum": 0, "maximum": 99}  # else the pair writes digits for ever
+TOOL_SCHEMA = {
+    "type": "object",
+    "properties": {"a": NUMBER, "b": NUMBER},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+TOOL = {"type": "function", "function": {"name": "add", "parameters": TOOL_SCHEMA}}
+CHAT = "/v1/chat/completions"
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def client(pair: VllmPair) -> AsyncIterator[httpx.AsyncClient]:
+    app: Any = await pair.serve_protocols(Uncounted())
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        yield client
+
+
+@pytest.fixture
+def seen(pair: VllmPair, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """What reaches vLLM: (parameters, priority) of each request."""
+    llm, found = pair.generator.process.get_llm(), []
+    generate = llm.generate
+
+    def record(prompt: Any, params: Any, name: str, **options: Any) -> Any:
+        found.append((params, options["priority"]))
+        return generate(prompt, params, name, **options)
+
+    monkeypatch.setattr(llm, "generate", record)
+    return iter([found]).__next__()  # type: ignore[return-value]
+
+
+async def post(client: httpx.AsyncClient, path: str, **body: Any) -> Any:
+    async with tag_requests(TAGS):
+        response = await client.post(path, json={"model": "bundled", **body})
+    assert response.status_code == 200, response.text
+    if response.headers["content-type"].startswith("text/event-stream"):
+        lines = [li[6:] for li in response.text.splitlines() if li.startswith("data: ")]
+        return [json.loads(line) for line in lines if line != "[DONE]"]
+    return response.json()
+
+
+ROUTES = [
+    (CHAT, {"messages": SAY, "max_tokens": 8}),
+    (CHAT, {"messages": SAY, "max_tokens": 8, "stream": True}),
+    (CHAT, {"messages": SAY, "max_tokens": 8, "n": 2}),
+    (CHAT, {"messages": SAY, "max_tokens": 4, "presence_penalty": 1.0}),
+    (CHAT, {"messages": SAY, "max_tokens": 4, "use_beam_search": True, "n": 2}),
+    ("/v1/completions", {"prompt": "1 + 1 =", "max_tokens": 4}),
+    ("/v1/responses", {"input": "1 + 1", "max_output_tokens": 8}),
+    ("/v1/responses", {"input": "1 + 1", "max_output_tokens": 8, "stream": True}),
+    ("/v1/messages", {"messages": SAY, "max_tokens": 8}),
+    ("/v1/messages", {"messages": SAY, "max_tokens": 8, "stream": True}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), ROUTES)
+async def test_every_route_tags_its_requests(
+    client: httpx.AsyncClient, seen: list[Any], path: str, body: dict[str, Any]
+) -> None:
+    await post(client, path, **body)
+    assert seen
+    for params, priority in seen:
+        ours = params.extra_args[ARGS_KEY]
+        assert (ours["client"], ours["program"], ours["deterministic"]) == ("me", "p", True)
+        assert params.seed == TAGS.seed
+        assert priority == TAGS.priority
+
+
+async def test_chat_streams_what_it_answers_whole(client: httpx.AsyncClient) -> None:
+    asked: dict[str, Any] = {"messages": SAY, "temperature": 0.9, "max_tokens": 40}
+    whole = await post(client, CHAT, **asked)
+    again = await post(client, CHAT, **asked)
+    text = whole["choices"][0]["message"]["content"]
+    assert text
+    assert again["choices"][0]["message"]["content"] == text  # the seed of the tags
+    chunks = await post(client, CHAT, **asked, stream=True)
+    assert "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks) == text
+
+
+async def test_choices_differ_and_the_first_is_that_of_one(client: httpx.AsyncClient) -> None:
+    asked: dict[str, Any] = {"messages": SAY, "temperature": 1.5, "max_tokens": 40}
+    alone = await post(client, CHAT, **asked)
+    four = await post(client, CHAT, **asked, n=4)
+    texts = [choice["message"]["content"] for choice in four["choices"]]
+    assert texts[0] == alone["choices"][0]["message"]["content"]
+    assert len(set(texts)) > 1
+
+
+async def test_log_probabilities_are_vllms(client: httpx.AsyncClient) -> None:
+    answer = await post(
+        client, CHAT, messages=SAY, max_tokens=5, logprobs=True, top_logprobs=3, temperature=0.8
+    )
+    content = answer["choices"][0]["logprobs"]["content"]
+    assert len(content) == answer["usage"]["completion_tokens"]
+    assert all(len(token["top_logprobs"]) >= 3 for token in content)
+    assert all(token["logprob"] <= 0 for token in content)
+
+
+@pytest.mark.parametrize("choice", ["required", {"type": "function", "function": {"name": "add"}}])
+async def test_a_tool_call_is_valid(client: httpx.AsyncClient, choice: Any) -> None:
+    answer = await post(
+        client, CHAT, messages=SAY, tools=[TOOL], tool_choice=choice, max_tokens=120
+    )
+    (call,) = answer["choices"][0]["message"]["tool_calls"][:1]
+    assert call["function"]["name"] == "add"
+    assert set(json.loads(call["function"]["arguments"])) == {"a", "b"}
+
+
+async def test_tools_are_accepted_where_none_is_called(client: httpx.AsyncClient) -> None:
+    answer = await post(client, CHAT, messages=SAY, tools=[TOOL], max_tokens=8)
+    assert answer["choices"][0]["message"]["content"]
+
+
+async def test_an_answer_follows_a_schema(client: httpx.AsyncClient) -> None:
+    shape = {"name": "sum", "schema": TOOL_SCHEMA, "strict": True}
+    answer = await post(
+        client,
+        CHAT,
+        messages=SAY,
+        max_tokens=80,
+        response_format={"type": "json_schema", "json_schema": shape},
+    )
+    assert set(json.loads(answer["choices"][0]["message"]["content"])) == {"a", "b"}
+
+
+async def test_a_conversation_with_tool_results_is_accepted(client: httpx.AsyncClient) -> None:
+    call = {"id": "1", "type": "function", "function": {"name": "add", "arguments": "{}"}}
+    messages = [
+        {"role": "developer", "content": "Be brief."},
+        *SAY,
+        {"role": "assistant", "content": None, "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "1", "content": "7"},
+    ]
+    await post(client, CHAT, messages=messages, tools=[TOOL], max_tokens=4)
+
+
+async def test_tokens_are_counted(client: httpx.AsyncClient) -> None:
+    counted = await post(client, "/v1/messages/count_tokens", messages=SAY)
+    tokens = await post(client, "/tokenize", messages=SAY)
+    assert counted["input_tokens"] == tokens["count"] > 5
+    text = await post(client, "/detokenize", tokens=tokens["tokens"])
+    assert "apples" in text["prompt"]
+
+
+async def test_a_prompt_that_is_too_long_is_refused(client: httpx.AsyncClient) -> None:
+    long = [{"role": "user", "content": "1 + 1 = 2\n" * 1000}]
+    async with tag_requests(TAGS):
+        response = await client.post(CHAT, json={"model": "bundled", "messages": long})
+    assert response.status_code == 400
+    assert "maximum context length" in response.json()["error"]["message"]

@@ -1,0 +1,94 @@
+"""A stand-in for vLLM's protocol handlers: chat completions that say fixed words.
+
+It checks what the product relies on, that requests are tagged, and records what it was asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass, field
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+
+from flashedge.api.sse import ClientGone, run_while_connected
+from flashedge.engine.plain_requests import PlainRequests
+from flashedge.engine.request_tags import RequestTags, end_with_request, get_tags
+from tests.support.uncounted import Uncounted
+
+
+@dataclass
+class FakeProtocols:
+    """An ASGI application. Words come `token_s` apart; `failure` is raised instead of an answer."""
+
+    plain: PlainRequests = field(default_factory=Uncounted)
+    words: tuple[str, ...] = ("The", " answer", " is", " 2", ".")
+    token_s: float = 0.0
+    reasoning: str | None = None
+    failure: Exception | None = None
+    asked: list[tuple[str, dict[str, Any], RequestTags]] = field(default_factory=list)
+    """Path, body and tags of each request."""
+    open: int = 0
+    closed: int = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        request = Request(scope, receive)
+        body = await request.json()
+        self.asked.append((scope["path"], body, get_tags()))
+        if self.failure is not None:
+            raise self.failure
+        response: Response
+        if body.get("stream"):
+            response = StreamingResponse(self._stream(body), media_type="text/event-stream")
+        else:
+            try:
+                response = JSONResponse(await run_while_connected(request, self._complete(body)))
+            except ClientGone:
+                return
+        await response(scope, receive, send)
+
+    async def _say(self, body: dict[str, Any]) -> AsyncGenerator[str]:
+        self.open += 1
+        words = self.words[: body.get("max_tokens")]
+        try:
+            with self.plain.open(body.get("n") or 1) as tally:
+                for word in words:
+                    await asyncio.sleep(self.token_s)
+                    last = word is words[-1]
+                    end = "stop" if len(words) == len(self.words) else "length"
+                    tally.note(prompt_tokens=7, new_tokens=1, finishes=(end,) if last else ())
+                    yield word
+        finally:
+            self.open -= 1
+            self.closed += 1
+
+    async def _complete(self, body: dict[str, Any]) -> dict[str, Any]:
+        words = [word async for word in end_with_request(self._say(body))]
+        message = {"role": "assistant", "content": "".join(words), "reasoning": self.reasoning}
+        return {
+            "id": "chatcmpl-1",
+            "object": "chat.completion",
+            "created": 1,
+            "model": "bundled",
+            "choices": [{"index": 0, "message": message, "finish_reason": "stop"}],
+            "usage": {"prompt_tokens": 7, "completion_tokens": len(words), "total_tokens": 7},
+        }
+
+    async def _stream(self, body: dict[str, Any]) -> AsyncGenerator[bytes]:
+        async for word in end_with_request(self._say(body)):
+            yield self._frame({"content": word})
+        yield self._frame({}, finish="stop")
+        yield b"data: [DONE]\n\n"
+
+    def _frame(self, delta: dict[str, Any], finish: str | None = None) -> bytes:
+        chunk = {
+            "id": "chatcmpl-1",
+            "object": "chat.completion.chunk",
+            "created": 1,
+            "model": "bundled",
+            "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
+        }
+        return b"data: " + json.dumps(chunk).encode() + b"\n\n"

@@ -1,0 +1,18 @@
+"""Plain requests that nobody counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Uncounted:
+    """Implements `engine.plain_requests.PlainRequests`, and PlainRequest too."""
+
+    def check_admission(self, choices: int) -> None: ...
+
+    @contextmanager
+    def open(self, choices: int) -> Iterator[Uncounted]:
+        yield self
+
+    def note(self, *, prompt_tokens: int, new_tokens: int, finishes: tuple[str, ...]) -> None: ...

@@ -1,0 +1,125 @@
+"""What the switch does with a request before vLLM's handlers see it, and with their answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flashedge.api.protocols import PATHS, read_tags
+from flashedge.errors import EngineDead, QueueFull
+from flashedge.types import MAX_SEED
+from tests.support.api_rig import client_of, frames
+from tests.support.fake_protocols import FakeProtocols
+from tests.support.fake_service import FakeService
+
+CHAT: dict[str, Any] = {"model": "bundled", "messages": [{"role": "user", "content": "hi"}]}
+URL = "/v1/chat/completions"
+
+
+@pytest.mark.parametrize("path", sorted(PATHS))
+async def test_plain_names_reach_the_protocols_unchanged(path: str) -> None:
+    service = FakeService()
+    body = {**CHAT, "tools": [{"x": 1}], "unknown": {"kept": True}}
+    async with client_of(service) as client:
+        response = await client.post(path, json=body)
+    assert response.status_code == 200, response.text
+    assert [(p, b) for p, b, _ in service.protocols.asked] == [(path, body)]
+    assert not service.handles
+
+
+async def test_a_search_does_not() -> None:
+    service = FakeService()
+    async with client_of(service) as client:
+        for body in ({**CHAT, "model": "bundled:beam-4"}, {**CHAT, "search": {"n": 2}}):
+            assert (await client.post(URL, json=body)).status_code == 200
+    assert not service.protocols.asked
+    assert len(service.handles) == 2
+
+
+async def test_another_method_or_path_stays_with_us() -> None:
+    async with client_of(FakeService()) as client:
+        assert (await client.get(URL)).status_code == 405
+        assert (await client.post("/v1/chat/completions/batch", json=CHAT)).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "client", "program"),
+    [
+        ({}, {}, "127.0.0.1", None),
+        ({"X-FlashEdge-Client": "ide"}, {"user": "u"}, "ide", None),
+        ({"X-FlashEdge-Program": "p"}, {"prompt_cache_key": "k"}, "127.0.0.1", "p"),
+        ({}, {"user": "u", "prompt_cache_key": "k"}, "u", "k"),
+        ({}, {"safety_identifier": "s"}, "s", None),
+        ({}, {"metadata": {"user_id": "m"}}, "m", None),
+        ({}, {"user": 5, "metadata": "x", "prompt_cache_key": ["y"]}, "127.0.0.1", None),
+        ({}, {"user": "x" * 999}, "x" * 200, None),
+    ],
+)
+async def test_tags_say_who_asks_and_for_what(
+    headers: dict[str, str], body: dict[str, Any], client: str, program: str | None
+) -> None:
+    service = FakeService()
+    async with client_of(service) as http:
+        await http.post(URL, json={**CHAT, **body}, headers=headers)
+    ((_, _, tags),) = service.protocols.asked
+    assert (tags.client, tags.program) == (client, program)
+
+
+def test_tags_hold_seed_priority_and_determinism() -> None:
+    scope = {"type": "http", "headers": [], "client": None}
+    tags = read_tags(scope, {"seed": 5, "priority": -2, "deterministic": True})
+    assert (tags.seed, tags.priority, tags.deterministic) == (5, -2, True)
+    assert 0 <= read_tags(scope, {"seed": -1}).seed <= MAX_SEED
+    assert 0 <= read_tags(scope, {"seed": 1 << 80}).seed <= MAX_SEED
+    strange = read_tags(scope, {"seed": "5", "priority": True, "deterministic": "yes"})
+    assert (strange.priority, strange.deterministic) == (0, False)
+    drawn = {read_tags(scope, {}).seed for _ in range(8)}
+    assert len(drawn) == 8
+
+
+async def test_thinking_has_both_of_its_names() -> None:
+    text = 'it said "reasoning":"no" \\ and left'
+    service = FakeService(protocols=FakeProtocols(reasoning=text, words=(text,)))
+    async with client_of(service) as client:
+        response = await client.post(URL, json=CHAT)
+        message = response.json()["choices"][0]["message"]
+        assert message["reasoning"] == message["reasoning_content"] == text
+        assert message["content"] == text
+        streamed = await client.post(URL, json={**CHAT, "stream": True})
+    chunks = [f["data"] for f in frames(streamed.text)][:-1]
+    said = "".join(c["choices"][0]["delta"].get("content", "") for c in chunks)
+    assert said == text
+
+
+@pytest.mark.parametrize(
+    ("failure", "status", "kind"),
+    [
+        (EngineDead("it is gone"), 503, "overloaded_error"),
+        (QueueFull("256 are open", retry_after_s=3), 503, "overloaded_error"),
+    ],
+)
+async def test_an_error_has_the_form_of_its_protocol(
+    failure: Exception, status: int, kind: str
+) -> None:
+    service = FakeService(protocols=FakeProtocols(failure=failure))
+    async with client_of(service) as client:
+        openai = await client.post(URL, json=CHAT)
+        anthropic = await client.post("/v1/messages", json=CHAT)
+    assert openai.status_code == anthropic.status_code == status
+    assert openai.headers["retry-after"]
+    assert anthropic.headers["retry-after"]
+    assert openai.json()["error"]["message"] == str(failure)
+    assert anthropic.json() == {
+        "type": "error",
+        "error": {"type": kind, "message": str(failure)},
+    }
+
+
+async def test_an_unknown_model_is_not_found_in_every_protocol() -> None:
+    async with client_of(FakeService()) as client:
+        for path in sorted(PATHS):
+            response = await client.post(path, json={**CHAT, "model": "gpt-5"})
+            assert response.status_code == 404
+            assert "gpt-5" in response.text
+            assert "bundled" in response.text

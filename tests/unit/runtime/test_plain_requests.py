@@ -1,0 +1,79 @@
+"""Requests outside any run: how many may be open, and what the metrics learn of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from prometheus_client import generate_latest
+
+from flashedge.errors import QueueFull
+from flashedge.runtime.metrics import Metrics
+from flashedge.runtime.plain_requests import MAX_CHOICES, PlainRequests
+
+
+class Rig:
+    def __init__(self) -> None:
+        self.metrics = Metrics()
+        self.counted = self.ended = 0
+        self.plain = PlainRequests(self.metrics, self._count, self._note_end)
+
+    @contextmanager
+    def _count(self) -> Iterator[None]:
+        self.counted += 1
+        yield
+        self.counted -= 1
+
+    def _note_end(self) -> None:
+        self.ended += 1
+
+    def read(self, name: str) -> float:
+        text = generate_latest(self.metrics.registry).decode()
+        return sum(
+            float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name)
+        )
+
+
+def test_an_open_request_is_counted_until_it_ends() -> None:
+    rig = Rig()
+    with rig.plain.open(3):
+        assert (rig.plain.open_choices, rig.counted) == (3, 1)
+    assert (rig.plain.open_choices, rig.counted, rig.ended) == (0, 0, 1)
+
+
+def test_too_many_choices_are_refused() -> None:
+    rig = Rig()
+    with rig.plain.open(MAX_CHOICES - 1):
+        rig.plain.check_admission(1)
+        with pytest.raises(QueueFull, match="255 completions are open"), rig.plain.open(2):
+            pass
+    assert rig.plain.open_choices == 0
+
+
+@pytest.mark.parametrize(
+    ("finishes", "error", "told"),
+    [
+        (("stop",), None, "stop"),
+        (("length",), None, "length"),
+        (("stop", "length"), None, "length"),
+        (("stop",), RuntimeError(), "stop"),
+        ((), RuntimeError(), "error"),
+        ((), GeneratorExit(), "cancelled"),
+    ],
+)
+def test_metrics_learn_how_a_request_ended(
+    finishes: tuple[str, ...], error: BaseException | None, told: str
+) -> None:
+    rig = Rig()
+    try:
+        with rig.plain.open(max(1, len(finishes))) as tally:
+            tally.note(prompt_tokens=7, new_tokens=2, finishes=())
+            tally.note(prompt_tokens=7, new_tokens=3, finishes=finishes)
+            if error is not None:
+                raise error
+    except (RuntimeError, GeneratorExit):
+        pass
+    assert rig.read(f'flashedge:chats_total{{finished_reason="{told}"}}') == 1
+    assert rig.read("flashedge:chat_tokens_total") == 5
+    assert rig.read('flashedge:time_to_first_token_seconds_count{kind="chat"}') == 1
