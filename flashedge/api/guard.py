@@ -94,15 +94,15 @@ class Guard:
         if self._key is None:
             return
         scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer":
+            given = headers.get("x-api-key", "")  # Anthropic's clients send it there
         # compares bytes in constant time
-        if scheme.lower() != "bearer" or not hmac.compare_digest(
-            given.strip().encode("latin-1"), self._key
-        ):
+        if not hmac.compare_digest(given.strip().encode("latin-1"), self._key):
             raise Refusal(
                 401,
                 "invalid_api_key",
                 "the API key is wrong" if given else "an API key is needed",
-                hint="send it as `Authorization: Bearer KEY`",
+                hint="send it as `Authorization: Bearer KEY` or `x-api-key: KEY`",
                 headers={"WWW-Authenticate": "Bearer"},
             )
 

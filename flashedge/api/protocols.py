@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from flashedge.api import sse
 from flashedge.api.bodies import load_object
 from flashedge.api.contract import ServicePort
-from flashedge.api.failures import RETRY_AFTER_S, build_error, build_error_response
+from flashedge.api.failures import RETRY_AFTER_S, Refusal, build_error, build_error_response
 from flashedge.api.specs import ModelName
 from flashedge.engine.request_tags import RequestTags, tag_requests
 from flashedge.errors import FlashEdgeError
@@ -60,7 +60,15 @@ class ProtocolSwitch:
         receive = _put_back(first, receive)
         try:
             body = load_object(Headers(scope=scope), first.get("body", b""))
-            if scope["path"] == CHAT and names_search(body, self._service.pair):
+            if names_search(body, self._service.pair):
+                if scope["path"] != CHAT:
+                    raise Refusal(
+                        400,
+                        "unsupported",
+                        f"{scope['path']} answers plain names only so far",
+                        hint=f"searches work in {CHAT}",
+                        param="model",
+                    )
                 await self._app(scope, receive, send)
                 return
             if isinstance(name := body.get("model"), str):
@@ -75,7 +83,7 @@ class ProtocolSwitch:
 
 
 def names_search(body: Mapping[str, Any], pair: str) -> bool:
-    """Whether a chat completion is answered by a search."""
+    """Whether the request asks for a search."""
     name = body.get("model")
     by_name = isinstance(name, str) and name.startswith(f"{pair}:")
     return by_name or body.get("search") is not None

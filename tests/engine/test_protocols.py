@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest_asyncio
 from flashedge.engine.request_tags import RequestTags, tag_requests
 from flashedge.engine.vllm.inside.keys import ARGS_KEY
 from flashedge.engine.vllm.pair import VllmPair
+from flashedge.errors import EngineDead
 from tests.support.uncounted import Uncounted
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -170,3 +173,22 @@ async def test_a_prompt_that_is_too_long_is_refused(client: httpx.AsyncClient) -
         response = await client.post(CHAT, json={"model": "bundled", "messages": long})
     assert response.status_code == 400
     assert "maximum context length" in response.json()["error"]["message"]
+
+
+async def test_handlers_follow_the_engine_to_its_next_process(
+    pair: VllmPair, client: httpx.AsyncClient
+) -> None:
+    """An open request gets 503 when its engine dies, and the next process serves."""
+    before = await post(client, CHAT, messages=SAY, max_tokens=20, temperature=0.8)
+    pid = pair.generator.health().pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    async with tag_requests(TAGS):
+        response = await client.post(CHAT, json={"model": "bundled", "messages": SAY})
+    assert response.status_code == 503, response.text
+    assert "generator engine" in response.json()["error"]["message"]
+    with pytest.raises(EngineDead):
+        await pair.serve_protocols(Uncounted())
+    await pair.generator.wait_ready(60)
+    after = await post(client, CHAT, messages=SAY, max_tokens=20, temperature=0.8)
+    assert after["choices"][0]["message"] == before["choices"][0]["message"]

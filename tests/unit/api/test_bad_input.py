@@ -346,6 +346,9 @@ async def test_every_path_but_health_needs_the_key() -> None:
                 assert response.headers["www-authenticate"] == "Bearer"
         good = {"authorization": "bearer geheim"}
         assert (await client.get("/v1/models", headers=good)).status_code == 200
+        for key, status in (("geheim", 200), ("wrong", 401)):
+            response = await client.get("/v1/models", headers={"x-api-key": key})
+            assert response.status_code == status
         assert (await client.get("/health")).status_code == 200
         # on other addresses any name may belong to the daemon
         named = await client.get("/v1/models", headers={**good, "host": "gpu-box:8642"})

@@ -37,6 +37,14 @@ async def test_a_search_does_not() -> None:
     assert len(service.handles) == 2
 
 
+async def test_a_search_in_another_protocol_is_refused_with_the_way_to_go() -> None:
+    async with client_of(FakeService()) as client:
+        for path in sorted(PATHS - {URL}):
+            response = await client.post(path, json={**CHAT, "model": "bundled:beam-4"})
+            assert response.status_code == 400
+            assert URL in response.text
+
+
 async def test_another_method_or_path_stays_with_us() -> None:
     async with client_of(FakeService()) as client:
         assert (await client.get(URL)).status_code == 405
