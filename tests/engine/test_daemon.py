@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from scripts.bench.daemon import Daemon, start_daemon
-from tests.support import openai_suite
+from tests.support import agent_suite, openai_suite
 from tests.support.paths import DATA
 
 EASY = DATA / "heldout_easy.jsonl"
@@ -24,6 +24,11 @@ def served() -> Iterator[Daemon]:
 @pytest.mark.parametrize("check", openai_suite.CHECKS, ids=lambda c: c.__name__)
 def test_the_openai_package_works(served: Daemon, check: openai_suite.Check) -> None:
     check(served.url, "bundled", "none")
+
+
+@pytest.mark.parametrize("check", agent_suite.CHECKS, ids=lambda c: c.__name__)
+def test_agents_connect(served: Daemon, check: agent_suite.Check) -> None:
+    check(served.url)
 
 
 def test_easy_problems_get_right_answers_and_the_stock_loops_trees(served: Daemon) -> None:

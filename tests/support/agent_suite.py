@@ -1,0 +1,222 @@
+"""What agents ask of a daemon, by the unmodified `openai` and `anthropic` packages.
+
+Each check is a function of a base URL that serves the pair bundled. That pair only knows sums, so
+guided decoding makes its tool calls and its JSON.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import anthropic
+import pytest
+from anthropic import Anthropic
+from openai import OpenAI
+
+MODEL = "bundled"
+QUESTION: list[Any] = [{"role": "user", "content": "Tom has 3 apples and buys 4. How many now?"}]
+NUMBER = {"type": "integer", "minimum": 0, "maximum": 99}  # else the pair writes digits for ever
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {"a": NUMBER, "b": NUMBER},
+    "required": ["a", "b"],
+    "additionalProperties": False,
+}
+TOOL: dict[str, Any] = {"type": "function", "function": {"name": "add", "parameters": SCHEMA}}
+CALL = {
+    "id": "call-1",
+    "type": "function",
+    "function": {"name": "add", "arguments": '{"a":3,"b":4}'},
+}
+Check = Callable[[str], None]
+
+
+def _openai(url: str) -> Any:
+    return OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0, timeout=120)
+
+
+def _anthropic(url: str) -> Any:
+    return Anthropic(base_url=url, api_key="none", max_retries=0, timeout=120)
+
+
+def _is_sum(arguments: str) -> bool:
+    return set(json.loads(arguments)) == {"a", "b"}
+
+
+# ---------------------------------------------------------------- chat completions
+
+
+def check_tools(url: str) -> None:
+    """Required, named and streamed calls; none with tool_choice none."""
+    with _openai(url) as client:
+        for choice in ("required", {"type": "function", "function": {"name": "add"}}):
+            answer = client.chat.completions.create(
+                model=MODEL, messages=QUESTION, tools=[TOOL], tool_choice=choice, max_tokens=150
+            )
+            call = answer.choices[0].message.tool_calls[0]
+            assert call.function.name == "add"
+            assert _is_sum(call.function.arguments)
+        arguments = ""
+        for chunk in client.chat.completions.create(
+            model=MODEL,
+            messages=QUESTION,
+            tools=[TOOL],
+            tool_choice="required",
+            max_tokens=150,
+            stream=True,
+        ):
+            for call in chunk.choices[0].delta.tool_calls or () if chunk.choices else ():
+                arguments += call.function.arguments or ""
+        assert _is_sum(arguments)
+        for choice in ("auto", "none"):
+            answer = client.chat.completions.create(
+                model=MODEL, messages=QUESTION, tools=[TOOL], tool_choice=choice, max_tokens=8
+            )
+            assert answer.choices[0].message.content
+
+
+def check_schemas(url: str) -> None:
+    shape = {"name": "sum", "schema": SCHEMA, "strict": True}
+    with _openai(url) as client:
+        answer = client.chat.completions.create(
+            model=MODEL,
+            messages=QUESTION,
+            max_tokens=80,
+            response_format={"type": "json_schema", "json_schema": shape},
+        )
+        assert _is_sum(answer.choices[0].message.content)
+        answer = client.chat.completions.create(
+            model=MODEL, messages=QUESTION, max_tokens=80, response_format={"type": "json_object"}
+        )
+        assert isinstance(json.loads(answer.choices[0].message.content), dict)
+
+
+def check_history(url: str) -> None:
+    """Messages as frameworks send them back: tool results, null content, names, unknown fields."""
+    messages = [
+        {"role": "developer", "content": "Be brief."},
+        {"role": "user", "name": "Bo", "content": "What is 3 + 4?"},
+        {
+            "role": "assistant",
+            "content": None,
+            "tool_calls": [CALL],
+            "provider_specific_fields": {"refusal": None},
+            "reasoning_content": "I add.",
+        },
+        {"role": "tool", "tool_call_id": "call-1", "content": "7"},
+        {"role": "assistant", "content": "7", "reasoning": "It said 7."},
+        {
+            "role": "user",
+            "content": [{"type": "text", "text": "Go on.", "cache_control": {"type": "ephemeral"}}],
+        },
+    ]
+    with _openai(url) as client:
+        answer = client.chat.completions.create(
+            model=MODEL, messages=messages, tools=[TOOL], max_tokens=5
+        )
+    assert answer.choices[0].finish_reason
+
+
+def check_habits(url: str) -> None:
+    """Fields that clients send by habit, neutral or unknown, are no errors."""
+    habits: dict[str, Any] = {
+        "store": True,
+        "metadata": {"a": "b"},
+        "user": "me",
+        "parallel_tool_calls": True,
+        "service_tier": "auto",
+        "frequency_penalty": 0.5,
+        "presence_penalty": 0.1,
+        "logit_bias": {"5": 1},
+        "extra_body": {"min_p": 0.0, "repetition_penalty": 1.0, "num_ctx": 4096},
+    }
+    with _openai(url) as client:
+        answer = client.chat.completions.create(
+            model=MODEL, messages=QUESTION, max_tokens=5, **habits
+        )
+    assert answer.usage.completion_tokens == 5
+
+
+def check_logprobs(url: str) -> None:
+    with _openai(url) as client:
+        answer = client.chat.completions.create(
+            model=MODEL, messages=QUESTION, max_tokens=5, logprobs=True, top_logprobs=2
+        )
+    content = answer.choices[0].logprobs.content
+    assert len(content) == 5
+    assert all(len(token.top_logprobs) >= 2 for token in content)
+
+
+# ---------------------------------------------------------------- the other protocols
+
+
+def check_responses(url: str) -> None:
+    """Whole, streamed, and with a tool."""
+    tool = {"type": "function", "name": "add", "parameters": SCHEMA, "strict": True}
+    with _openai(url) as client:
+        answer = client.responses.create(model=MODEL, input="1 + 1?", max_output_tokens=10)
+        assert answer.output_text
+        assert answer.usage.output_tokens == 10
+        with client.responses.stream(model=MODEL, input="1 + 1?", max_output_tokens=10) as events:
+            kinds = [event.type for event in events]
+        assert kinds[0] == "response.created"
+        assert "response.output_text.delta" in kinds
+        answer = client.responses.create(
+            model=MODEL,
+            input="1 + 1?",
+            tools=[tool],
+            tool_choice="required",
+            max_output_tokens=150,
+        )
+        assert _is_sum(answer.output[-1].arguments)
+
+
+def check_completions(url: str) -> None:
+    with _openai(url) as client:
+        answer = client.completions.create(model=MODEL, prompt="1 + 1 =", max_tokens=4)
+    assert answer.usage.completion_tokens == 4
+
+
+def check_messages(url: str) -> None:
+    """Anthropic's: whole, streamed, counted, with a tool and its result."""
+    tool = {"name": "add", "input_schema": SCHEMA}
+    with _anthropic(url) as client:
+        asked: dict[str, Any] = {"model": MODEL, "messages": QUESTION}
+        answer = client.messages.create(
+            **asked, max_tokens=10, system="Be brief.", metadata={"user_id": "me"}
+        )
+        assert answer.content[0].text
+        assert answer.stop_reason == "max_tokens"
+        with client.messages.stream(**asked, max_tokens=10) as stream:
+            assert "".join(stream.text_stream)
+            assert stream.get_final_message().usage.output_tokens == 10
+        assert client.messages.count_tokens(**asked).input_tokens > 5
+        answer = client.messages.create(
+            **asked, max_tokens=150, tools=[tool], tool_choice={"type": "tool", "name": "add"}
+        )
+        call = answer.content[-1]
+        assert set(call.input) == {"a", "b"}
+        assert answer.stop_reason == "tool_use"
+        result = {"type": "tool_result", "tool_use_id": call.id, "content": "7"}
+        history = [
+            *QUESTION,
+            {"role": "assistant", "content": [block.model_dump() for block in answer.content]},
+            {"role": "user", "content": [result]},
+        ]
+        client.messages.create(model=MODEL, messages=history, tools=[tool], max_tokens=5)
+        with pytest.raises(anthropic.NotFoundError, match="bundled"):
+            client.messages.create(model="claude", messages=QUESTION, max_tokens=5)
+
+
+CHECKS: tuple[Check, ...] = (
+    check_tools,
+    check_schemas,
+    check_history,
+    check_habits,
+    check_logprobs,
+    check_responses,
+    check_completions,
+    check_messages,
+)
