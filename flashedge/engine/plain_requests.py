@@ -50,7 +50,7 @@ class ProtocolOptions:
     """Of conversations that begin without one."""
 
     tool_parser: str | None = None
-    """vLLM's parser of the model's tool calls. None: tools only by guided decoding."""
+    """vLLM's parser of the model's tool calls. None: no tools."""
 
     reasoning_parser: str | None = None
     """vLLM's parser of the model's thinking."""

@@ -79,8 +79,7 @@ class ModelSpec:
     """Whether a generator can write its thinking in <think> tags before its answer."""
 
     tool_parser: str | None = None
-    """vLLM's parser of a generator's tool calls, such as hermes. None: the model writes none of its
-    own accord."""
+    """vLLM's parser of a generator's tool calls, such as hermes. None: no tools."""
 
     reasoning_parser: str | None = None
     """vLLM's parser of a generator's thinking, such as qwen3, for requests outside any run."""
