@@ -4,16 +4,22 @@
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
-COMMIT=0c93182 # the last commit that had them under docs/
+# Each line: the last commit that had them, and where.
+KEPT="0c93182 docs/flashtts docs/certainty
+9c3c292 docs/certainty"
 OUT=${1:-$ROOT/runs/published}
 
 if [ "${1:-}" = --help ]; then sed -n '2,3s/^# //p' "${BASH_SOURCE[0]}" && exit 0; fi
 cd "$ROOT"
-git cat-file -e "$COMMIT^{commit}" 2>/dev/null || {
-  echo "error: this clone has no commit $COMMIT" >&2
-  echo "  hint: a shallow clone has no history; run git fetch --unshallow" >&2
-  exit 1
-}
 mkdir -p "$OUT"
-git archive "$COMMIT" docs/flashtts docs/certainty | tar -x -C "$OUT" --strip-components=1
+while read -r commit places; do
+  git cat-file -e "$commit^{commit}" 2>/dev/null || {
+    echo "error: this clone has no commit $commit" >&2
+    echo "  hint: a shallow clone has no history; run git fetch --unshallow" >&2
+    exit 1
+  }
+  # shellcheck disable=SC2086 # several folders
+  git archive "$commit" $places | tar -x -C "$OUT" --strip-components=1
+done <<<"$KEPT"
+gunzip -qf "$OUT"/certainty/whole_runs/*.gz
 echo "raw runs and tables are in $OUT"
