@@ -104,6 +104,7 @@ def read_tags(scope: Scope, body: Mapping[str, Any]) -> RequestTags:
         or str(address),
         program=_choose_name(headers.get("x-flashedge-program"), body.get("prompt_cache_key")),
         seed=secrets.randbelow(MAX_SEED) if seed is None else seed & MAX_SEED,
+        is_seeded=seed is not None,
         priority=_read_int(body, "priority") or 0,
         deterministic=body.get("deterministic") is True,
     )

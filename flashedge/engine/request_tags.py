@@ -26,6 +26,9 @@ class RequestTags:
     seed: int
     """Of the request's sampling, in [0, MAX_SEED]. Drawn where the client gives none."""
 
+    is_seeded: bool = False
+    """Whether the client gave the seed, and so may ask for the same tokens again."""
+
     program: str | None = None
     """What the request is a part of: requests with the same key belong together."""
 

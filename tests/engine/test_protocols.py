@@ -19,7 +19,7 @@ from flashedge.errors import EngineDead
 from tests.support.uncounted import Uncounted
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-TAGS = RequestTags(client="me", seed=7, program="p", priority=3, deterministic=True)
+TAGS = RequestTags(client="me", seed=7, is_seeded=True, program="p", priority=3, deterministic=True)
 SAY = [{"role": "user", "content": "Tom has 3 apples and buys 4. How many now?"}]
 NUMBER = {"type": "integer", "minimum": 0, "maximum": 99}  # else the pair writes digits for ever
 TOOL_SCHEMA = {
@@ -89,6 +89,17 @@ async def test_every_route_tags_its_requests(
         assert (ours["client"], ours["program"], ours["deterministic"]) == ("me", "p", True)
         assert params.seed == TAGS.seed
         assert priority == TAGS.priority
+
+
+async def test_a_drawn_seed_travels_without_slowing_the_batch(
+    client: httpx.AsyncClient, seen: list[Any]
+) -> None:
+    async with tag_requests(RequestTags(client="me", seed=7)):
+        await client.post(CHAT, json={"model": "bundled", "messages": SAY, "max_tokens": 4})
+    ((params, _),) = seen
+    assert params.extra_args[ARGS_KEY]["drawn_seed"] == 7
+    assert params.seed is None
+    assert params.temperature > 0
 
 
 async def test_chat_streams_what_it_answers_whole(client: httpx.AsyncClient) -> None:

@@ -1,11 +1,11 @@
 """Is plain chat through the daemon as fast as `vllm serve` on the same model?
 
-    python -m scripts.bench.foundation.plain_chat [--alternations 20]
+    python -m scripts.bench.foundation.plain_chat [--alternations 20] [--seeded]
 
-Both serve vLLM's own handlers; the daemon adds its guard, tags, position noise and counting. The
-openai package streams the same problems from both in turn (A B A B, the first one changing), 1, 8
-and 32 at once, each answer of exactly 128 tokens. A figure is the median of the alternations'
-ratios with its 95 % bootstrap interval. The last line is JSON.
+Both serve vLLM's own handlers; the daemon adds its guard, tags and counting, and position noise for
+requests with a seed (`--seeded`). The openai package streams the same problems from both in turn
+(A B A B, the first one changing), 1, 8 and 32 at once, each answer of exactly 128 tokens. A figure
+is the median of the alternations' ratios with its 95 % bootstrap interval. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ KV_SHARE = 0.4
 class Server:
     client: AsyncOpenAI
     model: str
+    seeded: bool
+    """Whether its requests have a seed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,19 +55,21 @@ Pair = tuple[Figures, Figures]
 """The daemon's and vLLM's figures of one alternation."""
 
 
-async def measure(url: str, alternations: int) -> None:
+async def measure(url: str, alternations: int, *, seeded: bool) -> None:
     config = load_config({})
     entry = find_pair("bundled", config).generator
     port = find_free_port()
     command = build_command(entry, resolve_model(entry, config), port, KV_SHARE, {})
     with tempfile.TemporaryDirectory(prefix="flashedge-serve-") as logs:
         async with serve(command, port, Path(logs) / "log"):
-            ours = Server(client=_connect(url), model="bundled")
-            theirs = Server(client=_connect(f"http://127.0.0.1:{port}"), model=MODEL)
+            theirs_url = f"http://127.0.0.1:{port}"
+            ours = Server(client=_connect(url), model="bundled", seeded=seeded)
+            theirs = Server(client=_connect(theirs_url), model=MODEL, seeded=seeded)
             found = {count: await alternate(ours, theirs, count, alternations) for count in STREAMS}
     report(
         alternations=alternations,
         tokens=TOKENS,
+        seeded=seeded,
         streams={str(count): summarize(pairs) for count, pairs in found.items()},
     )
 
@@ -89,11 +93,10 @@ async def run_streams(server: Server, count: int, round_: int) -> Figures:
         pieces = await server.client.chat.completions.create(
             model=server.model,
             messages=[{"role": "user", "content": item["problem"]}],
-            seed=index,
             temperature=0.8,
             max_tokens=TOKENS,
             stream=True,
-            extra_body={"ignore_eos": True},
+            extra_body={"ignore_eos": True, **({"seed": index} if server.seeded else {})},
         )
         first = 0.0
         async for piece in pieces:
@@ -132,9 +135,10 @@ def _connect(url: str) -> AsyncOpenAI:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--alternations", type=int, default=20)
+    parser.add_argument("--seeded", action="store_true", help="give every request a seed")
     asked = parser.parse_args()
     with start_daemon() as daemon:
-        asyncio.run(measure(daemon.url, asked.alternations))
+        asyncio.run(measure(daemon.url, asked.alternations, seeded=asked.seeded))
 
 
 if __name__ == "__main__":

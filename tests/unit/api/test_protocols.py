@@ -78,6 +78,8 @@ def test_tags_hold_seed_priority_and_determinism() -> None:
     scope = {"type": "http", "headers": [], "client": None}
     tags = read_tags(scope, {"seed": 5, "priority": -2, "deterministic": True})
     assert (tags.seed, tags.priority, tags.deterministic) == (5, -2, True)
+    assert tags.is_seeded
+    assert not read_tags(scope, {}).is_seeded
     assert 0 <= read_tags(scope, {"seed": -1}).seed <= MAX_SEED
     assert 0 <= read_tags(scope, {"seed": 1 << 80}).seed <= MAX_SEED
     strange = read_tags(scope, {"seed": "5", "priority": True, "deterministic": "yes"})

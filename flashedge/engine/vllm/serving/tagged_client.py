@@ -100,20 +100,23 @@ class TaggedClient:
 
 
 def tag_params(given: SamplingParams, tags: RequestTags) -> SamplingParams:
-    """Copy the parameters, with the tags, and with position noise where that can sample them.
+    """Copy the parameters, with the tags, and with position noise where a client gives a seed.
 
-    Penalties and min-p act on logits after the noise, so vLLM's own sampler draws those requests,
-    by the same seed.
+    Nobody can ask again for what a drawn seed gave, so vLLM's own sampler draws those requests,
+    which is faster for a whole batch. It also draws requests with penalties or min-p, which act on
+    logits after the noise; by their seed, if they have one.
     """
     params = given.clone()
     bound_blanks(params)
-    params.seed = tags.seed
     ours: dict[str, Any] = {
         "client": tags.client,
         "program": tags.program,
         "deterministic": tags.deterministic,
+        "drawn_seed": tags.seed,
     }
-    if params.temperature > 0 and not _needs_own_sampler(params):
+    repeatable = tags.is_seeded or tags.deterministic
+    params.seed = tags.seed if repeatable else None
+    if repeatable and params.temperature > 0 and not _needs_own_sampler(params):
         ours |= {
             "temperature": params.temperature,
             "top_k": max(0, params.top_k),
