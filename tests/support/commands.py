@@ -18,7 +18,13 @@ from flashedge.config import load_config
 from flashedge.daemon import control
 from tests.support.paths import ROOT
 
-SIMULATED = (sys.executable, str(ROOT / "tests" / "support" / "sim_daemon.py"))
+_RUN_SIMULATED = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from tests.support.sim_daemon import run
+run()
+"""
+SIMULATED = (sys.executable, "-c", _RUN_SIMULATED)
 """Starts such a daemon."""
 CLI = (sys.executable, "-c", "from flashedge.cli.main import run; run()")
 

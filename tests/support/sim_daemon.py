@@ -1,6 +1,6 @@
 """A daemon process with its real service, store and API; only the engines are simulated.
 
-Run it as a program with the daemon's own arguments.
+`commands.SIMULATED` runs it with the daemon's own arguments.
 """
 
 from __future__ import annotations
@@ -65,5 +65,5 @@ def make_app(config: Config) -> Any:
     return create_app(Service(config, pair, SimulatedPair(), store, MathGrader()), config)
 
 
-if __name__ == "__main__":
+def run() -> None:
     sys.exit(daemon.main(make=make_app))
