@@ -57,7 +57,7 @@ class Guard:
             await build_error_response(refusal)(scope, receive, send)
             return
         if body is not None:
-            await self._app(scope, _replay(body, receive), send)
+            await self._app(scope, replay_body(body, receive), send)
 
     # ------------------------------------------------------------ checks
 
@@ -148,7 +148,7 @@ class Guard:
 _CLOSE = {"Connection": "close"}
 
 
-def _replay(body: bytes, receive: Receive) -> Receive:
+def replay_body(body: bytes, receive: Receive) -> Receive:
     """A `receive` that returns `body` once, and then the server's messages (the disconnect)."""
     is_sent = False
 

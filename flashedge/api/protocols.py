@@ -27,6 +27,7 @@ from flashedge.api import sse
 from flashedge.api.bodies import load_object
 from flashedge.api.contract import ServicePort
 from flashedge.api.failures import RETRY_AFTER_S, Refusal, build_error, build_error_response
+from flashedge.api.guard import replay_body
 from flashedge.api.specs import ModelName
 from flashedge.engine.request_tags import RequestTags, tag_requests
 from flashedge.errors import FlashEdgeError
@@ -56,10 +57,10 @@ class ProtocolSwitch:
         if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in PATHS:
             await self._app(scope, receive, send)
             return
-        first = await receive()  # the guard sends the whole body at once
-        receive = _put_back(first, receive)
+        text: bytes = (await receive())["body"]  # the guard sends it whole
+        receive = replay_body(text, receive)
         try:
-            body = load_object(Headers(scope=scope), first.get("body", b""))
+            body = load_object(Headers(scope=scope), text)
             if names_search(body, self._service.pair):
                 if scope["path"] != CHAT:
                     raise Refusal(
@@ -118,16 +119,6 @@ def _read_int(body: Mapping[str, Any], name: str) -> int | None:
 def _choose_name(*names: Any) -> str | None:
     """The first that is a name."""
     return next((n[:_LONGEST_NAME] for n in names if isinstance(n, str) and n), None)
-
-
-def _put_back(first: Message, receive: Receive) -> Receive:
-    """A `receive` that returns `first` again, and then what follows."""
-    waiting = [first]
-
-    async def again() -> Message:
-        return waiting.pop() if waiting else await receive()
-
-    return again
 
 
 def _translate(scope: Scope, send: Send) -> Send:

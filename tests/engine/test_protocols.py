@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from typing import Any
 
 import httpx
@@ -40,9 +40,10 @@ async def client(pair: VllmPair) -> AsyncIterator[httpx.AsyncClient]:
 
 
 @pytest.fixture
-def seen(pair: VllmPair, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+def seen(pair: VllmPair, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What reaches vLLM: (parameters, priority) of each request."""
-    llm, found = pair.generator.process.get_llm(), []
+    llm = pair.generator.process.get_llm()
+    found: list[Any] = []
     generate = llm.generate
 
     def record(prompt: Any, params: Any, name: str, **options: Any) -> Any:
@@ -50,7 +51,7 @@ def seen(pair: VllmPair, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]
         return generate(prompt, params, name, **options)
 
     monkeypatch.setattr(llm, "generate", record)
-    return iter([found]).__next__()  # type: ignore[return-value]
+    return found
 
 
 async def post(client: httpx.AsyncClient, path: str, **body: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import importlib.util
 import logging
 from collections.abc import AsyncGenerator
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 ROLES = ("generator", "verifier")
+_PROTOCOLS = "flashedge.engine.vllm.serving.protocols"
 _STARTING = Health(state="starting", stage="importing vLLM")
 
 
@@ -192,6 +194,7 @@ class VllmPair:
 
     async def serve_protocols(self, plain: PlainRequests) -> AsgiApp:
         """vLLM's HTTP protocols over the generator, for requests that `plain` counts."""
+        await asyncio.to_thread(importlib.import_module, _PROTOCOLS)  # a second of imports
         from flashedge.engine.vllm.serving.protocols import VllmProtocols
 
         entry = self._pair.generator
