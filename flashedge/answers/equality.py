@@ -14,6 +14,9 @@ Open-ended answers, where no box is expected, are compared by one of
    (`workers.embedding_groups`).
 
 Where the whole text of a path is the answer, nothing is compared here: the verifier alone decides.
+
+Answers that may be JSON or calls of tools are compared by their boxes where they have one, and else
+as JSON (`structured.write_canonically`).
 """
 
 from __future__ import annotations
@@ -26,10 +29,11 @@ from flashedge.answers.extraction import extract_answer, extract_open_answer
 from flashedge.answers.groups import group_by_first_match
 from flashedge.answers.numbers import parse_number
 from flashedge.answers.spelling import normalize
+from flashedge.answers.structured import write_canonically
 from flashedge.answers.words import are_alike
 from flashedge.types import NodeId
 
-ANSWER_KINDS = ("boxed", "text", "whole")
+ANSWER_KINDS = ("boxed", "text", "whole", "json")
 _PHRASE = re.compile(r"[^\W\d_]{3,}(?: [^\W\d_]+)*")
 
 
@@ -92,6 +96,11 @@ async def group_answers(
         return await grader.cluster(
             {node: extract_answer("".join(steps)) for node, steps in paths.items()}
         )
+    if kind == "json":
+        texts_of = {node: "".join(steps) for node, steps in paths.items()}
+        boxed = {node: box for node, text in texts_of.items() if (box := extract_answer(text))}
+        rest = {node: write_canonically(texts_of[node]) for node in texts_of if node not in boxed}
+        return {**rest, **(await grader.cluster(boxed) if boxed else {})}
     if kind == "whole":
         return {node: "".join(steps).strip() or None for node, steps in paths.items()}
     nodes = sorted(paths)

@@ -79,7 +79,7 @@ def create_app(service: ServicePort, config: Config, pair: Pair | None = None) -
     app.add_exception_handler(HTTPException, handle_http_exception)
     app.add_exception_handler(RequestValidationError, handle_bad_parameter)
     app.add_exception_handler(Exception, handle_defect)
-    app.add_middleware(ProtocolSwitch, service=service)
+    app.add_middleware(ProtocolSwitch, service=service, defaults=defaults)
     app.add_middleware(  # the last one added is the first that a request meets
         Guard,
         max_bytes=config.max_request_bytes,

@@ -20,11 +20,18 @@ B = TypeVar("B", bound=BaseModel)
 
 async def read_body(request: Request, kind: type[B]) -> B:
     """The request's body as `kind`. Raises RequestError naming the first thing that is wrong."""
-    data = load_object(request.headers, await request.body())
+    return parse_object(load_object(request.headers, await request.body()), kind)
+
+
+def parse_object(data: Any, kind: type[B], name: str | None = None) -> B:
+    """A part of a body as `kind`. Raises RequestError.
+
+    name: of the field that holds it. None: it is the whole body.
+    """
     try:
         return kind.model_validate(data)
     except ValidationError as error:
-        raise _describe_error(error, kind) from None
+        raise _describe_error(error, kind, () if name is None else (name,)) from None
 
 
 def load_object(headers: Mapping[str, str], body: bytes) -> dict[str, Any]:
@@ -76,9 +83,11 @@ def _parse_finite(text: str) -> float:
     return value
 
 
-def _describe_error(error: ValidationError, kind: type[BaseModel]) -> RequestError:
+def _describe_error(
+    error: ValidationError, kind: type[BaseModel], inside: tuple[str, ...]
+) -> RequestError:
     first = error.errors(include_url=False)[0]
-    param = _format_location(first["loc"])
+    param = _format_location((*inside, *first["loc"]))
     match first["type"]:
         case "extra_forbidden":
             known = [n for n in kind.model_fields if n != "detach"]

@@ -1,7 +1,8 @@
-"""Sends requests that name no search to vLLM's own protocol handlers. Plain ASGI, behind the guard.
+"""Sends requests of the protocols that agents speak to vLLM's own handlers. Plain ASGI, behind the
+guard.
 
-What such a request asks of the scheduler is read here, before the handlers see it: see
-`engine.request_tags`.
+What a request asks of the scheduler, and which search it asks for, is read here before the handlers
+see it: see `engine.request_tags`.
 
 | tag | where it stands |
 |---|---|
@@ -25,62 +26,84 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flashedge.api import sse
 from flashedge.api.bodies import load_object
-from flashedge.api.contract import ServicePort
+from flashedge.api.contract import Defaults, ServicePort
 from flashedge.api.failures import RETRY_AFTER_S, Refusal, build_error, build_error_response
 from flashedge.api.guard import replay_body
+from flashedge.api.protocol_search import ProtocolSearch
+from flashedge.api.search_result import CHAT, MESSAGES, RESPONSES, add_result
 from flashedge.api.specs import ModelName
 from flashedge.engine.request_tags import RequestTags, tag_requests
-from flashedge.errors import FlashEdgeError
+from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.types import MAX_SEED
 
-CHAT = "/v1/chat/completions"
-MESSAGES = "/v1/messages"
-PATHS = frozenset(
-    {
-        *(CHAT, "/v1/completions", "/v1/responses"),
-        *(MESSAGES, f"{MESSAGES}/count_tokens", "/tokenize", "/detokenize"),
-    }
-)
-"""Routes of vLLM that clients may use."""
+COMPLETIONS = "/v1/completions"
+PROTOCOL_ROUTES = {
+    CHAT: "OpenAI's chat completions, by the model alone or by a search",
+    RESPONSES: "OpenAI's responses, by the model alone or by a search",
+    COMPLETIONS: "OpenAI's text completions",
+    MESSAGES: "Anthropic's messages, by the model alone or by a search",
+    f"{MESSAGES}/count_tokens": "Anthropic's count of a conversation's tokens",
+    "/tokenize": "vLLM's: the tokens of a text or conversation",
+    "/detokenize": "vLLM's: the text of tokens",
+}
+"""Routes of vLLM that clients may use, and what they are."""
 _LONGEST_NAME = 200
 _REASONING = re.compile(rb'(?<!\\)"reasoning":("(?:[^"\\]|\\.)*"|null)')
 
 
 class ProtocolSwitch:
-    """The middleware. Searches, and all other routes, go on to `app`."""
+    """The middleware. All other routes go on to `app`."""
 
-    def __init__(self, app: ASGIApp, *, service: ServicePort) -> None:
+    def __init__(self, app: ASGIApp, *, service: ServicePort, defaults: Defaults) -> None:
         self._app = app
         self._service = service
+        self._defaults = defaults
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in PATHS:
+        if (
+            scope["type"] != "http"
+            or scope["method"] != "POST"
+            or scope["path"] not in PROTOCOL_ROUTES
+        ):
             await self._app(scope, receive, send)
             return
         text: bytes = (await receive())["body"]  # the guard sends it whole
         receive = replay_body(text, receive)
+        search = None
         try:
             body = load_object(Headers(scope=scope), text)
+            tags = read_tags(scope, body)
             if names_search(body, self._service.pair):
-                if scope["path"] != CHAT:
-                    raise Refusal(
-                        400,
-                        "unsupported",
-                        f"{scope['path']} answers plain names only so far",
-                        hint=f"searches work in {CHAT}",
-                        param="model",
-                    )
-                await self._app(scope, receive, send)
-                return
-            if isinstance(name := body.get("model"), str):
+                search = self._build_search(scope["path"], body, tags)
+                send = add_result(search, scope["path"], send)
+            elif isinstance(name := body.get("model"), str):
                 ModelName.parse(name, self._service.pair)
             protocols = self._service.protocols
-            async with tag_requests(read_tags(scope, body)):
+            async with tag_requests(tags, search):
                 await protocols(scope, receive, _translate(scope, send))
         except FlashEdgeError as error:
             await _build_response(scope, error)(scope, receive, send)
         except (OSError, ClientDisconnect):
             pass  # nobody reads an answer
+        finally:
+            if search is not None:
+                search.leave()
+
+    def _build_search(
+        self, path: str, body: Mapping[str, Any], tags: RequestTags
+    ) -> ProtocolSearch:
+        if path == COMPLETIONS:
+            raise Refusal(
+                400,
+                "unsupported",
+                f"{path} continues a text, but a search answers a conversation",
+                hint=f"searches work in {CHAT}, /v1/responses and {MESSAGES}",
+                param="model",
+            )
+        if not isinstance(body.get("model"), str):
+            raise RequestError("model is missing", param="model")
+        name = ModelName.parse(body["model"], self._service.pair)
+        return ProtocolSearch(self._service, self._defaults, body, name=name, seed=tags.seed)
 
 
 def names_search(body: Mapping[str, Any], pair: str) -> bool:

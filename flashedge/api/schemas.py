@@ -135,84 +135,11 @@ class SolveBody(SearchOptions):
     detach: bool | None = None
 
 
-class StreamOptions(Body):
-    include_usage: bool | None = None
-    include_obfuscation: bool | None = None
+class ProtocolBody(BaseModel):
+    """What `api.protocols` reads of a body beside what the protocol's handler reads. For
+    /openapi.json."""
 
-
-class ChatBody(Body):
-    """The body of POST /v1/chat/completions by a search: OpenAI's fields, vLLM's `top_k` and
-    `chat_template_kwargs`, and our `search`."""
+    model_config = ConfigDict(extra="allow")
 
     model: str
-    messages: list[ChatMessage]
     search: SearchOptions | None = None
-    stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    n: int | None = None
-    stop: Any = Field(default=None, json_schema_extra={"type": ["string", "array", "null"]})
-    seed: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    max_tokens: int | None = None
-    max_completion_tokens: int | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-
-    # accepted and ignored, because they do not change the answer
-    user: Any = None
-    metadata: Any = None
-    store: Any = None
-    service_tier: Any = None
-    safety_identifier: Any = None
-    prompt_cache_key: Any = None
-    prompt_cache_retention: Any = None
-    parallel_tool_calls: Any = None
-
-    # accepted only with a neutral value (`refuse_unsupported`)
-    tools: Any = None
-    tool_choice: Any = None
-    functions: Any = None
-    function_call: Any = None
-    response_format: Any = None
-    logprobs: Any = None
-    top_logprobs: Any = None
-    frequency_penalty: Any = None
-    presence_penalty: Any = None
-    logit_bias: Any = None
-    modalities: Any = None
-    audio: Any = None
-    prediction: Any = None
-    reasoning_effort: Any = None
-    verbosity: Any = None
-    web_search_options: Any = None
-
-    @field_validator("stop")
-    @classmethod
-    def _list_stops(cls, stop: Any) -> tuple[str, ...]:
-        if stop is None:
-            return ()
-        stops = [stop] if isinstance(stop, str) else stop
-        if not isinstance(stops, list) or not all(isinstance(s, str) for s in stops):
-            raise PydanticCustomError("stop", "must be a string or a list of strings")
-        return tuple(stops)
-
-
-NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "response_format": ({"type": "text"},),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "logit_bias": ({},),
-    "modalities": (["text"],),
-    "audio": (),
-    "prediction": (),
-    "reasoning_effort": (),
-    "verbosity": (),
-    "web_search_options": (),
-}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from flashedge.api.contract import Defaults
-from flashedge.api.schemas import NEUTRAL_VALUES, ChatBody, SolveBody
+from flashedge.api.schemas import SolveBody
 from flashedge.errors import NotFound, RequestError
 from flashedge.runtime.request.checks import check_int
 from flashedge.runtime.request.early_exit import ExitOptions
@@ -18,7 +18,7 @@ from flashedge.runtime.request.strategies import (
     find_watched_options,
 )
 from flashedge.search.catalog import parse_strategy
-from flashedge.types import MAX_SEED, Problem, Sampling
+from flashedge.types import Problem, Sampling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,68 +56,40 @@ def build_solve_spec(body: SolveBody, pair: str, defaults: Defaults) -> RunSpec:
         problem = Problem(messages=tuple(m.message for m in body.messages))
     else:
         problem = Problem.from_text(body.problem or "")
-    return _build_run_spec(
+    usual = defaults.sampling
+    sampling = Sampling(
+        temperature=usual.temperature if body.temperature is None else body.temperature,
+        top_p=usual.top_p if body.top_p is None else body.top_p,
+        top_k=usual.top_k if body.top_k is None else body.top_k,
+    )
+    return build_run_spec(
         problem,
         body.pair or pair,
-        body,
         body.collect_options(),
-        body.max_tokens,
-        body.seed,
         defaults,
+        sampling=sampling,
+        max_tokens=body.max_tokens,
+        seed=0 if body.seed is None else body.seed,
+        chat_template_kwargs=body.chat_template_kwargs or {},
     )
 
 
-def build_chat_search_spec(
-    body: ChatBody, model: ModelName, search: dict[str, Any], defaults: Defaults
-) -> RunSpec:
-    """The search of a chat completion. Raises RequestError."""
-    if body.n not in (None, 1):
-        raise RequestError(
-            f"n is {body.n}, but a search has one choice",
-            hint="search.n sets the number of paths",
-            param="n",
-        )
-    if body.stop:
-        raise RequestError("a search does not support stop", hint="leave it out", param="stop")
-    problem = Problem(messages=tuple(m.message for m in body.messages))
-    seed = secrets.randbelow(MAX_SEED) if body.seed is None else body.seed
-    return _build_run_spec(
-        problem, model.pair, body, search, _choose_max_tokens(body), seed, defaults
-    )
-
-
-def choose_search(body: ChatBody, model: ModelName) -> dict[str, Any]:
-    """The options of the `search` object, else of the model's name."""
-    if body.search is None:
-        return model.search or {}
-    if model.search is not None:
-        raise RequestError(
-            "both the model's name and the field search choose a search",
-            hint="leave one out",
-            param="search",
-        )
-    return body.search.collect_options()
-
-
-def refuse_unsupported(body: ChatBody) -> None:
-    """Raises RequestError for an OpenAI feature that would change the answer."""
-    for name, neutral in NEUTRAL_VALUES.items():
-        value = getattr(body, name)
-        if value is not None and value not in neutral:
-            raise RequestError(f"{name} is not supported", hint="leave it out", param=name)
-    if body.stream_options is not None and not body.stream:
-        raise RequestError("stream_options requires stream: true", param="stream_options")
-
-
-def _build_run_spec(
+def build_run_spec(
     problem: Problem,
     pair: str,
-    body: SolveBody | ChatBody,
-    search: dict[str, Any],
-    max_tokens: int | None,
-    seed: int | None,
+    search: Mapping[str, Any],
     defaults: Defaults,
+    *,
+    sampling: Sampling,
+    max_tokens: int | None,
+    seed: int,
+    **fields: Any,
 ) -> RunSpec:
+    """Fill in the defaults of a search. Raises RequestError.
+
+    search: options of `SearchOptions`. max_tokens: of a path; None for the pair's default.
+    fields: further fields of RunSpec.
+    """
     if max_tokens is not None:
         check_int("max_tokens", max_tokens, 1, 1 << 20)
     strategy = search.get("strategy", defaults.strategy)
@@ -142,10 +114,10 @@ def _build_run_spec(
     return RunSpec(
         problem=problem,
         pair=pair,
-        seed=0 if seed is None else seed,
-        sampling=_build_sampling(body, defaults),
+        seed=seed,
+        sampling=sampling,
         max_path_tokens=defaults.max_path_tokens if max_tokens is None else max_tokens,
-        chat_template_kwargs=body.chat_template_kwargs or {},
+        **fields,
         **filled,
     )
 
@@ -154,22 +126,3 @@ def _parse_early_exit(given: bool | dict[str, Any]) -> ExitOptions | None:
     if isinstance(given, dict):
         return ExitOptions.from_json(given)
     return ExitOptions() if given else None
-
-
-def _build_sampling(body: SolveBody | ChatBody, defaults: Defaults) -> Sampling:
-    usual = defaults.sampling
-    return Sampling(
-        temperature=usual.temperature if body.temperature is None else body.temperature,
-        top_p=usual.top_p if body.top_p is None else body.top_p,
-        top_k=usual.top_k if body.top_k is None else body.top_k,
-    )
-
-
-def _choose_max_tokens(body: ChatBody) -> int | None:
-    """The token limit, for which OpenAI has two names."""
-    old, new = body.max_tokens, body.max_completion_tokens
-    if old is not None and new is not None and old != new:
-        raise RequestError(
-            "max_tokens and max_completion_tokens differ; give one", param="max_tokens"
-        )
-    return old if new is None else new

@@ -42,6 +42,12 @@ class ExtendRequest:
     entropy_rule: EntropyRule | None = None
     """Ends the request before the first token that is too uncertain (BOUNDARY), whatever
     `to_boundary` says. None: no token is. A generator without entropies raises RequestError."""
+    guidance: Mapping[str, Any] | None = None
+    """What the answer must match: one of vLLM's `json`, `json_object`, `regex`, `choice`, `grammar`
+    and `structural_tag`, with the options beside it. None: nothing. A generator that can't decode
+    by a grammar raises RequestError."""
+    answer_start: int = 0
+    """Where the answer begins in `token_ids`. Guidance covers all from there on."""
     priority: int = 0
     """Among waiting requests the lowest runs first."""
     continuation: Continuation | None = None

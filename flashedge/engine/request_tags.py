@@ -1,8 +1,8 @@
-"""What a request outside any run carries beside its text: who asks, for which program, how
-urgently.
+"""What an HTTP request carries beside its text: who asks, for which program, how urgently, by which
+search.
 
-The API reads the tags, and the engine client puts them on the engine's request. Between the two
-lie vLLM's protocol handlers, which know nothing of them, so they travel in a context variable.
+The API reads this, and the engine client acts on it. Between the two lie vLLM's protocol handlers,
+which know nothing of it, so it travels in a context variable.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from flashedge.engine.searches import Searcher
 
 T = TypeVar("T")
 
@@ -40,10 +42,11 @@ class RequestTags:
 
 
 class _Scope:
-    """One HTTP request: its tags, and the streams of the engine that it has opened."""
+    """One HTTP request: its tags, its search, and the streams of the engine that it has opened."""
 
-    def __init__(self, tags: RequestTags) -> None:
+    def __init__(self, tags: RequestTags, searcher: Searcher | None) -> None:
         self.tags = tags
+        self.searcher = searcher
         self.streams: list[AsyncGenerator[Any]] = []
 
 
@@ -51,13 +54,14 @@ _scope: ContextVar[_Scope] = ContextVar("request_scope")
 
 
 @asynccontextmanager
-async def tag_requests(tags: RequestTags) -> AsyncIterator[None]:
+async def tag_requests(tags: RequestTags, searcher: Searcher | None = None) -> AsyncIterator[None]:
     """Tag the engine's requests that are made inside the block, and end them with it.
 
+    searcher: answers in place of the engine. None: the engine answers.
     A handler whose client is gone may leave its stream where it is, to be found by the garbage
     collector at some later time.
     """
-    scope = _Scope(tags)
+    scope = _Scope(tags, searcher)
     token = _scope.set(scope)
     try:
         yield
@@ -70,6 +74,18 @@ async def tag_requests(tags: RequestTags) -> AsyncIterator[None]:
 def get_tags() -> RequestTags:
     """The tags of the request that is being answered. Raises LookupError outside any."""
     return _scope.get().tags
+
+
+def find_searcher() -> Searcher | None:
+    """The search that the request asks for, if it does. Raises LookupError outside any request."""
+    return _scope.get().searcher
+
+
+def get_searcher() -> Searcher:
+    """Like `find_searcher`, where the request is known to ask for a search."""
+    searcher = find_searcher()
+    assert searcher is not None, "only requests for a search come here"
+    return searcher
 
 
 def end_with_request(stream: AsyncGenerator[T]) -> AsyncGenerator[T]:

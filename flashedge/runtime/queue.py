@@ -33,14 +33,18 @@ class RunQueue:
         """Number of runs that wait before this one. None when it does not wait."""
         return next((i for i, (w, _) in enumerate(self._waiting) if w == run_id), None)
 
-    def reserve(self, run_id: str) -> None:
-        """Join the queue. Raises QueueFull."""
+    def check_room(self) -> None:
+        """Raises QueueFull when no further run may wait."""
         if len(self._waiting) >= self._limit and len(self._running) >= self._max_running:
             raise QueueFull(
                 f"{len(self._running)} runs are running and {len(self._waiting)} are waiting",
                 retry_after_s=RETRY_AFTER_S,
                 hint="try again later, or raise queue_limit",
             )
+
+    def reserve(self, run_id: str) -> None:
+        """Join the queue. Raises QueueFull."""
+        self.check_room()
         self._waiting.append((run_id, asyncio.get_running_loop().create_future()))
         self._admit()
 

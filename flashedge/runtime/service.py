@@ -109,6 +109,10 @@ class Service:
 
     # ------------------------------------------------------------ runs
 
+    def check_queue(self) -> None:
+        """Raises QueueFull when no further run may wait."""
+        self._queue.check_room()
+
     def submit(
         self, spec: RunSpec, *, run_id: str | None = None, continues: str | None = None
     ) -> RunHandle:
@@ -120,7 +124,9 @@ class Service:
         when the run with this id, or the continued one, was submitted with another request.
         """
         self._served.check_serves(spec.pair)
-        prompt_ids = self._served.encode_prompt(spec.problem.messages, spec.chat_template_kwargs)
+        prompt_ids = spec.prompt_ids or self._served.encode_prompt(
+            spec.problem.messages, spec.chat_template_kwargs
+        )
         room = self._served.max_model_len - len(prompt_ids)
         spec = dataclasses.replace(spec, max_path_tokens=min(spec.max_path_tokens, room))
         self._served.check_step_rule(spec.step_rule)

@@ -28,7 +28,13 @@ def test_the_openai_package_works(served: Daemon, check: openai_suite.Check) -> 
 
 @pytest.mark.parametrize("check", agent_suite.CHECKS, ids=lambda c: c.__name__)
 def test_agents_connect(served: Daemon, check: agent_suite.Check) -> None:
-    check(served.url)
+    check(served.url, "bundled")
+
+
+@pytest.mark.parametrize("model", ["bundled:beam-4", "bundled:self_consistency-4"])
+@pytest.mark.parametrize("check", agent_suite.SEARCH_CHECKS, ids=lambda c: c.__name__)
+def test_agents_search(served: Daemon, check: agent_suite.Check, model: str) -> None:
+    check(served.url, model)
 
 
 def test_easy_problems_get_right_answers_and_the_stock_loops_trees(served: Daemon) -> None:

@@ -1,6 +1,7 @@
 """What agents ask of a daemon, by the unmodified `openai` and `anthropic` packages.
 
-Each check is a function of a base URL that serves the pair bundled. That pair only knows sums, so
+Each check is a function of a base URL that serves the pair bundled, and of a model's name: the
+pair, or the pair with a search, for which `SEARCH_CHECKS` hold. That pair only knows sums, so
 guided decoding makes its tool calls and its JSON.
 """
 
@@ -15,7 +16,6 @@ import pytest
 from anthropic import Anthropic
 from openai import OpenAI
 
-MODEL = "bundled"
 QUESTION: list[Any] = [{"role": "user", "content": "Tom has 3 apples and buys 4. How many now?"}]
 NUMBER = {"type": "integer", "minimum": 0, "maximum": 99}  # else the pair writes digits for ever
 SCHEMA: dict[str, Any] = {
@@ -30,7 +30,7 @@ CALL = {
     "type": "function",
     "function": {"name": "add", "arguments": '{"a":3,"b":4}'},
 }
-Check = Callable[[str], None]
+Check = Callable[[str, str], None]
 
 
 def _openai(url: str) -> Any:
@@ -48,19 +48,19 @@ def _is_sum(arguments: str) -> bool:
 # ---------------------------------------------------------------- chat completions
 
 
-def check_tools(url: str) -> None:
+def check_tools(url: str, model: str) -> None:
     """Required, named and streamed calls; none with tool_choice none."""
     with _openai(url) as client:
         for choice in ("required", {"type": "function", "function": {"name": "add"}}):
             answer = client.chat.completions.create(
-                model=MODEL, messages=QUESTION, tools=[TOOL], tool_choice=choice, max_tokens=150
+                model=model, messages=QUESTION, tools=[TOOL], tool_choice=choice, max_tokens=150
             )
             call = answer.choices[0].message.tool_calls[0]
             assert call.function.name == "add"
             assert _is_sum(call.function.arguments)
         arguments = ""
         for chunk in client.chat.completions.create(
-            model=MODEL,
+            model=model,
             messages=QUESTION,
             tools=[TOOL],
             tool_choice="required",
@@ -72,28 +72,28 @@ def check_tools(url: str) -> None:
         assert _is_sum(arguments)
         for choice in ("auto", "none"):
             answer = client.chat.completions.create(
-                model=MODEL, messages=QUESTION, tools=[TOOL], tool_choice=choice, max_tokens=8
+                model=model, messages=QUESTION, tools=[TOOL], tool_choice=choice, max_tokens=8
             )
             assert answer.choices[0].message.content
 
 
-def check_schemas(url: str) -> None:
+def check_schemas(url: str, model: str) -> None:
     shape = {"name": "sum", "schema": SCHEMA, "strict": True}
     with _openai(url) as client:
         answer = client.chat.completions.create(
-            model=MODEL,
+            model=model,
             messages=QUESTION,
             max_tokens=80,
             response_format={"type": "json_schema", "json_schema": shape},
         )
         assert _is_sum(answer.choices[0].message.content)
         answer = client.chat.completions.create(
-            model=MODEL, messages=QUESTION, max_tokens=80, response_format={"type": "json_object"}
+            model=model, messages=QUESTION, max_tokens=80, response_format={"type": "json_object"}
         )
         assert isinstance(json.loads(answer.choices[0].message.content), dict)
 
 
-def check_history(url: str) -> None:
+def check_history(url: str, model: str) -> None:
     """Messages as frameworks send them back: tool results, null content, names, unknown fields."""
     messages = [
         {"role": "developer", "content": "Be brief."},
@@ -114,12 +114,12 @@ def check_history(url: str) -> None:
     ]
     with _openai(url) as client:
         answer = client.chat.completions.create(
-            model=MODEL, messages=messages, tools=[TOOL], max_tokens=5
+            model=model, messages=messages, tools=[TOOL], max_tokens=5
         )
     assert answer.choices[0].finish_reason
 
 
-def check_habits(url: str) -> None:
+def check_habits(url: str, model: str) -> None:
     """Fields that clients send by habit, neutral or unknown, are no errors."""
     habits: dict[str, Any] = {
         "store": True,
@@ -134,15 +134,15 @@ def check_habits(url: str) -> None:
     }
     with _openai(url) as client:
         answer = client.chat.completions.create(
-            model=MODEL, messages=QUESTION, max_tokens=5, **habits
+            model=model, messages=QUESTION, max_tokens=5, **habits
         )
     assert answer.usage.completion_tokens == 5
 
 
-def check_logprobs(url: str) -> None:
+def check_logprobs(url: str, model: str) -> None:
     with _openai(url) as client:
         answer = client.chat.completions.create(
-            model=MODEL, messages=QUESTION, max_tokens=5, logprobs=True, top_logprobs=2
+            model=model, messages=QUESTION, max_tokens=5, logprobs=True, top_logprobs=2
         )
     content = answer.choices[0].logprobs.content
     assert len(content) == 5
@@ -152,19 +152,19 @@ def check_logprobs(url: str) -> None:
 # ---------------------------------------------------------------- the other protocols
 
 
-def check_responses(url: str) -> None:
+def check_responses(url: str, model: str) -> None:
     """Whole, streamed, and with a tool."""
     tool = {"type": "function", "name": "add", "parameters": SCHEMA, "strict": True}
     with _openai(url) as client:
-        answer = client.responses.create(model=MODEL, input="1 + 1?", max_output_tokens=10)
+        answer = client.responses.create(model=model, input="1 + 1?", max_output_tokens=10)
         assert answer.output_text
         assert answer.usage.output_tokens == 10
-        with client.responses.stream(model=MODEL, input="1 + 1?", max_output_tokens=10) as events:
+        with client.responses.stream(model=model, input="1 + 1?", max_output_tokens=10) as events:
             kinds = [event.type for event in events]
         assert kinds[0] == "response.created"
         assert "response.output_text.delta" in kinds
         answer = client.responses.create(
-            model=MODEL,
+            model=model,
             input="1 + 1?",
             tools=[tool],
             tool_choice="required",
@@ -173,17 +173,17 @@ def check_responses(url: str) -> None:
         assert _is_sum(answer.output[-1].arguments)
 
 
-def check_completions(url: str) -> None:
+def check_completions(url: str, model: str) -> None:
     with _openai(url) as client:
-        answer = client.completions.create(model=MODEL, prompt="1 + 1 =", max_tokens=4)
+        answer = client.completions.create(model=model, prompt="1 + 1 =", max_tokens=4)
     assert answer.usage.completion_tokens == 4
 
 
-def check_messages(url: str) -> None:
+def check_messages(url: str, model: str) -> None:
     """Anthropic's: whole, streamed, counted, with a tool and its result."""
     tool = {"name": "add", "input_schema": SCHEMA}
     with _anthropic(url) as client:
-        asked: dict[str, Any] = {"model": MODEL, "messages": QUESTION}
+        asked: dict[str, Any] = {"model": model, "messages": QUESTION}
         answer = client.messages.create(
             **asked, max_tokens=10, system="Be brief.", metadata={"user_id": "me"}
         )
@@ -205,18 +205,101 @@ def check_messages(url: str) -> None:
             {"role": "assistant", "content": [block.model_dump() for block in answer.content]},
             {"role": "user", "content": [result]},
         ]
-        client.messages.create(model=MODEL, messages=history, tools=[tool], max_tokens=5)
+        client.messages.create(model=model, messages=history, tools=[tool], max_tokens=5)
         with pytest.raises(anthropic.NotFoundError, match="bundled"):
             client.messages.create(model="claude", messages=QUESTION, max_tokens=5)
 
 
-CHECKS: tuple[Check, ...] = (
+def check_search_choices(url: str, model: str) -> None:
+    """n, stop, and the log-probabilities of each choice's tokens; the same streamed."""
+    asked: dict[str, Any] = {
+        "model": model,
+        "messages": QUESTION,
+        "seed": 3,
+        "n": 3,
+        "max_tokens": 60,
+        "logprobs": True,
+        "top_logprobs": 1,
+    }
+    with _openai(url) as client:
+        whole = client.chat.completions.create(**asked)
+        assert [choice.index for choice in whole.choices] == [0, 1, 2]
+        for choice in whole.choices:
+            tokens = choice.logprobs.content
+            said = "".join(token.token for token in tokens[:-1])
+            assert choice.message.content.startswith(said)
+            assert all(token.logprob <= 0 for token in tokens)
+        texts = ["", "", ""]
+        for chunk in client.chat.completions.create(**asked, stream=True):
+            for choice in chunk.choices:
+                texts[choice.index] += choice.delta.content or ""
+        assert texts == [choice.message.content for choice in whole.choices]
+        first = texts[0]
+        stop = first[len(first) // 2 :][:3]
+        answer = client.chat.completions.create(**{**asked, "n": 1}, stop=[stop])
+        assert answer.choices[0].message.content == first[: first.find(stop)]
+        assert answer.choices[0].finish_reason == "stop"
+
+
+def check_search_streams(url: str, model: str) -> None:
+    """What the search does comes as reasoning in every protocol, and comes back in no prompt."""
+    with _openai(url) as client:
+        with client.responses.stream(model=model, input="1 + 1?", max_output_tokens=60) as events:
+            kinds = [event.type for event in events]
+        assert kinds.index("response.reasoning_text.delta") < kinds.index(
+            "response.output_text.delta"
+        )
+        last = client.chat.completions.create(
+            model=model,
+            messages=QUESTION,
+            stream=True,
+            stream_options={"include_usage": True},
+            reasoning_effort="low",
+        )
+        *chunks, usage = list(last)
+        assert usage.usage.completion_tokens > 0
+        about = chunks[-1].model_extra["flashedge"]
+        assert about["usage"]["tree_tokens"] >= usage.usage.completion_tokens
+    with _anthropic(url) as client:
+        with client.messages.stream(model=model, max_tokens=60, messages=QUESTION) as stream:
+            thinking, text = stream.get_final_message().content
+        assert thinking.type == "thinking"
+        history = [
+            *QUESTION,
+            {"role": "assistant", "content": [thinking.model_dump(), text.model_dump()]},
+            {"role": "user", "content": "Sure?"},
+        ]
+        counted = client.messages.count_tokens(model=model, messages=history).input_tokens
+        del history[1]["content"][0]
+        assert counted == client.messages.count_tokens(model=model, messages=history).input_tokens
+
+
+def check_efforts(url: str, model: str) -> None:
+    """The effort chooses the number of paths where the name does not."""
+    strategy = model.rpartition("-")[0]
+    with _openai(url) as client:
+        for effort, n in (("minimal", 2), ("low", 4)):
+            answer = client.chat.completions.create(
+                model=strategy, messages=QUESTION, reasoning_effort=effort, max_tokens=30
+            )
+            assert answer.model_extra["flashedge"]["n"] == n
+        answer = client.responses.create(
+            model=strategy, input="1 + 1?", reasoning={"effort": "minimal"}, max_output_tokens=30
+        )
+        assert answer.model_extra["flashedge"]["n"] == 2
+
+
+SHARED_CHECKS: tuple[Check, ...] = (
     check_tools,
     check_schemas,
     check_history,
-    check_habits,
-    check_logprobs,
     check_responses,
-    check_completions,
     check_messages,
+)
+CHECKS: tuple[Check, ...] = (*SHARED_CHECKS, check_habits, check_logprobs, check_completions)
+SEARCH_CHECKS: tuple[Check, ...] = (
+    *SHARED_CHECKS,
+    check_search_choices,
+    check_search_streams,
+    check_efforts,
 )

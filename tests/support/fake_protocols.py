@@ -1,4 +1,5 @@
-"""A stand-in for vLLM's protocol handlers: chat completions that say fixed words.
+"""A stand-in for vLLM's protocol handlers: chat completions that say fixed words, or what a search
+finds, each of its tokens a character.
 
 It checks what the product relies on, that requests are tagged, and records what it was asked.
 """
@@ -16,7 +17,11 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from flashedge.api.sse import ClientGone, run_while_connected
 from flashedge.engine.plain_requests import PlainRequests
-from flashedge.engine.request_tags import RequestTags, end_with_request, get_tags
+from flashedge.engine.request_tags import RequestTags, end_with_request, find_searcher, get_tags
+from flashedge.engine.searches import Found, FoundPath, Note, Searcher, SearchPrompt
+from flashedge.engine.vllm.serving.conversation import build_problem
+from flashedge.errors import FlashEdgeError
+from flashedge.types import Sampling
 from tests.support.uncounted import Uncounted
 
 
@@ -40,6 +45,9 @@ class FakeProtocols:
         self.asked.append((scope["path"], body, get_tags()))
         if self.failure is not None:
             raise self.failure
+        if (searcher := find_searcher()) is not None:
+            await self._answer_search(searcher, request, body, scope, receive, send)
+            return
         response: Response
         if body.get("stream"):
             response = StreamingResponse(self._stream(body), media_type="text/event-stream")
@@ -49,6 +57,51 @@ class FakeProtocols:
             except ClientGone:
                 return
         await response(scope, receive, send)
+
+    async def _answer_search(
+        self, searcher: Searcher, request: Request, body: dict[str, Any], *asgi: Any
+    ) -> None:
+        searcher.check_admission()
+        messages = body.get("messages") or [{"role": "user", "content": "hi"}]
+        searcher.read(build_problem(messages))
+        sampling = Sampling(temperature=body.get("temperature", 0.7))
+        limit = body.get("max_tokens") or body.get("max_completion_tokens") or 1000
+        prompt = SearchPrompt(
+            token_ids=(1, 2, 3), sampling=sampling, max_tokens=limit, choices=body.get("n") or 1
+        )
+        found = end_with_request(searcher.start(prompt))
+        response: Response
+        if body.get("stream"):
+            response = StreamingResponse(self._stream_search(found), media_type="text/event-stream")
+        else:
+            try:
+                response = JSONResponse(await run_while_connected(request, self._search(found)))
+            except ClientGone:
+                return
+        await response(*asgi)
+
+    async def _search(self, found: AsyncGenerator[Note | Found]) -> dict[str, Any]:
+        choices: list[Any] = []
+        async for item in found:
+            if isinstance(item, Found):
+                for index, path in enumerate(item.paths):
+                    message = {"role": "assistant", "content": _read(path), "reasoning": None}
+                    choices.append({"index": index, "message": message, "finish_reason": "stop"})
+        return {"id": "chatcmpl-1", "object": "chat.completion", "choices": choices}
+
+    async def _stream_search(self, found: AsyncGenerator[Note | Found]) -> AsyncGenerator[bytes]:
+        try:
+            yield self._frame({"role": "assistant", "content": ""})
+            async for item in found:
+                if isinstance(item, Note):
+                    yield self._frame({"reasoning": item.text})
+                else:
+                    yield self._frame({"content": _read(item.paths[0])})
+            yield self._frame({}, finish="stop")
+        except FlashEdgeError as error:
+            fault = {"message": error.line, "code": error.code}
+            yield b"data: " + json.dumps({"error": fault}).encode() + b"\n\n"
+        yield b"data: [DONE]\n\n"
 
     async def _say(self, body: dict[str, Any]) -> AsyncGenerator[str]:
         self.open += 1
@@ -91,4 +144,8 @@ class FakeProtocols:
             "model": "bundled",
             "choices": [{"index": 0, "delta": delta, "finish_reason": finish}],
         }
-        return b"data: " + json.dumps(chunk).encode() + b"\n\n"
+        return b"data: " + json.dumps(chunk, separators=(",", ":")).encode() + b"\n\n"
+
+
+def _read(path: FoundPath) -> str:
+    return "".join(map(chr, path.token_ids))

@@ -208,6 +208,10 @@ class FakeService:
     def last(self) -> FakeHandle:
         return list(self.handles.values())[-1]
 
+    def check_queue(self) -> None:
+        if self.counts["queued"] >= self.queue_limit:
+            raise QueueFull("4 runs wait", retry_after_s=4.2)
+
     def submit(
         self, spec: RunSpec, *, run_id: str | None = None, continues: str | None = None
     ) -> FakeHandle:
@@ -221,8 +225,7 @@ class FakeService:
             raise NotFound(f"no pair {spec.pair!r}", param="pair")
         if spec.strategy not in STRATEGIES:
             raise NotFound(f"there is no strategy {spec.strategy!r}", param="strategy")
-        if self.counts["queued"] >= self.queue_limit:
-            raise QueueFull("4 runs wait", retry_after_s=4.2)
+        self.check_queue()
         handle = FakeHandle(run_id or f"run-{next(self._ids)}", spec, self.metrics)
         self.handles[handle.id] = handle
         if self.autoplay:

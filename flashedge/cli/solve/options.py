@@ -85,7 +85,8 @@ Answers = Annotated[
     typer.Option(
         metavar="KIND",
         help="boxed: the answer stands in \\boxed{}. text: open-ended, the last step, grouped by"
-        " meaning. whole: all of the text; the verifier alone chooses.",
+        " meaning. whole: all of the text; the verifier alone chooses."
+        " json: the box, else the text, in which JSON is compared as JSON.",
         show_default="boxed",
         rich_help_panel=SEARCH,
     ),

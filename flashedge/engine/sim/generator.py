@@ -57,6 +57,12 @@ class SimulatedGenerator(SimEngine):
             raise RequestError(
                 f"max_tokens is {request.max_tokens}; it must be at least 1", param="max_tokens"
             )
+        if request.guidance is not None:
+            raise RequestError(
+                "the simulated generator has no words, so it can't follow a grammar",
+                hint="leave tools and response_format out, or choose a real pair",
+                param="response_format",
+            )
         if request.entropy_rule is not None:
             raise RequestError(
                 "the simulated generator has no entropies, so it can't end steps by them",

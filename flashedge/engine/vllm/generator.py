@@ -18,6 +18,7 @@ from flashedge.engine.vllm.inside.keys import (
     DRAWN,
     ENTROPIES,
     ENTROPY_RULE,
+    GUIDED_FROM,
     LOGPROBS,
 )
 from flashedge.engine.vllm.speculator import VllmSpeculator, pack_continuation
@@ -115,10 +116,10 @@ def build_params(
 ) -> SamplingParams:
     """Build vLLM's parameters for `request`. `changes` replace single fields."""
     from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
+    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
     sampling = request.sampling
-    noise = {
+    noise: dict[str, Any] = {
         "seed": request.seed,
         "temperature": sampling.temperature,
         "top_k": sampling.top_k,
@@ -128,7 +129,12 @@ def build_params(
         ENTROPY_RULE: request.entropy_rule and request.entropy_rule.to_json(),
         "continuation": request.continuation and pack_continuation(request.continuation),
     }
+    guided = None
+    if request.guidance is not None:
+        guided = StructuredOutputsParams(**request.guidance)
+        noise[GUIDED_FROM] = request.answer_start
     fields: dict[str, Any] = {
+        "structured_outputs": guided,
         "temperature": 0.0,  # `inside.noise` samples, and vLLM takes the argmax
         "max_tokens": max(1, min(request.max_tokens, max_model_len - len(request.token_ids))),
         "stop_token_ids": sorted(codec.eos_ids),

@@ -31,6 +31,7 @@ from flashedge.runtime.drive.stopwatch import Stopwatch
 from flashedge.runtime.drive.task_groups import raise_first_error
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.thinking import Thinking
+from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.search.base import (
     Child,
     Cluster,
@@ -214,7 +215,9 @@ class Driver:
             to_boundary=not granularity.to_end,
             step_rule=self._spec.step_rule,
             entropy_rule=None if granularity.to_end else self._spec.entropy_rule,
-            continuation=self._speculation_client.get_continuation(child.node),
+            guidance=self._spec.guidance,
+            answer_start=len(self._prompt_ids),
+            continuation=self._get_continuation(child.node),
         )
 
         async def work() -> list[Chunk]:
@@ -235,6 +238,12 @@ class Driver:
         segment = build_segment(chunks, self._texts, to_end=granularity.to_end)
         self.scoring.receive(child.node, steps, segment, self._start)
         self._inbox.put_nowait(Generated(node=child.node, segment=segment))
+
+    def _get_continuation(self, node: NodeId) -> Continuation | None:
+        """What to draft behind a node. Drafts know no grammar, so guided paths have none."""
+        if self._spec.guidance is not None:
+            return None
+        return self._speculation_client.get_continuation(node)
 
     async def _score_level(self, nodes: tuple[NodeId, ...], state: SearchState) -> None:
         await self._speculation_client.fetch_drafts()

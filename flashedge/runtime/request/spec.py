@@ -31,6 +31,7 @@ from flashedge.types import (
     Message,
     Problem,
     Sampling,
+    TokenIds,
 )
 
 AGGREGATES = ("last", "min", "prod", "mean")
@@ -102,6 +103,13 @@ class RunSpec:
     """Variables of the generator's chat template, in place of those of its entry in models.toml. A
     variable that the template does not know changes nothing."""
 
+    prompt_ids: TokenIds | None = None
+    """The prompt, where a protocol's handler has encoded it with the conversation's tools. None:
+    the problem's messages by the chat template."""
+
+    guidance: Mapping[str, Any] | None = None
+    """What every path must match. See `ExtendRequest.guidance`."""
+
     early_exit_source: str | None = None
     """Who decided the early exit (`request.calibrations`). No request sets it."""
 
@@ -145,6 +153,8 @@ class RunSpec:
         """Convert to plain JSON values, with lists for tuples."""
         fields = dataclasses.asdict(self)
         fields["problem"]["messages"] = list(fields["problem"]["messages"])
+        if self.prompt_ids is not None:
+            fields["prompt_ids"] = list(self.prompt_ids)
         if self.early_exit is not None:
             fields["early_exit"]["curve"] = [list(point) for point in self.early_exit.curve]
         return fields
@@ -157,6 +167,8 @@ class RunSpec:
             messages=tuple(Message(**m) for m in data["problem"]["messages"])
         )
         fields["sampling"] = Sampling(**data["sampling"])
+        if data.get("prompt_ids") is not None:
+            fields["prompt_ids"] = tuple(data["prompt_ids"])
         if data.get("early_exit") is not None:
             fields["early_exit"] = ExitOptions.from_json(data["early_exit"])
         return cls(**fields)

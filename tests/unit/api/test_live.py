@@ -16,8 +16,8 @@ import pytest
 from flashedge.events import RunFinished, RunStarted
 from tests.support.api_rig import Live, live_server, post_bytes, wait_until
 from tests.support.fake_protocols import FakeProtocols
-from tests.support.fake_service import FakeService, script
-from tests.support.made_run import build_step
+from tests.support.fake_service import FakeService, build_run_result, script
+from tests.support.made_run import build_start, build_step
 
 ASK = {"problem": "1 + 1?", "n": 4}
 CHAT = {"model": "bundled", "messages": [{"role": "user", "content": "hi"}]}
@@ -157,12 +157,15 @@ def test_a_search_shows_its_steps_while_it_runs(live: Live) -> None:
         lines = (line for line in answer.iter_lines() if "content" in line)
         next(lines)  # the role
         handle = live.service.last
-        live.call(lambda: handle.emit(RunStarted(config={}, queue_s=0.0)))
+        steps = [(f"step {node}\n\n", 0.5) for node in range(1, 4)]
+        started, expanded, *_ = build_start({}, steps)
+        live.call(lambda: handle.emit(started, expanded))
         for node in range(1, 4):
             live.call(lambda n=node: handle.emit(build_step(n, f"step {n}\n\n")))
             assert f"step {node}" in next(lines)
-        live.call(lambda: handle.emit(RunFinished(result=handle.object() | {"text": "done"})))
-        assert "done" in next(lines)
+        end = build_run_result(handle.id, handle.spec)
+        live.call(lambda: handle.emit(RunFinished(result=end)))
+        assert json.loads(next(lines)[6:])["choices"][0]["delta"]["content"] == "step 2\n\n"
 
 
 # ---------------------------------------------------------------- raw bodies

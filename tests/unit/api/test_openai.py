@@ -1,4 +1,5 @@
-"""/v1/chat/completions by a search, in process: shapes."""
+"""Searches by chat completions, in process: what the request asks for, and what is added to the
+answer. The rest of the answer is vLLM's: see tests/engine/test_search_protocols.py."""
 
 from __future__ import annotations
 
@@ -7,11 +8,13 @@ from typing import Any
 
 import pytest
 
+from flashedge.api.contract import Defaults
+from flashedge.api.protocol_search import apply_effort, rank_paths
 from flashedge.events import NodeScored, RunCancelled, RunFailed, RunStarted
-from flashedge.types import NodeId
+from flashedge.types import NodeId, Sampling
 from tests.support.api_rig import client_of, frames
 from tests.support.fake_service import FakeService, script
-from tests.support.made_run import build_step
+from tests.support.made_run import build_result, build_step
 
 CHAT: dict[str, Any] = {"model": "bundled", "messages": [{"role": "user", "content": "hi"}]}
 URL = "/v1/chat/completions"
@@ -37,7 +40,15 @@ async def test_model_name_and_search_object_choose_a_search(
     spec = service.last.spec
     assert (spec.strategy, spec.n, spec.seed, spec.max_path_tokens) == (strategy, n, 3, 99)
     assert spec.max_step_tokens == 96
-    assert not service.protocols.asked
+    assert spec.prompt_ids == (1, 2, 3)
+    assert spec.problem.text == "hi"
+
+
+async def test_a_path_is_as_long_as_the_pair_says_unless_the_client_limits_it() -> None:
+    service = FakeService()
+    async with client_of(service) as client:
+        await client.post(URL, json={**CHAT, "search": {}})
+    assert service.last.spec.max_path_tokens == 512
 
 
 async def test_a_search_without_a_seed_draws_and_reports_one() -> None:
@@ -51,74 +62,61 @@ async def test_a_search_without_a_seed_draws_and_reports_one() -> None:
     assert seeds[0] != seeds[1]
 
 
-async def test_a_search_answers_like_a_chat() -> None:
+async def test_the_run_is_named_and_summed_up_beside_the_answer() -> None:
     service = FakeService()
     async with client_of(service) as client:
         response = await client.post(URL, json={**CHAT, "model": "bundled:beam-4"})
     body = response.json()
-    assert response.headers["x-flashedge-run"] == "run-1"
-    assert body["model"] == "bundled:beam-4"
-    assert body["choices"][0]["message"]["content"] == "1 + 1 = 2.\n\n\\boxed{2}"
-    assert body["choices"][0]["finish_reason"] == "stop"
-    # everything generated counts; what is not in the answer is reasoning
-    assert body["usage"] == {
-        "prompt_tokens": 11,
-        "completion_tokens": 80,
-        "total_tokens": 91,
-        "completion_tokens_details": {"reasoning_tokens": 60},
-    }
+    assert response.headers["x-flashedge-run"] == service.last.id
+    assert body["choices"][0]["message"]["content"] == "1 + 1 = 2.\n\n"
     about = body["flashedge"]
-    assert about["run_id"] == "run-1"
+    assert about["run_id"] == service.last.id
     assert about["answer"] == "2"
     assert about["votes"] == [{"answer": "2", "weight": 0.9, "count": 4}]
+    assert about["usage"]["tree_tokens"] == 80
 
 
-async def test_a_search_streams_its_steps_as_reasoning() -> None:
-    body = {
-        **CHAT,
-        "model": "bundled:beam-4",
-        "stream": True,
-        "stream_options": {"include_usage": True},
-    }
+async def test_a_stream_has_the_summary_in_its_last_chunk() -> None:
+    body = {**CHAT, "model": "bundled:beam-4", "stream": True}
     async with client_of(FakeService()) as client:
-        sent = frames((await client.post(URL, json=body)).text)
+        response = await client.post(URL, json=body)
+    sent = frames(response.text)
     assert sent[-1]["data"] == "[DONE]"
-    *chunks, usage = [f["data"] for f in sent[:-1]]
+    chunks = [f["data"] for f in sent[:-1]]
     deltas = [c["choices"][0]["delta"] for c in chunks]
-    assert deltas[0] == {"role": "assistant", "content": ""}
-    assert chunks[0]["flashedge"] == {"run_id": "run-1"}
     assert [d["reasoning_content"] for d in deltas if "reasoning_content" in d] == [
         "[1] 1 + 1 = 3.\n",
         "[2] 1 + 1 = 2.\n",
         "[1] score 0.125\n",
         "[2] score 0.875\n",
     ]
-    assert deltas[-2] == {"content": "1 + 1 = 2.\n\n\\boxed{2}"}
-    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
-    assert chunks[-1]["flashedge"]["answer"] == "2"
-    assert usage["usage"]["completion_tokens_details"]["reasoning_tokens"] == 60
+    assert deltas[-2] == {"content": "1 + 1 = 2.\n\n"}
+    assert [("flashedge" in c) for c in chunks] == [False] * (len(chunks) - 1) + [True]
+    assert chunks[-1]["flashedge"]["run_id"] == response.headers["x-flashedge-run"]
 
 
 @pytest.mark.parametrize(
-    ("ending", "code"),
+    ("ending", "message"),
     [
-        (RunFailed(error="engine died", code="engine_dead", hint="try again"), "engine_dead"),
-        (RunCancelled(reason="by hand"), "cancelled"),
+        (RunFailed(error="engine died", code="engine_dead", hint="try again"), "engine died"),
+        (RunCancelled(reason="by hand"), "by hand"),
     ],
 )
-async def test_a_search_that_fails_within_the_stream_sends_an_error(ending: Any, code: str) -> None:
+async def test_a_search_that_fails_within_the_stream_sends_an_error(
+    ending: Any, message: str
+) -> None:
     service = FakeService(autoplay=False)
     async with client_of(service) as client:
         body = {**CHAT, "search": {}, "stream": True}
         asked = asyncio.create_task(client.post(URL, json=body))
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.05)
         service.last.emit(
             RunStarted(config={}, queue_s=0.0), build_step(1, "1 + 1 = 2.\n\n"), ending
         )
         sent = frames((await asked).text)
-    assert sent[-1]["data"]["error"]["code"] == code
-    assert "event" not in sent[-1]  # OpenAI's clients look for an unnamed event
-    assert "[DONE]" not in [f["data"] for f in sent]
+    (fault,) = [f["data"]["error"] for f in sent if "error" in f["data"]]
+    assert message in fault["message"]
+    assert not any("flashedge" in f["data"] for f in sent)
 
 
 async def test_numbers_that_json_does_not_have_become_null() -> None:
@@ -132,3 +130,42 @@ async def test_numbers_that_json_does_not_have_become_null() -> None:
         sent = frames((await asked).text)
     scored = next(f["data"] for f in sent if f["event"] == "NodeScored")
     assert (scored["scores"], scored["score"]) == ([None, 0.5], None)
+
+
+# ---------------------------------------------------------------- choices and effort
+
+
+def test_choices_are_the_answers_path_and_then_the_best() -> None:
+    scores = {3: 0.2, 4: 0.9, 5: None, 6: 0.9}
+    completions = [{"node": node, "score": score} for node, score in scores.items()]
+    assert rank_paths(build_result(choice=3, completions=completions)) == [3, 4, 6, 5]
+    assert rank_paths(build_result(choice=0, completions=[])) == [0]
+
+
+DEFAULTS = Defaults(
+    sampling=Sampling(), max_model_len=1024, max_step_tokens=96, max_path_tokens=512
+)
+
+
+@pytest.mark.parametrize(
+    ("search", "body", "expected"),
+    [
+        ({}, {}, {}),
+        ({}, {"reasoning_effort": "minimal"}, {"n": 2, "early_exit": True}),
+        ({}, {"reasoning_effort": "low"}, {"n": 4, "early_exit": True}),
+        ({}, {"reasoning_effort": "medium"}, {"n": 16, "early_exit": True}),
+        ({}, {"reasoning_effort": "high"}, {"n": 16, "early_exit": False}),
+        ({}, {"reasoning_effort": "xhigh"}, {"n": 64, "early_exit": False}),
+        ({"n": 8}, {"reasoning_effort": "low"}, {"n": 8, "early_exit": True}),
+        ({"early_exit": True}, {"reasoning_effort": "high"}, {"n": 16, "early_exit": True}),
+        ({}, {"reasoning": {"effort": "low"}}, {"n": 4, "early_exit": True}),
+        ({}, {"output_config": {"effort": "max"}}, {"n": 64, "early_exit": False}),
+        ({}, {"reasoning": None, "reasoning_effort": None}, {}),
+        ({}, {"reasoning_effort": "odd"}, {}),
+        ({"strategy": "probed_cot"}, {"reasoning_effort": "high"}, {"strategy": "probed_cot"}),
+    ],
+)
+def test_effort_chooses_what_the_search_leaves_open(
+    search: dict[str, Any], body: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    assert apply_effort(search, body, DEFAULTS) == expected

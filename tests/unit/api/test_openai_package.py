@@ -74,9 +74,8 @@ def test_a_search_that_fails_within_the_stream_raises(live: Live) -> None:
                 RunFailed(error="the generator died twice", code="engine_dead"),
             )
         )
-        with pytest.raises(openai.APIError, match="died twice") as caught:
+        with pytest.raises(openai.APIError, match="died twice"):
             list(stream)
-        assert caught.value.code == "engine_dead"
     finally:
         live.service.autoplay = True
         client.close()

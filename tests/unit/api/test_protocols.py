@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flashedge.api.protocols import PATHS, read_tags
+from flashedge.api.protocols import PROTOCOL_ROUTES, read_tags
 from flashedge.errors import EngineDead, QueueFull
 from flashedge.types import MAX_SEED
 from tests.support.api_rig import client_of, frames
@@ -17,7 +17,7 @@ CHAT: dict[str, Any] = {"model": "bundled", "messages": [{"role": "user", "conte
 URL = "/v1/chat/completions"
 
 
-@pytest.mark.parametrize("path", sorted(PATHS))
+@pytest.mark.parametrize("path", sorted(PROTOCOL_ROUTES))
 async def test_plain_names_reach_the_protocols_unchanged(path: str) -> None:
     service = FakeService()
     body = {**CHAT, "tools": [{"x": 1}], "unknown": {"kept": True}}
@@ -28,27 +28,29 @@ async def test_plain_names_reach_the_protocols_unchanged(path: str) -> None:
     assert not service.handles
 
 
-async def test_a_search_does_not() -> None:
+@pytest.mark.parametrize("path", [URL, "/v1/responses", "/v1/messages"])
+async def test_a_search_starts_a_run_in_each_protocol_of_conversations(path: str) -> None:
     service = FakeService()
     async with client_of(service) as client:
         for body in ({**CHAT, "model": "bundled:beam-4"}, {**CHAT, "search": {"n": 2}}):
-            assert (await client.post(URL, json=body)).status_code == 200
-    assert not service.protocols.asked
-    assert len(service.handles) == 2
+            assert (await client.post(path, json=body)).status_code == 200
+    assert [h.spec.n for h in service.handles.values()] == [4, 2]
 
 
-async def test_a_search_in_another_protocol_is_refused_with_the_way_to_go() -> None:
-    async with client_of(FakeService()) as client:
-        for path in sorted(PATHS - {URL}):
-            response = await client.post(path, json={**CHAT, "model": "bundled:beam-4"})
-            assert response.status_code == 400
-            assert URL in response.text
+async def test_a_text_completion_by_a_search_is_refused_with_the_way_to_go() -> None:
+    service = FakeService()
+    async with client_of(service) as client:
+        response = await client.post("/v1/completions", json={**CHAT, "model": "bundled:beam-4"})
+    assert response.status_code == 400
+    assert URL in response.text
+    assert not service.handles
 
 
 async def test_another_method_or_path_stays_with_us() -> None:
     async with client_of(FakeService()) as client:
         assert (await client.get(URL)).status_code == 405
         assert (await client.post("/v1/chat/completions/batch", json=CHAT)).status_code == 404
+        assert set(PROTOCOL_ROUTES) <= set((await client.get("/openapi.json")).json()["paths"])
 
 
 @pytest.mark.parametrize(
@@ -128,7 +130,7 @@ async def test_an_error_has_the_form_of_its_protocol(
 
 async def test_an_unknown_model_is_not_found_in_every_protocol() -> None:
     async with client_of(FakeService()) as client:
-        for path in sorted(PATHS):
+        for path in sorted(PROTOCOL_ROUTES):
             response = await client.post(path, json={**CHAT, "model": "gpt-5"})
             assert response.status_code == 404
             assert "gpt-5" in response.text

@@ -8,6 +8,9 @@ rule that finds the boundary, None where the step may go on past it."""
 ENTROPY_RULE = "entropy_rule"
 """In a request's parameters: the rule that ends the step before an uncertain token, None where no
 entropy does."""
+GUIDED_FROM = "guided_from"
+"""In a request's parameters: the index in its prompt from which on tokens belong to the text that
+its grammar describes. Missing: the grammar describes what is generated."""
 BOUNDARIES = "boundaries"
 """In our additional_config: the boundary rules of the generator's vocabulary, by name."""
 STAGES_PIPE = "flashedge_stages"

@@ -94,6 +94,12 @@ PATCHES = (
         replacement=f"{_INSIDE}.start_stages:get_mp_context",
         reason="A worker of its own says what it does while it starts, as an engine on one card.",
     ),
+    Patch(
+        process=ProcessKind.CORE,
+        target="vllm.v1.structured_output:StructuredOutputManager._create_grammar",
+        replacement=f"{_INSIDE}.guided_steps:create_grammar",
+        reason="A search generates a path step by step, and its grammar has to go on with it.",
+    ),
     _add_utility(
         "begin", "kv.control:begin", "The daemon asks a new engine for its blocks and their size."
     ),

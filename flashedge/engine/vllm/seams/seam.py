@@ -42,3 +42,14 @@ class Seam:
         """Yield "vllm.x:name" or "vllm.x:Class.name"."""
         separator = "." if ":" in self.owner else ":"
         return (f"{self.owner}{separator}{name}" for name in self.names)
+
+
+def describe_use(owner: str, names: str, use: Use, used_by: str, reason: str) -> Seam:
+    """Several names or files are separated by a space."""
+    return Seam(
+        owner=f"vllm.{owner}".removesuffix("."),
+        names=tuple(names.split()),
+        use=use,
+        used_by=tuple(used_by.split()),
+        reason=reason,
+    )

@@ -7,19 +7,9 @@ go to another vLLM with both.
 
 from __future__ import annotations
 
-from flashedge.engine.vllm.seams.seam import Seam, Use
-
-
-def _use(owner: str, names: str, use: Use, used_by: str, reason: str) -> Seam:
-    """Several names or files are separated by a space."""
-    return Seam(
-        owner=f"vllm.{owner}".removesuffix("."),
-        names=tuple(names.split()),
-        use=use,
-        used_by=tuple(used_by.split()),
-        reason=reason,
-    )
-
+from flashedge.engine.vllm.seams.protocol_names import PROTOCOLS
+from flashedge.engine.vllm.seams.seam import Use
+from flashedge.engine.vllm.seams.seam import describe_use as _use
 
 _SUBCLASSED, _OVERRIDDEN, _REPLACED = Use.SUBCLASSED, Use.OVERRIDDEN, Use.REPLACED
 _CALLED, _ACCESSED, _EXACT = Use.CALLED, Use.ACCESSED, Use.EXACT
@@ -362,53 +352,6 @@ MODELS = (
          "Imported once for all engine processes."),
     _use("v1.worker", "cpu_worker", _NAMED, "inside/preload.py",
          "Imported once for all engine processes."),
-)  # fmt: skip
-
-_CLIENT, _PROTOCOLS = "serving/tagged_client.py", "serving/protocols.py"
-_ENTRY = "entrypoints"
-
-PROTOCOLS = (
-    _use("engine.protocol:EngineClient", "errored dead_error check_admission generate", _OVERRIDDEN,
-         _CLIENT, "All that protocol handlers ask of the engine passes through our client."),
-    _use(f"{_ENTRY}.generate.base.serving:GenerateBaseServing", "_preflight", _WORKINGS, _CLIENT,
-         "Refuses a request before a stream begins, by `errored` and `check_admission`."),
-    _use("exceptions",
-         "GenerationError RetryableRequestError", _NAMED, _CLIENT,
-         "The errors that handlers put into their protocol's form."),
-    _use(f"{_ENTRY}.serve.exception_handling.error_response", "create_error_response", _WORKINGS,
-         _CLIENT, "Puts the errors into their protocol's form, with our status."),
-    _use("sampling_params:SamplingParams",
-         "seed top_k top_p min_p presence_penalty frequency_penalty repetition_penalty n"
-         " structured_outputs",
-         _ACCESSED, f"{_CLIENT} serving/guided_json.py",
-         "What our noise draws, and what is left to vLLM's sampler."),
-    _use("sampling_params:SamplingParams", "clone", _CALLED, _CLIENT,
-         "The tags go into a copy of the parameters."),
-    _use("sampling_params:StructuredOutputsParams", "structural_tag", _ACCESSED,
-         "serving/guided_json.py", "The grammar of a tool call, in which blanks are limited."),
-    _use("v1.engine.parallel_sampling:ParentRequest", "_get_child_sampling_params", _WORKINGS,
-         _CLIENT, "Each choice of a request has its own seed."),
-    _use(f"{_ENTRY}.generate.api_router", "register_generate_api_routers", _CALLED, _PROTOCOLS,
-         "The routes of chat completions, completions, responses and messages."),
-    _use(f"{_ENTRY}.serve.tokenize.api_router", "router", _NAMED, _PROTOCOLS,
-         "The routes of tokenization."),
-    _use(f"{_ENTRY}.serve.exception_handling.register", "init_exception_handler", _CALLED,
-         _PROTOCOLS, "Errors before a stream begins."),
-    _use(f"{_ENTRY}.launchers.api_server.app_state", "init_app_state", _CALLED, _PROTOCOLS,
-         "Makes the handlers for an engine client."),
-    _use(f"{_ENTRY}.launchers.cli_args", "make_arg_parser", _CALLED, _PROTOCOLS,
-         "The handlers are configured as `vllm serve` is."),
-    _use(f"{_ENTRY}.launchers.cli_args:BaseFrontendArgs",
-         "chat_template default_chat_template_kwargs enable_auto_tool_choice tool_call_parser"
-         " tool_strict_level enable_prompt_tokens_details sse_keep_alive_interval",
-         _ACCESSED, _PROTOCOLS, "The handlers are configured as `vllm serve` is."),
-    _use("utils.argparse_utils", "FlexibleArgumentParser", _NAMED, _PROTOCOLS,
-         "The handlers are configured as `vllm serve` is."),
-    _use(f"{_ARGS}:EngineArgs", "override_generation_config structured_outputs_config", _ACCESSED,
-         "pair.py engine_options.py", "The pair's sampling, and guided decoding."),
-    _use("config.structured_outputs:StructuredOutputsConfig",
-         "backend disable_any_whitespace reasoning_parser", _ACCESSED,
-         f"engine_options.py {_PROTOCOLS}", "Guided decoding."),
 )  # fmt: skip
 
 SEAMS = (

@@ -22,7 +22,10 @@ from vllm.entrypoints.serve.tokenize.api_router import router as tokenize_router
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 
 from flashedge.engine.plain_requests import PlainRequests, ProtocolOptions
+from flashedge.engine.request_tags import find_searcher
 from flashedge.engine.vllm.process.engine_process import EngineProcess
+from flashedge.engine.vllm.serving.search_client import SearchClient
+from flashedge.engine.vllm.serving.search_handlers import adapt_handlers, hide_notes
 from flashedge.engine.vllm.serving.tagged_client import TaggedClient
 
 if TYPE_CHECKING:
@@ -33,7 +36,11 @@ KEEP_ALIVE_S = 10
 
 
 class VllmProtocols:
-    """An ASGI application. Requests must be tagged (`engine.request_tags`)."""
+    """An ASGI application. Requests must be tagged (`engine.request_tags`).
+
+    Those that ask for a search are answered by handlers of their own, whose engine client starts
+    runs: see `search_client`.
+    """
 
     def __init__(
         self, process: EngineProcess, options: ProtocolOptions, plain: PlainRequests
@@ -41,17 +48,15 @@ class VllmProtocols:
         self._process = process
         self._options = options
         self._plain = plain
-        self._app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
-        self._app.include_router(tokenize_router)
-        register_generate_api_routers(self._app)
-        init_exception_handler(self._app)
+        self._plain_app, self._search_app = _build_app(), _build_app()
         self._serves: AsyncLLM | None = None
         self._preparing = asyncio.Lock()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer a request. Raises EngineDead, before anything is sent, when the engine is down."""
         await self.prepare()
-        await self._app(scope, receive, send)
+        app = self._plain_app if find_searcher() is None else self._search_app
+        await app(scope, receive, send)
 
     async def prepare(self) -> None:
         """Make the handlers for the engine process that serves now. Raises EngineDead."""
@@ -59,10 +64,21 @@ class VllmProtocols:
             llm = self._process.get_llm()
             if llm is self._serves:
                 return
-            client: Any = TaggedClient(llm, self._process, self._plain)
             args = build_args(self._process.options.model, self._options, _find_template(llm))
-            await init_app_state(client, self._app.state, args, ("generate",))
+            for app, kind in ((self._plain_app, TaggedClient), (self._search_app, SearchClient)):
+                client: Any = kind(llm, self._process, self._plain)
+                await init_app_state(client, app.state, args, ("generate",))
+                hide_notes(app.state)
+            adapt_handlers(self._search_app.state)
             self._serves = llm
+
+
+def _build_app() -> FastAPI:
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    app.include_router(tokenize_router)
+    register_generate_api_routers(app)
+    init_exception_handler(app)
+    return app
 
 
 def build_args(model: object, options: ProtocolOptions, template: str | None) -> Namespace:

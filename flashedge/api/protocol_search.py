@@ -1,0 +1,250 @@
+"""The search that a request of one of vLLM's protocols asks for. Implements
+`engine.searches.Searcher`.
+
+vLLM's handler makes prompt and sampling of the body; how to search is read here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+from flashedge.api.bodies import parse_object
+from flashedge.api.contract import Defaults, HandlePort, ServicePort
+from flashedge.api.failures import RunFault
+from flashedge.api.schemas import SearchOptions
+from flashedge.api.specs import ModelName, build_run_spec
+from flashedge.engine.searches import Found, FoundPath, Note, SearchPrompt
+from flashedge.errors import RequestError
+from flashedge.events import (
+    NodeScored,
+    NodesExpanded,
+    RunCancelled,
+    RunFailed,
+    RunFinished,
+    StepCompleted,
+)
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.strategies import find_defaults
+from flashedge.runtime.run import create_run_id
+from flashedge.types import FinishReason, NodeId, Problem, Sampling
+
+DISCONNECTED = "the client disconnected"
+USUAL_PATHS, MAX_PATHS = 16, 1024
+_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+_EFFORTS = {
+    "none": (1 / 8, True),
+    "minimal": (1 / 8, True),
+    "low": (1 / 4, True),
+    "medium": (1, True),
+    "high": (1, False),
+    "xhigh": (4, False),
+    "max": (4, False),
+}
+"""Of a reasoning effort: the paths as a multiple of the usual number, and whether the search may
+end early."""
+
+_NOISE = "a search draws every token by its position's noise, which knows no such field"
+_REFUSED: Mapping[str, tuple[tuple[Any, ...], str]] = {
+    "presence_penalty": ((0,), _NOISE),
+    "frequency_penalty": ((0,), _NOISE),
+    "repetition_penalty": ((1,), _NOISE),
+    "logit_bias": (({},), _NOISE),
+    "min_p": ((0,), _NOISE),
+    "min_tokens": ((0,), _NOISE),
+    "allowed_token_ids": (([],), _NOISE),
+    "bad_words": (([],), _NOISE),
+    "ignore_eos": ((False,), "a path ends where the model ends it"),
+    "stop_token_ids": (([],), "a path ends where the model ends it; use stop"),
+    "use_beam_search": ((False,), "the model's name chooses the search"),
+    "prompt_logprobs": ((0,), "a search generates"),
+    "logprob_token_ids": (([],), "a search keeps the log-probability of the drawn token alone"),
+    "top_logprobs": ((0, 1), "a search keeps the log-probability of the drawn token alone"),
+    "background": ((False,), "POST /v1/runs starts a search in the background"),
+}
+"""Fields that mean nothing to a search: the values that change nothing, and the reason."""
+
+
+class ProtocolSearch:
+    """One request's search."""
+
+    def __init__(
+        self,
+        service: ServicePort,
+        defaults: Defaults,
+        body: Mapping[str, Any],
+        *,
+        name: ModelName,
+        seed: int,
+    ) -> None:
+        """Raises RequestError for what can't be searched for, before anything is sent."""
+        self.run_id = create_run_id()
+        self._service = service
+        self._defaults = defaults
+        self._model: str = body["model"]
+        self._pair = name.pair
+        self._seed = seed
+        self._limits_path = any(body.get(limit) is not None for limit in _LIMITS)
+        self._problem: Problem | None = None
+        self._handle: HandlePort | None = None
+        self.result: Mapping[str, Any] | None = None
+        """The run's result, once it has finished."""
+
+        _refuse_meaningless(body)
+        self._search = apply_effort(_choose_search(body, name), body, defaults)
+        self._build_spec(Problem.from_text("?"), {}, sampling=defaults.sampling, max_tokens=None)
+
+    @property
+    def model(self) -> str:
+        return self._model
+
+    def check_admission(self) -> None:
+        """See `engine.searches`."""
+        self._service.check_queue()
+
+    def read(self, problem: Problem) -> None:
+        """See `engine.searches`."""
+        self._problem = problem
+
+    def start(self, prompt: SearchPrompt) -> AsyncGenerator[Note | Found]:
+        """See `engine.searches`."""
+        assert self._problem is not None, "the handler has rendered the conversation"
+        guided = prompt.guidance is not None
+        spec = self._build_spec(
+            self._problem,
+            {"answers": "json"} if guided else {},
+            sampling=prompt.sampling,
+            max_tokens=prompt.max_tokens if self._limits_path else None,
+            prompt_ids=prompt.token_ids,
+            guidance=prompt.guidance,
+        )
+        if prompt.choices > spec.n:
+            raise RequestError(
+                f"n is {prompt.choices}, but this search completes {spec.n} paths",
+                hint="ask for fewer choices, or for a search with more paths",
+                param="n",
+            )
+        self._handle = self._service.submit(spec, run_id=self.run_id)
+        return self._follow(self._handle, prompt.choices)
+
+    def leave(self) -> None:
+        """The HTTP request is over: cancel the run, unless it is over too."""
+        if self._handle is not None:
+            self._handle.cancel(DISCONNECTED)
+
+    def _build_spec(
+        self,
+        problem: Problem,
+        usual: Mapping[str, Any],
+        *,
+        sampling: Sampling,
+        max_tokens: int | None,
+        **fields: Any,
+    ) -> RunSpec:
+        """usual: options that the request may change."""
+        return build_run_spec(
+            problem,
+            self._pair,
+            {**usual, **self._search},
+            self._defaults,
+            sampling=sampling,
+            max_tokens=max_tokens,
+            seed=self._seed,
+            **fields,
+        )
+
+    async def _follow(self, handle: HandlePort, choices: int) -> AsyncGenerator[Note | Found]:
+        parents: dict[NodeId, NodeId] = {}
+        steps: dict[NodeId, StepCompleted] = {}
+        async with aclosing(handle.events()) as events:  # type: ignore[type-var]
+            async for _, event in events:
+                match event:
+                    case NodesExpanded(parent=parent, children=children):
+                        parents |= {child: parent for child, *_ in children}
+                    case StepCompleted(node=node, text=text):
+                        steps[node] = event
+                        yield Note(f"[{node}] {text.strip()}\n")
+                    case NodeScored(node=node, score=score):
+                        yield Note(f"[{node}] score {score:.3f}\n")
+                    case RunFinished(result=result):
+                        self.result = result
+                        nodes = rank_paths(result)[:choices]
+                        yield Found(tuple(_join_path(node, parents, steps) for node in nodes))
+                        return
+                    case RunFailed() | RunCancelled():
+                        await handle.result()  # raises what ended the run
+                    case _:
+                        pass
+        raise RunFault("the run's log ended without a result", "internal_error")
+
+
+def _refuse_meaningless(body: Mapping[str, Any]) -> None:
+    """Raises RequestError for a field that would change an answer and can't."""
+    for field, (neutral, reason) in _REFUSED.items():
+        value = body.get(field)
+        if value is not None and value not in neutral:
+            raise RequestError(
+                f"{field} can't be used with a search: {reason}",
+                hint="leave it out, or ask the model without a search",
+                param=field,
+            )
+
+
+def _choose_search(body: Mapping[str, Any], name: ModelName) -> dict[str, Any]:
+    """The options of the `search` object, else of the model's name."""
+    if body.get("search") is None:
+        return name.search or {}
+    if name.search is not None:
+        raise RequestError(
+            "both the model's name and the field search choose a search",
+            hint="leave one out",
+            param="search",
+        )
+    return parse_object(body["search"], SearchOptions, "search").collect_options()
+
+
+def apply_effort(
+    search: dict[str, Any], body: Mapping[str, Any], defaults: Defaults
+) -> dict[str, Any]:
+    """Let the request's reasoning effort choose what the search leaves open: the number of paths,
+    and whether it may end early."""
+    effort = body.get("reasoning_effort")
+    for holder in ("reasoning", "output_config"):  # of responses and of messages
+        if effort is None and isinstance(body.get(holder), Mapping):
+            effort = body[holder].get("effort")
+    if not isinstance(effort, str) or effort not in _EFFORTS:
+        return search  # the handler refuses an unknown one
+    factor, may_exit = _EFFORTS[effort]
+    strategy = search.get("strategy", defaults.strategy)
+    usual = find_defaults(strategy)
+    chosen: dict[str, Any] = {}
+    if "early_exit" not in usual:
+        chosen["early_exit"] = may_exit
+    if "n" not in usual:
+        chosen["n"] = min(MAX_PATHS, max(1, round(USUAL_PATHS * factor)))
+    return {**chosen, **search}
+
+
+def rank_paths(result: Mapping[str, Any]) -> list[NodeId]:
+    """The nodes in which a result's paths end: the answer's path, then the others by their
+    scores, best first. Without a completed path only the node that was chosen."""
+    choice = result["choice"]
+    others = [path for path in result["completions"] if path["node"] != choice]
+    others.sort(key=lambda path: (-(path.get("score") or 0.0), path["node"]))
+    return [choice, *(path["node"] for path in others)]
+
+
+def _join_path(
+    node: NodeId, parents: Mapping[NodeId, NodeId], steps: Mapping[NodeId, StepCompleted]
+) -> FoundPath:
+    path = []
+    while node in steps:
+        path.append(steps[node])
+        node = parents[node]
+    path.reverse()
+    return FoundPath(
+        token_ids=tuple(token for step in path for token in step.token_ids),
+        logprobs=tuple(p for step in path for p in step.logprobs),
+        finish=FinishReason(path[-1].finish) if path else FinishReason.LENGTH,
+    )

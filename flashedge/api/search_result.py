@@ -1,0 +1,65 @@
+"""Adds to a protocol's answer what only a search has: the run's id and the `flashedge` object.
+
+The header X-FlashEdge-Run names the run. The object stands in the whole answer, or in the event of
+a stream that ends it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from starlette.types import Message, Send
+
+from flashedge.api.failures import dump_json
+from flashedge.api.protocol_search import ProtocolSearch
+
+CHAT = "/v1/chat/completions"
+MESSAGES = "/v1/messages"
+RESPONSES = "/v1/responses"
+RUN_HEADER = b"x-flashedge-run"
+_LAST_EVENTS = {
+    CHAT: b'"finish_reason":"',
+    RESPONSES: b'"type":"response.completed"',
+    MESSAGES: b'"type":"message_delta"',
+}
+"""What the event that ends a stream contains. A text can't: its quotation marks are escaped."""
+
+
+def add_result(search: ProtocolSearch, path: str, send: Send) -> Send:
+    """Wrap `send` for the answer of a search. Errors and counts of tokens stay as they are."""
+    is_stream, is_added = False, False
+
+    async def adding(message: Message) -> None:
+        nonlocal is_stream, is_added
+        if message["type"] == "http.response.start":
+            if path not in _LAST_EVENTS or message["status"] != 200:
+                is_added = True
+            else:
+                kept = [(k, v) for k, v in message["headers"] if k.lower() != b"content-length"]
+                kinds = [v for k, v in kept if k.lower() == b"content-type"]
+                is_stream = any(kind.startswith(b"text/event-stream") for kind in kinds)
+                run = (RUN_HEADER, search.run_id.encode())
+                message = {**message, "headers": [*kept, run]}
+        elif not is_added and search.result is not None and (body := message.get("body")):
+            mark = b"{" if not is_stream else _LAST_EVENTS[path]
+            if mark in body:
+                is_added = True
+                message = {**message, "body": _insert(body, mark, search.result, is_stream)}
+        await send(message)
+
+    return adding
+
+
+def _insert(body: bytes, mark: bytes, result: Mapping[str, Any], is_stream: bool) -> bytes:
+    """Put the object first in the JSON object of the whole body, or of the event with the mark."""
+    start = body.rfind(b"data: {", 0, body.index(mark)) + len(b"data: ") if is_stream else 0
+    at = body.index(b"{", start) + 1
+    return body[:at] + b'"flashedge":' + dump_json(build_extra(result)) + b"," + body[at:]
+
+
+def build_extra(result: Mapping[str, Any]) -> dict[str, Any]:
+    """The `flashedge` object of a search's answer. /v1/runs/{run_id} has the rest."""
+    names = ("strategy", "n", "seed", "answer", "votes", "certainty", "trusted", "cut_by")
+    about = {name: result.get(name) for name in names}
+    return {"run_id": result["id"], **about, "usage": result["usage"], "timing": result["timing"]}

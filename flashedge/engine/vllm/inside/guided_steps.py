@@ -1,0 +1,53 @@
+"""Lets a grammar go on from one step of a path to the next.
+
+vLLM begins a request's grammar with the first token that the request generates. A step of a search
+is a request of its own, whose prompt ends with the path so far. So the grammar is fed that part of
+the prompt before the request runs.
+
+Checked with vLLM 0.32.0.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Any
+
+from vllm.v1.request import Request
+from vllm.v1.structured_output import StructuredOutputManager
+from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
+
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, GUIDED_FROM
+
+_create_grammar = StructuredOutputManager._create_grammar
+
+
+def create_grammar(self: StructuredOutputManager, request: Request) -> StructuredOutputGrammar:
+    """Compile the grammar of a request, and feed it the path so far.
+
+    Raises ValueError where the path does not match the grammar; vLLM then fails this request alone.
+    """
+    grammar: StructuredOutputGrammar = _create_grammar(self, request)
+    path = find_guided_path(self, request)
+    if path and not grammar.accept_tokens(request.request_id, path):
+        raise ValueError(f"the path of request {request.request_id} does not match its grammar")
+    return grammar
+
+
+def find_guided_path(manager: StructuredOutputManager, request: Request) -> list[int]:
+    """The tokens of the prompt that the grammar describes: none before the end of the model's
+    thinking. Notes in the request that the thinking has ended."""
+    assert request.sampling_params is not None
+    args: dict[str, Any] = (request.sampling_params.extra_args or {}).get(ARGS_KEY) or {}
+    start = args.get(GUIDED_FROM)
+    prompt = request.prompt_token_ids
+    if start is None or prompt is None:
+        return []
+    reasoner = None if manager.enable_in_reasoning else manager._get_reasoner(request)
+    if reasoner is None or reasoner.is_reasoning_end(prompt[:start]):
+        return prompt[start:]
+    asked = request.structured_output_request
+    assert asked is not None, "only requests with a grammar come here"
+    ends = range(start + 1, len(prompt) + 1)
+    at = bisect_left(ends, True, key=lambda end: reasoner.is_reasoning_end(prompt[:end]))
+    asked.reasoning_ended = at < len(ends)
+    return prompt[ends[at] :] if asked.reasoning_ended else []

@@ -1,0 +1,110 @@
+"""The names of vLLM behind the HTTP protocols and guided decoding. A part of `seams.table`."""
+
+from __future__ import annotations
+
+from flashedge.engine.vllm.seams.seam import Use
+from flashedge.engine.vllm.seams.seam import describe_use as _use
+
+_SUBCLASSED, _OVERRIDDEN, _REPLACED = Use.SUBCLASSED, Use.OVERRIDDEN, Use.REPLACED
+_CALLED, _ACCESSED, _EXACT = Use.CALLED, Use.ACCESSED, Use.EXACT
+_NAMED, _WORKINGS = Use.NAMED, Use.WORKINGS
+
+_CLIENT, _PROTOCOLS = "serving/tagged_client.py", "serving/protocols.py"
+_ENTRY = "entrypoints"
+_SEARCH, _HANDLERS = "serving/search_client.py", "serving/search_handlers.py"
+_OUTPUTS, _GUIDED = "serving/path_outputs.py", "inside/guided_steps.py"
+
+PROTOCOLS = (
+    _use("engine.protocol:EngineClient", "errored dead_error check_admission generate", _OVERRIDDEN,
+         _CLIENT, "All that protocol handlers ask of the engine passes through our client."),
+    _use(f"{_ENTRY}.generate.base.serving:GenerateBaseServing", "_preflight", _WORKINGS, _CLIENT,
+         "Refuses a request before a stream begins, by `errored` and `check_admission`."),
+    _use("exceptions",
+         "GenerationError RetryableRequestError", _NAMED, _CLIENT,
+         "The errors that handlers put into their protocol's form."),
+    _use(f"{_ENTRY}.serve.exception_handling.error_response", "create_error_response", _WORKINGS,
+         _CLIENT, "Puts the errors into their protocol's form, with our status."),
+    _use("sampling_params:SamplingParams",
+         "seed top_k top_p min_p presence_penalty frequency_penalty repetition_penalty n"
+         " structured_outputs",
+         _ACCESSED, f"{_CLIENT} serving/guided_json.py",
+         "What our noise draws, and what is left to vLLM's sampler."),
+    _use("sampling_params:SamplingParams", "clone", _CALLED, _CLIENT,
+         "The tags go into a copy of the parameters."),
+    _use("sampling_params:StructuredOutputsParams", "structural_tag", _ACCESSED,
+         "serving/guided_json.py", "The grammar of a tool call, in which blanks are limited."),
+    _use("v1.engine.parallel_sampling:ParentRequest", "_get_child_sampling_params", _WORKINGS,
+         _CLIENT, "Each choice of a request has its own seed."),
+    _use(f"{_ENTRY}.generate.api_router", "register_generate_api_routers", _CALLED, _PROTOCOLS,
+         "The routes of chat completions, completions, responses and messages."),
+    _use(f"{_ENTRY}.serve.tokenize.api_router", "router", _NAMED, _PROTOCOLS,
+         "The routes of tokenization."),
+    _use(f"{_ENTRY}.serve.exception_handling.register", "init_exception_handler", _CALLED,
+         _PROTOCOLS, "Errors before a stream begins."),
+    _use(f"{_ENTRY}.launchers.api_server.app_state", "init_app_state", _CALLED, _PROTOCOLS,
+         "Makes the handlers for an engine client."),
+    _use(f"{_ENTRY}.launchers.cli_args", "make_arg_parser", _CALLED, _PROTOCOLS,
+         "The handlers are configured as `vllm serve` is."),
+    _use(f"{_ENTRY}.launchers.cli_args:BaseFrontendArgs",
+         "chat_template default_chat_template_kwargs enable_auto_tool_choice tool_call_parser"
+         " tool_strict_level enable_prompt_tokens_details sse_keep_alive_interval",
+         _ACCESSED, _PROTOCOLS, "The handlers are configured as `vllm serve` is."),
+    _use("utils.argparse_utils", "FlexibleArgumentParser", _NAMED, _PROTOCOLS,
+         "The handlers are configured as `vllm serve` is."),
+    _use("engine.arg_utils:EngineArgs", "override_generation_config structured_outputs_config",
+         _ACCESSED, "pair.py engine_options.py", "The pair's sampling, and guided decoding."),
+    _use("config.structured_outputs:StructuredOutputsConfig",
+         "backend disable_any_whitespace reasoning_parser", _ACCESSED,
+         f"engine_options.py {_PROTOCOLS}", "Guided decoding."),
+    _use("v1.structured_output:StructuredOutputManager", "_create_grammar", _REPLACED, _GUIDED,
+         "The grammar of a search's step goes on behind the path so far."),
+    _use("v1.structured_output:StructuredOutputManager", "_get_reasoner", _CALLED, _GUIDED,
+         "A grammar begins behind the model's thinking."),
+    _use("v1.structured_output:StructuredOutputManager", "enable_in_reasoning", _ACCESSED, _GUIDED,
+         "A grammar begins behind the model's thinking, unless vLLM is told otherwise."),
+    _use("v1.structured_output", "StructuredOutputManager", _NAMED, _GUIDED,
+         "Holds the grammars of an engine."),
+    _use("v1.structured_output.request:StructuredOutputRequest", "reasoning_ended", _ACCESSED,
+         _GUIDED, "Whether the path so far has ended the model's thinking."),
+    _use("v1.structured_output.backend_types", "StructuredOutputGrammar", _NAMED, _GUIDED,
+         "The grammar of one request."),
+    _use("v1.structured_output.backend_types:StructuredOutputGrammar", "accept_tokens", _CALLED,
+         _GUIDED, "Feeds the path so far to the grammar."),
+    _use("v1.structured_output:StructuredOutputManager", "_get_constraint_bounds grammar_init",
+         _WORKINGS, _GUIDED, "Masks only behind the model's thinking; compiles in a thread."),
+    _use("sampling_params", "StructuredOutputsParams", _NAMED, "generator.py",
+         "The grammar of a search's step."),
+    _use("sampling_params:StructuredOutputsParams",
+         "json json_object regex choice grammar disable_any_whitespace"
+         " whitespace_pattern disable_additional_properties", _EXACT, _SEARCH,
+         "What a search's paths must match travels as plain JSON."),
+    _use("sampling_params:StructuredOutputsParams", "all_constraints_none", _CALLED, _SEARCH,
+         "Whether a search's paths must match anything."),
+    _use("v1.engine.input_processor:InputProcessor", "process_inputs", _CALLED, _SEARCH,
+         "Checks prompt and parameters of a request that a search answers."),
+    _use("v1.engine.detokenizer", "IncrementalDetokenizer", _NAMED, _OUTPUTS,
+         "Decodes a search's path as if it were generated."),
+    _use("v1.engine.detokenizer:IncrementalDetokenizer",
+         "from_new_request update get_next_output_text", _CALLED, _OUTPUTS,
+         "Decodes a search's path, and ends it at a stop string."),
+    _use("v1.engine", "EngineCoreRequest", _NAMED, _OUTPUTS, "What the detokenizer is made for."),
+    _use("outputs", "CompletionOutput RequestOutput", _EXACT, _OUTPUTS,
+         "A search's paths come in the outputs of an engine."),
+    _use("logprobs", "Logprob", _EXACT, _OUTPUTS, "The log-probabilities of a search's path."),
+    _use("parser.abstract_parser", "DelegatingParser Parser", _SUBCLASSED,
+         "serving/search_parser.py", "What a search does is shown as reasoning."),
+    _use("parser.abstract_parser:Parser", "parse_delta", _OVERRIDDEN, "serving/search_parser.py",
+         "What a search does is shown as reasoning."),
+    _use(f"{_ENTRY}.generate.base.protocol", "DeltaMessage", _NAMED, "serving/search_parser.py",
+         "A piece of a stream."),
+    _use("renderers.online_renderer:OnlineRenderer", "preprocess_chat", _REPLACED, _HANDLERS,
+         "The verifier sees the conversation, and prompts are free of searches' notes."),
+    _use(f"{_ENTRY}.openai.models.serving:OpenAIServingModels", "is_base_model model_name",
+         _REPLACED, _HANDLERS, "The names of searches are accepted and sent back."),
+    _use(f"{_ENTRY}.openai.chat_completion.serving:OpenAIServingChat",
+         "_make_parser chat_completion_stream_generator chat_completion_full_generator", _WORKINGS,
+         _HANDLERS, "Makes a parser of parser_cls, and gives it the very text of an output."),
+    _use(f"{_ENTRY}.openai.responses.serving:OpenAIServingResponses",
+         "_make_response_parser _process_simple_streaming_events", _WORKINGS, _HANDLERS,
+         "Makes a parser of its class, and gives it the very text of an output."),
+)  # fmt: skip

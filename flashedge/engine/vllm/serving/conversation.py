@@ -1,0 +1,72 @@
+"""Conversations that agents send: as the verifier sees them, and without what a search said of
+itself."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from flashedge.types import Message, Problem
+
+_NOTE = re.compile(r"\[\d+\] ")
+_ROLES = {"developer": "system", "tool": "user", "function": "user"}
+
+
+def build_problem(conversation: Iterable[Mapping[str, Any]]) -> Problem:
+    """The problem of a conversation in the form that vLLM gives to chat templates.
+
+    Verifiers were trained without tools. A call becomes text of the assistant, a tool's result text
+    of the user, and neighbours of one role are one message.
+    """
+    messages: list[Message] = []
+    for turn in conversation:
+        role = _ROLES.get(str(turn.get("role")), str(turn.get("role")))
+        text = _write_turn(turn)
+        if messages and messages[-1].role == role:
+            text = "\n\n".join(part for part in (messages.pop().content, text) if part)
+        messages.append(Message(role=role, content=text))
+    return Problem(messages=tuple(messages))
+
+
+def _write_turn(turn: Mapping[str, Any]) -> str:
+    text = _join_parts(turn.get("content"))
+    if turn.get("role") in ("tool", "function"):
+        return f"Result of the tool {turn['name']}: {text}" if turn.get("name") else text
+    calls = [_write_call(call) for call in turn.get("tool_calls") or ()]
+    return "\n".join(part for part in (text, *calls) if part)
+
+
+def _write_call(call: Mapping[str, Any]) -> str:
+    function = call.get("function") or {}
+    return json.dumps(
+        {"name": function.get("name"), "arguments": function.get("arguments")}, ensure_ascii=False
+    )
+
+
+def _join_parts(content: Any) -> str:
+    if isinstance(content, str):
+        return content
+    texts = (part.get("text") for part in content or () if isinstance(part, Mapping))
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def drop_notes(messages: Iterable[Any]) -> list[Any]:
+    """The messages without the notes of earlier searches.
+
+    Clients saw them as reasoning and send them back. Some chat templates would put them into the
+    prompt as the model's own thinking.
+    """
+    return [_drop_note(message) for message in messages]
+
+
+def _drop_note(message: Any) -> Any:
+    if not isinstance(message, Mapping):
+        return message
+    notes = [
+        name
+        for name in ("reasoning", "reasoning_content")
+        if isinstance(message.get(name), str) and _NOTE.match(message[name])
+    ]
+    return {k: v for k, v in message.items() if k not in notes} if notes else message

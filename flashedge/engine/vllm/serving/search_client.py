@@ -1,0 +1,91 @@
+"""The engine client that vLLM's protocol handlers are given for requests that name a search.
+
+Where a handler asks for text, a run starts, and what it finds comes back in the form of an engine's
+outputs. So everything around it, such as tool calls, choices, stop strings, streams and usage, is
+the handler's own.
+
+Checked with vLLM 0.32.0.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any
+
+from vllm import SamplingParams
+
+from flashedge.engine.request_tags import end_with_request, get_searcher
+from flashedge.engine.searches import Found, Note, SearchPrompt
+from flashedge.engine.vllm.serving.guided_json import bound_blanks
+from flashedge.engine.vllm.serving.path_outputs import PathOutputs
+from flashedge.engine.vllm.serving.tagged_client import TaggedClient, convert_error
+from flashedge.errors import FlashEdgeError, QueueFull
+from flashedge.types import Sampling
+
+if TYPE_CHECKING:
+    from vllm.outputs import RequestOutput
+
+
+class SearchClient(TaggedClient):
+    """Answers by the search of the HTTP request (`request_tags.get_searcher`)."""
+
+    def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
+        """Raises GracefulHTTPError when too many runs wait."""
+        try:
+            get_searcher().check_admission()
+        except QueueFull as error:
+            raise convert_error(error) from error
+
+    def generate(
+        self, prompt: Any, sampling_params: SamplingParams, request_id: str, **options: Any
+    ) -> AsyncGenerator[RequestOutput]:
+        """Start the run, then stream it. Raises what `convert_error` returns, and vLLM's own errors
+        about the prompt and its parameters."""
+        params = sampling_params.clone()
+        bound_blanks(params)
+        request = self._llm.input_processor.process_inputs(
+            request_id, prompt, params, supported_tasks=("generate",)
+        )
+        asked = SearchPrompt(
+            token_ids=tuple(request.prompt_token_ids or ()),
+            sampling=Sampling(
+                temperature=params.temperature, top_p=params.top_p, top_k=max(0, params.top_k)
+            ),
+            max_tokens=params.max_tokens or 1,
+            choices=params.n,
+            guidance=_pack_guidance(params),
+        )
+        try:
+            found = get_searcher().start(asked)
+        except FlashEdgeError as error:
+            raise convert_error(error) from error
+        outputs = PathOutputs(request, self._llm.renderer.tokenizer)
+        return end_with_request(_follow(found, outputs))
+
+
+async def _follow(
+    found: AsyncGenerator[Note | Found], outputs: PathOutputs
+) -> AsyncGenerator[RequestOutput]:
+    try:
+        async with aclosing(found) as stream:
+            async for item in stream:
+                if isinstance(item, Found):
+                    for output in outputs.build_answer(item.paths):
+                        yield output
+                elif outputs.streams:
+                    yield outputs.build_note(item)
+    except FlashEdgeError as error:
+        raise convert_error(error) from error
+
+
+def _pack_guidance(params: SamplingParams) -> dict[str, Any] | None:
+    """What the text must match, as plain JSON values: the fields of vLLM's
+    StructuredOutputsParams that say something."""
+    given = params.structured_outputs
+    if given is None or given.all_constraints_none():
+        return None
+    fields = dataclasses.asdict(given)
+    kept = {name: v for name, v in fields.items() if not name.startswith("_")}
+    return {name: v for name, v in kept.items() if v is not None and v is not False}

@@ -1,0 +1,48 @@
+"""Changes what vLLM's protocol handlers do because of searches: the names of models, what they read
+of a conversation, and what they show.
+
+Checked with vLLM 0.32.0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flashedge.engine.request_tags import get_searcher
+from flashedge.engine.vllm.serving.conversation import build_problem, drop_notes
+from flashedge.engine.vllm.serving.search_parser import build_search_parser
+
+
+def hide_notes(state: Any) -> None:
+    """Let the handlers in `state` read conversations without the notes of earlier searches."""
+    renderer = state.online_renderer
+    render = renderer.preprocess_chat
+
+    async def preprocess_chat(request: Any, messages: Any, **options: Any) -> Any:
+        return await render(request, drop_notes(messages), **options)
+
+    renderer.preprocess_chat = preprocess_chat
+
+
+def adapt_handlers(state: Any) -> None:
+    """Let the handlers that `init_app_state` has put into `state` answer by searches."""
+    models = state.openai_serving_models
+    models.is_base_model = lambda name: True  # `api.protocols` has checked it
+    models.model_name = lambda lora_request=None: get_searcher().model
+    _tell_conversations(state.online_renderer)
+    for handler in (state.openai_serving_chat, state.anthropic_serving_messages):
+        handler.parser_cls = build_search_parser(handler.parser_cls)
+    responses = state.openai_serving_responses
+    responses.parser = build_search_parser(responses.parser)
+
+
+def _tell_conversations(renderer: Any) -> None:
+    """Show the search each conversation that is rendered for it."""
+    render = renderer.preprocess_chat
+
+    async def preprocess_chat(*args: Any, **options: Any) -> Any:
+        conversation, inputs = await render(*args, **options)
+        get_searcher().read(build_problem(conversation))
+        return conversation, inputs
+
+    renderer.preprocess_chat = preprocess_chat

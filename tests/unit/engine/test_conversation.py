@@ -1,0 +1,49 @@
+"""Conversations of agents, as the verifier sees them and without earlier notes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flashedge.engine.vllm.serving.conversation import build_problem, drop_notes
+
+CALL = {"type": "function", "function": {"name": "add", "arguments": '{"a": 3}'}}
+
+
+def read(*turns: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(m.role, m.content) for m in build_problem(turns).messages]
+
+
+def test_plain_turns_stay() -> None:
+    turns = [{"role": r, "content": r} for r in ("system", "user", "assistant")]
+    assert read(*turns) == [("system", "system"), ("user", "user"), ("assistant", "assistant")]
+
+
+def test_parts_and_roles_of_other_clients() -> None:
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}, {"type": "image"}]
+    turns = [{"role": "developer", "content": "d"}, {"role": "user", "content": parts}]
+    assert read(*turns) == [("system", "d"), ("user", "one\ntwo")]
+    assert read({"role": "user", "content": None}) == [("user", "")]
+
+
+def test_a_call_is_the_assistants_text_and_a_result_the_users() -> None:
+    assert read(
+        {"role": "user", "content": "3 + 4?"},
+        {"role": "assistant", "content": None, "tool_calls": [CALL, CALL]},
+        {"role": "tool", "name": "add", "content": "7"},
+        {"role": "tool", "content": "8"},
+        {"role": "user", "content": "And?"},
+    ) == [
+        ("user", "3 + 4?"),
+        ("assistant", "\n".join(['{"name": "add", "arguments": "{\\"a\\": 3}"}'] * 2)),
+        ("user", "Result of the tool add: 7\n\n8\n\nAnd?"),
+    ]
+
+
+def test_notes_of_a_search_are_dropped_and_a_models_thinking_is_not() -> None:
+    notes = {"role": "assistant", "content": "7", "reasoning": "[1] 3+4=7.\n[1] score 0.9\n"}
+    both = {**notes, "reasoning_content": notes["reasoning"]}
+    thinking = {"role": "assistant", "content": "7", "reasoning": "[sic] I add."}
+    bare = {"role": "assistant", "content": "7"}
+    assert drop_notes([notes, both, thinking, bare]) == [bare, bare, thinking, bare]
+    assert drop_notes([notes])[0] is not notes
+    assert notes["reasoning"]
