@@ -12,7 +12,7 @@ from flashedge.events import Event
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.records.archive import RunSummary
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.types import BLANK_LINE, MIN_STEP_TOKENS, STEP_ENTROPY, STEPS, Sampling
+from flashedge.types import BLANK_LINE, MIN_STEP_TOKENS, STEP_ENTROPY, STEPS, Sampling, TokenIds
 
 
 class HealthPort(Protocol):
@@ -74,8 +74,14 @@ class ServicePort(Protocol):
         """Raises QueueFull when no further run is taken."""
         ...
 
+    async def encode_prompt(self, spec: RunSpec) -> TokenIds: ...
     def submit(
-        self, spec: RunSpec, *, run_id: str | None = None, continues: str | None = None
+        self,
+        spec: RunSpec,
+        prompt_ids: TokenIds | None = None,
+        *,
+        run_id: str | None = None,
+        continues: str | None = None,
     ) -> HandlePort: ...
     def run(self, run_id: str) -> HandlePort: ...
     def runs(

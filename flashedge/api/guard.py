@@ -1,5 +1,7 @@
 """Checks of every request before its route: Host, Origin, API key, size. Plain ASGI.
 
+HEAD is answered on every route of GET.
+
 A daemon on a loopback address needs no key by default. The checks of Host (against DNS rebinding)
 and Origin (against cross-site requests) protect it from web pages in the user's browser.
 """
@@ -46,6 +48,8 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if scope["method"] == "HEAD":
+            scope, send = {**scope, "method": "GET"}, drop_body(send)
         try:
             headers = Headers(scope=scope)
             if self._local_only:
@@ -160,3 +164,17 @@ def replay_body(body: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return replay
+
+
+def drop_body(send: Send) -> Send:
+    """A `send` for HEAD: the answer without its body. A stream ends at once."""
+    is_over = False
+
+    async def sending(message: Message) -> None:
+        nonlocal is_over
+        if is_over:
+            raise OSError("HEAD has no body")
+        await send({**message, "body": b"", "more_body": False} if "body" in message else message)
+        is_over = message["type"] == "http.response.body" and message.get("more_body", False)
+
+    return sending

@@ -125,7 +125,7 @@ class ProtocolSearch:
                 hint="ask for fewer choices, or for a search with more paths",
                 param="n",
             )
-        self._handle = self._service.submit(spec, run_id=self.run_id)
+        self._handle = self._service.submit(spec, prompt.token_ids, run_id=self.run_id)
         return self._follow(self._handle, prompt.choices)
 
     def leave(self) -> None:

@@ -28,15 +28,16 @@ QUEUE_POLL_S = 0.1
 def runs_router(service: ServicePort, defaults: Defaults) -> APIRouter:
     router = APIRouter(prefix="/v1")
 
-    def submit(body: SolveBody) -> HandlePort:
+    async def submit(body: SolveBody) -> HandlePort:
         spec = build_solve_spec(body, service.pair, defaults)
-        return service.submit(spec, run_id=body.id, continues=body.continues)
+        prompt_ids = await service.encode_prompt(spec)
+        return service.submit(spec, prompt_ids, run_id=body.id, continues=body.continues)
 
     @router.post("/solve", openapi_extra=describe_body(SolveBody))
     async def solve(request: Request) -> Response:
         """Run a search. It is cancelled when the client disconnects, unless `detach` is set."""
         body = await read_body(request, SolveBody)
-        handle = submit(body)
+        handle = await submit(body)
         headers = {"X-FlashEdge-Run": handle.id}
 
         def leave() -> None:
@@ -47,7 +48,6 @@ def runs_router(service: ServicePort, defaults: Defaults) -> APIRouter:
             return EventStream(
                 _stream_queue_and_events(handle),
                 on_close=leave,
-                error_event="error",
                 headers=headers,
             )
         try:
@@ -65,7 +65,7 @@ def runs_router(service: ServicePort, defaults: Defaults) -> APIRouter:
             raise RequestError(
                 "POST /v1/runs does not stream", hint="follow /v1/runs/{id}/events", param="stream"
             )
-        handle = submit(body)
+        handle = await submit(body)
         return Json(
             {"id": handle.id, "status": handle.status, "position": handle.position},
             status_code=202,
@@ -94,7 +94,7 @@ def runs_router(service: ServicePort, defaults: Defaults) -> APIRouter:
     async def events(request: Request, run_id: str, after: str | None = None) -> Response:
         """The run's events, from the first or from the one after `Last-Event-ID` (or `after`)."""
         start = _parse_event_number(request.headers.get("last-event-id") or after)
-        return EventStream(_stream_events(service.run(run_id), start), error_event="error")
+        return EventStream(_stream_events(service.run(run_id), start))
 
     @router.post("/runs/{run_id}/cancel")
     async def cancel(run_id: str) -> Response:

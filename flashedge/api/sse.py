@@ -77,8 +77,8 @@ class EventStream(Response):
     """A response that sends each item of `source` at once, and pings while there is none.
 
     An error before the first item becomes an ordinary HTTP error. A later one is sent in the
-    stream as the event `error_event` (None sends no event name, as OpenAI does). `on_close` is
-    called once at the end, even if the source never started.
+    stream as the event `error`. `on_close` is called once at the end, even if the source never
+    started.
     """
 
     media_type = "text/event-stream"
@@ -88,7 +88,6 @@ class EventStream(Response):
         source: AsyncGenerator[bytes],
         *,
         on_close: Callable[[], None] = lambda: None,
-        error_event: str | None = None,
         ping_s: float | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
@@ -98,7 +97,6 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._source = source
         self._on_close = on_close
-        self._error_event = error_event
         self._ping_s = PING_S if ping_s is None else ping_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -141,7 +139,7 @@ class EventStream(Response):
                 return
             body = b"" if isinstance(item, _End) else item
             if isinstance(item, _End) and item.error is not None:
-                body = frame(build_error(_translate_error(item.error)), event=self._error_event)
+                body = frame(build_error(_translate_error(item.error)), event="error")
             over = isinstance(item, _End)
             try:
                 async with asyncio.timeout(SEND_TIMEOUT_S):

@@ -163,6 +163,8 @@ def _server(app: App, config: Config) -> Any:
     """
     import uvicorn
 
+    from flashedge.daemon.http_connection import HEADER_BYTES, HttpConnection
+
     class Server(uvicorn.Server):
         async def on_tick(self, counter: int) -> bool:
             limit = config.idle_timeout_s
@@ -180,6 +182,8 @@ def _server(app: App, config: Config) -> Any:
     return Server(
         uvicorn.Config(
             app,
+            http=HttpConnection,
+            h11_max_incomplete_event_size=HEADER_BYTES,
             log_config=None,
             log_level=config.log_level,
             access_log=config.log_level == "debug",

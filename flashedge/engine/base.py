@@ -165,6 +165,11 @@ class Codec(Protocol):
     def vocab_size(self) -> int: ...
 
     @property
+    def longest_token(self) -> int:
+        """Most characters that one token stands for."""
+        ...
+
+    @property
     def rules(self) -> Mapping[str, BoundaryRule]:
         """Where a step may end, by names of `types.STEP_RULES`. A rule that the generator does not
         know is missing."""

@@ -184,11 +184,21 @@ class ServedPair:
     ) -> TokenIds:
         """Ids of the conversation after the pair's system prompt. Raises ContextOverflow.
 
+        It takes a second for each megabyte; what can't fit whatever its tokens are takes none.
         variables: of the generator's chat template, as the request gives them.
         """
+        codec = self._engines.generator.codec
+        characters = sum(len(message.content) for message in messages)
+        if characters > (most := self.max_model_len * codec.longest_token):
+            raise ContextOverflow(
+                f"the problem has {characters} characters; the generator's context holds"
+                f" {self.max_model_len} tokens, which are {most} characters at most",
+                hint="shorten it",
+                param="messages",
+            )
         if self._pair.system_prompt and messages[0].role != "system":
             messages = (Message(role="system", content=self._pair.system_prompt), *messages)
-        ids = self._engines.generator.codec.encode_chat(messages, variables)
+        ids = codec.encode_chat(messages, variables)
         if len(ids) >= self.max_model_len:
             raise ContextOverflow(
                 f"the problem has {len(ids)} tokens; the generator's context holds"

@@ -113,19 +113,37 @@ class Service:
         """Raises QueueFull when no further run may wait."""
         self._queue.check_room()
 
+    async def encode_prompt(self, spec: RunSpec) -> TokenIds:
+        """The run's prompt for `submit`. A long problem is encoded beside the event loop.
+
+        Raises NotFound, ContextOverflow, EngineDead.
+        """
+        self._served.check_serves(spec.pair)
+        return await asyncio.to_thread(
+            self._served.encode_prompt, spec.problem.messages, spec.chat_template_kwargs
+        )
+
     def submit(
-        self, spec: RunSpec, *, run_id: str | None = None, continues: str | None = None
+        self,
+        spec: RunSpec,
+        prompt_ids: TokenIds | None = None,
+        *,
+        run_id: str | None = None,
+        continues: str | None = None,
     ) -> RunHandle:
         """Queue a run.
 
+        prompt_ids: what `encode_prompt` returned, or the spec's own. None encodes it here.
         run_id: an id that the client chose; submitting it again returns the run that has it.
         continues: the id of a finished run, whose tree the new run resumes where it ended.
         Raises NotFound, ContextOverflow, QueueFull, EngineDead, RequestError for the id, Conflict
         when the run with this id, or the continued one, was submitted with another request.
         """
         self._served.check_serves(spec.pair)
-        prompt_ids = spec.prompt_ids or self._served.encode_prompt(
-            spec.problem.messages, spec.chat_template_kwargs
+        prompt_ids = (
+            prompt_ids
+            or spec.prompt_ids
+            or self._served.encode_prompt(spec.problem.messages, spec.chat_template_kwargs)
         )
         room = self._served.max_model_len - len(prompt_ids)
         spec = dataclasses.replace(spec, max_path_tokens=min(spec.max_path_tokens, room))

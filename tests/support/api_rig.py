@@ -19,6 +19,7 @@ from fastapi import FastAPI
 
 from flashedge.api.app import create_app
 from flashedge.config import load_config
+from flashedge.daemon.http_connection import HEADER_BYTES, HttpConnection
 from tests.support.fake_service import FakeService, fake_pair
 
 T = TypeVar("T")
@@ -83,7 +84,13 @@ def serving(app: FastAPI, service: Any) -> Iterator[Live]:
     """`app` behind uvicorn until the end of the block."""
     listening = socket.create_server(("127.0.0.1", 0))
     port = listening.getsockname()[1]
-    options = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)
+    options = uvicorn.Config(
+        app,
+        http=HttpConnection,
+        h11_max_incomplete_event_size=HEADER_BYTES,
+        log_level="warning",
+        timeout_graceful_shutdown=1,
+    )
     server = uvicorn.Server(options)
     loops: list[asyncio.AbstractEventLoop] = []
 

@@ -14,6 +14,7 @@ class ByteCodec:
 
     eos_ids = frozenset({EOS})
     vocab_size = 256
+    longest_token = 1
     thinks = False
 
     def encode_chat(self, messages: Sequence[Message], variables: object = None) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.records.archive import RunSummary
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.search import catalog
-from flashedge.types import Sampling
+from flashedge.types import Sampling, TokenIds
 from tests.support.fake_protocols import FakeProtocols
 from tests.support.made_run import build_result, build_row, build_start
 
@@ -212,8 +212,16 @@ class FakeService:
         if self.counts["queued"] >= self.queue_limit:
             raise QueueFull("4 runs wait", retry_after_s=4.2)
 
+    async def encode_prompt(self, spec: RunSpec) -> TokenIds:
+        return (1,)
+
     def submit(
-        self, spec: RunSpec, *, run_id: str | None = None, continues: str | None = None
+        self,
+        spec: RunSpec,
+        prompt_ids: TokenIds | None = None,
+        *,
+        run_id: str | None = None,
+        continues: str | None = None,
     ) -> FakeHandle:
         if run_id in self.handles:
             return self.handles[run_id]

@@ -52,6 +52,10 @@ class SimCodec:
         return VOCAB
 
     @property
+    def longest_token(self) -> int:
+        return 1 << 20  # a word of any length
+
+    @property
     def rules(self) -> Mapping[str, BoundaryRule]:
         return RULES
 

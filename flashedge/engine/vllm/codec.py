@@ -75,6 +75,10 @@ class HFCodec:
         )
 
     @cached_property
+    def longest_token(self) -> int:
+        return max(map(len, self.tokenizer.get_vocab()))
+
+    @cached_property
     def rules(self) -> Mapping[str, BoundaryRule]:
         """See `engine.base`. Decodes each token of the vocabulary once."""
         return build_rules((i, str(self.tokenizer.decode([i]))) for i in range(self.vocab_size))

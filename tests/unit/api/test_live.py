@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import random
@@ -247,3 +248,66 @@ def test_a_client_that_reads_nothing_is_disconnected(
         assert wait_until(lambda: live.service.protocols.closed == 1) >= 0.1
     finally:
         connection.close()
+
+
+# ---------------------------------------------------------------- headers
+
+
+def test_headers_without_end_are_refused(live: Live) -> None:
+    """The connection closes once they are longer than the limit, whoever sends them."""
+    head = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+    answer = _exchange(live, head, *[b"X-%d: " % i + b"x" * 4000 + b"\r\n" for i in range(40)])
+    assert b" 400 " in answer.split(b"\r\n")[0]
+    assert b"65536 bytes" in answer
+    assert httpx.get(f"{live.base_url}/health").status_code == 200
+
+
+def test_what_is_no_http_is_refused_as_json(live: Live) -> None:
+    answer = _exchange(live, b"\x16\x03\x01 hello\r\n\r\n")
+    assert b" 400 " in answer.split(b"\r\n")[0]
+    assert json.loads(answer.partition(b"\r\n\r\n")[2])["error"]["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize("sends_one_request_before", [False, True])
+def test_a_connection_whose_headers_do_not_arrive_is_closed(
+    live: Live, monkeypatch: pytest.MonkeyPatch, sends_one_request_before: bool
+) -> None:
+    monkeypatch.setattr("flashedge.daemon.http_connection.HEADER_TIMEOUT_S", 0.3)
+    with live.connect() as connection:
+        if sends_one_request_before:
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert b" 200 " in connection.recv(65536)
+        for byte in b"GET /health HTTP/1.1\r\nHost":
+            time.sleep(0.03)
+            try:
+                connection.sendall(bytes([byte]))
+            except OSError:
+                break
+        connection.settimeout(2)
+        with contextlib.suppress(ConnectionResetError):
+            assert connection.recv(65536) == b""
+
+
+def test_a_slow_answer_outlasts_the_time_for_headers(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flashedge.daemon.http_connection.HEADER_TIMEOUT_S", 0.1)
+    live.service.protocols.token_s, live.service.protocols.words = 0.1, ("a", "b", "c", "d")
+    with httpx.Client(base_url=live.base_url) as client:
+        for _ in range(2):
+            answer = client.post("/v1/chat/completions", json=CHAT)
+            assert answer.json()["choices"][0]["message"]["content"] == "abcd"
+
+
+@pytest.mark.parametrize("path", ["/health", "/v1/models", "/v1/runs", "/metrics", "/v1/nothing"])
+def test_head_answers_as_get_without_a_body(live: Live, path: str) -> None:
+    head, get = (httpx.request(m, f"{live.base_url}{path}") for m in ("HEAD", "GET"))
+    assert head.status_code == get.status_code
+    assert head.headers["content-type"] == get.headers["content-type"]
+    assert head.content == b""
+
+
+def test_head_of_a_stream_ends_at_once(live: Live) -> None:
+    run = httpx.post(f"{live.base_url}/v1/runs", json=ASK).json()["id"]
+    assert httpx.head(f"{live.base_url}/v1/runs/{run}/events").status_code == 200
+    wait_until(lambda: live.service.last.followers == 0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import threading
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -122,6 +123,33 @@ async def test_wrong_requests_are_refused(rig: Rig) -> None:
         with pytest.raises(error, match=match):
             rig.service.submit(spec)
     assert rig.store.list() == []
+    await rig.assert_idle()
+
+
+async def test_a_problem_of_too_many_characters_is_refused_unread(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codec = rig.pair.generator.codec
+    monkeypatch.setattr(type(codec), "longest_token", 4)
+    monkeypatch.setattr(codec, "encode_chat", None, raising=False)
+    with pytest.raises(ContextOverflow, match=r"1025 characters.*1024 characters at most"):
+        await rig.service.encode_prompt(replace(BEAM, problem=Problem.from_text("x" * 1025)))
+    await rig.assert_idle()
+
+
+async def test_a_long_problem_is_encoded_beside_the_event_loop(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, done = asyncio.get_running_loop(), threading.Event()
+
+    def encode_slowly(*_: object) -> tuple[int, ...]:
+        assert threading.current_thread() is not threading.main_thread()
+        loop.call_soon_threadsafe(done.set)
+        assert done.wait(5), "the loop is blocked"
+        return (1, 2)
+
+    monkeypatch.setattr(type(rig.pair.generator.codec), "encode_chat", encode_slowly)
+    assert await rig.service.encode_prompt(BEAM) == (1, 2)
     await rig.assert_idle()
 
 
