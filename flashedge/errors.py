@@ -12,6 +12,7 @@ FlashEdgeError
 │   ├── GenerationFailed   one request failed and can be retried
 │   └── EngineDead         the engine process ended and is restarted         HTTP 503
 ├── DaemonError            the daemon can't start or be reached              exit 4
+│   ├── DaemonStopping     the daemon stops and takes nothing more           HTTP 503
 │   └── RunInterrupted     the daemon ended before the run did               HTTP 410
 └── StoreError             a file or the run store can't be written          HTTP 507, exit 5
 
@@ -101,6 +102,10 @@ class DaemonError(FlashEdgeError):
     exit_code = 4
     http_status = 503
     code = "daemon_error"
+
+
+class DaemonStopping(DaemonError):
+    code = "stopping"
 
 
 class RunInterrupted(DaemonError):

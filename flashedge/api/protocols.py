@@ -29,24 +29,15 @@ from flashedge.api.bodies import load_object
 from flashedge.api.contract import Defaults, ServicePort
 from flashedge.api.failures import RETRY_AFTER_S, Refusal, build_error, build_error_response
 from flashedge.api.guard import replay_body
+from flashedge.api.paths import CHAT, COMPLETIONS, MESSAGES, PROTOCOL_ROUTES
 from flashedge.api.protocol_search import ProtocolSearch
-from flashedge.api.search_result import CHAT, MESSAGES, RESPONSES, add_result
+from flashedge.api.search_result import add_result
 from flashedge.api.specs import ModelName
+from flashedge.api.stream_failures import StreamFailures
 from flashedge.engine.request_tags import RequestTags, tag_requests
 from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.types import MAX_SEED
 
-COMPLETIONS = "/v1/completions"
-PROTOCOL_ROUTES = {
-    CHAT: "OpenAI's chat completions, by the model alone or by a search",
-    RESPONSES: "OpenAI's responses, by the model alone or by a search",
-    COMPLETIONS: "OpenAI's text completions",
-    MESSAGES: "Anthropic's messages, by the model alone or by a search",
-    f"{MESSAGES}/count_tokens": "Anthropic's count of a conversation's tokens",
-    "/tokenize": "vLLM's: the tokens of a text or conversation",
-    "/detokenize": "vLLM's: the text of tokens",
-}
-"""Routes of vLLM that clients may use, and what they are."""
 _LONGEST_NAME = 200
 _REASONING = re.compile(rb'(?<!\\)"reasoning":("(?:[^"\\]|\\.)*"|null)')
 
@@ -79,8 +70,13 @@ class ProtocolSwitch:
             elif isinstance(name := body.get("model"), str):
                 ModelName.parse(name, self._service.pair)
             protocols = self._service.protocols
-            async with tag_requests(tags, search):
-                await protocols(scope, receive, _translate(scope, send))
+            async with tag_requests(tags, search) as request:
+                answer = StreamFailures(request, scope["path"], send)
+                try:
+                    await protocols(scope, receive, _translate(scope, answer.send))
+                except Exception:
+                    if not await answer.end():
+                        raise
         except FlashEdgeError as error:
             await _build_response(scope, error)(scope, receive, send)
         except (OSError, ClientDisconnect):

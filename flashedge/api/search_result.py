@@ -12,11 +12,9 @@ from typing import Any
 from starlette.types import Message, Send
 
 from flashedge.api.failures import dump_json
+from flashedge.api.paths import CHAT, MESSAGES, RESPONSES
 from flashedge.api.protocol_search import ProtocolSearch
 
-CHAT = "/v1/chat/completions"
-MESSAGES = "/v1/messages"
-RESPONSES = "/v1/responses"
 RUN_HEADER = b"x-flashedge-run"
 _LAST_EVENTS = {
     CHAT: b'"finish_reason":"',

@@ -34,8 +34,18 @@ class PlainRequests(Protocol):
         """Raises QueueFull when a request of so many choices is too many."""
         ...
 
-    def open(self, choices: int) -> AbstractContextManager[PlainRequest]:
-        """Count a request of so many choices for as long as the context is open."""
+    def open(
+        self, choices: int, abort: Callable[[], Awaitable[None]]
+    ) -> AbstractContextManager[PlainRequest]:
+        """Count a request of so many choices for as long as the context is open.
+
+        abort: lets the engine end it. Its last output then says so.
+        """
+        ...
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the daemon stops, and requests are aborted because of that."""
         ...
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from flashedge.engine.searches import Searcher
+from flashedge.errors import FlashEdgeError
 
 T = TypeVar("T")
 
@@ -41,8 +42,11 @@ class RequestTags:
     """Whether the same request must give the same tokens."""
 
 
-class _Scope:
+class TaggedRequest:
     """One HTTP request: its tags, its search, and the streams of the engine that it has opened."""
+
+    failure: FlashEdgeError | None = None
+    """Why it got no answer, if a handler was told so: some lose the reason within a stream."""
 
     def __init__(self, tags: RequestTags, searcher: Searcher | None) -> None:
         self.tags = tags
@@ -50,21 +54,23 @@ class _Scope:
         self.streams: list[AsyncGenerator[Any]] = []
 
 
-_scope: ContextVar[_Scope] = ContextVar("request_scope")
+_scope: ContextVar[TaggedRequest] = ContextVar("request_scope")
 
 
 @asynccontextmanager
-async def tag_requests(tags: RequestTags, searcher: Searcher | None = None) -> AsyncIterator[None]:
+async def tag_requests(
+    tags: RequestTags, searcher: Searcher | None = None
+) -> AsyncIterator[TaggedRequest]:
     """Tag the engine's requests that are made inside the block, and end them with it.
 
     searcher: answers in place of the engine. None: the engine answers.
     A handler whose client is gone may leave its stream where it is, to be found by the garbage
     collector at some later time.
     """
-    scope = _Scope(tags, searcher)
+    scope = TaggedRequest(tags, searcher)
     token = _scope.set(scope)
     try:
-        yield
+        yield scope
     finally:
         _scope.reset(token)
         for stream in scope.streams:
@@ -86,6 +92,11 @@ def get_searcher() -> Searcher:
     searcher = find_searcher()
     assert searcher is not None, "only requests for a search come here"
     return searcher
+
+
+def note_failure(error: FlashEdgeError) -> None:
+    """Keep why the request gets no answer."""
+    _scope.get().failure = error
 
 
 def end_with_request(stream: AsyncGenerator[T]) -> AsyncGenerator[T]:

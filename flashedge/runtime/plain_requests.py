@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 
 from flashedge.errors import QueueFull
 from flashedge.runtime.metrics import Metrics
@@ -12,6 +13,7 @@ from flashedge.runtime.queue import RETRY_AFTER_S
 
 MAX_CHOICES = 256
 """Most choices that are generated at once. More are refused."""
+STOP_TIMEOUT_S = 2.0
 
 
 class PlainTally:
@@ -61,6 +63,10 @@ class PlainRequests:
         self._count_request = count_request
         self._on_end = on_end
         self._open = 0
+        self._aborts: set[Callable[[], Awaitable[None]]] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self.is_stopping = False
 
     @property
     def open_choices(self) -> int:
@@ -72,12 +78,22 @@ class PlainRequests:
         if self._open + choices > MAX_CHOICES:
             raise QueueFull(f"{self._open} completions are open", retry_after_s=RETRY_AFTER_S)
 
+    async def stop(self) -> None:
+        """Abort the open requests, and wait until their clients know."""
+        self.is_stopping = True
+        await asyncio.gather(*(abort() for abort in self._aborts), return_exceptions=True)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(STOP_TIMEOUT_S):
+                await self._idle.wait()
+
     @contextmanager
-    def open(self, choices: int) -> Iterator[PlainTally]:
+    def open(self, choices: int, abort: Callable[[], Awaitable[None]]) -> Iterator[PlainTally]:
         """See `engine.plain_requests`. Raises QueueFull."""
         self.check_admission(choices)
+        self._aborts.add(abort)
         tally, error = PlainTally(choices), None
         self._open += choices
+        self._idle.clear()
         try:
             with self._count_request():
                 yield tally
@@ -85,6 +101,9 @@ class PlainRequests:
             error = caught
             raise
         finally:
+            self._aborts.discard(abort)
             self._open -= choices
+            if not self._open:
+                self._idle.set()
             self._on_end()
             tally.report(self._metrics, error)

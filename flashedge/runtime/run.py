@@ -12,7 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
-from flashedge.errors import FlashEdgeError, RequestError, StoreError
+from flashedge.errors import DaemonStopping, FlashEdgeError, RequestError, StoreError
 from flashedge.events import Event, Progress, RunCancelled, RunFailed, RunFinished, RunStarted
 from flashedge.runtime.records.event_log import EventLog
 from flashedge.runtime.records.store import RunStore
@@ -58,8 +58,12 @@ def check_run_id(run_id: str) -> None:
         )
 
 
+STOPPED = "the daemon stopped"
+"""The reason of a run that ended with its daemon."""
+
+
 class Cancelled(RequestError):
-    """The run was cancelled by its client, or because the daemon stopped."""
+    """The run was cancelled by its client."""
 
     code = "cancelled"
     http_status = 499
@@ -173,8 +177,9 @@ class Run:
 
     def mark_cancelled(self) -> None:
         self._move(RunStatus.CANCELLED)
-        reason = self._cancel_reason or "the daemon stopped"
-        self.error = Cancelled(f"the run was cancelled: {reason}")
+        reason = self._cancel_reason or STOPPED
+        kind = DaemonStopping if reason == STOPPED else Cancelled
+        self.error = kind(f"the run was cancelled: {reason}")
         self._end(RunCancelled(reason=reason))
 
     def _end(self, event: Event) -> None:

@@ -19,6 +19,7 @@ from flashedge.engine.memory_plan import resolve_memory
 from flashedge.engine.plain_requests import AsgiApp
 from flashedge.errors import (
     Conflict,
+    DaemonStopping,
     FlashEdgeError,
     NotFound,
 )
@@ -38,7 +39,7 @@ from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.request.calibrations import resolve_early_exit, restore_request
 from flashedge.runtime.request.spec import RunSpec, check_continues
 from flashedge.runtime.request.strategies import build_search
-from flashedge.runtime.run import Run, RunStatus, check_run_id, create_run_id
+from flashedge.runtime.run import STOPPED, Run, RunStatus, check_run_id, create_run_id
 from flashedge.runtime.served_pair import EnginePair, ServedPair, ServiceHealth
 from flashedge.search.base import Search
 from flashedge.types import Timing, TokenIds, Usage
@@ -73,6 +74,7 @@ class Service:
         self._plain = PlainRequests(self.metrics, self._served.count_plain_request, self._note_end)
         self._tasks: set[asyncio.Task[None]] = set()
         self._busy_at = time.monotonic()
+        self._is_stopping = False
 
     # ------------------------------------------------------------ life
 
@@ -83,9 +85,11 @@ class Service:
         await self._served.start(self._plain)
 
     async def stop(self) -> None:
-        """Cancel the open runs, stop the engines and close the store."""
+        """Cancel what is open, stop the engines and close the store."""
+        self._is_stopping = True
         for run in list(self._runs.values()):
-            run.cancel("the daemon stopped")
+            run.cancel(STOPPED)
+        await self._plain.stop()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=10)
         await self._served.stop()
@@ -111,6 +115,7 @@ class Service:
 
     def check_queue(self) -> None:
         """Raises QueueFull when no further run may wait."""
+        self._check_open()
         self._queue.check_room()
 
     async def encode_prompt(self, spec: RunSpec) -> TokenIds:
@@ -139,6 +144,7 @@ class Service:
         Raises NotFound, ContextOverflow, QueueFull, EngineDead, RequestError for the id, Conflict
         when the run with this id, or the continued one, was submitted with another request.
         """
+        self._check_open()
         self._served.check_serves(spec.pair)
         prompt_ids = (
             prompt_ids
@@ -280,9 +286,17 @@ class Service:
 
     @property
     def protocols(self) -> AsgiApp:
-        """The HTTP protocols over the generator. Raises EngineDead, RequestError."""
+        """The HTTP protocols over the generator.
+
+        Raises EngineDead, DaemonStopping, RequestError.
+        """
+        self._check_open()
         self._served.check_serves(self.pair)
         return self._served.protocols
+
+    def _check_open(self) -> None:
+        if self._is_stopping:
+            raise DaemonStopping("the daemon is stopping", hint="start it again: flashedge up")
 
     def _note_end(self) -> None:
         self._busy_at = time.monotonic()

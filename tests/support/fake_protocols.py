@@ -20,7 +20,7 @@ from flashedge.engine.plain_requests import PlainRequests
 from flashedge.engine.request_tags import RequestTags, end_with_request, find_searcher, get_tags
 from flashedge.engine.searches import Found, FoundPath, Note, Searcher, SearchPrompt
 from flashedge.engine.vllm.serving.conversation import build_problem
-from flashedge.errors import FlashEdgeError
+from flashedge.errors import DaemonStopping, FlashEdgeError
 from flashedge.types import Sampling
 from tests.support.uncounted import Uncounted
 
@@ -38,6 +38,7 @@ class FakeProtocols:
     """Path, body and tags of each request."""
     open: int = 0
     closed: int = 0
+    is_aborted: bool = False
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         request = Request(scope, receive)
@@ -103,13 +104,18 @@ class FakeProtocols:
             yield b"data: " + json.dumps({"error": fault}).encode() + b"\n\n"
         yield b"data: [DONE]\n\n"
 
+    async def _abort(self) -> None:
+        self.is_aborted = True
+
     async def _say(self, body: dict[str, Any]) -> AsyncGenerator[str]:
         self.open += 1
         words = self.words[: body.get("max_tokens")]
         try:
-            with self.plain.open(body.get("n") or 1) as tally:
+            with self.plain.open(body.get("n") or 1, self._abort) as tally:
                 for word in words:
                     await asyncio.sleep(self.token_s)
+                    if self.is_aborted:
+                        raise DaemonStopping("the daemon is stopping")
                     last = word is words[-1]
                     end = "stop" if len(words) == len(self.words) else "length"
                     tally.note(prompt_tokens=7, new_tokens=1, finishes=(end,) if last else ())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
 
@@ -11,8 +11,10 @@ class Uncounted:
 
     def check_admission(self, choices: int) -> None: ...
 
+    is_stopping = False
+
     @contextmanager
-    def open(self, choices: int) -> Iterator[Uncounted]:
+    def open(self, choices: int, abort: Callable[[], Awaitable[None]]) -> Iterator[Uncounted]:
         yield self
 
     def note(self, *, prompt_tokens: int, new_tokens: int, finishes: tuple[str, ...]) -> None: ...

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from flashedge.api.protocols import PROTOCOL_ROUTES, read_tags
+from flashedge.api.paths import PROTOCOL_ROUTES
+from flashedge.api.protocols import read_tags
 from flashedge.errors import EngineDead, QueueFull
 from flashedge.types import MAX_SEED
 from tests.support.api_rig import client_of, frames

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,6 +12,9 @@ from prometheus_client import generate_latest
 from flashedge.errors import QueueFull
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.plain_requests import MAX_CHOICES, PlainRequests
+
+
+async def ignore() -> None: ...
 
 
 class Rig:
@@ -37,16 +41,45 @@ class Rig:
 
 def test_an_open_request_is_counted_until_it_ends() -> None:
     rig = Rig()
-    with rig.plain.open(3):
+    with rig.plain.open(3, ignore):
         assert (rig.plain.open_choices, rig.counted) == (3, 1)
     assert (rig.plain.open_choices, rig.counted, rig.ended) == (0, 0, 1)
 
 
+async def test_stopping_aborts_what_is_open_and_waits_for_its_end() -> None:
+    rig = Rig()
+    told, ended = asyncio.Event(), []
+
+    async def abort() -> None:
+        told.set()
+
+    async def request() -> None:
+        with rig.plain.open(1, abort):
+            await told.wait()
+            assert rig.plain.is_stopping
+        ended.append(True)
+
+    asked = [asyncio.create_task(request()) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert not rig.plain.is_stopping
+    await rig.plain.stop()
+    assert ended == [True] * 3
+    await asyncio.gather(*asked)
+
+
+async def test_stopping_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flashedge.runtime.plain_requests.STOP_TIMEOUT_S", 0.01)
+    rig = Rig()
+    with rig.plain.open(1, ignore):
+        await rig.plain.stop()
+        assert rig.plain.open_choices == 1
+
+
 def test_too_many_choices_are_refused() -> None:
     rig = Rig()
-    with rig.plain.open(MAX_CHOICES - 1):
+    with rig.plain.open(MAX_CHOICES - 1, ignore):
         rig.plain.check_admission(1)
-        with pytest.raises(QueueFull, match="255 completions are open"), rig.plain.open(2):
+        with pytest.raises(QueueFull, match="255 completions are open"), rig.plain.open(2, ignore):
             pass
     assert rig.plain.open_choices == 0
 
@@ -67,7 +100,7 @@ def test_metrics_learn_how_a_request_ended(
 ) -> None:
     rig = Rig()
     try:
-        with rig.plain.open(max(1, len(finishes))) as tally:
+        with rig.plain.open(max(1, len(finishes)), ignore) as tally:
             tally.note(prompt_tokens=7, new_tokens=2, finishes=())
             tally.note(prompt_tokens=7, new_tokens=3, finishes=finishes)
             if error is not None:

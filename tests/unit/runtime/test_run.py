@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flashedge.errors import EngineDead, FlashEdgeError, StoreError
+from flashedge.errors import DaemonStopping, EngineDead, FlashEdgeError, StoreError
 from flashedge.events import (
     Event,
     NodesMarked,
@@ -176,7 +176,8 @@ async def test_a_cancelled_run_says_why(store: RunStore, reason: str | None) -> 
         assert run.is_cancel_requested
     run.mark_cancelled()
     told = reason or "the daemon stopped"
-    with pytest.raises(Cancelled, match=f"the run was cancelled: {told}"):
+    kind = Cancelled if reason else DaemonStopping
+    with pytest.raises(kind, match=f"the run was cancelled: {told}"):
         await run.result()
     assert [event async for _, event in run.events(1)] == [RunCancelled(reason=told)]
 

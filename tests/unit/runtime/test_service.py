@@ -19,6 +19,7 @@ from flashedge.engine.sim.pair import Faults
 from flashedge.errors import (
     Conflict,
     ContextOverflow,
+    DaemonStopping,
     EngineDead,
     FlashEdgeError,
     NotFound,
@@ -243,8 +244,11 @@ async def test_stop_cancels_the_open_runs(tmp_path: Path) -> None:
     await rig.service.stop()
     assert [run.status for run in runs] == ["cancelled"] * 3
     assert rig.pair.stopped
-    with pytest.raises(Cancelled, match="the daemon stopped"):
+    with pytest.raises(DaemonStopping, match="the daemon stopped"):
         await runs[2].result()
+    for refused in (lambda: rig.service.submit(BEAM), rig.service.check_queue):
+        with pytest.raises(DaemonStopping, match="is stopping"):
+            refused()
     await rig.assert_idle()
     again = Rig(tmp_path)
     assert [run.status for run in again.service.runs()] == ["cancelled"] * 3

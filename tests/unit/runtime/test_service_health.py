@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -152,7 +153,7 @@ async def test_an_open_request_keeps_the_daemon_busy(tmp_path: Path) -> None:
     await rig.service.start()
     rig.service._busy_at -= 60
     assert rig.service.idle_s >= 60
-    with rig.service._plain.open(1):
+    with rig.service._plain.open(1, AsyncMock()):
         assert rig.service.idle_s < 60
     assert rig.service.idle_s < 60
     await rig.service.stop()

@@ -15,8 +15,9 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from vllm import SamplingParams
+from vllm.exceptions import GenerationError
 
-from flashedge.engine.request_tags import end_with_request, get_searcher
+from flashedge.engine.request_tags import end_with_request, get_searcher, note_failure
 from flashedge.engine.searches import Found, Note, SearchPrompt
 from flashedge.engine.vllm.serving.guided_json import bound_blanks
 from flashedge.engine.vllm.serving.path_outputs import PathOutputs
@@ -77,7 +78,11 @@ async def _follow(
                 elif outputs.streams:
                     yield outputs.build_note(item)
     except FlashEdgeError as error:
-        raise convert_error(error) from error
+        note_failure(error)
+        converted = convert_error(error)
+        if outputs.streams and not isinstance(converted, GenerationError):
+            converted = GenerationError(error.line)
+        raise converted from error
 
 
 def _pack_guidance(params: SamplingParams) -> dict[str, Any] | None:

@@ -23,14 +23,25 @@ from vllm.exceptions import (
 )
 
 from flashedge.engine.plain_requests import PlainRequests
-from flashedge.engine.request_tags import RequestTags, end_with_request, get_tags
+from flashedge.engine.request_tags import (
+    RequestTags,
+    end_with_request,
+    get_tags,
+    note_failure,
+)
 from flashedge.engine.vllm.inside.keys import ARGS_KEY
 from flashedge.engine.vllm.process.engine_process import EngineProcess
 from flashedge.engine.vllm.serving.guided_json import bound_blanks
-from flashedge.errors import EngineDead, FlashEdgeError, QueueFull, RequestError
+from flashedge.errors import (
+    DaemonStopping,
+    EngineDead,
+    FlashEdgeError,
+    QueueFull,
+    RequestError,
+)
 
 if TYPE_CHECKING:
-    from vllm.outputs import RequestOutput
+    from vllm.outputs import CompletionOutput, RequestOutput
     from vllm.v1.engine.async_llm import AsyncLLM
 
 
@@ -84,11 +95,16 @@ class TaggedClient:
         self, prompt: Any, params: SamplingParams, request_id: str, options: dict[str, Any]
     ) -> AsyncGenerator[RequestOutput]:
         try:
-            with self._plain.open(params.n) as request, self._process.open_request(request_id):
+            with (
+                self._plain.open(params.n, lambda: self._llm.abort(request_id)) as request,
+                self._process.open_request(request_id),
+            ):
                 outputs = self._llm.generate(prompt, params, request_id, **options)
                 async with aclosing(outputs) as stream:
                     async for output in stream:
                         parts = output.outputs
+                        if self._plain.is_stopping and output.finished:
+                            _check_whole(parts)
                         request.note(
                             prompt_tokens=len(output.prompt_token_ids or ()),
                             new_tokens=sum(len(part.token_ids) for part in parts),
@@ -96,7 +112,14 @@ class TaggedClient:
                         )
                         yield output
         except FlashEdgeError as error:
+            note_failure(error)
             raise convert_error(error) from error
+
+
+def _check_whole(parts: list[CompletionOutput]) -> None:
+    """Raises DaemonStopping for a request that was aborted."""
+    if any(part.finish_reason == "abort" for part in parts):
+        raise DaemonStopping("the daemon is stopping", hint="start it again: flashedge up")
 
 
 def tag_params(given: SamplingParams, tags: RequestTags) -> SamplingParams:
@@ -138,11 +161,14 @@ def _needs_own_sampler(params: SamplingParams) -> bool:
 
 
 def convert_error(error: FlashEdgeError) -> Exception:
-    """The exception of vLLM that its handlers answer with the same HTTP status and text."""
-    if isinstance(error, EngineDead):
-        return RetryableRequestError(error.line)
+    """The exception of vLLM that its handlers answer with the same HTTP status and text.
+
+    Within a stream, all of them put a GenerationError into their protocol's form, and it alone.
+    """
     if isinstance(error, QueueFull):
         return GracefulHTTPError(error.line, HTTPStatus(error.http_status))
     if isinstance(error, RequestError):
         return VLLMClientError(error.line)
+    if error.http_status == HTTPStatus.SERVICE_UNAVAILABLE:
+        return RetryableRequestError(error.line)
     return GenerationError(error.line)

@@ -1,0 +1,69 @@
+"""Ends a protocol's stream with the reason, where vLLM's handler can't say it.
+
+A stream of responses breaks off when an error meets it, and one of messages says that its own error
+was malformed. Chat completions need no help.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.types import Message, Send
+
+from flashedge.api.failures import build_error, dump_json
+from flashedge.api.paths import MESSAGES, RESPONSES
+from flashedge.engine.request_tags import TaggedRequest
+from flashedge.errors import FlashEdgeError
+
+_ERROR_EVENT = b"event: error\n"
+
+
+class StreamFailures:
+    """Passes one answer on to `send`."""
+
+    def __init__(self, request: TaggedRequest, path: str, send: Send) -> None:
+        self._request = request
+        self._path = path
+        self._send = send
+        self._events = 0
+        self._can_fail = False
+        """Whether a stream was begun and not ended."""
+
+    async def send(self, message: Message) -> None:
+        """Pass a part of the answer on."""
+        if message["type"] == "http.response.start":
+            kinds = [v for k, v in message["headers"] if k.lower() == b"content-type"]
+            self._can_fail = any(kind.startswith(b"text/event-stream") for kind in kinds)
+        else:
+            body = message.get("body", b"")
+            self._events += body.count(b"event: ")
+            failure = self._request.failure
+            if self._path == MESSAGES and failure is not None and body.startswith(_ERROR_EVENT):
+                message = {**message, "body": build_error_event(failure, self._path)}
+            if not message.get("more_body", False):
+                self._can_fail = False
+        await self._send(message)
+
+    async def end(self) -> bool:
+        """End a stream that its handler has left. Returns whether there was one to end."""
+        failure = self._request.failure
+        if failure is None or not self._can_fail or self._path != RESPONSES:
+            return False
+        body = build_error_event(failure, self._path, self._events)
+        await self._send({"type": "http.response.body", "body": body, "more_body": False})
+        return True
+
+
+def build_error_event(error: FlashEdgeError, path: str, number: int = 0) -> bytes:
+    """The event that ends a stream of messages or responses. number: of the event."""
+    inner = build_error(error)["error"]
+    if path == MESSAGES:
+        kind = "overloaded_error" if error.http_status == 503 else "api_error"
+        data: dict[str, Any] = {
+            "type": "error",
+            "error": {"type": kind, "message": inner["message"]},
+        }
+    else:
+        told = {name: inner[name] for name in ("code", "message", "param")}
+        data = {"type": "error", **told, "sequence_number": number}
+    return _ERROR_EVENT + b"data: " + dump_json(data) + b"\n\n"
