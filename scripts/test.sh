@@ -18,6 +18,9 @@ fi
 if [ "${FLASHEDGE_FAST:-0}" = 1 ]; then marks="${marks:+$marks and }not engine and not gpu"; fi
 bash scripts/setup.sh --dev --quiet --no-profile
 
+# The environment of tests/clients is made beside the checks; the test that needs it waits for it.
+if [[ $marks != *"not engine"* ]]; then bash scripts/clients.sh & fi
+
 run() {
   printf '== %s\n' "$*"
   "$VENV/bin/python" -m "$@"

@@ -32,7 +32,8 @@ from flashedge.types import FinishReason, NodeId, Problem, Sampling
 
 DISCONNECTED = "the client disconnected"
 USUAL_PATHS, MAX_PATHS = 16, 1024
-_LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
+"""The protocols' names for the most tokens of an answer."""
 _EFFORTS = {
     "none": (1 / 8, True),
     "minimal": (1 / 8, True),
@@ -85,7 +86,7 @@ class ProtocolSearch:
         self._model: str = body["model"]
         self._pair = name.pair
         self._seed = seed
-        self._limits_path = any(body.get(limit) is not None for limit in _LIMITS)
+        self._limits_path = any(body.get(limit) is not None for limit in LIMITS)
         self._problem: Problem | None = None
         self._handle: HandlePort | None = None
         self.result: Mapping[str, Any] | None = None

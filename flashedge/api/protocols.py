@@ -27,10 +27,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from flashedge.api import sse
 from flashedge.api.bodies import load_object
 from flashedge.api.contract import Defaults, ServicePort
-from flashedge.api.failures import RETRY_AFTER_S, Refusal, build_error, build_error_response
+from flashedge.api.failures import (
+    RETRY_AFTER_S,
+    Refusal,
+    build_error,
+    build_error_response,
+    dump_json,
+)
 from flashedge.api.guard import replay_body
 from flashedge.api.paths import CHAT, COMPLETIONS, MESSAGES, PROTOCOL_ROUTES
-from flashedge.api.protocol_search import ProtocolSearch
+from flashedge.api.protocol_search import LIMITS, ProtocolSearch
 from flashedge.api.search_result import add_result
 from flashedge.api.specs import ModelName
 from flashedge.api.stream_failures import StreamFailures
@@ -38,6 +44,8 @@ from flashedge.engine.request_tags import RequestTags, tag_requests
 from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.types import MAX_SEED
 
+LEAST_THINKING = 1024
+"""Least budget of thinking in Anthropic's protocol. It must be less than max_tokens."""
 _LONGEST_NAME = 200
 _REASONING = re.compile(rb'(?<!\\)"reasoning":("(?:[^"\\]|\\.)*"|null)')
 
@@ -63,6 +71,8 @@ class ProtocolSwitch:
         search = None
         try:
             body = load_object(Headers(scope=scope), text)
+            if limit_tokens(body, self._defaults.max_model_len):
+                receive = replay_body(dump_json(body), receive)
             tags = read_tags(scope, body)
             if names_search(body, self._service.pair):
                 search = self._build_search(scope["path"], body, tags)
@@ -100,6 +110,24 @@ class ProtocolSwitch:
             raise RequestError("model is missing", param="model")
         name = ModelName.parse(body["model"], self._service.pair)
         return ProtocolSearch(self._service, self._defaults, body, name=name, seed=tags.seed)
+
+
+def limit_tokens(body: dict[str, Any], most: int) -> bool:
+    """Lower a limit of tokens that no context of `most` tokens can reach. Returns whether one was.
+
+    Coding agents ask for as many as the largest models can write, whatever the model. vLLM's
+    handlers would refuse that.
+    """
+    above = [name for name in LIMITS if (_read_int(body, name) or 0) > most]
+    for name in above:
+        body[name] = most
+    thinking = body.get("thinking")
+    if above and isinstance(thinking, dict) and (_read_int(thinking, "budget_tokens") or 0) >= most:
+        if most > LEAST_THINKING:
+            thinking["budget_tokens"] = most - 1
+        else:
+            del body["thinking"]
+    return bool(above)
 
 
 def names_search(body: Mapping[str, Any], pair: str) -> bool:

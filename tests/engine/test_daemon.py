@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 
 from scripts.bench.daemon import Daemon, start_daemon
+from tests.clients.run import CLIENTS, WORKS
 from tests.support import agent_suite, openai_suite
-from tests.support.paths import DATA
+from tests.support.paths import DATA, ROOT
 
 EASY = DATA / "heldout_easy.jsonl"
 
@@ -35,6 +40,39 @@ def test_agents_connect(served: Daemon, check: agent_suite.Check) -> None:
 @pytest.mark.parametrize("check", agent_suite.SEARCH_CHECKS, ids=lambda c: c.__name__)
 def test_agents_search(served: Daemon, check: agent_suite.Check, model: str) -> None:
     check(served.url, model)
+
+
+@pytest.fixture(scope="module")
+def frameworks(served: Daemon) -> dict[str, Any]:
+    """client -> feature -> model -> "works" or the error. A minute."""
+    subprocess.run(["bash", "scripts/clients.sh"], cwd=ROOT, check=True, timeout=400)
+    python = ROOT / ".venv-clients" / "bin" / "python"
+    command = [python, "-m", "tests.clients.run", served.url, "bundled", "bundled:beam-4"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
+    table: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return table
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+def test_frameworks_work_unmodified(frameworks: dict[str, Any], client: str) -> None:
+    for feature, by_model in frameworks[client].items():
+        assert set(by_model.values()) == {WORKS}, (feature, by_model)
+
+
+@pytest.mark.parametrize("model", ["bundled", "bundled:beam-4"])
+@pytest.mark.parametrize(
+    "agent", sorted((DATA / "agent_requests").glob("*.json")), ids=lambda p: p.stem
+)
+def test_coding_agents_requests_are_answered(served: Daemon, agent: Path, model: str) -> None:
+    """Requests in the shape in which coding agents send them; all stream."""
+    asked = json.loads(agent.read_text())
+    answer = httpx.post(
+        served.url + asked["path"], json={**asked["body"], "model": model}, timeout=120
+    )
+    assert answer.status_code == 200, answer.text
+    events = [line for line in answer.text.splitlines() if line.startswith("data: ")]
+    assert len(events) > 3
+    assert "error" not in json.loads(events[-2].removeprefix("data: "))
 
 
 def test_easy_problems_get_right_answers_and_the_stock_loops_trees(served: Daemon) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flashedge.api.paths import PROTOCOL_ROUTES
-from flashedge.api.protocols import read_tags
+from flashedge.api.protocols import limit_tokens, read_tags
 from flashedge.errors import EngineDead, QueueFull
 from flashedge.types import MAX_SEED
 from tests.support.api_rig import client_of, frames
@@ -27,6 +27,43 @@ async def test_plain_names_reach_the_protocols_unchanged(path: str) -> None:
     assert response.status_code == 200, response.text
     assert [(p, b) for p, b, _ in service.protocols.asked] == [(path, body)]
     assert not service.handles
+
+
+@pytest.mark.parametrize(
+    ("asked", "sent"),
+    [
+        ({"max_tokens": 1024}, {"max_tokens": 1024}),
+        ({"max_tokens": 32000}, {"max_tokens": 1024}),
+        ({"max_completion_tokens": 5000}, {"max_completion_tokens": 1024}),
+        (
+            {"max_output_tokens": 5000, "max_tokens": 7},
+            {"max_output_tokens": 1024, "max_tokens": 7},
+        ),
+        (
+            {"max_tokens": 32000, "thinking": {"type": "enabled", "budget_tokens": 31999}},
+            {"max_tokens": 1024},
+        ),
+        (
+            {"max_tokens": 2000, "thinking": {"type": "disabled"}},
+            {"max_tokens": 1024, "thinking": {"type": "disabled"}},
+        ),
+    ],
+)
+async def test_a_limit_that_no_context_reaches_is_lowered(
+    asked: dict[str, Any], sent: dict[str, Any]
+) -> None:
+    service = FakeService()
+    async with client_of(service) as client:
+        assert (await client.post("/v1/messages", json={**CHAT, **asked})).status_code == 200
+    ((_, body, _),) = service.protocols.asked
+    assert body == {**CHAT, **sent}
+
+
+def test_a_budget_of_thinking_is_lowered_with_its_limit() -> None:
+    body = {"max_tokens": 64000, "thinking": {"type": "enabled", "budget_tokens": 63999}}
+    assert limit_tokens(body, 32768)
+    assert body == {"max_tokens": 32768, "thinking": {"type": "enabled", "budget_tokens": 32767}}
+    assert not limit_tokens({"max_tokens": "64000"}, 32768), "the handler refuses it"
 
 
 @pytest.mark.parametrize("path", [URL, "/v1/responses", "/v1/messages"])

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Installs the agent frameworks that tests/clients runs into an environment of their own,
+# .venv-clients. When everything is up to date, it takes no time.
+set -euo pipefail
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+VENV=${FLASHEDGE_CLIENTS_VENV:-$ROOT/.venv-clients}
+LIST=$ROOT/requirements/clients.txt
+STAMP=$VENV/.installed
+
+if [ "${1:-}" = --help ]; then sed -n '2,3s/^# //p' "${BASH_SOURCE[0]}" && exit 0; fi
+exec 9>"$VENV.lock"
+flock 9 # the tests may ask for it while scripts/test.sh makes it
+if cmp -s "$LIST" "$STAMP"; then exit 0; fi
+"$ROOT/.venv/bin/python" -m venv --clear "$VENV"
+"$VENV/bin/python" -m pip install -q --no-deps --no-compile --disable-pip-version-check -r "$LIST"
+cp "$LIST" "$STAMP"

@@ -1,0 +1,1 @@
+"""Agent frameworks, unmodified, against a running daemon. Their environment is their own."""
