@@ -6,6 +6,7 @@ FlashEdgeError
 ├── RequestError           the request is wrong                              HTTP 4xx, exit 2
 │   ├── NotFound           no such run, pair or strategy                     HTTP 404
 │   ├── ContextOverflow    the problem or a path exceeds the context         HTTP 400
+│   │   └── PathOverflow   a path exceeds the verifier's; it scores 0        no answer of its own
 │   ├── QueueFull          too many runs wait                                HTTP 503, exit 6
 │   └── Conflict           the run's state does not allow the request        HTTP 409
 ├── EngineError            an engine failed                                  HTTP 5xx, exit 3
@@ -63,6 +64,10 @@ class NotFound(RequestError):
 
 class ContextOverflow(RequestError):
     code = "context_length_exceeded"
+
+
+class PathOverflow(ContextOverflow):
+    """A path outgrew the verifier's context, which held its problem."""
 
 
 class QueueFull(RequestError):

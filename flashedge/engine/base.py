@@ -284,7 +284,10 @@ class Verifier(Protocol):
     def max_model_len(self) -> int: ...
 
     async def score(self, request: ScoreRequest) -> StepScores:
-        """Scores of the steps that have none. Cancelling the task cancels the request."""
+        """Scores of the steps that have none. Cancelling the task cancels the request.
+
+        Raises PathOverflow where the problem fits the context and the path does not.
+        """
         ...
 
     async def view(self) -> EngineView: ...

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
 from flashedge.engine.base import ScoreRequest, Verifier
-from flashedge.errors import ContextOverflow
+from flashedge.errors import ContextOverflow, PathOverflow
 from flashedge.types import Problem
 from tests.support.engine_rig import (
     joined,
@@ -102,8 +103,12 @@ class VerifierContract:
         self, verifier: Verifier, problem: Problem
     ) -> None:
         endless = ScoreRequest(problem=problem, steps=("12 + 7 = 19. " * verifier.max_model_len,))
-        with pytest.raises(ContextOverflow, match=str(verifier.max_model_len)):
+        with pytest.raises(PathOverflow, match=str(verifier.max_model_len)):
             await verifier.score(endless)
+        long = Problem.from_text("12 + 7 = 19. " * verifier.max_model_len)
+        with pytest.raises(ContextOverflow, match=str(verifier.max_model_len)) as caught:
+            await verifier.score(replace(endless, problem=long))
+        assert not isinstance(caught.value, PathOverflow)
         await settle(verifier)
 
     async def test_a_scored_path_needs_no_work(self, verifier: Verifier, problem: Problem) -> None:

@@ -12,7 +12,7 @@ from flashedge.engine.sim.engine_loop import Gate, SimEngine
 from flashedge.engine.sim.jobs import ScoringJob
 from flashedge.engine.sim.model import digest
 from flashedge.engine.sim.sequence import SimSequence
-from flashedge.errors import RequestError
+from flashedge.errors import ContextOverflow, PathOverflow, RequestError
 
 
 class SimulatedVerifier(SimEngine):
@@ -54,7 +54,13 @@ class SimulatedVerifier(SimEngine):
                 param="num_scored",
             )
         tokens, separators = self._build_prompt(request)
-        self._check_length(len(tokens) - 1, "the path to score")
+        try:
+            self._check_length(len(tokens) - 1, "the path to score")
+        except ContextOverflow as error:
+            problem = len(self._codec.encode_chat(request.problem.messages))
+            if problem < self.max_model_len:
+                raise PathOverflow(str(error), hint=error.hint) from None
+            raise
         if request.num_scored == len(request.steps):
             return StepScores(scores=(), tokens=len(tokens), cached_tokens=len(tokens))
         sequence = SimSequence(

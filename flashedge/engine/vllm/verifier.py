@@ -23,7 +23,8 @@ from flashedge.engine.base import ScoreRequest, StepScores
 from flashedge.engine.vllm.engine import VllmEngine
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.prm.base import AnswerFormat, PrmFormat
-from flashedge.errors import ContextOverflow, GenerationFailed
+from flashedge.errors import ContextOverflow, GenerationFailed, PathOverflow
+from flashedge.types import Problem
 
 SCORE_CACHE_ENTRIES = 1 << 17
 """Some 17 MB of step scores: far more than there are steps in the KV cache."""
@@ -110,13 +111,20 @@ class VllmVerifier(VllmEngine):
             else self._build_step_prompt(request)
         )
         if len(prompt.token_ids) > self.max_model_len:
-            raise ContextOverflow(
+            is_path = self._count_problem(request.problem) < self.max_model_len
+            raise (PathOverflow if is_path else ContextOverflow)(
                 f"a path of {len(prompt.token_ids)} tokens does not fit the verifier's context of "
                 f"{self.max_model_len} tokens",
                 hint="lower max_tokens or use a pair with a longer verifier context",
                 param="max_tokens",
             )
         return prompt
+
+    def _count_problem(self, problem: Problem) -> int:
+        """Tokens of a prompt without any step."""
+        if isinstance(self._prm, AnswerFormat):
+            return len(self._prm.encode_answer(problem, "")[0])
+        return len(self._encode_problem(problem))
 
     def _build_step_prompt(self, request: ScoreRequest) -> _VerifierPrompt:
         ids = list(self._encode_problem(request.problem))

@@ -9,11 +9,13 @@ processors of its own (ADR 8).
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
 from flashedge.engine.base import ScoreRequest, StepScores
+from flashedge.errors import PathOverflow
 from flashedge.runtime.drive.earlier_run import EarlierRun
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.retry import retry_after_restart
@@ -28,6 +30,7 @@ from flashedge.search.steps import split_steps
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Segment
 
+log = logging.getLogger(__name__)
 Start = Callable[[Coroutine[Any, Any, StepScores]], "asyncio.Task[StepScores]"]
 
 
@@ -54,6 +57,7 @@ class Scoring:
         self._on_restart = on_restart
         self._is_early = switches.early_scores and search.scores_levels
         self._early: dict[NodeId, asyncio.Task[StepScores]] = {}
+        self._overflows = 0
         self.waiting = Stopwatch()
         """Time in which the search waits for scores."""
         self.tokens = 0
@@ -98,8 +102,25 @@ class Scoring:
         segment: Segment,
         ahead: DraftedStep | None = None,
     ) -> StepScores:
-        if self._search_judges == "answers":
-            return await self._verify_answer("".join((*before, *segment.steps)))
+        """A path that the verifier's context does not hold can't be judged, and has the score 0."""
+        try:
+            if self._search_judges == "answers":
+                return await self._verify_answer("".join((*before, *segment.steps)))
+            return await self._verify_steps(node, before, segment, ahead)
+        except PathOverflow as error:
+            if not self._overflows:
+                log.warning("such paths of this run have the score 0: %s", error.line)
+            self._overflows += 1
+            count = 1 if self._search_judges == "answers" else len(segment.steps)
+            return StepScores(scores=(0.0,) * count, tokens=0, cached_tokens=0)
+
+    async def _verify_steps(
+        self,
+        node: NodeId,
+        before: tuple[str, ...],
+        segment: Segment,
+        ahead: DraftedStep | None,
+    ) -> StepScores:
         request = ScoreRequest(
             problem=self._problem, steps=(*before, *segment.steps), num_scored=len(before)
         )
