@@ -13,7 +13,7 @@ from textual.widgets import Input, TextArea
 
 from flashedge.tui.app import DashboardApp
 from flashedge.tui.widgets.beam_tree import BeamTree
-from flashedge.tui.widgets.dialogs import Help, Submit
+from flashedge.tui.widgets.dialogs import HELP, Help, Submit
 from flashedge.tui.widgets.event_log import EventLogPanel
 from flashedge.tui.widgets.key_bar import KEYS
 from flashedge.tui.widgets.runs import RunList
@@ -57,6 +57,7 @@ async def test_help() -> None:
     async with opened() as (pilot, app, _, _):
         await pilot.press("question_mark")
         assert isinstance(app.screen, Help)
+        assert "≈ cut by" in HELP, "the word that the tree and the CLI use"
         await pilot.press("escape")
         assert not isinstance(app.screen, Help)
 

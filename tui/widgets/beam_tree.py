@@ -209,7 +209,7 @@ class BeamTree(LineList):
         if node.text:
             return " ".join(node.text.split())
         if node.status == CUT:
-            return "cut off before its end"
+            return "cut before its end"
         if node.status != "generating":
             return format_count(node.tokens, "token")
         count = self._run.growing.get(node.id)

@@ -41,7 +41,7 @@ Tree
 
 Marks      … generating   · generated    ● active   ✓ complete
            ✗ pruned       ≡ duplicate    – cancelled
-           ≈ cut off when its run ended
+           ≈ cut by a token limit or its run's end
            ★ on the best path   ×3 three siblings with this text
 The number before a node is its level. Only branch points indent.
 A score is a number, a bar and a colour (blue low, yellow high).
