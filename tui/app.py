@@ -28,7 +28,6 @@ from flashedge.tui.widgets.dialogs import DEFAULT_SEARCH, AskLine, Confirm, Help
 from flashedge.tui.widgets.event_log import EventLogPanel
 from flashedge.tui.widgets.filter_line import FilterLine
 from flashedge.tui.widgets.key_bar import KEYS, KeyBar
-from flashedge.tui.widgets.lines import LineList
 from flashedge.tui.widgets.memory import MemoryPanel
 from flashedge.tui.widgets.panel import Panel
 from flashedge.tui.widgets.runs import RunList
@@ -203,11 +202,10 @@ class DashboardApp(App[None]):
 
     # ------------------------------------------------------------ actions of the user
 
-    @on(LineList.Moved, "#runs")
-    def _choose_run(self, message: LineList.Moved) -> None:
-        run = self._runs.run_at(message.index)
-        if run != self.state.chosen:
-            self.state = state.choose(state.end_replay(self.state), run)
+    @on(RunList.Chosen)
+    def _choose_run(self, message: RunList.Chosen) -> None:
+        if message.run != self.state.chosen:
+            self.state = state.choose(state.end_replay(self.state), message.run)
 
     def action_help(self) -> None:
         self.push_screen(Help())

@@ -81,6 +81,45 @@ async def test_filter_of_runs() -> None:
         assert (runs.count, runs.filter) == (2, "")
 
 
+async def test_a_filter_chooses_a_run_that_it_shows() -> None:
+    async with opened() as (pilot, app, _, _):
+        runs = app.query_one(RunList)
+        assert (app.state.chosen, runs.is_marked) == (OVER, True)
+        await pilot.press("slash", *"other")
+        await until(pilot, lambda: app.state.shown is not None and app.state.shown.id == OTHER)
+        assert (runs.run_at(runs.cursor), runs.is_marked) == (OTHER, True)
+        await pilot.press("escape")
+        await pilot.pause(0.1)
+        assert app.state.chosen == OTHER
+        assert (runs.run_at(runs.cursor), runs.is_marked) == (OTHER, True)
+
+
+async def test_a_run_that_the_filter_hides_is_not_marked() -> None:
+    async with opened() as (pilot, app, daemon, _):
+        runs = app.query_one(RunList)
+        await pilot.press("slash", *"other", "enter", "f")
+        daemon.logs["run-begun"] = live_items()[:50]
+        daemon.listing.insert(0, summary("run-begun", "running", problem="Z", created_at=99.0))
+        await until(pilot, lambda: app.state.chosen == "run-begun")
+        await until(pilot, lambda: not runs.is_marked)
+        assert (runs.count, runs.run_at(0)) == (1, OTHER)
+        await pilot.press("escape")
+        assert (runs.run_at(runs.cursor), runs.is_marked) == ("run-begun", True)
+
+
+async def test_a_filter_that_matches_nothing_says_so() -> None:
+    async with opened() as (pilot, app, _, _):
+        runs, tree = app.query_one(RunList), app.query_one(BeamTree)
+        await pilot.press("slash", *"zzz")
+        assert "no run matches /zzz" in runs.render_line(0).text
+        assert runs.border_title == "Runs · 0 of 225 · /zzz"
+        assert app.state.chosen == OVER
+        await pilot.press("escape")
+        tree.focus()
+        await pilot.press("slash", *"zzz")
+        assert "nothing matches /zzz" in tree.render_line(0).text
+
+
 async def test_filter_of_the_tree() -> None:
     async with opened() as (pilot, app, _, _):
         tree = app.query_one(BeamTree)

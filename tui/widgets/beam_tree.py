@@ -49,7 +49,6 @@ class BeamTree(LineList):
         Binding("right", "fold(False)", "Expand", show=False),
         Binding("b", "best", "Best path", show=False),
     ]
-    empty = "no tree yet"
 
     def __init__(self) -> None:
         super().__init__(id="tree")
@@ -71,6 +70,10 @@ class BeamTree(LineList):
     @property
     def count(self) -> int:
         return len(self._lines)
+
+    @property
+    def empty(self) -> str:
+        return f"nothing matches /{self.filter}" if self.filter else "no tree yet"
 
     @property
     def selected(self) -> NodeId | None:

@@ -16,8 +16,6 @@ FILTERS = ("all", *CATEGORIES)
 class EventLogPanel(LineList):
     """It stays at its end until the cursor is moved away from it."""
 
-    empty = "no events"
-
     def __init__(self) -> None:
         super().__init__(id="log")
         self.category = FILTERS[0]
@@ -28,6 +26,10 @@ class EventLogPanel(LineList):
     @property
     def count(self) -> int:
         return len(self._lines)
+
+    @property
+    def empty(self) -> str:
+        return "no events"
 
     def show(self, run: RunView | None) -> None:
         view = run if run is not None else RunView()
