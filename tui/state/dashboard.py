@@ -76,6 +76,12 @@ class Dashboard:
     def rates(self) -> tuple[Rate, ...]:
         return compute_rates(self.samples)
 
+    @property
+    def current_rate(self) -> Rate | None:
+        """The rate at the newest sample; None while that one measures nothing."""
+        rates = compute_rates(self.samples[-8:])
+        return rates[-1] if rates and rates[-1].at_s == self.samples[-1].at_s else None
+
     def run_rate(self, run: str) -> float | None:
         """Tokens per second of one run, lately."""
         rates = compute_rates(self.samples[-8:], run)

@@ -40,6 +40,7 @@ from flashedge.tui.state.scores import SCALE, draw_bar, draw_sparkline, score_co
 from flashedge.tui.state.summary import parse_run, parse_status
 from flashedge.tui.strategies import STRATEGIES
 from flashedge.tui.widgets.beam_tree import group_key
+from flashedge.tui.widgets.throughput import RatePanel
 from flashedge.types import FinishReason, NodeId, Segment, Vote
 from tests.support.dashboard_rig import MCTS, engine, live_items, recorded, stored_items, summary
 from tests.support.fake_nvml import FakeNvml
@@ -371,7 +372,25 @@ def test_rates_over_a_window() -> None:
     found = rates.compute_rates(samples)
     assert (found[-1].tokens_per_s, found[-1].goodput_per_s) == (100.0, 40.0)
     assert rates.compute_rates(samples[:1]) == ()
-    assert rates.compute_rates(samples, "b")[-1].tokens_per_s == 0
+    assert rates.compute_rates(samples, "b") == (), "it was seen once"
+
+
+def test_there_is_no_rate_before_a_run_was_seen_twice() -> None:
+    samples = (
+        TokenSample(at_s=0.0, counts={}),
+        TokenSample(at_s=1.0, counts={}),
+        TokenSample(at_s=2.0, counts={"a": (1176, 0)}),
+    )
+    assert [(r.at_s, r.tokens_per_s) for r in rates.compute_rates(samples)] == [(1.0, 0.0)]
+    panel = RatePanel()
+    for height in (1, 4):
+        for shown in ((), samples):
+            drawn = panel.draw(Dashboard(samples=shown), 44, height).plain
+            assert "–" in drawn
+            assert "0" not in drawn
+    later = (*samples, TokenSample(at_s=3.0, counts={"a": (1276, 40)}))
+    assert rates.compute_rates(later)[-1].tokens_per_s > 0
+    assert "–" not in panel.draw(Dashboard(samples=later), 44, 4).plain
 
 
 def test_a_run_that_has_just_begun_has_a_rate() -> None:
