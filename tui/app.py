@@ -89,6 +89,7 @@ class DashboardApp(App[None]):
             MemoryPanel(),
             DevicePanel(),
         )
+        self._is_loading_older = False
         self._painted: Dashboard | None = None
         self._filter = FilterLine()
         self._ticked_at: float | None = None
@@ -137,6 +138,23 @@ class DashboardApp(App[None]):
     def _receive_status(self, message: messages.StatusReceived) -> None:
         follow = self._is_following
         self.state = state.update_daemon(self.state, message.daemon, message.runs, follow=follow)
+        if self._runs.filter:
+            self._load_older()
+
+    @on(messages.OlderReceived)
+    def _receive_older(self, message: messages.OlderReceived) -> None:
+        self._is_loading_older = False
+        self.state = state.add_older(self.state, message.runs)
+        if message.runs and self._runs.filter:
+            self._load_older()
+
+    @on(RunList.EndReached)
+    def _load_older(self) -> None:
+        """Fetch a page of older runs: at the list's end, and page by page for a filter."""
+        oldest = self.state.oldest
+        if self.state.has_older and oldest is not None and not self._is_loading_older:
+            self._is_loading_older = True
+            self._work(feed.load_older(self._daemon, self.post_message, oldest.id))
 
     @on(messages.DaemonLost)
     def _lose_daemon(self, message: messages.DaemonLost) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
 
+from flashedge.tui import feed
 from flashedge.tui.app import DashboardApp
 from flashedge.tui.widgets.beam_tree import BeamTree
 from flashedge.tui.widgets.dialogs import HELP, Help, Submit
@@ -118,6 +119,56 @@ async def test_a_filter_that_matches_nothing_says_so() -> None:
         tree.focus()
         await pilot.press("slash", *"zzz")
         assert "nothing matches /zzz" in tree.render_line(0).text
+
+
+@asynccontextmanager
+async def opened_with_many(
+    kept: int,
+) -> AsyncIterator[tuple[Pilot[None], DashboardApp, FakeDaemon, RunList]]:
+    """With `kept` runs over, of which the daemon is polled for the newest."""
+    rows = [
+        summary(f"run-{i:03}", "finished", problem=f"Problem {i}.", created_at=97.0 - i)
+        for i in range(kept)
+    ]
+    daemon = FakeDaemon(*rows)
+    daemon.more_kept = 0
+    app = dashboard(daemon, Clock())
+    async with app.run_test(size=(120, 40)) as pilot:
+        runs = app.query_one(RunList)
+        await until(pilot, lambda: runs.count)
+        yield pilot, app, daemon, runs
+
+
+async def test_the_end_of_the_list_brings_older_runs() -> None:
+    kept = feed.LISTED_RUNS + feed.OLDER_RUNS + 7
+    async with opened_with_many(kept) as (pilot, app, daemon, runs):
+        assert runs.border_title == f"Runs · {feed.LISTED_RUNS} of {kept}"
+        assert daemon.pages == []
+        await pilot.press("end")
+        await until(pilot, lambda: runs.count == feed.LISTED_RUNS + feed.OLDER_RUNS)
+        assert app.state.chosen == f"run-{feed.LISTED_RUNS - 1:03}", "the cursor stays on its run"
+        await pilot.press("down", "end")
+        await until(pilot, lambda: runs.count == kept)
+        await pilot.press("end", "down")
+        await pilot.pause(0.2)
+        assert runs.run_at(runs.cursor) == app.state.chosen == f"run-{kept - 1:03}"
+        assert runs.border_title == f"Runs · {kept}"
+        assert len(daemon.pages) == 2, "a page is asked for once, and none behind the last"
+
+
+async def test_a_filter_looks_through_all_runs() -> None:
+    kept = feed.LISTED_RUNS + feed.OLDER_RUNS + 7
+    async with opened_with_many(kept) as (pilot, app, daemon, runs):
+        daemon.may_page.clear()
+        await pilot.press("slash", *f"problem {kept - 1}.")
+        await until(pilot, lambda: daemon.pages)
+        assert (runs.count, runs.border_title) == (0, f"Runs · 0 of {kept} · /problem {kept - 1}.")
+        daemon.may_page.set()
+        await until(pilot, lambda: runs.count == 1)
+        assert runs.run_at(0) == f"run-{kept - 1:03}"
+        assert runs.border_title == f"Runs · 1 of {kept} · /problem {kept - 1}."
+        await until(pilot, lambda: app.state.chosen == f"run-{kept - 1:03}")
+        assert len(daemon.pages) == 2
 
 
 async def test_filter_of_the_tree() -> None:

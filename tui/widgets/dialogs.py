@@ -23,7 +23,8 @@ The dashboard shows what the FlashEdge daemon does.
 Everywhere
   tab       next panel (shift+tab: the previous one)
   ↑ ↓ j k   move; pgup, pgdn, home, end too
-  /         filter the runs, or the tree when it is focused
+  end       of the runs: list older ones
+  /         filter all runs, or the tree when it is focused
   s         submit a problem
   c         cancel the chosen run
   r         replay the chosen run; again: 1×, 4×, 16×

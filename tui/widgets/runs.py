@@ -32,6 +32,9 @@ class RunList(LineList):
             self.run = run
             super().__init__()
 
+    class EndReached(Message):
+        """The user went to the last run, or past it."""
+
     def __init__(self) -> None:
         super().__init__(id="runs")
         self.border_title = "Runs"
@@ -60,8 +63,8 @@ class RunList(LineList):
     def show(self, state: Dashboard) -> None:
         """Draw the listing; the cursor stays on the chosen run."""
         at = self._state
-        if (state.runs, state.trees, state.chosen, state.wall_s, state.daemon) != (
-            at.runs,
+        if (state.listed, state.trees, state.chosen, state.wall_s, state.daemon) != (
+            at.listed,
             at.trees,
             at.chosen,
             at.wall_s,
@@ -79,19 +82,24 @@ class RunList(LineList):
 
     def _go(self, index: int) -> None:
         super()._go(index)
+        if index >= len(self._rows) - 1:
+            self.post_message(self.EndReached())
         if self._rows:
             self._shown = self._rows[self.cursor].id
             self.post_message(self.Chosen(self._shown))
 
     def draw(self) -> None:
         wanted = self.filter.casefold()
-        self._rows = tuple(r for r in self._state.runs if wanted in _searched(r).casefold())
+        rows, was_empty = self._state.listed, not self._rows
+        self._rows = tuple(r for r in rows if not wanted or wanted in _searched(r).casefold())
         chosen = next((i for i, r in enumerate(self._rows) if r.id == self._state.chosen), None)
         self._shown = self._state.chosen
         self._show_title()
         self.update_lines()
         if chosen is not None and chosen != self.cursor:
             self.put_cursor(chosen)
+        if wanted and was_empty and not self.is_marked:
+            self._go(0)  # the first match, from an older page
 
     def _show_title(self) -> None:
         daemon, shown = self._state.daemon, len(self._rows)

@@ -340,6 +340,30 @@ def test_a_run_that_the_listing_does_not_know_yet_stays_chosen() -> None:
     assert state.find_runs_to_follow(now) == ("new",)
 
 
+def poll(now: Dashboard, kept: int, first: int, last: int) -> Dashboard:
+    """A poll that lists runs `first` to `last`, the newest first, of `kept` runs."""
+    rows = [
+        parse_run(summary(f"r{i:02}", "finished", created_at=float(i)))
+        for i in range(last, first - 1, -1)
+    ]
+    return state.update_daemon(now, parse_status({"kept_runs": kept}), rows)
+
+
+def test_older_runs_stay_listed_behind_the_newest() -> None:
+    now = poll(Dashboard(), 20, 15, 19)
+    assert (now.has_older, now.oldest and now.oldest.id) == (True, "r15")
+    now = state.add_older(now, poll(Dashboard(), 20, 5, 15).runs)
+    assert [r.id for r in now.listed] == [f"r{i:02}" for i in range(19, 4, -1)]
+    now = poll(now, 22, 17, 21)  # two new ones push two out of the poll
+    assert [r.id for r in now.listed] == [f"r{i:02}" for i in range(21, 4, -1)]
+    assert now.has_older
+    now = state.choose(now, "r05")
+    assert now.chosen_row is not None
+    now = state.add_older(now, poll(Dashboard(), 22, 0, 4).runs)
+    assert (now.has_older, len(now.listed)) == (False, 22)
+    assert poll(now, 21, 17, 21).older == (), "a run was removed, and nobody knows which"
+
+
 def test_a_lost_daemon_keeps_what_was_listing() -> None:
     before = state.fold_events(listing(("go", "running")), "go", live_items()[:50])
     now = state.lose_daemon(before, "gone", 2.0)
