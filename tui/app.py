@@ -28,7 +28,6 @@ from flashedge.tui.widgets.dialogs import DEFAULT_SEARCH, AskLine, Confirm, Help
 from flashedge.tui.widgets.event_log import EventLogPanel
 from flashedge.tui.widgets.filter_line import FilterLine
 from flashedge.tui.widgets.key_bar import KEYS, KeyBar
-from flashedge.tui.widgets.lines import LineList
 from flashedge.tui.widgets.memory import MemoryPanel
 from flashedge.tui.widgets.panel import Panel
 from flashedge.tui.widgets.runs import RunList
@@ -90,6 +89,7 @@ class DashboardApp(App[None]):
             MemoryPanel(),
             DevicePanel(),
         )
+        self._is_loading_older = False
         self._painted: Dashboard | None = None
         self._filter = FilterLine()
         self._ticked_at: float | None = None
@@ -138,6 +138,23 @@ class DashboardApp(App[None]):
     def _receive_status(self, message: messages.StatusReceived) -> None:
         follow = self._is_following
         self.state = state.update_daemon(self.state, message.daemon, message.runs, follow=follow)
+        if self._runs.filter:
+            self._load_older()
+
+    @on(messages.OlderReceived)
+    def _receive_older(self, message: messages.OlderReceived) -> None:
+        self._is_loading_older = False
+        self.state = state.add_older(self.state, message.runs)
+        if message.runs and self._runs.filter:
+            self._load_older()
+
+    @on(RunList.EndReached)
+    def _load_older(self) -> None:
+        """Fetch a page of older runs: at the list's end, and page by page for a filter."""
+        oldest = self.state.oldest
+        if self.state.has_older and oldest is not None and not self._is_loading_older:
+            self._is_loading_older = True
+            self._work(feed.load_older(self._daemon, self.post_message, oldest.id))
 
     @on(messages.DaemonLost)
     def _lose_daemon(self, message: messages.DaemonLost) -> None:
@@ -203,11 +220,10 @@ class DashboardApp(App[None]):
 
     # ------------------------------------------------------------ actions of the user
 
-    @on(LineList.Moved, "#runs")
-    def _choose_run(self, message: LineList.Moved) -> None:
-        run = self._runs.run_at(message.index)
-        if run != self.state.chosen:
-            self.state = state.choose(state.end_replay(self.state), run)
+    @on(RunList.Chosen)
+    def _choose_run(self, message: RunList.Chosen) -> None:
+        if message.run != self.state.chosen:
+            self.state = state.choose(state.end_replay(self.state), message.run)
 
     def action_help(self) -> None:
         self.push_screen(Help())

@@ -21,6 +21,7 @@ from flashedge.tui.messages import (
     EventsReceived,
     FollowEnded,
     Notice,
+    OlderReceived,
     ReplayLoaded,
     RunAccepted,
     RunRefused,
@@ -32,6 +33,11 @@ from flashedge.tui.state.summary import parse_run, parse_status
 POLL_S = 1.0
 DEVICE_POLL_S = 2.0
 LISTED_RUNS = 50
+"""Newest runs that each poll lists."""
+
+OLDER_RUNS = 200
+"""Runs of a page behind them, which is loaded when the user wants it."""
+
 RETRIES = RetryPolicy(first_s=0.5, longest_s=8.0)
 """The dashboard never gives up: a user may start the daemon at any time."""
 
@@ -45,7 +51,7 @@ class Daemon(Protocol):
     def base_url(self) -> str: ...
 
     async def status(self) -> dict[str, Any]: ...
-    async def runs(self, *, limit: int = ...) -> list[dict[str, Any]]: ...
+    async def runs(self, *, limit: int = ..., before: str | None = ...) -> list[dict[str, Any]]: ...
     async def run(self, run: str) -> dict[str, Any]: ...
     async def submit(self, body: Mapping[str, Any]) -> dict[str, Any]: ...
     async def cancel(self, run: str) -> dict[str, Any]: ...
@@ -69,6 +75,16 @@ async def watch_daemon(daemon: Daemon, post: Post, poll_s: float = POLL_S) -> No
             runs = tuple(parse_run(r, positions.get(r["id"])) for r in listing)
             post(StatusReceived(parse_status(status), runs))
         await asyncio.sleep(pause_s)
+
+
+async def load_older(daemon: Daemon, post: Post, before: str) -> None:
+    """Fetch one page of the runs older than `before`; an empty one if that fails."""
+    try:
+        page = await daemon.runs(limit=OLDER_RUNS, before=before)
+    except FlashEdgeError as error:
+        page = []
+        post(Notice(f"Can't list older runs: {error.line}", "warning"))
+    post(OlderReceived(tuple(map(parse_run, page))))
 
 
 async def follow_run(daemon: Daemon, post: Post, run: str, after: int = 0) -> None:

@@ -41,6 +41,14 @@ class StatusReceived(Message):
         super().__init__()
 
 
+class OlderReceived(Message):
+    """A page of the runs behind the oldest listed one."""
+
+    def __init__(self, runs: tuple[RunRow, ...]) -> None:
+        self.runs = runs
+        super().__init__()
+
+
 class DaemonLost(Message):
     """The daemon doesn't answer. It is polled again in `retry_in_s`."""
 

@@ -1,7 +1,8 @@
-"""`config show|path|set`: the settings of the daemon and its clients, and where they come from."""
+"""`config show|path|set|unset`: the settings of the daemon and its clients, and their sources."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,12 +25,21 @@ Examples:
   flashedge config set port 8700
   flashedge config set scheduling.speculation false
   flashedge config set generator_kv_bytes 512MiB
+  flashedge config unset idle_timeout_s
 """
 app = typer.Typer(help="Show and change the settings.", no_args_is_help=True, epilog=EPILOG)
 
 
 def complete_key(incomplete: str) -> list[str]:
     return [s.name for s in _settable() if s.name.startswith(incomplete)]
+
+
+Key = Annotated[
+    str,
+    typer.Argument(
+        metavar="KEY", help="A setting, as `config show` names it.", autocompletion=complete_key
+    ),
+]
 
 
 @app.command(name="show")
@@ -60,19 +70,18 @@ def path() -> None:
 
 @app.command(name="set", epilog=EPILOG)
 def set_value(
-    key: Annotated[
-        str,
-        typer.Argument(
-            metavar="KEY",
-            help="A setting, as `config show` names it.",
-            autocompletion=complete_key,
-        ),
-    ],
+    key: Key,
     value: Annotated[str, typer.Argument(metavar="VALUE", help="Its new value.")],
 ) -> None:
     """Write one setting to config.toml. A running daemon uses it after its next start."""
     setting = find_setting(key)
     file = load_config().config_file
+    if not value.strip():
+        raise ConfigError(
+            f"there is no value for {setting.name}",
+            hint=f"to remove it from config.toml: flashedge config unset {setting.name}",
+            param=setting.name,
+        )
     parsed = setting.parse(value, "the command")
     write_setting(file, setting, _to_toml(setting, value, parsed))
     shown = _format_value(setting, parsed)
@@ -80,6 +89,19 @@ def set_value(
     source = trace_settings()[setting.name].source
     if source != str(file):
         output.warn(f"{setting.variable} is set in the environment and overrides the file.")
+
+
+@app.command(name="unset", epilog=EPILOG)
+def unset_value(key: Key) -> None:
+    """Remove one setting from config.toml. A running daemon notices after its next start."""
+    setting = find_setting(key)
+    file = load_config().config_file
+    if not remove_setting(file, setting):
+        output.note(f"{setting.name} was not set in {file}")
+        return
+    now = trace_settings()[setting.name]
+    shown = _format_value(setting, now.value)
+    print(f"{setting.name} removed from {file}; now {shown} ({_name_source(now)})")
 
 
 def find_setting(key: str) -> Setting:
@@ -95,7 +117,40 @@ def find_setting(key: str) -> Setting:
 
 
 def write_setting(file: Path, setting: Setting, value: object) -> None:
-    """Set one key of the TOML file and keep everything else, comments included.
+    """Set one key of the TOML file. Raises ConfigError like `_edit_file`."""
+    import tomlkit
+
+    def write(document: Any) -> None:
+        if setting.table is None or setting.name in document:
+            document[setting.name] = value
+        else:
+            document.setdefault(setting.table, tomlkit.table())[setting.key] = value
+
+    _edit_file(file, write)
+
+
+def remove_setting(file: Path, setting: Setting) -> bool:
+    """Remove one key from the TOML file, and say whether it was there.
+
+    Raises ConfigError like `_edit_file`.
+    """
+    found = False
+
+    def remove(document: Any) -> None:
+        nonlocal found
+        tables = [(document, setting.name)]
+        if setting.table is not None:
+            tables.append((document.get(setting.table, {}), setting.key))
+        for table, key in tables:
+            found |= table.pop(key, None) is not None
+
+    if file.exists():
+        _edit_file(file, remove)
+    return found
+
+
+def _edit_file(file: Path, change: Callable[[Any], None]) -> None:
+    """Change the document that the TOML file holds and keep everything else, comments included.
 
     Raises ConfigError when the file is not valid TOML or can't be written.
     """
@@ -105,10 +160,7 @@ def write_setting(file: Path, setting: Setting, value: object) -> None:
     try:
         old = file.read_text(encoding="utf-8") if file.exists() else ""
         document: Any = tomlkit.parse(old)
-        table = document
-        if setting.table is not None and setting.name not in document:
-            table = document.setdefault(setting.table, tomlkit.table())
-        table[setting.key if table is not document else setting.name] = value
+        change(document)
         file = file.resolve()  # a link stays a link
         file.parent.mkdir(parents=True, exist_ok=True)
         new = file.with_suffix(".toml.new")

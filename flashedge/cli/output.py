@@ -30,7 +30,7 @@ def stderr() -> Console:
 
 def note(text: str) -> None:
     """Print a message on stderr. It is never part of a command's result."""
-    stderr().print(text, style="dim", highlight=False, markup=False, soft_wrap=True)
+    _print_message(Text(text, style="dim"))
 
 
 def show_thinking(piece: str) -> None:
@@ -40,7 +40,13 @@ def show_thinking(piece: str) -> None:
 
 def warn(text: str) -> None:
     """Print a message on stderr that the user should not miss."""
-    stderr().print(text, style="yellow", highlight=False, markup=False, soft_wrap=True)
+    _print_message(Text(text, style="yellow"))
+
+
+def _print_message(text: Text) -> None:
+    """Print on stderr: a terminal gets lines that break at blanks, a pipe one long line."""
+    console = stderr()
+    console.print(text, soft_wrap=not console.is_terminal)
 
 
 def print_json(value: Any) -> None:
@@ -105,10 +111,9 @@ def run_guarded(run: Callable[[], None]) -> int:
 
 
 def print_error(error: FlashEdgeError) -> None:
-    console = stderr()
-    console.print(f"[bold red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
+    _print_message(Text.assemble(("error:", "bold red"), f" {error}"))
     if error.hint:
-        console.print(f"  {escape(error.hint)}", highlight=False, soft_wrap=True)
+        _print_message(Text(f"  {error.hint}"))
 
 
 def format_duration(seconds: float) -> str:

@@ -77,7 +77,7 @@ def show(
     run: RunId,
     as_json: Json = False,
     tree: Annotated[
-        bool, typer.Option("--tree", help="Print only the tree, with every node.")
+        bool, typer.Option("--tree", help="Print only the tree, with every step.")
     ] = False,
 ) -> None:
     """Show one run: its tree, its chosen path and its answer."""

@@ -61,9 +61,10 @@ class AsyncClient:
     async def status(self) -> dict[str, Any]:
         return await self._json("GET", "/v1/status")
 
-    async def runs(self, *, limit: int = 20) -> list[dict[str, Any]]:
-        """Summaries, newest first."""
-        return list((await self._json("GET", "/v1/runs", params={"limit": limit}))["data"])
+    async def runs(self, *, limit: int = 20, before: str | None = None) -> list[dict[str, Any]]:
+        """Summaries, newest first; before: only of runs older than this one."""
+        query = {"limit": limit} | ({} if before is None else {"before": before})
+        return list((await self._json("GET", "/v1/runs", params=query))["data"])
 
     async def run(self, run: str) -> dict[str, Any]:
         return await self._json("GET", f"/v1/runs/{run}")

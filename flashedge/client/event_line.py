@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, assert_never
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, assert_never
 
 from flashedge import events
 from flashedge.client.words import format_count
@@ -31,6 +31,22 @@ _CATEGORY: Mapping[type, str] = {
 }
 
 
+FEW_SCORES = 4
+"""So many consecutive scores of a level keep a line each."""
+
+
+class ScoreTally(NamedTuple):
+    """Consecutive scores of one level, up to and with the line that carries it."""
+
+    depth: int
+    scored: int
+    best: float
+    total: float
+
+    def add(self, score: float) -> ScoreTally:
+        return ScoreTally(self.depth, self.scored + 1, max(self.best, score), self.total + score)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventLine:
     """One event of a run, in words."""
@@ -43,10 +59,44 @@ class EventLine:
     """One of `CATEGORIES`, or "run"."""
 
     text: str
+    tally: ScoreTally | None = None
+    """Of a score: what it sums up to with those right before it at its level."""
 
 
 def category_of(event: Event) -> str:
     return _CATEGORY.get(type(event), "run")
+
+
+def tally_score(before: EventLine | None, depth: int, score: float) -> ScoreTally:
+    """The tally of a score at `depth` whose line follows `before`."""
+    if before is not None and before.tally is not None and before.tally.depth == depth:
+        return before.tally.add(score)
+    return ScoreTally(depth, 1, score, score)
+
+
+def sum_up_scores(lines: Iterable[EventLine]) -> tuple[EventLine, ...]:
+    """The lines, with one for consecutive scores of a level where they are more than `FEW_SCORES`.
+
+    It counts them all, also those whose lines were dropped from the log.
+    """
+    found: list[EventLine] = []
+    alone: list[EventLine] = []
+    for line in lines:
+        if alone and (line.tally is None or line.tally.scored == 1):
+            found += _sum_up(alone)
+            alone = []
+        (found if line.tally is None else alone).append(line)
+    return (*found, *_sum_up(alone))
+
+
+def _sum_up(scores: list[EventLine]) -> list[EventLine]:
+    """The lines of scores that follow each other at one level, or one line for them all."""
+    tally = scores[-1].tally if scores else None
+    if tally is None or tally.scored <= FEW_SCORES:
+        return scores
+    mean = tally.total / tally.scored
+    text = f"level {tally.depth}: {tally.scored} scores, best {tally.best:.2f}, mean {mean:.2f}"
+    return [replace(scores[-1], text=text)]
 
 
 def describe(event: Event) -> str | None:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, assert_never
 
 from flashedge import events
-from flashedge.client.event_line import EventLine, category_of, describe
+from flashedge.client.event_line import EventLine, category_of, describe, tally_score
 from flashedge.client.node_view import CUT, KEPT, ROOT, NodeView
 from flashedge.client.run_view import LOG_LINES, CertaintyPoint, ExitPoint, RunView
 from flashedge.events import Event, Progress
@@ -165,7 +165,12 @@ class _ViewDraft:
         counts[category] = counts.get(category, 0) + 1
         self._fields["seq"] = seq
         kind = type(event).__name__
-        self._log.append(EventLine(seq=seq, kind=kind, category=category, text=text))
+        tally = None
+        if isinstance(event, events.NodeScored) and event.node in self._read("nodes"):
+            before = (self._log or self._view.log or (None,))[-1]
+            tally = tally_score(before, self._read("nodes")[event.node].depth, event.score)
+        line = EventLine(seq=seq, kind=kind, category=category, text=text, tally=tally)
+        self._log.append(line)
 
     def _expand(self, event: events.NodesExpanded) -> None:
         nodes, children = self._write("nodes"), self._write("children")

@@ -106,6 +106,10 @@ class FakeDaemon:
         self.submitted: list[dict[str, Any]] = []
         self.cancelled: list[str] = []
         self.asked_after: list[int] = []
+        self.pages: list[str] = []
+        self.more_kept = 223
+        self.may_page = asyncio.Event()
+        self.may_page.set()
         self._changed = asyncio.Event()
 
     def send(self, run: str, items: list[Numbered]) -> None:
@@ -133,12 +137,17 @@ class FakeDaemon:
             "pair": "bundled",
             "engines": {"generator": engine(900, 2047), "verifier": engine(120, 1023)},
             "runs": counts,
-            "kept_runs": len(self.listing) + 223,
+            "kept_runs": len(self.listing) + self.more_kept,
         }
 
-    async def runs(self, *, limit: int = 20) -> list[dict[str, Any]]:
+    async def runs(self, *, limit: int = 20, before: str | None = None) -> list[dict[str, Any]]:
         self._check()
-        return [dict(r) for r in self.listing[:limit]]
+        ids = [r["id"] for r in self.listing]
+        start = 0 if before is None else ids.index(before) + 1
+        if before is not None:
+            self.pages.append(before)
+            await self.may_page.wait()
+        return [dict(r) for r in self.listing[start : start + limit]]
 
     async def run(self, run: str) -> dict[str, Any]:
         self._check()

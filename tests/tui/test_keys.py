@@ -11,9 +11,10 @@ from pathlib import Path
 from textual.pilot import Pilot
 from textual.widgets import Input, TextArea
 
+from flashedge.tui import feed
 from flashedge.tui.app import DashboardApp
 from flashedge.tui.widgets.beam_tree import BeamTree
-from flashedge.tui.widgets.dialogs import Help, Submit
+from flashedge.tui.widgets.dialogs import HELP, Help, Submit
 from flashedge.tui.widgets.event_log import EventLogPanel
 from flashedge.tui.widgets.key_bar import KEYS
 from flashedge.tui.widgets.runs import RunList
@@ -57,6 +58,7 @@ async def test_help() -> None:
     async with opened() as (pilot, app, _, _):
         await pilot.press("question_mark")
         assert isinstance(app.screen, Help)
+        assert "≈ cut by" in HELP, "the word that the tree and the CLI use"
         await pilot.press("escape")
         assert not isinstance(app.screen, Help)
 
@@ -78,6 +80,95 @@ async def test_filter_of_runs() -> None:
         assert runs.count == 1
         await pilot.press("escape")
         assert (runs.count, runs.filter) == (2, "")
+
+
+async def test_a_filter_chooses_a_run_that_it_shows() -> None:
+    async with opened() as (pilot, app, _, _):
+        runs = app.query_one(RunList)
+        assert (app.state.chosen, runs.is_marked) == (OVER, True)
+        await pilot.press("slash", *"other")
+        await until(pilot, lambda: app.state.shown is not None and app.state.shown.id == OTHER)
+        assert (runs.run_at(runs.cursor), runs.is_marked) == (OTHER, True)
+        await pilot.press("escape")
+        await pilot.pause(0.1)
+        assert app.state.chosen == OTHER
+        assert (runs.run_at(runs.cursor), runs.is_marked) == (OTHER, True)
+
+
+async def test_a_run_that_the_filter_hides_is_not_marked() -> None:
+    async with opened() as (pilot, app, daemon, _):
+        runs = app.query_one(RunList)
+        await pilot.press("slash", *"other", "enter", "f")
+        daemon.logs["run-begun"] = live_items()[:50]
+        daemon.listing.insert(0, summary("run-begun", "running", problem="Z", created_at=99.0))
+        await until(pilot, lambda: app.state.chosen == "run-begun")
+        await until(pilot, lambda: not runs.is_marked)
+        assert (runs.count, runs.run_at(0)) == (1, OTHER)
+        await pilot.press("escape")
+        assert (runs.run_at(runs.cursor), runs.is_marked) == ("run-begun", True)
+
+
+async def test_a_filter_that_matches_nothing_says_so() -> None:
+    async with opened() as (pilot, app, _, _):
+        runs, tree = app.query_one(RunList), app.query_one(BeamTree)
+        await pilot.press("slash", *"zzz")
+        assert "no run matches /zzz" in runs.render_line(0).text
+        assert runs.border_title == "Runs · 0 of 225 · /zzz"
+        assert app.state.chosen == OVER
+        await pilot.press("escape")
+        tree.focus()
+        await pilot.press("slash", *"zzz")
+        assert "nothing matches /zzz" in tree.render_line(0).text
+
+
+@asynccontextmanager
+async def opened_with_many(
+    kept: int,
+) -> AsyncIterator[tuple[Pilot[None], DashboardApp, FakeDaemon, RunList]]:
+    """With `kept` runs over, of which the daemon is polled for the newest."""
+    rows = [
+        summary(f"run-{i:03}", "finished", problem=f"Problem {i}.", created_at=97.0 - i)
+        for i in range(kept)
+    ]
+    daemon = FakeDaemon(*rows)
+    daemon.more_kept = 0
+    app = dashboard(daemon, Clock())
+    async with app.run_test(size=(120, 40)) as pilot:
+        runs = app.query_one(RunList)
+        await until(pilot, lambda: runs.count)
+        yield pilot, app, daemon, runs
+
+
+async def test_the_end_of_the_list_brings_older_runs() -> None:
+    kept = feed.LISTED_RUNS + feed.OLDER_RUNS + 7
+    async with opened_with_many(kept) as (pilot, app, daemon, runs):
+        assert runs.border_title == f"Runs · {feed.LISTED_RUNS} of {kept}"
+        assert daemon.pages == []
+        await pilot.press("end")
+        await until(pilot, lambda: runs.count == feed.LISTED_RUNS + feed.OLDER_RUNS)
+        assert app.state.chosen == f"run-{feed.LISTED_RUNS - 1:03}", "the cursor stays on its run"
+        await pilot.press("down", "end")
+        await until(pilot, lambda: runs.count == kept)
+        await pilot.press("end", "down")
+        await pilot.pause(0.2)
+        assert runs.run_at(runs.cursor) == app.state.chosen == f"run-{kept - 1:03}"
+        assert runs.border_title == f"Runs · {kept}"
+        assert len(daemon.pages) == 2, "a page is asked for once, and none behind the last"
+
+
+async def test_a_filter_looks_through_all_runs() -> None:
+    kept = feed.LISTED_RUNS + feed.OLDER_RUNS + 7
+    async with opened_with_many(kept) as (pilot, app, daemon, runs):
+        daemon.may_page.clear()
+        await pilot.press("slash", *f"problem {kept - 1}.")
+        await until(pilot, lambda: daemon.pages)
+        assert (runs.count, runs.border_title) == (0, f"Runs · 0 of {kept} · /problem {kept - 1}.")
+        daemon.may_page.set()
+        await until(pilot, lambda: runs.count == 1)
+        assert runs.run_at(0) == f"run-{kept - 1:03}"
+        assert runs.border_title == f"Runs · 1 of {kept} · /problem {kept - 1}."
+        await until(pilot, lambda: app.state.chosen == f"run-{kept - 1:03}")
+        assert len(daemon.pages) == 2
 
 
 async def test_filter_of_the_tree() -> None:
@@ -229,12 +320,14 @@ async def test_follow_goes_to_a_run_that_begins() -> None:
 async def test_events_are_filtered_by_category() -> None:
     async with opened() as (pilot, app, _, _):
         log = app.query_one(EventLogPanel)
-        counts = {"all": 267, "steps": 264, "certainty": 1, "memory": 0, "errors": 0}
+        counts = {"all": 163, "steps": 160, "certainty": 1, "memory": 0, "errors": 0}
         for category, count in counts.items():
             assert (log.category, log.count) == (category, count)
             await pilot.press("v")
         assert log.category == "all"
         assert "264 steps · 1 certainty" in str(log.border_subtitle)
+        drawn = [log.line(i, 80).plain[6:] for i in range(log.count)]
+        assert "level 1: 16 scores, best 0.95, mean 0.95" in drawn
 
 
 async def test_pruned_nodes_can_be_hidden() -> None:
@@ -286,7 +379,7 @@ async def test_the_log_takes_the_steps_place_in_a_small_terminal() -> None:
         await pilot.press("l")
         await pilot.pause(0.2)
         assert (log.display, step.display) == (True, False)
-        assert log.count == len(stored_items())
+        assert log.count == 163
 
 
 async def test_panels_by_tab_and_quit() -> None:

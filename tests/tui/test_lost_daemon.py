@@ -8,6 +8,7 @@ from flashedge.client.follow import RetryPolicy
 from flashedge.client.node_view import CUT
 from flashedge.errors import RunInterrupted
 from flashedge.tui import feed
+from flashedge.tui.widgets.beam_tree import BeamTree
 from flashedge.tui.widgets.status_bar import StatusBar
 from tests.support.dashboard_rig import Clock, FakeDaemon, dashboard, live_items, summary
 from tests.tui.test_keys import until
@@ -69,6 +70,9 @@ async def test_an_interrupted_run_shows_its_nodes_as_cut() -> None:
         assert run.state == "interrupted"
         assert "generating" not in {n.status for n in run.nodes.values()}
         assert CUT in {n.status for n in run.nodes.values()}
+        tree = app.query_one(BeamTree)
+        await until(pilot, lambda: tree.count)
+        assert any("cut before its end" in str(tree.line(i, 80)) for i in range(tree.count))
         await pilot.press("r")
         await until(pilot, lambda: app.state.replay is not None)
 

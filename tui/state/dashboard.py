@@ -44,6 +44,11 @@ class Dashboard:
     link: Link = field(default_factory=Link)
     daemon: DaemonStatus | None = None
     runs: tuple[RunRow, ...] = ()
+    """The newest runs, as the last poll listed them; those that are not over come first."""
+
+    older: tuple[RunRow, ...] = ()
+    """Runs behind them that the user wanted to see, newest first."""
+
     trees: Mapping[str, RunView] = field(default_factory=_no_trees)
     """Of the runs that are or were followed."""
 
@@ -69,12 +74,33 @@ class Dashboard:
         return self.trees.get(self.chosen) if self.chosen is not None else None
 
     @property
+    def listed(self) -> tuple[RunRow, ...]:
+        return (*self.runs, *self.older)
+
+    @property
+    def oldest(self) -> RunRow | None:
+        """The oldest listed run."""
+        return self.older[-1] if self.older else min(self.runs, key=_age_key, default=None)
+
+    @property
+    def has_older(self) -> bool:
+        """Whether the daemon keeps runs that are not listed."""
+        kept = None if self.daemon is None else self.daemon.kept
+        return kept is not None and kept > len(self.runs) + len(self.older)
+
+    @property
     def chosen_row(self) -> RunRow | None:
-        return next((r for r in self.runs if r.id == self.chosen), None)
+        return next((r for r in self.listed if r.id == self.chosen), None)
 
     @property
     def rates(self) -> tuple[Rate, ...]:
         return compute_rates(self.samples)
+
+    @property
+    def current_rate(self) -> Rate | None:
+        """The rate at the newest sample; None while that one measures nothing."""
+        rates = compute_rates(self.samples[-8:])
+        return rates[-1] if rates and rates[-1].at_s == self.samples[-1].at_s else None
 
     def run_rate(self, run: str) -> float | None:
         """Tokens per second of one run, lately."""
@@ -124,7 +150,15 @@ def update_daemon(
         chosen = ordered[0].id
     elif newest is not None and newest.id not in known and follow:
         chosen = newest.id
-    return replace(state, link=Link(state="up"), daemon=daemon, runs=ordered, chosen=chosen)
+    older = _keep_older(state, daemon, runs)
+    link = Link(state="up")
+    return replace(state, link=link, daemon=daemon, runs=ordered, older=older, chosen=chosen)
+
+
+def add_older(state: Dashboard, page: Sequence[RunRow]) -> Dashboard:
+    """With a page of the runs behind the oldest listed one."""
+    known = {r.id for r in state.listed}
+    return replace(state, older=(*state.older, *(r for r in page if r.id not in known)))
 
 
 def lose_daemon(state: Dashboard, error: str, retry_in_s: float) -> Dashboard:
@@ -192,6 +226,30 @@ def speed_up_replay(state: Dashboard) -> Dashboard:
 
 def end_replay(state: Dashboard) -> Dashboard:
     return replace(state, replay=None, replayed=None, samples=())
+
+
+def _keep_older(
+    state: Dashboard, daemon: DaemonStatus, runs: Sequence[RunRow]
+) -> tuple[RunRow, ...]:
+    """The older runs, with those that newer ones pushed out of the snapshot `runs`.
+
+    None if runs were removed since the last one: which ones, a snapshot of the newest can't say.
+    """
+    if not state.older or not runs:
+        return ()
+    now, end = {r.id for r in runs}, min(map(_age_key, runs))
+    pushed = [r for r in state.runs if r.id not in now and not r.live and _age_key(r) < end]
+    pushed.sort(key=_age_key, reverse=True)
+    older = (*pushed, *(r for r in state.older if r.id not in now))
+    before = None if state.daemon is None else state.daemon.kept
+    if daemon.kept is None or daemon.kept < max(len(runs) + len(older), before or 0):
+        return ()
+    return older
+
+
+def _age_key(row: RunRow) -> tuple[float, str]:
+    """The order of the daemon's listing, oldest first."""
+    return row.created_at, row.id
 
 
 def _set_tree(state: Dashboard, run: RunView) -> Dashboard:

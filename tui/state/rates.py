@@ -38,7 +38,8 @@ def add_sample(samples: tuple[TokenSample, ...], new: TokenSample) -> tuple[Toke
 def compute_rates(samples: tuple[TokenSample, ...], run: str | None = None) -> tuple[Rate, ...]:
     """The rate at each sample, over the window before it; of one run, or of all together.
 
-    A run counts from its first sample within the window.
+    A run counts from its first sample within the window. A sample gives no rate while it has runs
+    of which none was sampled before.
     """
     return tuple(
         rate
@@ -55,11 +56,14 @@ def _compute_rate(samples: tuple[TokenSample, ...], index: int, run: str | None)
     elapsed_s = now.at_s - samples[first].at_s
     if elapsed_s <= 0:
         return None
+    counts = {name: c for name, c in now.counts.items() if run is None or name == run}
+    before = samples[first:index]
+    seen = [name for name in counts if any(name in sample.counts for sample in before)]
+    if (counts or run is not None) and not seen:
+        return None
     generated = kept = 0
-    for name, (tokens, useful) in now.counts.items():
-        if run is not None and name != run:
-            continue
-        earlier = next(s.counts[name] for s in samples[first:] if name in s.counts)
-        generated += max(tokens - earlier[0], 0)
-        kept += max(useful - earlier[1], 0)
+    for name in seen:
+        earlier = next(sample.counts[name] for sample in before if name in sample.counts)
+        generated += max(counts[name][0] - earlier[0], 0)
+        kept += max(counts[name][1] - earlier[1], 0)
     return Rate(at_s=now.at_s, tokens_per_s=generated / elapsed_s, goodput_per_s=kept / elapsed_s)

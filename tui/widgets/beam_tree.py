@@ -49,7 +49,6 @@ class BeamTree(LineList):
         Binding("right", "fold(False)", "Expand", show=False),
         Binding("b", "best", "Best path", show=False),
     ]
-    empty = "no tree yet"
 
     def __init__(self) -> None:
         super().__init__(id="tree")
@@ -71,6 +70,10 @@ class BeamTree(LineList):
     @property
     def count(self) -> int:
         return len(self._lines)
+
+    @property
+    def empty(self) -> str:
+        return f"nothing matches /{self.filter}" if self.filter else "no tree yet"
 
     @property
     def selected(self) -> NodeId | None:
@@ -209,7 +212,7 @@ class BeamTree(LineList):
         if node.text:
             return " ".join(node.text.split())
         if node.status == CUT:
-            return "cut off before its end"
+            return "cut before its end"
         if node.status != "generating":
             return format_count(node.tokens, "token")
         count = self._run.growing.get(node.id)

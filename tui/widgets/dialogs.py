@@ -23,7 +23,8 @@ The dashboard shows what the FlashEdge daemon does.
 Everywhere
   tab       next panel (shift+tab: the previous one)
   ↑ ↓ j k   move; pgup, pgdn, home, end too
-  /         filter the runs, or the tree when it is focused
+  end       of the runs: list older ones
+  /         filter all runs, or the tree when it is focused
   s         submit a problem
   c         cancel the chosen run
   r         replay the chosen run; again: 1×, 4×, 16×
@@ -41,7 +42,7 @@ Tree
 
 Marks      … generating   · generated    ● active   ✓ complete
            ✗ pruned       ≡ duplicate    – cancelled
-           ≈ cut off when its run ended
+           ≈ cut by a token limit or its run's end
            ★ on the best path   ×3 three siblings with this text
 The number before a node is its level. Only branch points indent.
 A score is a number, a bar and a colour (blue low, yellow high).

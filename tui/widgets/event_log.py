@@ -1,10 +1,13 @@
-"""The shown run's events, the newest last, with a filter and a count of each category."""
+"""The shown run's events, the newest last, with a filter and a count of each category.
+
+Many scores of a level in a row share a line.
+"""
 
 from __future__ import annotations
 
 from rich.text import Text
 
-from flashedge.client.event_line import CATEGORIES, EventLine
+from flashedge.client.event_line import CATEGORIES, EventLine, sum_up_scores
 from flashedge.client.run_view import RunView
 from flashedge.tui.state.scores import DIM
 from flashedge.tui.widgets.lines import LineList
@@ -16,8 +19,6 @@ FILTERS = ("all", *CATEGORIES)
 class EventLogPanel(LineList):
     """It stays at its end until the cursor is moved away from it."""
 
-    empty = "no events"
-
     def __init__(self) -> None:
         super().__init__(id="log")
         self.category = FILTERS[0]
@@ -28,6 +29,10 @@ class EventLogPanel(LineList):
     @property
     def count(self) -> int:
         return len(self._lines)
+
+    @property
+    def empty(self) -> str:
+        return "no events"
 
     def show(self, run: RunView | None) -> None:
         view = run if run is not None else RunView()
@@ -43,7 +48,7 @@ class EventLogPanel(LineList):
         self._filter(to_end=True)
 
     def _filter(self, *, to_end: bool) -> None:
-        log = self._view.log
+        log = sum_up_scores(self._view.log)
         if self.category != FILTERS[0]:
             log = tuple(line for line in log if line.category == self.category)
         self._lines = log

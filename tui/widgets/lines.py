@@ -8,7 +8,6 @@ from rich.text import Text
 from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
-from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
@@ -32,20 +31,6 @@ class LineList(ScrollView, can_focus=True):
     LineList { scrollbar-size: 1 1; overflow-x: hidden; }
     """
 
-    class Moved(Message):
-        """The user moved the cursor to line `index`."""
-
-        def __init__(self, source: LineList, index: int) -> None:
-            self.source = source
-            self.index = index
-            super().__init__()
-
-        @property
-        def control(self) -> LineList:
-            return self.source
-
-    empty = "nothing yet"
-
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
         self.cursor = 0
@@ -53,6 +38,16 @@ class LineList(ScrollView, can_focus=True):
     @property
     def count(self) -> int:
         raise NotImplementedError
+
+    @property
+    def empty(self) -> str:
+        """What stands in place of the lines when there are none."""
+        raise NotImplementedError
+
+    @property
+    def is_marked(self) -> bool:
+        """Whether the cursor is drawn."""
+        return True
 
     def line(self, index: int, width: int) -> Text:
         raise NotImplementedError
@@ -73,7 +68,8 @@ class LineList(ScrollView, can_focus=True):
         if index >= self.count:
             text = Text(f"  {self.empty}" if index == 0 else "", style=DIM)
         else:
-            text = Text(CURSOR if index == self.cursor else " ", no_wrap=True)
+            marked = index == self.cursor and self.is_marked
+            text = Text(CURSOR if marked else " ", no_wrap=True)
             text.append_text(self.line(index, width - 1))
         strip = Strip(text.render(self.app.console, "")).simplify()
         strip = strip.adjust_cell_length(width, None)
@@ -92,7 +88,7 @@ class LineList(ScrollView, can_focus=True):
         return above <= self.cursor < above + self.scrollable_content_region.height
 
     def put_cursor(self, index: int, *, centre: bool = False) -> None:
-        """Move there without posting `Moved`, and keep it in sight."""
+        """Move there and keep it in sight."""
         self.cursor = min(max(index, 0), max(self.count - 1, 0))
         region = Region(0, self.cursor, 1, 1)
         self.scroll_to_region(region, animate=False, force=True, center=centre)
@@ -105,9 +101,9 @@ class LineList(ScrollView, can_focus=True):
             self.vertical_scrollbar.position = self.scroll_y
 
     def _go(self, index: int) -> None:
+        """The user moves the cursor there."""
         if self.count:
             self.put_cursor(index)
-            self.post_message(self.Moved(self, self.cursor))
 
     def action_move(self, by: int) -> None:
         self._go(self.cursor + by)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rich.text import Text
+from textual.message import Message
 
 from flashedge.client.run_figures import duration_text, is_mcts
 from flashedge.client.run_view import RunView
@@ -22,7 +23,17 @@ STATUS = {
 
 
 class RunList(LineList):
-    empty = "no runs yet: press s to submit a problem"
+    """It marks the run that the other panels show, and none while a filter hides that one."""
+
+    class Chosen(Message):
+        """The user moved to this run."""
+
+        def __init__(self, run: str) -> None:
+            self.run = run
+            super().__init__()
+
+    class EndReached(Message):
+        """The user went to the last run, or past it."""
 
     def __init__(self) -> None:
         super().__init__(id="runs")
@@ -30,10 +41,21 @@ class RunList(LineList):
         self.filter = ""
         self._state = Dashboard()
         self._rows: tuple[RunRow, ...] = ()
+        self._shown: str | None = None
 
     @property
     def count(self) -> int:
         return len(self._rows)
+
+    @property
+    def empty(self) -> str:
+        if self.filter:
+            return f"no run matches /{self.filter}: esc clears the filter"
+        return "no runs yet: press s to submit a problem"
+
+    @property
+    def is_marked(self) -> bool:
+        return self.cursor < len(self._rows) and self._rows[self.cursor].id == self._shown
 
     def run_at(self, index: int) -> str:
         return self._rows[index].id
@@ -41,8 +63,8 @@ class RunList(LineList):
     def show(self, state: Dashboard) -> None:
         """Draw the listing; the cursor stays on the chosen run."""
         at = self._state
-        if (state.runs, state.trees, state.chosen, state.wall_s, state.daemon) != (
-            at.runs,
+        if (state.listed, state.trees, state.chosen, state.wall_s, state.daemon) != (
+            at.listed,
             at.trees,
             at.chosen,
             at.wall_s,
@@ -52,22 +74,37 @@ class RunList(LineList):
             self.draw()
 
     def set_filter(self, wanted: str) -> None:
+        """List the runs that match, and choose the first of them if the chosen one does not."""
         self.filter = wanted
         self.draw()
+        if wanted and not self.is_marked:
+            self._go(0)
+
+    def _go(self, index: int) -> None:
+        super()._go(index)
+        if index >= len(self._rows) - 1:
+            self.post_message(self.EndReached())
+        if self._rows:
+            self._shown = self._rows[self.cursor].id
+            self.post_message(self.Chosen(self._shown))
 
     def draw(self) -> None:
         wanted = self.filter.casefold()
-        self._rows = tuple(r for r in self._state.runs if wanted in _searched(r).casefold())
+        rows, was_empty = self._state.listed, not self._rows
+        self._rows = tuple(r for r in rows if not wanted or wanted in _searched(r).casefold())
         chosen = next((i for i, r in enumerate(self._rows) if r.id == self._state.chosen), None)
+        self._shown = self._state.chosen
         self._show_title()
         self.update_lines()
         if chosen is not None and chosen != self.cursor:
             self.put_cursor(chosen)
+        if wanted and was_empty and not self.is_marked:
+            self._go(0)  # the first match, from an older page
 
     def _show_title(self) -> None:
         daemon, shown = self._state.daemon, len(self._rows)
         kept = daemon.kept if daemon is not None else None
-        title = f"Runs · {shown}" if shown else "Runs"
+        title = f"Runs · {shown}" if shown or self.filter else "Runs"
         if kept is not None and kept > shown:
             title += f" of {kept}"
         self.border_title = title + (f" · /{self.filter}" if self.filter else "")

@@ -18,19 +18,20 @@ class RatePanel(Panel):
         super().__init__(id="rates")
 
     def draw(self, state: Dashboard, width: int, height: int) -> Text:
-        rates = state.rates
-        now = rates[-1] if rates else None
-        generated, kept = (now.tokens_per_s, now.goodput_per_s) if now else (0.0, 0.0)
+        rates, now = state.rates, state.current_rate
+        generated, kept = (
+            (f"{now.tokens_per_s:,.0f}", f"{now.goodput_per_s:,.0f}") if now else ("–", "–")
+        )
         if height < 2:
             room = max(width - 11 - 34, 0)
             history = draw_sparkline([r.tokens_per_s for r in rates], room)
-            figures = f"{generated:>7,.0f}  goodput {kept:>7,.0f}  "
+            figures = f"{generated:>7}  goodput {kept:>7}  "
             return label_line("Tokens/s", figures, Text(history, style=SCALE[0]))
         room = max(width - 11 - 8, 1)
         top = max((r.tokens_per_s for r in rates), default=0.0)
         drawn = draw_sparkline([r.tokens_per_s for r in rates], room, top)
         useful = draw_sparkline([r.goodput_per_s for r in rates], room, top)
         return stack_lines(
-            label_line("generated", f"{generated:>7,.0f} ", Text(drawn, style=SCALE[0])),
-            label_line("goodput", f"{kept:>7,.0f} ", Text(useful, style=SCALE[-1])),
+            label_line("generated", f"{generated:>7} ", Text(drawn, style=SCALE[0])),
+            label_line("goodput", f"{kept:>7} ", Text(useful, style=SCALE[-1])),
         )

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 MAX_N = 256  # a run at full compute has at most so many checkpoints
 MAX_LOSSES = (0.001, 0.5)
-
-
 EPILOG = """\
 Examples:
   flashedge calibrate problems.jsonl --strategy self_consistency -n 30
@@ -41,7 +39,9 @@ def calibrate(
     strategy: Annotated[
         str, typer.Option(metavar="NAME", help="What is to stop early, as for `solve`.")
     ] = "self_consistency",
-    n: Annotated[int | None, typer.Option("-n", metavar="N", help="Paths at full compute.")] = None,
+    n: Annotated[
+        int | None, typer.Option("--n", "-n", metavar="N", help="Paths at full compute.")
+    ] = None,
     max_loss: Annotated[
         float,
         typer.Option(

@@ -73,7 +73,8 @@ def solve(
 ) -> None:
     """Solve a problem by verifier-guided search.
 
-    The answer is printed on stdout, the growing tree on stderr. Exits 1 without an answer.
+    The answer is printed on stdout, the growing tree and the path's text on stderr. Without an
+    answer stdout stays empty, and the exit code is 1.
     """
     if early_exit and no_early_exit:
         raise RequestError("--early-exit and --no-early-exit contradict each other")

@@ -45,8 +45,8 @@ def render(
 ) -> RenderableType:
     """The status lines and below them the tree.
 
-    height: lines at most (None: no bound); every_node: a line for each node that the search
-    dropped, where else one line counts those of a parent.
+    height: lines at most (None: no bound); every_node: a line for each node that has tokens, where
+    else one line counts those of a parent that the search dropped.
     """
     head = [status_line(view, elapsed_s), *_score_line(view), *_note_line(view)]
     lines = list(_tree(view, width, every_node))
@@ -104,7 +104,8 @@ def _part(value: float) -> float:
 
 def _tree(view: RunView, width: int, every_node: bool) -> Iterator[Text]:
     def group(node: NodeView) -> str | None:
-        return "dropped" if node.status in DROPPED and not every_node else None
+        is_folded = node.status in DROPPED and not (every_node and node.tokens)
+        return "dropped" if is_folded else None
 
     chosen = view.chosen
     figures = _MctsFigures(view) if is_mcts(view) and view.rollouts else None

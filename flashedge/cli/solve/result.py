@@ -14,15 +14,13 @@ MAX_VOTES = 6
 def print_result(result: Mapping[str, Any], *, quiet: bool) -> None:
     """Print the answer alone on stdout, and the chosen path and the figures on stderr.
 
-    Without an answer, stdout gets the text of the best path, if there is one.
+    Without an answer stdout stays empty: what a script reads there is an answer or nothing.
     """
-    answer = result.get("answer")
-    text = str(result.get("text", "")).strip()
     if not quiet:
-        _print_details(result, text)
+        _print_details(result)
     warn_about(result)
-    if shown := answer if answer is not None else text:
-        print(shown, flush=True)
+    if answer := result.get("answer"):
+        print(answer, flush=True)
 
 
 def warn_about(result: Mapping[str, Any]) -> None:
@@ -54,15 +52,16 @@ def explain_no_answer(result: Mapping[str, Any]) -> str:
             " Raise --max-tokens, or --max-step-tokens and --max-steps."
         )
     return (
-        "No path has a boxed answer. The output is the text of the best path."
+        "No answer: no path ends with a boxed one."
         " For a problem with an open-ended answer add: --answers text"
     )
 
 
-def _print_details(result: Mapping[str, Any], text: str) -> None:
+def _print_details(result: Mapping[str, Any]) -> None:
     from rich.text import Text
 
     console = output.stderr()
+    text = str(result.get("text", "")).strip()
     if text and text != result.get("answer"):
         console.print()
         console.print(Text(text))

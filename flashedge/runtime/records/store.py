@@ -31,13 +31,17 @@ from flashedge.runtime.records.schema import open_schema
 from flashedge.runtime.records.store_errors import make_private, translate_errors
 
 UNFINISHED = ("queued", "running")
+_COUNT_TOKENS = (
+    "SELECT coalesce(sum(json_array_length(event, '$.token_ids')), 0) FROM events"
+    " WHERE run_id = ? AND event ->> '$.type' = 'StepCompleted'"
+)
 _ROW = "id, status, spec, created_at, finished_at, answer, tree_tokens, total_s, error"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRun:
-    """A run as the store holds it. Times are unix seconds; answer, tree_tokens and total_s are
-    copied from the result."""
+    """A run as the store holds it. Times are unix seconds; answer and total_s are copied from the
+    result, as tree_tokens are; those of a run without one are counted in its events."""
 
     id: str
     status: str
@@ -117,6 +121,9 @@ class RunStore:
         """Record the end of a run. Raises NotFound."""
         found = result or {}
         with self._transaction() as db:
+            tokens = (found.get("usage") or {}).get("tree_tokens")
+            if result is None:
+                tokens = db.execute(_COUNT_TOKENS, (run_id,)).fetchone()[0]
             changed = db.execute(
                 "UPDATE runs SET status = ?, finished_at = ?, answer = ?, tree_tokens = ?,"
                 " total_s = ?, result = ?, error = ? WHERE id = ?",
@@ -124,7 +131,7 @@ class RunStore:
                     status,
                     finished_at,
                     found.get("answer"),
-                    (found.get("usage") or {}).get("tree_tokens"),
+                    tokens,
                     (found.get("timing") or {}).get("total_s"),
                     None if result is None else json.dumps(result),
                     None if error is None else json.dumps(error),

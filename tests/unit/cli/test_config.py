@@ -1,4 +1,4 @@
-"""`config show|path|set`: the settings as a user reads and changes them."""
+"""`config show|path|set|unset`: the settings as a user reads and changes them."""
 
 from __future__ import annotations
 
@@ -116,6 +116,46 @@ def test_a_variable_that_overrides_the_file_is_named(
     done = cli("config", "set", "port", "9001")
     assert done.code == 0
     assert "FLASHEDGE_PORT is set in the environment and overrides the file." in done.err
+
+
+@pytest.mark.parametrize("key", ["clusters.model", "clusters_model"])
+@pytest.mark.parametrize("table", ["clusters_", "[clusters]\n"])
+def test_unset_removes_the_key_and_nothing_else(cli: Cli, file: Path, key: str, table: str) -> None:
+    kept = "# mine\nport = 1 # kept\n"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"{kept}{table}model = 'x'\n")
+    done = cli("config", "unset", key)
+    assert (done.code, done.err) == (0, "")
+    assert done.out == f"clusters_model removed from {file}; now not set (default)\n"
+    assert file.read_text().removesuffix("[clusters]\n") == kept
+    assert load_config().clusters_model is None
+
+
+def test_unset_says_that_a_setting_was_not_set(cli: Cli, file: Path) -> None:
+    done = cli("config", "unset", "idle_timeout_s")
+    assert (done.code, done.out) == (0, "")
+    assert f"idle_timeout_s was not set in {file}" in done.err
+    assert not file.exists()
+    assert "did you mean 'port'?" in cli("config", "unset", "prot").err
+
+
+def test_unset_names_what_holds_then(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli("config", "set", "port", "9001")
+    monkeypatch.setenv("FLASHEDGE_PORT", "7")
+    assert cli("config", "unset", "port").out.endswith("; now 7 (environment)\n")
+
+
+def test_an_empty_value_names_unset(cli: Cli) -> None:
+    assert "flashedge config unset idle_timeout_s" in cli("config", "set", "idle_timeout_s", "").err
+    assert "unset" not in cli("config", "set", "idle_timeout_s", "x").err
+
+
+def test_the_names_complete_after_set_and_unset(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    for command in ("set", "unset"):
+        monkeypatch.setenv("_FLASHEDGE_COMPLETE", "complete_bash")
+        monkeypatch.setenv("COMP_WORDS", f"flashedge config {command} idle")
+        monkeypatch.setenv("COMP_CWORD", "3")
+        assert cli().out.split() == ["idle_timeout_s"]
 
 
 def test_a_file_that_is_a_link_stays_one(cli: Cli, file: Path, tmp_path: Path) -> None:

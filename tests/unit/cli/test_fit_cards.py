@@ -11,12 +11,13 @@ from flashedge.cli.doctor.check import BAD, GOOD, Check
 from flashedge.cli.doctor.device_checks import check_kv_memory
 from flashedge.cli.doctor.fit import check_fit
 from flashedge.cli.doctor.place import find_place
+from flashedge.cli.models.command import SHOP_CARDS
 from flashedge.config import Config, load_config
 from flashedge.engine import layout, platform
 from flashedge.errors import ConfigError, NotFound
-from flashedge.models.memory.card_memory import CardMemory, SeparateCards
+from flashedge.models.memory.card_memory import CardMemory, SeparateCards, build_idle_card
 from flashedge.models.memory.fit import find_need
-from flashedge.models.registry import find_pair
+from flashedge.models.registry import find_pair, load_pairs
 from flashedge.profiler.gpu import read_cards
 from tests.support.fake_nvml import FakeNvml, fake_cards
 
@@ -116,3 +117,16 @@ def test_ps_says_where_the_engines_run() -> None:
     assert describe_cards(engines) == expected
     shared = {name: {"cards": "GPU 0", "kv_memory": "kept"} for name in engines}
     assert describe_cards(shared) == "generator on GPU 0, verifier on GPU 0"
+
+
+def test_a_description_names_the_memory_that_the_plan_asks_for(home: Path) -> None:
+    config, largest = configure(home), SHOP_CARDS[-1]
+    for pair in load_pairs(config).values():
+        if "needs a card with" in pair.description:
+            assert "needs a card with 40 GB" in pair.description
+            assert not find_need(pair, config, largest).fits(largest), pair.name
+            card = build_idle_card("40 GB", 40 << 30)
+            assert find_need(pair, config, card).fits(card)
+    narrow = find_pair(LARGE, config)
+    assert "narrow searches fit 32 GB" in narrow.description
+    assert find_need(narrow, config, largest).count_paths(largest, narrow.max_path_tokens) == 2

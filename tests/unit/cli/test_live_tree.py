@@ -89,6 +89,16 @@ def test_an_interrupted_run_is_not_growing() -> None:
     assert "0 tokens" not in text.splitlines()[1]
 
 
+def test_nodes_without_a_token_share_a_line_even_where_every_node_is_wanted() -> None:
+    expand = events.NodesExpanded(parent=0, depth=1, children=tuple((i, i, i) for i in range(1, 7)))
+    pruned = events.NodesMarked(status="pruned", nodes=(1, 2))
+    view = view_of([expand, build_step(1, "A"), build_step(2, "B"), pruned])
+    console = Console(file=io.StringIO(), width=WIDTH)
+    console.print(render(interrupt(view), width=WIDTH, every_node=True))
+    lines = console.file.getvalue().splitlines()[1:]  # type: ignore[attr-defined]
+    assert [line.split()[1:] for line in lines] == [["✗", "A"], ["✗", "B"], ["≈", "4", "cut"]]
+
+
 def test_pruned_siblings_share_a_line() -> None:
     text = text_of(view_of(STORY[:9]))
     assert "0.90" in text

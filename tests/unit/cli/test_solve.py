@@ -206,15 +206,15 @@ def finish_with(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> None:
     with_daemon(monkeypatch, FakeDaemon([events.RunFinished(result=result)]))
 
 
-def test_no_boxed_answer_prints_the_best_path_and_exits_1(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_an_answer_stdout_stays_empty(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     finish_with(monkeypatch, answer=None, votes=[])
     done = cli("solve", "p")
-    assert done.code == 1
-    assert done.out.strip() == RESULT["text"]
-    assert "No path has a boxed answer." in done.err
+    assert (done.code, done.out) == (1, "")
+    assert RESULT["text"] in done.err
+    assert "No answer: no path ends with a boxed one." in done.err
     assert "--answers text" in done.err
+    quiet = cli("solve", "p", "--quiet")
+    assert (quiet.code, quiet.out) == (1, "")
 
 
 @pytest.mark.parametrize("flag", ["--quiet", "--json"])

@@ -54,6 +54,19 @@ async def test_events_come_in_pieces_whatever_the_network_cuts() -> None:
         assert seen == ["2"]
 
 
+async def test_a_page_of_older_runs() -> None:
+    seen: list[str] = []
+
+    def handler(request: httpx.Request) -> httpx.Response:
+        seen.append(request.url.query.decode())
+        return httpx.Response(200, json={"data": [{"id": "old"}], "has_more": False})
+
+    async with client(handler) as daemon:
+        assert await daemon.runs(limit=5, before="run-1") == [{"id": "old"}]
+        await daemon.runs()
+    assert seen == ["limit=5&before=run-1", "limit=20"]
+
+
 async def test_a_cut_stream_is_a_lost_daemon() -> None:
     def handler(request: httpx.Request) -> httpx.Response:
         return httpx.Response(200, stream=Pieces(frame(1, SCORED), error=httpx.ReadError("cut")))

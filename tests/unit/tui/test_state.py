@@ -40,6 +40,7 @@ from flashedge.tui.state.scores import SCALE, draw_bar, draw_sparkline, score_co
 from flashedge.tui.state.summary import parse_run, parse_status
 from flashedge.tui.strategies import STRATEGIES
 from flashedge.tui.widgets.beam_tree import group_key
+from flashedge.tui.widgets.throughput import RatePanel
 from flashedge.types import FinishReason, NodeId, Segment, Vote
 from tests.support.dashboard_rig import MCTS, engine, live_items, recorded, stored_items, summary
 from tests.support.fake_nvml import FakeNvml
@@ -339,6 +340,30 @@ def test_a_run_that_the_listing_does_not_know_yet_stays_chosen() -> None:
     assert state.find_runs_to_follow(now) == ("new",)
 
 
+def poll(now: Dashboard, kept: int, first: int, last: int) -> Dashboard:
+    """A poll that lists runs `first` to `last`, the newest first, of `kept` runs."""
+    rows = [
+        parse_run(summary(f"r{i:02}", "finished", created_at=float(i)))
+        for i in range(last, first - 1, -1)
+    ]
+    return state.update_daemon(now, parse_status({"kept_runs": kept}), rows)
+
+
+def test_older_runs_stay_listed_behind_the_newest() -> None:
+    now = poll(Dashboard(), 20, 15, 19)
+    assert (now.has_older, now.oldest and now.oldest.id) == (True, "r15")
+    now = state.add_older(now, poll(Dashboard(), 20, 5, 15).runs)
+    assert [r.id for r in now.listed] == [f"r{i:02}" for i in range(19, 4, -1)]
+    now = poll(now, 22, 17, 21)  # two new ones push two out of the poll
+    assert [r.id for r in now.listed] == [f"r{i:02}" for i in range(21, 4, -1)]
+    assert now.has_older
+    now = state.choose(now, "r05")
+    assert now.chosen_row is not None
+    now = state.add_older(now, poll(Dashboard(), 22, 0, 4).runs)
+    assert (now.has_older, len(now.listed)) == (False, 22)
+    assert poll(now, 21, 17, 21).older == (), "a run was removed, and nobody knows which"
+
+
 def test_a_lost_daemon_keeps_what_was_listing() -> None:
     before = state.fold_events(listing(("go", "running")), "go", live_items()[:50])
     now = state.lose_daemon(before, "gone", 2.0)
@@ -371,7 +396,25 @@ def test_rates_over_a_window() -> None:
     found = rates.compute_rates(samples)
     assert (found[-1].tokens_per_s, found[-1].goodput_per_s) == (100.0, 40.0)
     assert rates.compute_rates(samples[:1]) == ()
-    assert rates.compute_rates(samples, "b")[-1].tokens_per_s == 0
+    assert rates.compute_rates(samples, "b") == (), "it was seen once"
+
+
+def test_there_is_no_rate_before_a_run_was_seen_twice() -> None:
+    samples = (
+        TokenSample(at_s=0.0, counts={}),
+        TokenSample(at_s=1.0, counts={}),
+        TokenSample(at_s=2.0, counts={"a": (1176, 0)}),
+    )
+    assert [(r.at_s, r.tokens_per_s) for r in rates.compute_rates(samples)] == [(1.0, 0.0)]
+    panel = RatePanel()
+    for height in (1, 4):
+        for shown in ((), samples):
+            drawn = panel.draw(Dashboard(samples=shown), 44, height).plain
+            assert "–" in drawn
+            assert "0" not in drawn
+    later = (*samples, TokenSample(at_s=3.0, counts={"a": (1276, 40)}))
+    assert rates.compute_rates(later)[-1].tokens_per_s > 0
+    assert "–" not in panel.draw(Dashboard(samples=later), 44, 4).plain
 
 
 def test_a_run_that_has_just_begun_has_a_rate() -> None:

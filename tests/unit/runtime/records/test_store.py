@@ -149,6 +149,21 @@ def test_open_runs_end_at_start_by_their_last_event(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_run_without_a_result_counts_the_tokens_of_its_steps(store: RunStore) -> None:
+    steps = [event for event in EVENTS if isinstance(event, StepCompleted)]
+    for run_id in ("cancelled", "open", "never begun"):
+        store.create(run_id, SPEC, 1.0)
+    for run_id in ("cancelled", "open"):
+        for seq, event in enumerate(EVENTS[:-1], 1):
+            store.append(run_id, seq, event)
+    store.finish("cancelled", "cancelled", None, {"message": "by hand"}, 2.0)
+    store.interrupt_unfinished()
+    expected = sum(len(step.token_ids) for step in steps)
+    assert expected > 0
+    counts = {run.id: run.tree_tokens for run in store.list()}
+    assert counts == {"cancelled": expected, "open": expected, "never begun": 0}
+
+
 def test_the_file_is_private(store: RunStore) -> None:
     assert store.path.stat().st_mode & 0o777 == 0o600
     assert store.path.parent.stat().st_mode & 0o077 == 0
