@@ -69,6 +69,8 @@ class ContextOverflow(RequestError):
 class PathOverflow(ContextOverflow):
     """A path outgrew the verifier's context, which held its problem."""
 
+    code = "path_overflow"
+
 
 class QueueFull(RequestError):
     exit_code = 6
