@@ -16,7 +16,7 @@ from flashedge.cli import exit_codes, output
 from flashedge.cli.connection import show_start
 from flashedge.cli.profile import renew_profile
 from flashedge.client.words import format_count
-from flashedge.config import check_exposure, load_config
+from flashedge.config import Config, check_exposure, load_config
 from flashedge.errors import DaemonError, EngineError
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -37,6 +37,13 @@ def up(
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Run in this terminal until ctrl-c.")
     ] = False,
+    install: Annotated[
+        bool,
+        typer.Option("--install", help="Let systemd start it now, at login, and when it fails."),
+    ] = False,
+    uninstall: Annotated[
+        bool, typer.Option("--uninstall", help="Undo --install, and stop the daemon.")
+    ] = False,
     wait: Annotated[bool, typer.Option(help="Wait until the daemon is ready.")] = True,
     as_json: Json = False,
 ) -> None:
@@ -49,6 +56,9 @@ def up(
     from flashedge.daemon import control as daemon_control
     from flashedge.models.registry import find_pair
 
+    if uninstall:
+        _uninstall()
+        return
     given = {"pair": pair, "host": host, "port": port}
     config = load_config(given)
     find_pair(config.pair, config)
@@ -65,9 +75,14 @@ def up(
             hint="stop it first: flashedge down",
         )
     renew_profile(config)
-    process = daemon_control.start(config, given)
+    if install:
+        _install(config, given)
+        process = None
+    else:
+        process = daemon_control.start(config, given)
     if not wait:
-        output.note(f"The daemon starts (process {process.pid}). See its state: flashedge ps")
+        known = "" if process is None else f" (process {process.pid})"
+        output.note(f"The daemon starts{known}. See its state: flashedge ps")
         return
     try:
         with show_start() as show:
@@ -79,6 +94,23 @@ def up(
         output.print_json({"url": record.url, "pid": record.pid, "pair": record.pair})
     else:
         print(f"FlashEdge serves pair {record.pair} at {record.url}")
+
+
+def _install(config: Config, given: Mapping[str, object]) -> None:
+    from flashedge.daemon import control as daemon_control
+    from flashedge.daemon import unit
+
+    path = unit.install(config, given)
+    output.note(f"installed {path}")
+    daemon_control.wait_held(config)
+    output.note("It starts when you log in; at boot too after: loginctl enable-linger")
+
+
+def _uninstall() -> None:
+    from flashedge.daemon import unit
+
+    path = unit.uninstall()
+    output.note("there is no service to remove" if path is None else f"removed {path}")
 
 
 def down(as_json: Json = False) -> None:

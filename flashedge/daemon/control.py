@@ -82,6 +82,15 @@ def start(
         )
 
 
+def wait_held(config: Config, timeout_s: float = 10.0) -> None:
+    """Wait until a daemon that another program starts has begun. Raises DaemonError."""
+    until = time.monotonic() + timeout_s
+    while find_holder(config) is None:
+        if time.monotonic() > until:
+            raise DaemonError(f"no daemon began within {timeout_s:.0f} s", hint=_SEE_LOG)
+        time.sleep(_POLL_S)
+
+
 def wait_ready(
     config: Config,
     process: subprocess.Popen[bytes] | None = None,

@@ -1,0 +1,76 @@
+"""The daemon as a service of systemd."""
+
+from __future__ import annotations
+
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from flashedge.config import load_config
+from flashedge.daemon import unit
+from flashedge.errors import DaemonError
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    (tmp_path / "bin").mkdir()
+    return tmp_path
+
+
+def fake_systemctl(home: Path, *, code: int = 0) -> Path:
+    """A systemctl that keeps what it is asked."""
+    program, asked = home / "bin" / "systemctl", home / "asked"
+    program.write_text(f'#!/bin/sh\necho "$@" >> {asked}\necho "no bus" >&2\nexit {code}\n')
+    program.chmod(0o755)
+    return asked
+
+
+def test_the_unit_runs_this_installation_with_its_settings(tmp_path: Path) -> None:
+    environ = {"FLASHEDGE_HOME": str(tmp_path), "FLASHEDGE_API_KEY": 'a"b%c$d', "PATH": "/x y"}
+    config = load_config({"port": 9}, environ)
+    lines = unit.build_unit(config, {"port": 9, "pair": None}, environ).splitlines()
+    (command,) = [line for line in lines if line.startswith("ExecStart=")]
+    assert command.startswith(f'ExecStart="{sys.executable}" "-P" "-m" "flashedge.daemon" "--set"')
+    assert f'"state_dir={tmp_path}/state"' in command
+    assert '"port=9"' in command
+    assert "pair" not in command
+    assert 'Environment="FLASHEDGE_API_KEY=a\\"b%%c$d"' in lines
+    assert 'Environment="PATH=/x y"' in lines
+    assert not any("FLASHEDGE_HOME" in line for line in lines)
+
+
+def test_it_is_enabled_and_started_and_removed(home: Path) -> None:
+    asked = fake_systemctl(home)
+    config = load_config({}, {"FLASHEDGE_HOME": str(home)})
+    assert unit.uninstall() is None
+    path = unit.install(config, {})
+    assert path == home / "config" / "systemd" / "user" / "flashedge.service"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert asked.read_text().splitlines() == [
+        "--user daemon-reload",
+        "--user enable flashedge.service",
+        "--user restart flashedge.service",
+    ]
+    assert unit.install(config, {"port": 9}) == path, "again, with other settings"
+    assert "port=9" in path.read_text()
+    assert unit.uninstall() == path
+    assert not path.exists()
+    assert asked.read_text().splitlines()[-2:] == [
+        "--user disable --now flashedge.service",
+        "--user daemon-reload",
+    ]
+
+
+def test_a_machine_without_systemd_says_what_to_do(home: Path) -> None:
+    config = load_config({}, {"FLASHEDGE_HOME": str(home)})
+    with pytest.raises(DaemonError, match="systemd does not answer") as missing:
+        unit.install(config, {})
+    assert "systemctl --user daemon-reload" in str(missing.value.hint)
+    fake_systemctl(home, code=1)
+    with pytest.raises(DaemonError, match="no bus") as failed:
+        unit.install(config, {})
+    assert "flashedge up" in str(failed.value.hint)
