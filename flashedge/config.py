@@ -57,6 +57,14 @@ class Config:
         "Stop the daemon after this many seconds without a request. Not set: never.",
         at_least=1,
     )
+    keep_runs_days: float | None = setting(
+        None,
+        "Remove stored runs that ended so many days ago. Not set: none is too old.",
+        at_least=0,
+    )
+    keep_runs_gib: float = setting(
+        10.0, "Remove the oldest stored runs while all take more than this (GiB).", at_least=0
+    )
     log_level: str = setting(
         "info",
         "Least severe messages that the daemon logs.",

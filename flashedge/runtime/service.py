@@ -35,6 +35,7 @@ from flashedge.runtime.plain_requests import PlainRequests
 from flashedge.runtime.queue import RunQueue
 from flashedge.runtime.records.archive import ArchivedRun, RunSummary, build_summary
 from flashedge.runtime.records.result import build_result
+from flashedge.runtime.records.retention import Retention
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.request.calibrations import resolve_early_exit, restore_request
 from flashedge.runtime.request.spec import RunSpec, check_continues
@@ -69,6 +70,7 @@ class Service:
         self._store = store
         self._grader = grader
         self._texts = texts or WordGroups()
+        self._retention = Retention(store, config)
         self._queue = RunQueue(config.max_running, config.queue_limit)
         self._runs: dict[str, Run] = {}
         self._plain = PlainRequests(self.metrics, self._served.count_plain_request, self._note_end)
@@ -82,6 +84,7 @@ class Service:
         """Start the engines and test them. Raises EngineError; `health` then reports failed."""
         for run_id in self._store.interrupt_unfinished():
             log.warning("run %s was interrupted when the daemon ended", run_id)
+        self._retention.look()
         await self._served.start(self._plain)
 
     async def stop(self) -> None:
@@ -92,6 +95,7 @@ class Service:
         await self._plain.stop()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=10)
+        await self._retention.stop()
         await self._served.stop()
         await self._grader.close()
         await self._texts.close()
@@ -273,6 +277,7 @@ class Service:
     def _clean_up(self, run: Run, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._busy_at = time.monotonic()
+        self._retention.look()
         if run.status is RunStatus.QUEUED:  # cancelled before its task took a step
             self._queue.leave(run.id)
             run.mark_cancelled()

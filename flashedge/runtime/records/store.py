@@ -167,6 +167,25 @@ class RunStore:
         with self._open_database() as db:
             db.execute("PRAGMA incremental_vacuum").fetchall()
 
+    def measure_bytes(self) -> int:
+        """What the runs take in the file."""
+        with self._open_database() as db:
+            pages, free, size = (
+                int(db.execute(f"PRAGMA {name}").fetchone()[0])
+                for name in ("page_count", "freelist_count", "page_size")
+            )
+        return (pages - free) * size
+
+    def list_oldest(self, ended_before: float | None = None, limit: int = 20) -> RunIds:
+        """The runs that ended first, of those that ended before a time. None: of all that ended."""
+        with self._open_database() as db:
+            rows = db.execute(
+                "SELECT id, coalesce(finished_at, created_at) AS ended FROM runs"
+                " WHERE status NOT IN (?, ?) AND ended < ? ORDER BY ended, id LIMIT ?",
+                (*UNFINISHED, float("inf") if ended_before is None else ended_before, limit),
+            ).fetchall()
+        return [run_id for run_id, _ in rows]
+
     # ------------------------------------------------------------ reading
 
     def get(self, run_id: str) -> StoredRun | None:
