@@ -75,6 +75,13 @@ def test_coding_agents_requests_are_answered(served: Daemon, agent: Path, model:
     assert "error" not in json.loads(events[-2].removeprefix("data: "))
 
 
+def test_a_search_names_the_field_that_is_wrong(served: Daemon) -> None:
+    body = {"model": "bundled:beam-4", "messages": [{"role": "system", "content": "x"}]}
+    answer = httpx.post(f"{served.url}/v1/chat/completions", json=body)
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == "messages"
+
+
 def test_easy_problems_get_right_answers_and_the_stock_loops_trees(served: Daemon) -> None:
     items = [json.loads(line) for line in EASY.read_text().splitlines()[:2]]
     right = 0

@@ -20,7 +20,7 @@ PROTOCOLS = (
     _use(f"{_ENTRY}.generate.base.serving:GenerateBaseServing", "_preflight", _WORKINGS, _CLIENT,
          "Refuses a request before a stream begins, by `errored` and `check_admission`."),
     _use("exceptions",
-         "GenerationError RetryableRequestError", _NAMED, _CLIENT,
+         "GenerationError RetryableRequestError VLLMValidationError", _NAMED, _CLIENT,
          "The errors that handlers put into their protocol's form."),
     _use(f"{_ENTRY}.serve.exception_handling.error_response", "create_error_response", _WORKINGS,
          _CLIENT, "Puts the errors into their protocol's form, with our status."),

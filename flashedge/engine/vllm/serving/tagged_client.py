@@ -19,7 +19,7 @@ from vllm.exceptions import (
     GenerationError,
     GracefulHTTPError,
     RetryableRequestError,
-    VLLMClientError,
+    VLLMValidationError,
 )
 
 from flashedge.engine.plain_requests import PlainRequests
@@ -168,7 +168,7 @@ def convert_error(error: FlashEdgeError) -> Exception:
     if isinstance(error, QueueFull):
         return GracefulHTTPError(error.line, HTTPStatus(error.http_status))
     if isinstance(error, RequestError):
-        return VLLMClientError(error.line)
+        return VLLMValidationError(error.line, parameter=error.param)
     if error.http_status == HTTPStatus.SERVICE_UNAVAILABLE:
         return RetryableRequestError(error.line)
     return GenerationError(error.line)
