@@ -45,10 +45,10 @@ def settings(tmp_path: Path, **values: object) -> Config:
 
 def test_runs_that_are_too_old_go(store: RunStore, tmp_path: Path) -> None:
     fill(store, 50)
-    keeper = Retention(store, settings(tmp_path, keep_runs_days=7))
-    assert keeper.remove_old(now=49 * DAY_S) == 42
+    limiter = Retention(store, settings(tmp_path, keep_runs_days=7))
+    assert limiter.remove_old(now=49 * DAY_S) == 42
     assert names(store) == {"open", *(f"run-{day}" for day in range(42, 50))}
-    assert keeper.remove_old(now=49 * DAY_S) == 0
+    assert limiter.remove_old(now=49 * DAY_S) == 0
 
 
 def test_by_default_no_run_is_too_old(store: RunStore, tmp_path: Path) -> None:
@@ -76,24 +76,24 @@ def test_open_runs_stay_even_where_they_take_too_much(store: RunStore, tmp_path:
 async def test_it_looks_now_and_then(
     store: RunStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keeper = Retention(store, settings(tmp_path, keep_runs_gib=0))
-    keeper.look()
+    limiter = Retention(store, settings(tmp_path, keep_runs_gib=0))
+    limiter.look()
     await asyncio.sleep(0.05)
     fill(store, 3)
-    keeper.look()
+    limiter.look()
     await asyncio.sleep(0.05)
     assert len(names(store)) == 4, "it has looked a moment ago"
     monkeypatch.setattr(retention, "EVERY_S", 0.0)
-    keeper.look()
-    await keeper.stop()
+    limiter.look()
+    await limiter.stop()
     assert names(store) == {"open"}
 
 
 async def test_a_store_that_fails_is_no_end_of_the_daemon(
     store: RunStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    keeper = Retention(store, settings(tmp_path))
+    limiter = Retention(store, settings(tmp_path))
     store.close()
-    keeper.look()
-    await keeper.stop()
+    limiter.look()
+    await limiter.stop()
     assert "old runs are not removed" in caplog.text
