@@ -6,7 +6,8 @@ set -euo pipefail
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 # Each line: the last commit that had them, and where.
 KEPT="0c93182 docs/flashtts docs/certainty
-9c3c292 docs/certainty"
+9c3c292 docs/certainty
+df278d3 docs/certainty"
 OUT=${1:-$ROOT/runs/published}
 
 if [ "${1:-}" = --help ]; then sed -n '2,3s/^# //p' "${BASH_SOURCE[0]}" && exit 0; fi
