@@ -15,8 +15,8 @@ Open-ended answers, where no box is expected, are compared by one of
 
 Where the whole text of a path is the answer, nothing is compared here: the verifier alone decides.
 
-Answers that may be JSON or calls of tools are compared by their boxes where they have one, and else
-as JSON (`structured.write_canonically`).
+Answers that may be JSON or calls of tools are compared as JSON (`structured.write_canonically`)
+where they begin as such; the others by their boxes, or as they are where they have none.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from flashedge.answers.words import are_alike
 from flashedge.types import NodeId
 
 ANSWER_KINDS = ("boxed", "text", "whole", "json")
+_OPENS = ("{", "[", "<")
+"""How JSON and calls of tools begin."""
 _PHRASE = re.compile(r"[^\W\d_]{3,}(?: [^\W\d_]+)*")
 
 
@@ -98,7 +100,8 @@ async def group_answers(
         )
     if kind == "json":
         texts_of = {node: "".join(steps) for node, steps in paths.items()}
-        boxed = {node: box for node, text in texts_of.items() if (box := extract_answer(text))}
+        prose = {n: text for n, text in texts_of.items() if not text.lstrip().startswith(_OPENS)}
+        boxed = {node: box for node, text in prose.items() if (box := extract_answer(text))}
         rest = {node: write_canonically(texts_of[node]) for node in texts_of if node not in boxed}
         return {**rest, **(await grader.cluster(boxed) if boxed else {})}
     if kind == "whole":

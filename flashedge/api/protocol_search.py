@@ -26,8 +26,9 @@ from flashedge.events import (
     StepCompleted,
 )
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.runtime.request.strategies import find_defaults
+from flashedge.runtime.request.strategies import find_defaults, find_user_programs
 from flashedge.runtime.run import create_run_id
+from flashedge.search.catalog import parse_strategy
 from flashedge.types import FinishReason, NodeId, Problem, Sampling
 
 DISCONNECTED = "the client disconnected"
@@ -104,7 +105,7 @@ class ProtocolSearch:
         """See `engine.searches`."""
         self._service.check_queue()
 
-    def read(self, problem: Problem) -> None:
+    def take_conversation(self, problem: Problem) -> None:
         """See `engine.searches`."""
         self._problem = problem
 
@@ -193,7 +194,10 @@ def _refuse_meaningless(body: Mapping[str, Any]) -> None:
 
 
 def _choose_search(body: Mapping[str, Any], name: ModelName) -> dict[str, Any]:
-    """The options of the `search` object, else of the model's name."""
+    """The options of the `search` object, else of the model's name.
+
+    Raises NotFound, RequestError.
+    """
     if body.get("search") is None:
         return name.search or {}
     if name.search is not None:
@@ -202,7 +206,10 @@ def _choose_search(body: Mapping[str, Any], name: ModelName) -> dict[str, Any]:
             hint="leave one out",
             param="search",
         )
-    return parse_object(body["search"], SearchOptions, "search").collect_options()
+    options = parse_object(body["search"], SearchOptions, "search").collect_options()
+    if "strategy" in options:
+        parse_strategy(options["strategy"], find_user_programs())
+    return options
 
 
 def apply_effort(

@@ -46,6 +46,7 @@ from flashedge.types import MAX_SEED
 
 LEAST_THINKING = 1024
 """Least budget of thinking in Anthropic's protocol. It must be less than max_tokens."""
+MAX_PRIORITY = 1 << 31
 _LONGEST_NAME = 200
 _REASONING = re.compile(rb'(?<!\\)"reasoning":("(?:[^"\\]|\\.)*"|null)')
 
@@ -67,12 +68,12 @@ class ProtocolSwitch:
             await self._app(scope, receive, send)
             return
         text: bytes = (await receive())["body"]  # the guard sends it whole
-        receive = replay_body(text, receive)
         search = None
         try:
             body = load_object(Headers(scope=scope), text)
             if limit_tokens(body, self._defaults.max_model_len):
-                receive = replay_body(dump_json(body), receive)
+                text = dump_json(body)
+            receive = replay_body(text, receive)
             tags = read_tags(scope, body)
             if names_search(body, self._service.pair):
                 search = self._build_search(scope["path"], body, tags)
@@ -153,7 +154,7 @@ def read_tags(scope: Scope, body: Mapping[str, Any]) -> RequestTags:
         program=_choose_name(headers.get("x-flashedge-program"), body.get("prompt_cache_key")),
         seed=secrets.randbelow(MAX_SEED) if seed is None else seed & MAX_SEED,
         is_seeded=seed is not None,
-        priority=_read_int(body, "priority") or 0,
+        priority=max(-MAX_PRIORITY, min(MAX_PRIORITY, _read_int(body, "priority") or 0)),
         deterministic=body.get("deterministic") is True,
     )
 

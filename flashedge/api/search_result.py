@@ -1,7 +1,7 @@
 """Adds to a protocol's answer what only a search has: the run's id and the `flashedge` object.
 
-The header X-FlashEdge-Run names the run. The object stands in the whole answer, or in the event of
-a stream that ends it.
+The header X-FlashEdge-Run names the run. The object stands in the whole answer, or in the first
+event of a stream that ends a choice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LAST_EVENTS = {
     RESPONSES: b'"type":"response.completed"',
     MESSAGES: b'"type":"message_delta"',
 }
-"""What the event that ends a stream contains. A text can't: its quotation marks are escaped."""
+"""What an event that ends a choice contains. A text can't: its quotation marks are escaped."""
 
 
 def add_result(search: ProtocolSearch, path: str, send: Send) -> Send:
@@ -51,7 +51,9 @@ def add_result(search: ProtocolSearch, path: str, send: Send) -> Send:
 
 def _insert(body: bytes, mark: bytes, result: Mapping[str, Any], is_stream: bool) -> bytes:
     """Put the object first in the JSON object of the whole body, or of the event with the mark."""
-    start = body.rfind(b"data: {", 0, body.index(mark)) + len(b"data: ") if is_stream else 0
+    start = 0
+    if is_stream:  # JSON has no line breaks, so only a line of the stream begins so
+        start = (b"\n" + body).rindex(b"\ndata: {", 0, body.index(mark) + 1)
     at = body.index(b"{", start) + 1
     return body[:at] + b'"flashedge":' + dump_json(build_extra(result)) + b"," + body[at:]
 

@@ -36,7 +36,7 @@ class StreamFailures:
             self._can_fail = any(kind.startswith(b"text/event-stream") for kind in kinds)
         else:
             body = message.get("body", b"")
-            self._events += body.count(b"event: ")
+            self._events += (b"\n" + body).count(b"\nevent: ")
             failure = self._request.failure
             if self._path == MESSAGES and failure is not None and body.startswith(_ERROR_EVENT):
                 message = {**message, "body": build_error_event(failure, self._path)}

@@ -8,7 +8,7 @@ which know nothing of it, so it travels in a context variable.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -74,7 +74,8 @@ async def tag_requests(
     finally:
         _scope.reset(token)
         for stream in scope.streams:
-            await stream.aclose()
+            with suppress(RuntimeError):  # it is running: its handler is being cancelled
+                await stream.aclose()
 
 
 def get_tags() -> RequestTags:

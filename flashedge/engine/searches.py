@@ -68,7 +68,7 @@ class Searcher(Protocol):
         """Raises QueueFull when too many runs wait."""
         ...
 
-    def read(self, problem: Problem) -> None:
+    def take_conversation(self, problem: Problem) -> None:
         """Take the conversation as the verifier will see it. Called before `start`."""
         ...
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 
-from flashedge.errors import QueueFull
+from flashedge.errors import QueueFull, RequestError
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.queue import RETRY_AFTER_S
 
@@ -74,7 +74,10 @@ class PlainRequests:
         return self._open
 
     def check_admission(self, choices: int) -> None:
-        """Raises QueueFull when a request of so many choices is too many."""
+        """Raises QueueFull when a request of so many choices is too many now, RequestError when it
+        always is."""
+        if choices > MAX_CHOICES:
+            raise RequestError(f"n is {choices}; at most {MAX_CHOICES} are generated", param="n")
         if self._open + choices > MAX_CHOICES:
             raise QueueFull(f"{self._open} completions are open", retry_after_s=RETRY_AFTER_S)
 

@@ -64,7 +64,7 @@ class FakeProtocols:
     ) -> None:
         searcher.check_admission()
         messages = body.get("messages") or [{"role": "user", "content": "hi"}]
-        searcher.read(build_problem(messages))
+        searcher.take_conversation(build_problem(messages))
         sampling = Sampling(temperature=body.get("temperature", 0.7))
         limit = body.get("max_tokens") or body.get("max_completion_tokens") or 1000
         prompt = SearchPrompt(

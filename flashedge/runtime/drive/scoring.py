@@ -57,7 +57,7 @@ class Scoring:
         self._on_restart = on_restart
         self._is_early = switches.early_scores and search.scores_levels
         self._early: dict[NodeId, asyncio.Task[StepScores]] = {}
-        self._overflows = 0
+        self._has_overflown = False
         self.waiting = Stopwatch()
         """Time in which the search waits for scores."""
         self.tokens = 0
@@ -108,9 +108,9 @@ class Scoring:
                 return await self._verify_answer("".join((*before, *segment.steps)))
             return await self._verify_steps(node, before, segment, ahead)
         except PathOverflow as error:
-            if not self._overflows:
+            if not self._has_overflown:
                 log.warning("such paths of this run have the score 0: %s", error.line)
-            self._overflows += 1
+            self._has_overflown = True
             count = 1 if self._search_judges == "answers" else len(segment.steps)
             return StepScores(scores=(0.0,) * count, tokens=0, cached_tokens=0)
 

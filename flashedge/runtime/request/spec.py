@@ -97,7 +97,7 @@ class RunSpec:
     """Options of the strategy (`search.options`) or of a user's program, as plain JSON values."""
 
     answers: str = "boxed"
-    """boxed; text or whole for open-ended problems. See `answers.equality`."""
+    """boxed; text or whole for open-ended problems; json. See `answers.equality`."""
 
     chat_template_kwargs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """Variables of the generator's chat template, in place of those of its entry in models.toml. A

@@ -42,3 +42,8 @@ def test_a_blank_text_is_no_answer() -> None:
 def test_broken_json_is_text() -> None:
     assert write_canonically('{"a": [1, {') == '{"a": [1, {'
     assert write_canonically("{" * 5000) == "{" * 5000
+
+
+def test_blanks_inside_json_count() -> None:
+    assert write_canonically('{"code": "  x"}') != write_canonically('{"code": "    x"}')
+    assert write_canonically("<call> {} </call>") == write_canonically("<call>\n{}\n\n</call>")

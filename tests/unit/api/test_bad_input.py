@@ -153,7 +153,7 @@ async def test_other_content_types_are_refused(kind: str) -> None:
     assert "application/json" in check(response, 415, "unsupported_media_type")
 
 
-CHAT_CASES: list[tuple[dict[str, Any], str]] = [
+CHAT_CASES: list[tuple[dict[str, Any], str | None]] = [
     ({"model": None, "search": {}}, "model"),
     ({"model": "", "search": {}}, "model"),
     ({"top_logprobs": 2}, "top_logprobs"),
@@ -171,6 +171,7 @@ CHAT_CASES: list[tuple[dict[str, Any], str]] = [
     ({"search": {"strategy": "beam", "m": 1}}, "search.m"),
     ({"search": {"strategy": 3}}, "search.strategy"),
     ({"search": {"n": 0}}, "n"),
+    ({"search": {"strategy": "divination"}}, None),
     ({"search": {"early_exit": {"odd": 1}}}, "early_exit"),
     ({"search": {}, "n": 17}, "n"),
     ({"model": "bundled:beam-4", "search": {}}, "search"),
@@ -179,13 +180,14 @@ CHAT_CASES: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "param"), CHAT_CASES, ids=lambda v: str(v)[:40])
-async def test_a_wrong_field_of_a_chat_is_named(change: dict[str, Any], param: str) -> None:
+async def test_a_wrong_field_of_a_chat_is_named(change: dict[str, Any], param: str | None) -> None:
     service = FakeService()
     async with client_of(service) as client:
         by_search = {} if "model" in change else {"search": {"n": 2}}
         body = {**CHAT, **by_search, **change}
         response = await client.post("/v1/chat/completions", json=body)
-    check(response, 404 if change.get("model") == "" else 400, param=param)
+    is_unknown = change.get("model") == "" or param is None
+    check(response, 404 if is_unknown else 400, param=param)
     assert not service.handles
 
 

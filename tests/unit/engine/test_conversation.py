@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from flashedge.engine.vllm.serving.conversation import build_problem, drop_notes
+from flashedge.engine.vllm.serving.conversation import (
+    NOTES_BEGIN,
+    NOTES_END,
+    build_problem,
+    drop_notes,
+)
 
 CALL = {"type": "function", "function": {"name": "add", "arguments": '{"a": 3}'}}
 
@@ -30,20 +35,27 @@ def test_a_call_is_the_assistants_text_and_a_result_the_users() -> None:
         {"role": "user", "content": "3 + 4?"},
         {"role": "assistant", "content": None, "tool_calls": [CALL, CALL]},
         {"role": "tool", "name": "add", "content": "7"},
-        {"role": "tool", "content": "8"},
+        {"role": "tool", "content": ""},
         {"role": "user", "content": "And?"},
     ) == [
         ("user", "3 + 4?"),
         ("assistant", "\n".join(['{"name": "add", "arguments": "{\\"a\\": 3}"}'] * 2)),
-        ("user", "Result of the tool add: 7\n\n8\n\nAnd?"),
+        ("user", "Result of the tool add: 7\n\nResult of the tool: (nothing)\n\nAnd?"),
     ]
 
 
 def test_notes_of_a_search_are_dropped_and_a_models_thinking_is_not() -> None:
-    notes = {"role": "assistant", "content": "7", "reasoning": "[1] 3+4=7.\n[1] score 0.9\n"}
-    both = {**notes, "reasoning_content": notes["reasoning"]}
-    thinking = {"role": "assistant", "content": "7", "reasoning": "[sic] I add."}
+    said = f"{NOTES_BEGIN}[1] 3+4=7.\n[1] score 0.9\n"
     bare = {"role": "assistant", "content": "7"}
-    assert drop_notes([notes, both, thinking, bare]) == [bare, bare, thinking, bare]
-    assert drop_notes([notes])[0] is not notes
+    notes = {**bare, "reasoning": said + NOTES_END}
+    both = {**notes, "reasoning_content": said}  # a stream that was broken off
+    thinking = {**bare, "reasoning": "[1] Smith (2020) says so."}
+    mixed = {**bare, "reasoning": f"{said}{NOTES_END}I add."}
+    assert drop_notes([notes, both, thinking, mixed, bare]) == [
+        bare,
+        bare,
+        thinking,
+        {**bare, "reasoning": "I add."},
+        bare,
+    ]
     assert notes["reasoning"]

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 from prometheus_client import generate_latest
 
-from flashedge.errors import QueueFull
+from flashedge.errors import QueueFull, RequestError
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.plain_requests import MAX_CHOICES, PlainRequests
 
@@ -77,6 +77,8 @@ async def test_stopping_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) 
 
 def test_too_many_choices_are_refused() -> None:
     rig = Rig()
+    with pytest.raises(RequestError, match="at most 256"):
+        rig.plain.check_admission(MAX_CHOICES + 1)
     with rig.plain.open(MAX_CHOICES - 1, ignore):
         rig.plain.check_admission(1)
         with pytest.raises(QueueFull, match="255 completions are open"), rig.plain.open(2, ignore):

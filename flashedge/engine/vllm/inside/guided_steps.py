@@ -12,6 +12,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from typing import Any
 
+from vllm.parser.engine.adapters import ParserEngineReasoningAdapter
 from vllm.v1.request import Request
 from vllm.v1.structured_output import StructuredOutputManager
 from vllm.v1.structured_output.backend_types import StructuredOutputGrammar
@@ -47,6 +48,13 @@ def find_guided_path(manager: StructuredOutputManager, request: Request) -> list
         return prompt[start:]
     asked = request.structured_output_request
     assert asked is not None, "only requests with a grammar come here"
+    if isinstance(reasoner, ParserEngineReasoningAdapter) and reasoner.reasoning_end_token_ids:
+        found = reasoner.find_reasoning_end(prompt[start:])
+        asked.reasoning_ended = found is not None
+        if found is None:
+            return []
+        # Where a tool call ends the thinking, its first token is part of the grammar.
+        return prompt[start + found.offset + (0 if found.implicit else 1) :]
     ends = range(start + 1, len(prompt) + 1)
     at = bisect_left(ends, True, key=lambda end: reasoner.is_reasoning_end(prompt[:end]))
     asked.reasoning_ended = at < len(ends)

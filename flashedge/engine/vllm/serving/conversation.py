@@ -10,7 +10,8 @@ from typing import Any
 
 from flashedge.types import Message, Problem
 
-_NOTE = re.compile(r"\[\d+\] ")
+NOTES_BEGIN, NOTES_END = "[search]\n", "[/search]\n"
+_NOTES = re.compile(r"\[search\]\n.*?(\[/search\]\n|\Z)", re.DOTALL)
 _ROLES = {"developer": "system", "tool": "user", "function": "user"}
 
 
@@ -33,7 +34,8 @@ def build_problem(conversation: Iterable[Mapping[str, Any]]) -> Problem:
 def _write_turn(turn: Mapping[str, Any]) -> str:
     text = _join_parts(turn.get("content"))
     if turn.get("role") in ("tool", "function"):
-        return f"Result of the tool {turn['name']}: {text}" if turn.get("name") else text
+        name = f" {turn['name']}" if turn.get("name") else ""
+        return f"Result of the tool{name}: {text or '(nothing)'}"
     calls = [_write_call(call) for call in turn.get("tool_calls") or ()]
     return "\n".join(part for part in (text, *calls) if part)
 
@@ -64,9 +66,10 @@ def drop_notes(messages: Iterable[Any]) -> list[Any]:
 def _drop_note(message: Any) -> Any:
     if not isinstance(message, Mapping):
         return message
-    notes = [
-        name
-        for name in ("reasoning", "reasoning_content")
-        if isinstance(message.get(name), str) and _NOTE.match(message[name])
-    ]
-    return {k: v for k, v in message.items() if k not in notes} if notes else message
+    kept = dict(message)
+    for name in ("reasoning", "reasoning_content"):
+        if isinstance(text := kept.get(name), str) and NOTES_BEGIN in text:
+            kept[name] = _NOTES.sub("", text)
+            if not kept[name].strip():
+                del kept[name]
+    return kept

@@ -16,7 +16,7 @@ from vllm.outputs import CompletionOutput, RequestOutput
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 
-from flashedge.engine.searches import FoundPath, Note
+from flashedge.engine.searches import FoundPath
 from flashedge.types import FinishReason
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ class PathOutputs:
         self.streams = self._params.output_kind is RequestOutputKind.DELTA
         """Whether the client sees the answer in pieces, and so can see notes before it."""
 
-    def build_note(self, note: Note) -> RequestOutput:
+    def build_note(self, text: str) -> RequestOutput:
         logprobs: Any = [] if self._params.logprobs is not None else None
-        return self._build([CompletionOutput(0, NoteText(note.text), [], None, logprobs)])
+        return self._build([CompletionOutput(0, NoteText(text), [], None, logprobs)])
 
     def build_answer(self, paths: tuple[FoundPath, ...]) -> Iterator[RequestOutput]:
         """Each choice token by token, or all of them at once, as the handler asks for."""

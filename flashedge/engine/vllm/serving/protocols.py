@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 KEEP_ALIVE_S = 10
-"""A stream that has nothing to say sends a comment this often."""
+"""A stream of chat completions that has nothing to say sends a comment this often."""
 
 
 class VllmProtocols:

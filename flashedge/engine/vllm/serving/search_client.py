@@ -15,14 +15,15 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from vllm import SamplingParams
-from vllm.exceptions import GenerationError
+from vllm.exceptions import GenerationError, VLLMClientError
 
 from flashedge.engine.request_tags import end_with_request, get_searcher, note_failure
 from flashedge.engine.searches import Found, Note, SearchPrompt
+from flashedge.engine.vllm.serving.conversation import NOTES_BEGIN, NOTES_END
 from flashedge.engine.vllm.serving.guided_json import bound_blanks
 from flashedge.engine.vllm.serving.path_outputs import PathOutputs
 from flashedge.engine.vllm.serving.tagged_client import TaggedClient, convert_error
-from flashedge.errors import FlashEdgeError, QueueFull
+from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.types import Sampling
 
 if TYPE_CHECKING:
@@ -33,10 +34,10 @@ class SearchClient(TaggedClient):
     """Answers by the search of the HTTP request (`request_tags.get_searcher`)."""
 
     def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
-        """Raises GracefulHTTPError when too many runs wait."""
+        """Raises GracefulHTTPError when too many runs wait, or when the daemon stops."""
         try:
             get_searcher().check_admission()
-        except QueueFull as error:
+        except FlashEdgeError as error:
             raise convert_error(error) from error
 
     def generate(
@@ -46,9 +47,13 @@ class SearchClient(TaggedClient):
         about the prompt and its parameters."""
         params = sampling_params.clone()
         bound_blanks(params)
-        request = self._llm.input_processor.process_inputs(
-            request_id, prompt, params, supported_tasks=("generate",)
-        )
+        try:
+            request = self._llm.input_processor.process_inputs(
+                request_id, prompt, params, supported_tasks=("generate",)
+            )
+        except VLLMClientError as error:
+            note_failure(RequestError(str(error)))
+            raise
         asked = SearchPrompt(
             token_ids=tuple(request.prompt_token_ids or ()),
             sampling=Sampling(
@@ -61,6 +66,7 @@ class SearchClient(TaggedClient):
         try:
             found = get_searcher().start(asked)
         except FlashEdgeError as error:
+            note_failure(error)
             raise convert_error(error) from error
         outputs = PathOutputs(request, self._llm.renderer.tokenizer)
         return end_with_request(_follow(found, outputs))
@@ -69,14 +75,19 @@ class SearchClient(TaggedClient):
 async def _follow(
     found: AsyncGenerator[Note | Found], outputs: PathOutputs
 ) -> AsyncGenerator[RequestOutput]:
+    has_notes = False
     try:
         async with aclosing(found) as stream:
             async for item in stream:
                 if isinstance(item, Found):
+                    if has_notes:
+                        yield outputs.build_note(NOTES_END)
                     for output in outputs.build_answer(item.paths):
                         yield output
                 elif outputs.streams:
-                    yield outputs.build_note(item)
+                    begin = "" if has_notes else NOTES_BEGIN
+                    has_notes = True
+                    yield outputs.build_note(begin + item.text)
     except FlashEdgeError as error:
         note_failure(error)
         converted = convert_error(error)

@@ -42,7 +42,7 @@ def _tell_conversations(renderer: Any) -> None:
 
     async def preprocess_chat(*args: Any, **options: Any) -> Any:
         conversation, inputs = await render(*args, **options)
-        get_searcher().read(build_problem(conversation))
+        get_searcher().take_conversation(build_problem(conversation))
         return conversation, inputs
 
     renderer.preprocess_chat = preprocess_chat

@@ -19,6 +19,7 @@ from vllm.exceptions import (
     GenerationError,
     GracefulHTTPError,
     RetryableRequestError,
+    VLLMNotFoundError,
     VLLMValidationError,
 )
 
@@ -33,11 +34,15 @@ from flashedge.engine.vllm.inside.keys import ARGS_KEY
 from flashedge.engine.vllm.process.engine_process import EngineProcess
 from flashedge.engine.vllm.serving.guided_json import bound_blanks
 from flashedge.errors import (
+    ConfigError,
+    Conflict,
     DaemonStopping,
     EngineDead,
     FlashEdgeError,
+    NotFound,
     QueueFull,
     RequestError,
+    StoreError,
 )
 
 if TYPE_CHECKING:
@@ -76,7 +81,7 @@ class TaggedClient:
         """Raises GracefulHTTPError when too many requests are open."""
         try:
             self._plain.check_admission(n)
-        except QueueFull as error:
+        except FlashEdgeError as error:
             raise convert_error(error) from error
 
     def generate(
@@ -165,9 +170,11 @@ def convert_error(error: FlashEdgeError) -> Exception:
 
     Within a stream, all of them put a GenerationError into their protocol's form, and it alone.
     """
-    if isinstance(error, QueueFull):
+    if isinstance(error, QueueFull | Conflict | StoreError):
         return GracefulHTTPError(error.line, HTTPStatus(error.http_status))
-    if isinstance(error, RequestError):
+    if isinstance(error, NotFound):
+        return VLLMNotFoundError(error.line)
+    if isinstance(error, RequestError | ConfigError):
         return VLLMValidationError(error.line, parameter=error.param)
     if error.http_status == HTTPStatus.SERVICE_UNAVAILABLE:
         return RetryableRequestError(error.line)
