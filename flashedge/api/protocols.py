@@ -35,6 +35,7 @@ from flashedge.api.failures import (
     dump_json,
 )
 from flashedge.api.guard import replay_body
+from flashedge.api.keep_alive import keep_alive
 from flashedge.api.paths import CHAT, COMPLETIONS, MESSAGES, PROTOCOL_ROUTES
 from flashedge.api.protocol_search import LIMITS, ProtocolSearch
 from flashedge.api.search_result import add_result
@@ -81,8 +82,8 @@ class ProtocolSwitch:
             elif isinstance(name := body.get("model"), str):
                 ModelName.parse(name, self._service.pair)
             protocols = self._service.protocols
-            async with tag_requests(tags, search) as request:
-                answer = StreamFailures(request, scope["path"], send)
+            async with tag_requests(tags, search) as request, keep_alive(send) as sending:
+                answer = StreamFailures(request, scope["path"], sending)
                 try:
                     await protocols(scope, receive, _translate(scope, answer.send))
                 except Exception:

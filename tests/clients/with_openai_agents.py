@@ -53,11 +53,11 @@ def _make_checks(kind: Any) -> Checks:
         assert asyncio.run(run()) > 2
 
     def check_tool(url: str, model: str) -> None:
-        """The call, its result, and the second turn, whatever that says."""
+        """The call or calls, their results, and the second turn, whatever that says."""
         agent = _agent(kind, url, model, tools=[add], tool_choice="required")
         result = Runner.run_sync(agent, QUESTION, max_turns=4)
-        kinds = [item.type for item in result.new_items]
-        assert kinds[:2] == ["tool_call_item", "tool_call_output_item"]
+        kinds = {item.type for item in result.new_items}
+        assert kinds >= {"tool_call_item", "tool_call_output_item"}, kinds
 
     def check_schema(url: str, model: str) -> None:
         result = Runner.run_sync(_agent(kind, url, model, output_type=Sum), QUESTION)

@@ -1,0 +1,53 @@
+"""Comments in streams that have nothing to say, so that neither clients nor proxies give up.
+
+vLLM sends them in chat completions only. A search may wait in the queue for minutes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from starlette.types import Message, Send
+
+from flashedge.api import sse
+
+_COMMENT = b": keep-alive\n\n"
+
+
+@asynccontextmanager
+async def keep_alive(send: Send) -> AsyncIterator[Send]:
+    """A `send` that adds comments to a stream while nothing else is sent, until the block ends."""
+    lock = asyncio.Lock()  # a comment may not stand inside an event
+    sent_at = time.monotonic()
+    task: asyncio.Task[None] | None = None
+
+    async def comment() -> None:
+        while True:
+            silent_s = time.monotonic() - sent_at
+            if silent_s < sse.PING_S:
+                await asyncio.sleep(sse.PING_S - silent_s)
+                continue
+            await sending({"type": "http.response.body", "body": _COMMENT, "more_body": True})
+
+    async def sending(message: Message) -> None:
+        nonlocal sent_at, task
+        async with lock:
+            await send(message)
+            sent_at = time.monotonic()
+        if message["type"] == "http.response.start":
+            kinds = [v for k, v in message["headers"] if k.lower() == b"content-type"]
+            if any(kind.startswith(b"text/event-stream") for kind in kinds):
+                task = asyncio.create_task(comment())
+        elif not message.get("more_body", False) and task is not None:
+            task.cancel()
+
+    try:
+        yield sending
+    finally:
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError, OSError):
+                await task
