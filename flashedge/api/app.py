@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 import flashedge
 from flashedge.api.contract import Defaults, ServicePort
 from flashedge.api.failures import (
+    ERROR_RESPONSES,
     handle_bad_parameter,
     handle_defect,
     handle_flashedge_error,
@@ -73,6 +74,7 @@ def create_app(service: ServicePort, config: Config, pair: Pair | None = None) -
         docs_url=None,  # these pages load scripts from other hosts
         redoc_url=None,
         redirect_slashes=False,
+        responses=ERROR_RESPONSES,
     )
     app.state.service = service
     app.add_exception_handler(FlashEdgeError, handle_flashedge_error)

@@ -11,6 +11,7 @@ from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Match
 
 from flashedge.errors import FlashEdgeError, QueueFull, RequestError
 
@@ -34,6 +35,28 @@ class Refusal(RequestError):
         self.http_status = status
         self.code = code
         self.headers = dict(headers or {})
+
+
+ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
+    "default": {
+        "description": "An error. The message says what is wrong and what to do.",
+        "content": {
+            "application/json": {
+                "schema": {
+                    "type": "object",
+                    "required": ["error"],
+                    "properties": {
+                        "error": {
+                            "type": "object",
+                            "required": ["message", "type"],
+                        }
+                    },
+                }
+            }
+        },
+    }
+}
+"""Of every route, for /openapi.json."""
 
 
 class RunFault(FlashEdgeError):
@@ -91,6 +114,8 @@ async def handle_flashedge_error(request: Request, error: Exception) -> Response
 async def handle_http_exception(request: Request, error: Exception) -> Response:
     """Errors of the router: an unknown path, or a method that is not allowed."""
     assert isinstance(error, HTTPException)
+    if error.status_code == 405:
+        error.headers = {**(error.headers or {}), "Allow": ", ".join(list_methods(request))}
     route = f"{request.method} {request.url.path}"
     message, code = {
         404: (f"there is no {route}; /openapi.json lists all routes", "not_found"),
@@ -98,6 +123,16 @@ async def handle_http_exception(request: Request, error: Exception) -> Response:
     }.get(error.status_code, (str(error.detail), "http_error"))
     body = _build_object(message, error.status_code, None, code)
     return Json(body, status_code=error.status_code, headers=error.headers)
+
+
+def list_methods(request: Request) -> list[str]:
+    """The methods of all routes that a request's path matches, and HEAD with GET."""
+    found: set[str] = set()
+    for route in request.app.routes:
+        methods = getattr(route, "methods", None) or ()
+        if route.matches(request.scope)[0] is not Match.NONE:
+            found |= set(methods)
+    return sorted(found | {"HEAD"} if "GET" in found else found)
 
 
 async def handle_bad_parameter(request: Request, error: Exception) -> Response:

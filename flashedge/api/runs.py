@@ -76,7 +76,7 @@ def runs_router(service: ServicePort, defaults: Defaults) -> APIRouter:
     async def listing(
         limit: Annotated[int, Query(ge=1, le=1000)] = 20,
         before: str | None = None,
-        status: str | None = None,
+        status: Annotated[str | None, Query(json_schema_extra={"enum": [*STATUSES, None]})] = None,
     ) -> Response:
         """The runs, newest first. `before` is the last id of the previous page."""
         if status is not None and status not in STATUSES:

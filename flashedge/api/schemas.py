@@ -116,14 +116,18 @@ class ChatMessage(Body):
 class SolveBody(SearchOptions):
     """The body of POST /v1/solve and /v1/runs, with either `problem` or `messages`."""
 
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": ["problem"]}, {"required": ["messages"]}]}
+    )
+
     id: str | None = None
     """The client's name for the run. A second request with this id returns the same run."""
 
     continues: str | None = None
     """A finished run that this one continues with a larger token_budget."""
 
-    problem: str | None = None
-    messages: list[ChatMessage] | None = None
+    problem: str | None = Field(default=None, json_schema_extra={"minLength": 1})
+    messages: list[ChatMessage] | None = Field(default=None, json_schema_extra={"minItems": 1})
     pair: str | None = None
     seed: int | None = None
     temperature: float | None = None

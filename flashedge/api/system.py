@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fastapi import APIRouter
-from starlette.responses import Response
+from starlette.responses import PlainTextResponse, Response
 
 import flashedge
 from flashedge.api.contract import ServicePort
@@ -47,7 +47,7 @@ def system_router(service: ServicePort) -> APIRouter:
             return Json(body)
         return Json(body, status_code=503, headers={"Retry-After": "2"})
 
-    @router.get("/metrics")
+    @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         now = service.health()
         service.metrics.observe_health("generator", now.generator)

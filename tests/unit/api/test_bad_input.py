@@ -414,3 +414,31 @@ async def test_health_answers_while_the_engines_load() -> None:
             "notice": None,
             "cards": None,
         }
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/v1/runs/run-1", "DELETE, GET, HEAD"),
+        ("/v1/runs", "GET, HEAD, POST"),
+        ("/v1/solve", "POST"),
+        ("/v1/chat/completions", "POST"),
+        ("/health", "GET, HEAD"),
+    ],
+)
+async def test_a_method_that_is_not_allowed_is_told_those_that_are(path: str, allowed: str) -> None:
+    async with client_of(FakeService()) as client:
+        response = await client.request("PATCH", path)
+    check(response, 405, "method_not_allowed")
+    assert response.headers["allow"] == allowed
+
+
+async def test_openapi_describes_errors_and_requires_a_problem() -> None:
+    async with client_of(FakeService()) as client:
+        paths = (await client.get("/openapi.json")).json()["paths"]
+    for operations in paths.values():
+        for operation in operations.values():
+            assert "error" in str(operation["responses"]["default"])
+    schema = paths["/v1/solve"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    assert {"required": ["problem"]} in schema["oneOf"]
+    assert "text/plain" in paths["/metrics"]["get"]["responses"]["200"]["content"]
