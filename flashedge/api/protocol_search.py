@@ -111,7 +111,12 @@ class ProtocolSearch:
 
     def start(self, prompt: SearchPrompt) -> AsyncGenerator[Note | Found]:
         """See `engine.searches`."""
-        assert self._problem is not None, "the handler has rendered the conversation"
+        if self._problem is None:  # gpt-oss: its handler does not use the chat template
+            raise RequestError(
+                "a search can't follow this model's conversations",
+                hint="ask the model without a search, or use POST /v1/solve",
+                param="model",
+            )
         guided = prompt.guidance is not None
         spec = self._build_spec(
             self._problem,

@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from flashedge.api.contract import Defaults
-from flashedge.api.protocol_search import apply_effort, rank_paths
+from flashedge.api.protocol_search import ProtocolSearch, apply_effort, rank_paths
+from flashedge.api.specs import ModelName
+from flashedge.engine.searches import SearchPrompt
+from flashedge.errors import RequestError
 from flashedge.events import NodeScored, RunCancelled, RunFailed, RunStarted
 from flashedge.types import NodeId, Sampling
 from tests.support.api_rig import client_of, frames
@@ -130,6 +133,17 @@ async def test_numbers_that_json_does_not_have_become_null() -> None:
         sent = frames((await asked).text)
     scored = next(f["data"] for f in sent if f["event"] == "NodeScored")
     assert (scored["scores"], scored["score"]) == ([None, 0.5], None)
+
+
+async def test_a_conversation_that_nobody_has_read_is_refused() -> None:
+    service = FakeService()
+    body = {**CHAT, "search": {}}
+    name = ModelName(pair="bundled", search=None)
+    search = ProtocolSearch(service, DEFAULTS, body, name=name, seed=1)
+    prompt = SearchPrompt(token_ids=(1,), sampling=Sampling(), max_tokens=5)
+    with pytest.raises(RequestError, match="can't follow this model's conversations"):
+        search.start(prompt)
+    assert not service.handles
 
 
 # ---------------------------------------------------------------- choices and effort
