@@ -114,6 +114,11 @@ class DaemonError(FlashEdgeError):
 class DaemonStopping(DaemonError):
     code = "stopping"
 
+    @classmethod
+    def for_request(cls) -> DaemonStopping:
+        """Of a request that comes, or is open, while the daemon stops."""
+        return cls("the daemon is stopping", hint="start it again: flashedge up")
+
 
 class RunInterrupted(DaemonError):
     http_status = 410

@@ -1,6 +1,6 @@
 """Comments in streams that have nothing to say, so that neither clients nor proxies give up.
 
-vLLM sends them in chat completions only. A search may wait in the queue for minutes.
+A search may wait in the queue for minutes. vLLM's own comments are off: they cover two protocols.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager, suppress
 from starlette.types import Message, Send
 
 from flashedge.api import sse
+from flashedge.api.asgi import begins_stream
 
 _COMMENT = b": keep-alive\n\n"
 
@@ -38,8 +39,7 @@ async def keep_alive(send: Send) -> AsyncIterator[Send]:
             await send(message)
             sent_at = time.monotonic()
         if message["type"] == "http.response.start":
-            kinds = [v for k, v in message["headers"] if k.lower() == b"content-type"]
-            if any(kind.startswith(b"text/event-stream") for kind in kinds):
+            if begins_stream(message):
                 task = asyncio.create_task(comment())
         elif not message.get("more_body", False) and task is not None:
             task.cancel()

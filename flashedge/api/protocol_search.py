@@ -15,6 +15,7 @@ from flashedge.api.contract import Defaults, HandlePort, ServicePort
 from flashedge.api.failures import RunFault
 from flashedge.api.schemas import SearchOptions
 from flashedge.api.specs import ModelName, build_run_spec
+from flashedge.api.sse import DISCONNECTED
 from flashedge.engine.searches import Found, FoundPath, Note, SearchPrompt
 from flashedge.errors import RequestError
 from flashedge.events import (
@@ -25,14 +26,12 @@ from flashedge.events import (
     RunFinished,
     StepCompleted,
 )
-from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.spec import USUAL_PATHS, RunSpec
 from flashedge.runtime.request.strategies import find_defaults, find_user_programs
 from flashedge.runtime.run import create_run_id
 from flashedge.search.catalog import parse_strategy
 from flashedge.types import FinishReason, NodeId, Problem, Sampling
 
-DISCONNECTED = "the client disconnected"
-USUAL_PATHS, MAX_PATHS = 16, 1024
 LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 """The protocols' names for the most tokens of an answer."""
 _EFFORTS = {
@@ -132,7 +131,7 @@ class ProtocolSearch:
                 hint="ask for fewer choices, or for a search with more paths",
                 param="n",
             )
-        self._handle = self._service.submit(spec, prompt.token_ids, run_id=self.run_id)
+        self._handle = self._service.submit(spec, run_id=self.run_id)
         return self._follow(self._handle, prompt.choices)
 
     def leave(self) -> None:
@@ -235,7 +234,7 @@ def apply_effort(
     if "early_exit" not in usual:
         chosen["early_exit"] = may_exit
     if "n" not in usual:
-        chosen["n"] = min(MAX_PATHS, max(1, round(USUAL_PATHS * factor)))
+        chosen["n"] = round(USUAL_PATHS * factor)
     return {**chosen, **search}
 
 

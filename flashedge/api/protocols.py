@@ -25,6 +25,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flashedge.api import sse
+from flashedge.api.asgi import drop_length
 from flashedge.api.bodies import load_object
 from flashedge.api.contract import Defaults, ServicePort
 from flashedge.api.failures import (
@@ -86,7 +87,7 @@ class ProtocolSwitch:
                 answer = StreamFailures(request, scope["path"], sending)
                 try:
                     await protocols(scope, receive, _translate(scope, answer.send))
-                except Exception:
+                except Exception:  # whatever ended the handler, its stream needs an end
                     if not await answer.end():
                         raise
         except FlashEdgeError as error:
@@ -198,8 +199,7 @@ def _name_reasoning_twice(message: Message) -> Message:
     In JSON an unescaped quotation mark is never inside a text, so the pattern finds keys only.
     """
     if message["type"] == "http.response.start":
-        kept = [(k, v) for k, v in message["headers"] if k.lower() != b"content-length"]
-        return {**message, "headers": kept}
+        return drop_length(message)
     body = message.get("body", b"")
     if b'"reasoning":' not in body:
         return message

@@ -16,12 +16,19 @@ from flashedge.api.contract import Defaults, HandlePort, ServicePort
 from flashedge.api.failures import Json
 from flashedge.api.schemas import SolveBody
 from flashedge.api.specs import build_solve_spec
-from flashedge.api.sse import OPENED, ClientGone, EventStream, closing, frame, run_while_connected
+from flashedge.api.sse import (
+    DISCONNECTED,
+    OPENED,
+    ClientGone,
+    EventStream,
+    closing,
+    frame,
+    run_while_connected,
+)
 from flashedge.errors import RequestError
 from flashedge.events import to_json
 
 STATUSES = ("queued", "running", "finished", "failed", "cancelled", "interrupted")
-DISCONNECTED = "the client disconnected"
 QUEUE_POLL_S = 0.1
 
 

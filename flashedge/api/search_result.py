@@ -11,6 +11,7 @@ from typing import Any
 
 from starlette.types import Message, Send
 
+from flashedge.api.asgi import begins_stream, drop_length
 from flashedge.api.failures import dump_json
 from flashedge.api.paths import CHAT, MESSAGES, RESPONSES
 from flashedge.api.protocol_search import ProtocolSearch
@@ -34,11 +35,9 @@ def add_result(search: ProtocolSearch, path: str, send: Send) -> Send:
             if path not in _LAST_EVENTS or message["status"] != 200:
                 is_added = True
             else:
-                kept = [(k, v) for k, v in message["headers"] if k.lower() != b"content-length"]
-                kinds = [v for k, v in kept if k.lower() == b"content-type"]
-                is_stream = any(kind.startswith(b"text/event-stream") for kind in kinds)
-                run = (RUN_HEADER, search.run_id.encode())
-                message = {**message, "headers": [*kept, run]}
+                is_stream = begins_stream(message)
+                message = drop_length(message)
+                message["headers"].append((RUN_HEADER, search.run_id.encode()))
         elif not is_added and search.result is not None and (body := message.get("body")):
             mark = b"{" if not is_stream else _LAST_EVENTS[path]
             if mark in body:

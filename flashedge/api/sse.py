@@ -24,6 +24,8 @@ from flashedge.errors import FlashEdgeError
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+DISCONNECTED = "the client disconnected"
+"""Why a run is cancelled whose client has left."""
 PING = b": ping\n\n"
 OPENED = b": open\n\n"  # as first item it tells the client at once that the stream works
 PING_S = 10.0

@@ -10,6 +10,7 @@ from typing import Any
 
 from starlette.types import Message, Send
 
+from flashedge.api.asgi import begins_stream
 from flashedge.api.failures import build_error, dump_json
 from flashedge.api.paths import MESSAGES, RESPONSES
 from flashedge.engine.request_tags import TaggedRequest
@@ -27,16 +28,16 @@ class StreamFailures:
         self._send = send
         self._events = 0
         self._can_fail = False
-        """Whether a stream was begun and not ended."""
+        """Whether a stream is open."""
 
     async def send(self, message: Message) -> None:
         """Pass a part of the answer on."""
         if message["type"] == "http.response.start":
-            kinds = [v for k, v in message["headers"] if k.lower() == b"content-type"]
-            self._can_fail = any(kind.startswith(b"text/event-stream") for kind in kinds)
+            self._can_fail = begins_stream(message)
         else:
             body = message.get("body", b"")
-            self._events += (b"\n" + body).count(b"\nevent: ")
+            if self._path == RESPONSES:  # its error event has a number
+                self._events += (b"\n" + body).count(b"\nevent: ")
             failure = self._request.failure
             if self._path == MESSAGES and failure is not None and body.startswith(_ERROR_EVENT):
                 message = {**message, "body": build_error_event(failure, self._path)}

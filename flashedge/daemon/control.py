@@ -66,9 +66,7 @@ def start(
     prepare_state_dir(config)
     if (pid := find_holder(config)) is not None:
         raise already_running_error(config, pid)
-    folders = {k: getattr(config, k) for k in ("state_dir", "cache_dir", "config_dir")}
-    given = {**folders, **{k: v for k, v in (values or {}).items() if v is not None}}
-    options = [part for k, v in given.items() for part in ("--set", f"{k}={v}")]
+    options = list_options(config, values or {})
     output = output_path(config)
     with contextlib.suppress(OSError):
         output.replace(output.with_suffix(".out.1"))
@@ -82,12 +80,19 @@ def start(
         )
 
 
+def list_options(config: Config, values: Mapping[str, object]) -> list[str]:
+    """The daemon's arguments for the folders of `config` and the explicit settings `values`."""
+    folders = {k: getattr(config, k) for k in ("state_dir", "cache_dir", "config_dir")}
+    given = {**folders, **{k: v for k, v in values.items() if v is not None}}
+    return [part for k, v in given.items() for part in ("--set", f"{k}={v}")]
+
+
 def wait_held(config: Config, timeout_s: float = 10.0) -> None:
-    """Wait until a daemon that another program starts has begun. Raises DaemonError."""
+    """Wait until a daemon that another program starts holds the lock. Raises DaemonError."""
     until = time.monotonic() + timeout_s
     while find_holder(config) is None:
         if time.monotonic() > until:
-            raise DaemonError(f"no daemon began within {timeout_s:.0f} s", hint=_SEE_LOG)
+            raise DaemonError(f"no daemon started within {timeout_s:.0f} s", hint=_SEE_LOG)
         time.sleep(_POLL_S)
 
 

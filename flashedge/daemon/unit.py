@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flashedge.config import Config
+from flashedge.daemon.control import PRODUCT, list_options
 from flashedge.errors import DaemonError
 
 NAME = "flashedge.service"
@@ -44,10 +44,7 @@ def build_unit(
 
     The folders of this shell and the FLASHEDGE_ variables become part of it.
     """
-    folders = {name: getattr(config, name) for name in ("state_dir", "cache_dir", "config_dir")}
-    given = {**folders, **{name: v for name, v in values.items() if v is not None}}
-    command = [sys.executable, "-P", "-m", "flashedge.daemon"]
-    command += [part for name, v in given.items() for part in ("--set", f"{name}={v}")]
+    command = [*PRODUCT, *list_options(config, values)]
     kept = {
         name: v
         for name, v in environ.items()

@@ -142,7 +142,7 @@ class Service:
     ) -> RunHandle:
         """Queue a run.
 
-        prompt_ids: what `encode_prompt` returned, or the spec's own. None encodes it here.
+        prompt_ids: what `encode_prompt` returned. None: the spec's own, else encoded here.
         run_id: an id that the client chose; submitting it again returns the run that has it.
         continues: the id of a finished run, whose tree the new run resumes where it ended.
         Raises NotFound, ContextOverflow, QueueFull, EngineDead, RequestError for the id, Conflict
@@ -301,7 +301,7 @@ class Service:
 
     def _check_open(self) -> None:
         if self._is_stopping:
-            raise DaemonStopping("the daemon is stopping", hint="start it again: flashedge up")
+            raise DaemonStopping.for_request()
 
     def _note_end(self) -> None:
         self._busy_at = time.monotonic()

@@ -44,7 +44,7 @@ def check_schema(url: str, model: str) -> None:
 
 
 def check_history(url: str, model: str) -> None:
-    """LiteLLM's own message object goes back as it came."""
+    """LiteLLM's own message object is sent back unchanged."""
     first = _ask(url, model, tools=[TOOL], tool_choice="required").choices[0].message
     result = {"role": "tool", "tool_call_id": first.tool_calls[0].id, "content": "7"}
     assert _ask(url, model, first, result, tools=[TOOL]).choices[0].finish_reason

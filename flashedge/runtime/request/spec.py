@@ -36,6 +36,7 @@ from flashedge.types import (
 
 AGGREGATES = ("last", "min", "prod", "mean")
 SELECTIONS = ("weighted", "majority", "best")
+USUAL_PATHS = 16
 ROLES = ("system", "user", "assistant")
 
 
@@ -47,7 +48,7 @@ class RunSpec:
     pair: str
     strategy: str = "beam"
 
-    n: int = 16
+    n: int = USUAL_PATHS
     """Paths to complete."""
 
     branching: int = 4

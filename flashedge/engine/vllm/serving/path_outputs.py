@@ -67,7 +67,8 @@ class PathOutputs:
         detokenizer = IncrementalDetokenizer.from_new_request(self._tokenizer, self._request)
         ended = path.finish is FinishReason.STOP
         if not path.token_ids:
-            yield CompletionOutput(index, "", [], None, self._list_logprobs(()), None, "length")
+            logprobs = self._list_logprobs(())
+            yield CompletionOutput(index, "", [], None, logprobs, finish_reason="length")
         for at, (token, logprob) in enumerate(zip(path.token_ids, path.logprobs, strict=True), 1):
             is_last = at == len(path.token_ids)
             stop = detokenizer.update([token], stop_terminated=is_last and ended)

@@ -31,9 +31,6 @@ from flashedge.engine.vllm.serving.tagged_client import TaggedClient
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
-KEEP_ALIVE_S = 10
-"""A stream of chat completions that has nothing to say sends a comment this often."""
-
 
 class VllmProtocols:
     """An ASGI application. Requests must be tagged (`engine.request_tags`).
@@ -89,7 +86,6 @@ def build_args(model: object, options: ProtocolOptions, template: str | None) ->
     given: dict[str, Any] = {
         "model": str(model),
         "served_model_name": options.name,
-        "sse_keep_alive_interval": str(KEEP_ALIVE_S),
         "enable_prompt_tokens_details": True,
     }
     if options.tool_parser is not None:

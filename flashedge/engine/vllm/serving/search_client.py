@@ -22,7 +22,7 @@ from flashedge.engine.searches import Found, Note, SearchPrompt
 from flashedge.engine.vllm.serving.conversation import NOTES_BEGIN, NOTES_END
 from flashedge.engine.vllm.serving.guided_json import bound_blanks
 from flashedge.engine.vllm.serving.path_outputs import PathOutputs
-from flashedge.engine.vllm.serving.tagged_client import TaggedClient, convert_error
+from flashedge.engine.vllm.serving.tagged_client import TaggedClient, fail_request
 from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.types import Sampling
 
@@ -33,12 +33,9 @@ if TYPE_CHECKING:
 class SearchClient(TaggedClient):
     """Answers by the search of the HTTP request (`request_tags.get_searcher`)."""
 
-    def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
-        """Raises GracefulHTTPError when too many runs wait, or when the daemon stops."""
-        try:
-            get_searcher().check_admission()
-        except FlashEdgeError as error:
-            raise convert_error(error) from error
+    def _admit(self, choices: int) -> None:
+        """Raises QueueFull, DaemonStopping."""
+        get_searcher().check_admission()
 
     def generate(
         self, prompt: Any, sampling_params: SamplingParams, request_id: str, **options: Any
@@ -66,8 +63,7 @@ class SearchClient(TaggedClient):
         try:
             found = get_searcher().start(asked)
         except FlashEdgeError as error:
-            note_failure(error)
-            raise convert_error(error) from error
+            raise fail_request(error) from error
         outputs = PathOutputs(request, self._llm.renderer.tokenizer)
         return end_with_request(_follow(found, outputs))
 
@@ -89,8 +85,7 @@ async def _follow(
                     has_notes = True
                     yield outputs.build_note(begin + item.text)
     except FlashEdgeError as error:
-        note_failure(error)
-        converted = convert_error(error)
+        converted = fail_request(error)
         if outputs.streams and not isinstance(converted, GenerationError):
             converted = GenerationError(error.line)
         raise converted from error

@@ -78,11 +78,15 @@ class TaggedClient:
         return None
 
     def check_admission(self, n: int = 1, request_id: str | None = None) -> None:
-        """Raises GracefulHTTPError when too many requests are open."""
+        """Raises what `convert_error` returns when no further request is taken."""
         try:
-            self._plain.check_admission(n)
+            self._admit(n)
         except FlashEdgeError as error:
             raise convert_error(error) from error
+
+    def _admit(self, choices: int) -> None:
+        """Raises QueueFull, RequestError."""
+        self._plain.check_admission(choices)
 
     def generate(
         self, prompt: Any, sampling_params: SamplingParams, request_id: str, **options: Any
@@ -117,14 +121,19 @@ class TaggedClient:
                         )
                         yield output
         except FlashEdgeError as error:
-            note_failure(error)
-            raise convert_error(error) from error
+            raise fail_request(error) from error
 
 
 def _check_whole(parts: list[CompletionOutput]) -> None:
     """Raises DaemonStopping for a request that was aborted."""
     if any(part.finish_reason == "abort" for part in parts):
-        raise DaemonStopping("the daemon is stopping", hint="start it again: flashedge up")
+        raise DaemonStopping.for_request()
+
+
+def fail_request(error: FlashEdgeError) -> Exception:
+    """Keep why the request fails, for the end of its stream, and convert the error."""
+    note_failure(error)
+    return convert_error(error)
 
 
 def tag_params(given: SamplingParams, tags: RequestTags) -> SamplingParams:
