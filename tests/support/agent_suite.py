@@ -64,6 +64,7 @@ def check_tools(url: str, model: str) -> None:
             messages=QUESTION,
             tools=[TOOL],
             tool_choice="required",
+            parallel_tool_calls=False,  # else the pair may make several
             max_tokens=150,
             stream=True,
         ):
