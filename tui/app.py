@@ -20,7 +20,7 @@ from flashedge.client.run_fold import Numbered
 from flashedge.tui import export, feed, messages, style
 from flashedge.tui.state import dashboard as state
 from flashedge.tui.state.dashboard import Dashboard
-from flashedge.tui.state.device import DeviceSample, read_device
+from flashedge.tui.state.device import read_devices
 from flashedge.tui.widgets.beam_tree import BeamTree
 from flashedge.tui.widgets.certainty import CertaintyPanel
 from flashedge.tui.widgets.device import DevicePanel
@@ -44,8 +44,8 @@ _NAMES = {"?": "question_mark", "/": "slash"}
 class DashboardApp(App[None]):
     """The whole screen.
 
-    daemon: an async client; device: reads a sample, may block; clock: monotonic seconds; wall:
-    Unix seconds.
+    daemon: an async client; devices: reads samples of cards, may block; clock: monotonic seconds;
+    wall: Unix seconds.
     """
 
     CSS = style.CSS
@@ -65,7 +65,7 @@ class DashboardApp(App[None]):
         self,
         daemon: feed.Daemon,
         *,
-        device: Callable[[], DeviceSample] = read_device,
+        devices: feed.ReadDevices = read_devices,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         poll_s: float = feed.POLL_S,
@@ -73,7 +73,7 @@ class DashboardApp(App[None]):
         super().__init__()
         self.state = Dashboard()
         self._daemon = daemon
-        self._device = device
+        self._devices = devices
         self._clock = clock
         self._wall = wall
         self._poll_s = poll_s
@@ -107,8 +107,11 @@ class DashboardApp(App[None]):
     def on_mount(self) -> None:
         self._runs.focus()
         self._work(feed.watch_daemon(self._daemon, self.post_message, self._poll_s))
-        self._work(feed.watch_device(self._device, self.post_message))
+        self._work(feed.watch_devices(self._devices, self._list_cards, self.post_message))
         self.set_interval(1 / FRAMES_PER_S, self.tick)
+
+    def _list_cards(self) -> tuple[str, ...]:
+        return self.state.daemon.cards if self.state.daemon else ()
 
     def _work(self, work: Coroutine[Any, Any, None]) -> None:
         self.run_worker(work, exit_on_error=True)
@@ -162,7 +165,7 @@ class DashboardApp(App[None]):
 
     @on(messages.DeviceSampled)
     def _receive_sample(self, message: messages.DeviceSampled) -> None:
-        self.state = replace(self.state, device=message.sample)
+        self.state = replace(self.state, devices=message.samples)
 
     @on(messages.ReplayLoaded)
     def _start_replay(self, message: messages.ReplayLoaded) -> None:

@@ -6,7 +6,7 @@ They poll a daemon that does not answer at growing intervals.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol
 
@@ -42,6 +42,9 @@ RETRIES = RetryPolicy(first_s=0.5, longest_s=8.0)
 """The dashboard never gives up: a user may start the daemon at any time."""
 
 Post = Callable[[Message], object]
+
+
+ReadDevices = Callable[[Sequence[str]], tuple[DeviceSample, ...]]
 
 
 class Daemon(Protocol):
@@ -138,8 +141,10 @@ async def cancel_run(daemon: Daemon, post: Post, run: str) -> None:
     post(Notice(f"Run {run} is {found.get('status')}"))
 
 
-async def watch_device(read: Callable[[], DeviceSample], post: Post) -> None:
-    """Sample the machine, for ever. Reading may block, so it happens in a thread."""
+async def watch_devices(
+    read: ReadDevices, list_cards: Callable[[], tuple[str, ...]], post: Post
+) -> None:
+    """Sample the listed cards, for ever. Reading may block, so it happens in a thread."""
     while True:
-        post(DeviceSampled(await asyncio.to_thread(read)))
+        post(DeviceSampled(await asyncio.to_thread(read, list_cards())))
         await asyncio.sleep(DEVICE_POLL_S)

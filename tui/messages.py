@@ -59,8 +59,8 @@ class DaemonLost(Message):
 
 
 class DeviceSampled(Message):
-    def __init__(self, sample: DeviceSample) -> None:
-        self.sample = sample
+    def __init__(self, samples: tuple[DeviceSample, ...]) -> None:
+        self.samples = samples
         super().__init__()
 
 

@@ -160,7 +160,7 @@ def ps(as_json: Json = False) -> None:
         if verdict := describe_kernels(status.get("self_test") or {}):
             print(verdict)
         if any(engine.get("cards") for engine in engines.values()):
-            print(describe_cards(engines))
+            print(describe_places(engines))
         rows = [_format_engine(*item) for item in engines.items()]
         output.print_table(ENGINE_COLUMNS, rows, "no engines yet")
         if health.get("detail"):
@@ -228,7 +228,7 @@ def describe_kernels(self_test: Mapping[str, Any]) -> str | None:
     return f"kernels are batch-invariant{limit}: the same request gives the same tree"
 
 
-def describe_cards(engines: dict[str, Any]) -> str:
+def describe_places(engines: dict[str, Any]) -> str:
     """Say on which cards the engines run, and whether KV memory moves between them."""
     found = ", ".join(f"{name} on {engine.get('cards')}" for name, engine in engines.items())
     if any(engine.get("kv_memory") == "own" for engine in engines.values()):

@@ -211,5 +211,5 @@ def dashboard(daemon: FakeDaemon, clock: Clock | None = None) -> DashboardApp:
     """
     clock = clock or Clock()
     return DashboardApp(
-        daemon, device=lambda: DEVICE, clock=clock, wall=lambda: clock.now, poll_s=0.05
+        daemon, devices=lambda cards: (DEVICE,), clock=clock, wall=lambda: clock.now, poll_s=0.05
     )

@@ -91,7 +91,7 @@ def test_a_beam_run(snap_compare: Any, size: tuple[int, int]) -> None:
     items = live_items()
 
     async def play(pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.state.device is not None and app.state.chosen == RUN)
+        await until(pilot, lambda: app.state.devices and app.state.chosen == RUN)
         await grown(pilot, daemon, clock, RUN, items, (160, 200, 235, 262))
         await settled(pilot)
 
@@ -105,7 +105,7 @@ def test_an_mcts_run(snap_compare: Any, size: tuple[int, int]) -> None:
     app = dashboard(daemon, clock)
 
     async def play(pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.state.device is not None and app.state.chosen == run)
+        await until(pilot, lambda: app.state.devices and app.state.chosen == run)
         quarters = [len(items) * quarter // 4 for quarter in (1, 2, 3)]
         await grown(pilot, daemon, clock, run, items, quarters)
         await settled(pilot)
@@ -121,7 +121,7 @@ def test_a_self_consistency_run(snap_compare: Any, size: tuple[int, int]) -> Non
     app = dashboard(daemon, clock)
 
     async def play(pilot: Pilot[None]) -> None:
-        await until(pilot, lambda: app.state.device is not None and app.state.chosen == RUN)
+        await until(pilot, lambda: app.state.devices and app.state.chosen == RUN)
         await grown(pilot, daemon, clock, RUN, items, (2, 6, len(items)))
         await settled(pilot)
 
@@ -136,7 +136,7 @@ def test_an_interrupted_run(snap_compare: Any) -> None:
 
     async def play(pilot: Pilot[None]) -> None:
         await until(pilot, lambda: app.state.trees.get(RUN) and app.state.trees[RUN].over)
-        await until(pilot, lambda: app.state.device is not None)
+        await until(pilot, lambda: app.state.devices)
         await settled(pilot)
 
     assert snap_compare(app, terminal_size=(120, 40), run_before=play)
@@ -150,7 +150,7 @@ def test_the_submit_dialog(snap_compare: Any) -> None:
 
     async def play(pilot: Pilot[None]) -> None:
         await until(pilot, lambda: app.state.trees.get(RUN) and app.state.trees[RUN].over)
-        await until(pilot, lambda: app.state.device is not None)
+        await until(pilot, lambda: app.state.devices)
         await settled(pilot)
         await pilot.press("s", *"2+2?", "tab", "home", *"x", "enter")
         await until(pilot, lambda: isinstance(app.screen, Submit) and app.screen._error)
@@ -169,7 +169,7 @@ def test_a_replay(snap_compare: Any, size: tuple[int, int]) -> None:
 
     async def play(pilot: Pilot[None]) -> None:
         await until(pilot, lambda: app.state.trees.get(RUN) and app.state.trees[RUN].over)
-        await until(pilot, lambda: app.state.device is not None)
+        await until(pilot, lambda: app.state.devices)
         await pilot.press("r")
         await until(pilot, lambda: app.state.replay is not None)
         for _ in range(4):
@@ -188,7 +188,7 @@ def test_a_finished_run(snap_compare: Any, size: tuple[int, int]) -> None:
 
     async def play(pilot: Pilot[None]) -> None:
         await until(pilot, lambda: app.state.trees.get(RUN) and app.state.trees[RUN].over)
-        await until(pilot, lambda: app.state.device is not None)
+        await until(pilot, lambda: app.state.devices)
         await pilot.press("tab")
         await settled(pilot)
 

@@ -62,7 +62,9 @@ class Dashboard:
     """Unix seconds, as coarse as the panels need them."""
 
     samples: tuple[TokenSample, ...] = ()
-    device: DeviceSample | None = None
+    devices: tuple[DeviceSample, ...] = ()
+    """Samples of the engines' cards, else of the processor. Empty until the first."""
+
     replay: Replay | None = None
     replayed: RunView | None = None
 

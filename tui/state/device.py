@@ -1,16 +1,16 @@
-"""What the machine does: the first NVIDIA card that CUDA shows, else processor and memory."""
+"""What the machine does: the NVIDIA cards of the engines, else processor and memory."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import psutil
 import pynvml
 
 from flashedge.profiler.errors import ProfileError
-from flashedge.profiler.visible_cards import VARIABLE, find_visible
+from flashedge.profiler.visible_cards import VARIABLE, VisibleCard, find_visible
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +18,9 @@ class DeviceSample:
     """The device at one moment. Power and temperature are None where it doesn't report them."""
 
     name: str
+    label: str = ""
+    """The card, as CUDA_VISIBLE_DEVICES calls it. Empty for a processor."""
+
     utilization: float
     """In [0, 1]."""
 
@@ -28,26 +31,35 @@ class DeviceSample:
     temperature_c: float | None = None
 
 
-def read_device() -> DeviceSample:
-    """A sample of the first card that CUDA shows, else of the processor."""
+def read_devices(cards: Sequence[str] = ()) -> tuple[DeviceSample, ...]:
+    """Sample the cards of the engines.
+
+    cards: as CUDA_VISIBLE_DEVICES calls them. Where the daemon names none, it is the first card
+    that CUDA shows, and the processor where there is none.
+    """
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        return _read_processor()
+        return (_read_processor(),)
     try:
-        card = find_visible(pynvml, os.environ.get(VARIABLE))[0]
-        return _read_card(pynvml.nvmlDeviceGetHandleByIndex(card.index))
+        if cards:
+            found = find_visible(pynvml, ",".join(cards))
+        else:
+            found = find_visible(pynvml, os.environ.get(VARIABLE))[:1]
+        return tuple(_read_card(card) for card in found)
     except (pynvml.NVMLError, ProfileError):
-        return _read_processor()
+        return (_read_processor(),)
     finally:
         pynvml.nvmlShutdown()
 
 
-def _read_card(handle: object) -> DeviceSample:
+def _read_card(card: VisibleCard) -> DeviceSample:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(card.index)
     name = pynvml.nvmlDeviceGetName(handle)
     memory = pynvml.nvmlDeviceGetMemoryInfo(handle)
     return DeviceSample(
         name=name.decode() if isinstance(name, bytes) else str(name),
+        label=card.device,
         utilization=pynvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100,
         memory_used_bytes=int(memory.used),
         memory_total_bytes=int(memory.total),

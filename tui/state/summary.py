@@ -66,6 +66,9 @@ class EngineStatus:
     owns_cards: bool = False
     """Whether the other engine runs on other cards, so that no memory is divided between them."""
 
+    cards: tuple[str, ...] = ()
+    """Its cards, as CUDA_VISIBLE_DEVICES calls them. Empty on a CPU and in a Ray cluster."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaemonStatus:
@@ -93,6 +96,11 @@ class DaemonStatus:
             return None
         both = self.generator.kv_quota_bytes + self.verifier.kv_quota_bytes
         return self.generator.kv_quota_bytes / both if both else None
+
+    @property
+    def cards(self) -> tuple[str, ...]:
+        """The cards of both engines, each once."""
+        return tuple(dict.fromkeys((*self.generator.cards, *self.verifier.cards)))
 
 
 def parse_status(status: Mapping[str, Any]) -> DaemonStatus:
@@ -122,4 +130,11 @@ def _parse_engine(engine: Mapping[str, Any]) -> EngineStatus:
         kv_used_bytes=int(view.get("blocks_used") or 0) * block_bytes,
         kv_quota_bytes=int(view.get("quota_blocks") or 0) * block_bytes,
         owns_cards=engine.get("kv_memory") == "own",
+        cards=_parse_cards(str(engine.get("cards") or "")),
     )
+
+
+def _parse_cards(text: str) -> tuple[str, ...]:
+    """The cards in a text such as "GPU 0 + GPU 1"."""
+    parts = text.split(" + ")
+    return tuple(part.removeprefix("GPU ") for part in parts if part.startswith("GPU "))

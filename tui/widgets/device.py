@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.text import Text
 
 from flashedge.tui.state.dashboard import Dashboard
@@ -17,24 +19,62 @@ class DevicePanel(Panel):
         super().__init__(id="device")
 
     def draw(self, state: Dashboard, width: int, height: int) -> Text:
-        device = state.device
-        if device is None:
+        devices = state.devices
+        if not devices:
             return label_line("Device" if height < 2 else "", Text("…", style=f"not bold {DIM}"))
-        part = device.memory_used_bytes / max(device.memory_total_bytes, 1)
-        used = format_bytes(device.memory_used_bytes)
-        used = f"{used} of {format_bytes(device.memory_total_bytes)}"
+        if len(devices) > 1:
+            return _draw_cards(devices, width, height)
+        (device,) = devices
         power = _format_power(device)
         if height < 2:
-            figures = f"{device.name} {device.utilization:>4.0%}  memory {used}"
+            figures = f"{device.name} {device.utilization:>4.0%}  memory {_format_memory(device)}"
             return label_line("Device", figures + (f"  {power}" if power else ""))
         room = max(width - 11 - 24, 4)
         return stack_lines(
             label_line(
                 "busy", _plain_meter(device.utilization, room), f" {device.utilization:>4.0%}"
             ),
-            label_line("memory", _plain_meter(part, room), f" {used}"),
+            label_line(
+                "memory", _plain_meter(_used_share(device), room), f" {_format_memory(device)}"
+            ),
             Text(f"{device.name}  {power}".rstrip(), style=DIM),
         )
+
+
+def _draw_cards(cards: Sequence[DeviceSample], width: int, height: int) -> Text:
+    """A line for each card. The last line counts those for which there is no room."""
+    if height < 2:
+        figures = "  ".join(
+            f"{_name(card)} {card.utilization:.0%}, memory {_used_share(card):.0%}"
+            for card in cards
+        )
+        return label_line("Device", figures)
+    shown = cards if len(cards) <= height else cards[: height - 1]
+    lines = [_draw_card(card, width) for card in shown]
+    if len(shown) < len(cards):
+        hidden = f"and {len(cards) - len(shown)} more: nvidia-smi shows them"
+        lines.append(Text(hidden, style=DIM))
+    return stack_lines(*lines)
+
+
+def _draw_card(card: DeviceSample, width: int) -> Text:
+    """`GPU 1      ███▌     87%  20.1 GiB of 23.6 GiB  320/450 W  61 °C`."""
+    figures = f" {card.utilization:>4.0%}  {_format_memory(card)}  {_format_power(card)}".rstrip()
+    room = max(width - 11 - len(figures), 4)
+    return label_line(_name(card), _plain_meter(card.utilization, room), figures)
+
+
+def _name(card: DeviceSample) -> str:
+    return f"GPU {card.label}"[:10]
+
+
+def _used_share(device: DeviceSample) -> float:
+    return device.memory_used_bytes / max(device.memory_total_bytes, 1)
+
+
+def _format_memory(device: DeviceSample) -> str:
+    used = format_bytes(device.memory_used_bytes)
+    return f"{used} of {format_bytes(device.memory_total_bytes)}"
 
 
 def _plain_meter(part: float, width: int) -> Text:

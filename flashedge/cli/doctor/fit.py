@@ -38,8 +38,7 @@ def check_fit(name: str, gpu: str | None, config: Config, nvml: Any = None) -> I
     pair = find_pair(name, config)
     place = find_place(gpu, config, nvml)
     need = find_need(pair, config, place, _choose_measured(pair, place, config))
-    cards = place.each if isinstance(place, SeparateCards) else (place,)
-    for card in cards:
+    for card, _ in place.cards:
         yield _check_memory(card)
     on_each = " (on each card)" if max(need.cards) > 1 else ""
     yield Check(
@@ -64,7 +63,7 @@ def _check_layout(place: Place) -> Iterator[Check]:
     """Say where the engines run, if it is not one device for both."""
     counts = count_cards(place)
     if isinstance(place, SeparateCards):
-        generator, verifier = map(describe_count, place.each)
+        generator, verifier = describe_count(place.generator), describe_count(place.verifier)
         detail = f"the generator has its own {generator}, the verifier its own {verifier}"
         detail += "; no memory moves between them"
     elif counts[0] > 1:
@@ -121,9 +120,9 @@ def _check_verdict(pair: Pair, need: PairNeed, place: Place, config: Config) -> 
         )
     left, most = need.kv_bytes(place), pair.max_path_tokens
     longest = need.count_paths(place, most)
-    rooms = need.find_rooms(place) if isinstance(place, SeparateCards) else (left,)
+    rooms = " + ".join(format_size(room) for room, _ in need.find_rooms(place))
     detail = (
-        f"{pair.name} fits: {' + '.join(map(format_size, rooms))} are left for KV, enough"
+        f"{pair.name} fits: {rooms} are left for KV, enough"
         f" for {longest} paths of {most:,} tokens that share nothing"
     )
     explicit = sum(size or 0 for size in find_explicit(pair, config))

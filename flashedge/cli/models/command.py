@@ -15,7 +15,6 @@ from flashedge.errors import CheckpointError, ConfigError, NotFound
 from flashedge.models.folders import is_folder, locate_model
 from flashedge.models.memory.card_memory import (
     CardMemory,
-    SeparateCards,
     build_idle_card,
     describe_count,
 )
@@ -107,9 +106,11 @@ def _list_fitting(gpu: str | None, config: Config, *, as_json: bool) -> None:
         )
         for p in found
     ]
-    cards = place.each if isinstance(place, SeparateCards) else (place,)
     output.note(
-        "; ".join(f"{describe_count(card)}, {format_size(card.free_bytes)} free" for card in cards)
+        "; ".join(
+            f"{describe_count(card)}, {format_size(card.free_bytes)} free"
+            for card, _ in place.cards
+        )
     )
     output.print_table(("pair", "files", "KV", "whole paths", "description"), rows, "nothing fits")
 

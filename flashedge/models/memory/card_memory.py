@@ -41,8 +41,13 @@ class CardMemory:
 
     @property
     def free_bytes(self) -> int:
-        """Memory for both engines."""
+        """Memory for the engines on it."""
         return self.memory_bytes - self.held_bytes - self.reserve_bytes
+
+    @property
+    def cards(self) -> tuple[tuple[CardMemory, tuple[int, ...]], ...]:
+        """Each card with the engines on it: 0 for the generator, 1 for the verifier."""
+        return ((self, (0, 1)),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,8 +61,9 @@ class SeparateCards:
     """Engines that share no device run on cards."""
 
     @property
-    def each(self) -> tuple[CardMemory, CardMemory]:
-        return self.generator, self.verifier
+    def cards(self) -> tuple[tuple[CardMemory, tuple[int, ...]], ...]:
+        """As for `CardMemory`."""
+        return (self.generator, (0,)), (self.verifier, (1,))
 
     @property
     def name(self) -> str:

@@ -10,7 +10,7 @@ from flashedge.config import Config
 from flashedge.errors import CheckpointError, ConfigError
 from flashedge.models.checkpoint_shape import find_pair_shapes
 from flashedge.models.memory.batch_limits import CARD_SEQUENCES, CPU_SEQUENCES, choose_limits
-from flashedge.models.memory.card_memory import Place, SeparateCards, count_cards
+from flashedge.models.memory.card_memory import Place, count_cards
 from flashedge.models.memory.engine_memory import EngineMemory, estimate_engine
 from flashedge.models.memory.tensor_parallel import check_spread, count_kv_bytes
 from flashedge.models.shape import ModelShape
@@ -57,11 +57,6 @@ class PairNeed:
         return any(engine.is_estimate for engine in self.engines)
 
     @property
-    def fixed_bytes(self) -> int:
-        """Bytes of everything but the KV."""
-        return sum(engine.total for engine in self.engines)
-
-    @property
     def least_kv_bytes(self) -> tuple[int, int]:
         """KV bytes without which an engine does not start: one path of full length."""
         least = [
@@ -71,37 +66,39 @@ class PairNeed:
         return least[0], least[1]
 
     @property
+    def fixed_bytes(self) -> int:
+        """Bytes of everything but the KV."""
+        return sum(engine.total for engine in self.engines)
+
+    @property
     def least_bytes(self) -> int:
+        """Free bytes of one device on which both engines just start."""
         return self.fixed_bytes + sum(self.least_kv_bytes)
+
+    def find_rooms(self, place: Place) -> Iterator[tuple[int, tuple[int, ...]]]:
+        """Yield the bytes that each card has left for KV, with the engines on it.
+
+        They are negative where the rest does not fit.
+        """
+        for card, on_it in place.cards:
+            yield card.free_bytes - sum(self.engines[i].total for i in on_it), on_it
 
     def kv_bytes(self, place: Place) -> int:
         """Bytes left for KV, of both engines together. Negative where the rest does not fit."""
-        if isinstance(place, SeparateCards):
-            return sum(self.find_rooms(place))
-        return place.free_bytes - self.fixed_bytes
-
-    def find_rooms(self, cards: SeparateCards) -> tuple[int, int]:
-        """Bytes left for KV on a card of each engine. Negative where the rest does not fit."""
-        generator, verifier = (
-            card.free_bytes - engine.total
-            for card, engine in zip(cards.each, self.engines, strict=True)
-        )
-        return generator, verifier
+        return sum(room for room, _ in self.find_rooms(place))
 
     def find_lack(self, place: Place) -> int:
         """Bytes that are missing for the engines to start. 0 where the pair fits."""
-        if isinstance(place, SeparateCards):
-            rooms = zip(self.find_rooms(place), self.least_kv_bytes, strict=True)
-            return sum(max(0, least - room) for room, least in rooms)
-        return max(0, self.least_bytes - place.free_bytes)
+        least = self.least_kv_bytes
+        return sum(
+            max(0, sum(least[i] for i in on_it) - room) for room, on_it in self.find_rooms(place)
+        )
 
     def count_paths(self, place: Place, tokens: int) -> int:
         """Count the paths of `tokens` tokens that both engines hold at once if no two share KV."""
         each = [b * tokens / limit for b, limit in zip(self.path_bytes, self.limits, strict=True)]
-        if isinstance(place, SeparateCards):
-            rooms = self.find_rooms(place)
-            return max(0, min(int(room / size) for room, size in zip(rooms, each, strict=True)))
-        return max(0, int(self.kv_bytes(place) / sum(each)))
+        rooms = self.find_rooms(place)
+        return max(0, min(int(room / sum(each[i] for i in on_it)) for room, on_it in rooms))
 
     def fits(self, place: Place) -> bool:
         return self.find_lack(place) == 0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from flashedge.config import Config
 from flashedge.errors import ConfigError
-from flashedge.models.memory.card_memory import Place, SeparateCards
+from flashedge.models.memory.card_memory import Place
 from flashedge.models.memory.fit import FindMeasured, PairNeed, find_need, suggest
 from flashedge.models.registry import load_pairs
 from flashedge.models.specs import Pair
@@ -55,36 +56,33 @@ def plan_memory(
     of a model is unknown.
     """
     need = find_need(pair, config, card, find_measured)
-    generator, verifier = find_explicit(pair, config)
-    if generator is not None and verifier is not None:
-        sizes = generator, verifier
-        return MemoryPlan(kv_bytes=sizes, need=need, card=card, is_explicit=True)
-    if isinstance(card, SeparateCards):
-        rooms, least = need.find_rooms(card), need.least_kv_bytes
-        missing = (0 if generator else max(0, least[0] - rooms[0])) + (
-            0 if verifier else max(0, least[1] - rooms[1])
-        )
-    else:
-        room, least = need.kv_bytes(card) - (generator or verifier or 0), need.least_kv_bytes
-        missing = (0 if generator else least[0]) + (0 if verifier else least[1]) - room
-    if missing > 0:
+    sizes = list(find_explicit(pair, config))
+    is_explicit = None not in sizes
+    least, missing = need.least_kv_bytes, 0
+    for room, on_it in need.find_rooms(card):
+        unset = [i for i in on_it if sizes[i] is None]
+        left = room - sum(sizes[i] or 0 for i in on_it)
+        missing += max(0, sum(least[i] for i in unset) - left) if unset else 0
+        for i, size in zip(unset, divide(left, [least[i] for i in unset]), strict=True):
+            sizes[i] = size
+    if missing:
         raise ConfigError(
             f"{pair.name} does not fit {card.name}: {describe_lack(need, card, missing)}",
             hint=suggest(pair, load_pairs(config).values(), card, config),
         )
-    if isinstance(card, SeparateCards):
-        sizes = (
-            generator or _round_down(rooms[0], least[0]),
-            verifier or _round_down(rooms[1], least[1]),
-        )
-    elif generator is None and verifier is None:
-        share = min(max(room // 2, least[1]), room - least[0])
-        sizes = _round_down(room - share, least[0]), _round_down(share, least[1])
-    elif generator is None:
-        sizes = _round_down(room, least[0]), verifier or 0
-    else:
-        sizes = generator, _round_down(room, least[1])
-    return MemoryPlan(kv_bytes=sizes, need=need, card=card, is_explicit=False)
+    kv_bytes = sizes[0] or 0, sizes[1] or 0
+    return MemoryPlan(kv_bytes=kv_bytes, need=need, card=card, is_explicit=is_explicit)
+
+
+def divide(room: int, least: Sequence[int]) -> list[int]:
+    """Divide the bytes of a card among its engines: each gets an equal part, at least its least."""
+    parts = []
+    for i, own in enumerate(least):
+        later = least[i + 1 :]
+        part = room - max(room // (1 + len(later)) * len(later), sum(later))
+        parts.append(max(own, part // STEP_BYTES * STEP_BYTES))
+        room -= max(own, part)
+    return parts
 
 
 def describe_lack(need: PairNeed, card: Place, missing: int) -> str:
@@ -93,17 +91,12 @@ def describe_lack(need: PairNeed, card: Place, missing: int) -> str:
     weights = " + ".join(format_size(each) for each in need.weights)
     least = " + ".join(format_size(each) for each in need.least_kv_bytes)
     basis = "estimated" if need.is_estimate else "measured"
-    cards = card.each if isinstance(card, SeparateCards) else (card,)
     usable = " + ".join(
         f"{format_size(max(0, each.free_bytes))} of {format_size(each.memory_bytes)}"
-        for each in cards
+        for each, _ in card.cards
     )
     return (
         f"{format_size(missing)} are missing. Weights take {weights}, the engines {overheads}"
         f" beside them ({basis}, with {need.sequences} sequences a step), KV of one path {least};"
         f" {usable} can be used"
     )
-
-
-def _round_down(size: int, least: int) -> int:
-    return max(size // STEP_BYTES * STEP_BYTES, least)

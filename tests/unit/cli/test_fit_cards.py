@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flashedge.cli.daemon import describe_cards
+from flashedge.cli.daemon import describe_places
 from flashedge.cli.doctor.check import BAD, GOOD, Check
 from flashedge.cli.doctor.device_checks import check_kv_memory
 from flashedge.cli.doctor.fit import check_fit
@@ -114,9 +114,9 @@ def test_ps_says_where_the_engines_run() -> None:
         "verifier": {"cards": "GPU 2", "kv_memory": "own"},
     }
     expected = "generator on GPU 0 + GPU 1, verifier on GPU 2; each keeps its KV memory"
-    assert describe_cards(engines) == expected
+    assert describe_places(engines) == expected
     shared = {name: {"cards": "GPU 0", "kv_memory": "kept"} for name in engines}
-    assert describe_cards(shared) == "generator on GPU 0, verifier on GPU 0"
+    assert describe_places(shared) == "generator on GPU 0, verifier on GPU 0"
 
 
 def test_a_description_names_the_memory_that_the_plan_asks_for(home: Path) -> None:

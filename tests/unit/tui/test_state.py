@@ -34,12 +34,13 @@ from flashedge.tui.export import to_json, to_svg
 from flashedge.tui.state import dashboard as state
 from flashedge.tui.state import device, rates
 from flashedge.tui.state.dashboard import Dashboard
-from flashedge.tui.state.device import read_device
+from flashedge.tui.state.device import DeviceSample, read_devices
 from flashedge.tui.state.rates import TokenSample
 from flashedge.tui.state.scores import SCALE, draw_bar, draw_sparkline, score_colour
 from flashedge.tui.state.summary import parse_run, parse_status
 from flashedge.tui.strategies import STRATEGIES
 from flashedge.tui.widgets.beam_tree import group_key
+from flashedge.tui.widgets.device import DevicePanel
 from flashedge.tui.widgets.throughput import RatePanel
 from flashedge.types import FinishReason, NodeId, Segment, Vote
 from tests.support.dashboard_rig import MCTS, engine, live_items, recorded, stored_items, summary
@@ -620,7 +621,7 @@ def test_the_dialog_offers_the_strategies_of_the_catalog() -> None:
     assert list(STRATEGIES) == list(CATALOG)
 
 
-def test_the_card_that_cuda_shows_first_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_engines_cards_are_sampled_or_the_first_one(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = SimpleNamespace(total=24 << 30, free=4 << 30, used=20 << 30)
     each = [{"Name": name, "MemoryInfo": memory} for name in ("first", "second")]
     busy = SimpleNamespace(gpu=50)
@@ -628,7 +629,37 @@ def test_the_card_that_cuda_shows_first_is_sampled(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(nvml, "NVML_TEMPERATURE_GPU", 0, raising=False)
     monkeypatch.setattr(device, "pynvml", nvml)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")
-    assert read_device().name == "second"
+    assert [(card.name, card.label) for card in read_devices()] == [("second", "1")]
+    cards = "GPU 0 + GPU 1", "GPU 1"
+    engines = dict(zip(("generator", "verifier"), ({"cards": c} for c in cards), strict=True))
+    assert parse_status({"engines": engines}).cards == ("0", "1")
+    assert [card.name for card in read_devices(("0", "1"))] == ["first", "second"]
+    assert parse_status({"engines": {"generator": {"cards": "2 of a Ray cluster"}}}).cards == ()
+
+
+def test_each_card_has_a_line_as_far_as_there_is_room() -> None:
+    cards = tuple(
+        DeviceSample(
+            name="RTX 4090",
+            label=str(i),
+            utilization=i / 10,
+            memory_used_bytes=6 << 30,
+            memory_total_bytes=24 << 30,
+            power_w=100.0 + i,
+        )
+        for i in range(4)
+    )
+
+    def draw(count: int, height: int) -> list[str]:
+        panel = DevicePanel().draw(Dashboard(devices=cards[:count]), 58, height)
+        return [" ".join(line.split()) for line in panel.plain.splitlines()]
+
+    assert draw(1, 3)[2] == "RTX 4090 100 W"
+    two = draw(2, 3)
+    assert [line.split()[:2] for line in two] == [["GPU", "0"], ["GPU", "1"]]
+    assert two[1].endswith("10% 6.0 GiB of 24.0 GiB 101 W")
+    assert draw(4, 3)[2] == "and 2 more: nvidia-smi shows them"
+    assert draw(2, 1) == ["Device GPU 0 0%, memory 25% GPU 1 10%, memory 25%"]
 
 
 def test_engines_on_different_cards_divide_no_memory() -> None:
@@ -640,6 +671,6 @@ def test_engines_on_different_cards_divide_no_memory() -> None:
 
 
 def test_this_machine_can_be_read() -> None:
-    sample = read_device()
+    (sample,) = read_devices()
     assert 0 <= sample.utilization <= 1
     assert 0 < sample.memory_used_bytes <= sample.memory_total_bytes
