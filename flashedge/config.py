@@ -57,6 +57,17 @@ class Config:
         "Stop the daemon after this many seconds without a request. Not set: never.",
         at_least=1,
     )
+    keep_alive_s: float = setting(
+        3600.0,
+        "Unload the engines after this many seconds without a request, and give their memory back. "
+        "The next request loads them. Negative: never.",
+    )
+    loaded_pairs: int = setting(
+        1,
+        "Pairs that are loaded at once. A request for another one unloads the least recently used "
+        "one. Where more than one fits a card, both KV sizes must be set.",
+        at_least=1,
+    )
     keep_runs_days: float | None = setting(
         None,
         "Remove stored runs that ended so many days ago. Not set: none is too old.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 
 from fastapi import FastAPI
@@ -12,7 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
 import flashedge
-from flashedge.api.contract import Defaults, ServicePort
+from flashedge.api.contract import ServicePort
 from flashedge.api.failures import (
     ERROR_RESPONSES,
     handle_bad_parameter,
@@ -21,40 +21,35 @@ from flashedge.api.failures import (
     handle_http_exception,
 )
 from flashedge.api.guard import Guard
-from flashedge.api.openai import openai_router
-from flashedge.api.protocols import ProtocolSwitch
+from flashedge.api.pairs import ServablePairs
+from flashedge.api.protocols.openai import openai_router
+from flashedge.api.protocols.switch import ProtocolSwitch
 from flashedge.api.runs import runs_router
 from flashedge.api.system import system_router
 from flashedge.config import Config, check_exposure
 from flashedge.errors import FlashEdgeError
-from flashedge.models.registry import find_pair
+from flashedge.models.folders import is_local
+from flashedge.models.registry import load_pairs
 from flashedge.models.specs import Pair
-from flashedge.runtime.request.strategies import find_usual_strategy, list_strategies
 
 log = logging.getLogger(__name__)
 
 
-def create_app(service: ServicePort, config: Config, pair: Pair | None = None) -> FastAPI:
-    """The application. `pair` provides the defaults of requests; None looks up `service.pair`.
+def create_app(
+    service: ServicePort, config: Config, pairs: Mapping[str, Pair] | None = None
+) -> FastAPI:
+    """The application. `pairs`: those that requests may name. None: those of models.toml.
 
     The service starts and stops with the server. While the engines load, routes that need them
     answer 503. Raises ConfigError when other machines could reach it without a key.
     """
     check_exposure(config)
-    served = pair or find_pair(service.pair, config)
-    defaults = Defaults(
-        sampling=served.sampling,
-        max_model_len=served.generator.max_model_len,
-        strategies=list_strategies(served.verifier.judges),
-        strategy=find_usual_strategy(served.verifier.judges, served.judge),
-        max_step_tokens=served.max_step_tokens,
-        max_path_tokens=served.max_path_tokens,
-        step_rule=served.step_rule,
-        step_entropy=served.step_entropy,
-        min_step_tokens=served.min_step_tokens,
-        judge=served.judge,
-        options=served.options,
-    )
+    if pairs is None:
+        servable = ServablePairs(
+            lambda: load_pairs(config), lambda pair: is_local(pair, config), service.pair
+        )
+    else:
+        servable = ServablePairs(lambda: pairs, lambda _: True, service.pair)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -81,7 +76,7 @@ def create_app(service: ServicePort, config: Config, pair: Pair | None = None) -
     app.add_exception_handler(HTTPException, handle_http_exception)
     app.add_exception_handler(RequestValidationError, handle_bad_parameter)
     app.add_exception_handler(Exception, handle_defect)
-    app.add_middleware(ProtocolSwitch, service=service, defaults=defaults)
+    app.add_middleware(ProtocolSwitch, service=service, pairs=servable)
     app.add_middleware(  # the last one added is the first that a request meets
         Guard,
         max_bytes=config.max_request_bytes,
@@ -90,8 +85,8 @@ def create_app(service: ServicePort, config: Config, pair: Pair | None = None) -
         host=config.host,
     )
     app.include_router(system_router(service))
-    app.include_router(openai_router(service, defaults))
-    app.include_router(runs_router(service, defaults))
+    app.include_router(openai_router(servable))
+    app.include_router(runs_router(service, servable))
     return app
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -20,7 +21,7 @@ class HealthPort(Protocol):
 
     @property
     def state(self) -> str:
-        """starting, ready, degraded or failed."""
+        """starting, ready, degraded, failed or unloaded."""
         ...
 
     @property
@@ -49,11 +50,28 @@ class HandlePort(Protocol):
     def object(self) -> dict[str, Any]: ...
 
 
+class PairPort(Protocol):
+    """A loaded pair."""
+
+    @property
+    def protocols(self) -> AsgiApp:
+        """vLLM's protocol handlers over the generator. Raises RequestError where there are none."""
+        ...
+
+
 class ServicePort(Protocol):
     """The service. Its methods raise FlashEdgeError and its subclasses only."""
 
     @property
-    def pair(self) -> str: ...
+    def pair(self) -> str:
+        """The pair of requests that name none."""
+        ...
+
+    @property
+    def loaded(self) -> Sequence[str]:
+        """The loaded pairs, the most recently used one last."""
+        ...
+
     @property
     def metrics(self) -> Metrics: ...
     @property
@@ -74,6 +92,18 @@ class ServicePort(Protocol):
         """Raises QueueFull when no further run is taken."""
         ...
 
+    def use_pair(self, name: str) -> AbstractAsyncContextManager[PairPort]:
+        """A pair, which is loaded first where it is not, and stays loaded until the block ends."""
+        ...
+
+    def load(self) -> None:
+        """Begin to load the pair of requests that name none."""
+        ...
+
+    def keep_alive(self, seconds: float | None) -> None:
+        """Note how long the request that now begins wants its pair to stay loaded after it."""
+        ...
+
     async def encode_prompt(self, spec: RunSpec) -> TokenIds: ...
     def submit(
         self,
@@ -88,17 +118,13 @@ class ServicePort(Protocol):
         self, *, limit: int = 50, before: str | None = None, status: str | None = None
     ) -> Sequence[RunSummary]: ...
     def delete(self, run_id: str) -> None: ...
-    @property
-    def protocols(self) -> AsgiApp:
-        """vLLM's protocol handlers over the generator. Raises EngineDead, or RequestError where
-        there are none."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Defaults:
-    """Values of the served pair for fields that a request leaves out."""
+    """Values of a pair for fields that a request leaves out."""
 
+    pair: str = "bundled"
     sampling: Sampling
     max_model_len: int
     """Most tokens of prompt and path together."""

@@ -12,8 +12,10 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
 from flashedge.api.bodies import describe_body, read_body
-from flashedge.api.contract import Defaults, HandlePort, ServicePort
+from flashedge.api.contract import HandlePort, ServicePort
+from flashedge.api.durations import parse_keep_alive
 from flashedge.api.failures import Json
+from flashedge.api.pairs import ServablePairs
 from flashedge.api.schemas import SolveBody
 from flashedge.api.specs import build_solve_spec
 from flashedge.api.sse import (
@@ -32,13 +34,15 @@ STATUSES = ("queued", "running", "finished", "failed", "cancelled", "interrupted
 QUEUE_POLL_S = 0.1
 
 
-def runs_router(service: ServicePort, defaults: Defaults) -> APIRouter:
+def runs_router(service: ServicePort, pairs: ServablePairs) -> APIRouter:
     router = APIRouter(prefix="/v1")
 
     async def submit(body: SolveBody) -> HandlePort:
-        spec = build_solve_spec(body, service.pair, defaults)
-        prompt_ids = await service.encode_prompt(spec)
-        return service.submit(spec, prompt_ids, run_id=body.id, continues=body.continues)
+        spec = build_solve_spec(body, pairs.find_defaults(body.pair, "pair"))
+        service.keep_alive(parse_keep_alive(body.keep_alive))
+        async with service.use_pair(spec.pair):
+            prompt_ids = await service.encode_prompt(spec)
+            return service.submit(spec, prompt_ids, run_id=body.id, continues=body.continues)
 
     @router.post("/solve", openapi_extra=describe_body(SolveBody))
     async def solve(request: Request) -> Response:

@@ -135,15 +135,19 @@ class SolveBody(SearchOptions):
     top_k: int | None = None
     max_tokens: int | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    keep_alive: float | str | None = None
+    """How long the pair stays loaded after the run. See `api.durations`."""
+
     stream: bool | None = None
     detach: bool | None = None
 
 
 class ProtocolBody(BaseModel):
-    """What `api.protocols` reads of a body beside what the protocol's handler reads. For
+    """What `api.protocols.switch` reads of a body beside what the protocol's handler reads. For
     /openapi.json."""
 
     model_config = ConfigDict(extra="allow")
 
     model: str
     search: SearchOptions | None = None
+    keep_alive: float | str | None = None

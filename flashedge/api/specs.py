@@ -30,25 +30,24 @@ class ModelName:
     """The search options in the name. None for plain chat."""
 
     @classmethod
-    def parse(cls, name: str, served: str) -> ModelName:
-        """Raises NotFound unless the daemon serves the model."""
+    def parse(cls, name: str) -> ModelName:
+        """Raises NotFound for an unknown search. The pair is not checked."""
         pair, colon, suffix = name.partition(":")
-        hint = f"this daemon serves {served!r} and, as a search, {served}:beam-16"
-        if pair != served:
-            raise NotFound(f"there is no model {name!r}", hint=hint, param="model")
         if not colon:
             return cls(pair=pair, search=None)
         try:
             strategy, n = parse_strategy(suffix, find_user_programs())
         except NotFound as error:
             raise NotFound(
-                f"there is no model {name!r}: {error}", hint=error.hint or hint, param="model"
+                f"there is no model {name!r}: {error}",
+                hint=error.hint or f"a search is named like {pair}:beam-16",
+                param="model",
             ) from error
         search: dict[str, Any] = {"strategy": strategy}
         return cls(pair=pair, search=search if n is None else search | {"n": n})
 
 
-def build_solve_spec(body: SolveBody, pair: str, defaults: Defaults) -> RunSpec:
+def build_solve_spec(body: SolveBody, defaults: Defaults) -> RunSpec:
     """Raises RequestError naming the first field that is wrong."""
     if (body.problem is None) == (body.messages is None):
         raise RequestError("give either problem or messages", param="problem")
@@ -64,7 +63,6 @@ def build_solve_spec(body: SolveBody, pair: str, defaults: Defaults) -> RunSpec:
     )
     return build_run_spec(
         problem,
-        body.pair or pair,
         body.collect_options(),
         defaults,
         sampling=sampling,
@@ -76,7 +74,6 @@ def build_solve_spec(body: SolveBody, pair: str, defaults: Defaults) -> RunSpec:
 
 def build_run_spec(
     problem: Problem,
-    pair: str,
     search: Mapping[str, Any],
     defaults: Defaults,
     *,
@@ -113,7 +110,7 @@ def build_run_spec(
         filled["options"] = {**watched, **filled.get("options", {})}
     return RunSpec(
         problem=problem,
-        pair=pair,
+        pair=defaults.pair,
         seed=seed,
         sampling=sampling,
         max_path_tokens=defaults.max_path_tokens if max_tokens is None else max_tokens,

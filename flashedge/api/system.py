@@ -20,6 +20,8 @@ from flashedge.errors import FlashEdgeError
 
 VIEW_TIMEOUT_S = 2.0
 SERVING = ("ready", "degraded")
+ANSWERING = (*SERVING, "unloaded")
+"""States in which requests are answered. Without a loaded pair a request waits for it."""
 SHOWN = ("state", "detail", "restarts", "attempt", "retry_in_s", "notice", "cards")
 """What /health tells of an engine. /v1/status tells more."""
 
@@ -41,9 +43,10 @@ def system_router(service: ServicePort) -> APIRouter:
                 for name, engine in engines.items()
             },
             "pair": service.pair,
+            "loaded": list(service.loaded),
             "version": flashedge.__version__,
         }
-        if now.state in SERVING:
+        if now.state in ANSWERING:
             return Json(body)
         return Json(body, status_code=503, headers={"Retry-After": "2"})
 
@@ -73,6 +76,7 @@ def system_router(service: ServicePort) -> APIRouter:
                 "state": now.state,
                 "detail": now.detail,
                 "pair": service.pair,
+                "loaded": list(service.loaded),
                 "pid": os.getpid(),
                 "uptime_s": time.monotonic() - started,
                 "engines": engines,
@@ -81,6 +85,18 @@ def system_router(service: ServicePort) -> APIRouter:
                 "self_test": now.self_test,
             }
         )
+
+    @router.post("/v1/load")
+    async def load() -> Response:
+        """Begin to load the pair of requests that name none. /health tells how it goes on."""
+        service.load()
+        return Json({"loaded": list(service.loaded)}, status_code=202)
+
+    @router.post("/v1/unload")
+    async def unload() -> Response:
+        """Unload the engines as soon as no run or request uses them. The next one loads them."""
+        service.keep_alive(0)
+        return Json({"loaded": list(service.loaded)}, status_code=202)
 
     return router
 

@@ -126,6 +126,18 @@ def down(as_json: Json = False) -> None:
         print(f"stopped the daemon (process {pid})")
 
 
+def unload(as_json: Json = False) -> None:
+    """Give the memory of the engines back, once no run uses them. The next request loads them."""
+    from flashedge.daemon import control as daemon_control
+
+    with daemon_control.connect(load_config()) as client:
+        client.unload()
+    if as_json:
+        output.print_json({"unloading": True})
+    else:
+        output.note("the engines are unloaded as soon as nothing uses them")
+
+
 def ps(as_json: Json = False) -> None:
     """Show the daemon, its engines and their load.
 
@@ -152,7 +164,7 @@ def ps(as_json: Json = False) -> None:
     else:
         age = output.format_duration(time.time() - record.started_at)
         print(
-            f"{health['status']}: pair {record.pair} at {record.url},"
+            f"{health['status']}: pair {describe_pairs(record.pair, status)} at {record.url},"
             f" process {record.pid}, up {age}"
         )
         runs = status.get("runs") or {}
@@ -165,7 +177,7 @@ def ps(as_json: Json = False) -> None:
         output.print_table(ENGINE_COLUMNS, rows, "no engines yet")
         if health.get("detail"):
             print(health["detail"])
-    if any(engine.get("state") != "ready" for engine in engines.values()):
+    if any(engine.get("state") not in ("ready", "unloaded") for engine in engines.values()):
         raise typer.Exit(exit_codes.NO_RESULT)
 
 
@@ -226,6 +238,12 @@ def describe_kernels(self_test: Mapping[str, Any]) -> str | None:
     tokens = self_test.get("invariant_tokens")
     limit = "" if tokens is None else f", tested up to {tokens} tokens"
     return f"kernels are batch-invariant{limit}: the same request gives the same tree"
+
+
+def describe_pairs(usual: str, status: dict[str, Any]) -> str:
+    """Name the pair of requests that name none, and the loaded ones where these are others."""
+    loaded = status.get("loaded") or []
+    return usual if loaded in ([], [usual]) else f"{usual}, loaded are {', '.join(loaded)}"
 
 
 def describe_places(engines: dict[str, Any]) -> str:

@@ -25,6 +25,7 @@ from flashedge.events import Event
 
 _READ_TIMEOUT_S = 45.0  # the daemon pings a stream every ten seconds
 _CALL_TIMEOUT_S = 10.0
+_LOAD_TIMEOUT_S = 600.0  # large models take minutes to load
 _MAX_STREAMS = 64
 
 
@@ -70,8 +71,12 @@ class AsyncClient:
         return await self._json("GET", f"/v1/runs/{run}")
 
     async def submit(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Start a run without following it: `{"id", "status", "position"}`."""
-        return await self._json("POST", "/v1/runs", json=dict(body))
+        """Start a run without following it: `{"id", "status", "position"}`.
+
+        Waits until the pair is loaded, where it is not.
+        """
+        timeout = httpx.Timeout(_CALL_TIMEOUT_S, read=_LOAD_TIMEOUT_S)
+        return await self._json("POST", "/v1/runs", json=dict(body), timeout=timeout)
 
     async def cancel(self, run: str) -> dict[str, Any]:
         return await self._json("POST", f"/v1/runs/{run}/cancel")

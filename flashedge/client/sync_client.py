@@ -103,6 +103,14 @@ class Client:
     def status(self) -> dict[str, Any]:
         return self._json("GET", "/v1/status")
 
+    def load(self) -> None:
+        """Begin to load the engines. `health` tells how it goes on."""
+        self._json("POST", "/v1/load")
+
+    def unload(self) -> None:
+        """Unload the engines once nothing uses them."""
+        self._json("POST", "/v1/unload")
+
     def models(self) -> list[dict[str, Any]]:
         return list(self._json("GET", "/v1/models")["data"])
 

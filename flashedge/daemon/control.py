@@ -102,12 +102,13 @@ def wait_ready(
     timeout_s: float = READY_TIMEOUT_S,
     on_state: Callable[[str], None] = lambda state: None,
 ) -> DaemonRecord:
-    """Wait until the daemon serves.
+    """Wait until the daemon serves. A daemon that has unloaded its engines is told to load them.
 
     Raises the error that the daemon reported, EngineError when an engine failed for good,
     DaemonError when the daemon ended without a report or took too long.
     """
     until = time.monotonic() + timeout_s
+    is_asked = False
     while time.monotonic() < until:
         if process is not None and process.poll() is not None:
             raise read_error(config, process.returncode)
@@ -118,7 +119,12 @@ def wait_ready(
         state = str(health.get("status"))
         if record is not None and state in ("ready", "degraded"):
             return record
-        if state == "failed":
+        if record is not None and state == "unloaded" and not is_asked:
+            with connect(config) as client:
+                client.load()
+            is_asked = True
+            continue
+        if state in ("failed", "unloaded"):
             detail = health.get("detail") or "no reason is known"
             raise EngineError(f"the engines did not start: {detail}", hint=_SEE_LOG)
         if process is None and record is None and find_holder(config) is None:

@@ -93,19 +93,24 @@ def already_running_error(config: Config, pid: int | None) -> DaemonError:
 class Lock:
     """The lock that the one daemon of a state folder holds while its process lives."""
 
-    def __init__(self, config: Config) -> None:
-        """Raises DaemonError naming the process that holds it."""
-        self._file = lock_path(config).open("a")
+    def __init__(self, config: Config, inherited: int | None = None) -> None:
+        """inherited: descriptor of the file, of this process before it replaced itself.
+
+        Raises DaemonError naming the process that holds the lock.
+        """
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT
+        self.descriptor = os.open(lock_path(config), flags) if inherited is None else inherited
+        os.set_inheritable(self.descriptor, False)
         try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.lockf(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            self._file.close()
+            os.close(self.descriptor)
             if error.errno not in (errno.EACCES, errno.EAGAIN):
                 raise state_error(config, error) from error
             raise already_running_error(config, find_holder(config)) from error
 
     def release(self) -> None:
-        self._file.close()
+        os.close(self.descriptor)
 
 
 def find_holder(config: Config) -> int | None:

@@ -7,6 +7,7 @@ mistake is reported within milliseconds. Then it builds the service and starts t
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import errno
 import json
@@ -32,32 +33,44 @@ from flashedge.daemon.files import (
     state_error,
     write_record,
 )
+from flashedge.daemon.renewal import OPTION, Inherited
 from flashedge.errors import DaemonError, FlashEdgeError
 
 log = logging.getLogger("flashedge.daemon")
 GRACE_S = 5  # open connections may take so long to close, once their runs are over
+ACCEPTED_S = 0.25  # a client that has connected sends its request within this time
 ERROR_MARK = "flashedge-daemon-error "
 App = Any
+MakeApp = Callable[[Config, bool], App]
+"""Makes the application by the configuration, and by whether it loads the pair at once."""
 
 
-def make_app(config: Config) -> App:
-    """The application with real engines. Its imports are slow."""
+def make_app(config: Config, load: bool) -> App:
+    """The application with real engines. load: whether it loads the pair before any request."""
     from flashedge.api.app import create_app
-    from flashedge.runtime import service
+    from flashedge.runtime.build import build
 
-    return create_app(service.build(config), config)
+    return create_app(build(config, load=load), config)
 
 
-def serve(config: Config, make: Callable[[Config], App] = make_app) -> None:
-    """Serve until SIGTERM or SIGINT. Raises FlashEdgeError when it can't start."""
+def serve(
+    config: Config, make: MakeApp = make_app, inherited: Inherited | None = None
+) -> Inherited | None:
+    """Serve until SIGTERM or SIGINT, or until the engines are to be unloaded.
+
+    inherited: of the process that this one replaces. It then loads no pair before a request.
+    Returns what the process that replaces this one inherits, None where the daemon has ended.
+    Raises FlashEdgeError when it can't start.
+    """
     check_exposure(config)
     prepare_state_dir(config)
-    lock = Lock(config)
+    lock = Lock(config, None if inherited is None else inherited.lock)
     listening: socket.socket | None = None
+    passed_on: Inherited | None = None
     try:
         _configure_logging(config)
         reap_orphans(config)
-        listening = bind(config.host, config.port)
+        listening = inherited.open_socket() if inherited else bind(config.host, config.port)
         port = listening.getsockname()[1]
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _exit_on_signal)
@@ -66,26 +79,41 @@ def serve(config: Config, make: Callable[[Config], App] = make_app) -> None:
             host=config.host,
             port=port,
             pair=config.pair,
-            started_at=time.time(),
+            started_at=_find_start(config, inherited),
             version=__version__,
         )
         write_record(config, record)
         log.info("FlashEdge %s starts: pair %s at %s", __version__, config.pair, record.url)
-        server = _server(make(config), config)
+        app = make(config, inherited is None)
+        if inherited is not None:
+            app.state.service.idle.busy_at = inherited.busy_at
+        server = _server(app, config, listening)
         server.run(sockets=[listening])
         if not server.started:
             raise DaemonError("the daemon did not start", hint="flashedge logs")
+        if server.kept is not None:
+            passed_on = Inherited(
+                listening=server.kept, lock=lock.descriptor, busy_at=app.state.service.idle.busy_at
+            )
+        return passed_on
     except FlashEdgeError as error:
         log.error("%s", error.line)
         raise
     finally:
         kill_children()
-        if listening is not None:
-            listening.close()
-            with contextlib.suppress(OSError):
-                record_path(config).unlink()
-        log.info("daemon stopped")
-        lock.release()
+        if passed_on is None:
+            if listening is not None:
+                listening.close()
+                with contextlib.suppress(OSError):
+                    record_path(config).unlink()
+            log.info("daemon stopped")
+            lock.release()
+
+
+def _find_start(config: Config, inherited: Inherited | None) -> float:
+    """When this daemon was started, by whichever process it began with. Unix seconds."""
+    before = None if inherited is None else read_record(config)
+    return time.time() if before is None else before.started_at
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -153,31 +181,51 @@ def kill_children(grace_s: float = 0.5) -> None:
     for child in alive:
         with contextlib.suppress(psutil.Error):
             child.kill()
+    psutil.wait_procs(
+        alive, timeout=grace_s
+    )  # leaves no zombie to a process that replaces this one
 
 
-def _server(app: App, config: Config) -> Any:
+def _server(app: App, config: Config, listening: socket.socket) -> Any:
     """A uvicorn server that ends the application before it waits for open connections.
 
     uvicorn itself waits first, but a stream ends only when its run does. With `idle_timeout_s` the
-    server stops after that time without a request.
+    server stops after that time without a request. When the engines are to be unloaded it stops as
+    well, and `kept` is a descriptor by which another process can go on listening.
     """
     import uvicorn
 
     from flashedge.daemon.http_connection import HEADER_BYTES, HttpConnection
 
     class Server(uvicorn.Server):
+        kept: int | None = None
+
         async def on_tick(self, counter: int) -> bool:
-            limit = config.idle_timeout_s
-            if limit is not None and app.state.service.idle_s > limit:
+            limit, service = config.idle_timeout_s, app.state.service
+            if limit is not None and service.idle.idle_s > limit:
                 log.info("no request for %g s: the daemon stops", limit)
+                self.should_exit = True
+            elif service.is_due and not self.should_exit:
+                log.info("no request for %.0f s: the engines are unloaded", service.idle.idle_s)
+                self.kept = os.dup(listening.fileno())
                 self.should_exit = True
             return bool(await super().on_tick(counter))
 
         async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
             for server in self.servers:
                 server.close()
+            if self.kept is not None:
+                await self._finish_accepted()
             await self.lifespan.shutdown()
             await super().shutdown(sockets)
+
+        async def _finish_accepted(self) -> None:
+            """Answer what came before the other process listens, then leave the rest to it."""
+            await asyncio.sleep(ACCEPTED_S)
+            while not app.state.service.idle.idle_s:  # noqa: ASYNC110 - no event says that it is idle
+                await asyncio.sleep(ACCEPTED_S)
+            for connection in list(self.server_state.connections):
+                connection.shutdown()  # at once, unless it waits for an answer
 
     return Server(
         uvicorn.Config(
@@ -214,7 +262,7 @@ def _configure_logging(config: Config) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)
 
 
-def main(argv: Sequence[str] | None = None, make: Callable[[Config], App] = make_app) -> int:
+def main(argv: Sequence[str] | None = None, make: MakeApp = make_app) -> int:
     """Run the daemon and return its exit code.
 
     A detached daemon writes an error as one marked line to stderr, for the process that started it.
@@ -222,9 +270,12 @@ def main(argv: Sequence[str] | None = None, make: Callable[[Config], App] = make
     parser = argparse.ArgumentParser(prog="python -m flashedge.daemon", description=serve.__doc__)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="values")
     parser.add_argument("--detached", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument(OPTION, type=Inherited.parse, help=argparse.SUPPRESS)
     given = parser.parse_args(argv)
     try:
-        serve(load_config(dict(v.split("=", 1) for v in given.values)), make)
+        config = load_config(dict(v.split("=", 1) for v in given.values))
+        if (passed_on := serve(config, make, given.inherited)) is not None:
+            passed_on.replace_process()
     except FlashEdgeError as error:
         if given.detached:
             body = {"message": str(error), "hint": error.hint, "code": error.code}

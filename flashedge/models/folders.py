@@ -8,7 +8,7 @@ from pathlib import Path
 from flashedge.config import Config
 from flashedge.errors import CheckpointError
 from flashedge.models.checkpoints import check_checkpoint, check_embedder
-from flashedge.models.specs import EmbedderSpec, ModelSpec, VerifierSpec
+from flashedge.models.specs import EmbedderSpec, ModelSpec, Pair, VerifierSpec
 
 
 def hub_folder(config: Config) -> Path:
@@ -41,6 +41,11 @@ def locate_model(spec: ModelSpec, config: Config) -> Path | None:
         if found:
             return found
     return None
+
+
+def is_local(pair: Pair, config: Config) -> bool:
+    """Whether both models of a pair are on this machine, unchecked."""
+    return None not in (locate_model(pair.generator, config), locate_model(pair.verifier, config))
 
 
 def resolve_model(spec: ModelSpec, config: Config) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 
 from flashedge.errors import QueueFull, RequestError
 from flashedge.runtime.metrics import Metrics
@@ -52,16 +52,8 @@ class PlainTally:
 class PlainRequests:
     """All open requests outside any run. Implements `engine.plain_requests.PlainRequests`."""
 
-    def __init__(
-        self,
-        metrics: Metrics,
-        count_request: Callable[[], AbstractContextManager[None]],
-        on_end: Callable[[], None],
-    ) -> None:
-        """count_request: tells the KV manager of an open request. on_end: called after each."""
+    def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._count_request = count_request
-        self._on_end = on_end
         self._open = 0
         self._aborts: set[Callable[[], Awaitable[None]]] = set()
         self._idle = asyncio.Event()
@@ -98,8 +90,7 @@ class PlainRequests:
         self._open += choices
         self._idle.clear()
         try:
-            with self._count_request():
-                yield tally
+            yield tally
         except BaseException as caught:
             error = caught
             raise
@@ -108,5 +99,4 @@ class PlainRequests:
             self._open -= choices
             if not self._open:
                 self._idle.set()
-            self._on_end()
             tally.report(self._metrics, error)

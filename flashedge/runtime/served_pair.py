@@ -1,11 +1,10 @@
-"""The pair that the daemon serves: its engines, their start-up self-test and their KV memory."""
+"""A loaded pair: its engines, their start-up self-test and their KV memory."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,18 +18,17 @@ from flashedge.errors import (
     ContextOverflow,
     EngineDead,
     FlashEdgeError,
-    NotFound,
     RequestError,
 )
 from flashedge.models.families import VERIFIER_FAMILIES
 from flashedge.models.fingerprint import pair_fingerprint
-from flashedge.models.registry import find_pair
 from flashedge.models.specs import Pair
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.device_watch import DeviceWatch
 from flashedge.runtime.drive.engines import Engines, TwinEngines, build_engines
 from flashedge.runtime.drive.flat_batch import set_flat_batch
 from flashedge.runtime.kv.build import build_manager
+from flashedge.runtime.kv.counted_requests import CountedRequests
 from flashedge.runtime.kv.curves import load_curves
 from flashedge.runtime.kv.manager import KvManager
 from flashedge.search.steps import MARKER_WORDS
@@ -64,7 +62,8 @@ class ServiceHealth:
     """The health of the daemon and of both engines."""
 
     state: str
-    """starting, ready, degraded (an engine is being restarted) or failed."""
+    """starting, ready, degraded (an engine is being restarted), failed, or unloaded (no pair is
+    loaded before the next request)."""
 
     detail: str | None
     """What is wrong now and what is being done about it, else what the engines do while they start.
@@ -77,8 +76,24 @@ class ServiceHealth:
     """What the start-up self-test found; None before it has run. See `engine.vllm.self_test`."""
 
 
+UNLOADED = ServiceHealth(
+    state="unloaded",
+    detail="the next request loads a pair",
+    generator=Health(state="unloaded"),
+    verifier=Health(state="unloaded"),
+    self_test=None,
+)
+LOADING = ServiceHealth(
+    state="starting",
+    detail="reading the checkpoints",
+    generator=Health(state="starting"),
+    verifier=Health(state="starting"),
+    self_test=None,
+)
+
+
 class ServedPair:
-    """The one pair of this daemon."""
+    """A pair on its engines, for runs and for requests outside any run."""
 
     def __init__(self, pair: Pair, engines: EnginePair, config: Config) -> None:
         self.name = pair.name
@@ -104,6 +119,8 @@ class ServedPair:
             await self._engines.start()
             self_test = await self._engines.self_test()
             await self._tune()
+            if self._kv_manager is not None:
+                plain = CountedRequests(plain, self._kv_manager)
             self._protocols = await self._engines.serve_protocols(plain)
             self._self_test = self_test
         except Exception as error:
@@ -164,15 +181,8 @@ class ServedPair:
 
     # ------------------------------------------------------------ for runs and chats
 
-    def check_serves(self, name: str) -> None:
-        """Raises NotFound for another pair than this one, EngineDead while it can't serve."""
-        if name != self.name:
-            find_pair(name, self._config)  # raises NotFound for one that no models.toml has
-            raise NotFound(
-                f"this daemon serves the pair {self.name!r}, not {name!r}",
-                hint=f"`flashedge down`, then `flashedge up --pair {name}`",
-                param="model",
-            )
+    def check_serves(self) -> None:
+        """Raises EngineDead while it can't serve."""
         health = self.health()
         if health.state == "failed":
             raise EngineDead(f"the engines are down: {health.detail}", hint="see `flashedge logs`")
@@ -256,13 +266,6 @@ class ServedPair:
                 param="model",
             )
         return self._protocols
-
-    @contextmanager
-    def count_plain_request(self) -> Iterator[None]:
-        """Tell the KV manager of an open request outside any run."""
-        manager = self._kv_manager
-        with nullcontext() if manager is None else manager.count_plain_request():
-            yield
 
     def build_engines(self, grader: MathGrader, texts: TextGroups, *, baseline: bool) -> Engines:
         """Build what a run works with: all optimizations that are configured, or none."""

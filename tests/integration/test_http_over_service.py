@@ -10,23 +10,17 @@ from typing import Any
 import httpx
 import pytest
 
-from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.api.app import create_app
 from flashedge.config import load_config
-from flashedge.models.registry import find_pair
-from flashedge.runtime.records.store import RunStore
-from flashedge.runtime.service import Service
 from tests.support import api_rig, openai_suite
-from tests.support.sim_daemon import SimulatedPair
+from tests.support.sim_daemon import build_service
 
 
 @pytest.fixture(scope="module")
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[api_rig.Live]:
     home = tmp_path_factory.mktemp("home")
     config = load_config({"queue_limit": 100}, environ={"FLASHEDGE_HOME": str(home)})
-    store = RunStore(config.state_dir / "runs.sqlite")
-    pair = find_pair("bundled", config)
-    service = Service(config, pair, SimulatedPair(), store, MathGrader())
+    service = build_service(config)
     with api_rig.serving(create_app(service, config), service) as server:
         api_rig.wait_until(lambda: httpx.get(f"{server.base_url}/health").status_code == 200)
         yield server

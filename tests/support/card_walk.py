@@ -214,7 +214,7 @@ def walk_commands() -> dict[str, Any]:
 
     from flashedge.cli.main import app
     from flashedge.config import load_config
-    from flashedge.runtime.service import build
+    from flashedge.runtime.build import build
 
     found: dict[str, Any] = {}
     for name, words in {
@@ -225,7 +225,7 @@ def walk_commands() -> dict[str, Any]:
     }.items():
         done = CliRunner().invoke(app, list(words))
         found[name] = {"code": done.exit_code, "out": done.output}
-    served: Any = build(load_config())._served._engines
+    served: Any = build(load_config())._loader.shown._engines
     served._build()
     found["up"] = [
         {
@@ -243,13 +243,13 @@ def walk_commands() -> dict[str, Any]:
 def _build_apart() -> dict[str, Any]:
     """How the daemon's engines would start on a card each, and which settings it refuses."""
     from flashedge.config import load_config
-    from flashedge.runtime.service import build
+    from flashedge.runtime.build import build
 
     use_nvml(fake_cards("4090", "3060", "3060"))
     forget_card()
     moving = {"scheduling_kv_split": True, "scheduling_mapped_kv": True}
     given = {"generator_devices": "1", "verifier_devices": "0", **moving}  # the bundled pair
-    served: Any = build(load_config(given))._served._engines
+    served: Any = build(load_config(given))._loader.shown._engines
     served._build()
     engines = []
     for engine in (served.generator, served.verifier):
@@ -274,7 +274,7 @@ def _refuse(settings: Mapping[str, object]) -> str | None:
     """What the daemon says to `settings` before it starts anything."""
     from flashedge.config import load_config
     from flashedge.errors import FlashEdgeError
-    from flashedge.runtime.service import build
+    from flashedge.runtime.build import build
 
     try:
         build(load_config(settings))

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -177,6 +178,7 @@ class FakeService:
     continued: list[str] = field(default_factory=list)
     views_delay_s: float = 0.0
     life: list[str] = field(default_factory=list)
+    kept_alive: list[float | None] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._ids = itertools.count(1)
@@ -194,6 +196,20 @@ class FakeService:
     async def views(self) -> dict[str, EngineView]:
         await asyncio.sleep(self.views_delay_s)
         return {"generator": VIEW, "verifier": VIEW}
+
+    @property
+    def loaded(self) -> tuple[str, ...]:
+        return (self.pair,)
+
+    @asynccontextmanager
+    async def use_pair(self, name: str) -> AsyncIterator[FakeService]:
+        yield self
+
+    def load(self) -> None:
+        self.life.append("loaded")
+
+    def keep_alive(self, seconds: float | None) -> None:
+        self.kept_alive.append(seconds)
 
     @property
     def kept_runs(self) -> int:
@@ -284,6 +300,7 @@ def _summary(handle: FakeHandle) -> RunSummary:
 def fake_pair(judges: str = "steps") -> Any:
     """The served pair's defaults, all that the HTTP layer reads of a Pair."""
     return SimpleNamespace(
+        name="bundled",
         sampling=Sampling(temperature=0.7, top_p=0.95, top_k=0),
         generator=SimpleNamespace(max_model_len=1024),
         verifier=SimpleNamespace(judges=judges),

@@ -19,6 +19,7 @@ from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.records.archive import ArchivedRun
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.run import Run
+from flashedge.runtime.served_pair import ServedPair
 from flashedge.runtime.service import Service
 from tests.support.fake_protocols import FakeProtocols
 from tests.support.runtime_rig import BEAM, CONFIG, assert_nothing_left, sim_engines
@@ -68,9 +69,11 @@ class Rig:
         family: str | None = None,
         generator: Faults | None = None,
         verifier: Faults | None = None,
+        load: bool = True,
         **settings: object,
     ) -> None:
-        """family: of the served pair's verifier, instead of the bundled one's."""
+        """family: of the served pair's verifier, instead of the bundled one's. load: whether the
+        service loads the pair at its start."""
         settings = {"max_running": 1, "queue_limit": 2, **settings}
         self.config = load_config(settings, environ={"FLASHEDGE_HOME": str(home)})
         self.store = store or RunStore(self.config.state_dir / "runs.sqlite")
@@ -79,12 +82,17 @@ class Rig:
         pair = find_pair("bundled", self.config)
         if family is not None:
             pair = replace(pair, verifier=replace(pair.verifier, family=family))
-        self.service = Service(self.config, pair, self.pair, self.store, MathGrader())
+        self.served = ServedPair(pair, self.pair, self.config)
+        self.service = Service(
+            self.config,
+            lambda name: self.served,
+            self.served if load else None,
+            self.store,
+            MathGrader(),
+        )
 
     def engines_for(self, run: Run) -> Engines:
-        return self.service._served.build_engines(
-            MathGrader(), WordGroups(), baseline=run.spec.baseline
-        )
+        return self.served.build_engines(MathGrader(), WordGroups(), baseline=run.spec.baseline)
 
     async def assert_idle(self) -> None:
         assert self.service.counts == {"queued": 0, "running": 0}

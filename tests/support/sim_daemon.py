@@ -21,6 +21,7 @@ from flashedge.engine.sim.trace import StepTrace
 from flashedge.models.registry import find_pair
 from flashedge.models.shape import ModelShape
 from flashedge.runtime.records.store import RunStore
+from flashedge.runtime.served_pair import ServedPair
 from flashedge.runtime.service import Service
 from tests.support.fake_protocols import FakeProtocols
 
@@ -59,10 +60,18 @@ class SimulatedPair:
         return FakeProtocols(plain)
 
 
-def make_app(config: Config) -> Any:
+def open_pair(name: str, config: Config) -> ServedPair:
+    return ServedPair(find_pair(name, config), SimulatedPair(), config)
+
+
+def build_service(config: Config, *, load: bool = True) -> Service:
     store = RunStore(config.state_dir / "runs.sqlite")
-    pair = find_pair(config.pair, config)
-    return create_app(Service(config, pair, SimulatedPair(), store, MathGrader()), config)
+    first = open_pair(config.pair, config) if load else None
+    return Service(config, lambda name: open_pair(name, config), first, store, MathGrader())
+
+
+def make_app(config: Config, load: bool) -> Any:
+    return create_app(build_service(config, load=load), config)
 
 
 def run() -> None:

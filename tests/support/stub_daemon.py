@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 from typing import Any
 
 from flashedge.config import Config
@@ -16,7 +17,7 @@ from flashedge.daemon import process as daemon
 from flashedge.errors import CheckpointError
 
 
-def make_stub(config: Config) -> Any:
+def make_stub(config: Config, load: bool) -> Any:
     behaviour = os.environ.get("STUB_BEHAVIOUR", "")
     if behaviour == "bad checkpoint":
         raise CheckpointError("model.safetensors is missing", hint="pull it")
@@ -46,6 +47,8 @@ def make_stub(config: Config) -> Any:
         await send({"type": "http.response.start", "status": code, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
+    service = SimpleNamespace(idle=SimpleNamespace(idle_s=0.0, busy_at=0.0), is_due=False)
+    app.state = SimpleNamespace(service=service)  # type: ignore[attr-defined]
     return app
 
 

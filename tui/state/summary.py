@@ -76,6 +76,8 @@ class DaemonStatus:
 
     state: str
     pair: str
+    """The one that was used last, else the one that requests get by default."""
+
     version: str
     running: int
     queued: int
@@ -87,6 +89,10 @@ class DaemonStatus:
 
     generator: EngineStatus
     verifier: EngineStatus
+
+    @property
+    def is_well(self) -> bool:
+        return self.state in ("ready", "unloaded")
 
     @property
     def generator_share(self) -> float | None:
@@ -108,7 +114,7 @@ def parse_status(status: Mapping[str, Any]) -> DaemonStatus:
     runs = status.get("runs") or {}
     return DaemonStatus(
         state=str(status.get("state")),
-        pair=str(status.get("pair")),
+        pair=str((status.get("loaded") or [status.get("pair")])[-1]),
         version=str(status.get("version")),
         running=int(runs.get("running") or 0),
         queued=int(runs.get("queued") or 0),

@@ -31,7 +31,7 @@ class StatusBar(Panel):
         if daemon is None:
             return text.append(f"connecting to {self._url}", style=DIM)
         text.append(f"{daemon.pair} ")
-        text.append(daemon.state, style="bold" if daemon.state == "ready" else "bold reverse")
+        text.append(daemon.state, style="bold" if daemon.is_well else "bold reverse")
         if daemon.detail:
             text.append(f" · {daemon.detail}", style="bold")
         text.append(f" · {daemon.running} running · {daemon.queued} waiting")

@@ -243,7 +243,7 @@ def _check_daemon(config: Config) -> Check:
         health = client.health(timeout_s=5.0)
     state = str(health["status"])
     detail = f"{state} at {record.url}" + (f": {health['detail']}" if health.get("detail") else "")
-    if state in ("ready", "starting"):
+    if state in ("ready", "starting", "unloaded"):
         return Check(name="daemon", verdict=GOOD, detail=detail)
     verdict = WARNING if state == "degraded" else BAD
     return Check(name="daemon", verdict=verdict, detail=detail, hint="flashedge logs")

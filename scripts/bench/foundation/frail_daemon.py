@@ -24,7 +24,7 @@ PATHS = (4, 8, 16)
 """Paths that a share of the KV memory has room for, one number after the other."""
 
 
-def make_frail_app(config: Config) -> App:
+def make_frail_app(config: Config, load: bool) -> App:
     from flashedge.engine.vllm import pair
     from flashedge.engine.vllm.process import restarts
     from flashedge.runtime.kv import build
@@ -47,7 +47,7 @@ def make_frail_app(config: Config) -> App:
 
     pair.build_options = build_frail_options
     build.build_manager_with = build_moving_manager
-    return make_app(config)
+    return make_app(config, load)
 
 
 if __name__ == "__main__":

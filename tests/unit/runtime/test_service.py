@@ -115,7 +115,7 @@ async def test_a_run_alone_builds_the_tree_of_one_beside_others(tmp_path: Path) 
 
 async def test_wrong_requests_are_refused(rig: Rig) -> None:
     refused: list[tuple[Any, type[FlashEdgeError], str]] = [
-        (replace(BEAM, pair="other"), NotFound, "pair.*'other'"),
+        (replace(BEAM, pair="other"), EngineDead, "'other' is not loaded"),
         (replace(BEAM, strategy="divination"), NotFound, "divination"),
         (replace(BEAM, problem=Problem.from_text("w1 " * 300)), ContextOverflow, "holds 256"),
         (replace(BEAM, step_rule="entropy"), RequestError, "can't end steps by the rule 'entropy'"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
-from unittest.mock import AsyncMock
 
 import pytest
 
@@ -32,7 +31,7 @@ async def test_health_says_what_starting_engines_do(
     loading = Health(state="starting", stage="loading the weights (1 of 2)")
     compiling = Health(state="starting", stage="compiling the model")
     now = [loading, compiling]
-    monkeypatch.setattr(rig.service._served._engines, "health", lambda: tuple(now))
+    monkeypatch.setattr(rig.served._engines, "health", lambda: tuple(now))
     assert rig.service.health().detail == (
         "generator: loading the weights (1 of 2); verifier: compiling the model"
     )
@@ -73,7 +72,8 @@ async def test_health_follows_the_engines_from_start_to_stop(tmp_path: Path) -> 
     with pytest.raises(EngineDead, match="the engines are down"):
         service.submit(BEAM)
     with pytest.raises(EngineDead, match="the engines are down"):
-        _ = service.protocols
+        async with service.use_pair("bundled"):
+            pass
     await service.stop()
 
 
@@ -81,7 +81,7 @@ async def test_health_says_what_is_wrong_and_what_comes_next(tmp_path: Path) -> 
     rig = Rig(tmp_path)
     service, (generator, verifier) = rig.service, both(rig.engines)
     await service.start()
-    service._served._device.faults = ("the card reported Xid 31",)
+    rig.served._device.faults = ("the card reported Xid 31",)
     assert service.health().detail == "the card reported Xid 31"
     generator._health = Health(state="dead", detail="it hung", attempt=3, retry_in_s=11.6)
     verifier._health = Health(state="ready", detail="it died once", notice="its batch is smaller")
@@ -131,19 +131,23 @@ async def test_views_show_the_load_of_both_engines(tmp_path: Path) -> None:
 
 async def test_protocols_are_served_once_the_engines_are_ready(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
+    starting = asyncio.create_task(rig.service.start())
+    await asyncio.sleep(0)
     with pytest.raises(EngineDead, match="still loading"):
-        _ = rig.service.protocols
-    await rig.service.start()
-    assert rig.service.protocols is not None
+        async with rig.service.use_pair("bundled"):
+            pass
+    await starting
+    async with rig.service.use_pair("bundled") as pair:
+        assert pair.protocols is not None
     await rig.service.stop()
 
 
 async def test_a_pair_without_protocols_says_so(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     await rig.service.start()
-    rig.service._served._protocols = None
+    rig.served._protocols = None
     with pytest.raises(RequestError, match="simulated") as caught:
-        _ = rig.service.protocols
+        _ = rig.served.protocols
     assert "bundled:beam-4" in (caught.value.hint or "")
     await rig.service.stop()
 
@@ -151,9 +155,46 @@ async def test_a_pair_without_protocols_says_so(tmp_path: Path) -> None:
 async def test_an_open_request_keeps_the_daemon_busy(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     await rig.service.start()
-    rig.service._busy_at -= 60
-    assert rig.service.idle_s >= 60
-    with rig.service._plain.open(1, AsyncMock()):
-        assert rig.service.idle_s < 60
-    assert rig.service.idle_s < 60
+    rig.service.idle.busy_at -= 60
+    assert rig.service.idle.idle_s >= 60
+    async with rig.service.use_pair("bundled"):
+        rig.service.idle.busy_at -= 60
+        assert rig.service.idle.idle_s < 60
+    assert rig.service.idle.idle_s < 60
+
+
+async def test_the_engines_are_due_after_what_the_last_request_asked_for(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, keep_alive_s=100)
+    service = rig.service
+    await service.start()
+    for asked, idle_s, due in (
+        (None, 99, False),
+        (None, 101, True),
+        (1000.0, 101, False),
+        (0.0, 1, True),
+        (-1.0, 1e9, False),
+    ):
+        service.keep_alive(asked)
+        async with service.use_pair("bundled"):
+            assert not service.is_due
+        service.idle.busy_at -= idle_s
+        assert service.is_due is due, (asked, idle_s)
+
+
+async def test_without_a_loaded_pair_the_next_request_loads_one(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, load=False)
+    service = rig.service
+    await service.start()
+    service.idle.busy_at -= 1e9
+    assert (service.health().state, service.loaded, service.is_due) == ("unloaded", (), False)
+    assert await service.views() == {}
+    async with service.use_pair("bundled"):
+        run = service.submit(BEAM)
+    assert (service.health().state, service.loaded) == ("ready", ("bundled",))
+    service.keep_alive(0)
+    assert not service.is_due, "a run is open"
+    assert await ended(run) == "finished"
+    await asyncio.sleep(0.1)
+    service.idle.busy_at -= 1
+    assert service.is_due
     await rig.service.stop()

@@ -27,7 +27,7 @@ def hide_notes(state: Any) -> None:
 def adapt_handlers(state: Any) -> None:
     """Let the handlers that `init_app_state` has put into `state` answer by searches."""
     models = state.openai_serving_models
-    models.is_base_model = lambda name: True  # `api.protocols` has checked it
+    models.is_base_model = lambda name: True  # `api.protocols.switch` has checked it
     models.model_name = lambda lora_request=None: get_searcher().model
     _tell_conversations(state.online_renderer)
     for handler in (state.openai_serving_chat, state.anthropic_serving_messages):

@@ -13,7 +13,7 @@ from flashedge.engine.memory_plan import resolve_memory
 from flashedge.models.registry import find_pair
 from flashedge.models.specs import KvSizes, Pair
 from flashedge.profiler.gpu import read_cards
-from flashedge.runtime import service
+from flashedge.runtime.build import build
 from flashedge.runtime.kv import start_split as module
 from flashedge.runtime.kv.curves import load_curves
 from flashedge.runtime.kv.start_split import WIDE, choose_start_split
@@ -99,7 +99,7 @@ def test_the_daemon_starts_its_engines_with_this_split(
 
     monkeypatch.setattr("flashedge.engine.vllm.pair.VllmPair", record)
     config = load_config(environ=environ)
-    service.build(config)
+    build(config)
     pair = find_pair("bundled", config)
     resolved = resolve_memory(pair, config)
     assert (resolved.generator_kv_bytes, resolved.max_num_seqs) == (256 * MIB, 256)

@@ -13,8 +13,8 @@ from starlette.types import Message, Send
 
 from flashedge.api.asgi import begins_stream, drop_length
 from flashedge.api.failures import dump_json
-from flashedge.api.paths import CHAT, MESSAGES, RESPONSES
-from flashedge.api.protocol_search import ProtocolSearch
+from flashedge.api.protocols.paths import CHAT, MESSAGES, RESPONSES
+from flashedge.api.protocols.search import ProtocolSearch
 
 RUN_HEADER = b"x-flashedge-run"
 _LAST_EVENTS = {

@@ -84,7 +84,6 @@ class ProtocolSearch:
         self._service = service
         self._defaults = defaults
         self._model: str = body["model"]
-        self._pair = name.pair
         self._seed = seed
         self._limits_path = any(body.get(limit) is not None for limit in LIMITS)
         self._problem: Problem | None = None
@@ -151,7 +150,6 @@ class ProtocolSearch:
         """usual: options that the request may change."""
         return build_run_spec(
             problem,
-            self._pair,
             {**usual, **self._search},
             self._defaults,
             sampling=sampling,

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from flashedge.api.paths import PROTOCOL_ROUTES
-from flashedge.api.protocols import limit_tokens, read_tags
+from flashedge.api.protocols.paths import PROTOCOL_ROUTES
+from flashedge.api.protocols.switch import limit_tokens, read_tags
 from flashedge.errors import EngineDead, QueueFull
 from flashedge.types import MAX_SEED
 from tests.support.api_rig import client_of, frames

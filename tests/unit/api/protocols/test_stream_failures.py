@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from flashedge.api.paths import CHAT, MESSAGES, RESPONSES
-from flashedge.api.stream_failures import StreamFailures
+from flashedge.api.protocols.paths import CHAT, MESSAGES, RESPONSES
+from flashedge.api.protocols.stream_failures import StreamFailures
 from flashedge.engine.request_tags import RequestTags, TaggedRequest
 from flashedge.errors import DaemonStopping, FlashEdgeError, GenerationFailed
 

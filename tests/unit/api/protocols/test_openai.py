@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flashedge.api.contract import Defaults
-from flashedge.api.protocol_search import ProtocolSearch, apply_effort, rank_paths
+from flashedge.api.protocols.search import ProtocolSearch, apply_effort, rank_paths
 from flashedge.api.specs import ModelName
 from flashedge.engine.searches import SearchPrompt
 from flashedge.errors import RequestError

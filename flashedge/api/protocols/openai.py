@@ -1,5 +1,5 @@
 """OpenAI's /v1/models, and in /openapi.json the routes that vLLM's handlers answer
-(`api.protocols`)."""
+(`api.protocols.switch`)."""
 
 from __future__ import annotations
 
@@ -10,18 +10,19 @@ from fastapi import APIRouter
 from starlette.responses import Response
 
 from flashedge.api.bodies import describe_body
-from flashedge.api.contract import Defaults, ServicePort
+from flashedge.api.contract import Defaults
 from flashedge.api.failures import Json
-from flashedge.api.paths import PROTOCOL_ROUTES
+from flashedge.api.pairs import ServablePairs
+from flashedge.api.protocols.paths import PROTOCOL_ROUTES
 from flashedge.api.schemas import ProtocolBody
 from flashedge.api.specs import ModelName
 
 
-def openai_router(service: ServicePort, defaults: Defaults) -> APIRouter:
+def openai_router(pairs: ServablePairs) -> APIRouter:
     router = APIRouter()
     since = int(time.time())
 
-    def model_object(name: str) -> dict[str, Any]:
+    def model_object(name: str, defaults: Defaults) -> dict[str, Any]:
         return {
             "id": name,
             "object": "model",
@@ -32,14 +33,17 @@ def openai_router(service: ServicePort, defaults: Defaults) -> APIRouter:
 
     @router.get("/v1/models")
     async def models() -> Response:
-        """The pair by itself, and with each strategy. A number of paths may follow: beam-16."""
-        names = [service.pair, *(f"{service.pair}:{name}" for name in defaults.strategies)]
-        return Json({"object": "list", "data": [model_object(name) for name in names]})
+        """Each pair by itself, and with each strategy. A number of paths may follow: beam-16."""
+        data = []
+        for pair in pairs.list_names():
+            defaults = pairs.find_defaults(pair)
+            names = [pair, *(f"{pair}:{strategy}" for strategy in defaults.strategies)]
+            data += [model_object(name, defaults) for name in names]
+        return Json({"object": "list", "data": data})
 
     @router.get("/v1/models/{name:path}")
     async def model(name: str) -> Response:
-        ModelName.parse(name, service.pair)
-        return Json(model_object(name))
+        return Json(model_object(name, pairs.find_defaults(ModelName.parse(name).pair)))
 
     async def answer() -> Response:
         raise AssertionError("the protocol switch answers before any route")

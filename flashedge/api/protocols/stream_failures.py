@@ -12,7 +12,7 @@ from starlette.types import Message, Send
 
 from flashedge.api.asgi import begins_stream
 from flashedge.api.failures import build_error, dump_json
-from flashedge.api.paths import MESSAGES, RESPONSES
+from flashedge.api.protocols.paths import MESSAGES, RESPONSES
 from flashedge.engine.request_tags import TaggedRequest
 from flashedge.errors import FlashEdgeError
 

@@ -28,6 +28,7 @@ from flashedge.api import sse
 from flashedge.api.asgi import drop_length
 from flashedge.api.bodies import load_object
 from flashedge.api.contract import Defaults, ServicePort
+from flashedge.api.durations import parse_keep_alive
 from flashedge.api.failures import (
     RETRY_AFTER_S,
     Refusal,
@@ -36,12 +37,13 @@ from flashedge.api.failures import (
     dump_json,
 )
 from flashedge.api.guard import replay_body
-from flashedge.api.keep_alive import keep_alive
-from flashedge.api.paths import CHAT, COMPLETIONS, MESSAGES, PROTOCOL_ROUTES
-from flashedge.api.protocol_search import LIMITS, ProtocolSearch
-from flashedge.api.search_result import add_result
+from flashedge.api.pairs import ServablePairs
+from flashedge.api.protocols.keep_alive import keep_alive
+from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, PROTOCOL_ROUTES
+from flashedge.api.protocols.search import LIMITS, ProtocolSearch
+from flashedge.api.protocols.search_result import add_result
+from flashedge.api.protocols.stream_failures import StreamFailures
 from flashedge.api.specs import ModelName
-from flashedge.api.stream_failures import StreamFailures
 from flashedge.engine.request_tags import RequestTags, tag_requests
 from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.types import MAX_SEED
@@ -56,10 +58,10 @@ _REASONING = re.compile(rb'(?<!\\)"reasoning":("(?:[^"\\]|\\.)*"|null)')
 class ProtocolSwitch:
     """The middleware. All other routes go on to `app`."""
 
-    def __init__(self, app: ASGIApp, *, service: ServicePort, defaults: Defaults) -> None:
+    def __init__(self, app: ASGIApp, *, service: ServicePort, pairs: ServablePairs) -> None:
         self._app = app
         self._service = service
-        self._defaults = defaults
+        self._pairs = pairs
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if (
@@ -73,20 +75,24 @@ class ProtocolSwitch:
         search = None
         try:
             body = load_object(Headers(scope=scope), text)
-            if limit_tokens(body, self._defaults.max_model_len):
+            name = read_model(body)
+            defaults = self._pairs.find_defaults(None if name is None else name.pair)
+            if limit_tokens(body, defaults.max_model_len):
                 text = dump_json(body)
             receive = replay_body(text, receive)
             tags = read_tags(scope, body)
-            if names_search(body, self._service.pair):
-                search = self._build_search(scope["path"], body, tags)
+            if body.get("search") is not None or (name is not None and name.search is not None):
+                search = self._build_search(scope["path"], body, name, defaults, tags)
                 send = add_result(search, scope["path"], send)
-            elif isinstance(name := body.get("model"), str):
-                ModelName.parse(name, self._service.pair)
-            protocols = self._service.protocols
-            async with tag_requests(tags, search) as request, keep_alive(send) as sending:
+            self._service.keep_alive(parse_keep_alive(body.get("keep_alive")))
+            async with (
+                self._service.use_pair(defaults.pair) as pair,
+                tag_requests(tags, search) as request,
+                keep_alive(send) as sending,
+            ):
                 answer = StreamFailures(request, scope["path"], sending)
                 try:
-                    await protocols(scope, receive, _translate(scope, answer.send))
+                    await pair.protocols(scope, receive, _translate(scope, answer.send))
                 except Exception:  # whatever ended the handler, its stream needs an end
                     if not await answer.end():
                         raise
@@ -99,7 +105,12 @@ class ProtocolSwitch:
                 search.leave()
 
     def _build_search(
-        self, path: str, body: Mapping[str, Any], tags: RequestTags
+        self,
+        path: str,
+        body: Mapping[str, Any],
+        name: ModelName | None,
+        defaults: Defaults,
+        tags: RequestTags,
     ) -> ProtocolSearch:
         if path == COMPLETIONS:
             raise Refusal(
@@ -109,10 +120,9 @@ class ProtocolSwitch:
                 hint=f"searches work in {CHAT}, /v1/responses and {MESSAGES}",
                 param="model",
             )
-        if not isinstance(body.get("model"), str):
+        if name is None:
             raise RequestError("model is missing", param="model")
-        name = ModelName.parse(body["model"], self._service.pair)
-        return ProtocolSearch(self._service, self._defaults, body, name=name, seed=tags.seed)
+        return ProtocolSearch(self._service, defaults, body, name=name, seed=tags.seed)
 
 
 def limit_tokens(body: dict[str, Any], most: int) -> bool:
@@ -133,11 +143,13 @@ def limit_tokens(body: dict[str, Any], most: int) -> bool:
     return bool(above)
 
 
-def names_search(body: Mapping[str, Any], pair: str) -> bool:
-    """Whether the request asks for a search."""
+def read_model(body: Mapping[str, Any]) -> ModelName | None:
+    """The model of a request. None where it names none: the handler says what that means.
+
+    Raises NotFound for an unknown search.
+    """
     name = body.get("model")
-    by_name = isinstance(name, str) and name.startswith(f"{pair}:")
-    return by_name or body.get("search") is not None
+    return ModelName.parse(name) if isinstance(name, str) else None
 
 
 def read_tags(scope: Scope, body: Mapping[str, Any]) -> RequestTags:

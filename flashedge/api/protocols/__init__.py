@@ -1,0 +1,1 @@
+"""The protocols that agents speak: vLLM's handlers, with searches behind the same shapes."""

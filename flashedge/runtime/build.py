@@ -1,0 +1,38 @@
+"""Builds the daemon's service on real vLLM engines."""
+
+from __future__ import annotations
+
+from flashedge.answers.workers.embedding_groups import build_embedding_groups
+from flashedge.answers.workers.mathematics import MathGrader
+from flashedge.config import Config
+from flashedge.engine.memory_plan import resolve_memory
+from flashedge.models.memory.kv_plan import find_explicit
+from flashedge.models.registry import find_pair
+from flashedge.runtime.kv.start_split import choose_start_split
+from flashedge.runtime.records.store import RunStore
+from flashedge.runtime.served_pair import ServedPair
+from flashedge.runtime.service import Service
+
+
+def build(config: Config, *, load: bool = True) -> Service:
+    """Build the service. The configured pair is the first.
+
+    load: whether the first pair is loaded at the start, and not with the first request.
+
+    Raises ConfigError, CheckpointError, StoreError. Heavy imports happen in `Service.start`.
+    """
+    first = open_pair(config.pair, config) if load else None
+    texts = build_embedding_groups(config)
+    store = RunStore(config.state_dir / "runs.sqlite")
+    return Service(config, lambda name: open_pair(name, config), first, store, MathGrader(), texts)
+
+
+def open_pair(name: str, config: Config) -> ServedPair:
+    """Build a pair, which is not started yet. Raises NotFound, ConfigError, CheckpointError."""
+    from flashedge.engine.vllm.pair import VllmPair
+
+    pair = find_pair(name, config)
+    is_planned = None in find_explicit(pair, config)
+    own = resolve_memory(pair, config)
+    engines = VllmPair(pair, own, choose_start_split(pair, own), is_planned=is_planned)
+    return ServedPair(pair, engines, own)

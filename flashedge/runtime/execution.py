@@ -1,0 +1,71 @@
+"""Runs one search on its pair, from its first request to its result."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from flashedge.answers.equality import TextGroups
+from flashedge.answers.workers.mathematics import MathGrader
+from flashedge.runtime.drive.driver import Driver, Outcome
+from flashedge.runtime.drive.earlier_run import EarlierRun
+from flashedge.runtime.records.result import build_result
+from flashedge.runtime.run import Run
+from flashedge.runtime.served_pair import ServedPair
+from flashedge.search.base import Search
+from flashedge.types import Timing, TokenIds, Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tools:
+    """What groups equal answers, for all runs of the daemon."""
+
+    grader: MathGrader
+    texts: TextGroups
+
+
+async def execute(
+    run: Run,
+    pair: ServedPair,
+    search: Search[Any],
+    prompt_ids: TokenIds,
+    earlier: EarlierRun,
+    tools: Tools,
+) -> dict[str, Any]:
+    """Run a search whose turn has come. Returns its result. Raises what ends the run."""
+    queue_s, began = run.mark_started(), time.monotonic()
+    engines = pair.build_engines(tools.grader, tools.texts, baseline=run.spec.baseline)
+    with engines.join_kv(run.emit) as memory:
+        search = memory.watch(search, len(prompt_ids))
+        driver = Driver(search, run.spec, prompt_ids, engines, run.emit, earlier)
+        outcome = await driver.run()
+    timing = Timing(
+        queue_s=queue_s,
+        generate_s=driver.generating.seconds,
+        verify_s=driver.scoring.waiting.seconds,
+        total_s=time.monotonic() - began,
+    )
+    result = build_result(
+        run.id,
+        run.spec,
+        outcome,
+        _build_usage(driver, outcome, len(prompt_ids)),
+        timing,
+        self_test=pair.health().self_test,
+        thinking=driver.thinking,
+        scores_probability=pair.scores_probability,
+    )
+    return {**result, "kv": memory.record}
+
+
+def _build_usage(driver: Driver, outcome: Outcome, prompt_tokens: int) -> Usage:
+    return Usage(
+        prompt_tokens=prompt_tokens,
+        completion_tokens=len(outcome.tree.path_token_ids(outcome.finish.choice)),
+        tree_tokens=outcome.tree.committed_tokens,
+        speculation=driver.speculation,
+        verifier_tokens=driver.scoring.tokens,
+        verifier_cached_tokens=driver.scoring.cached_tokens,
+        probe_tokens=driver.probe_tokens,
+    )

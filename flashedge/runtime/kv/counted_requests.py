@@ -1,0 +1,31 @@
+"""Requests outside any run, of which the KV manager of their pair knows while they are open."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+from flashedge.engine.plain_requests import PlainRequest, PlainRequests
+from flashedge.runtime.kv.manager import KvManager
+
+
+class CountedRequests:
+    """Implements `engine.plain_requests.PlainRequests` by those of the daemon."""
+
+    def __init__(self, plain: PlainRequests, manager: KvManager) -> None:
+        self._plain = plain
+        self._manager = manager
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._plain.is_stopping
+
+    def check_admission(self, choices: int) -> None:
+        """See `engine.plain_requests`."""
+        self._plain.check_admission(choices)
+
+    @contextmanager
+    def open(self, choices: int, abort: Callable[[], Awaitable[None]]) -> Iterator[PlainRequest]:
+        """See `engine.plain_requests`."""
+        with self._plain.open(choices, abort) as request, self._manager.count_plain_request():
+            yield request

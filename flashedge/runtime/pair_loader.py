@@ -1,0 +1,216 @@
+"""Loads pairs when requests ask for them, and unloads the least recently used.
+
+A request uses a pair for as long as it is open, and a run for as long as it is queued or runs. A
+pair in use is never unloaded. Where all places are taken, the request waits until the least
+recently used pair is free. Requests that ask for that pair meanwhile wait for their turn as well,
+so that nobody waits for ever; all that wait for one pair begin together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+
+from flashedge.errors import ConfigError, DaemonStopping, EngineDead, FlashEdgeError
+from flashedge.runtime.plain_requests import PlainRequests
+from flashedge.runtime.served_pair import LOADING, UNLOADED, ServedPair, ServiceHealth
+
+log = logging.getLogger(__name__)
+
+OpenPair = Callable[[str], ServedPair]
+"""Builds the pair of this name, which is not started yet. It may block for a second.
+
+Raises NotFound, ConfigError, CheckpointError.
+"""
+
+
+@dataclass(slots=True)
+class _Wait:
+    """The requests that wait for one pair."""
+
+    count: int = 0
+    loaded: asyncio.Future[ServedPair] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+
+
+class PairLoader:
+    """The loaded pairs of this daemon."""
+
+    def __init__(
+        self, open_pair: OpenPair, plain: PlainRequests, most: int, first: ServedPair | None = None
+    ) -> None:
+        """plain: counts the requests outside any run. most: how many pairs are loaded at once.
+
+        first: the pair that `start` loads.
+        """
+        self._open = open_pair
+        self._plain = plain
+        self._most = most
+        self._loaded: dict[str, ServedPair] = {} if first is None else {first.name: first}
+        """The least recently used one first."""
+        self._uses: Counter[str] = Counter()
+        self._waits: dict[str, _Wait] = {}
+        """In the order in which the pairs were asked for."""
+        self.failure: str | None = None
+        """Why the last load failed. None if it did not."""
+        self._starting: ServedPair | None = None
+        self._leaving: str | None = None
+        self._was_released = asyncio.Event()
+        self._work: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Load the first pair. Raises EngineError; the pair stays, so that its health says why."""
+        for pair in list(self._loaded.values()):
+            await pair.start(self._plain)
+
+    async def stop(self) -> None:
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.wait({self._work})
+        for wait in self._waits.values():
+            if not wait.loaded.done():
+                wait.loaded.set_exception(DaemonStopping.for_request())
+        while self._loaded:
+            await self._loaded.popitem()[1].stop()
+
+    @property
+    def shown(self) -> ServedPair | None:
+        """The pair that is being loaded, else the most recently used one. None without any."""
+        return self._starting or next(reversed(self._loaded.values()), None)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The loaded pairs, the most recently used one last."""
+        return tuple(self._loaded)
+
+    def health(self) -> ServiceHealth:
+        """Of the pair that is being loaded, else of the one that was used last."""
+        if self.shown is not None:
+            return self.shown.health()
+        if self.is_used:
+            return LOADING
+        return UNLOADED if self.failure is None else replace(UNLOADED, detail=self.failure)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a request or a run uses a pair, or waits for one."""
+        return bool(self._waits) or any(self._uses.values())
+
+    # ------------------------------------------------------------ users
+
+    def get(self, name: str) -> ServedPair:
+        """A loaded pair that the caller uses. Raises EngineDead."""
+        pair = self._loaded.get(name)
+        if pair is None:
+            raise EngineDead(f"the pair {name!r} is not loaded", hint="ask again")
+        pair.check_serves()
+        return pair
+
+    @asynccontextmanager
+    async def use(self, name: str) -> AsyncIterator[ServedPair]:
+        """A pair, which stays loaded until the block ends. Waits until it is loaded.
+
+        Raises NotFound, ConfigError, CheckpointError and EngineError where it can't be, EngineDead
+        where it was and can't serve now.
+        """
+        await self._acquire(name)
+        try:
+            yield self.get(name)
+        finally:
+            self.release(name)
+
+    def hold(self, name: str) -> None:
+        """Keep a pair, which the caller uses, until `release` as well."""
+        self._uses[name] += 1
+
+    def release(self, name: str) -> None:
+        self._uses[name] -= 1
+        self._was_released.set()
+
+    async def _acquire(self, name: str) -> None:
+        if name in self._loaded and name != self._leaving:
+            self._loaded[name] = self._loaded.pop(name)
+            self._uses[name] += 1
+            return
+        wait = self._waits.setdefault(name, _Wait())
+        wait.count += 1
+        if self._work is None or self._work.done():
+            self._work = asyncio.create_task(self._load_waited(), name="load-pairs")
+        try:
+            await asyncio.shield(wait.loaded)
+        except asyncio.CancelledError:
+            if wait.loaded.done() and not wait.loaded.cancelled() and not wait.loaded.exception():
+                self.release(name)  # it was loaded for this request too
+            wait.count -= 1
+            raise
+
+    # ------------------------------------------------------------ loading
+
+    async def _load_waited(self) -> None:
+        """Load what requests wait for, one pair after the other."""
+        while self._waits:
+            name, wait = next(iter(self._waits.items()))
+            try:
+                pair = self._loaded.get(name) or await self._load(name)
+            except Exception as error:
+                self._fail(name, wait, error)
+            else:
+                self.failure = None
+                self._uses[name] += wait.count
+                wait.loaded.set_result(pair)
+            del self._waits[name]
+
+    def _fail(self, name: str, wait: _Wait, error: Exception) -> None:
+        if not isinstance(error, FlashEdgeError):
+            log.error("a bug in FlashEdge", exc_info=error)
+            error = FlashEdgeError(f"a bug in FlashEdge: {type(error).__name__}: {error}")
+        log.error("the pair %s can't be loaded: %s", name, error.line)
+        self.failure = f"the pair {name} can't be loaded: {error.line}"
+        wait.loaded.set_exception(error)
+        wait.loaded.exception()  # nobody may be left to read it
+
+    async def _load(self, name: str) -> ServedPair:
+        while len(self._loaded) >= self._most:
+            await self._unload_one()
+        pair = await self._open_fitting(name)
+        log.info("loading the pair %s", name)
+        self._starting = pair
+        try:
+            await pair.start(self._plain)
+        except BaseException:
+            await pair.stop()
+            raise
+        finally:
+            self._starting = None
+        self._loaded[name] = pair
+        return pair
+
+    async def _open_fitting(self, name: str) -> ServedPair:
+        """Build a pair. While it does not fit beside the loaded ones, unload one of them."""
+        while True:
+            try:
+                return await asyncio.to_thread(self._open, name)
+            except ConfigError:
+                if not self._loaded:
+                    raise
+            await self._unload_one()
+
+    async def _unload_one(self) -> None:
+        """Unload the least recently used pair, better one that nobody uses."""
+        unused = (name for name in self._loaded if not self._uses[name])
+        self._leaving = name = next(unused, next(iter(self._loaded)))
+        try:
+            while self._uses[name]:
+                self._was_released.clear()
+                await self._was_released.wait()
+            log.info("unloading the pair %s", name)
+            await self._loaded.pop(name).stop()
+        finally:
+            self._leaving = None
