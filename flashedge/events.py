@@ -245,10 +245,6 @@ def to_json(event: Event) -> dict[str, Any]:
     return {"type": type(event).__name__, **dataclasses.asdict(event)}
 
 
-_RENAMED = {"knob": "progress"}
-"""Fields of stored events that have another name now."""
-
-
 def from_json(data: Mapping[str, Any]) -> Event:
     """The inverse of `to_json`. Raises ValueError on an unknown type or wrong fields."""
     kind = _KINDS.get(str(data.get("type")))
@@ -257,7 +253,8 @@ def from_json(data: Mapping[str, Any]) -> Event:
     hints = typing.get_type_hints(kind)
     fields = {
         name: _restore_tuples(hints.get(name), value)
-        for name, value in ((_RENAMED.get(k, k), v) for k, v in data.items() if k != "type")
+        for name, value in data.items()
+        if name != "type"
     }
     try:
         return typing.cast(Event, kind(**fields))

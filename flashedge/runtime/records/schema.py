@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import sqlite3
 from pathlib import Path
 
 from flashedge.errors import StoreError
+from flashedge.runtime.records.migrations import SCHEMA_VERSION, migrate
 
-SCHEMA_VERSION = 1
+log = logging.getLogger(__name__)
+
 APPLICATION_ID = 0x464C4544  # "FLED": marks the file as ours
 _SCHEMA = """
 CREATE TABLE runs (
@@ -23,7 +26,7 @@ CREATE TABLE events (
 
 
 def open_schema(db: sqlite3.Connection, path: Path) -> None:
-    """Create the schema in an empty file, accept our own, refuse any other file."""
+    """Create the schema in an empty file, bring an older one up to date, refuse any other file."""
     version = db.execute("PRAGMA user_version").fetchone()[0]
     application = db.execute("PRAGMA application_id").fetchone()[0]
     tables = db.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
@@ -44,10 +47,14 @@ def open_schema(db: sqlite3.Connection, path: Path) -> None:
     db.execute("PRAGMA synchronous = NORMAL")
     db.execute("PRAGMA foreign_keys = ON")
     db.execute(f"PRAGMA journal_size_limit = {16 << 20}").fetchall()
+    if tables and version < SCHEMA_VERSION:
+        log.info("the run store is brought from schema %d to %d", version, SCHEMA_VERSION)
     db.execute("BEGIN IMMEDIATE")  # also fails now if the file is not writable
     if not tables:
         for statement in filter(str.strip, _SCHEMA.split(";")):
             db.execute(statement)
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
         db.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    elif version < SCHEMA_VERSION:
+        migrate(db, version)
     db.execute("COMMIT")
