@@ -18,13 +18,11 @@ import pytest
 
 from flashedge.errors import NotFound, StoreError
 from flashedge.events import (
-    CertaintyUpdated,
     Progress,
     RunCancelled,
     RunFailed,
     RunFinished,
     StepCompleted,
-    from_json,
 )
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.records.store_errors import translate
@@ -409,13 +407,6 @@ def test_a_locked_file_is_busy_not_broken(store: RunStore) -> None:
 
 def test_unknown_errors_keep_sqlites_words(tmp_path: Path) -> None:
     assert "what now" in str(translate(sqlite3.OperationalError("what now"), tmp_path))
-
-
-def test_events_stored_under_an_old_field_name_are_read() -> None:
-    old = {"type": "CertaintyUpdated", "certainty": 0.5, "answers": 3, "measures": {}, "knob": 4}
-    read = from_json({**old, "tokens": 99})
-    assert isinstance(read, CertaintyUpdated)
-    assert read.progress == 4
 
 
 def test_runs_are_counted(store: RunStore) -> None:
