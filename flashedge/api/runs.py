@@ -102,7 +102,11 @@ def runs_router(service: ServicePort, pairs: ServablePairs) -> APIRouter:
         return Json(service.run(run_id).object())
 
     @router.get("/runs/{run_id}/events")
-    async def events(request: Request, run_id: str, after: str | None = None) -> Response:
+    async def events(
+        request: Request,
+        run_id: str,
+        after: Annotated[str | None, Query(json_schema_extra={"pattern": "^[0-9]{1,18}$"})] = None,
+    ) -> Response:
         """The run's events, from the first or from the one after `Last-Event-ID` (or `after`)."""
         start = _parse_event_number(request.headers.get("last-event-id") or after)
         return EventStream(_stream_events(service.run(run_id), start))

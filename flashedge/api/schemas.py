@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
+from flashedge.runtime.request.ranges import ABOVE, CHOICES, INTEGERS, NUMBERS, ROLES
 from flashedge.types import Message
 
 STRATEGY_FIELDS = (
@@ -38,8 +39,22 @@ class Body(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
 
+def describe_ranges(schema: dict[str, Any]) -> None:
+    """Add to a body's schema what values its fields may have (`request.ranges`)."""
+    for name, field in schema["properties"].items():
+        values = next((kind for kind in field.get("anyOf", ()) if kind["type"] != "null"), field)
+        if name in CHOICES:
+            values["enum"] = list(CHOICES[name])
+        elif name in INTEGERS or name in NUMBERS:
+            least, most = INTEGERS.get(name) or NUMBERS[name]
+            values["exclusiveMinimum" if name in ABOVE else "minimum"] = least
+            values["maximum"] = most
+
+
 class SearchOptions(Body):
     """How to search. See `RunSpec`."""
+
+    model_config = ConfigDict(json_schema_extra=describe_ranges)
 
     strategy: str | None = None
     n: int | None = None
@@ -74,7 +89,7 @@ class ChatMessage(Body):
     the reasoning, which is not part of the conversation.
     """
 
-    role: str
+    role: str = Field(json_schema_extra={"enum": [*ROLES, "developer"]})
     content: Any = Field(json_schema_extra={"type": ["string", "array"]})
     name: None = None
     refusal: None = None
@@ -116,9 +131,7 @@ class ChatMessage(Body):
 class SolveBody(SearchOptions):
     """The body of POST /v1/solve and /v1/runs, with either `problem` or `messages`."""
 
-    model_config = ConfigDict(
-        json_schema_extra={"oneOf": [{"required": ["problem"]}, {"required": ["messages"]}]}
-    )
+    model_config = ConfigDict(json_schema_extra=lambda schema: SolveBody.describe(schema))
 
     id: str | None = None
     """The client's name for the run. A second request with this id returns the same run."""
@@ -140,6 +153,12 @@ class SolveBody(SearchOptions):
 
     stream: bool | None = None
     detach: bool | None = None
+
+    @staticmethod
+    def describe(schema: dict[str, Any]) -> None:
+        """Add the ranges, and that one of two fields gives the problem, to the schema."""
+        describe_ranges(schema)
+        schema["oneOf"] = [{"required": ["problem"]}, {"required": ["messages"]}]
 
 
 class ProtocolBody(BaseModel):

@@ -9,7 +9,7 @@ from typing import Any
 from flashedge.api.contract import Defaults
 from flashedge.api.schemas import SolveBody
 from flashedge.errors import NotFound, RequestError
-from flashedge.runtime.request.checks import check_int
+from flashedge.runtime.request.checks import check_field
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import (
@@ -88,7 +88,7 @@ def build_run_spec(
     fields: further fields of RunSpec.
     """
     if max_tokens is not None:
-        check_int("max_tokens", max_tokens, 1, 1 << 20)
+        check_field("max_tokens", max_tokens)
     strategy = search.get("strategy", defaults.strategy)
     usual = {"strategy": strategy, **find_defaults(strategy)}
     if search.get("answers") == "whole":

@@ -46,6 +46,10 @@ class FakeProtocols:
         self.asked.append((scope["path"], body, get_tags()))
         if self.failure is not None:
             raise self.failure
+        if not {"messages", "prompt", "input", "tokens"} & body.keys():
+            error = {"message": "nothing to answer", "type": "BadRequestError", "code": 400}
+            await JSONResponse({"error": error}, status_code=400)(scope, receive, send)
+            return
         if (searcher := find_searcher()) is not None:
             await self._answer_search(searcher, request, body, scope, receive, send)
             return

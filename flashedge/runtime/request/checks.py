@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from flashedge.errors import RequestError
 from flashedge.models.chat_template import find_fault
+from flashedge.runtime.request.ranges import ABOVE, CHOICES, INTEGERS, NUMBERS
 
 
 def check_int(name: str, value: int, low: int, high: int) -> None:
@@ -29,6 +31,16 @@ def check_float(
         raise RequestError(
             f"{name} is {value!r}; it must be a number in {bracket}{low:g}, {high:g}]", param=name
         )
+
+
+def check_field(name: str, value: Any) -> None:
+    """Check a field by `ranges`."""
+    if name in INTEGERS:
+        check_int(name, value, *INTEGERS[name])
+    elif name in NUMBERS:
+        check_float(name, value, *NUMBERS[name], open_low=name in ABOVE)
+    else:
+        check_choice(name, value, CHOICES[name])
 
 
 def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:

@@ -7,25 +7,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from flashedge.answers.equality import ANSWER_KINDS
 from flashedge.errors import Conflict, RequestError
 from flashedge.runtime.request.checks import (
     check_choice,
-    check_float,
-    check_int,
+    check_field,
     check_template_variables,
 )
 from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.runtime.request.ranges import CHOICES, ROLES
 from flashedge.search.entropy import EntropyRule
 from flashedge.types import (
     BLANK_LINE,
     ENTROPY,
-    JUDGED,
-    MAX_SEED,
-    MAX_STEP_ENTROPY,
     MIN_STEP_TOKENS,
     STEP_ENTROPY,
-    STEP_RULES,
     STEPS,
     Limits,
     Message,
@@ -34,10 +29,9 @@ from flashedge.types import (
     TokenIds,
 )
 
-AGGREGATES = ("last", "min", "prod", "mean")
-SELECTIONS = ("weighted", "majority", "best")
 USUAL_PATHS = 16
-ROLES = ("system", "user", "assistant")
+_INTEGERS = ("n", "branching", "seed", "max_step_tokens", "max_steps", "max_path_tokens")
+_LIMITS = ("token_budget", "deadline_s")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +49,10 @@ class RunSpec:
     """Children of each kept path."""
 
     aggregate: str = "last"
-    """How step scores become the score of a path: one of AGGREGATES."""
+    """How step scores become the score of a path: one of `ranges.AGGREGATES`."""
 
     selection: str = "weighted"
-    """How the answer is chosen among the completed paths: one of SELECTIONS."""
+    """How the answer is chosen among the completed paths: one of `ranges.SELECTIONS`."""
 
     seed: int = 0
     sampling: Sampling = dataclasses.field(default_factory=Sampling)
@@ -120,23 +114,16 @@ class RunSpec:
     def __post_init__(self) -> None:
         """Raises RequestError that names the first wrong field (`param`)."""
         check_messages(self.problem.messages)
-        check_choice("aggregate", self.aggregate, AGGREGATES)
-        check_choice("selection", self.selection, SELECTIONS)
-        check_choice("answers", self.answers, ANSWER_KINDS)
-        check_choice("step_rule", self.step_rule, STEP_RULES)
+        for name in CHOICES:
+            check_field(name, getattr(self, name))
         check_entropy_rule(self)
-        check_choice("judge", self.judge, JUDGED)
-        check_int("n", self.n, 1, 1024)
-        check_int("branching", self.branching, 1, 1024)
-        check_int("seed", self.seed, 0, MAX_SEED)
-        check_int("max_step_tokens", self.max_step_tokens, 1, 1 << 20)
-        check_int("max_steps", self.max_steps, 1, 10_000)
-        check_int("max_path_tokens", self.max_path_tokens, 1, 1 << 20)
-        if self.token_budget is not None:
-            check_int("token_budget", self.token_budget, 1, 1 << 40)
-        if self.deadline_s is not None:
-            check_float("deadline_s", self.deadline_s, 0.001, 1e6)
-        check_sampling(self.sampling)
+        for name in _INTEGERS:
+            check_field(name, getattr(self, name))
+        for name in _LIMITS:
+            if (limit := getattr(self, name)) is not None:
+                check_field(name, limit)
+        for name, value in dataclasses.asdict(self.sampling).items():
+            check_field(name, value)
         check_template_variables("chat_template_kwargs", self.chat_template_kwargs)
 
     @property
@@ -187,8 +174,8 @@ def check_messages(messages: tuple[Message, ...]) -> None:
 
 
 def check_entropy_rule(spec: RunSpec) -> None:
-    check_float("step_entropy", spec.step_entropy, 0.0, MAX_STEP_ENTROPY)
-    check_int("min_step_tokens", spec.min_step_tokens, 1, 1 << 20)
+    check_field("step_entropy", spec.step_entropy)
+    check_field("min_step_tokens", spec.min_step_tokens)
     if spec.step_rule == ENTROPY and spec.min_step_tokens >= spec.max_step_tokens:
         raise RequestError(
             f"min_step_tokens is {spec.min_step_tokens}, but a step has at most"
@@ -196,12 +183,6 @@ def check_entropy_rule(spec: RunSpec) -> None:
             hint="choose fewer than max_step_tokens",
             param="min_step_tokens",
         )
-
-
-def check_sampling(sampling: Sampling) -> None:
-    check_float("temperature", sampling.temperature, 0.0, 2.0)
-    check_float("top_p", sampling.top_p, 0.0, 1.0, open_low=True)
-    check_int("top_k", sampling.top_k, 0, 1 << 20)
 
 
 def check_continues(earlier: RunSpec, spec: RunSpec, run_id: str) -> None:
