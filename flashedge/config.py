@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 import platformdirs
 
+from flashedge.config_field import PREFIX, TABLES, Setting, describe_field, setting
 from flashedge.errors import ConfigError
-from flashedge.settings import PREFIX, TABLES, Setting, describe_field, setting
 
 _EMPTY: Mapping[str, object] = types.MappingProxyType({})
 

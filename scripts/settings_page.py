@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from flashedge.config import list_settings
-from flashedge.settings import Setting
+from flashedge.config_field import Setting
 
 PAGE = Path(__file__).parents[1] / "docs" / "guide" / "configure.md"
 BEGIN, END = "<!-- settings:", "<!-- end of settings -->"

@@ -16,8 +16,8 @@ from flashedge.config import (
     trace_settings,
     unknown_key,
 )
+from flashedge.config_field import Setting
 from flashedge.errors import ConfigError
-from flashedge.settings import Setting
 from flashedge.sizes import format_size
 
 EPILOG = """\

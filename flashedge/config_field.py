@@ -1,4 +1,4 @@
-"""What a setting is: its name, its type, its limits, and what users read about it.
+"""What one field of `Config` is: its name, its type, its limits, and what users read about it.
 
 The settings themselves are the fields of `flashedge.config.Config`.
 """
