@@ -10,7 +10,9 @@ cap is as accurate, the comparison is with the whole of n.
 
 Intervals are 95 % bootstrap intervals over held-out problems; the equal even cap is looked for anew
 in each resample. A cap below n is a whole run ended there, which is exact for self-consistency,
-MCTS, and REBASE in trees whose `width` (`--options`) divides the caps.
+MCTS, and REBASE in trees whose `width` (`--options`) divides the caps. With `--caps` all policies,
+the even one too, are compared at these caps only, so give them for REBASE: a whole run ended in the
+middle of a tree has paid for all of that tree.
 
     python -m scripts.bench.certainty.equal_accuracy --strategy self_consistency -n 30 \\
         --problems tests/data/heldout.jsonl
@@ -70,8 +72,17 @@ def main() -> None:
     usual = build_exit_rule(ExitOptions(), options.strategy)
     measures = [measure for measure, _ in usual.thresholds]
     caps = options.caps or sorted({round(options.n * k / 4) for k in (1, 2, 3, 4)} - {0})
-    candidates = propose_candidates(calibration, options.policies, caps, measures, options.max_loss)
-    report = build_report(candidates, heldout, tie=options.tie, draws=options.draws)
+    even_caps = options.caps or list_caps(calibration)
+    candidates = propose_candidates(
+        calibration, options.policies, caps, measures, options.max_loss, even_caps
+    )
+    report = build_report(
+        candidates,
+        heldout,
+        options.caps or list_caps(heldout),
+        tie=options.tie,
+        draws=options.draws,
+    )
     print(format_table(report["rows"]))
     settings = {
         "strategy": options.strategy,
@@ -95,12 +106,15 @@ def propose_candidates(
     caps: Sequence[int],
     measures: Sequence[str],
     max_loss: float,
+    even_caps: Sequence[int],
 ) -> list[Candidate]:
     """Return the cheapest candidate of each policy, and of the even policy, that keeps the bound.
 
+    caps: of the policies; even_caps: of the even policy.
+
     A policy none of whose candidates does is left out. The even policy always has one: the whole.
     """
-    found = [_choose_even(traces, max_loss)]
+    found = [_choose_even(traces, max_loss, even_caps)]
     for policy in policies:
         best: Candidate | None = None
         for cap in caps:
@@ -129,8 +143,8 @@ def end_runs(traces: Sequence[RunTrace], cap: int, rule: Rule | None) -> list[En
     return [replay(lower_cap(trace, cap), policy) for trace in traces]
 
 
-def _choose_even(traces: Sequence[RunTrace], max_loss: float) -> Candidate:
-    for cap in list_caps(traces):
+def _choose_even(traces: Sequence[RunTrace], max_loss: float, caps: Sequence[int]) -> Candidate:
+    for cap in caps:
         compared = compare(traces, cap, None)
         if compared.loss_bound <= max_loss:
             return Candidate(policy=EVEN, cap=cap, rule=None, calibration=compared)
@@ -175,11 +189,16 @@ class EvenCurve:
 
 
 def build_report(
-    candidates: Sequence[Candidate], heldout: Sequence[RunTrace], *, tie: float, draws: int
+    candidates: Sequence[Candidate],
+    heldout: Sequence[RunTrace],
+    even_caps: Sequence[int],
+    *,
+    tie: float,
+    draws: int,
 ) -> dict[str, Any]:
     """Replay the candidates on held-out problems. The chosen one is that with the fewest tokens
     on the calibration problems; the other rows are for comparison only."""
-    curve = _draw_even_curve(heldout)
+    curve = _draw_even_curve(heldout, even_caps)
     chosen = min(candidates, key=lambda c: (c.calibration.tokens, c.policy != EVEN))
     rows = [
         {**_measure(candidate, heldout, curve, tie, draws), "chosen": candidate is chosen}
@@ -188,11 +207,10 @@ def build_report(
     return {"chosen": next(row for row in rows if row["chosen"]), "rows": rows}
 
 
-def _draw_even_curve(heldout: Sequence[RunTrace]) -> EvenCurve:
-    caps = list_caps(heldout)
+def _draw_even_curve(heldout: Sequence[RunTrace], caps: Sequence[int]) -> EvenCurve:
     ends = [end_runs(heldout, cap, None) for cap in caps]
     return EvenCurve(
-        caps=caps,
+        caps=list(caps),
         right=np.array([[float(e.right) for e in row] for row in ends]),
         tokens=np.array([[float(e.tokens) for e in row] for row in ends]),
     )
