@@ -22,7 +22,7 @@ class VotesPanel(Panel):
         run = state.shown
         shares = vote_shares(run) if run is not None else ()
         if height < 2:
-            return _draw_line(shares)
+            return draw_line(shares, width)
         if not shares:
             return Text(_explain(run), style=DIM)
         shown = shares[: height if len(shares) <= height else height - 1]
@@ -34,11 +34,17 @@ class VotesPanel(Panel):
         return stack_lines(*rows)
 
 
-def _draw_line(shares: tuple[tuple[Vote, float], ...]) -> Text:
+def draw_line(shares: tuple[tuple[Vote, float], ...], width: int) -> Text:
+    """As many votes as the line holds, most frequent first, and how many answers are not shown."""
     if not shares:
         return label_line("Votes", Text("no answers yet", style=f"not bold {DIM}"))
     parts = [f"{_one_line(v.answer, 12)} ×{v.count} {share:.0%}" for v, share in shares]
-    return label_line("Votes", " · ".join(parts))
+    for shown in range(len(parts), 0, -1):
+        rest = [f"{len(parts) - shown} more"] if shown < len(parts) else []
+        line = label_line("Votes", " · ".join((*parts[:shown], *rest)))
+        if line.cell_len <= width:
+            break
+    return line
 
 
 def _explain(run: RunView | None) -> str:
