@@ -15,8 +15,9 @@ Open-ended answers, where no box is expected, are compared by one of
 
 Where the whole text of a path is the answer, nothing is compared here: the verifier alone decides.
 
-Answers that may be JSON or calls of tools are compared as JSON (`structured.write_canonically`)
-where they begin as such; the others by their boxes, or as they are where they have none.
+Answers that may be JSON or tool calls are compared as JSON (`structured.write_canonically`) where
+they begin as such, tool calls also where reasoning stands before them; the others by their boxes,
+or as they are where they have none.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from flashedge.answers.extraction import extract_answer, extract_open_answer
 from flashedge.answers.groups import group_by_first_match
 from flashedge.answers.numbers import parse_number
 from flashedge.answers.spelling import normalize
-from flashedge.answers.structured import write_canonically
+from flashedge.answers.structured import find_calls, write_canonically
 from flashedge.answers.words import are_alike
 from flashedge.types import NodeId
 
 ANSWER_KINDS = ("boxed", "text", "whole", "json")
 _OPENS = ("{", "[", "<")
-"""How JSON and calls of tools begin."""
+"""How JSON and tool calls begin."""
 _PHRASE = re.compile(r"[^\W\d_]{3,}(?: [^\W\d_]+)*")
 
 
@@ -87,12 +88,17 @@ def decide_equal(a: str, b: str) -> bool | None:
 
 
 async def group_answers(
-    paths: Mapping[NodeId, Sequence[str]], kind: str, grader: Grader, texts: TextGroups
+    paths: Mapping[NodeId, Sequence[str]],
+    kind: str,
+    grader: Grader,
+    texts: TextGroups,
+    call_marks: Sequence[str] = (),
 ) -> Mapping[NodeId, str | None]:
     """Extract the answer of each path and map each node to the representative of its group.
 
-    paths: the step texts of each finished path; kind: one of ANSWER_KINDS. The representative is
-    the answer of the group's lowest node; None if the path has no answer.
+    paths: the step texts of each finished path; kind: one of ANSWER_KINDS; call_marks: how the
+    model begins a tool call (`structured.list_call_marks`). The representative is the answer of
+    the group's lowest node; None if the path has no answer.
     """
     if kind == "boxed":
         return await grader.cluster(
@@ -100,6 +106,7 @@ async def group_answers(
         )
     if kind == "json":
         texts_of = {node: "".join(steps) for node, steps in paths.items()}
+        texts_of = {n: find_calls(text, call_marks) or text for n, text in texts_of.items()}
         prose = {n: text for n, text in texts_of.items() if not text.lstrip().startswith(_OPENS)}
         boxed = {node: box for node, text in prose.items() if (box := extract_answer(text))}
         rest = {node: write_canonically(texts_of[node]) for node in texts_of if node not in boxed}

@@ -14,6 +14,7 @@ from typing import Any, TypeVar, assert_never
 
 from flashedge import events
 from flashedge.answers.equality import group_answers
+from flashedge.answers.structured import list_call_marks
 from flashedge.certainty.history import History
 from flashedge.engine.base import Chunk, ExtendRequest, Generator, Verifier
 from flashedge.events import EarlyExit, EngineRestarted, Event
@@ -90,6 +91,7 @@ class Driver:
         already has the result."""
         self._search = search
         self._spec = spec
+        self._call_marks = list_call_marks(spec.guidance)
         self._prompt_ids = prompt_ids
         self._engines = engines
         self._emit = emit
@@ -259,7 +261,9 @@ class Driver:
     async def _cluster(self, nodes: tuple[NodeId, ...], tree: Tree) -> None:
         engines, take_answer = self._engines, self.thinking.take_answer
         paths = {node: take_answer(tree.path_steps(node)) for node in nodes}
-        found = await group_answers(paths, self._spec.answers, engines.grader, engines.texts)
+        found = await group_answers(
+            paths, self._spec.answers, engines.grader, engines.texts, self._call_marks
+        )
         self._inbox.put_nowait(Clustered(answers=found))
 
     async def _probe(self, probe: Probe, tree: Tree) -> None:

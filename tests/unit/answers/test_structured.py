@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+
 import pytest
 
-from flashedge.answers.structured import write_canonically
+from flashedge.answers.equality import WordGroups, group_answers
+from flashedge.answers.structured import find_calls, list_call_marks, write_canonically
 
 
 @pytest.mark.parametrize(
@@ -47,3 +51,55 @@ def test_broken_json_is_text() -> None:
 def test_blanks_inside_json_count() -> None:
     assert write_canonically('{"code": "  x"}') != write_canonically('{"code": "    x"}')
     assert write_canonically("<call> {} </call>") == write_canonically("<call>\n{}\n\n</call>")
+
+
+AUTO = {
+    "structural_tag": json.dumps(
+        {
+            "format": {
+                "type": "triggered_tags",
+                "triggers": ["<tool_call>"],
+                "tags": [
+                    {
+                        "type": "tag",
+                        "begin": '<tool_call>\n{"name": "sell", "arguments": ',
+                        "content": {"type": "json_schema", "json_schema": {"begin": "no mark"}},
+                        "end": "}\n</tool_call>",
+                    }
+                ],
+            }
+        }
+    )
+}
+
+
+def call(reason: str, count: int, blank: str = " ") -> str:
+    arguments = f'{{"count":{blank}{count}}}'
+    return f'{reason}<tool_call>\n{{"name": "sell", "arguments": {arguments}}}\n</tool_call>'
+
+
+def test_a_grammar_says_how_calls_begin() -> None:
+    assert list_call_marks(AUTO) == ('<tool_call>\n{"name": "sell", "arguments": ',)
+    assert list_call_marks({"json": {}}) == list_call_marks(None) == ()
+
+
+def test_calls_are_found_behind_reasoning() -> None:
+    marks = list_call_marks(AUTO)
+    assert find_calls(call("It is 46.\n\n", 46), marks) == call("", 46)
+    assert find_calls("I call nothing.", marks) is None
+
+
+async def test_paths_with_one_call_are_one_vote_whatever_their_reasoning() -> None:
+    class NoGrader:
+        async def cluster(self, answers: Mapping[int, str | None]) -> Mapping[int, str | None]:
+            raise AssertionError("nothing is boxed")
+
+    paths = {
+        1: ("13+33=46.\n\n", call("", 46)),
+        2: ("33+13=46.\n\n", call("", 46, blank="")),
+        3: ("13+33=45.\n\n", call("", 45)),
+        4: ("I need no tool.",),
+    }
+    found = await group_answers(paths, "json", NoGrader(), WordGroups(), list_call_marks(AUTO))
+    assert found[1] == found[2] != found[3]
+    assert found[4] == "I need no tool."
