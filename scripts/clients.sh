@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs the agent frameworks that tests/clients runs into an environment of their own,
-# .venv-clients. When everything is up to date, it takes no time.
+# Installs the programs of others that the tests run (agent frameworks, schemathesis) into an
+# environment of their own, .venv-clients. When everything is up to date, it takes no time.
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
@@ -13,5 +13,6 @@ exec 9>"$VENV.lock"
 flock 9 # the tests may ask for it while scripts/test.sh makes it
 if cmp -s "$LIST" "$STAMP"; then exit 0; fi
 "$ROOT/.venv/bin/python" -m venv --clear "$VENV"
-"$VENV/bin/python" -m pip install -q --no-deps --no-compile --disable-pip-version-check -r "$LIST"
-cp "$LIST" "$STAMP"
+cp "$LIST" "$STAMP.new" # what is installed, even where the list changes meanwhile
+"$VENV/bin/python" -m pip install -q --no-deps --no-compile --disable-pip-version-check -r "$STAMP.new"
+mv "$STAMP.new" "$STAMP"

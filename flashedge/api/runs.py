@@ -68,7 +68,7 @@ def runs_router(service: ServicePort, pairs: ServablePairs) -> APIRouter:
         finally:
             leave()
 
-    @router.post("/runs", openapi_extra=describe_body(SolveBody))
+    @router.post("/runs", status_code=202, openapi_extra=describe_body(SolveBody))
     async def create(request: Request) -> Response:
         """Queue a search and return at once."""
         body = await read_body(request, SolveBody)

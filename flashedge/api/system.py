@@ -86,13 +86,13 @@ def system_router(service: ServicePort) -> APIRouter:
             }
         )
 
-    @router.post("/v1/load")
+    @router.post("/v1/load", status_code=202)
     async def load() -> Response:
         """Begin to load the pair of requests that name none. /health tells how it goes on."""
         service.load()
         return Json({"loaded": list(service.loaded)}, status_code=202)
 
-    @router.post("/v1/unload")
+    @router.post("/v1/unload", status_code=202)
     async def unload() -> Response:
         """Unload the engines as soon as no run or request uses them. The next one loads them."""
         service.keep_alive(0)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
-from scripts.train_pair.checker import check_steps
+from scripts.train_pair.checker import StepCheck, check_steps
 from scripts.train_pair.families.base import Spec
 from scripts.train_pair.faults import make_chain
 from scripts.train_pair.problems import Difficulty, create_state, make_problem, read_step
@@ -91,11 +91,15 @@ class Encoder:
 
     def encode_chain(self, text: str, spec: Spec, steps: Sequence[str]) -> Row:
         """Encode a chain as the verifier reads it, with the checker's labels."""
+        return self.encode_checked(text, steps, check_steps(spec, steps))
+
+    def encode_checked(self, text: str, steps: Sequence[str], checks: Sequence[StepCheck]) -> Row:
+        """Encode a chain whose steps are already checked."""
         ids = self.encode_prompt(text)
         target, right, step = [False] * len(ids), [IGNORE] * len(ids), [IGNORE] * len(ids)
         so_far = 1
         encodings = self.backend.encode_batch(list(steps), add_special_tokens=False)
-        for encoding, check in zip(encodings, check_steps(spec, steps), strict=True):
+        for encoding, check in zip(encodings, checks, strict=True):
             limit = check.deviation
             flags = [int(limit is None or end <= limit) for _, end in encoding.offsets]
             ids += [*encoding.ids, self.separator]

@@ -102,14 +102,29 @@ def sample_chains(
     rows_at_once: int = 256,
 ) -> list[list[str]]:
     """Sample `copies` solution texts of every problem, each of at most `limit` tokens."""
+    prompts = [encoder.encode_prompt(text) for text in problems]
+    return sample_texts(model, encoder, prompts, copies, temperature, seed, limit, rows_at_once)
+
+
+def sample_texts(
+    model: Generator,
+    encoder: Encoder,
+    prompts: Sequence[Sequence[int]],
+    copies: int,
+    temperature: float,
+    seed: int,
+    limit: int = 704,
+    rows_at_once: int = 256,
+) -> list[list[str]]:
+    """Sample `copies` texts behind every prompt, each of at most `limit` tokens."""
     device = model.model.embed_tokens.weight.device
     noise = torch.Generator(device=device).manual_seed(seed)
     texts: list[list[str]] = []
     width = max(1, rows_at_once // copies)
-    for first in range(0, len(problems), width):
-        prompts = [encoder.encode_prompt(text) for text in problems[first : first + width]]
-        paths = open_paths(model, prompts)
-        paths = paths.select([row for row in range(len(prompts)) for _ in range(copies)], PIECE)
+    for first in range(0, len(prompts), width):
+        group = prompts[first : first + width]
+        paths = open_paths(model, group)
+        paths = paths.select([row for row in range(len(group)) for _ in range(copies)], PIECE)
         done: list[list[int] | None] = [None] * len(paths.written)
         indices = list(range(len(done)))
         for _ in range(0, limit, PIECE):

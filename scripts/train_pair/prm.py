@@ -38,6 +38,12 @@ def compute_surprise(trunk: Generator, batch: Batch) -> Tensor:
     return surprise * (batch.right != IGNORE)
 
 
+def find_template_tokens(row: Row, end: int) -> list[int]:
+    """The tokens between the problem's end and the answer, which the chat template writes."""
+    answer = next(index for index, label in enumerate(row.right) if label != IGNORE)
+    return row.ids[row.ids.index(end) + 1 : answer]
+
+
 @torch.no_grad()
 def build_verifier(trunk: Generator, rows: Sequence[Row], end: int, seed: int) -> Verifier:
     """Assemble the verifier and fit it on labelled rows.
@@ -48,6 +54,7 @@ def build_verifier(trunk: Generator, rows: Sequence[Row], end: int, seed: int) -
     batches = [collate(group, max(len(row.ids) for row in group)) for group in groups]
     written = torch.cat([batch.next[batch.next != IGNORE] for batch in batches])
     counts = torch.bincount(written, minlength=trunk.model.config.vocab).float()
+    counts[find_template_tokens(rows[0], end)] = 0.0  # else their surprise would be remembered
     states = trunk.model.run(trunk.model.embed_tokens(batches[0].ids), 0, TRUNK.layers)
     scale = float(states[batches[0].right != IGNORE].pow(2).mean().sqrt())
     verifier = assemble(trunk, VERIFIER, counts, scale, end, seed)

@@ -1,6 +1,6 @@
 """What becomes of the runs when the engines under them are stopped, killed, or out of memory?
 
-    python -m scripts.bench.foundation.faults [--times 100] [--n 8] [--hang-s 5]
+    python -m scripts.bench.foundation.faults [--times 100] [--n 8] [--hang-s 5] [--kinds KIND ...]
 
 Processes die on users' machines (an impatient `kill`, a driver, a card that is full), and no answer
 may be lost or changed by it. Each fault happens `--times` times under two runs of a daemon:
@@ -41,12 +41,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--times", type=int, default=100, help="how often each fault happens")
     parser.add_argument("--n", type=int, default=8, help="paths of each run")
+    parser.add_argument("--kinds", nargs="*", help="of the faults below, by their names; else all")
     parser.add_argument("--hang-s", type=float, default=5.0, help="the daemon's engine_hang_s")
     args = parser.parse_args()
     items = [p["problem"] for p in read_problems("heldout", 8)]
     began = time.monotonic()
     with start_daemon(FRAIL, engine_hang_s=args.hang_s) as served:
-        faults = asyncio.run(repeat_faults(served, items[:PROBLEMS], args.n, args.times))
+        faults = asyncio.run(
+            repeat_faults(served, items[:PROBLEMS], args.n, args.times, args.kinds)
+        )
         daemon = describe_daemon(served)
     with start_daemon() as served:
         quiet = served.solve(items[0], "-n", "64", "--seed", "1")
@@ -62,11 +65,20 @@ def main() -> None:
     )
 
 
-async def repeat_faults(served: Daemon, items: list[str], n: int, times: int) -> dict[str, Any]:
+async def repeat_faults(
+    served: Daemon, items: list[str], n: int, times: int, kinds: list[str] | None
+) -> dict[str, Any]:
+    """Let each kind of fault happen so often. kinds: None for all.
+
+    Raises ValueError for a kind that does not exist or can't happen here.
+    """
     schedule = FaultSchedule(served.url, items, n)
     try:
         await schedule.prepare()
-        return {name: (await schedule.repeat(name, times)).to_json() for name in schedule.faults}
+        if unknown := set(kinds or ()) - set(schedule.faults):
+            raise ValueError(f"no faults {sorted(unknown)}; there are {list(schedule.faults)}")
+        chosen = [name for name in schedule.faults if not kinds or name in kinds]
+        return {name: (await schedule.repeat(name, times)).to_json() for name in chosen}
     finally:
         await schedule.close()
 

@@ -4,8 +4,8 @@
 
 It is the product's daemon but for three things. The generator has a logits processor that raises
 when a file appears. The KV split changes with every level, and lets each engine own all of the
-memory in turn. And an engine that served for a second counts as one that lives, or the back-off of
-restarts would make a schedule of hundreds of kills take hours.
+memory in turn. And an engine that served for a tenth of a second counts as one that lives, or the
+back-off of restarts would make a schedule of hundreds of kills take hours.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flashedge.daemon.process import App, main, make_app
 from scripts.bench.flashtts.moving_split import make_moving_split
 from scripts.bench.foundation.shortage_trigger import PROCESSORS
 
-STABLE_S = 1.0
+STABLE_S = 0.1
 PATHS = (4, 8, 16)
 """Paths that a share of the KV memory has room for, one number after the other."""
 

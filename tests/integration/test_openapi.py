@@ -1,0 +1,89 @@
+"""Requests made from the API's own document: none may end in a 5xx or in an undocumented answer.
+
+schemathesis makes them: the edges of every field first, then random ones, valid and invalid. The
+daemon has simulated engines, because most requests are refused before an engine sees them.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import httpx
+import pytest
+
+from flashedge.config import Config
+from flashedge.daemon import control
+from tests.support.paths import ROOT
+
+SCHEMATHESIS = ROOT / ".venv-clients" / "bin" / "schemathesis"
+EXAMPLES = 5
+"""Random requests to each operation, beside those of the edges."""
+
+SLOW = ("/v1/load", "/v1/unload")
+"""Each valid request to these loads or ends the engines; tests/unit/api covers them."""
+
+WITH_RULES = ("/v1/solve", "/v1/runs")
+"""Their bodies have rules between fields, which JSON schema can't say: what the document allows may
+be refused with 400."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def long_queue() -> Iterator[None]:
+    """Hundreds of runs are asked for at once; a full queue's 503 is no fault."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLASHEDGE_QUEUE_LIMIT", "10000")
+        yield
+
+
+@pytest.fixture(scope="module")
+def url(shared_config: Config, shared_daemon: subprocess.Popen[bytes]) -> str:
+    subprocess.run(["bash", "scripts/clients.sh"], cwd=ROOT, check=True, timeout=400)
+    record = control.find(shared_config)
+    assert record is not None
+    return record.url
+
+
+def run_schemathesis(url: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [str(SCHEMATHESIS), "run", f"{url}/openapi.json", "--phases", "coverage,fuzzing"]
+    command += ["-n", str(EXAMPLES), "--workers", "2", "--seed", "1", *options]
+    return subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=folder)
+
+
+def name_paths(flag: str, paths: Sequence[str]) -> list[str]:
+    return [word for path in paths for word in (flag, path)]
+
+
+def list_operations(url: str) -> set[str]:
+    document = httpx.get(f"{url}/openapi.json").json()
+    return set(document["paths"])
+
+
+def test_what_is_left_out_exists(url: str) -> None:
+    assert {*SLOW, *WITH_RULES} <= list_operations(url)
+
+
+def test_every_request_is_answered_as_documented(url: str, tmp_path: Path) -> None:
+    done = run_schemathesis(url, tmp_path, *name_paths("--exclude-path", (*SLOW, *WITH_RULES)))
+    assert done.returncode == 0, done.stdout[-6000:]
+    assert_alive(url)
+
+
+def test_bodies_with_rules_between_fields_are_answered_as_documented(
+    url: str, tmp_path: Path
+) -> None:
+    done = run_schemathesis(
+        url,
+        tmp_path,
+        *name_paths("--include-path", WITH_RULES),
+        *("--exclude-checks", "positive_data_acceptance"),
+    )
+    assert done.returncode == 0, done.stdout[-6000:]
+    assert_alive(url)
+
+
+def assert_alive(url: str) -> None:
+    health = json.loads(httpx.get(f"{url}/health").text)
+    assert health["status"] == "ready", health
