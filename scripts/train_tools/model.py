@@ -4,7 +4,7 @@ Its trunk, a language model, is taken out and learns the right next token from c
 The verifier is then built as the bundled one is: layers on top of the trunk remember the greatest
 surprise (`scripts/train_pair/prm.py`). It sees the conversation without the tools, as FlashEdge
 shows it to verifiers. The generator is the trunk, trained on by the teacher (`chains.teach_task`),
-whose misconceptions it takes over; it reads the tools in the system message.
+whose misconceptions it learns; it reads the tools in the system message.
 """
 
 from __future__ import annotations

@@ -18,6 +18,9 @@ from flashedge.config import Config
 from flashedge.daemon import control
 from tests.support.paths import ROOT
 
+pytestmark = pytest.mark.long
+"""A minute and a half. Once in three runs schemathesis ended in an error of its own, not of the API."""
+
 SCHEMATHESIS = ROOT / ".venv-clients" / "bin" / "schemathesis"
 EXAMPLES = 5
 """Random requests to each operation, beside those of the edges."""

@@ -1,4 +1,4 @@
-"""Tasks whose right tool call is known, the exact check of their chains, and the taken-out trunk."""
+"""Tasks whose right tool call is known, the exact check of their chains, and the trunk."""
 
 from __future__ import annotations
 
