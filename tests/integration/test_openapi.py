@@ -19,7 +19,7 @@ from flashedge.daemon import control
 from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.long
-"""A minute and a half. Once in three runs schemathesis ended in an error of its own, not of the API."""
+"""A minute and a half. schemathesis once ended in an error of its own, which CI would report."""
 
 SCHEMATHESIS = ROOT / ".venv-clients" / "bin" / "schemathesis"
 EXAMPLES = 5
