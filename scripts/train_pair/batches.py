@@ -64,6 +64,14 @@ class Encoder:
         """Return the ids of the chat prefix."""
         return list(self.backend.encode(format_prompt(problem), add_special_tokens=False).ids)
 
+    def encode_answer(self, steps: Sequence[str]) -> list[int]:
+        """Return the ids of an answer: its steps with blank lines between, then the turn's end."""
+        answer: list[int] = []
+        for encoding in self.backend.encode_batch(list(steps), add_special_tokens=False):
+            answer += [*encoding.ids, self.blank]
+        answer[-1] = self.end
+        return answer
+
     def encode_solution(
         self, text: str, steps: Sequence[str], cut: int | None = None, guess: str = ""
     ) -> Row:
@@ -73,10 +81,7 @@ class Encoder:
         The loss does not cover the probe, because the generator never writes one.
         """
         prompt = self.encode_prompt(text)
-        answer: list[int] = []
-        for encoding in self.backend.encode_batch(list(steps), add_special_tokens=False):
-            answer += [*encoding.ids, self.blank]
-        answer[-1] = self.end
+        answer = self.encode_answer(steps)
         asked = [True] * len(answer)
         if cut is not None:
             probe, answered, close = (

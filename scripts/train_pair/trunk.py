@@ -30,6 +30,16 @@ LEVELLING = 0.01  # holds logsumexp at zero, so that a token's logit is its log-
 TRUNK = replace(GENERATOR, layers=5)
 
 
+def compute_trunk_loss(logits: Tensor, following: Tensor) -> dict[str, Tensor]:
+    """The loss of the next tokens that are not IGNORE, and what holds logsumexp at zero there.
+
+    logits: (batch, width, vocab); following: (batch, width).
+    """
+    words = compute_language_loss(logits, following)
+    level = logits.float().logsumexp(-1)[following != IGNORE].pow(2).mean()
+    return {"loss": words + LEVELLING * level, "words": words, "level": level}
+
+
 def deepen(generator: Generator, seed: int) -> Generator:
     """Add layers that write nothing yet, so that the model computes the same function."""
     torch.manual_seed(seed + 2)
@@ -49,11 +59,7 @@ def train_trunk(
     compiled = torch.compile(model, dynamic=False)
 
     def compute_loss(batch: Batch) -> dict[str, Tensor]:
-        logits = compiled(batch.ids)
-        words = compute_language_loss(logits, batch.next)
-        sums = logits.float().logsumexp(-1)[batch.next != IGNORE]
-        level = sums.pow(2).mean()
-        return {"loss": words + LEVELLING * level, "words": words, "level": level}
+        return compute_trunk_loss(compiled(batch.ids), batch.next)
 
     for phase, run in list_runs(PHASES, "trunk", folder, 300_000_000, seed, device):
         train(model, compute_loss, make_fault_chains(encoder, seed, phase.mix), run)

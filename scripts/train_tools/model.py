@@ -28,7 +28,7 @@ from scripts.train_pair.model import Generator, Layer, RMSNorm, Verifier
 from scripts.train_pair.prm import build_verifier
 from scripts.train_pair.tokenizer import CHAT_TEMPLATE
 from scripts.train_pair.trainer import Run, train
-from scripts.train_pair.trunk import LEVELLING, TRUNK
+from scripts.train_pair.trunk import TRUNK, compute_trunk_loss
 from scripts.train_tools.chains import check_task_steps, make_task_chain, teach_task
 from scripts.train_tools.tasks import TOOLS, TRAIN_SEEDS, Task, make_task
 
@@ -75,10 +75,7 @@ def make_lessons(encoder: Encoder, seed: int) -> Callable[[int], Row]:
     def make(index: int) -> Row:
         task = make_task(TRAIN_SEEDS[index])
         prompt = encode_task(encoder, task)
-        answer: list[int] = []
-        for step in teach_task(random.Random(f"{seed}-{index}"), task):
-            answer += [*encoder.backend.encode(step, add_special_tokens=False).ids, encoder.blank]
-        answer[-1] = encoder.end
+        answer = encoder.encode_answer(teach_task(random.Random(f"{seed}-{index}"), task))
         size = len(prompt) + len(answer)
         target = [False] * len(prompt) + [True] * len(answer)
         return Row(prompt + answer, target, [IGNORE] * size, [IGNORE] * size)
@@ -112,10 +109,7 @@ def train_tool_trunk(folder: Path, steps: int = TRUNK_STEPS, seed: int = 0) -> G
     compiled = torch.compile(model, dynamic=False)
 
     def compute_loss(batch: Batch) -> dict[str, Tensor]:
-        logits = compiled(batch.ids)
-        words = compute_language_loss(logits, batch.next)
-        level = logits.float().logsumexp(-1)[batch.next != IGNORE].pow(2).mean()
-        return {"loss": words + LEVELLING * level, "words": words, "level": level}
+        return compute_trunk_loss(compiled(batch.ids), batch.next)
 
     run = describe_run("trunk", folder, steps, TRUNK_FIRST, seed)
     train(model, compute_loss, make_checked_chains(Encoder(load_tokenizer()), seed), run)

@@ -28,10 +28,10 @@ LEAVES_AFTER_S = 0.6
 
 @dataclass(slots=True)
 class Seen:
-    """What came back."""
+    """The answers that a client got, counted."""
 
     statuses: dict[str, Counter[int]] = field(default_factory=dict)
-    """By action, how often each HTTP status came."""
+    """By action: how many answers had each HTTP status."""
 
     left: int = 0
     """Clients that left in the middle of an answer."""
