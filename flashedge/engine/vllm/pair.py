@@ -248,11 +248,13 @@ class VllmPair:
         plan = self._kv_bytes
         room = sum(plan) if memory_moves else None
         entry = self._pair.generator
+        options = self._build_options("generator", entry, self._generator_path, plan[0], room)
+        sampling = {"override_generation_config": _list_sampling(self._pair.sampling)}
         options = replace(
-            self._build_options("generator", entry, self._generator_path, plan[0], room),
+            options,
             reasoning_parser=entry.reasoning_parser,
             compact_json=entry.compact_json,
-            extra={"override_generation_config": _list_sampling(self._pair.sampling)},
+            extra={**options.extra, **sampling},
         )
         codec = HFCodec(self._generator_path, entry.chat_template_kwargs, thinks=entry.thinking)
         self.generator = VllmGenerator(options, codec)
