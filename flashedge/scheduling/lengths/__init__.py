@@ -1,0 +1,1 @@
+"""How long an output will be: distributions of its tokens, fitted, conditioned and scored."""

@@ -1,0 +1,57 @@
+"""A program as its scheduler sees it: who asks, how much is left to generate, since when it waits.
+
+A program is what one user waits for: a search with all of its paths, or a plain request. Requests
+that carry the same program key are one program.
+
+Ref: arXiv 2412.20993 §3.3, App. D.3; arXiv 2604.00499 §4.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from flashedge.scheduling.lengths.base import LengthDistribution
+
+
+class Kind(StrEnum):
+    """What a program is for. People wait at a chat, so it goes first, and batch work last."""
+
+    CHAT = "chat"
+    SEARCH = "search"
+    BATCH = "batch"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """One program at one moment. Times are seconds of one clock."""
+
+    key: str
+    """Names the program. Its engine requests carry it."""
+
+    client: str = ""
+    """Who asks. Clients share the engines evenly where fairness is on."""
+
+    kind: Kind = Kind.SEARCH
+    arrived_s: float
+    outputs: int = 1
+    """Outputs that it still means to draw, the finished ones included: answers or paths."""
+
+    max_tokens: int
+    """Limit of one output."""
+
+    lengths: LengthDistribution | None = None
+    """Of one output. None until it is predicted."""
+
+    drawn_tokens: int = 0
+    """Tokens of all outputs so far."""
+
+    progress: float = 0.0
+    """Share of its work that is done, in [0, 1]. Certainty raises it: a program that will stop
+    early has less left to do."""
+
+    shared_tokens: int = 0
+    """Prompt tokens whose KV other programs, or its own finished outputs, have in the cache."""
+
+    started_s: float | None = None
+    """When it first ran. None while it waits for admission."""
