@@ -18,9 +18,13 @@ from collections.abc import Callable
 import numpy as np
 
 from flashedge.scheduling.lengths.families.log_t import LogT
-from flashedge.scheduling.lengths.score_table import ScoreTable
 from flashedge.scheduling.lengths.tail import compute_figures, sample_figures
-from flashedge.scheduling.lengths.tie import PROVISIONAL_DECAY, compute_risk_weight
+from flashedge.scheduling.lengths.tie import PROVISIONAL_DECAY
+from flashedge.scheduling.programs.board import ProgramBoard, Rules
+from flashedge.scheduling.programs.policies import Pressure, TailInflated
+from flashedge.scheduling.programs.program import Program
+from flashedge.scheduling.programs.table import ProgramTable
+from flashedge.scheduling.programs.work import estimate_work
 from scripts.bench.daemon import report
 
 MAX_TOKENS = 4096
@@ -29,13 +33,20 @@ FIGURES = 200
 """Times that the figures of one request are computed."""
 
 
-def build_table(requests: int) -> ScoreTable:
-    """Build a table of log-t requests, which arrived one a second."""
-    draw, table = np.random.default_rng(0), ScoreTable()
-    for index in range(requests):
-        distribution = LogT(float(draw.uniform(3, 7)), float(draw.uniform(0.05, 1)))
-        table.put(f"request-{index}", compute_figures(distribution, MAX_TOKENS), float(index))
-    return table
+def build_board(programs: int) -> ProgramBoard:
+    """Build a board of programs with log-t lengths, which arrived one a second."""
+    draw, board = np.random.default_rng(0), ProgramBoard(Rules(policy=TailInflated()))
+    for index in range(programs):
+        lengths = LogT(float(draw.uniform(3, 7)), float(draw.uniform(0.05, 1)))
+        board.add(
+            Program(
+                key=f"program-{index}",
+                arrived_s=float(index),
+                max_tokens=MAX_TOKENS,
+                lengths=lengths,
+            )
+        )
+    return board
 
 
 def time_calls(call: Callable[[int], object], times: int) -> dict[str, float]:
@@ -57,15 +68,17 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=1000)
     parser.add_argument("--times", type=int, default=2000)
     asked = parser.parse_args()
-    table, load = build_table(asked.requests), os.getloadavg()[0]
+    board, load = build_board(asked.requests), os.getloadavg()[0]
+    programs = board.programs
+    works = {program.key: estimate_work(program) for program in programs}
+    policy = TailInflated(decay=PROVISIONAL_DECAY)
 
     def score(number: int) -> object:
-        weight = compute_risk_weight(number % 100, MAX_BATCH)
-        return table.score(asked.requests + number, weight=weight, decay=PROVISIONAL_DECAY)
+        table = ProgramTable.build(programs, works, float(asked.requests + number))
+        return policy.score(table, Pressure(waiting=number % 100, max_batch=MAX_BATCH))
 
     def order(number: int) -> object:
-        weight = compute_risk_weight(number % 100, MAX_BATCH)
-        return table.order(asked.requests + number, weight=weight, decay=PROVISIONAL_DECAY)
+        return board.order(float(asked.requests + number), MAX_BATCH)
 
     request = LogT(5.0, 0.4)
     report(
