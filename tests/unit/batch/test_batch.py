@@ -83,7 +83,7 @@ def test_one_record_a_problem_and_a_summary(folder: Folder, daemon: BatchDaemon)
         "cut_by": None,
     }
     assert (found[2]["correct"], "correct" in found[5]) == (False, False)
-    asked = {"problem": "right 19", "id": run, "pair": "bundled", "n": 8, "seed": 3}
+    asked = {"problem": "right 19", "id": run, "pair": "bundled", "n": 8, "seed": 3, "priority": 1}
     assert daemon.submitted[run] == {**asked, "token_budget": 500}
 
 

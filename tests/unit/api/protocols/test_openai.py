@@ -11,6 +11,7 @@ import pytest
 from flashedge.api.contract import Defaults
 from flashedge.api.protocols.search import ProtocolSearch, apply_effort, rank_paths
 from flashedge.api.specs import ModelName
+from flashedge.engine.request_tags import RequestTags
 from flashedge.engine.searches import SearchPrompt
 from flashedge.errors import RequestError
 from flashedge.events import NodeScored, RunCancelled, RunFailed, RunStarted
@@ -139,7 +140,7 @@ async def test_a_conversation_that_nobody_has_read_is_refused() -> None:
     service = FakeService()
     body = {**CHAT, "search": {}}
     name = ModelName(pair="bundled", search=None)
-    search = ProtocolSearch(service, DEFAULTS, body, name=name, seed=1)
+    search = ProtocolSearch(service, DEFAULTS, body, name=name, tags=RequestTags(client="", seed=1))
     prompt = SearchPrompt(token_ids=(1,), sampling=Sampling(), max_tokens=5)
     with pytest.raises(RequestError, match="can't follow this model's conversations"):
         search.start(prompt)

@@ -34,6 +34,8 @@ class FakeProcess:
         return self.quota
 
     async def call(self, method: str, *args: Any) -> int:
+        if self.is_dead:
+            raise EngineDead("it is dead")
         self.calls.append((method, args[0] if args else None))
         return 0
 
@@ -80,3 +82,16 @@ async def test_an_offloaded_engine_restarts_offloaded_before_it_claims_anything(
     assert (await restart(engine)).calls == [("offload", False), ("budget", 12 * MIB)]
     await engine.restore()
     assert engine._process.start_limit_bytes == 12 * MIB
+
+
+async def test_a_restarted_engine_gets_the_order_of_programs_again(engine: VllmEngine) -> None:
+    await engine.rank_programs(["b", "a"])
+    assert (await restart(engine)).calls == [("rank_programs", ["b", "a"])]
+
+
+async def test_an_order_for_an_engine_that_is_down_is_for_the_next_process(
+    engine: VllmEngine,
+) -> None:
+    engine._process.is_dead = True  # type: ignore[attr-defined]
+    await engine.rank_programs(["b", "a"])
+    assert (await restart(engine)).calls == [("rank_programs", ["b", "a"])]

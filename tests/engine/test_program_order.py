@@ -1,0 +1,142 @@
+"""Waiting requests of the real engines run in the order of their programs, and no token changes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+
+import pytest
+import pytest_asyncio
+
+from flashedge.answers.workers.mathematics import MathGrader
+from flashedge.engine.base import ExtendRequest, ScoreRequest
+from flashedge.engine.vllm.generator import VllmGenerator
+from flashedge.engine.vllm.pair import VllmPair
+from flashedge.engine.vllm.verifier import VllmVerifier
+from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.types import Problem, Sampling
+from tests.support.runtime_rig import drive
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+MANY = 24
+"""Requests of each program: several times what the least quota lets run at once."""
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def scarce(pair: VllmPair) -> AsyncIterator[VllmPair]:
+    """Engines with as little KV memory as they can have, so that requests wait."""
+    views = await pair.generator.view(), await pair.verifier.view()
+    await asyncio.gather(pair.generator.budget(0), pair.verifier.budget(0))
+    yield pair
+    await asyncio.gather(pair.generator.rank_programs([]), pair.verifier.rank_programs([]))
+    for engine, view in zip((pair.generator, pair.verifier), views, strict=True):
+        await engine.budget(view.quota_blocks * view.block_bytes)
+
+
+def make_requests(generator: VllmGenerator, problem: Problem) -> list[ExtendRequest]:
+    """Of two programs, those of "a" first."""
+    ids = generator.codec.encode_chat(problem.messages)
+    return [
+        ExtendRequest(
+            token_ids=(*ids, *ids),
+            seed=seed,
+            sampling=Sampling(temperature=0.8),
+            max_tokens=64,
+            to_boundary=False,
+            program=program,
+        )
+        for program in "ab"
+        for seed in range(MANY)
+    ]
+
+
+async def run_all(
+    generator: VllmGenerator, requests: Sequence[ExtendRequest]
+) -> tuple[list[tuple[int, ...]], list[str]]:
+    """The tokens of each request, and the programs in the order in which their requests began."""
+    began: list[str] = []
+
+    async def run(request: ExtendRequest) -> tuple[int, ...]:
+        ids: list[int] = []
+        async with aclosing(generator.extend(request)) as stream:
+            async for chunk in stream:
+                if not ids and chunk.token_ids:
+                    began.append(request.program or "")
+                ids += chunk.token_ids
+        return tuple(ids)
+
+    return list(await asyncio.gather(*map(run, requests))), began
+
+
+def count_before_last(began: Sequence[str], program: str, other: str) -> int:
+    """Requests of `other` that began before the last one of `program`."""
+    last = len(began) - 1 - list(reversed(began)).index(program)
+    return began[:last].count(other)
+
+
+async def test_waiting_requests_follow_their_programs(scarce: VllmPair, problem: Problem) -> None:
+    generator = scarce.generator
+    requests = make_requests(generator, problem)
+    plain, began = await run_all(generator, requests)
+    assert count_before_last(began, "a", "b") < MANY / 2, "by arrival a goes first"
+    before = await generator.speculator.counters()
+    await generator.rank_programs(["b", "a"])
+    ranked, began = await run_all(generator, requests)
+    after = await generator.speculator.counters()
+    assert count_before_last(began, "b", "a") < MANY / 2, "b passes what waits of a"
+    assert after["reordered"] > before["reordered"]
+    assert ranked == plain, "the order changes no token"
+
+
+async def test_scores_do_not_depend_on_the_order(scarce: VllmPair, problem: Problem) -> None:
+    verifier: VllmVerifier = scarce.verifier
+    requests = [
+        ScoreRequest(
+            problem=problem,
+            steps=tuple(f"Day {day}: wins {day + seed}.\n\n" for day in range(1, 6)),
+            program=program,
+        )
+        for program in "ab"
+        for seed in range(8)
+    ]
+    plain = await asyncio.gather(*map(verifier.score, requests))
+    verifier.clear_score_cache()
+    await verifier.rank_programs(["b", "a"])
+    ranked = await asyncio.gather(*map(verifier.score, requests))
+    assert [s.scores for s in ranked] == [s.scores for s in plain]
+
+
+async def test_a_run_has_the_same_tree_in_every_order(scarce: VllmPair, problem: Problem) -> None:
+    """Four runs beside each other, while the order of their programs changes all the time."""
+    grader = MathGrader()
+    specs = [
+        RunSpec(problem=problem, pair="bundled", n=8, seed=seed, strategy=strategy)
+        for seed, strategy in enumerate(("beam", "best_of_n", "rebase", "beam"))
+    ]
+    engines = Engines(generator=scarce.generator, verifier=scarce.verifier, grader=grader)
+    alone = [await drive(engines, spec) for spec in specs]
+    names = [f"run-{number}" for number in range(len(specs))]
+    draw = random.Random(0)
+
+    async def change_order() -> None:
+        while True:
+            draw.shuffle(names)
+            await scarce.generator.rank_programs(names)
+            await scarce.verifier.rank_programs(names)
+            await asyncio.sleep(0.02)
+
+    changing = asyncio.create_task(change_order())
+    beside = await asyncio.gather(
+        *(
+            drive(replace(engines, program=f"run-{number}"), spec)
+            for number, spec in enumerate(specs)
+        )
+    )
+    changing.cancel()
+    await grader.close()
+    assert [story.outcome.tree for story in beside] == [story.outcome.tree for story in alone]
