@@ -1,0 +1,187 @@
+"""Arrivals, predictions, progress, cancels, waiting and changes of memory in any order: no run is
+lost, none starves, and no more run than the memory holds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import log
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from flashedge.config import load_config
+from flashedge.runtime.programs.asker import Asker
+from flashedge.runtime.programs.programs import Programs
+from flashedge.runtime.queue import RunQueue
+from flashedge.scheduling.lengths.families.log_t import LogT
+from flashedge.scheduling.programs.admission import Capacity, predict_need
+from flashedge.scheduling.programs.policies import POLICIES
+from tests.support.runtime_rig import BEAM
+
+ESCALATE_S = 40.0
+ROOMS = st.builds(
+    Capacity,
+    kv_tokens=st.integers(1, 4000),
+    max_running=st.integers(1, 6),
+    useful_sequences=st.integers(1, 64),
+)
+
+
+class ProgramMachine(RuleBasedStateMachine):
+    """The queue and the board of a daemon, whose clock and engines are the machine's."""
+
+    @initialize(policy=st.sampled_from(sorted(POLICIES)), room=ROOMS)
+    def start(self, policy: str, room: Capacity) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.now_s = 0.0
+        self.room = room
+        self.arrived_s: dict[str, float] = {}
+        self.waiting: dict[str, None] = {}
+        self.running: dict[str, None] = {}
+        self.over: set[str] = set()
+        changes = {
+            "scheduling_policy": policy,
+            "scheduling_escalate_s": ESCALATE_S,
+            "max_running": 6,
+        }
+        self.programs = Programs(
+            load_config(changes, environ={}), self._ignore, clock=lambda: self.now_s
+        )
+        self.programs.set_capacity(room)
+        self.queue = RunQueue(self.programs, 1000)
+
+    async def _ignore(self, keys: Sequence[str]) -> None: ...
+
+    def teardown(self) -> None:
+        """Whatever happened: once the running ones end, every run gets its turn."""
+        if not hasattr(self, "loop"):
+            return
+        while self.running:
+            self._do(lambda: self._end(next(iter(self.running))))
+        assert not self.waiting
+        assert self.over == set(self.arrived_s)
+        self.loop.run_until_complete(self.programs.stop())
+        self.loop.close()
+
+    # ------------------------------------------------------------ what happens
+
+    @rule(
+        paths=st.integers(1, 32),
+        priority=st.integers(-1, 1),
+        client=st.sampled_from(("agent", "person")),
+    )
+    def submit(self, paths: int, priority: int, client: str) -> None:
+        run = f"run-{len(self.arrived_s)}"
+
+        def do() -> None:
+            asker = Asker(client=client, priority=priority)
+            self.programs.add_run(run, replace(BEAM, n=paths), 20, asker)
+            self.arrived_s[run] = self.now_s
+            self.waiting[run] = None
+            self.queue.reserve(run)
+
+        self._do(do)
+
+    @precondition(lambda self: self.waiting or self.running)
+    @rule(data=st.data(), median=st.floats(1, 400))
+    def predict(self, data: st.DataObject, median: float) -> None:
+        run = data.draw(st.sampled_from([*self.waiting, *self.running]))
+        self._do(lambda: self.programs.predict(run, LogT(mu=log(median), sigma=0.3)))
+
+    @precondition(lambda self: self.running)
+    @rule(data=st.data(), tokens=st.integers(1, 300))
+    def draw_tokens(self, data: st.DataObject, tokens: int) -> None:
+        run = data.draw(st.sampled_from(list(self.running)))
+        self._do(lambda: self.programs.note_tokens(run, tokens))
+
+    @precondition(lambda self: self.waiting or self.running)
+    @rule(data=st.data())
+    def end_or_cancel(self, data: st.DataObject) -> None:
+        run = data.draw(st.sampled_from([*self.waiting, *self.running]))
+        self._do(lambda: self._end(run))
+
+    @rule(seconds=st.floats(0.1, 60))
+    def wait(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    @rule(room=ROOMS)
+    def change_room(self, room: Capacity) -> None:
+        """The memory of the engines moved, or another pair runs."""
+
+        def do() -> None:
+            self.room = room
+            self.programs.set_capacity(room)
+            self.queue.admit()
+
+        self._do(do)
+
+    # ------------------------------------------------------------ what always holds
+
+    @invariant()
+    def no_run_is_lost(self) -> None:
+        if hasattr(self, "queue"):
+            assert (self.queue.running, self.queue.waiting) == (
+                len(self.running),
+                len(self.waiting),
+            )
+            assert all(self.queue.position(run) is None for run in self.running)
+            assert {self.queue.position(run) for run in self.waiting} == set(
+                range(len(self.waiting))
+            )
+
+    @invariant()
+    def something_runs_while_something_waits(self) -> None:
+        if hasattr(self, "queue"):
+            assert self.running or not self.waiting
+
+    # ------------------------------------------------------------ the rig
+
+    def _end(self, run: str) -> None:
+        self.running.pop(run, None)
+        self.waiting.pop(run, None)
+        self.over.add(run)
+        self.programs.end_run(run)
+        self.queue.leave(run)
+
+    def _do(self, act: Callable[[], Any]) -> None:
+        async def inside() -> None:
+            act()
+
+        before = dict(self.running)
+        self.loop.run_until_complete(inside())
+        self._check_started([run for run in self.queue_running() if run not in before])
+
+    def queue_running(self) -> list[str]:
+        return list(self.queue._running)
+
+    def _check_started(self, started: list[str]) -> None:
+        """Those that started fit, and passed nobody who had waited too long."""
+        for run in started:
+            self.waiting.pop(run, None)
+            self.running[run] = None
+        if not started:
+            return
+        needs = [predict_need(program) for r in self.running if (program := self._program(r))]
+        if len(self.running) > 1:
+            assert sum(need.kv_tokens for need in needs) <= self.room.kv_tokens
+            assert sum(need.sequences for need in needs) <= self.room.useful_sequences
+        assert len(self.running) <= self.room.max_running
+        for run in started:
+            passed = [
+                other
+                for other in self.waiting
+                if self.now_s - self.arrived_s[other] >= ESCALATE_S
+                and self.arrived_s[other] < self.arrived_s[run]
+            ]
+            assert not passed, f"{run} passed {passed}"
+
+    def _program(self, run: str) -> Any:
+        return self.programs._board.get(run)
+
+
+TestProgramMachine = ProgramMachine.TestCase
+TestProgramMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
