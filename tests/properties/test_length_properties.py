@@ -1,0 +1,126 @@
+"""Lengths: quadrature against Monte Carlo, and what must rise with what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import fmean, stdev
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flashedge.scheduling.lengths.base import LengthDistribution
+from flashedge.scheduling.lengths.conditional import is_outlived
+from flashedge.scheduling.lengths.families.exponential import Exponential
+from flashedge.scheduling.lengths.families.gamma import Gamma
+from flashedge.scheduling.lengths.families.log_normal import LogNormal
+from flashedge.scheduling.lengths.families.log_t import LogT
+from flashedge.scheduling.lengths.families.point import Point
+from flashedge.scheduling.lengths.families.weibull import Weibull
+from flashedge.scheduling.lengths.tail import TailFigures, compute_figures, sample_figures
+from flashedge.scheduling.lengths.tie import Decay, compute_risk_weight, compute_scores
+
+MUS = st.floats(0.5, 9.0)
+SIGMAS = st.floats(0.01, 2.0)
+SCALES = st.floats(2.0, 8000.0)
+DISTRIBUTIONS: st.SearchStrategy[LengthDistribution] = st.one_of(
+    st.builds(LogT, MUS, SIGMAS, st.floats(1.0, 30.0)),
+    st.builds(LogNormal, MUS, SIGMAS),
+    st.builds(Gamma, st.floats(0.4, 400.0), st.floats(0.1, 100.0)),
+    st.builds(Weibull, st.floats(0.6, 20.0), SCALES),
+    st.builds(Exponential, SCALES),
+    st.builds(Point, SCALES),
+)
+LIMITS = st.integers(16, 32_768)
+DRAWN = st.one_of(st.just(0), st.integers(0, 4000))
+SEEDS = 16
+
+
+@settings(max_examples=60, deadline=None)
+@given(DISTRIBUTIONS, LIMITS, DRAWN, st.floats(0.5, 0.99))
+def test_quadrature_and_monte_carlo_agree(
+    distribution: LengthDistribution, limit: int, drawn: int, level: float
+) -> None:
+    """16 estimates of 10,000 samples each tell how far off their mean may be."""
+    exact = compute_figures(distribution, limit, drawn=drawn, level=level)
+    sampled = [
+        sample_figures(distribution, limit, drawn=drawn, level=level, seed=seed)
+        for seed in range(SEEDS)
+    ]
+    figures: list[Callable[[TailFigures], float]] = [
+        lambda one: one.expected,
+        lambda one: one.conditional_value_at_risk,
+        lambda one: one.cut_share,
+    ]
+    for figure in figures:
+        values = list(map(figure, sampled))
+        close = 8 * stdev(values) / SEEDS**0.5 + 1e-3 * fmean(values) + 1e-4
+        assert figure(exact) == pytest.approx(fmean(values), abs=close)
+
+
+@settings(max_examples=200, deadline=None)
+@given(DISTRIBUTIONS, LIMITS, DRAWN)
+def test_the_figures_are_in_order(distribution: LengthDistribution, limit: int, drawn: int) -> None:
+    found = compute_figures(distribution, limit, drawn=drawn)
+    least = min(drawn, limit)
+    assert least <= found.expected <= found.conditional_value_at_risk * (1 + 1e-9)
+    assert found.conditional_value_at_risk <= limit * (1 + 1e-9)
+    assert least <= found.median <= found.value_at_risk
+    assert found.value_at_risk <= found.conditional_value_at_risk * (1 + 1e-9)
+    assert 0 <= found.cut_share <= 1
+
+
+@settings(max_examples=200, deadline=None)
+@given(DISTRIBUTIONS, LIMITS, st.integers(0, 2000), st.integers(1, 2000))
+def test_an_output_that_goes_on_is_longer(
+    distribution: LengthDistribution, limit: int, drawn: int, more: int
+) -> None:
+    """Whatever the distribution: P(X > x | X > d) rises with d."""
+    if is_outlived(distribution, drawn + more):
+        return
+    now = compute_figures(distribution, limit, drawn=drawn)
+    later = compute_figures(distribution, limit, drawn=drawn + more)
+    assert later.expected >= now.expected * (1 - 1e-3)
+    assert later.conditional_value_at_risk >= now.conditional_value_at_risk * (1 - 1e-3)
+    assert later.cut_share >= now.cut_share - 1e-9
+
+
+@settings(max_examples=200, deadline=None)
+@given(MUS, SIGMAS, st.floats(0.0, 2.0), st.floats(1.0, 3.0), LIMITS)
+def test_a_longer_or_wider_distribution_has_a_greater_tail(
+    mu: float, sigma: float, shift: float, wider: float, limit: int
+) -> None:
+    base = compute_figures(LogT(mu, sigma), limit)
+    longer = compute_figures(LogT(mu + shift, sigma), limit)
+    assert longer.expected >= base.expected * (1 - 1e-3)
+    assert longer.conditional_value_at_risk >= base.conditional_value_at_risk * (1 - 1e-3)
+    wide = compute_figures(LogT(mu, sigma * wider), limit)
+    assert wide.conditional_value_at_risk >= base.conditional_value_at_risk * (1 - 1e-3)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(1, 1e5), st.floats(1, 1e5)), min_size=1, max_size=30),
+    st.integers(0, 200),
+    st.integers(1, 64),
+    st.floats(0.05, 1.0),
+    st.floats(0, 500),
+)
+def test_scores_rise_with_length_and_risk_and_fall_with_time(
+    figures: list[tuple[float, float]], waiting: int, batch: int, factor: float, waited_s: float
+) -> None:
+    expected, risk = np.array(figures).T
+    decay, weight = Decay(factor=factor, interval_s=7.0), compute_risk_weight(waiting, batch)
+    waits = np.full(expected.shape, waited_s)
+
+    def score(e: np.ndarray, r: np.ndarray, w: np.ndarray) -> np.ndarray:
+        return compute_scores(e, r, w, weight=weight, decay=decay)
+
+    scores = score(expected, risk, waits)
+    assert (scores >= 0).all()
+    assert (score(expected + 1, risk, waits) >= scores).all()
+    assert (score(expected, risk + 1, waits) >= scores).all()
+    assert (score(expected, risk, waits + 7) <= scores).all()
+    more = compute_risk_weight(waiting + 1, batch)
+    assert 0.1 <= weight <= more <= 0.5
