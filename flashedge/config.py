@@ -24,6 +24,7 @@ import platformdirs
 
 from flashedge.config_field import PREFIX, TABLES, Setting, describe_field, setting
 from flashedge.errors import ConfigError
+from flashedge.types import POLICY_NAMES
 
 _EMPTY: Mapping[str, object] = types.MappingProxyType({})
 
@@ -45,7 +46,12 @@ class Config:
         is_secret=True,
     )
     pair: str = setting("bundled", "Generator and verifier that the daemon serves.")
-    max_running: int = setting(2, "Searches that run at the same time.", at_least=1)
+    max_running: int = setting(
+        8,
+        "Most searches that run at the same time. Fewer do where the memory or the engines have no "
+        "use for more.",
+        at_least=1,
+    )
     queue_limit: int = setting(
         16, "Runs that may wait for their turn; further ones are refused.", at_least=0
     )
@@ -142,6 +148,26 @@ class Config:
         "Least cosine similarity at which two open-ended answers count as the same.",
         at_least=0,
         at_most=1,
+    )
+    scheduling_policy: str = setting(
+        "tie",
+        "Which of the waiting programs goes next: by arrival (fcfs), by expected work and its tail "
+        "risk (tie), by expected work (shortest), by cached prompt (prefix), or as comparisons do.",
+        choices=POLICY_NAMES,
+    )
+    scheduling_gang: bool = setting(
+        True, "Let programs that have started go before those that have not."
+    )
+    scheduling_fair_clients: bool = setting(
+        True, "Let clients take turns by what they were served. No effect under fcfs."
+    )
+    scheduling_escalate_s: float = setting(
+        60.0, "A program that has waited this many seconds goes before all others.", at_least=0
+    )
+    scheduling_admission: bool = setting(
+        True,
+        "Start as many searches at once as the KV memory and the engines have use for, at most "
+        "max_running. False: always max_running.",
     )
     scheduling_prefix_order: bool = setting(
         True, "Submit paths of a level that share KV to the engines next to each other."

@@ -18,6 +18,17 @@ JUDGED = (STEPS, ANSWER)
 """What of a path the verifier sees: all of its steps, or only the answer behind the thinking."""
 
 BLANK_LINE, MARKERS, TOKENS, ENTROPY = "blank_line", "markers", "tokens", "entropy"
+POLICY_NAMES = (
+    "fcfs",
+    "tie",
+    "shortest",
+    "prefix",
+    "random",
+    "fair_finish",
+    "tie_01",
+    "tie_05",
+)
+"""Which of the waiting programs goes next: see `scheduling.programs.policies`."""
 STEP_RULES = (BLANK_LINE, MARKERS, TOKENS, ENTROPY)
 """Where a step ends. blank_line: with a blank line; markers: with one of
 `search.steps.MARKER_WORDS`; tokens: only where it has as many tokens as a step may have; entropy:

@@ -11,6 +11,7 @@ from flashedge.engine.base import EngineView, Health
 from flashedge.engine.plain_requests import AsgiApp
 from flashedge.events import Event
 from flashedge.runtime.metrics import Metrics
+from flashedge.runtime.programs.asker import NOBODY, Asker
 from flashedge.runtime.records.archive import RunSummary
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.types import BLANK_LINE, MIN_STEP_TOKENS, STEP_ENTROPY, STEPS, Sampling, TokenIds
@@ -112,6 +113,7 @@ class ServicePort(Protocol):
         *,
         run_id: str | None = None,
         continues: str | None = None,
+        asker: Asker = NOBODY,
     ) -> HandlePort: ...
     def run(self, run_id: str) -> HandlePort: ...
     def runs(

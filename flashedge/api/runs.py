@@ -11,6 +11,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Request
 from starlette.responses import Response
 
+from flashedge.api.askers import read_asker
 from flashedge.api.bodies import describe_body, read_body
 from flashedge.api.contract import HandlePort, ServicePort
 from flashedge.api.durations import parse_keep_alive
@@ -37,18 +38,24 @@ QUEUE_POLL_S = 0.1
 def runs_router(service: ServicePort, pairs: ServablePairs) -> APIRouter:
     router = APIRouter(prefix="/v1")
 
-    async def submit(body: SolveBody) -> HandlePort:
+    async def submit(request: Request, body: SolveBody) -> HandlePort:
         spec = build_solve_spec(body, pairs.find_defaults(body.pair, "pair"))
         service.keep_alive(parse_keep_alive(body.keep_alive))
         async with service.use_pair(spec.pair):
             prompt_ids = await service.encode_prompt(spec)
-            return service.submit(spec, prompt_ids, run_id=body.id, continues=body.continues)
+            return service.submit(
+                spec,
+                prompt_ids,
+                run_id=body.id,
+                continues=body.continues,
+                asker=read_asker(request, body.priority or 0),
+            )
 
     @router.post("/solve", openapi_extra=describe_body(SolveBody))
     async def solve(request: Request) -> Response:
         """Run a search. It is cancelled when the client disconnects, unless `detach` is set."""
         body = await read_body(request, SolveBody)
-        handle = await submit(body)
+        handle = await submit(request, body)
         headers = {"X-FlashEdge-Run": handle.id}
 
         def leave() -> None:
@@ -76,7 +83,7 @@ def runs_router(service: ServicePort, pairs: ServablePairs) -> APIRouter:
             raise RequestError(
                 "POST /v1/runs does not stream", hint="follow /v1/runs/{id}/events", param="stream"
             )
-        handle = await submit(body)
+        handle = await submit(request, body)
         return Json(
             {"id": handle.id, "status": handle.status, "position": handle.position},
             status_code=202,

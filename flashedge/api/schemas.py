@@ -151,6 +151,9 @@ class SolveBody(SearchOptions):
     keep_alive: float | str | None = None
     """How long the pair stays loaded after the run. See `api.durations`."""
 
+    priority: int | None = None
+    """Smaller is more urgent. Above 0 the run is batch work, which waits for everything else."""
+
     stream: bool | None = None
     detach: bool | None = None
 

@@ -24,6 +24,8 @@ MAX_DEATHS = 3
 """Runs of one problem that may end with the daemon before the problem counts as failed."""
 
 BUDGET = "budget"
+BATCH_PRIORITY = 1
+"""People who wait for an answer go before a batch."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +143,7 @@ class Attempts:
         self, name: str, text: str, budget: int | None, earlier: Attempt | None
     ) -> dict[str, str] | None:
         """Start the run. Returns the error if the daemon refuses this problem."""
-        body = {**self._settings, "problem": text, "id": name}
+        body = {"priority": BATCH_PRIORITY, **self._settings, "problem": text, "id": name}
         if budget is not None:
             body["token_budget"] = budget
         if earlier is not None:

@@ -50,6 +50,8 @@ class ExtendRequest:
     """Where the answer begins in `token_ids`. Guidance covers all from there on."""
     priority: int = 0
     """Among waiting requests the lowest runs first."""
+    program: str | None = None
+    """The key of the program that the request is a part of. See `rank_programs`."""
     continuation: Continuation | None = None
     """What comes next if this step is kept. A generator that speculates uses it; it changes no
     token."""
@@ -90,6 +92,8 @@ class ScoreRequest:
     problem: Problem
     steps: tuple[str, ...]
     num_scored: int = 0
+    program: str | None = None
+    """See ExtendRequest."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,6 +271,14 @@ class Generator(Protocol):
         """
         ...
 
+    async def rank_programs(self, keys: Sequence[str]) -> None:
+        """Run waiting requests in the order of their programs from now on, the first key first.
+
+        Requests of one program go by arrival, those of a program without a place last. Running
+        requests go on. Never raises: a dead engine gets the order when it serves again.
+        """
+        ...
+
     def health(self) -> Health: ...
 
     async def wait_ready(self, timeout_s: float) -> None:
@@ -297,6 +309,8 @@ class Verifier(Protocol):
     async def offload(self, *, keep: bool = True) -> int: ...
 
     async def restore(self) -> int: ...
+
+    async def rank_programs(self, keys: Sequence[str]) -> None: ...
 
     def health(self) -> Health: ...
 

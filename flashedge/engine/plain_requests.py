@@ -19,6 +19,22 @@ AsgiApp = Callable[
 """An application that answers HTTP requests: (scope, receive, send)."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlainAsk:
+    """What the scheduler of programs knows of a request when it arrives."""
+
+    program: str
+    """The key that its engine request carries: that of the program it is a part of, else its own
+    name."""
+
+    client: str = ""
+    priority: int = 0
+    choices: int = 1
+    prompt_tokens: int = 0
+    max_tokens: int
+    """Most tokens of one choice."""
+
+
 class PlainRequest(Protocol):
     """One open request."""
 
@@ -35,9 +51,9 @@ class PlainRequests(Protocol):
         ...
 
     def open(
-        self, choices: int, abort: Callable[[], Awaitable[None]]
+        self, ask: PlainAsk, abort: Callable[[], Awaitable[None]]
     ) -> AbstractContextManager[PlainRequest]:
-        """Count a request of so many choices for as long as the context is open.
+        """Count a request for as long as the context is open.
 
         abort: lets the engine end it. Its last output then says so.
         """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from flashedge.engine.base import EngineView, Generator, Health, Verifier
@@ -35,6 +36,9 @@ class EngineProxy(Generic[E]):
 
     async def restore(self) -> int:
         return await self._engine.restore()
+
+    async def rank_programs(self, keys: Sequence[str]) -> None:
+        await self._engine.rank_programs(keys)
 
     def health(self) -> Health:
         return self._engine.health()

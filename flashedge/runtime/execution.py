@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flashedge.answers.equality import TextGroups
@@ -32,10 +32,15 @@ async def execute(
     prompt_ids: TokenIds,
     earlier: EarlierRun,
     tools: Tools,
+    program: str,
 ) -> dict[str, Any]:
-    """Run a search whose turn has come. Returns its result. Raises what ends the run."""
+    """Run a search whose turn has come. Returns its result. Raises what ends the run.
+
+    program: the key that its requests to the engines carry.
+    """
     queue_s, began = run.mark_started(), time.monotonic()
     engines = pair.build_engines(tools.grader, tools.texts, baseline=run.spec.baseline)
+    engines = replace(engines, program=program)
     with engines.join_kv(run.emit) as memory:
         search = memory.watch(search, len(prompt_ids))
         driver = Driver(search, run.spec, prompt_ids, engines, run.emit, earlier)

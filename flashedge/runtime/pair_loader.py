@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
+from flashedge.engine.plain_requests import PlainRequests
 from flashedge.errors import ConfigError, DaemonStopping, EngineDead, FlashEdgeError
-from flashedge.runtime.plain_requests import PlainRequests
 from flashedge.runtime.served_pair import LOADING, UNLOADED, ServedPair, ServiceHealth
 
 log = logging.getLogger(__name__)
@@ -125,6 +125,11 @@ class PairLoader:
             yield self.get(name)
         finally:
             self.release(name)
+
+    async def rank_programs(self, keys: Sequence[str]) -> None:
+        """Send the order of programs to the engines of all loaded pairs."""
+        for pair in list(self._loaded.values()):
+            await pair.rank_programs(keys)
 
     def hold(self, name: str) -> None:
         """Keep a pair, which the caller uses, until `release` as well."""

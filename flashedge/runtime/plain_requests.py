@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from flashedge.engine.plain_requests import PlainAsk
 from flashedge.errors import QueueFull, RequestError
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.queue import RETRY_AFTER_S
@@ -82,8 +83,9 @@ class PlainRequests:
                 await self._idle.wait()
 
     @contextmanager
-    def open(self, choices: int, abort: Callable[[], Awaitable[None]]) -> Iterator[PlainTally]:
+    def open(self, ask: PlainAsk, abort: Callable[[], Awaitable[None]]) -> Iterator[PlainTally]:
         """See `engine.plain_requests`. Raises QueueFull."""
+        choices = ask.choices
         self.check_admission(choices)
         self._aborts.add(abort)
         tally, error = PlainTally(choices), None

@@ -1,25 +1,50 @@
-"""Admits runs in the order of their arrival, a bounded number at once."""
+"""Holds runs until they may start. Who goes next is decided elsewhere (`Admission`)."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
+from typing import Protocol
 
 from flashedge.errors import QueueFull
 
 RETRY_AFTER_S = 5.0
 
 
-class RunQueue:
-    """Lets `max_running` runs go on at once. Up to `limit` more wait, in the order of `reserve`."""
+class Admission(Protocol):
+    """Decides which waiting run starts next, and when."""
 
-    def __init__(self, max_running: int, limit: int) -> None:
+    def order(self, waiting: Sequence[str]) -> Sequence[str]:
+        """The waiting runs, the next one first. They are given in the order of their arrival."""
+        ...
+
+    def may_start(self, run_id: str, running: Collection[str]) -> bool:
+        """Whether the next run may start beside those that run."""
+        ...
+
+
+class FirstCome:
+    """The naive twin: by arrival, a fixed number at once."""
+
+    def __init__(self, max_running: int) -> None:
         self._max_running = max_running
+
+    def order(self, waiting: Sequence[str]) -> Sequence[str]:
+        return waiting
+
+    def may_start(self, run_id: str, running: Collection[str]) -> bool:
+        return len(running) < self._max_running
+
+
+class RunQueue:
+    """Lets runs start as the admission decides. Up to `limit` wait; further ones are refused."""
+
+    def __init__(self, admission: Admission, limit: int) -> None:
+        self._admission = admission
         self._limit = limit
-        self._running: set[str] = set()
-        self._waiting: deque[tuple[str, asyncio.Future[None]]] = deque()
+        self._running: dict[str, None] = {}
+        self._waiting: dict[str, asyncio.Future[None]] = {}
 
     @property
     def running(self) -> int:
@@ -30,30 +55,37 @@ class RunQueue:
         return len(self._waiting)
 
     def position(self, run_id: str) -> int | None:
-        """Number of runs that wait before this one. None when it does not wait."""
-        return next((i for i, (w, _) in enumerate(self._waiting) if w == run_id), None)
+        """Number of runs that start before this one, as things stand. None when it does not
+        wait."""
+        if run_id not in self._waiting:
+            return None
+        return list(self._admission.order(list(self._waiting))).index(run_id)
 
     def check_room(self) -> None:
         """Raises QueueFull when no further run may wait."""
-        if len(self._waiting) >= self._limit and len(self._running) >= self._max_running:
+        if len(self._waiting) >= self._limit and (self._waiting or not self._is_open()):
             raise QueueFull(
                 f"{len(self._running)} runs are running and {len(self._waiting)} are waiting",
                 retry_after_s=RETRY_AFTER_S,
                 hint="try again later, or raise queue_limit",
             )
 
+    def _is_open(self) -> bool:
+        """Whether some run could start at once."""
+        return self._admission.may_start("", self._running)
+
     def reserve(self, run_id: str) -> None:
         """Join the queue. Raises QueueFull."""
         self.check_room()
-        self._waiting.append((run_id, asyncio.get_running_loop().create_future()))
-        self._admit()
+        self._waiting[run_id] = asyncio.get_running_loop().create_future()
+        self.admit()
 
     @asynccontextmanager
     async def wait_turn(self, run_id: str) -> AsyncIterator[None]:
         """Wait until the run is admitted. The block's end admits the next one."""
-        admitted = next((f for w, f in self._waiting if w == run_id), None)
+        admitted = self._waiting.get(run_id)
         try:
-            if admitted is not None and run_id not in self._running:
+            if admitted is not None:
                 await admitted
             yield
         finally:
@@ -61,13 +93,17 @@ class RunQueue:
 
     def leave(self, run_id: str) -> None:
         """Stop running or waiting, and admit the next run."""
-        self._running.discard(run_id)
-        self._waiting = deque((w, f) for w, f in self._waiting if w != run_id)
-        self._admit()
+        self._running.pop(run_id, None)
+        self._waiting.pop(run_id, None)
+        self.admit()
 
-    def _admit(self) -> None:
-        while self._waiting and len(self._running) < self._max_running:
-            run_id, admitted = self._waiting.popleft()
-            self._running.add(run_id)
+    def admit(self) -> None:
+        """Start the runs that may. Call it too when the admission would decide differently now."""
+        while self._waiting:
+            run_id = self._admission.order(list(self._waiting))[0]
+            if not self._admission.may_start(run_id, self._running):
+                return
+            admitted = self._waiting.pop(run_id)
+            self._running[run_id] = None
             if not admitted.done():
                 admitted.set_result(None)

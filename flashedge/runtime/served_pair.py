@@ -31,6 +31,8 @@ from flashedge.runtime.kv.build import build_manager
 from flashedge.runtime.kv.counted_requests import CountedRequests
 from flashedge.runtime.kv.curves import load_curves
 from flashedge.runtime.kv.manager import KvManager
+from flashedge.runtime.programs.capacity import measure_capacity
+from flashedge.scheduling.programs.admission import Capacity
 from flashedge.search.steps import MARKER_WORDS
 from flashedge.types import MARKERS, Judges, Message, TokenIds
 
@@ -101,6 +103,7 @@ class ServedPair:
         self._engines = engines
         self._config = config
         self._kv_manager: KvManager | None = None
+        self._capacity: Capacity | None = None
         self._device = DeviceWatch()
         self._self_test: dict[str, Any] | None = None
         self._failure: str | None = None
@@ -146,6 +149,7 @@ class ServedPair:
             self._pair, generator, verifier, curves, self._config
         )
         set_flat_batch(generator.speculator, curves.generator, self._config)
+        self._capacity = await measure_capacity(generator, verifier, curves.generator, self._config)
 
     async def stop(self) -> None:
         if self._kv_manager is not None:
@@ -178,6 +182,16 @@ class ServedPair:
         """The load of both engines now. Raises EngineDead."""
         generator, verifier = self._engines.generator, self._engines.verifier
         return {"generator": await generator.view(), "verifier": await verifier.view()}
+
+    @property
+    def capacity(self) -> Capacity | None:
+        """What the engines have room for. None where their speed is not known."""
+        return self._capacity
+
+    async def rank_programs(self, keys: Sequence[str]) -> None:
+        """Send the order of programs to both engines. See `engine.base`."""
+        generator, verifier = self._engines.generator, self._engines.verifier
+        await asyncio.gather(generator.rank_programs(keys), verifier.rank_programs(keys))
 
     # ------------------------------------------------------------ for runs and chats
 

@@ -27,6 +27,9 @@ from flashedge.runtime.idle_clock import IdleClock
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.pair_loader import OpenPair, PairLoader
 from flashedge.runtime.plain_requests import PlainRequests
+from flashedge.runtime.programs.asker import NOBODY, Asker
+from flashedge.runtime.programs.plain import ProgramRequests
+from flashedge.runtime.programs.programs import Programs
 from flashedge.runtime.queue import RunQueue
 from flashedge.runtime.records.archive import ArchivedRun, RunSummary, build_summary
 from flashedge.runtime.records.retention import Retention
@@ -68,10 +71,12 @@ class Service:
         self._grader = grader
         self._texts = texts or WordGroups()
         self._retention = Retention(store, config)
-        self._queue = RunQueue(config.max_running, config.queue_limit)
         self._runs: dict[str, Run] = {}
         self._plain = PlainRequests(self.metrics)
-        self._loader = PairLoader(open_pair, self._plain, config.loaded_pairs, first)
+        self.programs = Programs(config, lambda keys: self._loader.rank_programs(keys))
+        plain = ProgramRequests(self._plain, self.programs)
+        self._loader = PairLoader(open_pair, plain, config.loaded_pairs, first)
+        self._queue = RunQueue(self.programs, config.queue_limit)
         self._tasks: set[asyncio.Task[None]] = set()
         self.idle = IdleClock(config.keep_alive_s, self._is_busy)
         self._is_stopping = False
@@ -94,6 +99,7 @@ class Service:
         await self._plain.stop()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=10)
+        await self.programs.stop()
         await self._retention.stop()
         await self._loader.stop()
         await self._grader.close()
@@ -167,12 +173,14 @@ class Service:
         *,
         run_id: str | None = None,
         continues: str | None = None,
+        asker: Asker = NOBODY,
     ) -> RunHandle:
         """Queue a run. Its pair must be in use by the caller (`use_pair`); the run keeps it loaded.
 
         prompt_ids: what `encode_prompt` returned. None: the spec's own, else encoded here.
         run_id: an id that the client chose; submitting it again returns the run that has it.
         continues: the id of a finished run, whose tree the new run resumes where it ended.
+        asker: who asks, and how urgently.
         Raises ContextOverflow, QueueFull, EngineDead, RequestError for the id, Conflict when the
         run with this id, or the continued one, was submitted with another request.
         """
@@ -194,13 +202,16 @@ class Service:
             return known
         earlier = NO_EARLIER_RUN if continues is None else self._load_earlier(continues, spec)
         run_id = run_id or create_run_id()
+        self._queue.check_room()  # before the program is known to anybody
+        self.programs.set_capacity(pair.capacity)
+        self.programs.add_run(run_id, spec, len(prompt_ids), asker)
         self._queue.reserve(run_id)
         run = Run(
             run_id,
             spec,
             self._store,
             lambda r: self._queue.position(r.id),
-            self._build_observer(run_id),
+            self._build_observer(run_id, spec),
         )
         self._runs[run_id] = run
         self._loader.hold(pair.name)
@@ -275,8 +286,12 @@ class Service:
     ) -> None:
         try:
             async with self._queue.wait_turn(run.id):
+                self.programs.note_start(run.id)
                 tools = Tools(grader=self._grader, texts=self._texts)
-                run.mark_finished(await execute(run, pair, search, prompt_ids, earlier, tools))
+                program = self.programs.find_program(run.id)
+                run.mark_finished(
+                    await execute(run, pair, search, prompt_ids, earlier, tools, program)
+                )
         except asyncio.CancelledError:
             run.mark_cancelled()
         except FlashEdgeError as error:
@@ -287,6 +302,7 @@ class Service:
 
     def _clean_up(self, run: Run, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self.programs.end_run(run.id)
         self._loader.release(run.spec.pair)
         self.idle.note_end()
         self._retention.look()
@@ -296,8 +312,12 @@ class Service:
         if run.stored:
             self._runs.pop(run.id, None)
 
-    def _build_observer(self, run_id: str) -> Callable[[Event], None]:
-        return lambda event: self.metrics.observe(run_id, event)
+    def _build_observer(self, run_id: str, spec: RunSpec) -> Callable[[Event], None]:
+        def observe(event: Event) -> None:
+            self.metrics.observe(run_id, event)
+            self.programs.note_event(run_id, spec, event)
+
+        return observe
 
     def _check_open(self) -> None:
         if self._is_stopping:

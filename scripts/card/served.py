@@ -76,6 +76,9 @@ class _ServedEngine:
     async def restore(self) -> int:
         raise NotImplementedError("vllm serve keeps its KV memory")
 
+    async def rank_programs(self, keys: Sequence[str]) -> None:
+        """It takes requests as they come."""
+
 
 class ServedGenerator(_ServedEngine):
     """Implements `engine.base.Generator` by /v1/completions. It samples by vLLM's own seeds, so its

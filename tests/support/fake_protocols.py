@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from flashedge.api.sse import ClientGone, run_while_connected
-from flashedge.engine.plain_requests import PlainRequests
+from flashedge.engine.plain_requests import PlainAsk, PlainRequests
 from flashedge.engine.request_tags import RequestTags, end_with_request, find_searcher, get_tags
 from flashedge.engine.searches import Found, FoundPath, Note, Searcher, SearchPrompt
 from flashedge.engine.vllm.serving.conversation import build_problem
@@ -115,7 +115,8 @@ class FakeProtocols:
         self.open += 1
         words = self.words[: body.get("max_tokens")]
         try:
-            with self.plain.open(body.get("n") or 1, self._abort) as tally:
+            ask = PlainAsk(program="fake", choices=body.get("n") or 1, max_tokens=len(self.words))
+            with self.plain.open(ask, self._abort) as tally:
                 for word in words:
                     await asyncio.sleep(self.token_s)
                     if self.is_aborted:

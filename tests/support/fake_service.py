@@ -26,6 +26,7 @@ from flashedge.events import (
     RunStarted,
 )
 from flashedge.runtime.metrics import Metrics
+from flashedge.runtime.programs.asker import NOBODY, Asker
 from flashedge.runtime.records.archive import RunSummary
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.search import catalog
@@ -176,6 +177,7 @@ class FakeService:
     handles: dict[str, FakeHandle] = field(default_factory=dict)
     protocols: FakeProtocols = field(default_factory=FakeProtocols)
     continued: list[str] = field(default_factory=list)
+    askers: list[Asker] = field(default_factory=list)
     views_delay_s: float = 0.0
     life: list[str] = field(default_factory=list)
     kept_alive: list[float | None] = field(default_factory=list)
@@ -238,7 +240,9 @@ class FakeService:
         *,
         run_id: str | None = None,
         continues: str | None = None,
+        asker: Asker = NOBODY,
     ) -> FakeHandle:
+        self.askers.append(asker)
         if run_id in self.handles:
             return self.handles[run_id]
         if continues is not None:

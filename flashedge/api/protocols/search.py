@@ -16,6 +16,7 @@ from flashedge.api.failures import RunFault
 from flashedge.api.schemas import SearchOptions
 from flashedge.api.specs import ModelName, build_run_spec
 from flashedge.api.sse import DISCONNECTED
+from flashedge.engine.request_tags import RequestTags
 from flashedge.engine.searches import Found, FoundPath, Note, SearchPrompt
 from flashedge.errors import RequestError
 from flashedge.events import (
@@ -26,6 +27,7 @@ from flashedge.events import (
     RunFinished,
     StepCompleted,
 )
+from flashedge.runtime.programs.asker import Asker
 from flashedge.runtime.request.spec import USUAL_PATHS, RunSpec
 from flashedge.runtime.request.strategies import find_defaults, find_user_programs
 from flashedge.runtime.run import create_run_id
@@ -77,14 +79,15 @@ class ProtocolSearch:
         body: Mapping[str, Any],
         *,
         name: ModelName,
-        seed: int,
+        tags: RequestTags,
     ) -> None:
         """Raises RequestError for what can't be searched for, before anything is sent."""
         self.run_id = create_run_id()
         self._service = service
         self._defaults = defaults
         self._model: str = body["model"]
-        self._seed = seed
+        self._seed = tags.seed
+        self._asker = Asker(client=tags.client, program=tags.program, priority=tags.priority)
         self._limits_path = any(body.get(limit) is not None for limit in LIMITS)
         self._problem: Problem | None = None
         self._handle: HandlePort | None = None
@@ -130,7 +133,7 @@ class ProtocolSearch:
                 hint="ask for fewer choices, or for a search with more paths",
                 param="n",
             )
-        self._handle = self._service.submit(spec, run_id=self.run_id)
+        self._handle = self._service.submit(spec, run_id=self.run_id, asker=self._asker)
         return self._follow(self._handle, prompt.choices)
 
     def leave(self) -> None:

@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flashedge.api import sse
 from flashedge.api.asgi import drop_length
+from flashedge.api.askers import limit_priority, shorten
 from flashedge.api.bodies import load_object
 from flashedge.api.contract import Defaults, ServicePort
 from flashedge.api.durations import parse_keep_alive
@@ -50,8 +51,6 @@ from flashedge.types import MAX_SEED
 
 LEAST_THINKING = 1024
 """Least budget of thinking in Anthropic's protocol. It must be less than max_tokens."""
-MAX_PRIORITY = 1 << 31
-_LONGEST_NAME = 200
 _REASONING = re.compile(rb'(?<!\\)"reasoning":("(?:[^"\\]|\\.)*"|null)')
 
 
@@ -122,7 +121,7 @@ class ProtocolSwitch:
             )
         if name is None:
             raise RequestError("model is missing", param="model")
-        return ProtocolSearch(self._service, defaults, body, name=name, seed=tags.seed)
+        return ProtocolSearch(self._service, defaults, body, name=name, tags=tags)
 
 
 def limit_tokens(body: dict[str, Any], most: int) -> bool:
@@ -168,7 +167,7 @@ def read_tags(scope: Scope, body: Mapping[str, Any]) -> RequestTags:
         program=_choose_name(headers.get("x-flashedge-program"), body.get("prompt_cache_key")),
         seed=secrets.randbelow(MAX_SEED) if seed is None else seed & MAX_SEED,
         is_seeded=seed is not None,
-        priority=max(-MAX_PRIORITY, min(MAX_PRIORITY, _read_int(body, "priority") or 0)),
+        priority=limit_priority(_read_int(body, "priority") or 0),
         deterministic=body.get("deterministic") is True,
     )
 
@@ -180,7 +179,7 @@ def _read_int(body: Mapping[str, Any], name: str) -> int | None:
 
 def _choose_name(*names: Any) -> str | None:
     """The first that is a name."""
-    return next((n[:_LONGEST_NAME] for n in names if isinstance(n, str) and n), None)
+    return next((shorten(n) for n in names if isinstance(n, str) and n), None)
 
 
 def _translate(scope: Scope, send: Send) -> Send:

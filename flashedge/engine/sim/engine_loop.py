@@ -118,6 +118,10 @@ class SimEngine:
         self._wake()
         return moved
 
+    async def rank_programs(self, keys: Sequence[str]) -> None:
+        """See `engine.base`."""
+        self._scheduler.rank_programs(keys)
+
     async def _move_kv(self) -> int:
         cache = self._scheduler.cache
         moved = (cache.used + cache.cached) * self.config.block_bytes

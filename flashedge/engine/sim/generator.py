@@ -76,7 +76,10 @@ class SimulatedGenerator(SimEngine):
         self._check_ready()
         speculator = self._speculator
         sequence = SimSequence(
-            id=self._next_id(), tokens=list(request.token_ids), priority=request.priority
+            id=self._next_id(),
+            tokens=list(request.token_ids),
+            priority=request.priority,
+            program=request.program,
         )
         drafted = speculator.adopt(request, sequence)
         beam = speculator.add_beam(request)

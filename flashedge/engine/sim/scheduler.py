@@ -10,6 +10,7 @@ Drafts (arXiv 2509.00195 §4.1.2) come after all other requests.
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Sequence
 
 from flashedge.engine.sim.blocks import BlockCache
 from flashedge.engine.sim.sequence import SequenceState, SimSequence, Slice
@@ -32,7 +33,9 @@ class SimScheduler:
         """longest_tokens: no sequence grows beyond it; max_num_seqs: most sequences in one step;
         by_priority: the lowest `priority` runs first, otherwise the first to arrive."""
         self.cache = cache
-        self.running: list[SimSequence] = []  # in order of `_rank`, like `waiting`
+        self.running: list[
+            SimSequence
+        ] = []  # in order of `_rank`, as `waiting` is by `_rank_waiting`
         self.waiting: list[SimSequence] = []
         self.paused: list[SimSequence] = []
         self.preemptions = 0
@@ -40,11 +43,12 @@ class SimScheduler:
         self.max_num_seqs = max_num_seqs
         self._max_batched_tokens = max_batched_tokens
         self._by_priority = by_priority
+        self._places: dict[str | None, int] = {}
 
     # ------------------------------------------------------------ requests arrive and leave
 
     def add(self, sequence: SimSequence) -> None:
-        insort(self.waiting, sequence, key=self._rank)
+        insort(self.waiting, sequence, key=self._rank_waiting)
 
     def pause(self, draft: SimSequence) -> None:
         """Take a draft out of the batch, or let a new one start paused."""
@@ -97,6 +101,11 @@ class SimScheduler:
             pass
         self.cache.clear()
 
+    def rank_programs(self, keys: Sequence[str]) -> None:
+        """Sort waiting requests by their programs now, and as they arrive. What runs goes on."""
+        self._places = {key: place for place, key in enumerate(keys)}
+        self.waiting.sort(key=self._rank_waiting)
+
     # ------------------------------------------------------------ one step
 
     def plan(self) -> tuple[Slice, ...]:
@@ -132,6 +141,12 @@ class SimScheduler:
     def _rank(self, sequence: SimSequence) -> tuple[bool, int, int]:
         ordered = self._by_priority or sequence.is_draft
         return (sequence.is_draft, sequence.priority if ordered else 0, sequence.id)
+
+    def _rank_waiting(self, sequence: SimSequence) -> tuple[bool, int, int, int]:
+        """By program, then like those that run. Drafts stay behind all others."""
+        is_draft, priority, number = self._rank(sequence)
+        place = self._places.get(sequence.program, len(self._places))
+        return (is_draft, place, priority, number)
 
     def _leave_queue(self, sequence: SimSequence) -> None:
         queues = {_S.RUNNING: self.running, _S.WAITING: self.waiting, _S.PAUSED: self.paused}
@@ -227,7 +242,7 @@ class SimScheduler:
         self._free(sequence)
         sequence.move(_S.WAITING)
         self.preemptions += 1
-        insort(self.waiting, sequence, key=self._rank)
+        insort(self.waiting, sequence, key=self._rank_waiting)
 
     def _free(self, sequence: SimSequence) -> None:
         self.cache.release(sequence.blocks)

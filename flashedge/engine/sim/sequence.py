@@ -40,6 +40,8 @@ class SimSequence:
     id: int
     tokens: list[int]
     priority: int = 0
+    program: str | None = None
+    """See `engine.base.ExtendRequest`."""
     is_draft: bool = False
     reuse_tokens: int | None = None
     """Most tokens whose KV may come from the cache. None: all but the last."""

@@ -66,6 +66,7 @@ class SimulatedVerifier(SimEngine):
         sequence = SimSequence(
             id=self._next_id(),
             tokens=tokens,
+            program=request.program,
             reuse_tokens=separators[request.num_scored] if reuse else 0,
         )
         job = ScoringJob(sequence)

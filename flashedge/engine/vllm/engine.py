@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
 
 from flashedge.engine.base import EngineView, Health
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.process.engine_process import EngineProcess
+from flashedge.errors import EngineDead
 
 
 class VllmEngine:
@@ -20,6 +23,7 @@ class VllmEngine:
         self._process = EngineProcess(options, self._configure_restarted)
         self._budget: int | None = None
         self._is_offloaded = False
+        self._order: tuple[str, ...] = ()
         self.suspects = asyncio.Lock()
         """See `engine.base`."""
 
@@ -83,8 +87,15 @@ class VllmEngine:
         self._limit_start()
         return int(await self._process.call("restore"))
 
+    async def rank_programs(self, keys: Sequence[str]) -> None:
+        """See `engine.base`."""
+        self._order = tuple(keys)
+        with suppress(EngineDead):  # the next process gets it
+            await self._process.call("rank_programs", list(keys))
+
     async def _configure_restarted(self) -> None:
-        """Bring a restarted process to the offload state and the budget of its predecessor.
+        """Bring a restarted process to the offload state, the budget and the order of programs of
+        its predecessor.
 
         An engine that is offloaded claims no memory for its budget.
         """
@@ -92,6 +103,8 @@ class VllmEngine:
             await self.offload(keep=False)
         if self._budget is not None:
             await self._process.budget(self._budget)
+        if self._order:
+            await self._process.call("rank_programs", list(self._order))
 
     def health(self) -> Health:
         return self._process.health()

@@ -20,6 +20,7 @@ from flashedge.engine.vllm.inside.keys import (
     ENTROPY_RULE,
     GUIDED_FROM,
     LOGPROBS,
+    PROGRAM,
 )
 from flashedge.engine.vllm.speculator import VllmSpeculator, pack_continuation
 from flashedge.errors import ContextOverflow, GenerationFailed
@@ -126,6 +127,7 @@ def build_params(
         "top_p": sampling.top_p,
         BOUNDARY: request.step_rule if request.to_boundary else None,
         LOGPROBS: True,
+        PROGRAM: request.program,
         ENTROPY_RULE: request.entropy_rule and request.entropy_rule.to_json(),
         "continuation": request.continuation and pack_continuation(request.continuation),
     }

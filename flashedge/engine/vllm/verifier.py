@@ -22,6 +22,7 @@ import torch
 from flashedge.engine.base import ScoreRequest, StepScores
 from flashedge.engine.vllm.engine import VllmEngine
 from flashedge.engine.vllm.engine_options import EngineOptions
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, PROGRAM
 from flashedge.engine.vllm.prm.base import AnswerFormat, PrmFormat
 from flashedge.errors import ContextOverflow, GenerationFailed, PathOverflow
 from flashedge.types import Problem
@@ -70,10 +71,10 @@ class VllmVerifier(VllmEngine):
             return StepScores(
                 scores=tuple(scores[i] for i in requested), tokens=tokens, cached_tokens=tokens
             )
-        rows, cached = await self._compute_rows(prompt.token_ids, reuse=True)
+        rows, cached = await self._compute_rows(prompt.token_ids, request.program, reuse=True)
         if any(i not in scores and prompt.scored[i] < cached for i in requested):
             # The step's KV is still cached, but its score is not: compute the whole path.
-            rows, cached = await self._compute_rows(prompt.token_ids, reuse=False)
+            rows, cached = await self._compute_rows(prompt.token_ids, request.program, reuse=False)
         for i in requested:
             if prompt.scored[i] >= cached:
                 scores[i] = self._prm.read_score(rows[prompt.scored[i] - cached])
@@ -87,7 +88,7 @@ class VllmVerifier(VllmEngine):
     async def score_whole(self, request: ScoreRequest) -> StepScores:
         """Compute the same scores by one pass over the whole path, without any cache."""
         prompt = self._build_prompt(request)
-        rows, _ = await self._compute_rows(prompt.token_ids, reuse=False)
+        rows, _ = await self._compute_rows(prompt.token_ids, request.program, reuse=False)
         scores = [self._prm.read_score(rows[i]) for i in prompt.scored]
         return StepScores(
             scores=tuple(scores[request.num_scored :]),
@@ -144,7 +145,9 @@ class VllmVerifier(VllmEngine):
         key = hashlib.blake2b(_to_bytes(ids), digest_size=16).digest()
         return _VerifierPrompt(token_ids=list(ids), scored=[upto - 1], keys=[key])
 
-    async def _compute_rows(self, token_ids: list[int], *, reuse: bool) -> tuple[torch.Tensor, int]:
+    async def _compute_rows(
+        self, token_ids: list[int], program: str | None, *, reuse: bool
+    ) -> tuple[torch.Tensor, int]:
         """Run the model on one prompt.
 
         Returns (rows, cached): the number of tokens whose KV was reused, and the rows of the
@@ -152,7 +155,11 @@ class VllmVerifier(VllmEngine):
         """
         from vllm import PoolingParams
 
-        params = PoolingParams(task="token_classify", skip_reading_prefix_cache=not reuse)
+        params = PoolingParams(
+            task="token_classify",
+            skip_reading_prefix_cache=not reuse,
+            extra_kwargs={ARGS_KEY: {PROGRAM: program}},
+        )
         result: Any = None
         name = f"prm-{next(_ids)}"
         with self._process.open_request(name) as llm:

@@ -219,6 +219,7 @@ class Driver:
             entropy_rule=None if granularity.to_end else self._spec.entropy_rule,
             guidance=self._spec.guidance,
             answer_start=len(self._prompt_ids),
+            program=self._engines.program,
             continuation=self._get_continuation(child.node),
         )
 
@@ -270,7 +271,9 @@ class Driver:
         """Ask a chain for its answer. The answer is empty where no token fits after the suffix."""
         generator = self._engines.generator
         path = (*self._prompt_ids, *tree.path_token_ids(probe.node))
-        request = build_probe_request(probe, path, self._spec.sampling, generator)
+        request = build_probe_request(
+            probe, path, self._spec.sampling, generator, self._engines.program
+        )
         kept: TokenIds = ()
         text = ""
         if request is not None:

@@ -44,6 +44,9 @@ class Engines:
     judges: Judges = "steps"
     """What one score of the verifier is about."""
 
+    program: str | None = None
+    """The key that all requests of the run carry. See `Generator.rank_programs`."""
+
     order: Ordering | None = None
     """Submits levels in this order instead of the one that `prefix_order` chooses. For
     measurements."""

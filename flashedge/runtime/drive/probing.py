@@ -11,10 +11,14 @@ from flashedge.types import Sampling, TokenIds
 
 
 def build_probe_request(
-    probe: Probe, path: TokenIds, sampling: Sampling, generator: Generator
+    probe: Probe,
+    path: TokenIds,
+    sampling: Sampling,
+    generator: Generator,
+    program: str | None = None,
 ) -> ExtendRequest | None:
     """Build the request that continues path + suffix. None where no token fits after them.
-    path: the prompt and the path."""
+    path: the prompt and the path; program: what the run's requests carry."""
     ids = (*path, *generator.codec.encode(probe.suffix))
     room = generator.max_model_len - len(ids)
     if room <= 0:
@@ -25,6 +29,7 @@ def build_probe_request(
         sampling=sampling,
         max_tokens=min(probe.max_tokens, room),
         to_boundary=False,
+        program=program,
     )
 
 

@@ -50,6 +50,7 @@ class Scoring:
         self._problem, self._aggregate = spec.problem, spec.aggregate
         self._thinking = thinking
         self._search_judges, self._verifier_judges = search.judges, engines.judges
+        self._program = engines.program
         switches, verifier = engines.optimizations, engines.verifier
         self._verifier = ScoreOnce(verifier) if switches.score_once else verifier
         self._speculation_client = speculation_client
@@ -122,7 +123,10 @@ class Scoring:
         ahead: DraftedStep | None,
     ) -> StepScores:
         request = ScoreRequest(
-            problem=self._problem, steps=(*before, *segment.steps), num_scored=len(before)
+            problem=self._problem,
+            steps=(*before, *segment.steps),
+            num_scored=len(before),
+            program=self._program,
         )
         return await retry_after_restart(
             self._verifier,
@@ -137,7 +141,7 @@ class Scoring:
         if not answer.strip():
             return StepScores(scores=(0.0,), tokens=0, cached_tokens=0)
         steps = split_steps(answer) if self._verifier_judges == "steps" else (answer,)
-        request = ScoreRequest(problem=self._problem, steps=steps)
+        request = ScoreRequest(problem=self._problem, steps=steps, program=self._program)
         found = await retry_after_restart(
             self._verifier, lambda: self._verifier.score(request), self._on_restart
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
-from flashedge.engine.plain_requests import PlainRequest, PlainRequests
+from flashedge.engine.plain_requests import PlainAsk, PlainRequest, PlainRequests
 from flashedge.runtime.kv.manager import KvManager
 
 
@@ -25,7 +25,7 @@ class CountedRequests:
         self._plain.check_admission(choices)
 
     @contextmanager
-    def open(self, choices: int, abort: Callable[[], Awaitable[None]]) -> Iterator[PlainRequest]:
+    def open(self, ask: PlainAsk, abort: Callable[[], Awaitable[None]]) -> Iterator[PlainRequest]:
         """See `engine.plain_requests`."""
-        with self._plain.open(choices, abort) as request, self._manager.count_plain_request():
+        with self._plain.open(ask, abort) as request, self._manager.count_plain_request():
             yield request

@@ -24,6 +24,8 @@ Flags = NDArray[np.bool_]
 class LengthDistribution(Protocol):
     """Of the tokens of one output, before any limit cuts it. Immutable and hashable."""
 
+    def __hash__(self) -> int: ...
+
     def cdf(self, tokens: Floats) -> Floats:
         """The probability that an output has at most so many tokens, elementwise."""
         ...

@@ -40,6 +40,9 @@ class Program:
     max_tokens: int
     """Limit of one output."""
 
+    prompt_tokens: int = 0
+    """Tokens that all outputs share."""
+
     lengths: LengthDistribution | None = None
     """Of one output. None until it is predicted."""
 
@@ -47,8 +50,8 @@ class Program:
     """Tokens of all outputs so far."""
 
     progress: float = 0.0
-    """Share of its work that is done, in [0, 1]. Certainty raises it: a program that will stop
-    early has less left to do."""
+    """Share of its work that is done, in [0, 1], as far as other things than its tokens tell. A
+    search that may exit early has its certainty here: the surer it is, the sooner it ends."""
 
     shared_tokens: int = 0
     """Prompt tokens whose KV other programs, or its own finished outputs, have in the cache."""

@@ -7,12 +7,17 @@ import asyncio
 import pytest
 from prometheus_client import generate_latest
 
+from flashedge.engine.plain_requests import PlainAsk
 from flashedge.errors import QueueFull, RequestError
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.plain_requests import MAX_CHOICES, PlainRequests
 
 
 async def ignore() -> None: ...
+
+
+def make_ask(choices: int) -> PlainAsk:
+    return PlainAsk(program="one", choices=choices, max_tokens=64)
 
 
 class Rig:
@@ -29,7 +34,7 @@ class Rig:
 
 def test_an_open_request_is_counted_until_it_ends() -> None:
     rig = Rig()
-    with rig.plain.open(3, ignore):
+    with rig.plain.open(make_ask(3), ignore):
         assert rig.plain.open_choices == 3
     assert rig.plain.open_choices == 0
 
@@ -42,7 +47,7 @@ async def test_stopping_aborts_what_is_open_and_waits_for_its_end() -> None:
         told.set()
 
     async def request() -> None:
-        with rig.plain.open(1, abort):
+        with rig.plain.open(make_ask(1), abort):
             await told.wait()
             assert rig.plain.is_stopping
         ended.append(True)
@@ -58,7 +63,7 @@ async def test_stopping_aborts_what_is_open_and_waits_for_its_end() -> None:
 async def test_stopping_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flashedge.runtime.plain_requests.STOP_TIMEOUT_S", 0.01)
     rig = Rig()
-    with rig.plain.open(1, ignore):
+    with rig.plain.open(make_ask(1), ignore):
         await rig.plain.stop()
         assert rig.plain.open_choices == 1
 
@@ -67,9 +72,12 @@ def test_too_many_choices_are_refused() -> None:
     rig = Rig()
     with pytest.raises(RequestError, match="at most 256"):
         rig.plain.check_admission(MAX_CHOICES + 1)
-    with rig.plain.open(MAX_CHOICES - 1, ignore):
+    with rig.plain.open(make_ask(MAX_CHOICES - 1), ignore):
         rig.plain.check_admission(1)
-        with pytest.raises(QueueFull, match="255 completions are open"), rig.plain.open(2, ignore):
+        with (
+            pytest.raises(QueueFull, match="255 completions are open"),
+            rig.plain.open(make_ask(2), ignore),
+        ):
             pass
     assert rig.plain.open_choices == 0
 
@@ -90,7 +98,7 @@ def test_metrics_learn_how_a_request_ended(
 ) -> None:
     rig = Rig()
     try:
-        with rig.plain.open(max(1, len(finishes)), ignore) as tally:
+        with rig.plain.open(make_ask(max(1, len(finishes))), ignore) as tally:
             tally.note(prompt_tokens=7, new_tokens=2, finishes=())
             tally.note(prompt_tokens=7, new_tokens=3, finishes=finishes)
             if error is not None:

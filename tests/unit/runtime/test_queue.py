@@ -9,7 +9,7 @@ import pytest
 
 from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.errors import QueueFull
-from flashedge.runtime.queue import RunQueue
+from flashedge.runtime.queue import FirstCome, RunQueue
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ async def hold(queue: RunQueue, name: str, done: asyncio.Event, began: list[str]
 
 
 async def test_the_first_runs_start_and_the_others_wait_in_order() -> None:
-    queue = RunQueue(2, 3)
+    queue = RunQueue(FirstCome(2), 3)
     for name in "abcde":
         queue.reserve(name)
     assert (queue.running, queue.waiting) == (2, 3)
@@ -41,7 +41,7 @@ async def test_the_first_runs_start_and_the_others_wait_in_order() -> None:
 
 
 async def test_a_full_queue_refuses() -> None:
-    queue = RunQueue(1, 2)
+    queue = RunQueue(FirstCome(1), 2)
     for name in "abc":
         queue.reserve(name)
     with pytest.raises(QueueFull, match="1 runs are running and 2 are waiting") as e:
@@ -54,7 +54,7 @@ async def test_a_full_queue_refuses() -> None:
 
 
 async def test_a_run_starts_without_a_queue_if_there_is_room() -> None:
-    queue = RunQueue(1, 0)
+    queue = RunQueue(FirstCome(1), 0)
     queue.reserve("a")
     with pytest.raises(QueueFull):
         queue.reserve("b")
@@ -64,7 +64,7 @@ async def test_a_run_starts_without_a_queue_if_there_is_room() -> None:
 
 
 async def test_turns_come_in_order_of_reserve() -> None:
-    queue, done, began = RunQueue(1, 9), asyncio.Event(), list[str]()
+    queue, done, began = RunQueue(FirstCome(1), 9), asyncio.Event(), list[str]()
     for name in "abc":
         queue.reserve(name)
     async with asyncio.TaskGroup() as group:
@@ -78,7 +78,7 @@ async def test_turns_come_in_order_of_reserve() -> None:
 
 
 async def test_an_error_admits_the_next_run() -> None:
-    queue = RunQueue(1, 1)
+    queue = RunQueue(FirstCome(1), 1)
     queue.reserve("a")
     with pytest.raises(ZeroDivisionError):
         async with queue.wait_turn("a"):
@@ -88,7 +88,7 @@ async def test_an_error_admits_the_next_run() -> None:
 
 async def test_a_run_is_cancelled_in_the_tick_of_its_admission() -> None:
     """b's turn has come, but it never gets to know: its ticket goes on to c."""
-    queue, done, began = RunQueue(1, 9), asyncio.Event(), list[str]()
+    queue, done, began = RunQueue(FirstCome(1), 9), asyncio.Event(), list[str]()
     for name in "abc":
         queue.reserve(name)
     tasks = {name: asyncio.create_task(hold(queue, name, done, began)) for name in "bc"}
@@ -108,7 +108,7 @@ async def test_a_run_is_cancelled_in_the_tick_of_its_admission() -> None:
 async def test_any_mixture_of_ends_and_cancels_admits_all(seed: int) -> None:
     """Never more than max_running at once, in order, every ticket given back."""
     draw = random.Random(seed)
-    queue, began, at_once = RunQueue(3, 100), list[int](), 0
+    queue, began, at_once = RunQueue(FirstCome(3), 100), list[int](), 0
 
     async def one(number: int) -> None:
         nonlocal at_once

@@ -20,7 +20,14 @@ from vllm.v1.engine import FinishReason as VllmFinish
 from vllm.v1.metrics.stats import PrefillStats
 from vllm.v1.request import Request, RequestStatus
 
-from flashedge.engine.vllm.inside.keys import ARGS_KEY, BOUNDARY, DRAWN, ENTROPY_RULE, LOGPROBS
+from flashedge.engine.vllm.inside.keys import (
+    ARGS_KEY,
+    BOUNDARY,
+    DRAWN,
+    ENTROPY_RULE,
+    LOGPROBS,
+    PROGRAM,
+)
 from flashedge.scheduling.speculation.drafts import Beam, Draft
 from flashedge.search.entropy import TOP, EntropyRule
 from flashedge.types import FinishReason, Sampling
@@ -133,6 +140,11 @@ def read_finish(request: Request, max_model_len: int) -> FinishReason:
 
 
 # ---------------------------------------------------------------- making requests and outputs
+
+
+def keep_program(request: Request, requested: Request) -> None:
+    """Let a draft's request belong to the program of the step that it serves from now on."""
+    read_noise_args(request)[PROGRAM] = read_noise_args(requested).get(PROGRAM)
 
 
 def make_draft_request(draft: Draft, name: str, like: Request, max_model_len: int) -> Request:

@@ -11,6 +11,8 @@ entropy does."""
 GUIDED_FROM = "guided_from"
 """In a request's parameters: the index in its prompt from which on tokens belong to the text that
 its grammar describes. Missing: the grammar describes what is generated."""
+PROGRAM = "program"
+"""In a request's parameters: the key of the program that it is a part of."""
 BOUNDARIES = "boundaries"
 """In our additional_config: the boundary rules of the generator's vocabulary, by name."""
 STAGES_PIPE = "flashedge_stages"

@@ -131,6 +131,11 @@ PATCHES = (
     ),
     _add_utility("end_run", "speculation_calls:end_run", "A run's drafts end with it."),
     _add_utility(
+        "rank_programs",
+        "program_order:rank_programs",
+        "Waiting requests run in the order of their programs, which the daemon decides.",
+    ),
+    _add_utility(
         "speculation", "speculation_calls:get_counters", "Metrics report what drafts saved."
     ),
 )

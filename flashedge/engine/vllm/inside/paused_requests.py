@@ -26,6 +26,7 @@ COUNTERS = (
     "paused",  # drafts taken out of the batch because their slot was needed
     "preempted",  # drafts taken out of the batch because memory was short
     "dropped_kv",  # drafts and waiting steps that lost their KV to others
+    "reordered",  # steps before which the waiting requests changed their order
     "offloaded",  # drafts that had KV when all KV was offloaded
 )
 

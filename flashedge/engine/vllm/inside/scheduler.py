@@ -36,19 +36,20 @@ from flashedge.engine.vllm.inside.draft_requests import (
 from flashedge.engine.vllm.inside.keys import BOUNDARY, LOGPROBS
 from flashedge.engine.vllm.inside.packed_logprobs import find_entropy, pack_logprobs
 from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
-from flashedge.engine.vllm.inside.speculation import SpeculativeScheduler
+from flashedge.engine.vllm.inside.program_order import ProgramScheduler
 from flashedge.engine.vllm.inside.step_record import get_step_record
 
 # VLLM_PLUGINS in the user's shell may keep vLLM from calling our plugin.
 apply_patches(ProcessKind.CORE)
 
 
-class EdgeScheduler(SpeculativeScheduler):
+class EdgeScheduler(ProgramScheduler):
     """Ends a request at its step's boundary, if the request asks for it, and packs the
     log-probabilities of our requests.
 
     It also writes the step record, by which the daemon knows whose step ended this process. The
-    base classes draft what follows the step, and keep the KV blocks within a quota.
+    base classes sort the waiting requests by their programs, draft what follows the step, and keep
+    the KV blocks within a quota.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

@@ -21,6 +21,7 @@ from vllm.v1.request import Request, RequestStatus
 from flashedge.engine.vllm.inside.draft_requests import (
     Label,
     StepJob,
+    keep_program,
     make_draft_request,
     make_replay_output,
     make_reuse_stats,
@@ -105,6 +106,7 @@ class SpeculativeScheduler(PausingScheduler):
             self._replays.append((requested.client_index, output))
         if finish is None:
             request.priority, request.arrival_time = requested.priority, requested.arrival_time
+            keep_program(request, requested)
             job.set_limit(requested.max_tokens, boundary)
             self._promote(request)
             return

@@ -20,6 +20,7 @@ _QUOTA, _PAUSED, _SPECULATION = (
     "inside/paused_requests.py",
     "inside/speculation.py",
 )
+_PROGRAMS = "inside/program_order.py"
 _DRAFTS, _BOUNDARIES = "inside/draft_requests.py", "inside/scheduler.py"
 _TENSOR, _WORKER = "inside/kv/tensor.py", "inside/kv/worker.py"
 _NOISE, _SKYWORK = "inside/noise.py", "inside/skywork_model.py"
@@ -33,7 +34,7 @@ _POOL = "v1.core.block_pool:BlockPool"
 SCHEDULER = (
     _use("v1.core.sched.scheduler", "Scheduler", _SUBCLASSED, _QUOTA,
          "Step boundaries, drafts and the KV quota act inside the engine's loop."),
-    _use(_SCHEDULER, "__init__", _OVERRIDDEN, f"{_OURS} {_BOUNDARIES}",
+    _use(_SCHEDULER, "__init__", _OVERRIDDEN, f"{_OURS} {_PROGRAMS} {_BOUNDARIES}",
          "Our scheduler adds its own state."),
     _use(_SCHEDULER, "_update_request_with_output", _OVERRIDDEN, _BOUNDARIES,
          "A request ends at the token that completes its step."),
@@ -41,8 +42,8 @@ SCHEDULER = (
          _SPECULATION, "A step may adopt a draft's request, and its request go on as a draft."),
     _use(_SCHEDULER, "add_request", _OVERRIDDEN, f"{_SPECULATION} {_BOUNDARIES}",
          "A step may adopt a draft's request. The step record names a request that is added."),
-    _use(_SCHEDULER, "schedule", _OVERRIDDEN, f"{_SPECULATION} {_BOUNDARIES}",
-         "Drafts fill the batch before an engine step. The step record begins with it."),
+    _use(_SCHEDULER, "schedule", _OVERRIDDEN, f"{_SPECULATION} {_PROGRAMS} {_BOUNDARIES}",
+         "Before an engine step requests are sorted by program, and drafts fill the batch."),
     _use(_SCHEDULER, "has_requests", _OVERRIDDEN, _SPECULATION,
          "The tokens of drafts are sent although no request is in the batch."),
     _use(_SCHEDULER, "update_from_output", _OVERRIDDEN, f"{_SPECULATION} {_BOUNDARIES}",
@@ -63,10 +64,12 @@ SCHEDULER = (
          _ACCESSED, _OURS, "The limits within which drafts and the quota are planned."),
     _use("v1.core.sched.interface:PauseState", "PAUSED_ALL UNPAUSED", _ACCESSED, _QUOTA,
          "The engine stands still while its KV is offloaded."),
-    _use("v1.core.sched.request_queue", "FCFSRequestQueue", _EXACT, _PAUSED,
-         "It is a deque: its last request is the first to give up its KV."),
+    _use("v1.core.sched.request_queue", "FCFSRequestQueue", _EXACT, f"{_PAUSED} {_PROGRAMS}",
+         "It is a deque, which is sorted: its last request is the first to give up its KV."),
     _use("v1.core.sched.request_queue:FCFSRequestQueue", "add_request remove_request", _CALLED,
          _PAUSED, "Drafts leave a queue and join another."),
+    _use("v1.core.sched.output", "SchedulerOutput", _NAMED, _PROGRAMS,
+         "What `schedule` returns."),
     _use("v1.core.sched.output:SchedulerOutput", "num_scheduled_tokens", _ACCESSED,
          f"{_SPECULATION} {_BOUNDARIES}", "Names the requests of an engine step."),
     _use("v1.outputs", "ModelRunnerOutput", _NAMED, _SPECULATION,
@@ -225,6 +228,8 @@ OPTIONS = (
          "An output has only the tokens since the last one."),
     _use("pooling_params:PoolingParams", "task skip_reading_prefix_cache", _ACCESSED, "verifier.py",
          "Scores for each token, with or without the prefix cache."),
+    _use("pooling_params:PoolingParams", "extra_kwargs", _ACCESSED, f"verifier.py {_PROGRAMS}",
+         "The key of the program travels in it."),
     _use("config:PoolerConfig", "task tok_pooling_type use_activation", _ACCESSED,
          "prm/qwen.py prm/text.py", "Scores for each token."),
     _use("config:VllmConfig", "additional_config model_config cache_config", _ACCESSED,

@@ -9,8 +9,9 @@ Checked with vLLM 0.32.0.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +24,14 @@ from vllm.exceptions import (
     VLLMValidationError,
 )
 
-from flashedge.engine.plain_requests import PlainRequests
+from flashedge.engine.plain_requests import PlainAsk, PlainRequests
 from flashedge.engine.request_tags import (
     RequestTags,
     end_with_request,
     get_tags,
     note_failure,
 )
-from flashedge.engine.vllm.inside.keys import ARGS_KEY
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, PROGRAM
 from flashedge.engine.vllm.process.engine_process import EngineProcess
 from flashedge.engine.vllm.serving.guided_json import bound_blanks
 from flashedge.errors import (
@@ -96,16 +97,23 @@ class TaggedClient:
         Raises, while it streams, what `convert_error` returns.
         """
         tags = get_tags()  # here: the stream may be read in another context
+        tags = replace(tags, program=tags.program or request_id)
         params = tag_params(sampling_params, tags)
         options["priority"] = tags.priority
-        return end_with_request(self._stream(prompt, params, request_id, options))
+        ask = build_ask(prompt, params, tags, self._llm.model_config.max_model_len)
+        return end_with_request(self._stream(prompt, params, request_id, ask, options))
 
     async def _stream(
-        self, prompt: Any, params: SamplingParams, request_id: str, options: dict[str, Any]
+        self,
+        prompt: Any,
+        params: SamplingParams,
+        request_id: str,
+        ask: PlainAsk,
+        options: dict[str, Any],
     ) -> AsyncGenerator[RequestOutput]:
         try:
             with (
-                self._plain.open(params.n, lambda: self._llm.abort(request_id)) as request,
+                self._plain.open(ask, lambda: self._llm.abort(request_id)) as request,
                 self._process.open_request(request_id),
             ):
                 outputs = self._llm.generate(prompt, params, request_id, **options)
@@ -136,6 +144,23 @@ def fail_request(error: FlashEdgeError) -> Exception:
     return convert_error(error)
 
 
+def build_ask(
+    prompt: Any, params: SamplingParams, tags: RequestTags, max_model_len: int
+) -> PlainAsk:
+    """What the scheduler of programs is told. A prompt that is no dictionary counts as empty."""
+    ids = prompt.get("prompt_token_ids") if isinstance(prompt, Mapping) else None
+    room = max(1, max_model_len - len(ids or ()))
+    assert tags.program is not None, "a request without one has its own name"
+    return PlainAsk(
+        program=tags.program,
+        client=tags.client,
+        priority=tags.priority,
+        choices=params.n,
+        prompt_tokens=len(ids or ()),
+        max_tokens=min(params.max_tokens or room, room),
+    )
+
+
 def tag_params(given: SamplingParams, tags: RequestTags) -> SamplingParams:
     """Copy the parameters, with the tags, and with position noise where a client gives a seed.
 
@@ -147,7 +172,7 @@ def tag_params(given: SamplingParams, tags: RequestTags) -> SamplingParams:
     bound_blanks(params)
     ours: dict[str, Any] = {
         "client": tags.client,
-        "program": tags.program,
+        PROGRAM: tags.program,
         "deterministic": tags.deterministic,
         "drawn_seed": tags.seed,
     }

@@ -1,0 +1,34 @@
+"""Who asks for a search by the daemon's own routes.
+
+The client's name is X-FlashEdge-Client, else its address. X-FlashEdge-Program names the program
+that the search is a part of.
+"""
+
+from __future__ import annotations
+
+from starlette.requests import Request
+
+from flashedge.runtime.programs.asker import Asker
+
+MAX_PRIORITY = 1 << 31
+_LONGEST_NAME = 200
+
+
+def read_asker(request: Request, priority: int) -> Asker:
+    """priority: of the request's body."""
+    address = request.client.host if request.client else "unknown"
+    program = request.headers.get("x-flashedge-program")
+    return Asker(
+        client=shorten(request.headers.get("x-flashedge-client") or address),
+        program=shorten(program) if program else None,
+        priority=limit_priority(priority),
+    )
+
+
+def shorten(name: str) -> str:
+    """Names are kept for as long as their programs, so they are bounded."""
+    return name[:_LONGEST_NAME]
+
+
+def limit_priority(priority: int) -> int:
+    return max(-MAX_PRIORITY, min(MAX_PRIORITY, priority))

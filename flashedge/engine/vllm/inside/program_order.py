@@ -1,0 +1,66 @@
+"""Waiting requests run in the order of their programs, which the daemon sends between two steps.
+
+The order is of programs, not of requests: all requests of a program carry its key, and requests of
+one program keep the order of their arrival. Requests of an unknown program go last. What runs is
+not interrupted for it, and no token depends on it.
+
+Ref: arXiv 2412.20993 App. D.3.1; ADR 18. Checked with vLLM 0.32.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.engine.core import EngineCore
+from vllm.v1.request import Request
+
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, PROGRAM
+from flashedge.engine.vllm.inside.speculation import SpeculativeScheduler
+
+
+class ProgramScheduler(SpeculativeScheduler):
+    """Sorts the waiting queue before each step, once an order is known."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._places: Mapping[str | None, int] = {}
+
+    def rank_programs(self, keys: Sequence[str]) -> None:
+        """From the next step on, waiting requests run in the order of these programs."""
+        self._places = {key: place for place, key in enumerate(keys)}
+
+    def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
+        if self._places and len(self.waiting) > 1:
+            self._sort_waiting()
+        return super().schedule(*args, **kwargs)
+
+    def _sort_waiting(self) -> None:
+        """Between two steps no draft is in the queue, so none gets before a standard request."""
+        last = len(self._places)
+        places = [self._places.get(read_program(request), last) for request in self.waiting]
+        if all(a <= b for a, b in pairwise(places)):
+            return
+        requests = list(self.waiting)
+        in_order = sorted(range(len(requests)), key=places.__getitem__)
+        self.waiting.clear()
+        self.waiting.extend(requests[at] for at in in_order)
+        self.counters["reordered"] += 1
+
+
+def read_program(request: Request) -> str | None:
+    """The key of the request's program, None if it has none."""
+    params, pooling = request.sampling_params, request.pooling_params
+    ours: Mapping[str, Any] = {}
+    if params is not None:
+        ours = (params.extra_args or {}).get(ARGS_KEY) or {}
+    elif pooling is not None:
+        ours = (pooling.extra_kwargs or {}).get(ARGS_KEY) or {}
+    return ours.get(PROGRAM)
+
+
+def rank_programs(self: EngineCore, keys: list[str]) -> None:
+    """What the daemon calls; `patches` adds it to EngineCore as a method."""
+    self.scheduler.rank_programs(keys)

@@ -1,0 +1,36 @@
+"""What the engines of a pair have room for: from their KV, their batch and their measured speed."""
+
+from __future__ import annotations
+
+from flashedge.config import Config
+from flashedge.engine.base import EngineView, Generator, Verifier
+from flashedge.engine.memory_plan import count_sequences
+from flashedge.runtime.drive.flat_batch import CONTEXT_TOKENS
+from flashedge.scheduling.costs.curves import CostCurve
+from flashedge.scheduling.programs.admission import Capacity, find_useful_batch
+
+
+async def measure_capacity(
+    generator: Generator, verifier: Verifier, curve: CostCurve, config: Config
+) -> Capacity:
+    """Measure the room of two started engines. curve: of the generator. Raises EngineDead."""
+    views = await generator.view(), await verifier.view()
+    most = count_sequences(config)
+    return Capacity(
+        kv_tokens=count_kv_tokens(*views, is_shared=config.scheduling_kv_split),
+        max_running=config.max_running,
+        useful_sequences=find_useful_batch(curve.decode_at(CONTEXT_TOKENS), most),
+    )
+
+
+def count_kv_tokens(generator: EngineView, verifier: EngineView, *, is_shared: bool) -> int:
+    """Tokens whose KV fits into both engines.
+
+    is_shared: whether memory moves between them, so that all of it counts for both together.
+    """
+    views = generator, verifier
+    each = [view.quota_blocks * view.block_tokens for view in views]
+    if not is_shared:
+        return min(each)
+    room = sum(view.quota_blocks * view.block_bytes for view in views)
+    return int(room / sum(view.block_bytes / view.block_tokens for view in views))

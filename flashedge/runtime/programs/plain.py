@@ -1,0 +1,53 @@
+"""Plain requests as programs: they join the board while they are open."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+
+from flashedge.engine.plain_requests import PlainAsk, PlainRequest, PlainRequests
+from flashedge.runtime.programs.asker import Asker
+from flashedge.runtime.programs.programs import Programs
+
+
+class ProgramRequests:
+    """Implements `engine.plain_requests.PlainRequests` by those of the daemon."""
+
+    def __init__(self, plain: PlainRequests, programs: Programs) -> None:
+        self._plain = plain
+        self._programs = programs
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._plain.is_stopping
+
+    def check_admission(self, choices: int) -> None:
+        """See `engine.plain_requests`."""
+        self._plain.check_admission(choices)
+
+    @contextmanager
+    def open(self, ask: PlainAsk, abort: Callable[[], Awaitable[None]]) -> Iterator[PlainRequest]:
+        """See `engine.plain_requests`."""
+        with self._plain.open(ask, abort) as request:
+            asker = Asker(client=ask.client, program=ask.program, priority=ask.priority)
+            self._programs.add_request(ask, asker)
+            try:
+                yield _ProgramRequest(request, self._programs, ask.program)
+            finally:
+                self._programs.leave(ask.program)
+
+
+class _ProgramRequest:
+    """Tells the program of each output."""
+
+    def __init__(self, request: PlainRequest, programs: Programs, key: str) -> None:
+        self._request = request
+        self._programs = programs
+        self._key = key
+
+    def note(self, *, prompt_tokens: int, new_tokens: int, finishes: tuple[str, ...]) -> None:
+        """See `engine.plain_requests`."""
+        self._request.note(prompt_tokens=prompt_tokens, new_tokens=new_tokens, finishes=finishes)
+        if new_tokens:
+            self._programs.mark_started(self._key)
+            self._programs.note_tokens(self._key, new_tokens)

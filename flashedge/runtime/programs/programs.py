@@ -1,0 +1,255 @@
+"""The programs of the daemon: it registers runs and plain requests on the board, lets runs start by
+its order, and sends that order to the engines.
+
+A run, or a plain request, joins a program: its own, or the one whose key it carries. The program is
+over when its last member leaves. The order is sent again whenever it changes: on each arrival, end
+and step, and once a second while something waits, since waiting changes it too.
+
+Ref: ADR 18; arXiv 2412.20993 App. D.3.1; arXiv 2604.00499 §4.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Sequence
+
+from flashedge.config import Config
+from flashedge.engine.plain_requests import PlainAsk
+from flashedge.events import CertaintyUpdated, Event, StepCompleted
+from flashedge.runtime.programs.asker import Asker
+from flashedge.runtime.programs.token_rate import TokenRate
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.scheduling.lengths.base import LengthDistribution
+from flashedge.scheduling.programs.admission import Capacity, Need, can_start, predict_need
+from flashedge.scheduling.programs.board import ProgramBoard, Rules
+from flashedge.scheduling.programs.policies import POLICIES
+from flashedge.scheduling.programs.program import Kind, Program
+from flashedge.scheduling.programs.standing import Standing, find_standings
+
+log = logging.getLogger(__name__)
+
+ARRIVAL_ORDER = "fcfs"
+"""The policy under which the engines' own queues stay as they are."""
+USUAL_BATCH = 256
+"""Sequences that engines of unknown speed have use for."""
+LEAST_INTERVAL_S = 0.02
+"""Between two orders that are sent."""
+LOOK_S = 1.0
+"""How often the order is made anew while nothing happens but waiting."""
+
+SendOrder = Callable[[Sequence[str]], Awaitable[None]]
+"""Sends an order of programs to all engines."""
+
+
+def build_rules(config: Config) -> Rules:
+    """The rules that the configuration asks for."""
+    is_ordered = config.scheduling_policy != ARRIVAL_ORDER
+    return Rules(
+        policy=POLICIES[config.scheduling_policy],
+        is_gang=config.scheduling_gang and is_ordered,
+        is_fair=config.scheduling_fair_clients and is_ordered,
+        ranks_kinds=is_ordered,
+        escalate_after_s=config.scheduling_escalate_s,
+    )
+
+
+class Programs:
+    """Implements `runtime.queue.Admission`."""
+
+    def __init__(
+        self,
+        config: Config,
+        send_order: SendOrder,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._send_order = send_order
+        self._clock = clock
+        self._board = ProgramBoard(build_rules(config))
+        self._members: Counter[str] = Counter()
+        self._program_of: dict[str, str] = {}
+        """By run. Plain requests are not looked up."""
+        self._unmeasured = Capacity(
+            kv_tokens=1 << 40, max_running=config.max_running, useful_sequences=USUAL_BATCH
+        )
+        self._capacity = self._unmeasured
+        self._rate = TokenRate()
+        self._changed = asyncio.Event()
+        self._sent: tuple[str, ...] = ()
+        self._task: asyncio.Task[None] | None = None
+
+    # ------------------------------------------------------------ life
+
+    def set_capacity(self, capacity: Capacity | None) -> None:
+        """What the engines have room for. None: that is not known."""
+        self._capacity = capacity or self._unmeasured
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    # ------------------------------------------------------------ runs
+
+    def add_run(self, run_id: str, spec: RunSpec, prompt_tokens: int, asker: Asker) -> None:
+        """A run was submitted."""
+        key = asker.program or run_id
+        self._program_of[run_id] = key
+        self.join(
+            Program(
+                key=key,
+                client=asker.client,
+                kind=asker.choose_kind(Kind.SEARCH),
+                arrived_s=self._clock(),
+                outputs=spec.n,
+                max_tokens=spec.max_path_tokens,
+                prompt_tokens=prompt_tokens,
+            )
+        )
+
+    def add_request(self, ask: PlainAsk, asker: Asker) -> None:
+        """A plain request has arrived. `leave` its program when it is over."""
+        self.join(
+            Program(
+                key=ask.program,
+                client=asker.client,
+                kind=asker.choose_kind(Kind.CHAT),
+                arrived_s=self._clock(),
+                outputs=ask.choices,
+                max_tokens=ask.max_tokens,
+                prompt_tokens=ask.prompt_tokens,
+            )
+        )
+
+    def find_program(self, run_id: str) -> str:
+        """The key of a run's program."""
+        return self._program_of.get(run_id, run_id)
+
+    def note_start(self, run_id: str) -> None:
+        """The run has left the queue."""
+        self.mark_started(self.find_program(run_id))
+
+    def mark_started(self, key: str) -> None:
+        """A member of the program runs. The first one counts."""
+        program = self._board.get(key)
+        if program is not None and program.started_s is None:
+            self._update(key, started_s=self._clock())
+
+    def note_event(self, run_id: str, spec: RunSpec, event: Event) -> None:
+        """Follow a run's progress."""
+        key = self.find_program(run_id)
+        match event:
+            case StepCompleted(token_ids=token_ids):
+                self.note_tokens(key, len(token_ids))
+            case CertaintyUpdated(certainty=float(certainty)) if spec.early_exit is not None:
+                self._update(key, progress=certainty)
+            case _:
+                pass
+
+    def end_run(self, run_id: str) -> None:
+        """The run is over, however it ended. Again, this does nothing."""
+        key = self._program_of.pop(run_id, None)
+        if key is not None:
+            self.leave(key)
+
+    # ------------------------------------------------------------ members of a program
+
+    def join(self, member: Program) -> None:
+        """Add a run or a request to its program, which begins with its first member."""
+        key = member.key
+        self._members[key] += 1
+        known = self._board.get(key)
+        if known is None:
+            self._board.add(member)
+        else:
+            self._board.update(
+                key,
+                outputs=known.outputs + member.outputs,
+                max_tokens=max(known.max_tokens, member.max_tokens),
+                prompt_tokens=known.prompt_tokens + member.prompt_tokens,
+            )
+        self._note_change()
+
+    def leave(self, key: str) -> None:
+        """A member is over."""
+        self._members[key] -= 1
+        if self._members[key] <= 0:
+            del self._members[key]
+            self._board.remove(key)
+        self._note_change()
+
+    def predict(self, key: str, lengths: LengthDistribution) -> None:
+        """The prediction of a program's outputs has arrived."""
+        self._update(key, lengths=lengths)
+
+    def note_tokens(self, key: str, tokens: int) -> None:
+        """A program has drawn so many more tokens."""
+        program = self._board.get(key)
+        if program is not None:
+            self._rate.add(self._clock(), tokens)
+            self._update(key, drawn_tokens=program.drawn_tokens + tokens)
+
+    def _update(self, key: str, **changes: object) -> None:
+        if self._board.update(key, **changes):
+            self._note_change()
+
+    # ------------------------------------------------------------ Admission
+
+    def order(self, waiting: Sequence[str]) -> Sequence[str]:
+        """See `runtime.queue.Admission`."""
+        places = {key: at for at, key in enumerate(self._order())}
+        last = len(places)
+        return sorted(waiting, key=lambda run: places.get(self.find_program(run), last))
+
+    def may_start(self, run_id: str, running: Collection[str]) -> bool:
+        """See `runtime.queue.Admission`."""
+        capacity = self._capacity
+        if not self._config.scheduling_admission:
+            return len(running) < capacity.max_running
+        return can_start(self._find_need(run_id), [self._find_need(r) for r in running], capacity)
+
+    def _find_need(self, run_id: str) -> Need:
+        program = self._board.get(self.find_program(run_id))
+        return Need(kv_tokens=0, sequences=0) if program is None else predict_need(program)
+
+    # ------------------------------------------------------------ what users see
+
+    def list_standings(self) -> list[Standing]:
+        """What is known of each program, in their order."""
+        now_s, order = self._clock(), self._order()
+        programs = [p for key in order if (p := self._board.get(key)) is not None]
+        return find_standings(programs, now_s, self._rate.measure(now_s))
+
+    @property
+    def policy(self) -> str:
+        return self._config.scheduling_policy
+
+    # ------------------------------------------------------------ the order
+
+    def _order(self) -> tuple[str, ...]:
+        return self._board.order(self._clock(), self._capacity.useful_sequences)
+
+    def _note_change(self) -> None:
+        if self.policy == ARRIVAL_ORDER:
+            return
+        self._changed.set()
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._send(), name="program-order")
+
+    async def _send(self) -> None:
+        """Send the order whenever it has changed, as long as there are programs."""
+        while len(self._board):
+            try:
+                async with asyncio.timeout(LOOK_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                pass  # time alone changes the order, too
+            self._changed.clear()
+            order = self._order()
+            if order != self._sent:
+                self._sent = order
+                await self._send_order(order)
+            await asyncio.sleep(LEAST_INTERVAL_S)

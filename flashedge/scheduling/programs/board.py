@@ -1,0 +1,152 @@
+"""The programs that are here, and the one order that the queue and the engines follow.
+
+The order of programs:
+
+1. those that waited for `escalate_after_s` or longer, by arrival
+2. chats, then searches, then batch work (`Kind`)
+3. within a kind: those that have started, where programs are scheduled as a gang
+4. by the policy's score, then by arrival, then by key
+5. clients take turns (`fairness`), within 2 and 3
+
+By (1) no program starves: once it is escalated, only programs that arrived before it go first.
+
+Ref: arXiv 2412.20993 App. D.3.1; arXiv 2604.00499 §4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from flashedge.scheduling.programs.fairness import ServedTokens, interleave_clients
+from flashedge.scheduling.programs.policies import Policy, Pressure
+from flashedge.scheduling.programs.program import Kind, Program
+from flashedge.scheduling.programs.table import ProgramTable
+from flashedge.scheduling.programs.work import Work, estimate_work
+
+_KIND_PLACES = {kind: at for at, kind in enumerate(Kind)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """How programs are ordered."""
+
+    policy: Policy
+    is_gang: bool = True
+    """Whether programs that have started go before those that have not, so that a program's
+    requests run together."""
+
+    is_fair: bool = True
+    """Whether clients take turns."""
+
+    ranks_kinds: bool = True
+    """Whether chats go before searches, and both before batch work."""
+
+    escalate_after_s: float | None = 60.0
+    """A program that waited so long goes first. None: never."""
+
+
+class ProgramBoard:
+    """Keeps programs and orders them. Has no clock: times are arguments."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self._programs: dict[str, Program] = {}
+        self._works: dict[str, Work] = {}
+        """By key. Estimated when a program changes, since it is ordered far more often."""
+        self._served = ServedTokens()
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._programs
+
+    def __len__(self) -> int:
+        return len(self._programs)
+
+    def get(self, key: str) -> Program | None:
+        return self._programs.get(key)
+
+    @property
+    def programs(self) -> tuple[Program, ...]:
+        """All of them, in the order of their arrival at the board."""
+        return tuple(self._programs.values())
+
+    def add(self, program: Program) -> None:
+        """Raises ValueError for a key that is here already."""
+        if program.key in self._programs:
+            raise ValueError(f"program {program.key!r} is on the board already")
+        self._served.join(program.client, self._list_clients())
+        self._put(program)
+
+    def update(self, key: str, **changes: Any) -> bool:
+        """Change fields of a program. Newly drawn tokens count as its client's service.
+
+        False, and nothing changes, for a program that is gone: its last news may come late.
+        """
+        before = self._programs.get(key)
+        if before is None:
+            return False
+        after = replace(before, **changes)
+        self._put(after)
+        self._served.add(after.client, max(0, after.drawn_tokens - before.drawn_tokens))
+        return True
+
+    def remove(self, key: str) -> None:
+        """The program is over. Does nothing where it is gone."""
+        self._programs.pop(key, None)
+        self._works.pop(key, None)
+        self._served.forget(self._list_clients())
+
+    def _put(self, program: Program) -> None:
+        self._programs[program.key] = program
+        self._works[program.key] = estimate_work(program)
+
+    # ------------------------------------------------------------ the order
+
+    def order(self, now_s: float, max_batch: int) -> tuple[str, ...]:
+        """The keys of all programs, the first to run first."""
+        found = self.rank(self._programs.values(), now_s, max_batch)
+        return tuple(program.key for program in found)
+
+    def rank(
+        self, programs: Iterable[Program], now_s: float, max_batch: int
+    ) -> tuple[Program, ...]:
+        """Order programs of the board."""
+        found = list(programs)
+        waiting = sum(program.started_s is None for program in self._programs.values())
+        pressure = Pressure(waiting=waiting, max_batch=max_batch)
+        table = ProgramTable.build(found, self._works, now_s)
+        scores = self.rules.policy.score(table, pressure)
+        scored = sorted(
+            zip(found, scores, strict=True),
+            key=lambda pair: (self._find_class(pair[0], now_s), pair[1], *_tie_break(pair[0])),
+        )
+        ordered = [program for program, _ in scored]
+        return self._take_turns(ordered, now_s) if self.rules.is_fair else tuple(ordered)
+
+    def _find_class(self, program: Program, now_s: float) -> tuple[int, float, int]:
+        """What goes before any score."""
+        if self._is_escalated(program, now_s):
+            return (0, program.arrived_s, 0)
+        kind = _KIND_PLACES[program.kind] if self.rules.ranks_kinds else 0
+        waits = self.rules.is_gang and program.started_s is None
+        return (1, kind, waits)
+
+    def _is_escalated(self, program: Program, now_s: float) -> bool:
+        limit = self.rules.escalate_after_s
+        return limit is not None and now_s - program.arrived_s >= limit
+
+    def _take_turns(self, ordered: Sequence[Program], now_s: float) -> tuple[Program, ...]:
+        """Interleave the clients within each class. The escalated ones stay by arrival."""
+        groups: dict[tuple[int, float, int], list[Program]] = {}
+        for program in ordered:
+            groups.setdefault(self._find_class(program, now_s), []).append(program)
+        served = self._served.by_client()
+        return tuple(p for group in groups.values() for p in interleave_clients(group, served))
+
+    def _list_clients(self) -> list[str]:
+        return list({program.client for program in self._programs.values()})
+
+
+def _tie_break(program: Program) -> tuple[float, str]:
+    return program.arrived_s, program.key

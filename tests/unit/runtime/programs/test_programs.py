@@ -1,0 +1,208 @@
+"""The programs of the daemon: who is on the board, what starts, and what the engines are told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from math import log
+from typing import Any
+
+import pytest
+
+from flashedge.config import load_config
+from flashedge.engine.plain_requests import PlainAsk
+from flashedge.engine.sim.clock import VirtualTimePolicy
+from flashedge.events import CertaintyUpdated, StepCompleted
+from flashedge.runtime.metrics import Metrics
+from flashedge.runtime.plain_requests import PlainRequests
+from flashedge.runtime.programs.asker import NOBODY, Asker
+from flashedge.runtime.programs.plain import ProgramRequests
+from flashedge.runtime.programs.programs import LOOK_S, Programs
+from flashedge.runtime.queue import RunQueue
+from flashedge.scheduling.lengths.families.log_t import LogT
+from flashedge.scheduling.programs.admission import Capacity
+from tests.support.runtime_rig import BEAM
+
+
+@pytest.fixture
+def event_loop_policy() -> VirtualTimePolicy:
+    return VirtualTimePolicy()
+
+
+class Rig:
+    """Programs on virtual time, and the orders that the engines got."""
+
+    def __init__(self, **settings: Any) -> None:
+        config = load_config({"scheduling_policy": "shortest", **settings}, environ={})
+        self.sent: list[tuple[str, ...]] = []
+        self.programs = Programs(config, self._send, clock=asyncio.get_running_loop().time)
+
+    async def _send(self, keys: Sequence[str]) -> None:
+        self.sent.append(tuple(keys))
+
+    def add(self, run_id: str, asker: Asker = NOBODY) -> None:
+        self.programs.add_run(run_id, BEAM, 10, asker)
+
+    def predict(self, key: str, median: float) -> None:
+        self.programs.predict(key, LogT(mu=log(median), sigma=0.05))
+
+    def step(self, run_id: str, tokens: int) -> None:
+        ids = tuple(range(tokens))
+        event = StepCompleted(
+            node=1, token_ids=ids, logprobs=(), text="", steps=("",), finish="stop"
+        )
+        self.programs.note_event(run_id, BEAM, event)
+
+
+async def test_the_engines_get_the_order_whenever_it_changes() -> None:
+    rig = Rig()
+    rig.add("a")
+    rig.add("b")
+    await asyncio.sleep(0.1)
+    assert rig.sent == [("a", "b")]
+    rig.predict("b", 50)
+    await asyncio.sleep(0.1)
+    assert rig.sent[-1] == ("b", "a")
+    rig.programs.end_run("b")
+    rig.programs.end_run("b")
+    rig.programs.end_run("a")
+    await asyncio.sleep(2 * LOOK_S)
+    assert rig.sent[-1] == ()
+    assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing is left to send"
+
+
+async def test_waiting_alone_changes_the_order() -> None:
+    rig = Rig(scheduling_escalate_s=30.0)
+    rig.add("long")
+    rig.predict("long", 1000)
+    await asyncio.sleep(20)
+    rig.add("short")
+    rig.predict("short", 10)
+    await asyncio.sleep(0.1)
+    assert rig.sent[-1] == ("short", "long")
+    await asyncio.sleep(15)
+    assert rig.sent[-1] == ("long", "short"), "it has waited for more than 30 s"
+    await rig.programs.stop()
+
+
+async def test_arrival_order_leaves_the_engines_queues_alone() -> None:
+    rig = Rig(scheduling_policy="fcfs")
+    rig.add("a")
+    rig.predict("a", 50)
+    rig.add("b")
+    await asyncio.sleep(10)
+    assert rig.sent == []
+    assert list(rig.programs.order(["a", "b"])) == ["a", "b"]
+
+
+async def test_requests_with_one_key_are_one_program() -> None:
+    rig = Rig()
+    rig.add("run-1", Asker(program="job", client="agent"))
+    rig.add("run-2", Asker(program="job", client="agent"))
+    (standing,) = rig.programs.list_standings()
+    assert (standing.key, standing.client) == ("job", "agent")
+    assert rig.programs.find_program("run-2") == "job"
+    rig.programs.end_run("run-1")
+    assert len(rig.programs.list_standings()) == 1, "its second member is still here"
+    rig.programs.end_run("run-2")
+    assert rig.programs.list_standings() == []
+    await rig.programs.stop()
+
+
+async def test_batch_work_waits_for_everything_else() -> None:
+    rig = Rig()
+    rig.add("batch", Asker(priority=1))
+    rig.add("search")
+    rig.predict("batch", 1)
+    assert list(rig.programs.order(["batch", "search"])) == ["search", "batch"]
+    await rig.programs.stop()
+
+
+async def test_tokens_and_certainty_shorten_what_is_left() -> None:
+    rig = Rig()
+    rig.add("a")
+    rig.predict("a", 100)
+    whole = rig.programs.list_standings()[0].left_tokens
+    assert whole == pytest.approx(BEAM.n * 100, rel=0.01)
+    rig.step("a", 200)
+    assert rig.programs.list_standings()[0].left_tokens == pytest.approx(whole - 200, rel=0.01)
+    sure = CertaintyUpdated(certainty=0.9, answers=1)
+    rig.programs.note_event("a", BEAM, sure)
+    assert rig.programs.list_standings()[0].left_tokens == pytest.approx(whole - 200, rel=0.01), (
+        "a run without early exit goes on however sure it is"
+    )
+    await rig.programs.stop()
+
+
+async def test_the_queue_starts_as_many_runs_as_the_memory_holds() -> None:
+    rig = Rig(max_running=8)
+    queue = RunQueue(rig.programs, 16)
+    rig.programs.set_capacity(Capacity(kv_tokens=1700, max_running=8, useful_sequences=256))
+    for name in "abc":
+        rig.add(name)
+        rig.predict(name, 100)  # eight paths of 100 tokens behind 10 of the prompt
+        queue.reserve(name)
+    assert (queue.running, queue.waiting) == (2, 1)
+    rig.programs.end_run("a")
+    queue.leave("a")
+    assert (queue.running, queue.waiting) == (2, 0)
+    await rig.programs.stop()
+
+
+async def test_without_admission_by_memory_max_running_decides() -> None:
+    rig = Rig(max_running=3, scheduling_admission=False)
+    queue = RunQueue(rig.programs, 16)
+    rig.programs.set_capacity(Capacity(kv_tokens=1, max_running=3, useful_sequences=1))
+    for name in "abcd":
+        rig.add(name)
+        queue.reserve(name)
+    assert (queue.running, queue.waiting) == (3, 1)
+    await rig.programs.stop()
+
+
+async def test_the_shortest_waiting_run_starts_next() -> None:
+    rig = Rig(max_running=1)
+    queue = RunQueue(rig.programs, 16)
+    for name, median in (("a", 500), ("b", 400), ("c", 30)):
+        rig.add(name)
+        rig.predict(name, median)
+        queue.reserve(name)
+    assert [queue.position(name) for name in "abc"] == [None, 1, 0]
+    queue.leave("a")
+    assert [queue.position(name) for name in "abc"] == [None, 0, None]
+    await rig.programs.stop()
+
+
+async def test_a_start_is_expected_once_a_rate_was_measured() -> None:
+    rig = Rig()
+    rig.add("a")
+    rig.predict("a", 100)
+    rig.programs.note_start("a")
+    rig.add("b")
+    rig.predict("b", 200)
+    assert rig.programs.list_standings()[1].starts_in_s is None
+    for _ in range(5):
+        rig.step("a", 20)
+        await asyncio.sleep(1)
+    first, second = rig.programs.list_standings()
+    assert (first.has_started, first.starts_in_s) == (True, None)
+    assert second.starts_in_s == pytest.approx((BEAM.n * 100 - 100) / 20, rel=0.1)
+    await rig.programs.stop()
+
+
+async def test_a_plain_request_is_a_program_while_it_is_open() -> None:
+    rig = Rig()
+    plain = ProgramRequests(PlainRequests(Metrics()), rig.programs)
+    ask = PlainAsk(program="chat", client="person", choices=2, prompt_tokens=7, max_tokens=64)
+
+    async def abort() -> None: ...
+
+    with plain.open(ask, abort) as request:
+        (before,) = rig.programs.list_standings()
+        assert (before.kind, before.has_started) == ("chat", False)
+        request.note(prompt_tokens=7, new_tokens=3, finishes=())
+        (during,) = rig.programs.list_standings()
+        assert during.has_started
+        assert during.left_tokens < before.left_tokens
+    assert rig.programs.list_standings() == []
+    await rig.programs.stop()

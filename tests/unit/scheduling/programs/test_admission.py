@@ -1,0 +1,90 @@
+"""How many programs run at once."""
+
+from __future__ import annotations
+
+from math import log
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashedge.scheduling.lengths.families.log_t import LogT
+from flashedge.scheduling.programs.admission import (
+    UNPREDICTED_SHARE,
+    Capacity,
+    Need,
+    can_start,
+    find_useful_batch,
+    predict_need,
+)
+from flashedge.scheduling.programs.program import Program
+
+ROOM = Capacity(kv_tokens=1000, max_running=3, useful_sequences=32)
+
+
+def need(kv_tokens: int, sequences: int = 1) -> Need:
+    return Need(kv_tokens=kv_tokens, sequences=sequences)
+
+
+def test_a_program_starts_where_its_memory_fits() -> None:
+    assert can_start(need(400), [need(600)], ROOM)
+    assert not can_start(need(401), [need(600)], ROOM)
+
+
+def test_a_program_that_fits_nowhere_runs_alone() -> None:
+    assert can_start(need(5000, 900), [], ROOM)
+    assert not can_start(need(5000, 900), [need(1)], ROOM)
+
+
+def test_more_sequences_than_the_engine_has_use_for_wait() -> None:
+    assert can_start(need(1, 16), [need(1, 16)], ROOM)
+    assert not can_start(need(1, 17), [need(1, 16)], ROOM)
+
+
+def test_max_running_is_a_ceiling() -> None:
+    assert not can_start(need(0, 0), [need(1)] * 3, ROOM)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 500), st.integers(1, 20)), max_size=12),
+    st.integers(1, 2000),
+    st.integers(1, 64),
+    st.integers(1, 6),
+)
+def test_admission_never_exceeds_the_room(
+    asked: list[tuple[int, int]], kv_tokens: int, sequences: int, most: int
+) -> None:
+    """But for one program that runs alone."""
+    room = Capacity(kv_tokens=kv_tokens, max_running=most, useful_sequences=sequences)
+    running: list[Need] = []
+    for tokens, paths in asked:
+        if can_start(need(tokens, paths), running, room):
+            running.append(need(tokens, paths))
+    assert len(running) <= most
+    if len(running) > 1:
+        assert sum(n.kv_tokens for n in running) <= kv_tokens
+        assert sum(n.sequences for n in running) <= sequences
+
+
+def test_a_need_is_predicted_from_the_lengths() -> None:
+    lengths = LogT(mu=log(100), sigma=1e-3)
+    program = Program(
+        key="a", arrived_s=0, outputs=8, max_tokens=4096, prompt_tokens=50, lengths=lengths
+    )
+    found = predict_need(program)
+    assert found.sequences == 8
+    assert abs(found.kv_tokens - 850) <= 5
+
+
+def test_an_unpredicted_output_counts_by_a_share_of_its_limit() -> None:
+    program = Program(key="a", arrived_s=0, outputs=2, max_tokens=1000)
+    assert predict_need(program).kv_tokens == 2 * 1000 * UNPREDICTED_SHARE
+
+
+def test_the_useful_batch_ends_where_steps_grow_with_the_batch() -> None:
+    def flat_then_linear(batch: int) -> float:
+        return max(1.0, batch / 16)
+
+    assert find_useful_batch(flat_then_linear, 256) == 16
+    assert find_useful_batch(lambda batch: 1.0, 256) == 256, "a flat step: all of them"
+    assert find_useful_batch(lambda batch: float(batch), 256) == 1, "nothing is gained"
+    assert find_useful_batch(lambda batch: 1.0, 100) == 100, "no power of two"

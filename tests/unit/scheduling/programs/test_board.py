@@ -1,0 +1,214 @@
+"""The order of programs: kinds, gangs, policies, clients, and the bound on the wait."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flashedge.scheduling.lengths.families.log_t import LogT
+from flashedge.scheduling.programs.board import ProgramBoard, Rules
+from flashedge.scheduling.programs.policies import (
+    POLICIES,
+    FirstCome,
+    ShortestExpected,
+    TailInflated,
+)
+from flashedge.scheduling.programs.program import Kind, Program
+from flashedge.types import POLICY_NAMES
+
+BATCH = 8
+
+
+def make(key: str, *, size: float | None = None, **fields: Any) -> Program:
+    """size: the median of its output, which hardly varies. None: not predicted."""
+    lengths = None if size is None else make_lengths(size)
+    return Program(
+        **{"key": key, "arrived_s": 0.0, "max_tokens": 4096, "lengths": lengths, **fields}
+    )
+
+
+def make_lengths(median: float) -> LogT:
+    from math import log
+
+    return LogT(mu=log(median), sigma=0.05)
+
+
+def place(rules: Rules, *programs: Program, now_s: float = 1.0) -> str:
+    board = ProgramBoard(rules)
+    for program in programs:
+        board.add(program)
+    return "".join(board.order(now_s, BATCH))
+
+
+PLAIN = Rules(policy=FirstCome(), is_gang=False, is_fair=False, ranks_kinds=False)
+SHORTEST = replace(PLAIN, policy=ShortestExpected())
+
+
+def test_the_names_of_the_policies_are_those_of_the_setting() -> None:
+    assert set(POLICIES) == set(POLICY_NAMES)
+
+
+def test_first_come_goes_by_arrival_and_then_by_key() -> None:
+    late, b, a = make("c", arrived_s=0.5), make("b"), make("a")
+    assert place(PLAIN, late, b, a) == "abc"
+
+
+def test_the_least_work_goes_first_and_an_unknown_program_last() -> None:
+    programs = make("a", size=400), make("b", size=100), make("c")
+    assert place(SHORTEST, *programs) == "bac"
+
+
+def test_work_counts_all_outputs() -> None:
+    one, many = make("a", size=300), make("b", size=100, outputs=8)
+    assert place(SHORTEST, one, many) == "ab"
+
+
+def test_progress_shortens_what_is_left() -> None:
+    half_done = make("a", size=100, outputs=8, drawn_tokens=500)
+    small = make("b", size=100, outputs=4)
+    assert place(SHORTEST, small, half_done) == "ab"
+
+
+def test_chats_go_before_searches_and_both_before_batch_work() -> None:
+    rules = replace(SHORTEST, ranks_kinds=True)
+    batch = make("a", size=10, kind=Kind.BATCH)
+    chat = make("b", size=1000, kind=Kind.CHAT)
+    search = make("c", size=500, kind=Kind.SEARCH)
+    assert place(rules, batch, chat, search) == "bca"
+    assert place(SHORTEST, batch, chat, search) == "acb", "without the rule"
+
+
+def test_a_gang_that_has_started_goes_first() -> None:
+    begun = make("b", size=900, started_s=0.5)
+    short = make("a", size=10)
+    assert place(replace(SHORTEST, is_gang=True), short, begun) == "ba"
+    assert place(SHORTEST, short, begun) == "ab", "without the rule"
+
+
+def test_clients_take_turns_by_what_they_were_served() -> None:
+    greedy = [make(key, size=100, client="agent") for key in "abcd"]
+    person = make("z", size=100, client="person", arrived_s=0.9)
+    fair = replace(SHORTEST, is_fair=True)
+    assert place(fair, *greedy, person) == "azbcd"
+    assert place(SHORTEST, *greedy, person) == "abcdz", "without the rule"
+
+
+def test_served_tokens_count_against_a_client() -> None:
+    board = ProgramBoard(replace(SHORTEST, is_fair=True))
+    for program in (
+        make("a", size=100, client="agent"),
+        make("b", size=100, client="agent"),
+        make("z", size=500, client="person"),
+    ):
+        board.add(program)
+    board.update("a", drawn_tokens=90)
+    assert board.order(1.0, BATCH)[0] == "z"
+
+
+def test_a_client_that_returns_has_saved_nothing_up() -> None:
+    board = ProgramBoard(replace(SHORTEST, is_fair=True))
+    board.add(make("a", size=100, client="agent"))
+    board.update("a", drawn_tokens=5000)
+    board.add(make("z", size=900, client="late"))
+    board.add(make("b", size=10, client="agent"))
+    assert board.order(1.0, BATCH)[0] in "ab", "both clients begin at the same count"
+
+
+def test_an_unknown_program_is_left_alone() -> None:
+    board = ProgramBoard(PLAIN)
+    assert not board.update("gone", drawn_tokens=3)
+    board.remove("gone")
+    board.add(make("a"))
+    with pytest.raises(ValueError, match="'a' is on the board already"):
+        board.add(make("a"))
+    assert board.order(0.0, BATCH) == ("a",)
+
+
+def test_pressure_prefers_the_certain_program() -> None:
+    """One has the lower expectation, the other the lighter tail (arXiv 2604.00499 §4)."""
+    risky = make("a", lengths=LogT(mu=5.0, sigma=0.6))
+    sure = make("b", lengths=LogT(mu=5.5, sigma=0.1))
+    quiet, crowded = (
+        replace(PLAIN, policy=POLICIES["tie_01"]),
+        replace(PLAIN, policy=TailInflated()),
+    )
+    assert place(quiet, risky, sure) == "ab"
+    others = [make(f"z{number}") for number in range(BATCH)]
+    assert place(crowded, risky, sure, *others).startswith("ba")
+
+
+def test_a_prediction_that_arrives_later_counts() -> None:
+    board = ProgramBoard(SHORTEST)
+    board.add(make("a"))
+    board.add(make("b", size=300))
+    assert board.order(1.0, BATCH) == ("b", "a")
+    board.update("a", lengths=make_lengths(20))
+    assert board.order(1.0, BATCH) == ("a", "b")
+
+
+# ---------------------------------------------------------------- nobody starves
+
+SOME_PROGRAM = st.builds(
+    lambda arrived_s, size, kind, client, outputs: {
+        "arrived_s": arrived_s,
+        "size": size,
+        "kind": kind,
+        "client": client,
+        "outputs": outputs,
+    },
+    st.floats(0, 100),
+    st.one_of(st.none(), st.floats(1, 4000)),
+    st.sampled_from(Kind),
+    st.sampled_from(("agent", "person", "")),
+    st.integers(1, 64),
+)
+
+
+@given(
+    st.lists(SOME_PROGRAM, min_size=1, max_size=12),
+    st.sampled_from(sorted(POLICIES)),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+def test_what_has_waited_long_enough_is_passed_by_no_later_program(
+    found: list[dict[str, Any]], policy: str, is_gang: bool, is_fair: bool, ranks_kinds: bool
+) -> None:
+    """The bound: once a program has waited for `escalate_after_s`, only those that arrived before
+    it go before it, whatever the policy."""
+    rules = Rules(
+        policy=POLICIES[policy],
+        is_gang=is_gang,
+        is_fair=is_fair,
+        ranks_kinds=ranks_kinds,
+        escalate_after_s=30.0,
+    )
+    board = ProgramBoard(rules)
+    for number, fields in enumerate(found):
+        board.add(make(f"p{number}", **fields))
+    order = board.order(100.0, BATCH)
+    assert sorted(order) == sorted(f"p{number}" for number in range(len(found))), "none is lost"
+    for at, key in enumerate(order):
+        program = board.get(key)
+        assert program is not None
+        if 100.0 - program.arrived_s < 30.0:
+            continue
+        before = [board.get(other) for other in order[:at]]
+        assert all(p is not None and p.arrived_s <= program.arrived_s for p in before)
+
+
+@given(st.lists(SOME_PROGRAM, min_size=1, max_size=8), st.sampled_from(sorted(POLICIES)))
+def test_the_order_depends_on_the_programs_alone(found: list[dict[str, Any]], policy: str) -> None:
+    """Not on the order in which the board was told of them, as long as clients are one."""
+    rules = Rules(policy=POLICIES[policy])
+    programs = [make(f"p{i}", **{**fields, "client": ""}) for i, fields in enumerate(found)]
+    forward, backward = ProgramBoard(rules), ProgramBoard(rules)
+    for program in programs:
+        forward.add(program)
+    for program in reversed(programs):
+        backward.add(program)
+    assert forward.order(100.0, BATCH) == backward.order(100.0, BATCH)
