@@ -22,6 +22,8 @@ from flashedge.scheduling.programs.program import Kind
 from flashedge.types import Message
 
 CLIENT_HEADER = "X-FlashEdge-Client"
+BATCH_PRIORITY = 1
+"""Of batch work: any above 0."""
 
 
 @dataclass(slots=True)
@@ -94,6 +96,7 @@ class DaemonServer:
             "problem": self.problems[program.problem].text,
             "seed": program.seed,
             "id": run,
+            **({"priority": BATCH_PRIORITY} if program.kind is Kind.BATCH else {}),
         }
         seen = _Seen()
         try:

@@ -46,12 +46,17 @@ PAPER = Quality()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Work:
+class ExpectedWork:
     """What is expected of each request's length, in tokens. Both are (requests,)."""
 
     expected: Floats
     tail: Floats
     """Conditional value at risk: the mean of the longest tenth."""
+
+    @classmethod
+    def of_points(cls, tokens: Floats) -> ExpectedWork:
+        """Of predictions that are certain."""
+        return cls(expected=tokens, tail=tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -66,17 +71,17 @@ class Predictions:
     trained_on: LengthPrior
     max_tokens: int
 
-    def tabulate_log_t(self, nu: float) -> Work:
+    def tabulate_log_t(self, nu: float) -> ExpectedWork:
         pairs = zip(self.mu, self.sigma, strict=True)
         return tabulate([LogT(float(m), float(s), nu) for m, s in pairs], self.max_tokens)
 
-    def tabulate_free_nu(self) -> Work:
+    def tabulate_free_nu(self) -> ExpectedWork:
         triples = zip(self.mu, self.sigma, self.nu, strict=True)
         return tabulate(
             [LogT(float(m), float(s), float(n)) for m, s, n in triples], self.max_tokens
         )
 
-    def tabulate_log_normal(self) -> Work:
+    def tabulate_log_normal(self) -> ExpectedWork:
         pairs = zip(self.mu, self.sigma * LOG_NORMAL_SPREAD, strict=True)
         return tabulate([LogNormal(float(m), float(s)) for m, s in pairs], self.max_tokens)
 
@@ -99,9 +104,9 @@ def predict(prompts: Prompts, trained_on: LengthPrior, quality: Quality, seed: i
     """Predict the parameters of prompts with errors of this size."""
     draw = np.random.default_rng([seed, 77])
     log_sigma = np.log(np.maximum(prompts.sigma, 1e-6))
-    mu = _regress(prompts.mu, trained_on.mu, trained_on.mu_spread, quality.mu, draw)
+    mu = regress(prompts.mu, trained_on.mu, trained_on.mu_spread, quality.mu, draw)
     spread = trained_on.sigma_spread
-    log_sigma = _regress(log_sigma, np.log(trained_on.sigma), spread, quality.sigma, draw)
+    log_sigma = regress(log_sigma, np.log(trained_on.sigma), spread, quality.sigma, draw)
     return Predictions(
         mu=mu,
         sigma=np.exp(log_sigma),
@@ -111,7 +116,7 @@ def predict(prompts: Prompts, trained_on: LengthPrior, quality: Quality, seed: i
     )
 
 
-def _regress(
+def regress(
     values: Floats, mean: float, spread: float, share: float, draw: np.random.Generator
 ) -> Floats:
     """The conditional mean of normal values, of whose variance this share is explained."""
@@ -121,10 +126,10 @@ def _regress(
     return predicted
 
 
-def tabulate(distributions: Sequence[LengthDistribution], max_tokens: int) -> Work:
+def tabulate(distributions: Sequence[LengthDistribution], max_tokens: int) -> ExpectedWork:
     """The product's own figures of distributions that a limit cuts."""
     found = [compute_figures(one, max_tokens) for one in distributions]
-    return Work(
+    return ExpectedWork(
         expected=np.array([figures.expected for figures in found]),
         tail=np.array([figures.conditional_value_at_risk for figures in found]),
     )

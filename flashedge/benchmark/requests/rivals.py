@@ -1,4 +1,4 @@
-"""The rivals of TIE, as orders of a waiting queue of single requests.
+"""The rivals of TIE, as orders of a waiting queue of single requests, by the policies of the product.
 
 | name | the order |
 |---|---|
@@ -22,47 +22,56 @@ Ref: arXiv 2604.00499 §6.1, App. C.1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 
 import numpy as np
 
 from flashedge.benchmark.requests.orders import FixedOrder, Floats, Integers, WaitingOrder
-from flashedge.benchmark.requests.predictions import Predictions, Work, spread_lengths, tabulate
+from flashedge.benchmark.requests.predictions import (
+    ExpectedWork,
+    Predictions,
+    spread_lengths,
+    tabulate,
+)
 from flashedge.benchmark.requests.prompts import Prompts
 from flashedge.scheduling.lengths.families.log_t import LogT
-from flashedge.scheduling.lengths.tie import Decay, compute_risk_weight, compute_scores
-
-NO_DECAY = Decay(factor=1.0, interval_s=1.0)
+from flashedge.scheduling.lengths.tie import Decay
+from flashedge.scheduling.programs.policies import (
+    NO_DECAY,
+    FirstCome,
+    LongestPrefix,
+    Policy,
+    Pressure,
+    RandomOrder,
+    ShortestExpected,
+    TailInflated,
+)
+from flashedge.scheduling.programs.program import Kind, Program
+from flashedge.scheduling.programs.table import ProgramTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class TailOrder:
-    """The expectation, its tail by a weight, and the decay of those that wait."""
+class PolicyOrder:
+    """A policy of the product that asks only for a program's work and waiting time."""
 
-    work: Work
+    policy: Policy
+    work: ExpectedWork
     arrived_s: Floats
     """(requests,)"""
 
-    weight: float | None
-    """Of the tail. None adapts it to the pressure."""
-
     max_batch: int
-    decay: Decay = NO_DECAY
 
     def score(self, waiting: Integers, now_s: float) -> Floats:
-        weight = self.weight
-        if weight is None:
-            weight = compute_risk_weight(len(waiting), self.max_batch)
-        return compute_scores(
-            self.work.expected[waiting],
-            self.work.tail[waiting],
-            now_s - self.arrived_s[waiting],
-            weight=weight,
-            decay=self.decay,
+        table = ProgramTable(
+            programs=(),
+            expected=self.work.expected[waiting],
+            tail=self.work.tail[waiting],
+            waited_s=np.maximum(now_s - self.arrived_s[waiting], 0.0),
         )
+        return self.policy.score(table, Pressure(waiting=len(waiting), max_batch=self.max_batch))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -92,45 +101,53 @@ class Rivals:
     def order(
         self, name: str, arrived_s: Floats, max_batch: int, decay: Decay = NO_DECAY
     ) -> WaitingOrder:
-        """The order of this name (`NAMES`). Raises KeyError for another."""
+        """The order of this name (`NAMES`). Raises KeyError for another.
+
+        decay: of the scores of policies by expected work; the others have none.
+        """
         if name in _FIXED:
             return FixedOrder(scores=_FIXED[name](self))
-        work, weight = _TAILED[name]
-        return TailOrder(
-            work=work(self),
-            arrived_s=arrived_s,
-            weight=weight,
-            max_batch=max_batch,
-            decay=decay,
-        )
+        policy, work = _BY_WORK[name]
+        if isinstance(policy, ShortestExpected | TailInflated):
+            policy = replace(policy, decay=decay)
+        return PolicyOrder(policy=policy, work=work(self), arrived_s=arrived_s, max_batch=max_batch)
 
     @cached_property
-    def by_arrival(self) -> Floats:
-        return np.zeros(len(self._prompts))
+    def programs(self) -> Sequence[Program]:
+        """The requests as programs, none of which is predicted. All arrive at once.
+
+        Half of them continue a conversation, of whose earlier part a share is cached.
+        """
+        draw = np.random.default_rng([self._seed, 2])
+        share = draw.random(len(self._prompts)) * (draw.random(len(self._prompts)) < 0.5)
+        cached = np.floor(share * self._prompts.prompt_tokens / 16).astype(int) * 16
+        return [
+            Program(
+                key=str(number),
+                kind=Kind.CHAT,
+                arrived_s=0.0,
+                max_tokens=self._prompts.max_tokens,
+                prompt_tokens=int(self._prompts.prompt_tokens[number]),
+                shared_tokens=int(cached[number]),
+            )
+            for number in range(len(self._prompts))
+        ]
+
+    def score_programs(self, policy: Policy) -> Floats:
+        """Scores by a policy that asks for neither work nor time."""
+        nothing = np.zeros(len(self.programs))
+        table = ProgramTable(
+            programs=self.programs, expected=nothing, tail=nothing, waited_s=nothing
+        )
+        return policy.score(table, Pressure(waiting=len(self.programs), max_batch=1))
 
     @cached_property
     def at_random(self) -> Floats:
-        return np.random.default_rng([self._seed, 1]).random(len(self._prompts))
+        return self.score_programs(RandomOrder(seed=self._seed))
 
     @cached_property
     def by_prefix(self) -> Floats:
-        """Half of the requests continue a conversation, whose earlier part is cached."""
-        draw = np.random.default_rng([self._seed, 2])
-        share = draw.random(len(self._prompts)) * (draw.random(len(self._prompts)) < 0.5)
-        cached: Floats = -np.floor(share * self._prompts.prompt_tokens / 16) * 16
-        return cached
-
-    @cached_property
-    def points(self) -> Floats:
-        return self._predictions.list_points()
-
-    @cached_property
-    def ranks(self) -> Floats:
-        return self._predictions.list_ranks(self._prompts.nu)
-
-    @cached_property
-    def true_lengths(self) -> Floats:
-        return self._prompts.output_tokens.astype(np.float64)
+        return self.score_programs(LongestPrefix())
 
     @cached_property
     def per_token(self) -> Floats:
@@ -142,19 +159,31 @@ class Rivals:
         return _weigh_per_token(self._prompts.mu, self._prompts.sigma, self._prompts)
 
     @cached_property
-    def log_t(self) -> Work:
+    def points(self) -> ExpectedWork:
+        return ExpectedWork.of_points(self._predictions.list_points())
+
+    @cached_property
+    def ranks(self) -> ExpectedWork:
+        return ExpectedWork.of_points(self._predictions.list_ranks(self._prompts.nu))
+
+    @cached_property
+    def true_lengths(self) -> ExpectedWork:
+        return ExpectedWork.of_points(self._prompts.output_tokens.astype(np.float64))
+
+    @cached_property
+    def log_t(self) -> ExpectedWork:
         return self._predictions.tabulate_log_t(self._prompts.nu)
 
     @cached_property
-    def free_nu(self) -> Work:
+    def free_nu(self) -> ExpectedWork:
         return self._predictions.tabulate_free_nu()
 
     @cached_property
-    def log_normal(self) -> Work:
+    def log_normal(self) -> ExpectedWork:
         return self._predictions.tabulate_log_normal()
 
     @cached_property
-    def true_log_t(self) -> Work:
+    def true_log_t(self) -> ExpectedWork:
         known = self._prompts
         pairs = zip(known.mu, known.sigma, strict=True)
         return tabulate([LogT(float(m), float(s), known.nu) for m, s in pairs], known.max_tokens)
@@ -167,27 +196,32 @@ def _weigh_per_token(mu: Floats, sigma: Floats, prompts: Prompts) -> Floats:
 
 _FIXED: Mapping[str, Callable[[Rivals], Floats]] = MappingProxyType(
     {
-        "fcfs": lambda rivals: rivals.by_arrival,
         "random": lambda rivals: rivals.at_random,
         "prefix": lambda rivals: rivals.by_prefix,
-        "ssjf": lambda rivals: rivals.points,
-        "ltr": lambda rivals: rivals.ranks,
         "per_token": lambda rivals: rivals.per_token,
         "oracle_per_token": lambda rivals: rivals.true_per_token,
-        "oracle_length": lambda rivals: rivals.true_lengths,
     }
 )
-_TAILED: Mapping[str, tuple[Callable[[Rivals], Work], float | None]] = MappingProxyType(
+_SHORTEST, _TIE = ShortestExpected(), TailInflated()
+_BY_WORK: Mapping[str, tuple[Policy, Callable[[Rivals], ExpectedWork]]] = MappingProxyType(
     {
-        "sept": (lambda rivals: rivals.log_t, 0.0),
-        "tie": (lambda rivals: rivals.log_t, None),
-        "tie_01": (lambda rivals: rivals.log_t, 0.1),
-        "tie_05": (lambda rivals: rivals.log_t, 0.5),
-        "log_normal": (lambda rivals: rivals.log_normal, None),
-        "free_nu": (lambda rivals: rivals.free_nu, None),
-        "oracle_distribution": (lambda rivals: rivals.true_log_t, None),
+        "fcfs": (FirstCome(), lambda rivals: rivals.true_lengths),
+        "ssjf": (_SHORTEST, lambda rivals: rivals.points),
+        "ltr": (_SHORTEST, lambda rivals: rivals.ranks),
+        "sept": (_SHORTEST, lambda rivals: rivals.log_t),
+        "tie": (_TIE, lambda rivals: rivals.log_t),
+        "tie_01": (TailInflated(weight=0.1), lambda rivals: rivals.log_t),
+        "tie_05": (TailInflated(weight=0.5), lambda rivals: rivals.log_t),
+        "log_normal": (_TIE, lambda rivals: rivals.log_normal),
+        "free_nu": (_TIE, lambda rivals: rivals.free_nu),
+        "oracle_distribution": (_TIE, lambda rivals: rivals.true_log_t),
+        "oracle_length": (_SHORTEST, lambda rivals: rivals.true_lengths),
     }
 )
-NAMES = (*_FIXED, *_TAILED)
+NAMES = (
+    *("fcfs", "random", "prefix", "ssjf", "ltr", "sept"),
+    *("tie", "tie_01", "tie_05", "log_normal", "free_nu", "per_token"),
+    *("oracle_distribution", "oracle_per_token", "oracle_length"),
+)
 POINT_RIVALS = ("ssjf", "ltr")
 """Rivals that predict one number for each request."""

@@ -39,6 +39,7 @@ def serve_stepwise(case: RequestCase, config: SimConfig, order: WaitingOrder) ->
                 SimSequence(
                     id=arrived,
                     tokens=[0] * int(case.prompt_tokens[arrived]),
+                    program=str(arrived),
                 )
             )
             arrived, is_stale = arrived + 1, True
@@ -47,8 +48,7 @@ def serve_stepwise(case: RequestCase, config: SimConfig, order: WaitingOrder) ->
             continue
         if is_stale and scheduler.waiting and len(scheduler.running) < config.max_num_seqs:
             waiting = np.array(sorted(s.id for s in scheduler.waiting), dtype=np.int64)
-            place = {n: at for at, n in enumerate(sort_waiting(order, waiting, now_s).tolist())}
-            scheduler.waiting.sort(key=lambda sequence: place[sequence.id])
+            scheduler.rank_programs([str(i) for i in sort_waiting(order, waiting, now_s)])
             is_stale = False
         preemptions = scheduler.preemptions
         batch = scheduler.plan()

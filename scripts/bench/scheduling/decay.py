@@ -27,8 +27,9 @@ from flashedge.benchmark.load.comparison import Estimate, compare_paired
 from flashedge.benchmark.requests.case import RequestCase
 from flashedge.benchmark.requests.event_driven import serve_by_events
 from flashedge.benchmark.requests.orders import WaitingOrder
-from flashedge.benchmark.requests.rivals import NAMES, NO_DECAY, EscalatingOrder
+from flashedge.benchmark.requests.rivals import NAMES, EscalatingOrder
 from flashedge.scheduling.lengths.tie import Decay
+from flashedge.scheduling.programs.policies import NO_DECAY
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import format_table, run_in_parallel
 from scripts.bench.scheduling.policies import OUTPUT

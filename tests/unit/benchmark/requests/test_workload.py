@@ -9,7 +9,13 @@ import pytest
 
 from flashedge.benchmark.requests.dispersion import measure_dispersion
 from flashedge.benchmark.requests.orders import FixedOrder, sort_waiting
-from flashedge.benchmark.requests.predictions import PAPER, Predictions, Quality, predict
+from flashedge.benchmark.requests.predictions import (
+    LOG_NORMAL_SPREAD,
+    PAPER,
+    Predictions,
+    Quality,
+    predict,
+)
 from flashedge.benchmark.requests.prior import (
     DEFAULT,
     SHIFTED,
@@ -18,7 +24,13 @@ from flashedge.benchmark.requests.prior import (
 )
 from flashedge.benchmark.requests.prompts import Prompts, draw_prompts, draw_trace_prompts
 from flashedge.benchmark.requests.rivals import NAMES, EscalatingOrder, Rivals
+from flashedge.scheduling.lengths.families.log_normal import LogNormal
+from flashedge.scheduling.lengths.families.log_t import LogT
+from flashedge.scheduling.lengths.families.point import Point
 from flashedge.scheduling.lengths.tie import Decay
+from flashedge.scheduling.programs.board import ProgramBoard, Rules
+from flashedge.scheduling.programs.policies import FirstCome, ShortestExpected, TailInflated
+from flashedge.scheduling.programs.program import Program
 
 PRIOR = scale_to_dispersion(DEFAULT, 1.09)
 
@@ -173,3 +185,42 @@ def test_only_as_many_as_needed_are_sorted() -> None:
     whole = sort_waiting(order, waiting, 0.0)
     for most in (1, 7, len(waiting), 999):
         assert sort_waiting(order, waiting, 0.0, most).tolist() == whole[:most].tolist()
+
+
+@pytest.mark.parametrize("name", ["fcfs", "ssjf", "sept", "tie", "tie_01", "log_normal"])
+@pytest.mark.parametrize("after_s", [None, 60.0])
+def test_an_order_is_that_of_the_programs_board(
+    prompts: Prompts, predictions: Predictions, name: str, after_s: float | None
+) -> None:
+    """The studies score arrays, the daemon a board of programs. Both give one order."""
+    now_s, batch = 100.0, 64
+    arrived_s = np.sort(np.random.default_rng(1).random(200)) * now_s
+    decay = Decay(factor=0.8, interval_s=10.0)
+    order = Rivals(prompts, predictions, seed=1).order(name, arrived_s, batch, decay)
+    policy = {
+        "fcfs": FirstCome(),
+        "ssjf": ShortestExpected(decay=decay),
+        "sept": ShortestExpected(decay=decay),
+        "tie_01": TailInflated(weight=0.1, decay=decay),
+    }.get(name, TailInflated(decay=decay))
+    rules = Rules(
+        policy=policy, is_gang=False, is_fair=False, ranks_kinds=False, escalate_after_s=after_s
+    )
+    board = ProgramBoard(rules)
+    for number in range(200):
+        mu, sigma = float(predictions.mu[number]), float(predictions.sigma[number])
+        board.add(
+            Program(
+                key=f"{number:03}",
+                arrived_s=float(arrived_s[number]),
+                max_tokens=prompts.max_tokens,
+                lengths={
+                    "ssjf": Point(min(np.exp(mu), prompts.max_tokens)),
+                    "log_normal": LogNormal(mu, sigma * LOG_NORMAL_SPREAD),
+                }.get(name, LogT(mu, sigma, prompts.nu)),
+            )
+        )
+    if after_s is not None:
+        order = EscalatingOrder(inner=order, arrived_s=arrived_s, after_s=after_s)
+    ours = sort_waiting(order, np.arange(200), now_s)
+    assert [f"{number:03}" for number in ours] == list(board.order(now_s, batch))
