@@ -150,7 +150,9 @@ class VirtualServer:
             key = work.sequence.program
             if key is None or key in self._first_s:
                 continue
-            self._began_s.setdefault(key, now_s - took_s)
+            if key not in self._began_s:
+                self._began_s[key] = now_s - took_s
+                self._board.mark_started(key)
             if work.context + work.new == len(work.sequence.tokens):
                 self._first_s[key] = now_s
 
@@ -215,7 +217,6 @@ class VirtualServer:
             self._forecast(key, row)
             async with aclosing(generator.extend(request)) as chunks:
                 async for chunk in chunks:
-                    board.mark_started(key)
                     board.note_tokens(key, len(chunk.token_ids))
                     tokens += len(chunk.token_ids)
         finally:

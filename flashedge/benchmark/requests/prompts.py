@@ -86,13 +86,13 @@ def draw_trace_prompts(
     draw = np.random.default_rng(seed)
     all_rows = load_trace(workload, "smooth").rows
     rows = [row for row in all_rows if max(map(len, row.step_tokens)) <= most_steps]
-    known = [_draw_samples(row, MEASURED_SAMPLES, draw) for row in rows]
-    fitted = [_fit(samples) for samples in known]
+    known = [draw_answer_lengths(row, MEASURED_SAMPLES, draw) for row in rows]
+    fitted = [fit_log_t(samples) for samples in known]
     asked = draw.integers(len(rows), size=count)
     mu = np.array([fitted[i].mu for i in asked])
     sigma = np.array([fitted[i].sigma for i in asked])
     prompt_tokens = np.array([rows[i].prompt_tokens for i in asked], dtype=np.int64)
-    lengths = np.array([_draw_samples(rows[i], 1, draw)[0] for i in asked], dtype=np.int64)
+    lengths = np.array([draw_answer_lengths(rows[i], 1, draw)[0] for i in asked], dtype=np.int64)
     max_tokens = int(max(samples.max() for samples in (*known, lengths)))
     samples = [known[i] for i in asked[:MEASURED_PROMPTS]]
     about = f"{len(rows)} problems of {workload} with up to {most_steps} real steps, smooth tails"
@@ -118,8 +118,8 @@ def draw_trace_prompts(
     )
 
 
-def _draw_samples(row: TraceRow, count: int, draw: np.random.Generator) -> NDArray[np.int64]:
-    """(count,) tokens of whole answers to the row's problem."""
+def draw_answer_lengths(row: TraceRow, count: int, draw: np.random.Generator) -> NDArray[np.int64]:
+    """(count,) tokens of whole answers to the row's problem, each step drawn by itself."""
     groups = {key: np.array(group) for key, group in group_lengths(row).items()}
     patterns = [len(sample) for sample in row.step_tokens]
     chosen = draw.integers(len(patterns), size=count)
@@ -132,7 +132,8 @@ def _draw_samples(row: TraceRow, count: int, draw: np.random.Generator) -> NDArr
     return found
 
 
-def _fit(samples: NDArray[np.int64]) -> LogT:
+def fit_log_t(samples: NDArray[np.int64]) -> LogT:
+    """The log-t distribution, of the usual degrees of freedom, that fits the samples."""
     found = fit("log_t", samples)
     assert isinstance(found, LogT)
     return found

@@ -13,6 +13,7 @@ import typer
 
 from flashedge.cli import exit_codes, output
 from flashedge.cli.bench import load_options as options
+from flashedge.cli.bench.load_simulated import check_real_only, check_unused, simulate_load
 from flashedge.cli.bench.load_view import print_report
 from flashedge.cli.connection import connect_ready
 from flashedge.cli.progress import show_bar
@@ -35,6 +36,7 @@ EPILOG = """\
   flashedge bench load --rate 2 --minutes 1 --problems problems.jsonl
   flashedge bench load --rate 0.5 --arrivals bursty --mix chat=0.8,search=0.2 --problems FILE
   flashedge bench load --arrivals times.txt --problems FILE --slo chat=2,search=30
+  flashedge bench load --simulated --rate 4 --policy fcfs
 
 Programs arrive at their times, however busy the daemon is, so a rate above what it can serve fills
 its queue. Ctrl-C keeps what has finished.
@@ -57,6 +59,9 @@ def load(
     slo: options.Slo = None,
     slo_scale: options.SloScale = 1.0,
     difficulty: options.Difficulty = None,
+    simulated: options.Simulated = False,
+    gpu: options.Gpu = None,
+    policy: options.Policy = None,
     folder: options.Output = None,
     as_json: options.Json = False,
 ) -> None:
@@ -77,37 +82,64 @@ def load(
         scale=slo_scale,
         factors=read_factors(difficulty or ()),
     )
-    if problems is None:
-        raise RequestError(
-            "there are no problems to ask", hint="add --problems FILE", param="problems"
+
+    def plan(count: int) -> Sequence[PlannedProgram]:
+        """Draw the programs of so many problems."""
+        found = plan_programs(
+            process, shares, duration_s=60 * minutes, problems=count, clients=clients, seed=seed
         )
-    config = load_config({"pair": pair})
-    asked = read_problems(problems, limit)
-    programs = plan_programs(
-        process,
-        shares,
-        duration_s=60 * minutes,
-        problems=len(asked),
-        clients=clients,
-        seed=seed,
-    )
-    if not programs:
-        raise RequestError(
-            "no program arrives in this time", hint="raise --rate or --minutes", param="minutes"
-        )
-    search = {"strategy": search_name, "n": paths or DEFAULT_N}
-    limits = {} if max_tokens is None else {"max_tokens": max_tokens}
-    settings = {
-        "pair": config.pair,
-        "problems": file_digest(problems),
-        "limit": limit,
-        "arrivals": arrivals if rate is not None else file_digest(Path(arrivals)),
+        if not found:
+            raise RequestError(
+                "no program arrives in this time",
+                hint="raise --rate or --minutes",
+                param="minutes",
+            )
+        return found
+
+    width = paths or DEFAULT_N
+    about = {
         "rate": rate,
+        "arrivals": arrivals,
         "minutes": minutes,
         "mix": {str(kind): share for kind, share in sorted(shares.items())},
         "clients": clients,
         "seed": seed,
-        **search,
+        "strategy": search_name,
+        "n": width,
+    }
+    if simulated:
+        check_real_only(problems=problems, output=folder, max_tokens=max_tokens)
+        simulate_load(
+            plan,
+            deadlines,
+            pair=pair,
+            gpu=gpu,
+            policy=policy,
+            strategy=search_name or strategy,
+            n=width,
+            limit=limit,
+            about=about,
+            as_json=as_json,
+        )
+        return
+    check_unused(gpu=gpu, policy=policy)
+    if problems is None:
+        raise RequestError(
+            "there are no problems to ask",
+            hint="add --problems FILE, or --simulated",
+            param="problems",
+        )
+    config = load_config({"pair": pair})
+    asked = read_problems(problems, limit)
+    programs = plan(len(asked))
+    limits = {} if max_tokens is None else {"max_tokens": max_tokens}
+    search = {"strategy": search_name, "n": width, **limits}
+    settings = {
+        **about,
+        "pair": config.pair,
+        "problems": file_digest(problems),
+        "limit": limit,
+        "arrivals": arrivals if rate is not None else file_digest(Path(arrivals)),
         **limits,
     }
     name = f"load-{config.pair}-{_digest(settings)}"
@@ -115,7 +147,7 @@ def load(
     interrupted: KeyboardInterrupt | FlashEdgeError | None = None
     with _open_records(folder, settings) as kept:
         try:
-            _measure(config, programs, asked, kept, {**search, **limits}, limits)
+            _measure(config, programs, asked, kept, search, limits)
         except (KeyboardInterrupt, FlashEdgeError) as error:
             interrupted = error
         records = [kept.records[p.number] for p in programs if p.number in kept.records]

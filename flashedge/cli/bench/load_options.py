@@ -145,6 +145,32 @@ Difficulty = Annotated[
         rich_help_panel=DEADLINES,
     ),
 ]
+Simulated = Annotated[
+    bool,
+    typer.Option(
+        "--simulated",
+        help="Simulate a card in virtual time; no engine runs. Searches ask problems of MATH, chats"
+        " are long, and their lengths are predicted with an error.",
+        rich_help_panel=SIMULATION,
+    ),
+]
+Gpu = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CARD",
+        help="The card: rtx3090, rtx4080, rtx4090, rtx5090.",
+        show_default="rtx4090",
+        rich_help_panel=SIMULATION,
+    ),
+]
+Policy = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Which program goes first, instead of the setting scheduling_policy.",
+        rich_help_panel=SIMULATION,
+    ),
+]
 Output = Annotated[
     Path | None,
     typer.Option(

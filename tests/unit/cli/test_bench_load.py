@@ -142,6 +142,10 @@ def test_what_is_refused(cli: Cli, files: tuple[str, str], monkeypatch: pytest.M
         ((*known, "--rate", "2", "--slo", "talk=2"), "--slo 'talk=2'"),
         ((*known, "--rate", "2", "--arrivals", times), "contradict each other"),
         ((*known, "--rate", "1e-9"), "no program arrives"),
+        ((*known, "--rate", "2", "--policy", "tie"), "--policy needs --simulated"),
+        ((*known, "--rate", "2", "--simulated"), "--problems has no meaning with --simulated"),
+        (("--simulated", "--rate", "2", "--policy", "luck"), "there is no policy 'luck'"),
+        (("--simulated", "--rate", "2", "--gpu", "tpu"), "no card 'tpu'"),
         ((*known, "--arrivals", "often"), "can't read often"),
         ((*known, "--rate", "2", "--strategy", "beem"), "beem"),
         ((*known, "--rate", "2", "--difficulty", times), "line 1: not an object"),
@@ -149,6 +153,20 @@ def test_what_is_refused(cli: Cli, files: tuple[str, str], monkeypatch: pytest.M
         done = cli("bench", "load", *flags)
         assert (done.code, done.out) == (2, ""), (flags, done.err)
         assert said in done.err, flags
+
+
+def test_a_simulated_load(cli: Cli) -> None:
+    asked = ("--simulated", "--rate", "4", "--minutes", "0.05", "--n", "4", "--limit", "4")
+    done = cli("bench", "load", *asked, "--policy", "fcfs")
+    assert done.code == 0, done.err
+    assert done.out.startswith("SIMULATED: math-1.5b+skywork-1.5b on rtx4090, policy fcfs")
+    assert "coefficient of variation" in done.out
+    report = json.loads(cli("bench", "load", *asked, "--json", "--slo", "chat=9").out)
+    assert report["load"]["simulated"] is True
+    assert report["load"]["policy"] == "tie"
+    assert report["finished"] == report["programs"] > 3
+    assert report["load"]["dispersion"]["chat"]["within_cv"] > 0.5
+    assert report["attainment"] is not None
 
 
 def test_the_help_has_groups_and_examples(cli: Cli) -> None:
