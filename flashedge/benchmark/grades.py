@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
 
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.benchmark.live_run import LiveRun
 from flashedge.files.problems import FileProblem
 from flashedge.types import NodeId
+
+P = TypeVar("P", int, int | str)
 
 
 async def grade_answers(
@@ -15,13 +18,23 @@ async def grade_answers(
 ) -> dict[tuple[int, str | None], bool]:
     """Grade the answers to problems whose right answer is known. (problem, answer) -> is right."""
     known = {p.index: p.answer for p in problems if p.answer is not None}
-    asked = {(run.problem, run.answer) for run in runs if run.problem in known}
+    return await grade_pairs(((run.problem, run.answer) for run in runs), known)
+
+
+async def grade_pairs(
+    asked: Iterable[tuple[P, str | None]], known: Mapping[P, str]
+) -> dict[tuple[P, str | None], bool]:
+    """Grade answers to problems. (problem, answer) -> is right.
+
+    asked: (problem, answer) pairs, of which those without a right answer are left out. known: right
+    answers by problem.
+    """
+    pairs = sorted({(p, answer) for p, answer in asked if p in known}, key=str)
     grader = MathGrader()
-    found: dict[tuple[int, str | None], bool] = {}
+    found: dict[tuple[P, str | None], bool] = {}
     try:
-        for problem, answer in sorted(asked, key=str):
-            pair = {NodeId(0): known[problem], NodeId(1): answer}
-            same = await grader.cluster(pair)
+        for problem, answer in pairs:
+            same = await grader.cluster({NodeId(0): known[problem], NodeId(1): answer})
             found[problem, answer] = answer is not None and same[NodeId(0)] == same[NodeId(1)]
     finally:
         await grader.close()

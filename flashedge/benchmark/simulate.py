@@ -10,7 +10,8 @@ from typing import Any
 from flashedge.benchmark.devices import OVERHEADS, Card, Overheads, find_card
 from flashedge.benchmark.ladder import SUFFIX, Rung
 from flashedge.benchmark.lengths import WORKLOADS, load_trace, pick_rows
-from flashedge.benchmark.virtual_run import Setup, VirtualRun, simulate_run
+from flashedge.benchmark.virtual_pair import Setup
+from flashedge.benchmark.virtual_run import VirtualRun, simulate_run
 from flashedge.config import Config
 from flashedge.engine.sim.trace import StepTrace
 from flashedge.errors import ConfigError

@@ -9,7 +9,6 @@ import typer
 
 from flashedge import __version__
 from flashedge.cli import (
-    bench,
     chat,
     config,
     daemon,
@@ -20,6 +19,7 @@ from flashedge.cli import (
     simulate,
     tui,
 )
+from flashedge.cli.bench import command as bench
 from flashedge.cli.calibrate import command as calibrate
 from flashedge.cli.doctor import command as doctor
 from flashedge.cli.models import command as models

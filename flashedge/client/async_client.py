@@ -6,13 +6,21 @@ can't be reached.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
 import httpx
 
 from flashedge import events
+from flashedge.client.chat import (
+    DONE,
+    ChatPiece,
+    build_chat_body,
+    explain_cut_reply,
+    parse_chat_frame,
+)
+from flashedge.client.chat import PATH as CHAT
 from flashedge.client.follow import explain_missing_end
 from flashedge.client.replies import (
     parse_error_response,
@@ -22,11 +30,12 @@ from flashedge.client.replies import (
 )
 from flashedge.client.sse import parse_frames
 from flashedge.events import Event
+from flashedge.types import Message
 
 _READ_TIMEOUT_S = 45.0  # the daemon pings a stream every ten seconds
 _CALL_TIMEOUT_S = 10.0
 _LOAD_TIMEOUT_S = 600.0  # large models take minutes to load
-_MAX_STREAMS = 64
+MAX_STREAMS = 64
 
 
 class AsyncClient:
@@ -38,7 +47,9 @@ class AsyncClient:
         *,
         api_key: str | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
+        max_streams: int = MAX_STREAMS,
     ) -> None:
+        """max_streams: most requests at once. Further ones wait for a free connection."""
         self.base_url = base_url
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._http = httpx.AsyncClient(
@@ -47,7 +58,7 @@ class AsyncClient:
             transport=transport,
             trust_env=False,
             timeout=httpx.Timeout(_CALL_TIMEOUT_S, connect=5.0),
-            limits=httpx.Limits(max_connections=_MAX_STREAMS, max_keepalive_connections=8),
+            limits=httpx.Limits(max_connections=max_streams, max_keepalive_connections=8),
         )
 
     async def close(self) -> None:
@@ -70,13 +81,17 @@ class AsyncClient:
     async def run(self, run: str) -> dict[str, Any]:
         return await self._json("GET", f"/v1/runs/{run}")
 
-    async def submit(self, body: Mapping[str, Any]) -> dict[str, Any]:
+    async def submit(
+        self, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
+    ) -> dict[str, Any]:
         """Start a run without following it: `{"id", "status", "position"}`.
 
         Waits until the pair is loaded, where it is not.
         """
         timeout = httpx.Timeout(_CALL_TIMEOUT_S, read=_LOAD_TIMEOUT_S)
-        return await self._json("POST", "/v1/runs", json=dict(body), timeout=timeout)
+        return await self._json(
+            "POST", "/v1/runs", json=dict(body), headers=headers, timeout=timeout
+        )
 
     async def cancel(self, run: str) -> dict[str, Any]:
         return await self._json("POST", f"/v1/runs/{run}/cancel")
@@ -105,6 +120,32 @@ class AsyncClient:
                         return
         raise explain_missing_end(run, (await self.run(run)).get("status"))
 
+    async def chat(
+        self,
+        messages: Sequence[Message],
+        *,
+        model: str,
+        headers: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> AsyncGenerator[ChatPiece]:
+        """Stream one reply. `options` are fields of /v1/chat/completions.
+
+        There is no limit to the time until the first part: the request may wait in the engine.
+        """
+        body = build_chat_body(messages, model, options)
+        timeout = httpx.Timeout(_CALL_TIMEOUT_S, read=None)
+        request = self._http.build_request(
+            "POST", CHAT, json=body, headers=headers, timeout=timeout
+        )
+        async with aclosing(self._stream(request)) as blocks:
+            async for block in blocks:
+                for frame in parse_frames([block]):
+                    if frame.data == DONE:
+                        return
+                    for piece in parse_chat_frame(frame):
+                        yield piece
+        raise explain_cut_reply()
+
     # ------------------------------------------------------------ inner
 
     async def _json(self, method: str, path: str, **kwargs: Any) -> dict[str, Any]:
@@ -117,11 +158,19 @@ class AsyncClient:
         return parse_json_object(response)
 
     async def _blocks(self, path: str, after: str) -> AsyncGenerator[bytes]:
-        """Blocks of complete events of a stream, as they arrive."""
+        """Blocks of complete events of a run, as they arrive."""
         timeout = httpx.Timeout(_CALL_TIMEOUT_S, read=_READ_TIMEOUT_S)
         headers = {"Last-Event-ID": after}
+        request = self._http.build_request("GET", path, headers=headers, timeout=timeout)
+        async with aclosing(self._stream(request)) as blocks:
+            async for block in blocks:
+                yield block
+
+    async def _stream(self, request: httpx.Request) -> AsyncGenerator[bytes]:
+        """Blocks of complete events of a stream, as they arrive."""
         try:
-            async with self._http.stream("GET", path, headers=headers, timeout=timeout) as response:
+            response = await self._http.send(request, stream=True)
+            async with aclosing(response):
                 if response.is_error:
                     await response.aread()
                     raise parse_error_response(response)

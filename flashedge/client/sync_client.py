@@ -15,8 +15,15 @@ import httpx
 
 from flashedge import events
 from flashedge.client import follow
+from flashedge.client.chat import (
+    DONE,
+    ChatPiece,
+    build_chat_body,
+    explain_cut_reply,
+    parse_chat_frame,
+)
+from flashedge.client.chat import PATH as CHAT
 from flashedge.client.replies import (
-    parse_error,
     parse_error_response,
     parse_event,
     parse_frame,
@@ -39,20 +46,6 @@ class Queued:
 
     position: int | None
     """Runs that wait before it. None while it runs."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatPiece:
-    """A part of a streamed reply."""
-
-    text: str = ""
-    reasoning: str = ""
-
-    finish: str | None = None
-    """Why the reply ended. None in all parts but one of the last."""
-
-    usage: Mapping[str, Any] | None = None
-    """Token counts of the whole reply. None in all parts but one of the last."""
 
 
 class Client:
@@ -194,29 +187,12 @@ class Client:
         self, messages: Sequence[Message], *, model: str, **options: Any
     ) -> Iterator[ChatPiece]:
         """Stream one reply. `options` are fields of /v1/chat/completions."""
-        body = {
-            "model": model,
-            "messages": [{"role": m.role, "content": m.content} for m in messages],
-            "stream": True,
-            "stream_options": {"include_usage": True},
-            **{k: v for k, v in options.items() if v is not None},
-        }
-        for frame in self._stream("POST", "/v1/chat/completions", json=body):
-            if frame.data == "[DONE]":
+        body = build_chat_body(messages, model, options)
+        for frame in self._stream("POST", CHAT, json=body):
+            if frame.data == DONE:
                 return
-            data = parse_frame(frame)
-            if "error" in data:
-                raise parse_error(data, 500)
-            usage = data.get("usage")
-            for choice in data.get("choices") or [{}]:
-                delta = choice.get("delta") or {}
-                yield ChatPiece(
-                    text=delta.get("content") or "",
-                    reasoning=delta.get("reasoning_content") or "",
-                    finish=choice.get("finish_reason"),
-                    usage=usage,
-                )
-        raise DaemonError("the daemon went away in the middle of its reply")
+            yield from parse_chat_frame(frame)
+        raise explain_cut_reply()
 
     # ------------------------------------------------------------ inner
 

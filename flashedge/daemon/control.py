@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from flashedge.client.async_client import AsyncClient
+from flashedge.client.async_client import MAX_STREAMS, AsyncClient
 from flashedge.client.replies import parse_error
 from flashedge.client.sync_client import Client
 from flashedge.config import Config
@@ -41,9 +41,13 @@ def connect(config: Config) -> Client:
     return Client(_find_running(config).url, api_key=config.api_key)
 
 
-def connect_async(config: Config) -> AsyncClient:
-    """An asynchronous client of the running daemon. Raises DaemonError when there is none."""
-    return AsyncClient(_find_running(config).url, api_key=config.api_key)
+def connect_async(config: Config, *, max_streams: int = MAX_STREAMS) -> AsyncClient:
+    """An asynchronous client of the running daemon. Raises DaemonError when there is none.
+
+    max_streams: most requests at once.
+    """
+    url = _find_running(config).url
+    return AsyncClient(url, api_key=config.api_key, max_streams=max_streams)
 
 
 def _find_running(config: Config) -> DaemonRecord:

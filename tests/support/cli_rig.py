@@ -72,8 +72,8 @@ def with_daemon(monkeypatch: pytest.MonkeyPatch, daemon: FakeDaemon) -> FakeDaem
     monkeypatch.setattr(daemon_control, "find", lambda config: record)
     monkeypatch.setattr(daemon_control, "ensure", lambda config, **kwargs: record)
 
-    def connect_async(config: Any) -> AsyncClient:
-        return AsyncClient(record.url, api_key=config.api_key, transport=daemon)
+    def connect_async(config: Any, **options: Any) -> AsyncClient:
+        return AsyncClient(record.url, api_key=config.api_key, transport=daemon, **options)
 
     monkeypatch.setattr(daemon_control, "connect", connect)
     monkeypatch.setattr(daemon_control, "connect_async", connect_async)

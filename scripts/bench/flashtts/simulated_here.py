@@ -30,7 +30,8 @@ from typing import Any
 from flashedge.benchmark.ladder import ALL
 from flashedge.benchmark.live import parse_budget
 from flashedge.benchmark.live_run import LiveRun, compare_runs
-from flashedge.benchmark.virtual_run import Setup, VirtualRun, simulate_run
+from flashedge.benchmark.virtual_pair import Setup
+from flashedge.benchmark.virtual_run import VirtualRun, simulate_run
 from flashedge.config import Config, load_config
 from flashedge.engine.memory_plan import count_sequences
 from flashedge.engine.platform import choose_block_tokens

@@ -29,5 +29,5 @@ def test_every_short_option_has_a_long_one() -> None:
 def test_the_number_of_paths_is_n_in_both_spellings() -> None:
     options = list_options(typer.main.get_command(app))
     paths = {command: opts for command, opts in options if "--n" in opts or opts == ["-n"]}
-    names = ("solve", "calibrate", "simulate", "models eval", "bench flashtts")
+    names = ("solve", "calibrate", "simulate", "models eval", "bench flashtts", "bench load")
     assert paths == {f"flashedge {name}": ["--n", "-n"] for name in names}

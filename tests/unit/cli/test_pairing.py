@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flashedge.cli.bench import warn_unpaired
+from flashedge.cli.bench.flashtts import warn_unpaired
 from flashedge.cli.daemon import describe_kernels
 from flashedge.cli.solve.result import warn_about
 

@@ -23,19 +23,12 @@ if TYPE_CHECKING:
     from flashedge.files.journal import Journal
     from flashedge.models.specs import Pair
 
-app = typer.Typer(help="Measure the gain of each optimization.", no_args_is_help=True)
 RUNS, REPORT = "runs.jsonl", "report.json"
 PAPERS_PAIRS = ("math-1.5b+skywork-1.5b", "math-1.5b+shepherd-7b", "math-7b+skywork-1.5b")
 WORKLOADS = ("aime", "amc")
 SHARES = {"math-1.5b+skywork-1.5b": 0.4}  # arXiv 2509.00195 §6.1; the others 0.9
 
 
-@app.callback()
-def _root() -> None:
-    pass
-
-
-@app.command(name="flashtts")
 def flashtts(
     problems: Annotated[
         Path | None,

@@ -1,0 +1,1 @@
+"""`flashedge bench`: measure optimizations, and loads of many programs."""

@@ -1,0 +1,85 @@
+"""Records of a load, and a daemon that serves one."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+
+from flashedge import events
+from flashedge.benchmark.load.record import End, ProgramRecord
+from flashedge.events import Event
+from flashedge.scheduling.programs.program import Kind
+from flashedge.types import NodeId
+from tests.support.fake_daemon import BatchDaemon, encode_events, refuse
+
+
+def build_record(number: int = 0, **fields: Any) -> ProgramRecord:
+    given = {
+        "part": 0,
+        "kind": Kind.SEARCH,
+        "client": "a",
+        "problem": "p",
+        "arrived_s": 0.0,
+        "end": End.FINISHED,
+        "wait_s": 0.0,
+        "first_token_s": 0.1,
+        "latency_s": 1.0,
+        "output_tokens": 10,
+    }
+    return ProgramRecord(number=number, **{**given, **fields})
+
+
+class LoadDaemon(BatchDaemon):
+    """Serves chats and searches at once. The problem's first word says how each ends.
+
+    "right" and "hard" finish (see `BatchDaemon`), "full" is refused because the queue is full,
+    "fail" ends in an error, "gone" breaks the connection, and "slow" never ends.
+    """
+
+    def submit(self, body: dict[str, Any]) -> Any:
+        self._check(body["problem"])
+        if body["problem"].startswith("full"):
+            return refuse(503, "queue_full", **{"Retry-After": "0"})
+        return super().submit(body)
+
+    def send_events(self, run: str, after: int) -> Any:
+        body, result = self.submitted[run], self.runs[run]
+        if result["status"] == "running":
+            return self._wait()
+        items: list[Event] = [events.RunStarted(config=body, queue_s=0.0)]
+        if result["status"] == "failed":
+            items.append(events.RunFailed(error="it died", code="engine_dead"))
+        else:
+            items.append(events.Progress(tokens=((NodeId(1), 3),)))
+            items.append(events.RunFinished(result=result))
+        return httpx.Response(200, content=encode_events(list(enumerate(items, start=1))))
+
+    def answer_other(self, key: str) -> Any:
+        if key != "POST /v1/chat/completions":
+            return super().answer_other(key)
+        body = json.loads(self.requests[-1].content)
+        text = body["messages"][0]["content"]
+        self._check(text)
+        if text.startswith("full"):
+            return refuse(503, "queue_full", **{"Retry-After": "0"})
+        if text.startswith("slow"):
+            return self._wait()
+        parts = [
+            {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]},
+            {"choices": [{"index": 0, "delta": {"content": "\\boxed{4}"}}]},
+            {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+            {"choices": [], "usage": {"completion_tokens": 5}},
+        ]
+        lines = [f"data: {json.dumps(part)}\n\n" for part in parts]
+        return httpx.Response(200, content="".join([*lines, "data: [DONE]\n\n"]).encode())
+
+    def _check(self, problem: str) -> None:
+        if problem.startswith("gone"):
+            raise httpx.ConnectError("gone")
+
+    async def _wait(self) -> httpx.Response:
+        await asyncio.Event().wait()
+        raise AssertionError("it waits for ever")

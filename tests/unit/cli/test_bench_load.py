@@ -1,0 +1,175 @@
+"""`flashedge bench load` against a daemon that a script plays."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cli_rig import Cli, cli_for, with_daemon
+from tests.support.load_rig import LoadDaemon
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
+    return cli_for(tmp_path, monkeypatch, capfd)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> tuple[str, str]:
+    """Problems, and times at which six programs arrive."""
+    problems, times = tmp_path / "problems.jsonl", tmp_path / "times.txt"
+    problems.write_text('{"id": "a", "problem": "right 4", "answer": "4"}\n')
+    times.write_text("".join(f"{i / 50}\n" for i in range(6)))
+    return str(problems), str(times)
+
+
+def ask(files: tuple[str, str], folder: Path, *more: str) -> tuple[str, ...]:
+    problems, times = files
+    given = ("--problems", problems, "--arrivals", times, "--output", str(folder))
+    return ("bench", "load", *given, *more)
+
+
+def test_a_load_and_its_report(
+    cli: Cli, files: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = with_daemon(monkeypatch, LoadDaemon())
+    difficulty = tmp_path / "trials.jsonl"
+    difficulty.write_text('{"id": "a", "correct": true}\n')
+    deadlines = ("--slo", "chat=2,search=30", "--difficulty", str(difficulty))
+    folder = tmp_path / "out"
+    done = cli(*ask(files, folder, *deadlines))
+    assert done.code == 0, done.err
+    assert "6 of 6 programs finished" in done.out
+    assert "Deadlines: chat 2 s, search 30 s, times 1" in done.out
+    assert "known for 1 of 1 problem" in done.out
+    for row in ("all", "chat", "search"):
+        assert any(line.startswith(row) for line in done.out.splitlines()), row
+    again = cli(*ask(files, folder, *deadlines, "--json"))
+    assert again.code == 0, again.err
+    report = json.loads(again.out)
+    assert report["finished"] == report["programs"] == 6
+    assert report["attainment"] == 1.0
+    assert report["accuracy"] == 1.0
+    assert report["late_s"] < 5
+    assert set(report["by_kind"]) == {"chat", "search"}
+    assert "another --output" in again.err
+    assert len([r for r in daemon.requests if r.method == "POST"]) == 6  # nothing ran twice
+    lines = (folder / "programs.jsonl").read_text().splitlines()
+    assert len(lines) == 7  # the settings first
+    assert json.loads((folder / "report.json").read_text()) == report
+
+
+def test_without_known_difficulties_the_output_says_so(
+    cli: Cli, files: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_daemon(monkeypatch, LoadDaemon())
+    done = cli(*ask(files, tmp_path / "out", "--slo", "chat=2"))
+    assert "known for 0 of 1 problem; the others count 2" in done.out
+
+
+def test_a_full_queue_is_shown(
+    cli: Cli, files: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_daemon(monkeypatch, LoadDaemon())
+    Path(files[0]).write_text('{"problem": "full"}\n{"problem": "right 4"}\n')
+    done = cli(*ask(files, tmp_path / "out"))
+    assert done.code == 0, done.err
+    assert "were refused because the queue was full" in done.out
+
+
+def test_a_lost_daemon_keeps_what_finished_and_the_same_command_resumes(
+    cli: Cli, files: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Frail(LoadDaemon):
+        """Goes away at the fourth program."""
+
+        def answer(self, request: Any) -> Any:
+            posts = sum(r.method == "POST" for r in self.requests)
+            if request.method == "POST" and posts >= 3:
+                self._check("gone")
+            return super().answer(request)
+
+    folder = tmp_path / "out"
+    with_daemon(monkeypatch, Frail())
+    done = cli(*ask(files, folder))
+    assert done.code == 4, done.err
+    assert "interrupted after" in done.err
+    assert "the same command resumes" in done.err
+    kept = len((folder / "programs.jsonl").read_text().splitlines()) - 1
+    assert 0 < kept <= 3
+    daemon = with_daemon(monkeypatch, LoadDaemon())
+    done = cli(*ask(files, folder, "--json"))
+    assert done.code == 0, done.err
+    assert sum(r.method == "POST" for r in daemon.requests) == 6 - kept
+    report = json.loads(done.out)
+    assert (report["finished"], report["parts"]) == (6, 2)
+    other = cli(*ask(files, folder, "--seed", "1"))
+    assert other.code == 2
+    assert "was made with seed 0, not seed 1" in other.err
+
+
+def test_ctrl_c_keeps_what_finished(
+    cli: Cli, files: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Interrupting(LoadDaemon):
+        """The user presses ctrl-c when the fourth program arrives."""
+
+        def answer(self, request: Any) -> Any:
+            if sum(r.method == "POST" for r in self.requests) == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+            return super().answer(request)
+
+    with_daemon(monkeypatch, Interrupting())
+    done = cli(*ask(files, tmp_path / "out"))
+    assert done.code == 130, done.err
+    assert "interrupted after" in done.err
+    assert "programs finished" in done.out
+
+
+def test_what_is_refused(cli: Cli, files: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    with_daemon(monkeypatch, LoadDaemon())
+    problems, times = files
+    known = ("--problems", problems)
+    for flags, said in (
+        ((*known,), "there is no rate of arrivals"),
+        (("--rate", "2"), "there are no problems to ask"),
+        ((*known, "--rate", "2", "--mix", "chat=2"), "sum to 2, not to 1"),
+        ((*known, "--rate", "2", "--slo", "talk=2"), "--slo 'talk=2'"),
+        ((*known, "--rate", "2", "--arrivals", times), "contradict each other"),
+        ((*known, "--rate", "1e-9"), "no program arrives"),
+        ((*known, "--rate", "2", "--policy", "tie"), "--policy needs --simulated"),
+        ((*known, "--rate", "2", "--simulated"), "--problems has no meaning with --simulated"),
+        (("--simulated", "--rate", "2", "--policy", "luck"), "there is no policy 'luck'"),
+        (("--simulated", "--rate", "2", "--gpu", "tpu"), "no card 'tpu'"),
+        ((*known, "--arrivals", "often"), "can't read often"),
+        ((*known, "--rate", "2", "--strategy", "beem"), "beem"),
+        ((*known, "--rate", "2", "--difficulty", times), "line 1: not an object"),
+    ):
+        done = cli("bench", "load", *flags)
+        assert (done.code, done.out) == (2, ""), (flags, done.err)
+        assert said in done.err, flags
+
+
+def test_a_simulated_load(cli: Cli) -> None:
+    asked = ("--simulated", "--rate", "4", "--minutes", "0.05", "--n", "4", "--limit", "4")
+    done = cli("bench", "load", *asked, "--policy", "fcfs")
+    assert done.code == 0, done.err
+    assert done.out.startswith("SIMULATED: math-1.5b+skywork-1.5b on rtx4090, policy fcfs")
+    assert "coefficient of variation" in done.out
+    report = json.loads(cli("bench", "load", *asked, "--json", "--slo", "chat=9").out)
+    assert report["load"]["simulated"] is True
+    assert report["load"]["policy"] == "tie"
+    assert report["finished"] == report["programs"] > 3
+    assert report["load"]["dispersion"]["chat"]["within_cv"] > 0.5
+    assert report["attainment"] is not None
+
+
+def test_the_help_has_groups_and_examples(cli: Cli) -> None:
+    done = cli("bench", "load", "--help")
+    for part in ("Load", "Programs", "Deadlines", "Output", "Examples", "--rate 2 --minutes 1"):
+        assert part in done.out
