@@ -24,6 +24,7 @@ MEASURED_SAMPLES = 200
 
 MEASURED_PROMPTS = 500
 MOST_STEPS = 10
+MAX_TOKENS = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -76,24 +77,25 @@ def draw_trace_prompts(
     *,
     workload: str = "math",
     most_steps: int = MOST_STEPS,
+    max_tokens: int = MAX_TOKENS,
     chats: LengthPrior | None = None,
     chat_share: float = 0.5,
 ) -> Prompts:
     """Draw problems of the step trace, and a length of each.
 
-    most_steps: problems with a longer sample are left out. chats: mixed in, with this share.
+    most_steps: problems with a longer sample are left out; max_tokens: cuts an answer; chats: mixed
+    in, with this share.
     """
     draw = np.random.default_rng(seed)
     all_rows = load_trace(workload, "smooth").rows
     rows = [row for row in all_rows if max(map(len, row.step_tokens)) <= most_steps]
-    known = [draw_answer_lengths(row, MEASURED_SAMPLES, draw) for row in rows]
-    fitted = [fit_log_t(samples) for samples in known]
+    known = [draw_answer_lengths(row, MEASURED_SAMPLES, draw, max_tokens) for row in rows]
+    fitted = [fit_log_t(samples, max_tokens) for samples in known]
     asked = draw.integers(len(rows), size=count)
     mu = np.array([fitted[i].mu for i in asked])
     sigma = np.array([fitted[i].sigma for i in asked])
     prompt_tokens = np.array([rows[i].prompt_tokens for i in asked], dtype=np.int64)
-    lengths = np.array([draw_answer_lengths(rows[i], 1, draw)[0] for i in asked], dtype=np.int64)
-    max_tokens = int(max(samples.max() for samples in (*known, lengths)))
+    lengths = np.concatenate([draw_answer_lengths(rows[i], 1, draw, max_tokens) for i in asked])
     samples = [known[i] for i in asked[:MEASURED_PROMPTS]]
     about = f"{len(rows)} problems of {workload} with up to {most_steps} real steps, smooth tails"
     if chats is not None:
@@ -118,7 +120,9 @@ def draw_trace_prompts(
     )
 
 
-def draw_answer_lengths(row: TraceRow, count: int, draw: np.random.Generator) -> NDArray[np.int64]:
+def draw_answer_lengths(
+    row: TraceRow, count: int, draw: np.random.Generator, max_tokens: int = MAX_TOKENS
+) -> NDArray[np.int64]:
     """(count,) tokens of whole answers to the row's problem, each step drawn by itself."""
     groups = {key: np.array(group) for key, group in group_lengths(row).items()}
     patterns = [len(sample) for sample in row.step_tokens]
@@ -129,11 +133,12 @@ def draw_answer_lengths(row: TraceRow, count: int, draw: np.random.Generator) ->
         for step in range(steps):
             group = groups[step, step == steps - 1]
             found[at] += group[draw.integers(len(group))]
-    return found
+    return np.minimum(found, max_tokens)
 
 
-def fit_log_t(samples: NDArray[np.int64]) -> LogT:
-    """The log-t distribution, of the usual degrees of freedom, that fits the samples."""
-    found = fit("log_t", samples)
+def fit_log_t(samples: NDArray[np.int64], max_tokens: int = MAX_TOKENS) -> LogT:
+    """The log-t distribution, of the usual degrees of freedom, that fits samples which a limit
+    cuts."""
+    found = fit("log_t", samples, samples >= max_tokens)
     assert isinstance(found, LogT)
     return found
