@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace as change
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -19,7 +20,7 @@ from flashedge.errors import Conflict
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from flashedge.learned.settings import ModelSettings, TrainingSettings
+    from flashedge.learned.settings import EncoderSettings, ModelSettings, TrainingSettings
     from flashedge.learned.training import Trained
     from flashedge.models.specs import Pair
     from flashedge.runtime.lengths.accuracy import Accuracy
@@ -82,14 +83,13 @@ def train(
         FAMILIES,
         LOSSES,
         OBJECTIVES,
-        EncoderSettings,
         ModelSettings,
         TrainingSettings,
     )
     from flashedge.models.registry import find_pair
     from flashedge.runtime.lengths.examples import merge_prompts, split
     from flashedge.runtime.lengths.model_folders import find_folder, name_model
-    from flashedge.runtime.lengths.prompt_encoder import build_prompt_encoder, count_vocabulary
+    from flashedge.runtime.lengths.prompt_encoder import build_prompt_encoder
     from flashedge.runtime.request.checks import check_choice
 
     for name, value, known in (
@@ -106,10 +106,7 @@ def train(
     check_enough(len(prompts), MIN_PROMPTS, "to train a model", file)
     training_part, held_out = split(prompts)
     check_enough(len(held_out), MIN_HELD_OUT, "that are held out", file)
-    reader = EncoderSettings(
-        checkpoint=None if encoder is None else str(encoder.expanduser()),
-        vocabulary=min(EncoderSettings().vocabulary, count_vocabulary(chosen, config)),
-    )
+    reader = build_encoder_settings(encoder, chosen, config)
     settings = ModelSettings(encoder=reader, objective=objective, family=family)
     training = TrainingSettings(loss=loss, epochs=epochs, head_epochs=epochs, seed=seed)
     trained = _train(training_part, settings, training)
@@ -135,6 +132,17 @@ def train(
             "the stored model stays: it is better on the same held-out prompts",
             hint="to replace it, add --replace",
         )
+
+
+def build_encoder_settings(folder: Path | None, pair: Pair, config: Config) -> EncoderSettings:
+    """The encoder in `folder`; None: a small one with a row for each token of the generator."""
+    from flashedge.learned.settings import EncoderSettings
+    from flashedge.runtime.lengths.prompt_encoder import count_vocabulary
+
+    usual = EncoderSettings()
+    if folder is not None:
+        return change(usual, checkpoint=str(folder.expanduser()))
+    return change(usual, vocabulary=min(usual.vocabulary, count_vocabulary(pair, config)))
 
 
 def _train(
@@ -208,8 +216,6 @@ def _save(
     replace: bool,
 ) -> str:
     """Save the model, unless it is useless or the stored one is better. Returns the outcome."""
-    from dataclasses import replace as change
-
     from flashedge.cli.lengths.evaluate import CONSTANT
     from flashedge.learned.files import save_model
 

@@ -14,9 +14,7 @@ import argparse
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import product
-from typing import Any
 
 import torch
 
@@ -46,6 +44,8 @@ from scripts.bench.flashtts.study import format_table
 from scripts.bench.lengths.workload import Workload
 
 RUNS = (0, 10, 100, 1_000)
+FEW_RUNS = (100, 200, 400)
+"""After these the text model log_t is measured as well."""
 DRIFT_RUNS = (0, 10, 30, 100)
 FIRST_HELD_OUT, FIRST_SWEPT, SWEPT = 1_000_000, 2_000_000, 200
 PAPER = "log_t_fitted"
@@ -64,9 +64,7 @@ def build_settings(name: str, vocabulary: int) -> tuple[ModelSettings, TrainingS
     return ModelSettings(encoder=encoder, family=name), TrainingSettings()
 
 
-def train_text(
-    name: str, finished: Sequence[FinishedOutputs], vocabulary: int, **changes: Any
-) -> TextPredictor:
+def train_text(name: str, finished: Sequence[FinishedOutputs], vocabulary: int) -> TextPredictor:
     """Train one of MODELS."""
     settings, training = build_settings(name, vocabulary)
     began = time.process_time()
@@ -75,7 +73,7 @@ def train_text(
         losses = f"{epoch.train_loss:.3f} {epoch.validation_loss:.3f}"
         print(f"  {name} {epoch.stage} {epoch.number}: {losses}", file=sys.stderr)
 
-    trained = train(finished, settings, replace(training, **changes), show)
+    trained = train(finished, settings, training, show)
     seconds = time.process_time() - began
     print(f"{name}: {seconds:.0f} CPU seconds, best epoch {trained.best_epoch}", file=sys.stderr)
     provenance = {"num_prompts": len(finished), "date": "now"}
@@ -148,8 +146,8 @@ def sweep(encode: EncodePrompt, runs: Sequence[FinishedOutputs]) -> None:
                 *(f"{score:.3f}" for score in scores),
             )
         )
-    head = ("parent runs", "buckets", "neighbours", "half-life")
-    head = (*head, *(f"{count} runs" for count in RUNS[1:]), "drift + 100")
+    after_runs = (f"{count} runs" for count in RUNS[1:])
+    head = ("parent runs", "buckets", "neighbours", "half-life", *after_runs, "drift + 100")
     print(format_table(head, rows, "Log score of the history predictor"))
 
 
@@ -175,7 +173,6 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=RUNS[-1], help="runs that are learned from")
     parser.add_argument("--held-out", type=int, default=300, help="prompts to measure on")
     parser.add_argument("--models", nargs="*", default=list(MODELS), choices=MODELS)
-    parser.add_argument("--epochs", type=int, default=TrainingSettings().epochs)
     parser.add_argument("--sweep", action="store_true", help="try the history's settings")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -189,8 +186,11 @@ def main() -> None:
         sweep(encode, runs)
     found = {"constant": measure(teach(ConstantPredictor(), runs), held_out)}
     found |= measure_history(encode, runs, held_out)
+    for count in FEW_RUNS if FAMILIES[0] in given.models else ():
+        text = train_text(FAMILIES[0], runs[:count], vocabulary)
+        found[f"text, {FAMILIES[0]}, {count} runs"] = measure(text, held_out)
     for name in given.models:
-        text = train_text(name, runs, vocabulary, epochs=given.epochs, head_epochs=given.epochs)
+        text = train_text(name, runs, vocabulary)
         found[f"text, {name}"] = measure(text, held_out)
     print_accuracies(found)
     report(
