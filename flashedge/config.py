@@ -204,6 +204,13 @@ class Config:
         "Score a drafted step together with the step before it. On simulated engines it costs "
         "more than it saves.",
     )
+    scheduling_lengths: str = setting(
+        "history",
+        "What predicts how long outputs will be. history: the runs before, learned as they end. "
+        "text: a model that reads the prompt (`flashedge lengths train`), history where it has "
+        "none. off: every request counts as long as its limit.",
+        choices=("history", "text", "off"),
+    )
     state_dir: Path = setting(MISSING, "Folder of the runs, the logs and the daemon's lock.")
     cache_dir: Path = setting(MISSING, "Folder of the downloaded models.")
     config_dir: Path = setting(MISSING, "Folder of config.toml and models.toml.")

@@ -22,6 +22,7 @@ from flashedge.cli import (
 from flashedge.cli.bench import command as bench
 from flashedge.cli.calibrate import command as calibrate
 from flashedge.cli.doctor import command as doctor
+from flashedge.cli.lengths import command as lengths
 from flashedge.cli.models import command as models
 from flashedge.cli.solve import command as solve
 
@@ -58,6 +59,7 @@ app.command(name="ps", rich_help_panel=DAEMON)(daemon.ps)
 app.command(name="logs", rich_help_panel=DAEMON)(daemon.logs)
 app.add_typer(config.app, name="config", rich_help_panel=DAEMON)
 app.add_typer(models.app, name="models", rich_help_panel=MACHINE)
+app.add_typer(lengths.app, name="lengths", rich_help_panel=MACHINE)
 app.command(name="doctor", rich_help_panel=MACHINE)(doctor.doctor)
 app.command(name="profile", rich_help_panel=MACHINE)(profile.profile)
 app.command(name="simulate", epilog=simulate.EPILOG, rich_help_panel=MACHINE)(simulate.simulate)

@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from flashedge.types import TokenIds
+
 AsgiApp = Callable[
     [
         MutableMapping[str, Any],
@@ -27,10 +29,11 @@ class PlainAsk:
     """The key that its engine request carries: that of the program it is a part of, else its own
     name."""
 
+    pair: str = ""
     client: str = ""
     priority: int = 0
     choices: int = 1
-    prompt_tokens: int = 0
+    prompt_ids: TokenIds = ()
     max_tokens: int
     """Most tokens of one choice."""
 

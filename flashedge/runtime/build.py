@@ -9,7 +9,7 @@ from flashedge.engine.memory_plan import resolve_memory
 from flashedge.models.memory.kv_plan import find_explicit
 from flashedge.models.registry import find_pair
 from flashedge.runtime.kv.start_split import choose_start_split
-from flashedge.runtime.records.store import RunStore
+from flashedge.runtime.records.store import FILE, RunStore
 from flashedge.runtime.served_pair import ServedPair
 from flashedge.runtime.service import Service
 
@@ -23,7 +23,7 @@ def build(config: Config, *, load: bool = True) -> Service:
     """
     first = open_pair(config.pair, config) if load else None
     texts = build_embedding_groups(config)
-    store = RunStore(config.state_dir / "runs.sqlite")
+    store = RunStore(config.state_dir / FILE)
     return Service(config, lambda name: open_pair(name, config), first, store, MathGrader(), texts)
 
 

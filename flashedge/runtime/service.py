@@ -29,6 +29,7 @@ from flashedge.runtime.pair_loader import OpenPair, PairLoader
 from flashedge.runtime.plain_requests import PlainRequests
 from flashedge.runtime.programs.asker import NOBODY, Asker
 from flashedge.runtime.programs.plain import ProgramRequests
+from flashedge.runtime.programs.predictions import Predictions
 from flashedge.runtime.programs.programs import Programs
 from flashedge.runtime.queue import RunQueue
 from flashedge.runtime.records.archive import ArchivedRun, RunSummary, build_summary
@@ -73,10 +74,14 @@ class Service:
         self._retention = Retention(store, config)
         self._runs: dict[str, Run] = {}
         self._plain = PlainRequests(self.metrics)
-        self.programs = Programs(config, lambda keys: self._loader.rank_programs(keys))
+        self._predictions = Predictions(config, store)
+        self.programs = Programs(
+            config, lambda keys: self._loader.rank_programs(keys), self._predictions
+        )
         plain = ProgramRequests(self._plain, self.programs)
         self._loader = PairLoader(open_pair, plain, config.loaded_pairs, first)
         self._queue = RunQueue(self.programs, config.queue_limit)
+        self.programs.on_prediction = self._queue.admit
         self._tasks: set[asyncio.Task[None]] = set()
         self.idle = IdleClock(config.keep_alive_s, self._is_busy)
         self._is_stopping = False
@@ -100,6 +105,7 @@ class Service:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=10)
         await self.programs.stop()
+        await self._predictions.stop()
         await self._retention.stop()
         await self._loader.stop()
         await self._grader.close()
@@ -204,14 +210,14 @@ class Service:
         run_id = run_id or create_run_id()
         self._queue.check_room()  # before the program is known to anybody
         self.programs.set_capacity(pair.capacity)
-        self.programs.add_run(run_id, spec, len(prompt_ids), asker)
+        self.programs.add_run(run_id, spec, prompt_ids, asker)
         self._queue.reserve(run_id)
         run = Run(
             run_id,
             spec,
             self._store,
             lambda r: self._queue.position(r.id),
-            self._build_observer(run_id, spec),
+            self._build_observer(run_id),
         )
         self._runs[run_id] = run
         self._loader.hold(pair.name)
@@ -312,10 +318,10 @@ class Service:
         if run.stored:
             self._runs.pop(run.id, None)
 
-    def _build_observer(self, run_id: str, spec: RunSpec) -> Callable[[Event], None]:
+    def _build_observer(self, run_id: str) -> Callable[[Event], None]:
         def observe(event: Event) -> None:
             self.metrics.observe(run_id, event)
-            self.programs.note_event(run_id, spec, event)
+            self.programs.note_event(run_id, event)
 
         return observe
 

@@ -79,7 +79,7 @@ class ProgramMachine(RuleBasedStateMachine):
 
         def do() -> None:
             asker = Asker(client=client, priority=priority)
-            self.programs.add_run(run, replace(BEAM, n=paths), 20, asker)
+            self.programs.add_run(run, replace(BEAM, n=paths), tuple(range(20)), asker)
             self.arrived_s[run] = self.now_s
             self.waiting[run] = None
             self.queue.reserve(run)

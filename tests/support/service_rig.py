@@ -74,7 +74,9 @@ class Rig:
     ) -> None:
         """family: of the served pair's verifier, instead of the bundled one's. load: whether the
         service loads the pair at its start."""
-        settings = {"max_running": 1, "queue_limit": 2, **settings}
+        # Predictions come from a thread, which knows nothing of virtual time.
+        quiet = {"max_running": 1, "queue_limit": 2, "scheduling_lengths": "off"}
+        settings = {**quiet, **settings}
         self.config = load_config(settings, environ={"FLASHEDGE_HOME": str(home)})
         self.store = store or RunStore(self.config.state_dir / "runs.sqlite")
         self.engines = sim_engines(config=config, generator=generator, verifier=verifier)

@@ -97,7 +97,7 @@ async def _run(load: VirtualLoad, programs: Sequence[PlannedProgram]) -> list[Pr
     async def send_order(keys: Sequence[str]) -> None:
         await asyncio.gather(generator.rank_programs(keys), verifier.rank_programs(keys))
 
-    board = Programs(load.config, send_order, now)
+    board = Programs(load.config, send_order, clock=now)
     board.set_capacity(await _measure_capacity(load, pair))
     server = VirtualServer(load, engines, board)
     generator.on_step = server.watch_step
@@ -162,7 +162,7 @@ class VirtualServer:
         spec = replace(load.search, problem=load.trace.problem(row), seed=program.seed)
         prompt = self._engines.generator.codec.encode_chat(spec.problem.messages)
         self._queue.check_room()
-        board.add_run(run, spec, len(prompt), _build_asker(program))
+        board.add_run(run, spec, prompt, _build_asker(program))
         try:
             self._queue.reserve(run)
             self._forecast(run, row)
@@ -184,7 +184,7 @@ class VirtualServer:
         """Run an admitted search. Returns its tokens."""
 
         def note(event: Event) -> None:
-            self._board.note_event(run, spec, event)
+            self._board.note_event(run, event)
 
         engines = replace(self._engines, program=run)
         with engines.join_kv(note) as memory:
@@ -208,7 +208,7 @@ class VirtualServer:
         ask = PlainAsk(
             program=key,
             client=asker.client,
-            prompt_tokens=len(prompt),
+            prompt_ids=prompt,
             max_tokens=load.chat_tokens,
         )
         tokens = 0

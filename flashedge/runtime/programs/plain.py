@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from flashedge.engine.plain_requests import PlainAsk, PlainRequest, PlainRequests
 from flashedge.runtime.programs.asker import Asker
 from flashedge.runtime.programs.programs import Programs
+from flashedge.scheduling.lengths.observed import OutputLengths
 
 
 class ProgramRequests:
@@ -30,11 +31,12 @@ class ProgramRequests:
         """See `engine.plain_requests`."""
         with self._plain.open(ask, abort) as request:
             asker = Asker(client=ask.client, program=ask.program, priority=ask.priority)
-            self._programs.add_request(ask, asker)
+            predicted = self._programs.add_request(ask, asker)
+            noted = _ProgramRequest(request, self._programs, ask.program)
             try:
-                yield _ProgramRequest(request, self._programs, ask.program)
+                yield noted
             finally:
-                self._programs.leave(ask.program)
+                self._programs.end_request(ask.program, predicted, noted.count(ask.choices))
 
 
 class _ProgramRequest:
@@ -44,10 +46,20 @@ class _ProgramRequest:
         self._request = request
         self._programs = programs
         self._key = key
+        self._tokens = 0
+        self._finishes: list[str] = []
 
     def note(self, *, prompt_tokens: int, new_tokens: int, finishes: tuple[str, ...]) -> None:
         """See `engine.plain_requests`."""
         self._request.note(prompt_tokens=prompt_tokens, new_tokens=new_tokens, finishes=finishes)
+        self._finishes += finishes
+        self._tokens += new_tokens
         if new_tokens:
             self._programs.mark_started(self._key)
             self._programs.note_tokens(self._key, new_tokens)
+
+    def count(self, choices: int) -> OutputLengths | None:
+        """How long the output became. None of several choices, which only their sum is known of."""
+        if choices != 1 or not self._tokens:
+            return None
+        return OutputLengths.from_outputs([self._tokens], [self._finishes != ["stop"]])

@@ -15,19 +15,27 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 
 from flashedge.config import Config
 from flashedge.engine.plain_requests import PlainAsk
 from flashedge.events import CertaintyUpdated, Event, StepCompleted
+from flashedge.runtime.lengths.base import describe_plain, describe_search
+from flashedge.runtime.lengths.path_counter import PathCounter
 from flashedge.runtime.programs.asker import Asker
+from flashedge.runtime.programs.predictions import Predictions
 from flashedge.runtime.programs.token_rate import TokenRate
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.lengths.base import LengthDistribution
+from flashedge.scheduling.lengths.observed import OutputLengths
+from flashedge.scheduling.lengths.request import FinishedOutputs, LengthRequest
 from flashedge.scheduling.programs.admission import Capacity, Need, can_start, predict_need
 from flashedge.scheduling.programs.board import ProgramBoard, Rules
 from flashedge.scheduling.programs.policies import POLICIES
 from flashedge.scheduling.programs.program import Kind, Program
 from flashedge.scheduling.programs.standing import Standing, find_standings
+from flashedge.types import TokenIds
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +64,18 @@ def build_rules(config: Config) -> Rules:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunProgress:
+    """What is known of a run that is not over."""
+
+    key: str
+    """Its program."""
+
+    spec: RunSpec
+    request: LengthRequest
+    paths: PathCounter = field(default_factory=lambda: PathCounter(sees_progress=True))
+
+
 class Programs:
     """Implements `runtime.queue.Admission`."""
 
@@ -63,15 +83,18 @@ class Programs:
         self,
         config: Config,
         send_order: SendOrder,
+        predictions: Predictions | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._config = config
         self._send_order = send_order
+        self._predictions = predictions
         self._clock = clock
         self._board = ProgramBoard(build_rules(config))
         self._members: Counter[str] = Counter()
-        self._program_of: dict[str, str] = {}
-        """By run. Plain requests are not looked up."""
+        self._runs: dict[str, RunProgress] = {}
+        self.on_prediction: Callable[[], None] = lambda: None
+        """Called when a prediction has arrived: more may start now."""
         self._unmeasured = Capacity(
             kv_tokens=1 << 40, max_running=config.max_running, useful_sequences=USUAL_BATCH
         )
@@ -94,43 +117,61 @@ class Programs:
 
     # ------------------------------------------------------------ runs
 
-    def add_run(self, run_id: str, spec: RunSpec, prompt_tokens: int, asker: Asker) -> None:
+    def add_run(self, run_id: str, spec: RunSpec, prompt_ids: TokenIds, asker: Asker) -> None:
         """A run was submitted."""
         key = asker.program or run_id
-        self._program_of[run_id] = key
-        self.join(
-            Program(
-                key=key,
-                client=asker.client,
-                kind=asker.choose_kind(Kind.SEARCH),
-                arrived_s=self._clock(),
-                outputs=spec.n,
-                max_tokens=spec.max_path_tokens,
-                prompt_tokens=prompt_tokens,
-            )
-        )
-
-    def add_request(self, ask: PlainAsk, asker: Asker) -> None:
-        """A plain request has arrived. `leave` its program when it is over."""
-        self.join(
-            Program(
-                key=ask.program,
-                client=asker.client,
-                kind=asker.choose_kind(Kind.CHAT),
-                arrived_s=self._clock(),
-                outputs=ask.choices,
-                max_tokens=ask.max_tokens,
-                prompt_tokens=ask.prompt_tokens,
-            )
-        )
+        request = describe_search(spec, prompt_ids, asker.client)
+        self._runs[run_id] = RunProgress(key=key, spec=spec, request=request)
+        self._join_predicted(key, request, asker, Kind.SEARCH)
 
     def find_program(self, run_id: str) -> str:
         """The key of a run's program."""
-        return self._program_of.get(run_id, run_id)
+        run = self._runs.get(run_id)
+        return run_id if run is None else run.key
 
     def note_start(self, run_id: str) -> None:
         """The run has left the queue."""
         self.mark_started(self.find_program(run_id))
+
+    def note_event(self, run_id: str, event: Event) -> None:
+        """Follow a run's progress. An unknown run has none."""
+        run = self._runs.get(run_id)
+        if run is None:
+            return
+        run.paths.observe(event)
+        match event:
+            case StepCompleted(token_ids=token_ids):
+                self.note_tokens(run.key, len(token_ids))
+            case CertaintyUpdated(certainty=float(certainty)) if run.spec.early_exit is not None:
+                self._update(run.key, progress=certainty)
+            case _:
+                pass
+
+    def end_run(self, run_id: str) -> None:
+        """The run is over, however it ended. Again, this does nothing."""
+        run = self._runs.pop(run_id, None)
+        if run is not None:
+            self.leave(run.key)
+            self._learn(run.request, run.paths.count())
+
+    # ------------------------------------------------------------ plain requests
+
+    def add_request(self, ask: PlainAsk, asker: Asker) -> LengthRequest:
+        """A plain request has arrived. Returns how its lengths are predicted."""
+        request = describe_plain(
+            ask.pair,
+            ask.prompt_ids,
+            max_tokens=ask.max_tokens,
+            outputs=ask.choices,
+            client=asker.client,
+        )
+        self._join_predicted(ask.program, request, asker, Kind.CHAT)
+        return request
+
+    def end_request(self, key: str, request: LengthRequest, lengths: OutputLengths | None) -> None:
+        """A plain request is over. lengths: of its outputs, None where they are not known."""
+        self.leave(key)
+        self._learn(request, lengths)
 
     def mark_started(self, key: str) -> None:
         """A member of the program runs. The first one counts."""
@@ -138,22 +179,32 @@ class Programs:
         if program is not None and program.started_s is None:
             self._update(key, started_s=self._clock())
 
-    def note_event(self, run_id: str, spec: RunSpec, event: Event) -> None:
-        """Follow a run's progress."""
-        key = self.find_program(run_id)
-        match event:
-            case StepCompleted(token_ids=token_ids):
-                self.note_tokens(key, len(token_ids))
-            case CertaintyUpdated(certainty=float(certainty)) if spec.early_exit is not None:
-                self._update(key, progress=certainty)
-            case _:
-                pass
+    # ------------------------------------------------------------ lengths
 
-    def end_run(self, run_id: str) -> None:
-        """The run is over, however it ended. Again, this does nothing."""
-        key = self._program_of.pop(run_id, None)
-        if key is not None:
-            self.leave(key)
+    def _join_predicted(self, key: str, request: LengthRequest, asker: Asker, usual: Kind) -> None:
+        """Join a program now, as long as its limit; its prediction arrives later."""
+        self.join(
+            Program(
+                key=key,
+                client=asker.client,
+                kind=asker.choose_kind(usual),
+                arrived_s=self._clock(),
+                outputs=request.outputs,
+                max_tokens=request.max_tokens,
+                prompt_tokens=request.num_prompt_tokens or 0,
+            )
+        )
+        if self._predictions is not None:
+            self._predictions.submit(request, partial(self.predict, key))
+
+    def predict(self, key: str, lengths: LengthDistribution) -> None:
+        """The prediction of a program's outputs has arrived."""
+        self._update(key, lengths=lengths)
+        self.on_prediction()
+
+    def _learn(self, request: LengthRequest, lengths: OutputLengths | None) -> None:
+        if self._predictions is not None and lengths is not None:
+            self._predictions.learn(FinishedOutputs(request=request, lengths=lengths))
 
     # ------------------------------------------------------------ members of a program
 
@@ -180,10 +231,6 @@ class Programs:
             del self._members[key]
             self._board.remove(key)
         self._note_change()
-
-    def predict(self, key: str, lengths: LengthDistribution) -> None:
-        """The prediction of a program's outputs has arrived."""
-        self._update(key, lengths=lengths)
 
     def note_tokens(self, key: str, tokens: int) -> None:
         """A program has drawn so many more tokens."""

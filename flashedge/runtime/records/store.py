@@ -27,9 +27,12 @@ from flashedge.events import (
     from_json,
     to_json,
 )
+from flashedge.runtime.records.outline import RunOutline, query_outline
 from flashedge.runtime.records.schema import open_schema
 from flashedge.runtime.records.store_errors import make_private, translate_errors
 
+FILE = "runs.sqlite"
+"""Its name in the state folder."""
 UNFINISHED = ("queued", "running")
 _COUNT_TOKENS = (
     "SELECT coalesce(sum(json_array_length(event, '$.token_ids')), 0) FROM events"
@@ -201,6 +204,11 @@ class RunStore:
                 (run_id, after),
             ).fetchall()
         return [(seq, from_json(json.loads(text))) for seq, text in rows]
+
+    def outline(self, run_id: str) -> RunOutline:
+        """The shape of a run's tree, without its tokens. Empty for an unknown run."""
+        with self._open_database() as db:
+            return query_outline(db, run_id)
 
     def list(
         self, *, limit: int = 50, before: str | None = None, status: str | None = None

@@ -63,7 +63,7 @@ class VllmProtocols:
                 return
             args = build_args(self._process.options.model, self._options, _find_template(llm))
             for app, kind in ((self._plain_app, TaggedClient), (self._search_app, SearchClient)):
-                client: Any = kind(llm, self._process, self._plain)
+                client: Any = kind(llm, self._process, self._plain, self._options.name)
                 await init_app_state(client, app.state, args, ("generate",))
                 hide_notes(app.state)
             adapt_handlers(self._search_app.state)

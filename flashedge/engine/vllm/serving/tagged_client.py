@@ -54,10 +54,14 @@ if TYPE_CHECKING:
 class TaggedClient:
     """Stands for one AsyncLLM. What is not defined here is the AsyncLLM's own."""
 
-    def __init__(self, llm: AsyncLLM, process: EngineProcess, plain: PlainRequests) -> None:
+    def __init__(
+        self, llm: AsyncLLM, process: EngineProcess, plain: PlainRequests, pair: str
+    ) -> None:
+        """pair: the name of the pair whose generator it is."""
         self._llm = llm
         self._process = process
         self._plain = plain
+        self._pair = pair
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._llm, name)
@@ -100,7 +104,7 @@ class TaggedClient:
         tags = replace(tags, program=tags.program or request_id)
         params = tag_params(sampling_params, tags)
         options["priority"] = tags.priority
-        ask = build_ask(prompt, params, tags, self._llm.model_config.max_model_len)
+        ask = build_ask(prompt, params, tags, self._llm.model_config.max_model_len, self._pair)
         return end_with_request(self._stream(prompt, params, request_id, ask, options))
 
     async def _stream(
@@ -145,18 +149,19 @@ def fail_request(error: FlashEdgeError) -> Exception:
 
 
 def build_ask(
-    prompt: Any, params: SamplingParams, tags: RequestTags, max_model_len: int
+    prompt: Any, params: SamplingParams, tags: RequestTags, max_model_len: int, pair: str
 ) -> PlainAsk:
     """What the scheduler of programs is told. A prompt that is no dictionary counts as empty."""
-    ids = prompt.get("prompt_token_ids") if isinstance(prompt, Mapping) else None
-    room = max(1, max_model_len - len(ids or ()))
+    ids = tuple(prompt.get("prompt_token_ids") or ()) if isinstance(prompt, Mapping) else ()
+    room = max(1, max_model_len - len(ids))
     assert tags.program is not None, "a request without one has its own name"
     return PlainAsk(
         program=tags.program,
+        pair=pair,
         client=tags.client,
         priority=tags.priority,
         choices=params.n,
-        prompt_tokens=len(ids or ()),
+        prompt_ids=ids,
         max_tokens=min(params.max_tokens or room, room),
     )
 

@@ -41,7 +41,7 @@ class Rig:
         self.sent.append(tuple(keys))
 
     def add(self, run_id: str, asker: Asker = NOBODY) -> None:
-        self.programs.add_run(run_id, BEAM, 10, asker)
+        self.programs.add_run(run_id, BEAM, tuple(range(10)), asker)
 
     def predict(self, key: str, median: float) -> None:
         self.programs.predict(key, LogT(mu=log(median), sigma=0.05))
@@ -51,7 +51,7 @@ class Rig:
         event = StepCompleted(
             node=1, token_ids=ids, logprobs=(), text="", steps=("",), finish="stop"
         )
-        self.programs.note_event(run_id, BEAM, event)
+        self.programs.note_event(run_id, event)
 
 
 async def test_the_engines_get_the_order_whenever_it_changes() -> None:
@@ -127,7 +127,7 @@ async def test_tokens_and_certainty_shorten_what_is_left() -> None:
     rig.step("a", 200)
     assert rig.programs.list_standings()[0].left_tokens == pytest.approx(whole - 200, rel=0.01)
     sure = CertaintyUpdated(certainty=0.9, answers=1)
-    rig.programs.note_event("a", BEAM, sure)
+    rig.programs.note_event("a", sure)
     assert rig.programs.list_standings()[0].left_tokens == pytest.approx(whole - 200, rel=0.01), (
         "a run without early exit goes on however sure it is"
     )
@@ -193,7 +193,9 @@ async def test_a_start_is_expected_once_a_rate_was_measured() -> None:
 async def test_a_plain_request_is_a_program_while_it_is_open() -> None:
     rig = Rig()
     plain = ProgramRequests(PlainRequests(Metrics()), rig.programs)
-    ask = PlainAsk(program="chat", client="person", choices=2, prompt_tokens=7, max_tokens=64)
+    ask = PlainAsk(
+        program="chat", client="person", choices=2, prompt_ids=tuple(range(7)), max_tokens=64
+    )
 
     async def abort() -> None: ...
 

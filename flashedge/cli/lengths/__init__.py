@@ -1,0 +1,1 @@
+"""`flashedge lengths`: what predicts how long outputs get."""

@@ -1,0 +1,1 @@
+"""Predicts how long the outputs of a request will be, before it runs."""

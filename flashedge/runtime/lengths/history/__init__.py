@@ -1,0 +1,1 @@
+"""The history predictor: learns lengths online from the runs that end."""

@@ -1,0 +1,88 @@
+"""Counts how long a run's paths became, from its events.
+
+Each node tells how far one path went on from its parent: it ended there, or it is only known to go
+on. So the counts hold for every strategy: sampling, beam search, MCTS. Pruned paths, those that a
+limit cut, and those that were cancelled are lower bounds.
+
+A path that was cancelled within a node is known by its progress, which live runs report and stored
+runs lack. There the node and its siblings are left out, since those that ended are the quick ones.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from flashedge.events import Event, NodesExpanded, Progress, StepCompleted
+from flashedge.scheduling.lengths.observed import OutputLengths
+from flashedge.search.tree import ROOT
+from flashedge.types import FinishReason, NodeId
+
+
+class PathCounter:
+    """Counts one run. A live run's counter also sees its Progress events."""
+
+    def __init__(self, *, sees_progress: bool) -> None:
+        self._sees_progress = sees_progress
+        self._levels: list[tuple[NodeId, tuple[NodeId, ...]]] = []
+        self._ends: dict[NodeId, tuple[int, bool]] = {}
+        self._progress: dict[NodeId, int] = {}
+
+    def observe(self, event: Event) -> None:
+        """Note what an event says of a path. Other events change nothing."""
+        match event:
+            case NodesExpanded(parent=parent, children=children):
+                self.expand(parent, [child[0] for child in children])
+            case StepCompleted(node=node, token_ids=token_ids, finish=finish):
+                self.complete(node, len(token_ids), finish)
+            case Progress(tokens=tokens):
+                self._progress.update(tokens)
+            case _:
+                pass
+
+    def expand(self, parent: NodeId, children: Sequence[NodeId]) -> None:
+        """Note that nodes began to generate."""
+        self._levels.append((parent, tuple(children)))
+
+    def complete(self, node: NodeId, tokens: int, finish: str) -> None:
+        """Note that a node is complete. finish: a value of FinishReason."""
+        self._ends[node] = tokens, finish == FinishReason.STOP
+
+    def count(self) -> OutputLengths | None:
+        """Count all paths as far as they are known. None where nothing is."""
+        path_tokens: dict[NodeId, int] = {ROOT: 0}
+        ended: Counter[int] = Counter()
+        cut: Counter[int] = Counter()
+        for parent, children in self._levels:
+            start = path_tokens.get(parent)
+            if start is None:
+                continue
+            is_known = self._is_known(children)
+            for child in children:
+                tokens, is_end = self._find_end(child)
+                path_tokens[child] = start + tokens
+                if not tokens or not is_known:
+                    continue
+                if is_end:
+                    ended[start + tokens] += 1
+                else:
+                    cut[start + tokens] += 1
+                if start:
+                    cut[start] -= 1
+        points = [
+            (tokens, is_cut, float(weight))
+            for is_cut, counts in ((False, ended), (True, cut))
+            for tokens, weight in sorted(counts.items())
+            if weight
+        ]
+        if not points:
+            return None
+        tokens_, is_cut_, weights = zip(*points, strict=True)
+        return OutputLengths(tokens=tokens_, is_cut=is_cut_, weights=weights)
+
+    def _is_known(self, children: Sequence[NodeId]) -> bool:
+        return self._sees_progress or all(child in self._ends for child in children)
+
+    def _find_end(self, node: NodeId) -> tuple[int, bool]:
+        """Find the node's tokens, and whether its path ends there. A node that waits has 0."""
+        return self._ends.get(node) or (self._progress.get(node, 0), False)

@@ -1,0 +1,114 @@
+"""A synthetic workload whose lengths are real: prompts that say how long their answers get.
+
+The prompts are the bundled pair's word problems of 2 to 10 steps. The lengths are those of
+Qwen2.5-Math on 100 problems of MATH (`benchmark/step_lengths.jsonl`, smoothed). What is synthetic
+is that the two belong together: a problem with more steps draws its outputs from a problem of MATH
+with longer answers. The problem of MATH is chosen at random among those about as long, so that a
+prompt does not tell everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from random import Random
+from statistics import fmean
+
+from flashedge.benchmark.lengths import group_lengths, load_trace
+from flashedge.runtime.lengths.base import EncodePrompt, join_turns
+from flashedge.scheduling.lengths.observed import OutputLengths
+from flashedge.scheduling.lengths.request import FinishedOutputs, LengthRequest
+from flashedge.types import Message
+from scripts.train_pair.problems import TRAINING, make_problem
+
+LEAST_STEPS, MOST_STEPS = 3, 12
+"""Steps of a solution, the check and the answer included."""
+BLUR = 0.15
+"""How far the row of a problem may be from its place, as a share of all rows."""
+MAX_TOKENS = 2_048
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """One problem of MATH."""
+
+    num_steps: tuple[int, ...]
+    """Of each observed sample."""
+
+    step_tokens: dict[tuple[int, bool], list[int]]
+    """Lengths by (step, whether it is the last)."""
+
+    mean_tokens: float
+
+    def draw(self, random: Random) -> int:
+        """Draw the tokens of one output, each step by itself."""
+        count = random.choice(self.num_steps)
+        lengths = (self.step_tokens[step, step == count - 1] for step in range(count))
+        return sum(map(random.choice, lengths))
+
+
+class Workload:
+    """Requests with known outputs. The same index gives the same request everywhere."""
+
+    def __init__(
+        self,
+        encode: EncodePrompt,
+        *,
+        pair: str = "bundled",
+        kind: str = "self_consistency",
+        outputs: int = 8,
+        stretch: float = 1.0,
+        max_tokens: int = MAX_TOKENS,
+    ) -> None:
+        """outputs: of each request. stretch: factor of all lengths, for a workload that drifts.
+        max_tokens: outputs are cut there."""
+        self._encode = encode
+        self._pair, self._kind, self._outputs = pair, kind, outputs
+        self._stretch, self._max_tokens = stretch, max_tokens
+        self._rows = _load_rows()
+
+    def make(self, index: int, run: int = 0) -> FinishedOutputs:
+        """Make one request. run: which of the prompt's runs, whose outputs differ."""
+        problem = make_problem(index, TRAINING)
+        row = self._choose_row(problem.num_steps, Random(f"{index} {problem.text}"))
+        random = Random(f"{index} {run}")
+        drawn = [max(1, round(self._stretch * row.draw(random))) for _ in range(self._outputs)]
+        turns = (Message(role="user", content=problem.text),)
+        return FinishedOutputs(
+            request=LengthRequest(
+                pair=self._pair,
+                kind=self._kind,
+                prompt_ids=self._encode(turns),
+                text=join_turns(turns),
+                outputs=self._outputs,
+                max_tokens=self._max_tokens,
+            ),
+            lengths=OutputLengths.from_outputs(
+                [min(tokens, self._max_tokens) for tokens in drawn],
+                [tokens > self._max_tokens for tokens in drawn],
+            ),
+        )
+
+    def make_many(self, indices: Sequence[int], run: int = 0) -> list[FinishedOutputs]:
+        """Make several requests, in this order."""
+        return [self.make(index, run) for index in indices]
+
+    def _choose_row(self, steps: int, random: Random) -> _Row:
+        """Choose the problem of MATH. steps: of the word problem."""
+        place = (steps - LEAST_STEPS + random.random()) / (MOST_STEPS - LEAST_STEPS + 1)
+        blurred = min(max(place + random.uniform(-BLUR, BLUR), 0.0), 0.9999)
+        return self._rows[int(blurred * len(self._rows))]
+
+
+def _load_rows() -> list[_Row]:
+    """Load the problems of MATH, those with the shortest answers first."""
+    observed, smooth = load_trace("math").rows, load_trace("math", "smooth").rows
+    rows = [
+        _Row(
+            num_steps=tuple(len(sample) for sample in one.step_tokens),
+            step_tokens=group_lengths(other),
+            mean_tokens=fmean(sum(sample) for sample in one.step_tokens),
+        )
+        for one, other in zip(observed, smooth, strict=True)
+    ]
+    return sorted(rows, key=lambda row: row.mean_tokens)

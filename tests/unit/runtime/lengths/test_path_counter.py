@@ -1,0 +1,151 @@
+"""Lengths of paths from a run's events: every strategy, cuts, cancels, and stored runs."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flashedge.engine.sim.clock import VirtualTimePolicy
+from flashedge.events import Progress, RunStarted, StepCompleted
+from flashedge.runtime.lengths.path_counter import PathCounter
+from flashedge.runtime.lengths.stored_runs import count_outline, read_newest
+from flashedge.runtime.records.store import RunStore
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.scheduling.lengths.observed import OutputLengths
+from flashedge.types import FinishReason, NodeId
+from tests.support.runtime_rig import BEAM, BEST, Story, drive, sim_engines
+
+SAMPLES = replace(BEST, strategy="self_consistency")
+
+
+@pytest.fixture
+def event_loop_policy() -> VirtualTimePolicy:
+    return VirtualTimePolicy()
+
+
+def count(story: Story, *, sees_progress: bool = True) -> OutputLengths:
+    counter = PathCounter(sees_progress=sees_progress)
+    for event in story.events:
+        counter.observe(event)
+    lengths = counter.count()
+    assert lengths is not None
+    return lengths
+
+
+async def test_sampled_paths_count_once_each() -> None:
+    story = await drive(sim_engines(), SAMPLES)
+    lengths = count(story)
+    nodes = story.outcome.tree.nodes.values()
+    true = Counter(n.path_tokens for n in nodes if n.segment and n.segment.finish.ends_path)
+    assert Counter(lengths.ended) == true
+    assert not any(lengths.is_cut)
+    assert lengths.num_outputs == SAMPLES.n
+
+
+@pytest.mark.parametrize("strategy", ["beam", "dvts", "mcts", "rebase"])
+async def test_a_trees_weights_add_up_to_its_first_steps(strategy: str) -> None:
+    story = await drive(sim_engines(), replace(BEAM, strategy=strategy))
+    lengths = count(story, sees_progress=False)
+    nodes = story.outcome.tree.nodes.values()
+    first = [n for n in nodes if n.parent == 0 and n.segment]
+    assert lengths.num_outputs == pytest.approx(len(first))
+    ends = [n for n in nodes if n.segment and n.segment.finish is FinishReason.STOP]
+    assert Counter(lengths.ended) == Counter(n.path_tokens for n in ends)
+
+
+async def test_a_limit_cuts_paths() -> None:
+    story = await drive(sim_engines(), replace(SAMPLES, max_path_tokens=20))
+    lengths = count(story)
+    cut = {t for t, is_cut in zip(lengths.tokens, lengths.is_cut, strict=True) if is_cut}
+    assert cut == {20}
+    assert lengths.num_outputs == SAMPLES.n
+
+
+def feed(*, sees_progress: bool) -> OutputLengths | None:
+    """Three samples; one ended, one was cancelled at 70 tokens, one had not begun."""
+    counter = PathCounter(sees_progress=sees_progress)
+    counter.expand(NodeId(0), [NodeId(1), NodeId(2), NodeId(3)])
+    counter.complete(NodeId(1), 40, "stop")
+    if sees_progress:
+        counter.observe(Progress(tokens=((NodeId(1), 30), (NodeId(2), 55))))
+        counter.observe(Progress(tokens=((NodeId(2), 70),)))
+    return counter.count()
+
+
+def test_a_cancelled_path_is_a_lower_bound_where_its_progress_was_seen() -> None:
+    assert feed(sees_progress=True) == OutputLengths(
+        tokens=(40, 70), is_cut=(False, True), weights=(1.0, 1.0)
+    )
+
+
+def test_without_progress_the_quick_siblings_of_a_cancelled_path_are_left_out() -> None:
+    assert feed(sees_progress=False) is None
+
+
+def test_a_run_without_a_path_has_no_lengths() -> None:
+    assert PathCounter(sees_progress=True).count() is None
+
+
+# ---------------------------------------------------------------- stored runs
+
+
+def keep(store: RunStore, run_id: str, spec: RunSpec, story: Story, at: float) -> None:
+    """Store a run as the daemon does."""
+    store.create(run_id, spec.to_json(), at)
+    events = [RunStarted(config=spec.to_json(), queue_s=0.0), *story.events]
+    kept = [event for event in events if not isinstance(event, Progress)]
+    for number, event in enumerate(kept, 1):
+        store.append(run_id, number, event)
+    store.finish(run_id, "finished", {"usage": {"prompt_tokens": 8}}, None, at)
+
+
+@pytest.mark.parametrize("strategy", ["self_consistency", "beam", "mcts"])
+async def test_a_stored_run_counts_as_a_live_one(tmp_path: Path, strategy: str) -> None:
+    spec = replace(BEAM, strategy=strategy)
+    story = await drive(sim_engines(), spec)
+    store = RunStore(tmp_path / "runs.sqlite")
+    keep(store, "run-1", spec, story, 5.0)
+    outline = store.outline("run-1")
+    assert outline.prompt_tokens == 8
+    assert count_outline(outline) == count(story, sees_progress=False)
+    steps = sum(isinstance(event, StepCompleted) for event in story.events)
+    assert sum(hasattr(part, "finish") for part in outline.parts) == steps
+    (finished,) = read_newest(store, limit=9)
+    assert finished.request.num_prompt_tokens == 8
+    assert finished.request.kind == strategy
+    assert finished.request.text == "user: How many are left?"
+    store.close()
+
+
+async def test_the_newest_runs_are_read_oldest_first(tmp_path: Path) -> None:
+    story = await drive(sim_engines(), SAMPLES)
+    store = RunStore(tmp_path / "runs.sqlite")
+    for number in range(6):
+        pair = "bundled" if number % 2 else "other"
+        keep(store, f"run-{number}", replace(SAMPLES, pair=pair, seed=number), story, number)
+    store.create("run-open", SAMPLES.to_json(), 9.0)
+    store.create("run-odd", {"problem": "of another version"}, 9.5)
+    store.finish("run-odd", "failed", None, {}, 9.5)
+
+    def read(**given: object) -> list[int]:
+        found = read_newest(store, **{"limit": 99, **given})  # type: ignore[arg-type]
+        return [0 if one.request.pair == "other" else 1 for one in found]
+
+    assert read() == [0, 1, 0, 1, 0, 1]
+    assert read(limit=3) == [1, 0, 1]
+    assert read(pair="bundled") == [1, 1, 1]
+    assert read(since_s=4.0) == [0, 1]
+    late = iter([False, False, True])
+    assert read(is_late=lambda: next(late)) == [1]  # the newest one has no path to count
+    store.close()
+
+
+def test_an_unknown_run_has_an_empty_outline(tmp_path: Path) -> None:
+    store = RunStore(tmp_path / "runs.sqlite")
+    assert store.outline("run-none").parts == ()
+    assert json.dumps(store.outline("run-none").prompt_tokens) == "null"
+    store.close()
