@@ -150,9 +150,10 @@ class Config:
         at_most=1,
     )
     scheduling_policy: str = setting(
-        "tie",
-        "Which of the waiting programs goes next: by arrival (fcfs), by expected work and its tail "
-        "risk (tie), by expected work (shortest), by cached prompt (prefix), or as comparisons do.",
+        "shortest",
+        "Which of the waiting programs goes next: by arrival (fcfs), by expected work (shortest), "
+        "by expected work and its tail risk (tie), by cached prompt (prefix), or as comparisons "
+        "do.",
         choices=POLICY_NAMES,
     )
     scheduling_gang: bool = setting(

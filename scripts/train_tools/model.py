@@ -40,7 +40,7 @@ TOOL_TEMPLATE = (
 )
 """Shows each tool as `sell(item, count)`: schemas would be longer than the task."""
 
-TRUNK_STEPS, GENERATOR_STEPS = 450, 300
+TRUNK_STEPS, GENERATOR_STEPS = 700, 600
 MATRIX_LR, OTHER_LR = 0.012, 2e-3
 TEACHER_SHARE = 0.4
 FAULTS = (0.0, 0.08, 0.15, 0.25)

@@ -19,7 +19,7 @@ import numpy as np
 
 from flashedge.scheduling.lengths.families.log_t import LogT
 from flashedge.scheduling.lengths.tail import compute_figures, sample_figures
-from flashedge.scheduling.lengths.tie import PROVISIONAL_DECAY
+from flashedge.scheduling.lengths.tie import MEASURED_DECAY
 from flashedge.scheduling.programs.board import ProgramBoard, Rules
 from flashedge.scheduling.programs.policies import Pressure, TailInflated
 from flashedge.scheduling.programs.program import Program
@@ -71,7 +71,7 @@ def main() -> None:
     board, load = build_board(asked.requests), os.getloadavg()[0]
     programs = board.programs
     works = {program.key: estimate_work(program) for program in programs}
-    policy = TailInflated(decay=PROVISIONAL_DECAY)
+    policy = TailInflated(decay=MEASURED_DECAY)
 
     def score(number: int) -> object:
         table = ProgramTable.build(programs, works, float(asked.requests + number))

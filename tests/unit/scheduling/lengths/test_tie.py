@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from flashedge.scheduling.lengths.tie import (
-    PROVISIONAL_DECAY,
+    MEASURED_DECAY,
     Decay,
     combine,
     compute_risk_weight,
@@ -53,9 +53,9 @@ def test_an_impossible_decay_is_refused(factor: float, interval_s: float) -> Non
 def test_every_request_goes_first_in_the_end() -> None:
     """A long one decays below each short one that is new: no starvation."""
     long, short = np.array([4096.0 * 1.5]), np.array([1.0])
-    waits = np.arange(0, 2000, PROVISIONAL_DECAY.interval_s)
+    waits = np.arange(0, 2000, MEASURED_DECAY.interval_s)
     scores = compute_scores(
-        np.repeat(long, waits.size), long, waits, weight=0.5, decay=PROVISIONAL_DECAY
+        np.repeat(long, waits.size), long, waits, weight=0.5, decay=MEASURED_DECAY
     )
     assert (np.diff(scores) < 0).all()
     assert scores[-1] < short[0]
