@@ -26,6 +26,7 @@ from flashedge.config import Config, check_exposure, load_config
 from flashedge.daemon.files import (
     DaemonRecord,
     Lock,
+    bound_output,
     log_path,
     prepare_state_dir,
     read_record,
@@ -39,6 +40,8 @@ from flashedge.errors import DaemonError, FlashEdgeError
 log = logging.getLogger("flashedge.daemon")
 GRACE_S = 5  # open connections may take so long to close, once their runs are over
 ACCEPTED_S = 0.25  # a client that has connected sends its request within this time
+OUTPUT_TICKS = 100
+"""Ticks of uvicorn, a tenth of a second each, from one look at the output's length to the next."""
 ERROR_MARK = "flashedge-daemon-error "
 App = Any
 MakeApp = Callable[[Config, bool], App]
@@ -202,6 +205,8 @@ def _server(app: App, config: Config, listening: socket.socket) -> Any:
 
         async def on_tick(self, counter: int) -> bool:
             limit, service = config.idle_timeout_s, app.state.service
+            if counter % OUTPUT_TICKS == 0:
+                bound_output(config)
             if limit is not None and service.idle.idle_s > limit:
                 log.info("no request for %g s: the daemon stops", limit)
                 self.should_exit = True

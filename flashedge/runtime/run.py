@@ -202,7 +202,7 @@ class Run:
 
     def _log_state(self, event: Event) -> None:
         """Write a line into the daemon's log when the run starts and when it ends."""
-        age_s = time.time() - self.created_at
+        age_s = time.monotonic() - self._queued_at
         match event:
             case RunStarted(queue_s=queue_s):
                 search = f"{self.spec.strategy}, n={self.spec.n}"

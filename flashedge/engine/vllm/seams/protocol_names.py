@@ -21,7 +21,7 @@ PROTOCOLS = (
          "Refuses a request before a stream begins, by `errored` and `check_admission`."),
     _use("exceptions",
          "GenerationError RetryableRequestError VLLMNotFoundError VLLMValidationError", _NAMED,
-         _CLIENT,
+         f"{_CLIENT} {_HANDLERS}",
          "The errors that handlers put into their protocol's form."),
     _use(f"{_ENTRY}.serve.exception_handling.error_response", "create_error_response", _WORKINGS,
          _CLIENT, "Puts the errors into their protocol's form, with our status."),

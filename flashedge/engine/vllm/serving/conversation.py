@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from flashedge.types import Message, Problem
@@ -18,12 +18,15 @@ _ROLES = {"developer": "system", "tool": "user", "function": "user"}
 def build_problem(conversation: Iterable[Mapping[str, Any]]) -> Problem:
     """The problem of a conversation in the form that vLLM gives to chat templates.
 
-    Verifiers were trained without tools. A call becomes text of the assistant, a tool's result text
-    of the user, and neighbours of one role are one message.
+    Verifiers were trained without tools, and with instructions at the beginning only. A call
+    becomes text of the assistant, a tool's result and a later instruction text of the user, and
+    neighbours of one role are one message.
     """
     messages: list[Message] = []
     for turn in conversation:
         role = _ROLES.get(str(turn.get("role")), str(turn.get("role")))
+        if role == "system" and any(message.role != "system" for message in messages):
+            role = "user"
         text = _write_turn(turn)
         if messages and messages[-1].role == role:
             text = "\n\n".join(part for part in (messages.pop().content, text) if part)
@@ -73,3 +76,27 @@ def _drop_note(message: Any) -> Any:
             if not kept[name].strip():
                 del kept[name]
     return kept
+
+
+_MEDIA = ("image", "audio", "video")
+
+
+def find_media(messages: Iterable[Mapping[str, Any]]) -> tuple[int, str] | None:
+    """The first part of messages that is no text: the message's index, and the part's type."""
+    for i, message in enumerate(messages):
+        content = message.get("content")
+        for part in content if isinstance(content, list) else ():
+            kind = str(part.get("type")) if isinstance(part, Mapping) else ""
+            if any(medium in kind for medium in _MEDIA):
+                return i, kind
+    return None
+
+
+def list_parts(messages: Iterable[Any]) -> list[Any]:
+    """The messages with their parts in lists: some validators give iterators, to be read once."""
+    listed = []
+    for message in messages:
+        if isinstance(message, Mapping) and isinstance(message.get("content"), Iterator):
+            message = {**message, "content": list(message["content"])}
+        listed.append(message)
+    return listed
