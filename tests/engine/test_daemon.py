@@ -14,15 +14,24 @@ import pytest
 
 from scripts.bench.daemon import Daemon, start_daemon
 from tests.clients.run import CLIENTS, WORKS
-from tests.support import agent_suite, openai_suite
+from tests.support import agent_suite, openai_suite, tool_suite
 from tests.support.paths import DATA, ROOT
+from tests.support.random_bodies import check_answer
+from tests.support.tool_caller import ENTRY, make_tool_caller
 
 EASY = DATA / "heldout_easy.jsonl"
 
 
+TOOL_CALLERS = ("tool-caller", "tool-caller:self_consistency-4", "tool-caller:beam-4")
+
+
 @pytest.fixture(scope="module")
-def served() -> Iterator[Daemon]:
-    with start_daemon() as running:
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """It serves the bundled pair and, once it is asked for, a pair of a tiny local checkpoint."""
+    folder = tmp_path_factory.mktemp("config")
+    entry = ENTRY.format(folder=make_tool_caller(folder / "tool-caller"))
+    (folder / "models.toml").write_text(entry, encoding="utf-8")
+    with start_daemon(config_dir=folder, loaded_pairs=2) as running:
         yield running
 
 
@@ -39,6 +48,12 @@ def test_agents_connect(served: Daemon, check: agent_suite.Check) -> None:
 @pytest.mark.parametrize("model", ["bundled:beam-4", "bundled:self_consistency-4"])
 @pytest.mark.parametrize("check", agent_suite.SEARCH_CHECKS, ids=lambda c: c.__name__)
 def test_agents_search(served: Daemon, check: agent_suite.Check, model: str) -> None:
+    check(served.url, model)
+
+
+@pytest.mark.parametrize("model", TOOL_CALLERS)
+@pytest.mark.parametrize("check", tool_suite.CHECKS, ids=lambda c: c.__name__)
+def test_a_model_calls_tools_by_itself(served: Daemon, check: tool_suite.Check, model: str) -> None:
     check(served.url, model)
 
 
@@ -64,15 +79,21 @@ def test_frameworks_work_unmodified(frameworks: dict[str, Any], client: str) -> 
     "agent", sorted((DATA / "agent_requests").glob("*.json")), ids=lambda p: p.stem
 )
 def test_coding_agents_requests_are_answered(served: Daemon, agent: Path, model: str) -> None:
-    """Requests in the shape in which coding agents send them; all stream."""
-    asked = json.loads(agent.read_text())
-    answer = httpx.post(
-        served.url + asked["path"], json={**asked["body"], "model": model}, timeout=120
-    )
-    assert answer.status_code == 200, answer.text
-    events = [line for line in answer.text.splitlines() if line.startswith("data: ")]
-    assert len(events) > 3
-    assert "error" not in json.loads(events[-2].removeprefix("data: "))
+    """Requests that coding agents sent; see tests/data/agent_requests/README.md. All stream."""
+    asked = [row for row in json.loads(agent.read_text())["requests"] if row["method"] == "POST"]
+    assert asked
+    for request in asked:
+        answer = httpx.post(
+            served.url + request["path"],
+            json={**request["body"], "model": model},
+            headers=request["headers"],
+            timeout=120,
+        )
+        assert answer.status_code == 200, answer.text
+        check_answer(request["path"].partition("?")[0], answer)
+        events = [line for line in answer.text.splitlines() if line.startswith("data: ")]
+        assert len(events) > 3
+        assert '"error":{' not in events[-1]
 
 
 def test_a_search_names_the_field_that_is_wrong(served: Daemon) -> None:

@@ -9,6 +9,8 @@ from flashedge.engine.vllm.serving.conversation import (
     NOTES_END,
     build_problem,
     drop_notes,
+    find_medium,
+    list_parts,
 )
 
 CALL = {"type": "function", "function": {"name": "add", "arguments": '{"a": 3}'}}
@@ -59,3 +61,34 @@ def test_notes_of_a_search_are_dropped_and_a_models_thinking_is_not() -> None:
         bare,
     ]
     assert notes["reasoning"]
+
+
+def test_an_instruction_behind_the_beginning_is_the_users_text() -> None:
+    """Claude Code sends one behind the user's message; the last message is still the user's."""
+    assert read(
+        {"role": "system", "content": "Be brief."},
+        {"role": "developer", "content": "Use tools."},
+        {"role": "user", "content": "3 + 4?"},
+        {"role": "system", "content": "There are agents."},
+    ) == [
+        ("system", "Be brief.\n\nUse tools."),
+        ("user", "3 + 4?\n\nThere are agents."),
+    ]
+
+
+def test_the_first_medium_is_found_wherever_it_stands() -> None:
+    text = {"type": "text", "text": "an image"}
+    for part, medium in (
+        ({"type": "image_url", "image_url": {"url": "data:"}}, "image"),
+        ({"type": "input_audio", "input_audio": {}}, "audio"),
+        ({"type": "video_url"}, "video"),
+    ):
+        turns = [{"role": "user", "content": "image"}, {"role": "tool", "content": [text, part]}]
+        assert find_medium(turns) == medium
+    assert find_medium([{"content": [text, "image", {}]}, {"content": None}, {}]) is None
+
+
+def test_parts_that_can_be_read_once_become_lists() -> None:
+    part = {"type": "text", "text": "x"}
+    listed = list_parts([{"role": "user", "content": iter([part])}, {"content": "x"}, None])
+    assert listed == [{"role": "user", "content": [part]}, {"content": "x"}, None]

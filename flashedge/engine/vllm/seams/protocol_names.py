@@ -48,7 +48,7 @@ PROTOCOLS = (
          "The handlers are configured as `vllm serve` is."),
     _use(f"{_ENTRY}.launchers.cli_args:BaseFrontendArgs",
          "chat_template default_chat_template_kwargs enable_auto_tool_choice tool_call_parser"
-         " tool_strict_level enable_prompt_tokens_details",
+         " tool_strict_level exclude_tools_when_tool_choice_none enable_prompt_tokens_details",
          _ACCESSED, _PROTOCOLS, "The handlers are configured as `vllm serve` is."),
     _use("utils.argparse_utils", "FlexibleArgumentParser", _NAMED, _PROTOCOLS,
          "The handlers are configured as `vllm serve` is."),

@@ -81,14 +81,15 @@ def _drop_note(message: Any) -> Any:
 _MEDIA = ("image", "audio", "video")
 
 
-def find_media(messages: Iterable[Mapping[str, Any]]) -> tuple[int, str] | None:
-    """The first part of messages that is no text: the message's index, and the part's type."""
-    for i, message in enumerate(messages):
+def find_medium(messages: Iterable[Mapping[str, Any]]) -> str | None:
+    """What the first part of the messages is that is no text: image, audio or video."""
+    for message in messages:
         content = message.get("content")
         for part in content if isinstance(content, list) else ():
             kind = str(part.get("type")) if isinstance(part, Mapping) else ""
-            if any(medium in kind for medium in _MEDIA):
-                return i, kind
+            for medium in _MEDIA:
+                if medium in kind:
+                    return medium
     return None
 
 

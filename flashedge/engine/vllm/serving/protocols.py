@@ -94,6 +94,7 @@ def build_args(model: object, options: ProtocolOptions, template: str | None) ->
         given["enable_auto_tool_choice"] = True
         given["tool_call_parser"] = options.tool_parser
         given["tool_strict_level"] = "parameter"  # else arguments may be any JSON
+        given["exclude_tools_when_tool_choice_none"] = True  # else a call may stand in the text
     if options.chat_template_kwargs:
         given["default_chat_template_kwargs"] = json.dumps(options.chat_template_kwargs)
     if options.system_prompt is not None and template is not None:

@@ -15,7 +15,7 @@ from flashedge.engine.request_tags import get_searcher
 from flashedge.engine.vllm.serving.conversation import (
     build_problem,
     drop_notes,
-    find_media,
+    find_medium,
     list_parts,
 )
 from flashedge.engine.vllm.serving.search_parser import build_search_parser
@@ -37,12 +37,11 @@ def prepare_conversations(state: Any) -> None:
 
 
 def _refuse_media(request: Any, messages: list[Any]) -> None:
-    found = find_media(message for message in messages if isinstance(message, Mapping))
-    if found is not None:
-        i, kind = found
+    medium = find_medium(message for message in messages if isinstance(message, Mapping))
+    if medium is not None:
         raise VLLMValidationError(
-            f"{request.model} reads text only, but message {i} has a part of type {kind!r};"
-            " send its text, or use a model that reads it",
+            f"{request.model} reads text only, but the conversation has a part of kind {medium};"
+            " send text in its place, or ask a model that reads it",
             parameter="messages",
         )
 
