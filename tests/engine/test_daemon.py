@@ -5,34 +5,22 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from scripts.bench.daemon import Daemon, start_daemon
+from scripts.bench.daemon import Daemon
 from tests.clients.run import CLIENTS, WORKS
 from tests.support import agent_suite, openai_suite, tool_suite
 from tests.support.paths import DATA, ROOT
 from tests.support.random_bodies import check_answer
-from tests.support.tool_caller import ENTRY, make_tool_caller
 
 EASY = DATA / "heldout_easy.jsonl"
 
 
 TOOL_CALLERS = ("tool-caller", "tool-caller:self_consistency-4", "tool-caller:beam-4")
-
-
-@pytest.fixture(scope="module")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
-    """It serves the bundled pair and, once it is asked for, a pair of a tiny local checkpoint."""
-    folder = tmp_path_factory.mktemp("config")
-    entry = ENTRY.format(folder=make_tool_caller(folder / "tool-caller"))
-    (folder / "models.toml").write_text(entry, encoding="utf-8")
-    with start_daemon(config_dir=folder, loaded_pairs=2) as running:
-        yield running
 
 
 @pytest.mark.parametrize("check", openai_suite.CHECKS, ids=lambda c: c.__name__)

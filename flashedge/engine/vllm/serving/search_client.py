@@ -15,7 +15,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from vllm import SamplingParams
-from vllm.exceptions import GenerationError, VLLMClientError
+from vllm.exceptions import VLLMClientError
 
 from flashedge.engine.request_tags import end_with_request, get_searcher, note_failure
 from flashedge.engine.searches import Found, Note, SearchPrompt
@@ -85,10 +85,7 @@ async def _follow(
                     has_notes = True
                     yield outputs.build_note(begin + item.text)
     except FlashEdgeError as error:
-        converted = fail_request(error)
-        if outputs.streams and not isinstance(converted, GenerationError):
-            converted = GenerationError(error.line)
-        raise converted from error
+        raise fail_request(error, streams=outputs.streams) from error
 
 
 def _pack_guidance(params: SamplingParams) -> dict[str, Any] | None:

@@ -22,6 +22,7 @@ from vllm.exceptions import (
     VLLMNotFoundError,
     VLLMValidationError,
 )
+from vllm.sampling_params import RequestOutputKind
 
 from flashedge.engine.plain_requests import PlainRequests
 from flashedge.engine.request_tags import (
@@ -33,6 +34,7 @@ from flashedge.engine.request_tags import (
 from flashedge.engine.vllm.inside.keys import ARGS_KEY
 from flashedge.engine.vllm.process.engine_process import EngineProcess
 from flashedge.engine.vllm.serving.guided_json import bound_blanks
+from flashedge.engine.vllm.translate import build_end_error
 from flashedge.errors import (
     ConfigError,
     Conflict,
@@ -112,6 +114,9 @@ class TaggedClient:
                 async with aclosing(outputs) as stream:
                     async for output in stream:
                         parts = output.outputs
+                        if any(part.finish_reason == "error" for part in parts):
+                            guided = params.structured_outputs is not None
+                            raise build_end_error("generator", "error", is_guided=guided)
                         if self._plain.is_stopping and output.finished:
                             _check_whole(parts)
                         request.note(
@@ -121,7 +126,12 @@ class TaggedClient:
                         )
                         yield output
         except FlashEdgeError as error:
-            raise fail_request(error) from error
+            raise fail_request(error, streams=streams(params)) from error
+
+
+def streams(params: SamplingParams) -> bool:
+    """Whether the client sees the answer in pieces."""
+    return params.output_kind is RequestOutputKind.DELTA
 
 
 def _check_whole(parts: list[CompletionOutput]) -> None:
@@ -130,10 +140,17 @@ def _check_whole(parts: list[CompletionOutput]) -> None:
         raise DaemonStopping.for_request()
 
 
-def fail_request(error: FlashEdgeError) -> Exception:
-    """Keep why the request fails, for the end of its stream, and convert the error."""
+def fail_request(error: FlashEdgeError, *, streams: bool = False) -> Exception:
+    """Keep why the request fails, for the end of its stream, and convert the error.
+
+    Within a stream, all handlers put a GenerationError into their protocol's form, and it alone.
+    """
     note_failure(error)
-    return convert_error(error)
+    converted = convert_error(error)
+    if streams and not isinstance(converted, GenerationError):
+        converted = GenerationError(error.line)
+        converted.status_code = HTTPStatus(error.http_status)
+    return converted
 
 
 def tag_params(given: SamplingParams, tags: RequestTags) -> SamplingParams:
@@ -175,10 +192,7 @@ def _needs_own_sampler(params: SamplingParams) -> bool:
 
 
 def convert_error(error: FlashEdgeError) -> Exception:
-    """The exception of vLLM that its handlers answer with the same HTTP status and text.
-
-    Within a stream, all of them put a GenerationError into their protocol's form, and it alone.
-    """
+    """The exception of vLLM that its handlers answer with the same HTTP status and text."""
     if isinstance(error, QueueFull | Conflict | StoreError):
         return GracefulHTTPError(error.line, HTTPStatus(error.http_status))
     if isinstance(error, NotFound):
