@@ -52,8 +52,13 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 
+UNTAGGED = frozenset({"add_request", "encode"})
+"""The AsyncLLM's other ways to make a request, which no handler uses."""
+
+
 class TaggedClient:
-    """Stands for one AsyncLLM. What is not defined here is the AsyncLLM's own."""
+    """Stands for one AsyncLLM. What is not defined here is the AsyncLLM's own, but for what would
+    make requests without tags."""
 
     def __init__(self, llm: AsyncLLM, process: EngineProcess, plain: PlainRequests) -> None:
         self._llm = llm
@@ -61,6 +66,8 @@ class TaggedClient:
         self._plain = plain
 
     def __getattr__(self, name: str) -> Any:
+        if name in UNTAGGED:
+            raise AttributeError(f"{name} would reach the engine without tags")
         return getattr(self._llm, name)
 
     @property
