@@ -40,6 +40,10 @@ from flashedge.errors import DaemonError, FlashEdgeError
 log = logging.getLogger("flashedge.daemon")
 GRACE_S = 5  # open connections may take so long to close, once their runs are over
 ACCEPTED_S = 0.25  # a client that has connected sends its request within this time
+LOG_BYTES = 5 << 20
+"""Longest file of the daemon's log."""
+LOG_FILES = 4
+"""Files of the log that are kept, the present one among them."""
 OUTPUT_TICKS = 100
 """Ticks of uvicorn, a tenth of a second each, from one look at the output's length to the next."""
 ERROR_MARK = "flashedge-daemon-error "
@@ -254,7 +258,7 @@ def _configure_logging(config: Config) -> None:
     """Log into one rotating file, and in a terminal to stderr too."""
     try:
         file = logging.handlers.RotatingFileHandler(
-            log_path(config), maxBytes=5 << 20, backupCount=3, encoding="utf-8"
+            log_path(config), maxBytes=LOG_BYTES, backupCount=LOG_FILES - 1, encoding="utf-8"
         )
     except OSError as error:
         raise state_error(config, error) from error
