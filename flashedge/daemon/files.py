@@ -24,6 +24,8 @@ from flashedge.config import Config
 from flashedge.errors import ConfigError, DaemonError
 
 log = logging.getLogger(__name__)
+LEAST_FREE_BYTES = 1 << 20
+"""Room on the disk without which no daemon starts."""
 OUTPUT_BYTES = 5 << 20
 """Longest output of the daemon and its engines in one file."""
 _FLOCK = "hhqqi4x"  # struct flock on 64-bit Linux
@@ -88,14 +90,22 @@ def bound_output(config: Config) -> None:
 
 
 def prepare_state_dir(config: Config) -> None:
-    """Make the state folder. Raises ConfigError when it can't be written."""
+    """Make the state folder. Raises ConfigError when it can't be written, or its disk is full."""
     try:
         (config.state_dir / "logs").mkdir(parents=True, exist_ok=True)
         config.state_dir.chmod(0o700)
         with lock_path(config).open("a"), output_path(config).open("a"):
             pass
+        _check_room(config.state_dir)
     except OSError as error:
         raise state_error(config, error) from error
+
+
+def _check_room(folder: Path) -> None:
+    """Raises OSError where a daemon could write neither its runs nor why it ends."""
+    disk = os.statvfs(folder)
+    if disk.f_blocks and disk.f_bavail * disk.f_frsize < LEAST_FREE_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def state_error(config: Config, error: OSError) -> ConfigError:

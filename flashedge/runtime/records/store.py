@@ -141,6 +141,15 @@ class RunStore:
         if not changed:
             raise _no_such_run(run_id)
 
+    def complete(
+        self, run_id: str, spec: Mapping[str, Any], created_at: float, events: StoredEvents
+    ) -> None:
+        """Create a run that may be there already, and append those of its events that are not."""
+        if self.get(run_id) is None:
+            self.create(run_id, spec, created_at)
+        for seq, event in events[len(self.events(run_id)) :]:
+            self.append(run_id, seq, event)
+
     def interrupt_unfinished(self, now: float | None = None) -> RunIds:
         """End the runs that a crash left open. Returns their ids.
 
