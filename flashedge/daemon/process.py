@@ -39,6 +39,9 @@ from flashedge.errors import DaemonError, FlashEdgeError
 
 log = logging.getLogger("flashedge.daemon")
 GRACE_S = 5  # open connections may take so long to close, once their runs are over
+KEEP_ALIVE_S = 75
+"""Longest silence of an open connection between two requests. Most clients drop theirs earlier; one
+that uses it in the moment in which it is closed here would see an error."""
 ACCEPTED_S = 0.25  # a client that has connected sends its request within this time
 LOG_BYTES = 5 << 20
 """Longest file of the daemon's log."""
@@ -245,6 +248,7 @@ def _server(app: App, config: Config, listening: socket.socket) -> Any:
             log_level=config.log_level,
             access_log=config.log_level == "debug",
             timeout_graceful_shutdown=GRACE_S,
+            timeout_keep_alive=KEEP_ALIVE_S,
             lifespan="on",
         )
     )

@@ -52,7 +52,9 @@ def url(shared_config: Config, shared_daemon: subprocess.Popen[bytes]) -> str:
 def run_schemathesis(url: str, folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
     command = [str(SCHEMATHESIS), "run", f"{url}/openapi.json", "--phases", "coverage,fuzzing"]
     command += ["-n", str(EXAMPLES), "--workers", "2", "--seed", "1", *options]
-    return subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=folder)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=folder)
+    print(done.stdout)  # with `pytest -s`: the numbers of operations, cases and findings
+    return done
 
 
 def name_paths(flag: str, paths: Sequence[str]) -> list[str]:
