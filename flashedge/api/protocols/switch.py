@@ -81,6 +81,8 @@ class ProtocolSwitch:
             body = load_object(Headers(scope=scope), text)
             if scope["path"] == RESPONSES:
                 refuse_memory(body)
+            if scope["path"].startswith(MESSAGES):
+                refuse_foreign_tools(body)
             name = read_model(body)
             defaults = self._pairs.find_defaults(None if name is None else name.pair)
             if limit_tokens(body, defaults.max_model_len):
@@ -146,6 +148,19 @@ def refuse_memory(body: Mapping[str, Any]) -> None:
             hint="stream it, or start a search by POST /v1/runs",
             param="background",
         )
+
+
+def refuse_foreign_tools(body: Mapping[str, Any]) -> None:
+    """Raises RequestError for a tool that Anthropic runs, or whose schema only its models know."""
+    tools = body.get("tools")
+    for tool in tools if isinstance(tools, list) else ():
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if isinstance(kind, str) and kind != "custom" and "input_schema" not in tool:
+            raise RequestError(
+                f"the tool {kind[:_LONGEST_NAME]!r} is Anthropic's own",
+                hint="leave it out, or give a tool of your own with an input_schema",
+                param="tools",
+            )
 
 
 def limit_tokens(body: dict[str, Any], most: int) -> bool:

@@ -21,8 +21,8 @@ def read(*turns: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def test_plain_turns_stay() -> None:
-    turns = [{"role": r, "content": r} for r in ("system", "user", "assistant")]
-    assert read(*turns) == [("system", "system"), ("user", "user"), ("assistant", "assistant")]
+    roles = ("system", "user", "assistant", "user")
+    assert read(*({"role": r, "content": r} for r in roles)) == [(r, r) for r in roles]
 
 
 def test_parts_and_roles_of_other_clients() -> None:
@@ -92,3 +92,10 @@ def test_parts_that_can_be_read_once_become_lists() -> None:
     part = {"type": "text", "text": "x"}
     listed = list_parts([{"role": "user", "content": iter([part])}, {"content": "x"}, None])
     assert listed == [{"role": "user", "content": [part]}, {"content": "x"}, None]
+
+
+def test_what_the_assistant_said_last_belongs_to_the_question() -> None:
+    """Some clients put the beginning of the answer there. The last message is the user's."""
+    turns = [{"role": "user", "content": "3 + 4?"}, {"role": "assistant", "content": "It is"}]
+    assert read(*turns) == [("user", "3 + 4?\n\nIt is")]
+    assert read(turns[1]) == [("assistant", "It is")]

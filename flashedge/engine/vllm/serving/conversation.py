@@ -20,7 +20,7 @@ def build_problem(conversation: Iterable[Mapping[str, Any]]) -> Problem:
 
     Verifiers were trained without tools, and with instructions at the beginning only. A call
     becomes text of the assistant, a tool's result and a later instruction text of the user, and
-    neighbours of one role are one message.
+    neighbours of one role are one message. So is what the assistant said last with the question.
     """
     messages: list[Message] = []
     for turn in conversation:
@@ -31,6 +31,10 @@ def build_problem(conversation: Iterable[Mapping[str, Any]]) -> Problem:
         if messages and messages[-1].role == role:
             text = "\n\n".join(part for part in (messages.pop().content, text) if part)
         messages.append(Message(role=role, content=text))
+    if len(messages) > 1 and messages[-1].role == "assistant":  # the model goes on or answers again
+        said = messages.pop().content
+        text = "\n\n".join(part for part in (messages.pop().content, said) if part)
+        messages.append(Message(role="user", content=text))
     return Problem(messages=tuple(messages))
 
 
