@@ -83,6 +83,14 @@ HURTFUL: dict[str, tuple[dict[str, Any], str]] = {
         guide({"type": "array", "prefixItems": [], "items": False, "minItems": 2}),
         "minItems",
     ),
+    "a schema of thousands of fields": (
+        guide({"type": "object", "properties": {f"p{i}": {} for i in range(5000)}}),
+        "minutes to compile",
+    ),
+    "tools of thousands of fields": (
+        call({"type": "object", "properties": {f"p{i}": {} for i in range(5000)}}),
+        "minutes to compile",
+    ),
     "a tool without a name": (
         {
             "tools": [{"type": "function", "function": {"parameters": {}}}],

@@ -33,7 +33,7 @@ from flashedge.engine.request_tags import (
 )
 from flashedge.engine.vllm.inside.keys import ARGS_KEY
 from flashedge.engine.vllm.process.engine_process import EngineProcess
-from flashedge.engine.vllm.serving.guided_json import bound_blanks
+from flashedge.engine.vllm.serving.guided_json import bound_guidance
 from flashedge.engine.vllm.translate import build_end_error
 from flashedge.errors import (
     ConfigError,
@@ -105,7 +105,10 @@ class TaggedClient:
         Raises, while it streams, what `convert_error` returns.
         """
         tags = get_tags()  # here: the stream may be read in another context
-        params = tag_params(sampling_params, tags)
+        try:
+            params = tag_params(sampling_params, tags)
+        except FlashEdgeError as error:
+            raise fail_request(error) from error
         options["priority"] = tags.priority
         return end_with_request(self._stream(prompt, params, request_id, options))
 
@@ -165,10 +168,11 @@ def tag_params(given: SamplingParams, tags: RequestTags) -> SamplingParams:
 
     Nobody can ask again for what a drawn seed gave, so vLLM's own sampler draws those requests,
     which is faster for a whole batch. It also draws requests with penalties or min-p, which act on
-    logits after the noise; by their seed, if they have one.
+    logits after the noise; by their seed, if they have one. Raises RequestError for a schema that
+    is too large.
     """
     params = given.clone()
-    bound_blanks(params)
+    bound_guidance(params)
     ours: dict[str, Any] = {
         "client": tags.client,
         "program": tags.program,
