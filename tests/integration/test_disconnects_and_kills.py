@@ -25,7 +25,7 @@ from tests.support.api_rig import frames, post_bytes
 from tests.support.commands import SIMULATED, wait_for
 
 pytestmark = pytest.mark.long
-"""A minute and a half."""
+"""Two minutes."""
 
 DISCONNECTS, KILLS = 1000, 12
 ASK = {"problem": "1 + 1?", "n": 8}

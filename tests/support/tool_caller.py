@@ -1,7 +1,7 @@
 """A tiny generator that calls a tool when it has one and is asked for a sum, and else answers.
 
 The bundled pair never calls a tool by itself. This model is trained when it is made, on the few
-conversations below, until it writes every one of them. It has some 150,000 weights.
+conversations below, until it writes every one of them. It has 130,000 weights.
 """
 
 from __future__ import annotations
