@@ -22,6 +22,7 @@ from flashedge.api.failures import (
 )
 from flashedge.api.guard import Guard
 from flashedge.api.pairs import ServablePairs
+from flashedge.api.protocols.messages_errors import MessagesErrors
 from flashedge.api.protocols.openai import openai_router
 from flashedge.api.protocols.switch import ProtocolSwitch
 from flashedge.api.runs import runs_router
@@ -77,13 +78,14 @@ def create_app(
     app.add_exception_handler(RequestValidationError, handle_bad_parameter)
     app.add_exception_handler(Exception, handle_defect)
     app.add_middleware(ProtocolSwitch, service=service, pairs=servable)
-    app.add_middleware(  # the last one added is the first that a request meets
+    app.add_middleware(
         Guard,
         max_bytes=config.max_request_bytes,
         api_key=config.api_key,
         local_only=config.is_loopback,
         host=config.host,
     )
+    app.add_middleware(MessagesErrors)  # the last one added is the first that a request meets
     app.include_router(system_router(service))
     app.include_router(openai_router(servable))
     app.include_router(runs_router(service, servable))

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from flashedge.runtime.programs.asker import Asker
 
 MAX_PRIORITY = 1 << 31
-_LONGEST_NAME = 200
+LONGEST_NAME = 200
 
 
 def read_asker(request: Request, priority: int) -> Asker:
@@ -27,7 +27,7 @@ def read_asker(request: Request, priority: int) -> Asker:
 
 def shorten(name: str) -> str:
     """Names are kept for as long as their programs, so they are bounded."""
-    return name[:_LONGEST_NAME]
+    return name[:LONGEST_NAME]
 
 
 def limit_priority(priority: int) -> int:

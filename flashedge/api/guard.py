@@ -20,6 +20,9 @@ from flashedge.api.failures import Refusal, build_error_response
 
 OPEN_PATHS = frozenset({"/health"})  # supervisors read it without a key
 BODY_TIMEOUT_S = 30.0
+"""Longest time for a body to arrive, beside that of its bytes."""
+BODY_BYTES_PER_S = 16 << 10
+"""A client that sends a body more slowly than this is refused, however steadily it sends."""
 
 
 class Guard:
@@ -118,10 +121,13 @@ class Guard:
         announced = headers.get("content-length", "")
         if announced.isdigit() and int(announced) > self._max_bytes:
             raise self._too_large()
-        parts, size, more = [], 0, True
+        body, more = bytearray(), True
+        clock = asyncio.get_running_loop().time
+        began = clock()
         while more:
+            until = began + self._body_timeout_s + len(body) / BODY_BYTES_PER_S
             try:
-                async with asyncio.timeout(self._body_timeout_s):
+                async with asyncio.timeout_at(until):
                     message = await receive()
             except TimeoutError:
                 raise Refusal(
@@ -132,12 +138,11 @@ class Guard:
                 ) from None
             if message["type"] == "http.disconnect":
                 return None
-            parts.append(message.get("body", b""))
-            size += len(parts[-1])
+            body += message.get("body", b"")
             more = message.get("more_body", False)
-            if size > self._max_bytes:
+            if len(body) > self._max_bytes:
                 raise self._too_large()
-        return b"".join(parts)
+        return bytes(body)
 
     def _too_large(self) -> Refusal:
         return Refusal(

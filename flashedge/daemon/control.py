@@ -21,6 +21,7 @@ from flashedge.daemon.files import (
     already_running_error,
     find,
     find_holder,
+    kept_output_path,
     output_path,
     prepare_state_dir,
 )
@@ -73,8 +74,8 @@ def start(
     options = list_options(config, values or {})
     output = output_path(config)
     with contextlib.suppress(OSError):
-        output.replace(output.with_suffix(".out.1"))
-    with output.open("wb") as out:
+        output.replace(kept_output_path(config))
+    with output.open("ab") as out:  # whoever shares it writes at its end, also once it is cut
         return subprocess.Popen(
             [*command, "--detached", *options],
             stdin=subprocess.DEVNULL,

@@ -8,11 +8,14 @@ record without the lock means nothing.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import fcntl
 import json
+import logging
 import os
+import shutil
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +23,11 @@ from pathlib import Path
 from flashedge.config import Config
 from flashedge.errors import ConfigError, DaemonError
 
+log = logging.getLogger(__name__)
+LEAST_FREE_BYTES = 1 << 20
+"""Room on the disk without which no daemon starts."""
+OUTPUT_BYTES = 5 << 20
+"""Longest output of the daemon and its engines in one file."""
 _FLOCK = "hhqqi4x"  # struct flock on 64-bit Linux
 
 
@@ -56,19 +64,48 @@ def log_path(config: Config) -> Path:
 
 
 def output_path(config: Config) -> Path:
-    """The output of the daemon and its engines since the last start."""
+    """The output of the daemon and its engines since the last start, or since it grew too long."""
     return config.state_dir / "logs" / "daemon.out"
 
 
+def kept_output_path(config: Config) -> Path:
+    """The output before that."""
+    return output_path(config).with_suffix(".out.1")
+
+
+def bound_output(config: Config) -> None:
+    """Keep a long output under its second name, and begin anew.
+
+    The engines share the file, so it is copied and cut in place. A full disk costs the copy only.
+    """
+    path = output_path(config)
+    try:
+        if path.stat().st_size <= OUTPUT_BYTES:
+            return
+        with contextlib.suppress(OSError):
+            shutil.copyfile(path, kept_output_path(config))
+        os.truncate(path, 0)
+    except OSError as error:
+        log.warning("the output %s can't be cut: %s", path, error.strerror)
+
+
 def prepare_state_dir(config: Config) -> None:
-    """Make the state folder. Raises ConfigError when it can't be written."""
+    """Make the state folder. Raises ConfigError when it can't be written, or its disk is full."""
     try:
         (config.state_dir / "logs").mkdir(parents=True, exist_ok=True)
         config.state_dir.chmod(0o700)
         with lock_path(config).open("a"), output_path(config).open("a"):
             pass
+        _check_room(config.state_dir)
     except OSError as error:
         raise state_error(config, error) from error
+
+
+def _check_room(folder: Path) -> None:
+    """Raises OSError where a daemon could write neither its runs nor why it ends."""
+    disk = os.statvfs(folder)
+    if disk.f_blocks and disk.f_bavail * disk.f_frsize < LEAST_FREE_BYTES:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def state_error(config: Config, error: OSError) -> ConfigError:

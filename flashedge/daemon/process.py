@@ -26,6 +26,7 @@ from flashedge.config import Config, check_exposure, load_config
 from flashedge.daemon.files import (
     DaemonRecord,
     Lock,
+    bound_output,
     log_path,
     prepare_state_dir,
     read_record,
@@ -38,7 +39,16 @@ from flashedge.errors import DaemonError, FlashEdgeError
 
 log = logging.getLogger("flashedge.daemon")
 GRACE_S = 5  # open connections may take so long to close, once their runs are over
+KEEP_ALIVE_S = 75
+"""Longest silence of an open connection between two requests. Most clients drop theirs earlier; one
+that uses it in the moment in which it is closed here would see an error."""
 ACCEPTED_S = 0.25  # a client that has connected sends its request within this time
+LOG_BYTES = 5 << 20
+"""Longest file of the daemon's log."""
+LOG_FILES = 4
+"""Files of the log that are kept, the present one among them."""
+OUTPUT_TICKS = 100
+"""Ticks of uvicorn, a tenth of a second each, from one look at the output's length to the next."""
 ERROR_MARK = "flashedge-daemon-error "
 App = Any
 MakeApp = Callable[[Config, bool], App]
@@ -202,6 +212,8 @@ def _server(app: App, config: Config, listening: socket.socket) -> Any:
 
         async def on_tick(self, counter: int) -> bool:
             limit, service = config.idle_timeout_s, app.state.service
+            if counter % OUTPUT_TICKS == 0:
+                bound_output(config)
             if limit is not None and service.idle.idle_s > limit:
                 log.info("no request for %g s: the daemon stops", limit)
                 self.should_exit = True
@@ -236,6 +248,7 @@ def _server(app: App, config: Config, listening: socket.socket) -> Any:
             log_level=config.log_level,
             access_log=config.log_level == "debug",
             timeout_graceful_shutdown=GRACE_S,
+            timeout_keep_alive=KEEP_ALIVE_S,
             lifespan="on",
         )
     )
@@ -249,7 +262,7 @@ def _configure_logging(config: Config) -> None:
     """Log into one rotating file, and in a terminal to stderr too."""
     try:
         file = logging.handlers.RotatingFileHandler(
-            log_path(config), maxBytes=5 << 20, backupCount=3, encoding="utf-8"
+            log_path(config), maxBytes=LOG_BYTES, backupCount=LOG_FILES - 1, encoding="utf-8"
         )
     except OSError as error:
         raise state_error(config, error) from error

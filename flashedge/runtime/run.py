@@ -71,7 +71,7 @@ class Cancelled(RequestError):
 
 class Run:
     """A live run. Every change of state is an event, and every event is stored before a follower
-    receives it. If the store fails, the run goes on without being stored."""
+    receives it. If the store fails, the run goes on without it, and is stored later (`save`)."""
 
     def __init__(
         self,
@@ -95,6 +95,7 @@ class Run:
         self._log = EventLog()
         self._result: dict[str, Any] | None = None
         self._over = asyncio.Event()
+        self._ended_at: float | None = None
         self._cancel_reason: str | None = None
         self._write(lambda: store.create(run_id, spec.to_json(), self.created_at))
 
@@ -185,10 +186,26 @@ class Run:
     def _end(self, event: Event) -> None:
         try:
             self.emit(event)
-            status, error, now = str(self.status), self._error_object(), time.time()
-            self._write(lambda: self._store.finish(self.id, status, self._result, error, now))
+            self._ended_at = time.time()
+            self._write(self._store_end)
         finally:
             self._over.set()
+
+    def _store_end(self) -> None:
+        error = self._error_object()
+        self._store.finish(self.id, str(self.status), self._result, error, self._ended_at)
+
+    def save(self) -> None:
+        """Store what a failing store has missed of a run that is over, if the store works again."""
+        if self.stored or not self._over.is_set():
+            return
+        try:
+            self._store.complete(self.id, self.spec.to_json(), self.created_at, self._log.read())
+            self._store_end()
+        except StoreError:
+            return  # its first failure was logged
+        self.stored = True
+        log.info("run %s is stored after all", self.id)
 
     def _error_object(self) -> dict[str, Any] | None:
         if self.error is None:
@@ -202,7 +219,7 @@ class Run:
 
     def _log_state(self, event: Event) -> None:
         """Write a line into the daemon's log when the run starts and when it ends."""
-        age_s = time.time() - self.created_at
+        age_s = time.monotonic() - self._queued_at
         match event:
             case RunStarted(queue_s=queue_s):
                 search = f"{self.spec.strategy}, n={self.spec.n}"
@@ -225,4 +242,4 @@ class Run:
             write()
         except StoreError as error:
             self.stored = False
-            log.error("run %s is no longer stored: %s", self.id, error.line)
+            log.error("run %s is not stored for now: %s", self.id, error.line)

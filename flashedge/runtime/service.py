@@ -106,6 +106,7 @@ class Service:
             await asyncio.wait(self._tasks, timeout=10)
         await self.programs.stop()
         await self._predictions.stop()
+        self._save_runs()
         await self._retention.stop()
         await self._loader.stop()
         await self._grader.close()
@@ -315,8 +316,14 @@ class Service:
         if run.status is RunStatus.QUEUED:  # cancelled before its task took a step
             self._queue.leave(run.id)
             run.mark_cancelled()
-        if run.stored:
-            self._runs.pop(run.id, None)
+        self._save_runs()
+
+    def _save_runs(self) -> None:
+        """Leave runs that are over to the store, also those that it could not take before."""
+        for run in list(self._runs.values()):
+            run.save()
+            if run.stored and run.task not in self._tasks:
+                self._runs.pop(run.id, None)
 
     def _build_observer(self, run_id: str) -> Callable[[Event], None]:
         def observe(event: Event) -> None:

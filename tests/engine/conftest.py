@@ -6,7 +6,7 @@ Engines belong to one event loop: test modules that use them run on the session'
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.models.registry import find_pair
 from flashedge.models.specs import ModelSpec
 from flashedge.types import Problem
+from scripts.bench.daemon import Daemon, start_daemon
+from tests.support.tool_caller import ENTRY, make_tool_caller
 
 PROBLEM = (
     "Tom has 57 cards. Day 1: drops 44. Day 2: doubles. Day 3: wins 24. "
@@ -70,6 +72,16 @@ async def mapped_pair(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator
     await engines.start()
     yield engines
     await engines.stop()
+
+
+@pytest.fixture(scope="session")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Daemon]:
+    """It serves the bundled pair and, once it is asked for, a pair of a tiny local checkpoint."""
+    folder = tmp_path_factory.mktemp("config")
+    entry = ENTRY.format(folder=make_tool_caller(folder / "tool-caller"))
+    (folder / "models.toml").write_text(entry, encoding="utf-8")
+    with start_daemon(config_dir=folder, loaded_pairs=2) as running:
+        yield running
 
 
 @pytest.fixture

@@ -5,25 +5,22 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from scripts.bench.daemon import Daemon, start_daemon
+from scripts.bench.daemon import Daemon
 from tests.clients.run import CLIENTS, WORKS
-from tests.support import agent_suite, openai_suite
+from tests.support import agent_suite, openai_suite, tool_suite
 from tests.support.paths import DATA, ROOT
+from tests.support.random_bodies import check_answer
 
 EASY = DATA / "heldout_easy.jsonl"
 
 
-@pytest.fixture(scope="module")
-def served() -> Iterator[Daemon]:
-    with start_daemon() as running:
-        yield running
+TOOL_CALLERS = ("tool-caller", "tool-caller:self_consistency-4", "tool-caller:beam-4")
 
 
 @pytest.mark.parametrize("check", openai_suite.CHECKS, ids=lambda c: c.__name__)
@@ -39,6 +36,12 @@ def test_agents_connect(served: Daemon, check: agent_suite.Check) -> None:
 @pytest.mark.parametrize("model", ["bundled:beam-4", "bundled:self_consistency-4"])
 @pytest.mark.parametrize("check", agent_suite.SEARCH_CHECKS, ids=lambda c: c.__name__)
 def test_agents_search(served: Daemon, check: agent_suite.Check, model: str) -> None:
+    check(served.url, model)
+
+
+@pytest.mark.parametrize("model", TOOL_CALLERS)
+@pytest.mark.parametrize("check", tool_suite.CHECKS, ids=lambda c: c.__name__)
+def test_a_model_calls_tools_by_itself(served: Daemon, check: tool_suite.Check, model: str) -> None:
     check(served.url, model)
 
 
@@ -64,15 +67,21 @@ def test_frameworks_work_unmodified(frameworks: dict[str, Any], client: str) -> 
     "agent", sorted((DATA / "agent_requests").glob("*.json")), ids=lambda p: p.stem
 )
 def test_coding_agents_requests_are_answered(served: Daemon, agent: Path, model: str) -> None:
-    """Requests in the shape in which coding agents send them; all stream."""
-    asked = json.loads(agent.read_text())
-    answer = httpx.post(
-        served.url + asked["path"], json={**asked["body"], "model": model}, timeout=120
-    )
-    assert answer.status_code == 200, answer.text
-    events = [line for line in answer.text.splitlines() if line.startswith("data: ")]
-    assert len(events) > 3
-    assert "error" not in json.loads(events[-2].removeprefix("data: "))
+    """Requests that coding agents sent; see tests/data/agent_requests/README.md. All stream."""
+    asked = [row for row in json.loads(agent.read_text())["requests"] if row["method"] == "POST"]
+    assert asked
+    for request in asked:
+        answer = httpx.post(
+            served.url + request["path"],
+            json={**request["body"], "model": model},
+            headers=request["headers"],
+            timeout=120,
+        )
+        assert answer.status_code == 200, answer.text
+        check_answer(request["path"].partition("?")[0], answer)
+        events = [line for line in answer.text.splitlines() if line.startswith("data: ")]
+        assert len(events) > 3
+        assert '"error":{' not in events[-1]
 
 
 def test_a_search_names_the_field_that_is_wrong(served: Daemon) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import signal
@@ -12,9 +13,11 @@ import httpx
 import pytest
 import pytest_asyncio
 
+from flashedge.api.protocols.paths import PROTOCOL_ROUTES
 from flashedge.engine.request_tags import RequestTags, tag_requests
 from flashedge.engine.vllm.inside.keys import ARGS_KEY
 from flashedge.engine.vllm.pair import VllmPair
+from flashedge.engine.vllm.serving.tagged_client import UNTAGGED, TaggedClient
 from tests.support.uncounted import Uncounted
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -71,11 +74,45 @@ ROUTES = [
     (CHAT, {"messages": SAY, "max_tokens": 4, "presence_penalty": 1.0}),
     (CHAT, {"messages": SAY, "max_tokens": 4, "use_beam_search": True, "n": 2}),
     ("/v1/completions", {"prompt": "1 + 1 =", "max_tokens": 4}),
+    ("/v1/completions", {"prompt": ["1 +", "2 +"], "max_tokens": 4, "stream": True}),
+    (CHAT, {"messages": SAY, "max_tokens": 40, "tools": [TOOL], "tool_choice": "required"}),
     ("/v1/responses", {"input": "1 + 1", "max_output_tokens": 8}),
     ("/v1/responses", {"input": "1 + 1", "max_output_tokens": 8, "stream": True}),
     ("/v1/messages", {"messages": SAY, "max_tokens": 8}),
     ("/v1/messages", {"messages": SAY, "max_tokens": 8, "stream": True}),
 ]
+
+
+NOTHING_GENERATED = {"/v1/messages/count_tokens", "/tokenize", "/detokenize"}
+
+
+async def test_every_route_that_generates_is_among_them() -> None:
+    """A route that is served without being named here fails."""
+    assert {path for path, _ in ROUTES} == set(PROTOCOL_ROUTES) - NOTHING_GENERATED
+
+
+async def test_a_request_can_be_made_in_no_other_way(pair: VllmPair) -> None:
+    llm = pair.generator.process.get_llm()
+    client = TaggedClient(llm, pair.generator.process, Uncounted())
+    ways = {
+        name
+        for name, method in inspect.getmembers(type(llm), inspect.isfunction)
+        if not name.startswith("_") and "prompt" in inspect.signature(method).parameters
+    }
+    assert ways == {"generate", *UNTAGGED}
+    for name in UNTAGGED:
+        with pytest.raises(AttributeError, match="without tags"):
+            getattr(client, name)
+
+
+async def test_routes_that_generate_nothing_reach_no_engine(
+    client: httpx.AsyncClient, seen: list[Any]
+) -> None:
+    for path in NOTHING_GENERATED:
+        await post(
+            client, path, **({"tokens": [5]} if path == "/detokenize" else {"messages": SAY})
+        )
+    assert not seen
 
 
 @pytest.mark.parametrize(("path", "body"), ROUTES)

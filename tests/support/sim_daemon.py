@@ -32,7 +32,8 @@ TINY = ModelShape(name="tiny", params=2**22, layers=2, heads=1, kv_heads=1, head
 class SimulatedPair:
     """A served pair of simulated engines, in real time."""
 
-    def __init__(self) -> None:
+    def __init__(self, protocols: type[FakeProtocols] = FakeProtocols) -> None:
+        self._protocols = protocols
         self._model = SimModel(StepTrace.read(TRACE))
         self.generator, self.verifier = self._engines()
         self.stock_generator, self.stock_verifier = self._engines()
@@ -57,17 +58,20 @@ class SimulatedPair:
         return {"batch_invariant": True, "invariant_tokens": 1024}
 
     async def serve_protocols(self, plain: PlainRequests) -> FakeProtocols:
-        return FakeProtocols(plain)
+        return self._protocols(plain)
 
 
-def open_pair(name: str, config: Config) -> ServedPair:
-    return ServedPair(find_pair(name, config), SimulatedPair(), config)
+def build_service(
+    config: Config, *, load: bool = True, protocols: type[FakeProtocols] = FakeProtocols
+) -> Service:
+    """protocols: stands for vLLM's handlers."""
 
+    def open_pair(name: str) -> ServedPair:
+        return ServedPair(find_pair(name, config), SimulatedPair(protocols), config)
 
-def build_service(config: Config, *, load: bool = True) -> Service:
     store = RunStore(config.state_dir / "runs.sqlite")
-    first = open_pair(config.pair, config) if load else None
-    return Service(config, lambda name: open_pair(name, config), first, store, MathGrader())
+    first = open_pair(config.pair) if load else None
+    return Service(config, open_pair, first, store, MathGrader())
 
 
 def make_app(config: Config, load: bool) -> Any:

@@ -14,6 +14,7 @@ from typing import Any
 
 from flashedge.config import Config
 from flashedge.daemon import process as daemon
+from flashedge.daemon.files import OUTPUT_BYTES
 from flashedge.errors import CheckpointError
 
 
@@ -23,6 +24,8 @@ def make_stub(config: Config, load: bool) -> Any:
         raise CheckpointError("model.safetensors is missing", hint="pull it")
     if behaviour == "crash":
         raise RuntimeError("boom")
+    if behaviour == "chatty":
+        print("x" * (OUTPUT_BYTES + 1), flush=True)
     if behaviour == "child":
         subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     loads_s = float(os.environ.get("STUB_LOADS_S", "0"))

@@ -12,6 +12,7 @@ from starlette.types import Message, Send
 
 from flashedge.api.asgi import begins_stream
 from flashedge.api.failures import build_error, dump_json
+from flashedge.api.protocols.messages_errors import build_messages_error
 from flashedge.api.protocols.paths import MESSAGES, RESPONSES
 from flashedge.engine.request_tags import TaggedRequest
 from flashedge.errors import FlashEdgeError
@@ -58,12 +59,9 @@ class StreamFailures:
 def build_error_event(error: FlashEdgeError, path: str, number: int = 0) -> bytes:
     """The event that ends a stream of messages or responses. number: of the event."""
     inner = build_error(error)["error"]
+    data: dict[str, Any]
     if path == MESSAGES:
-        kind = "overloaded_error" if error.http_status == 503 else "api_error"
-        data: dict[str, Any] = {
-            "type": "error",
-            "error": {"type": kind, "message": inner["message"]},
-        }
+        data = build_messages_error(inner["message"], error.http_status)
     else:
         told = {name: inner[name] for name in ("code", "message", "param")}
         data = {"type": "error", **told, "sequence_number": number}

@@ -14,7 +14,6 @@ see it: see `engine.request_tags`.
 from __future__ import annotations
 
 import asyncio
-import json
 import re
 import secrets
 from collections.abc import Mapping
@@ -33,14 +32,19 @@ from flashedge.api.durations import parse_keep_alive
 from flashedge.api.failures import (
     RETRY_AFTER_S,
     Refusal,
-    build_error,
     build_error_response,
     dump_json,
 )
 from flashedge.api.guard import replay_body
 from flashedge.api.pairs import ServablePairs
 from flashedge.api.protocols.keep_alive import keep_alive
-from flashedge.api.protocols.paths import CHAT, COMPLETIONS, MESSAGES, PROTOCOL_ROUTES
+from flashedge.api.protocols.paths import (
+    CHAT,
+    COMPLETIONS,
+    MESSAGES,
+    PROTOCOL_ROUTES,
+    RESPONSES,
+)
 from flashedge.api.protocols.search import LIMITS, ProtocolSearch
 from flashedge.api.protocols.search_result import add_result
 from flashedge.api.protocols.stream_failures import StreamFailures
@@ -74,6 +78,10 @@ class ProtocolSwitch:
         search = None
         try:
             body = load_object(Headers(scope=scope), text)
+            if scope["path"] == RESPONSES:
+                refuse_memory(body)
+            if scope["path"].startswith(MESSAGES):
+                refuse_foreign_tools(body)
             name = read_model(body)
             defaults = self._pairs.find_defaults(None if name is None else name.pair)
             if limit_tokens(body, defaults.max_model_len):
@@ -96,7 +104,7 @@ class ProtocolSwitch:
                     if not await answer.end():
                         raise
         except FlashEdgeError as error:
-            await _build_response(scope, error)(scope, receive, send)
+            await build_error_response(error)(scope, receive, send)
         except (OSError, ClientDisconnect):
             pass  # nobody reads an answer
         finally:
@@ -122,6 +130,36 @@ class ProtocolSwitch:
         if name is None:
             raise RequestError("model is missing", param="model")
         return ProtocolSearch(self._service, defaults, body, name=name, tags=tags)
+
+
+def refuse_memory(body: Mapping[str, Any]) -> None:
+    """Raises RequestError for what would need responses to be kept."""
+    for name in ("previous_response_id", "conversation"):
+        if body.get(name) is not None:
+            raise RequestError(
+                f"{name} names a response, but none is stored",
+                hint="send the whole conversation as input",
+                param=name,
+            )
+    if body.get("background") is True:
+        raise RequestError(
+            "responses are not made in the background, since none is stored",
+            hint="stream it, or start a search by POST /v1/runs",
+            param="background",
+        )
+
+
+def refuse_foreign_tools(body: Mapping[str, Any]) -> None:
+    """Raises RequestError for a tool that Anthropic runs, or whose schema only its models know."""
+    tools = body.get("tools")
+    for tool in tools if isinstance(tools, list) else ():
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if isinstance(kind, str) and kind != "custom" and "input_schema" not in tool:
+            raise RequestError(
+                f"the tool {shorten(kind)!r} is Anthropic's own",
+                hint="leave it out, or give a tool of your own with an input_schema",
+                param="tools",
+            )
 
 
 def limit_tokens(body: dict[str, Any], most: int) -> bool:
@@ -215,17 +253,3 @@ def _name_reasoning_twice(message: Message) -> Message:
     if b'"reasoning":' not in body:
         return message
     return {**message, "body": _REASONING.sub(rb'"reasoning":\1,"reasoning_content":\1', body)}
-
-
-def _build_response(scope: Scope, error: FlashEdgeError) -> ASGIApp:
-    """The error in the form of the request's protocol."""
-    response = build_error_response(error)
-    if scope["path"].startswith(MESSAGES):
-        inner = build_error(error)["error"]
-        kind = {429: "rate_limit_error", 503: "overloaded_error", 404: "not_found_error"}.get(
-            response.status_code, inner["type"] if response.status_code < 500 else "api_error"
-        )
-        body = {"type": "error", "error": {"type": kind, "message": inner["message"]}}
-        response.body = json.dumps(body).encode()
-        response.headers["content-length"] = str(len(response.body))
-    return response

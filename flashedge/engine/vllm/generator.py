@@ -23,7 +23,8 @@ from flashedge.engine.vllm.inside.keys import (
     PROGRAM,
 )
 from flashedge.engine.vllm.speculator import VllmSpeculator, pack_continuation
-from flashedge.errors import ContextOverflow, GenerationFailed
+from flashedge.engine.vllm.translate import build_end_error
+from flashedge.errors import ContextOverflow
 from flashedge.search.entropy import TOP
 from flashedge.types import MARKERS, FinishReason
 
@@ -109,7 +110,8 @@ class VllmGenerator(VllmEngine):
         if part.finish_reason == "length":
             room = self.max_model_len - len(request.token_ids)
             return FinishReason.LENGTH if room <= request.max_tokens else FinishReason.STEP_LIMIT
-        raise GenerationFailed(f"the generator engine ended a request with {part.finish_reason!r}")
+        is_guided = request.guidance is not None
+        raise build_end_error("generator", part.finish_reason, is_guided=is_guided)
 
 
 def build_params(

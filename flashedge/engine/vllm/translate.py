@@ -40,3 +40,16 @@ def translate(error: Exception, engine: str) -> FlashEdgeError:
     if isinstance(error, VLLMClientError | ValueError):
         return RequestError(f"the {engine} engine refuses the request: {error}")
     return GenerationFailed(f"the {engine} engine: {type(error).__name__}: {error}")
+
+
+def build_end_error(engine: str, reason: str | None, *, is_guided: bool) -> FlashEdgeError:
+    """The error of a request that vLLM ended before its text was over.
+
+    A grammar that no text fits, such as one that only refers to itself, ends it by "error".
+    """
+    if is_guided and reason == "error":
+        return RequestError(
+            "no further text fits the schema or grammar of the request",
+            hint="check that there is a text which fits it",
+        )
+    return GenerationFailed(f"the {engine} engine ended a request with {reason!r}")

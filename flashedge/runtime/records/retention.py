@@ -27,6 +27,7 @@ class Retention:
         self._most_bytes = round(config.keep_runs_gib * 2**30)
         self._looked_at = -math.inf
         self._task: asyncio.Task[None] | None = None
+        self._began = time.time(), time.monotonic()
 
     def look(self) -> None:
         """Look at the store beside the event loop, if it is time."""
@@ -51,11 +52,11 @@ class Retention:
     def remove_old(self, now: float | None = None) -> int:
         """Remove what is too old or too much. Returns how many runs. Raises StoreError.
 
-        Runs that have not ended stay. now: unix seconds.
+        Runs that have not ended stay. now: unix seconds. None: as `_tell_time` says.
         """
         removed = 0
         if self._days is not None:
-            limit = (time.time() if now is None else now) - self._days * DAY_S
+            limit = (self._tell_time() if now is None else now) - self._days * DAY_S
             while found := self._store.list_oldest(limit):
                 removed += self._delete(found)
         while self._store.measure_bytes() > self._most_bytes:
@@ -65,6 +66,14 @@ class Retention:
         if removed:
             log.info("removed %d old runs (keep_runs_days, keep_runs_gib)", removed)
         return removed
+
+    def _tell_time(self) -> float:
+        """Unix seconds, but not later than the daemon's start plus the seconds since then.
+
+        No run is too old because the system's clock has jumped ahead.
+        """
+        wall_s, steady_s = self._began
+        return min(time.time(), wall_s + time.monotonic() - steady_s)
 
     def _delete(self, run_ids: list[str]) -> int:
         for run_id in run_ids:

@@ -144,6 +144,15 @@ class RunStore:
         if not changed:
             raise _no_such_run(run_id)
 
+    def complete(
+        self, run_id: str, spec: Mapping[str, Any], created_at: float, events: StoredEvents
+    ) -> None:
+        """Create a run that may be there already, and append those of its events that are not."""
+        if self.get(run_id) is None:
+            self.create(run_id, spec, created_at)
+        for seq, event in events[len(self.events(run_id)) :]:
+            self.append(run_id, seq, event)
+
     def interrupt_unfinished(self, now: float | None = None) -> RunIds:
         """End the runs that a crash left open. Returns their ids.
 
@@ -153,7 +162,7 @@ class RunStore:
         with self._open_database() as db:
             rows = db.execute(
                 "SELECT id, (SELECT event FROM events WHERE run_id = runs.id"
-                " ORDER BY seq DESC LIMIT 1) FROM runs WHERE status IN (?, ?) ORDER BY created_at",
+                " ORDER BY seq DESC LIMIT 1) FROM runs WHERE status IN (?, ?) ORDER BY rowid",
                 UNFINISHED,
             ).fetchall()
         for run_id, last in rows:
@@ -214,23 +223,24 @@ class RunStore:
         self, *, limit: int = 50, before: str | None = None, status: str | None = None
     ) -> StoredRuns:
         """List runs without their results, newest first. before: a run id, lists only older runs.
-        Raises NotFound when `before` is unknown."""
+
+        The order is that of their creation, even where the system's clock was set back meanwhile.
+        Raises NotFound when `before` is unknown.
+        """
         where, values = ["1"], list[Any]()
         if status is not None:
             where.append("status = ?")
             values.append(status)
         with self._open_database() as db:
             if before is not None:
-                at = db.execute(
-                    "SELECT created_at, id FROM runs WHERE id = ?", (before,)
-                ).fetchone()
+                at = db.execute("SELECT rowid FROM runs WHERE id = ?", (before,)).fetchone()
                 if at is None:
                     raise _no_such_run(before)
-                where.append("(created_at, id) < (?, ?)")
+                where.append("rowid < ?")
                 values.extend(at)
             rows = db.execute(
                 f"SELECT {_ROW}, NULL FROM runs WHERE {' AND '.join(where)}"
-                " ORDER BY created_at DESC, id DESC LIMIT ?",
+                " ORDER BY rowid DESC LIMIT ?",
                 (*values, limit),
             ).fetchall()
         return [_parse_row(row) for row in rows]

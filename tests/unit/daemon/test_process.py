@@ -16,7 +16,7 @@ import pytest
 
 from flashedge.config import Config, check_exposure, load_config
 from flashedge.daemon import control, files
-from flashedge.daemon.process import bind, serve
+from flashedge.daemon.process import _server, bind, serve
 from flashedge.errors import CheckpointError, ConfigError, DaemonError, EngineError
 from tests.support.paths import ROOT
 
@@ -240,3 +240,10 @@ def test_the_record_is_read_back_from_its_file(config: Config) -> None:
     assert files.read_record(config) == record
     assert record.url == "http://[::1]:2"
     assert json.loads(files.record_path(config).read_text())["pid"] == 1
+
+
+def test_clients_drop_idle_connections_before_the_daemon_does(config: Config) -> None:
+    """The openai and anthropic packages keep them for 5 seconds, as uvicorn would."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = _server(None, config, listening)
+    assert server.config.timeout_keep_alive > 60

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import stat
+import subprocess
 import sys
 from pathlib import Path
 
@@ -41,6 +44,22 @@ def test_the_unit_runs_this_installation_with_its_settings(tmp_path: Path) -> No
     assert 'Environment="FLASHEDGE_API_KEY=a\\"b%%c$d"' in lines
     assert 'Environment="PATH=/x y"' in lines
     assert not any("FLASHEDGE_HOME" in line for line in lines)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="there is no systemd")
+def test_systemd_reads_the_unit(tmp_path: Path) -> None:
+    environ = {"FLASHEDGE_HOME": str(tmp_path / "a $ and %"), "FLASHEDGE_API_KEY": 'a"b\\c %n $x'}
+    text = unit.build_unit(load_config({}, environ), {"pair": "bundled"}, environ)
+
+    def verify(content: str) -> subprocess.CompletedProcess[str]:
+        (tmp_path / unit.NAME).write_text(content)
+        command = ("systemd-analyze", "verify", "--user", "--man=no", str(tmp_path / unit.NAME))
+        env = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+        return subprocess.run(command, capture_output=True, text=True, env=env, timeout=60)
+
+    done = verify(text)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert verify(text.replace('"-P"', '"-P')).returncode != 0, "it looks"
 
 
 def test_it_is_enabled_and_started_and_removed(home: Path) -> None:

@@ -9,6 +9,8 @@ from flashedge.engine.vllm.serving.conversation import (
     NOTES_END,
     build_problem,
     drop_notes,
+    find_medium,
+    list_parts,
 )
 
 CALL = {"type": "function", "function": {"name": "add", "arguments": '{"a": 3}'}}
@@ -19,8 +21,8 @@ def read(*turns: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def test_plain_turns_stay() -> None:
-    turns = [{"role": r, "content": r} for r in ("system", "user", "assistant")]
-    assert read(*turns) == [("system", "system"), ("user", "user"), ("assistant", "assistant")]
+    roles = ("system", "user", "assistant", "user")
+    assert read(*({"role": r, "content": r} for r in roles)) == [(r, r) for r in roles]
 
 
 def test_parts_and_roles_of_other_clients() -> None:
@@ -59,3 +61,41 @@ def test_notes_of_a_search_are_dropped_and_a_models_thinking_is_not() -> None:
         bare,
     ]
     assert notes["reasoning"]
+
+
+def test_an_instruction_behind_the_beginning_is_the_users_text() -> None:
+    """Claude Code sends one behind the user's message; the last message is still the user's."""
+    assert read(
+        {"role": "system", "content": "Be brief."},
+        {"role": "developer", "content": "Use tools."},
+        {"role": "user", "content": "3 + 4?"},
+        {"role": "system", "content": "There are agents."},
+    ) == [
+        ("system", "Be brief.\n\nUse tools."),
+        ("user", "3 + 4?\n\nThere are agents."),
+    ]
+
+
+def test_the_first_medium_is_found_wherever_it_stands() -> None:
+    text = {"type": "text", "text": "an image"}
+    for part, medium in (
+        ({"type": "image_url", "image_url": {"url": "data:"}}, "image"),
+        ({"type": "input_audio", "input_audio": {}}, "audio"),
+        ({"type": "video_url"}, "video"),
+    ):
+        turns = [{"role": "user", "content": "image"}, {"role": "tool", "content": [text, part]}]
+        assert find_medium(turns) == medium
+    assert find_medium([{"content": [text, "image", {}]}, {"content": None}, {}]) is None
+
+
+def test_parts_that_can_be_read_once_become_lists() -> None:
+    part = {"type": "text", "text": "x"}
+    listed = list_parts([{"role": "user", "content": iter([part])}, {"content": "x"}, None])
+    assert listed == [{"role": "user", "content": [part]}, {"content": "x"}, None]
+
+
+def test_what_the_assistant_said_last_belongs_to_the_question() -> None:
+    """Some clients put the beginning of the answer there. The last message is the user's."""
+    turns = [{"role": "user", "content": "3 + 4?"}, {"role": "assistant", "content": "It is"}]
+    assert read(*turns) == [("user", "3 + 4?\n\nIt is")]
+    assert read(turns[1]) == [("assistant", "It is")]

@@ -273,5 +273,38 @@ async def test_a_run_goes_on_when_its_store_fails(
     assert [number async for number, _ in run.events()] == [1, 2, 3]
     assert len(store.events("r")) == max(0, min(fails_at - 2, 3))
     assert store.writes == min(fails_at, 5), "after its first failure it is left alone"
-    assert len([r for r in caplog.records if "no longer stored" in r.message]) == failed
+    assert len([r for r in caplog.records if "not stored for now" in r.message]) == failed
+    store.close()
+
+
+@pytest.mark.parametrize("fails_at", range(1, 6))
+@pytest.mark.parametrize("end", ["finished", "failed", "cancelled"])
+async def test_a_run_is_stored_once_the_store_works_again(
+    tmp_path: Path, fails_at: int, end: str
+) -> None:
+    """As if the store had never failed, whichever write was the first to fail."""
+    store = FailingStore(tmp_path / "runs.sqlite", fails_at)
+    run = make(store)
+    run.mark_started()
+    run.emit(STEP)
+    run.save()
+    assert not run.stored or fails_at > 3, "it is not over yet"
+    if end == "finished":
+        run.mark_finished(dict(RESULT))
+    elif end == "failed":
+        run.mark_failed(FlashEdgeError("it failed", hint="try again"))
+    else:
+        run.mark_cancelled()
+    run.save()
+    assert not run.stored, "the store still fails"
+    store.fails_at = 10**9
+    run.save()
+    assert run.stored
+    kept = store.get("r")
+    assert kept is not None
+    assert (kept.status, kept.result) == (end, RESULT if end == "finished" else None)
+    assert kept.error == run.object().get("error")
+    assert kept.created_at == run.created_at
+    assert kept.finished_at is not None
+    assert store.events("r") == [item async for item in run.events()]
     store.close()

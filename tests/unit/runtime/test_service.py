@@ -29,6 +29,7 @@ from flashedge.errors import (
 )
 from flashedge.events import RunCancelled, RunFailed, RunFinished, RunStarted
 from flashedge.runtime.records.archive import ArchivedRun
+from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.run import Cancelled, Run
 from flashedge.types import Problem
 from tests.support.runtime_rig import BEAM, BEST
@@ -365,3 +366,25 @@ async def test_a_run_outlives_a_store_that_fails(tmp_path: Path, fails_at: int) 
         rig.service.run(run.id)
     assert rig.service.runs() == []
     await rig.service.stop()
+
+
+@pytest.mark.parametrize("by", ["another run", "the end of the daemon"])
+async def test_a_run_that_could_not_be_stored_is_stored_later(tmp_path: Path, by: str) -> None:
+    """The disk is full while a run ends, and has room again afterwards."""
+    store = FailingStore(tmp_path / "runs.sqlite", 5)
+    rig = Rig(tmp_path, store=store)
+    await rig.service.start()
+    run = rig.service.submit(BEAM)
+    assert await ended(run) == "finished"
+    assert rig.service.run(run.id).object()["stored"] is False
+    store.fails_at = 10**9
+    if by == "another run":
+        assert await ended(rig.service.submit(BEST)) == "finished"
+        assert isinstance(rig.service.run(run.id), ArchivedRun)
+    await rig.service.stop()
+    later = Rig(tmp_path, store=RunStore(store.path))
+    await later.service.start()
+    kept = later.service.run(run.id)
+    assert await kept.result() == await run.result()
+    assert await log_of(kept) == await log_of(run)
+    await later.service.stop()

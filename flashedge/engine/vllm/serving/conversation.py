@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from flashedge.types import Message, Problem
@@ -18,16 +18,23 @@ _ROLES = {"developer": "system", "tool": "user", "function": "user"}
 def build_problem(conversation: Iterable[Mapping[str, Any]]) -> Problem:
     """The problem of a conversation in the form that vLLM gives to chat templates.
 
-    Verifiers were trained without tools. A call becomes text of the assistant, a tool's result text
-    of the user, and neighbours of one role are one message.
+    Verifiers were trained without tools, and with instructions at the beginning only. A call
+    becomes text of the assistant, a tool's result and a later instruction text of the user, and
+    neighbours of one role are one message. So is what the assistant said last with the question.
     """
     messages: list[Message] = []
     for turn in conversation:
         role = _ROLES.get(str(turn.get("role")), str(turn.get("role")))
+        if role == "system" and any(message.role != "system" for message in messages):
+            role = "user"
         text = _write_turn(turn)
         if messages and messages[-1].role == role:
             text = "\n\n".join(part for part in (messages.pop().content, text) if part)
         messages.append(Message(role=role, content=text))
+    if len(messages) > 1 and messages[-1].role == "assistant":  # the model goes on or answers again
+        said = messages.pop().content
+        text = "\n\n".join(part for part in (messages.pop().content, said) if part)
+        messages.append(Message(role="user", content=text))
     return Problem(messages=tuple(messages))
 
 
@@ -73,3 +80,28 @@ def _drop_note(message: Any) -> Any:
             if not kept[name].strip():
                 del kept[name]
     return kept
+
+
+_MEDIA = ("image", "audio", "video")
+
+
+def find_medium(messages: Iterable[Mapping[str, Any]]) -> str | None:
+    """What the first part of the messages is that is no text: image, audio or video."""
+    for message in messages:
+        content = message.get("content")
+        for part in content if isinstance(content, list) else ():
+            kind = str(part.get("type")) if isinstance(part, Mapping) else ""
+            for medium in _MEDIA:
+                if medium in kind:
+                    return medium
+    return None
+
+
+def list_parts(messages: Iterable[Any]) -> list[Any]:
+    """The messages with their parts in lists: some validators give iterators, to be read once."""
+    listed = []
+    for message in messages:
+        if isinstance(message, Mapping) and isinstance(message.get("content"), Iterator):
+            message = {**message, "content": list(message["content"])}
+        listed.append(message)
+    return listed

@@ -1,4 +1,5 @@
-"""Keeps a generator that is decoded by a grammar from writing blanks for ever.
+"""Keeps a generator that is decoded by a grammar from writing blanks for ever, and grammars from
+taking minutes to compile.
 
 JSON allows any number of blanks between its parts, and a small model that is held to a grammar it
 does not know often prefers them to everything else. vLLM's `disable_any_whitespace` does not cover
@@ -10,7 +11,10 @@ Checked with vLLM 0.32.0.
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+
+from flashedge.errors import RequestError
 
 if TYPE_CHECKING:
     from vllm import SamplingParams
@@ -19,14 +23,52 @@ MOST_BLANKS = 2
 """Most blanks in a row between two parts of a tool call's arguments."""
 
 
-def bound_blanks(params: SamplingParams) -> None:
-    """Limit the blanks in the grammar of a tool call, if the request has one."""
+MOST_PROPERTIES = 2000
+"""Most properties of one object in a schema; several objects may have fewer. The time to compile
+them grows with their square: 1,500 take a second, 5,000 minutes, and no other grammar is compiled
+meanwhile."""
+MOST_CHOICES = 20_000
+"""Most values of all enumerations of a schema together. 60,000 take 15 seconds."""
+
+
+def bound_guidance(params: SamplingParams) -> None:
+    """Limit the blanks in the grammar of a tool call, if the request has one.
+
+    Raises RequestError for a schema that would take too long to compile.
+    """
     guided = params.structured_outputs
-    if guided is None or guided.structural_tag is None:
+    if guided is None:
         return
-    tag = json.loads(guided.structural_tag)
-    _bound(tag)
-    guided.structural_tag = json.dumps(tag)
+    if isinstance(guided.json, dict):
+        check_size(guided.json)
+    elif guided.json is not None:
+        with suppress(ValueError):  # what is no JSON, vLLM refuses
+            check_size(json.loads(guided.json))
+    if guided.structural_tag is not None:
+        tag = json.loads(guided.structural_tag)
+        check_size(tag)
+        _bound(tag)
+        guided.structural_tag = json.dumps(tag)
+
+
+def check_size(schema: Any) -> None:
+    """Raises RequestError for a schema of more than `MOST_PROPERTIES` or `MOST_CHOICES`."""
+    squares = choices = 0
+    waiting = [schema]
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, dict):
+            squares += len(found) ** 2 if isinstance(found := node.get("properties"), dict) else 0
+            choices += len(found) if isinstance(found := node.get("enum"), list) else 0
+            waiting.extend(node.values())
+        elif isinstance(node, list):
+            waiting.extend(node)
+    if squares > MOST_PROPERTIES**2 or choices > MOST_CHOICES:
+        raise RequestError(
+            f"the request's schema has more than {MOST_PROPERTIES} properties or {MOST_CHOICES}"
+            " choices, whose grammar would take minutes to compile",
+            hint="give a smaller schema, or fewer tools",
+        )
 
 
 def _bound(node: Any) -> None:

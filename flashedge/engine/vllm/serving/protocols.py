@@ -25,8 +25,9 @@ from flashedge.engine.plain_requests import PlainRequests, ProtocolOptions
 from flashedge.engine.request_tags import find_searcher
 from flashedge.engine.vllm.process.engine_process import EngineProcess
 from flashedge.engine.vllm.serving.search_client import SearchClient
-from flashedge.engine.vllm.serving.search_handlers import adapt_handlers, hide_notes
+from flashedge.engine.vllm.serving.search_handlers import adapt_handlers, prepare_conversations
 from flashedge.engine.vllm.serving.tagged_client import TaggedClient
+from flashedge.engine.vllm.serving.unreadable import refuse_unreadable
 
 if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
@@ -65,7 +66,7 @@ class VllmProtocols:
             for app, kind in ((self._plain_app, TaggedClient), (self._search_app, SearchClient)):
                 client: Any = kind(llm, self._process, self._plain, self._options.name)
                 await init_app_state(client, app.state, args, ("generate",))
-                hide_notes(app.state)
+                prepare_conversations(app.state)
             adapt_handlers(self._search_app.state)
             self._serves = llm
 
@@ -75,6 +76,7 @@ def _build_app() -> FastAPI:
     app.include_router(tokenize_router)
     register_generate_api_routers(app)
     init_exception_handler(app)
+    refuse_unreadable(app)
     return app
 
 
@@ -92,6 +94,7 @@ def build_args(model: object, options: ProtocolOptions, template: str | None) ->
         given["enable_auto_tool_choice"] = True
         given["tool_call_parser"] = options.tool_parser
         given["tool_strict_level"] = "parameter"  # else arguments may be any JSON
+        given["exclude_tools_when_tool_choice_none"] = True  # else a call may stand in the text
     if options.chat_template_kwargs:
         given["default_chat_template_kwargs"] = json.dumps(options.chat_template_kwargs)
     if options.system_prompt is not None and template is not None:

@@ -15,12 +15,12 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from vllm import SamplingParams
-from vllm.exceptions import GenerationError, VLLMClientError
+from vllm.exceptions import VLLMClientError
 
 from flashedge.engine.request_tags import end_with_request, get_searcher, note_failure
 from flashedge.engine.searches import Found, Note, SearchPrompt
 from flashedge.engine.vllm.serving.conversation import NOTES_BEGIN, NOTES_END
-from flashedge.engine.vllm.serving.guided_json import bound_blanks
+from flashedge.engine.vllm.serving.guided_json import bound_guidance
 from flashedge.engine.vllm.serving.path_outputs import PathOutputs
 from flashedge.engine.vllm.serving.tagged_client import TaggedClient, fail_request
 from flashedge.errors import FlashEdgeError, RequestError
@@ -43,14 +43,16 @@ class SearchClient(TaggedClient):
         """Start the run, then stream it. Raises what `convert_error` returns, and vLLM's own errors
         about the prompt and its parameters."""
         params = sampling_params.clone()
-        bound_blanks(params)
         try:
+            bound_guidance(params)
             request = self._llm.input_processor.process_inputs(
                 request_id, prompt, params, supported_tasks=("generate",)
             )
         except VLLMClientError as error:
             note_failure(RequestError(str(error)))
             raise
+        except FlashEdgeError as error:
+            raise fail_request(error) from error
         asked = SearchPrompt(
             token_ids=tuple(request.prompt_token_ids or ()),
             sampling=Sampling(
@@ -85,10 +87,7 @@ async def _follow(
                     has_notes = True
                     yield outputs.build_note(begin + item.text)
     except FlashEdgeError as error:
-        converted = fail_request(error)
-        if outputs.streams and not isinstance(converted, GenerationError):
-            converted = GenerationError(error.line)
-        raise converted from error
+        raise fail_request(error, streams=outputs.streams) from error
 
 
 def _pack_guidance(params: SamplingParams) -> dict[str, Any] | None:

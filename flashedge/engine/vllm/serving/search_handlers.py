@@ -1,27 +1,49 @@
-"""Changes what vLLM's protocol handlers do because of searches: the names of models, what they read
-of a conversation, and what they show.
+"""Changes what vLLM's protocol handlers do: what they read of a conversation, and for searches the
+names of models and what they show.
 
 Checked with vLLM 0.32.0.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from vllm.exceptions import VLLMValidationError
+
 from flashedge.engine.request_tags import get_searcher
-from flashedge.engine.vllm.serving.conversation import build_problem, drop_notes
+from flashedge.engine.vllm.serving.conversation import (
+    build_problem,
+    drop_notes,
+    find_medium,
+    list_parts,
+)
 from flashedge.engine.vllm.serving.search_parser import build_search_parser
 
 
-def hide_notes(state: Any) -> None:
-    """Let the handlers in `state` read conversations without the notes of earlier searches."""
+def prepare_conversations(state: Any) -> None:
+    """Let the handlers in `state` read conversations without the notes of earlier searches, and
+    refuse media where the model reads text only."""
     renderer = state.online_renderer
     render = renderer.preprocess_chat
 
     async def preprocess_chat(request: Any, messages: Any, **options: Any) -> Any:
+        messages = list_parts(messages)
+        if not renderer.model_config.is_multimodal_model:
+            _refuse_media(request, messages)
         return await render(request, drop_notes(messages), **options)
 
     renderer.preprocess_chat = preprocess_chat
+
+
+def _refuse_media(request: Any, messages: list[Any]) -> None:
+    medium = find_medium(message for message in messages if isinstance(message, Mapping))
+    if medium is not None:
+        raise VLLMValidationError(
+            f"{request.model} reads text only, but the conversation has a part of kind {medium};"
+            " send text in its place, or ask a model that reads it",
+            parameter="messages",
+        )
 
 
 def adapt_handlers(state: Any) -> None:

@@ -23,6 +23,7 @@ from vllm.exceptions import (
     VLLMNotFoundError,
     VLLMValidationError,
 )
+from vllm.sampling_params import RequestOutputKind
 
 from flashedge.engine.plain_requests import PlainAsk, PlainRequests
 from flashedge.engine.request_tags import (
@@ -33,7 +34,8 @@ from flashedge.engine.request_tags import (
 )
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, PROGRAM
 from flashedge.engine.vllm.process.engine_process import EngineProcess
-from flashedge.engine.vllm.serving.guided_json import bound_blanks
+from flashedge.engine.vllm.serving.guided_json import bound_guidance
+from flashedge.engine.vllm.translate import build_end_error
 from flashedge.errors import (
     ConfigError,
     Conflict,
@@ -51,8 +53,13 @@ if TYPE_CHECKING:
     from vllm.v1.engine.async_llm import AsyncLLM
 
 
+UNTAGGED = frozenset({"add_request", "encode"})
+"""The AsyncLLM's other ways to make a request, which no handler uses."""
+
+
 class TaggedClient:
-    """Stands for one AsyncLLM. What is not defined here is the AsyncLLM's own."""
+    """Stands for one AsyncLLM. What is not defined here is the AsyncLLM's own, but for what would
+    make requests without tags."""
 
     def __init__(
         self, llm: AsyncLLM, process: EngineProcess, plain: PlainRequests, pair: str
@@ -64,6 +71,8 @@ class TaggedClient:
         self._pair = pair
 
     def __getattr__(self, name: str) -> Any:
+        if name in UNTAGGED:
+            raise AttributeError(f"{name} would reach the engine without tags")
         return getattr(self._llm, name)
 
     @property
@@ -102,7 +111,10 @@ class TaggedClient:
         """
         tags = get_tags()  # here: the stream may be read in another context
         tags = replace(tags, program=tags.program or request_id)
-        params = tag_params(sampling_params, tags)
+        try:
+            params = tag_params(sampling_params, tags)
+        except FlashEdgeError as error:
+            raise fail_request(error) from error
         options["priority"] = tags.priority
         ask = build_ask(prompt, params, tags, self._llm.model_config.max_model_len, self._pair)
         return end_with_request(self._stream(prompt, params, request_id, ask, options))
@@ -124,6 +136,9 @@ class TaggedClient:
                 async with aclosing(outputs) as stream:
                     async for output in stream:
                         parts = output.outputs
+                        if any(part.finish_reason == "error" for part in parts):
+                            guided = params.structured_outputs is not None
+                            raise build_end_error("generator", "error", is_guided=guided)
                         if self._plain.is_stopping and output.finished:
                             _check_whole(parts)
                         request.note(
@@ -133,7 +148,12 @@ class TaggedClient:
                         )
                         yield output
         except FlashEdgeError as error:
-            raise fail_request(error) from error
+            raise fail_request(error, streams=streams(params)) from error
+
+
+def streams(params: SamplingParams) -> bool:
+    """Whether the client sees the answer in pieces."""
+    return params.output_kind is RequestOutputKind.DELTA
 
 
 def _check_whole(parts: list[CompletionOutput]) -> None:
@@ -142,10 +162,17 @@ def _check_whole(parts: list[CompletionOutput]) -> None:
         raise DaemonStopping.for_request()
 
 
-def fail_request(error: FlashEdgeError) -> Exception:
-    """Keep why the request fails, for the end of its stream, and convert the error."""
+def fail_request(error: FlashEdgeError, *, streams: bool = False) -> Exception:
+    """Keep why the request fails, for the end of its stream, and convert the error.
+
+    Within a stream, all handlers put a GenerationError into their protocol's form, and it alone.
+    """
     note_failure(error)
-    return convert_error(error)
+    converted = convert_error(error)
+    if streams and not isinstance(converted, GenerationError):
+        converted = GenerationError(error.line)
+        converted.status_code = HTTPStatus(error.http_status)
+    return converted
 
 
 def build_ask(
@@ -171,10 +198,11 @@ def tag_params(given: SamplingParams, tags: RequestTags) -> SamplingParams:
 
     Nobody can ask again for what a drawn seed gave, so vLLM's own sampler draws those requests,
     which is faster for a whole batch. It also draws requests with penalties or min-p, which act on
-    logits after the noise; by their seed, if they have one.
+    logits after the noise; by their seed, if they have one. Raises RequestError for a schema that
+    is too large.
     """
     params = given.clone()
-    bound_blanks(params)
+    bound_guidance(params)
     ours: dict[str, Any] = {
         "client": tags.client,
         PROGRAM: tags.program,
@@ -205,10 +233,7 @@ def _needs_own_sampler(params: SamplingParams) -> bool:
 
 
 def convert_error(error: FlashEdgeError) -> Exception:
-    """The exception of vLLM that its handlers answer with the same HTTP status and text.
-
-    Within a stream, all of them put a GenerationError into their protocol's form, and it alone.
-    """
+    """The exception of vLLM that its handlers answer with the same HTTP status and text."""
     if isinstance(error, QueueFull | Conflict | StoreError):
         return GracefulHTTPError(error.line, HTTPStatus(error.http_status))
     if isinstance(error, NotFound):

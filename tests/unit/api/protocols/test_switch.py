@@ -173,3 +173,42 @@ async def test_an_unknown_model_is_not_found_in_every_protocol() -> None:
             assert response.status_code == 404
             assert "gpt-5" in response.text
             assert "bundled" in response.text
+
+
+@pytest.mark.parametrize(
+    ("path", "fields", "words"),
+    [
+        ("/v1/responses", {"previous_response_id": "resp_1"}, "send the whole conversation"),
+        ("/v1/responses", {"conversation": {"id": "c"}}, "none is stored"),
+        ("/v1/responses", {"background": True}, "POST /v1/runs"),
+        ("/v1/messages", {"tools": [{"type": "web_search_20250305", "name": "x"}]}, "Anthropic's"),
+        (
+            "/v1/messages/count_tokens",
+            {"tools": [{"type": "bash_20250124", "name": "bash"}]},
+            "input_schema",
+        ),
+    ],
+)
+@pytest.mark.parametrize("model", ["bundled", "bundled:beam-4"])
+async def test_what_only_the_protocols_owners_can_do_is_refused(
+    path: str, fields: dict[str, Any], words: str, model: str
+) -> None:
+    service = FakeService()
+    async with client_of(service) as client:
+        body = {**CHAT, "model": model, **fields}
+        answer = await client.post(path, json=body)
+        assert answer.status_code == 400
+        assert words in answer.json()["error"]["message"]
+    assert not service.protocols.asked
+    assert not service.handles
+
+
+async def test_tools_with_schemas_and_tools_of_a_wrong_shape_are_the_handlers() -> None:
+    service = FakeService()
+    tools = [{"type": "custom", "name": "a", "input_schema": {}}, {"name": "b"}, "c", None]
+    async with client_of(service) as client:
+        for given in (tools, "tools", None):
+            await client.post("/v1/messages", json={**CHAT, "tools": given})
+        neutral = {"background": False, "previous_response_id": None}
+        await client.post("/v1/responses", json={**CHAT, **neutral})
+    assert len(service.protocols.asked) == 4

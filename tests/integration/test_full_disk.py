@@ -1,0 +1,109 @@
+"""The daemon on a disk that is full: it answers, loses no run that has finished, and says why."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import pytest
+
+from flashedge.config import Config, load_config
+from flashedge.daemon import control, files
+from flashedge.daemon.files import log_path
+from flashedge.errors import ConfigError
+from tests.support.commands import SIMULATED
+
+ASK = {"problem": "How many are left?", "n": 4}
+pytestmark = pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("mount") is None, reason="only root mounts a disk"
+)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 8 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder]).returncode:
+        pytest.skip("mount is not allowed here")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+@pytest.fixture
+def full_config(disk: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Config]:
+    monkeypatch.setenv("FLASHEDGE_HOME", str(disk))
+    monkeypatch.setenv("FLASHEDGE_PORT", "0")
+    made = load_config()
+    yield made
+    control.stop(made, timeout_s=10)
+
+
+def start(config: Config) -> str:
+    process = control.start(config, {"port": 0}, SIMULATED)
+    control.wait_ready(config, process, timeout_s=60)
+    record = files.find(config)
+    assert record is not None
+    return record.url
+
+
+def fill(disk: Path) -> Path:
+    """Leave no byte of room."""
+    filler = disk / "filler"
+    with filler.open("wb", buffering=0) as file:
+        for size in (4096, 1):
+            with suppress(OSError):
+                while file.write(bytes(size)):
+                    pass
+    assert shutil.disk_usage(disk).free == 0
+    return filler
+
+
+def test_nothing_that_finished_is_lost(disk: Path, full_config: Config) -> None:
+    url = start(full_config)
+    with httpx.Client(base_url=url, timeout=30) as client:
+        first = client.post("/v1/solve", json=ASK).json()
+        filler = fill(disk)
+        answers = [client.post("/v1/solve", json={**ASK, "seed": seed}) for seed in range(1, 4)]
+        assert [answer.status_code for answer in answers] == [200, 200, 200]
+        during = [answer.json() for answer in answers]
+        for run in during:
+            told = client.get(f"/v1/runs/{run['id']}").json()
+            assert (told["status"], told["stored"]) == ("finished", False)
+        assert client.get("/health").json()["status"] == "ready"
+        streamed = client.post("/v1/solve", json={**ASK, "stream": True})
+        assert streamed.text.count("event: RunFinished") == 1
+        kept = client.get(f"/v1/runs/{first['id']}").json()
+        assert (kept["tree"], kept["stored"]) == (first["tree"], True)
+
+        filler.unlink()
+        after = client.post("/v1/solve", json={**ASK, "seed": 9}).json()
+        runs = [first, *during, after]
+        for run in runs:
+            told = client.get(f"/v1/runs/{run['id']}").json()
+            assert (told["tree"], told["stored"]) == (run["tree"], True)
+
+    control.stop(full_config, timeout_s=10)
+    with httpx.Client(base_url=start(full_config), timeout=30) as client:
+        for run in runs:
+            assert client.get(f"/v1/runs/{run['id']}").json()["tree"] == run["tree"]
+        listed = client.get("/v1/runs?limit=100").json()["data"]
+        assert {row["status"] for row in listed} == {"finished"}
+
+
+def test_a_daemon_does_not_start_on_a_full_disk_and_says_so(
+    disk: Path, full_config: Config
+) -> None:
+    start(full_config)
+    control.stop(full_config, timeout_s=10)
+    filler = fill(disk)
+    with pytest.raises(ConfigError, match=f"the disk of the state folder {disk}.* is full"):
+        start(full_config)
+    filler.unlink()
+    start(full_config)
+    assert "Traceback" not in log_path(full_config).read_text()
