@@ -75,7 +75,7 @@ class PathCounter:
             for tokens, weight in sorted(counts.items())
             if weight
         ]
-        if not points:
+        if sum(weight for _, _, weight in points) <= 0:  # not even a first step is known
             return None
         tokens_, is_cut_, weights = zip(*points, strict=True)
         return OutputLengths(tokens=tokens_, is_cut=is_cut_, weights=weights)

@@ -86,6 +86,19 @@ def test_without_progress_the_quick_siblings_of_a_cancelled_path_are_left_out() 
     assert feed(sees_progress=False) is None
 
 
+def test_later_steps_alone_are_no_outputs() -> None:
+    counter = PathCounter(sees_progress=False)
+    counter.expand(NodeId(0), [NodeId(1), NodeId(2)])
+    counter.complete(NodeId(1), 40, "boundary")  # its sibling was cancelled
+    counter.expand(NodeId(1), [NodeId(3)])
+    counter.complete(NodeId(3), 10, "stop")
+    assert counter.count() is None
+    counter.complete(NodeId(2), 30, "stop")
+    assert counter.count() == OutputLengths(
+        tokens=(30, 50), is_cut=(False, False), weights=(1.0, 1.0)
+    )
+
+
 def test_a_run_without_a_path_has_no_lengths() -> None:
     assert PathCounter(sees_progress=True).count() is None
 
