@@ -43,9 +43,9 @@ def test_quadrature_and_monte_carlo_agree(
     distribution: LengthDistribution, limit: int, drawn: int, level: float
 ) -> None:
     """16 estimates of 10,000 samples each tell how far off their mean may be."""
-    exact = compute_figures(distribution, limit, drawn=drawn, level=level)
+    exact = compute_figures(distribution, limit, drawn=drawn, confidence=level)
     sampled = [
-        sample_figures(distribution, limit, drawn=drawn, level=level, seed=seed)
+        sample_figures(distribution, limit, drawn=drawn, confidence=level, seed=seed)
         for seed in range(SEEDS)
     ]
     figures: list[Callable[[TailFigures], float]] = [

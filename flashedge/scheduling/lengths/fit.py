@@ -87,8 +87,9 @@ def fit(
     "point" has no likelihood: its length is the restricted mean of the product-limit estimator,
     which is the plain mean where nothing is censored.
 
-    Takes about a millisecond, or ten times that where BLAS has several threads and other work fills
-    the cores, since the optimizer's matrices of two rows wait for all threads.
+    The optimizer calls BLAS for matrices of two rows. On busy cores its threads wait for each other
+    there, many times as long as the rest takes, so a process that fits often wants one thread
+    (OPENBLAS_NUM_THREADS=1).
 
     Raises ValueError for an unknown name, no lengths, a length below 1 token, a negative prior
     weight, and for bounds alone with a prior weight of 0.

@@ -20,7 +20,7 @@ import numpy as np
 from flashedge.scheduling.lengths.base import Floats, LengthDistribution
 from flashedge.scheduling.lengths.conditional import condition, is_outlived
 
-LEVEL = 0.9
+CONFIDENCE = 0.9
 """α: the value at risk is the tokens that this share of the outputs does not exceed."""
 
 SAMPLES = 10_000
@@ -76,28 +76,32 @@ def make_unknown_figures(max_tokens: float) -> TailFigures:
 
 
 def compute_figures(
-    distribution: LengthDistribution, max_tokens: float, *, drawn: float = 0, level: float = LEVEL
+    distribution: LengthDistribution,
+    max_tokens: float,
+    *,
+    drawn: float = 0,
+    confidence: float = CONFIDENCE,
 ) -> TailFigures:
     """Compute the figures by quadrature: Gauss and Legendre's on pieces of ln x.
 
-    max_tokens: the limit L, positive. drawn: tokens so far. level: α in (0, 1). An output that the
-    distribution says can't have gone on is one of which nothing is known. Raises ValueError for
-    arguments out of range.
+    max_tokens: the limit L, positive. drawn: tokens so far. confidence: α in (0, 1). An output
+    that the distribution says can't have gone on is one of which nothing is known. Raises
+    ValueError for arguments out of range.
     """
-    _check(max_tokens, drawn, level)
+    _check(max_tokens, drawn, confidence)
     if drawn >= max_tokens or is_outlived(distribution, drawn):
         return make_unknown_figures(max_tokens)
     rest = condition(distribution, drawn)
-    shares = np.sort(np.append(_SHARES, [0.5, 1 - level]))[::-1]
+    shares = np.sort(np.append(_SHARES, [0.5, 1 - confidence]))[::-1]
     edges = np.minimum(rest.inverse_survival(shares), max_tokens)
-    risk = int(np.searchsorted(-shares, level - 1))
+    risk = int(np.searchsorted(-shares, confidence - 1))
     areas = _integrate_survival(rest, np.append(edges, max_tokens))
     value_at_risk = float(edges[risk])
     return TailFigures(
         expected=float(edges[0] + areas.sum()),  # P(X > x) is 1, but for 1e-4, below the first
         median=float(edges[np.searchsorted(-shares, -0.5)]),
         value_at_risk=value_at_risk,
-        conditional_value_at_risk=value_at_risk + float(areas[risk:].sum()) / (1 - level),
+        conditional_value_at_risk=value_at_risk + float(areas[risk:].sum()) / (1 - confidence),
         cut_share=float(np.exp(rest.log_survival(np.asarray(float(max_tokens))))),
     )
 
@@ -120,33 +124,33 @@ def sample_figures(
     *,
     seed: int,
     drawn: float = 0,
-    level: float = LEVEL,
+    confidence: float = CONFIDENCE,
     samples: int = SAMPLES,
 ) -> TailFigures:
     """Estimate the figures of `compute_figures` from samples, as the paper does.
 
     Equal seeds draw equal samples. Raises ValueError for arguments out of range.
     """
-    _check(max_tokens, drawn, level)
+    _check(max_tokens, drawn, confidence)
     if drawn >= max_tokens or is_outlived(distribution, drawn):
         return make_unknown_figures(max_tokens)
     shares = 1 - np.random.default_rng(seed).random(samples)  # in (0, 1]
     whole = condition(distribution, drawn).inverse_survival(np.minimum(shares, 1 - 2**-53))
     lengths = np.sort(np.minimum(whole, max_tokens))
-    longest = lengths[min(round(level * samples), samples - 1) :]
+    longest = lengths[min(round(confidence * samples), samples - 1) :]
     return TailFigures(
         expected=float(lengths.mean()),
         median=float(np.quantile(lengths, 0.5)),
-        value_at_risk=float(np.quantile(lengths, level)),
+        value_at_risk=float(np.quantile(lengths, confidence)),
         conditional_value_at_risk=float(longest.mean()),
         cut_share=float((whole > max_tokens).mean()),
     )
 
 
-def _check(max_tokens: float, drawn: float, level: float) -> None:
+def _check(max_tokens: float, drawn: float, confidence: float) -> None:
     if not (np.isfinite(max_tokens) and max_tokens > 0):
         raise ValueError(f"max_tokens is {max_tokens}, but must be positive and finite")
     if drawn < 0:
         raise ValueError(f"an output can't have drawn {drawn} tokens")
-    if not 0 < level < 1:
-        raise ValueError(f"the level is {level}, but must be in (0, 1)")
+    if not 0 < confidence < 1:
+        raise ValueError(f"the confidence is {confidence}, but must be in (0, 1)")

@@ -1,0 +1,1 @@
+"""How long outputs are, and what an order by their lengths costs."""

@@ -49,7 +49,7 @@ def test_a_limit_cuts_outputs_and_a_drift_stretches_them(workload: Workload) -> 
     cut = short.make(3).lengths
     whole = workload.make(3).lengths
     assert cut.tokens == tuple(min(t, 300) for t in whole.tokens)
-    assert cut.is_cut == tuple(t > 300 for t in whole.tokens)
+    assert cut.is_censored == tuple(t > 300 for t in whole.tokens)
     assert [2 * t for t in whole.tokens] == list(long.make(3).lengths.tokens)
 
 

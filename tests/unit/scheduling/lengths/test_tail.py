@@ -51,7 +51,7 @@ def test_the_figures_are_those_of_the_paper(sigma: float, limit: int) -> None:
 
     end = (np.log(limit) - mu) / sigma
     cut = limit * student.sf(end)
-    found = compute_figures(LogT(mu, sigma), limit, level=level)
+    found = compute_figures(LogT(mu, sigma), limit, confidence=level)
     assert found.expected == pytest.approx(partial(-np.inf, end) + cut, rel=5e-4)
     risk = student.ppf(level)
     if risk >= end:
@@ -186,8 +186,8 @@ def test_all_that_is_drawn_is_the_whole(distribution: LengthDistribution) -> Non
 )
 def test_arguments_out_of_range_are_refused(max_tokens: float, drawn: float, level: float) -> None:
     with pytest.raises(ValueError, match=r"must be|can't have"):
-        compute_figures(LogT(5.0, 0.4), max_tokens, drawn=drawn, level=level)
+        compute_figures(LogT(5.0, 0.4), max_tokens, drawn=drawn, confidence=level)
     with pytest.raises(ValueError, match=r"must be|can't have"):
-        sample_figures(LogT(5.0, 0.4), max_tokens, drawn=drawn, level=level, seed=0)
+        sample_figures(LogT(5.0, 0.4), max_tokens, drawn=drawn, confidence=level, seed=0)
     with pytest.raises(ValueError, match="can't have"):
         condition(LogT(5.0, 0.4), -1)
