@@ -10,23 +10,23 @@ import pytest
 from flashedge.benchmark.lengths import load_trace
 from flashedge.statistics import pearson
 from scripts.bench.lengths.prediction_error import MODELS, build_settings
-from scripts.bench.lengths.workload import Workload
+from scripts.bench.lengths.workload import LengthWorkload
 from scripts.train_pair.problems import TRAINING, make_problem
 
 
 @pytest.fixture(scope="module")
-def workload() -> Workload:
-    return Workload(lambda turns: tuple(turns[0].content.encode()))
+def workload() -> LengthWorkload:
+    return LengthWorkload(lambda turns: tuple(turns[0].content.encode()))
 
 
-def test_the_same_index_gives_the_same_request(workload: Workload) -> None:
+def test_the_same_index_gives_the_same_request(workload: LengthWorkload) -> None:
     assert workload.make(7) == workload.make(7)
     again = workload.make(7, run=1)
     assert again.request == workload.make(7).request
     assert again.lengths != workload.make(7).lengths
 
 
-def test_problems_with_more_steps_have_longer_outputs(workload: Workload) -> None:
+def test_problems_with_more_steps_have_longer_outputs(workload: LengthWorkload) -> None:
     runs = workload.make_many(range(200))
     steps = [make_problem(i, TRAINING).num_steps for i in range(200)]
     means = [fmean(map(log, run.lengths.tokens)) for run in runs]
@@ -35,17 +35,17 @@ def test_problems_with_more_steps_have_longer_outputs(workload: Workload) -> Non
     assert all(run.request.text.startswith("user: ") for run in runs)
 
 
-def test_the_lengths_are_about_those_of_the_trace(workload: Workload) -> None:
+def test_the_lengths_are_about_those_of_the_trace(workload: LengthWorkload) -> None:
     drawn = [t for run in workload.make_many(range(300)) for t in run.lengths.tokens]
     observed = [sum(s) for row in load_trace("math").rows for s in row.step_tokens]
     assert fmean(drawn) == pytest.approx(fmean(observed), rel=0.12)
 
 
-def test_a_limit_cuts_outputs_and_a_drift_stretches_them(workload: Workload) -> None:
+def test_a_limit_cuts_outputs_and_a_drift_stretches_them(workload: LengthWorkload) -> None:
     def encode(turns: object) -> tuple[int, ...]:
         return (1,)
 
-    short, long = Workload(encode, max_tokens=300), Workload(encode, stretch=2.0)
+    short, long = LengthWorkload(encode, max_tokens=300), LengthWorkload(encode, stretch=2.0)
     cut = short.make(3).lengths
     whole = workload.make(3).lengths
     assert cut.tokens == tuple(min(t, 300) for t in whole.tokens)
