@@ -19,7 +19,7 @@ PADDING, CLS, FIRST_TOKEN = 0, 1, 2
 _SPREAD = 2_654_435_761  # Knuth's multiplicative hash, so that neighbours do not share a row
 
 
-class Encoder(nn.Module, ABC):
+class PromptEncoder(nn.Module, ABC):
     """Reads prompts. The state of a prompt's first token stands for the whole ([CLS])."""
 
     width: int
@@ -34,7 +34,7 @@ class Encoder(nn.Module, ABC):
         (batch, tokens, width)."""
 
 
-class SmallEncoder(Encoder):
+class SmallEncoder(PromptEncoder):
     """A transformer of a few hundred thousand weights, which fits a prompt's own generator."""
 
     def __init__(self, settings: EncoderSettings) -> None:
@@ -75,7 +75,7 @@ class SmallEncoder(Encoder):
         return found
 
 
-class CheckpointEncoder(Encoder):
+class CheckpointEncoder(PromptEncoder):
     """A pretrained encoder with its own tokenizer, such as DeBERTa-v3-base.
 
     Ref: arXiv 2604.00499 §3.2, He et al. 2111.09543.
@@ -120,7 +120,7 @@ class CheckpointEncoder(Encoder):
         self.tokenizer.save_pretrained(folder)
 
 
-def build_encoder(settings: EncoderSettings) -> Encoder:
+def build_encoder(settings: EncoderSettings) -> PromptEncoder:
     """Build the encoder that is to be trained. Raises CheckpointError."""
     if settings.checkpoint is None:
         return SmallEncoder(settings)

@@ -15,13 +15,13 @@ from flashedge.learned.targets import Outputs
 def compute_nats(parameters: Tensor, outputs: Outputs, settings: ModelSettings) -> Tensor:
     """Negative log-likelihood of one output's logarithm, the mean over the prompts.
 
-    parameters: (batch, heads) of `LengthModel.restore`. An output that was cut counts as longer,
-    so a prompt all of whose outputs were cut still teaches that it is long.
+    parameters: (batch, heads) of `LengthModel.restore`. A censored output counts as longer, so
+    a prompt all of whose outputs are censored still teaches that it is long.
     """
     own = parameters[outputs.prompt]
     log_scale = own[:, LOG_SCALE]
     z = (outputs.logs - own[:, LOCATION]) / log_scale.exp()
-    cut = outputs.is_cut
+    cut = outputs.is_censored
     found = torch.zeros_like(z)
     if settings.family == LOG_NORMAL:
         half_log_2pi = 0.5 * torch.log(torch.tensor(2 * torch.pi))

@@ -13,7 +13,7 @@ from math import exp, log
 import torch
 from torch import Tensor, nn
 
-from flashedge.learned.encoder import Encoder
+from flashedge.learned.encoder import PromptEncoder
 from flashedge.learned.rank_scale import RankScale
 from flashedge.learned.settings import (
     DISTRIBUTION,
@@ -40,7 +40,7 @@ USUAL_LOG_TOKENS = 5.0
 class LengthModel(nn.Module):
     """Maps prompts to the parameters of their lengths."""
 
-    def __init__(self, settings: ModelSettings, encoder: Encoder) -> None:
+    def __init__(self, settings: ModelSettings, encoder: PromptEncoder) -> None:
         super().__init__()
         self.settings = settings
         self.encoder = encoder

@@ -78,16 +78,16 @@ class TrainingSettings:
     loss: str = LIKELIHOOD
     """One of LOSSES, for the objective distribution."""
 
-    epochs: int = 30
+    epochs: int = 15
     """Passes over the prompts in the first stage."""
 
-    head_epochs: int = 30
+    head_epochs: int = 15
     """Passes in the second stage."""
 
     batch: int = 32
     """Prompts in a step of the optimizer. A ranking is learned within a batch."""
 
-    learning_rate: float = 1e-3
+    learning_rate: float = 5e-4
     encoder_rate: float = 2e-5
     """Learning rate of a pretrained encoder."""
 

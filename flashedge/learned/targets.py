@@ -26,7 +26,7 @@ class Outputs:
     logs: Tensor
     """(num_points,) ln tokens."""
 
-    is_cut: Tensor
+    is_censored: Tensor
     """(num_points,) whether the output went on from there."""
 
     weights: Tensor
@@ -38,13 +38,13 @@ def gather_outputs(lengths: Sequence[OutputLengths]) -> Outputs:
     points = [
         (index, log(tokens), cut, weight / one.num_outputs)
         for index, one in enumerate(lengths)
-        for tokens, cut, weight in zip(one.tokens, one.is_cut, one.weights, strict=True)
+        for tokens, cut, weight in zip(one.tokens, one.is_censored, one.weights, strict=True)
     ]
-    prompt, logs, is_cut, weights = zip(*points, strict=True)
+    prompt, logs, is_censored, weights = zip(*points, strict=True)
     return Outputs(
         prompt=torch.tensor(prompt),
         logs=torch.tensor(logs, dtype=torch.float32),
-        is_cut=torch.tensor(is_cut),
+        is_censored=torch.tensor(is_censored),
         weights=torch.tensor(weights, dtype=torch.float32),
     )
 
@@ -53,7 +53,7 @@ def fit_targets(lengths: Sequence[OutputLengths], settings: ModelSettings) -> Te
     """Fit each prompt's outputs: (prompts, heads).
 
     For distributions these are mu, ln sigma and for free nu also ln nu. The other objectives have
-    the mean of the logarithm, where a cut output counts as longer than it was.
+    the mean of the logarithm, where a censored output counts as longer.
     """
     return torch.tensor([_fit_one(one, settings) for one in lengths], dtype=torch.float32)
 
@@ -62,11 +62,13 @@ def _fit_one(lengths: OutputLengths, settings: ModelSettings) -> list[float]:
     family = settings.family if settings.objective == DISTRIBUTION else "log_normal"
     counted = [
         (tokens, cut)
-        for tokens, cut, weight in zip(lengths.tokens, lengths.is_cut, lengths.weights, strict=True)
+        for tokens, cut, weight in zip(
+            lengths.tokens, lengths.is_censored, lengths.weights, strict=True
+        )
         for _ in range(round(weight))  # where paths part the weight is negative: none
     ]
-    tokens, is_cut = zip(*counted, strict=True)
-    found = fit(family, tokens, is_cut)
+    tokens, is_censored = zip(*counted, strict=True)
+    found = fit(family, tokens, is_censored)
     assert isinstance(found, LogT | LogNormal), "the families of a model"
     if settings.objective != DISTRIBUTION:
         return [found.mu]

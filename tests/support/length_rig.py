@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from math import exp
 from random import Random
 
+from flashedge.events import Event, NodesExpanded, RunStarted, StepCompleted
+from flashedge.runtime.records.store import RunStore
+from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.lengths.observed import OutputLengths
 from flashedge.scheduling.lengths.request import FinishedOutputs, LengthRequest
+from flashedge.types import NodeId, Problem
 
 FILLERS = ("so", "and", "then", "it", "of", "to", "a")
 STEP = 3
@@ -41,3 +46,37 @@ def make_run(number: int, *, outputs: int = 6, max_tokens: int = 4_096) -> Finis
 def make_runs(numbers: Sequence[int], **fields: int) -> list[FinishedOutputs]:
     """Make several runs."""
     return [make_run(number, **fields) for number in numbers]
+
+
+def store_runs(store: RunStore, count: int) -> None:
+    """Store runs of two samples each, as a daemon would have."""
+    for number in range(count):
+        run = make_run(number, outputs=2)
+        spec = RunSpec(
+            problem=Problem.from_text(f"{run.request.text.removeprefix('user: ')} {number}"),
+            pair="bundled",
+            strategy="self_consistency",
+            n=2,
+        )
+        run_id = f"run-{number:012d}"
+        store.create(run_id, spec.to_json(), time.time() + number)
+        children = tuple((NodeId(i), i - 1, 7) for i in (1, 2))
+        events: list[Event] = [
+            RunStarted(config=spec.to_json(), queue_s=0.0),
+            NodesExpanded(parent=NodeId(0), depth=1, children=children),
+            *(
+                StepCompleted(
+                    node=NodeId(i),
+                    token_ids=(1,) * tokens,
+                    logprobs=(),
+                    text="",
+                    steps=("",),
+                    finish="stop",
+                )
+                for i, tokens in enumerate(run.lengths.tokens, 1)
+            ),
+        ]
+        for at, event in enumerate(events, 1):
+            store.append(run_id, at, event)
+        usage = {"usage": {"prompt_tokens": 30}}
+        store.finish(run_id, "finished", usage, None, time.time())

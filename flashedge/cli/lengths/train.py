@@ -65,7 +65,7 @@ def train(
     ] = None,
     epochs: Annotated[
         int, typer.Option(metavar="N", min=1, max=1000, help="Passes of each of the two stages.")
-    ] = 30,
+    ] = 15,
     seed: Annotated[
         int, typer.Option(metavar="N", min=0, help="The same seed gives the same model.")
     ] = 0,

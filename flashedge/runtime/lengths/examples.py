@@ -76,7 +76,7 @@ def merge_prompts(finished: Sequence[FinishedOutputs]) -> list[FinishedOutputs]:
 def _join(first: OutputLengths, second: OutputLengths) -> OutputLengths:
     return OutputLengths(
         tokens=first.tokens + second.tokens,
-        is_cut=first.is_cut + second.is_cut,
+        is_censored=first.is_censored + second.is_censored,
         weights=first.weights + second.weights,
     )
 
@@ -95,7 +95,7 @@ def _parse(fields: Any, pair: str, encode: EncodePrompt) -> FinishedOutputs:
     cut = fields.get("cut") or [False] * len(tokens)
     weights = fields.get("weights") or [1.0] * len(tokens)
     lengths = OutputLengths(
-        tokens=tuple(tokens), is_cut=tuple(map(bool, cut)), weights=tuple(map(float, weights))
+        tokens=tuple(tokens), is_censored=tuple(map(bool, cut)), weights=tuple(map(float, weights))
     )
     if lengths.num_outputs <= 0:
         raise ValueError("weights must add up to more than 0")

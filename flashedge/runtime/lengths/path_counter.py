@@ -70,15 +70,15 @@ class PathCounter:
                 if start:
                     cut[start] -= 1
         points = [
-            (tokens, is_cut, float(weight))
-            for is_cut, counts in ((False, ended), (True, cut))
+            (tokens, is_censored, float(weight))
+            for is_censored, counts in ((False, ended), (True, cut))
             for tokens, weight in sorted(counts.items())
             if weight
         ]
-        if not points:
+        if sum(weight for _, _, weight in points) <= 0:  # not even a first step is known
             return None
-        tokens_, is_cut_, weights = zip(*points, strict=True)
-        return OutputLengths(tokens=tokens_, is_cut=is_cut_, weights=weights)
+        tokens_, is_censored_, weights = zip(*points, strict=True)
+        return OutputLengths(tokens=tokens_, is_censored=is_censored_, weights=weights)
 
     def _is_known(self, children: Sequence[NodeId]) -> bool:
         return self._sees_progress or all(child in self._ends for child in children)

@@ -48,7 +48,7 @@ Item = Asked | FinishedOutputs | Stop
 
 
 @dataclass(slots=True, kw_only=True)
-class Batch:
+class PredictionBatch:
     """What the thread does next."""
 
     asked: list[Asked] = field(default_factory=list)
@@ -71,13 +71,13 @@ def collect_batch(
     *,
     max_wait_s: float = MAX_WAIT_S,
     max_batch: int = MAX_BATCH,
-) -> Batch:
+) -> PredictionBatch:
     """Wait for the first request, then for more. What ended without a request waits for nobody.
 
     get: takes the next item and waits so many seconds for it, None for ever; raises queue.Empty.
     now: seconds of a clock that never goes back.
     """
-    batch, until = Batch(), None
+    batch, until = PredictionBatch(), None
     while not batch.is_last and len(batch.asked) < max_batch:
         wait_s = None if until is None else until - now()
         if wait_s is not None and wait_s <= 0:

@@ -9,7 +9,7 @@ from typing import assert_never
 from flashedge.errors import NotFound, RequestError
 from flashedge.runtime.lengths.base import EncodePrompt, describe_search, encode_nothing
 from flashedge.runtime.lengths.path_counter import PathCounter
-from flashedge.runtime.records.outline import Level, RunOutline, Step
+from flashedge.runtime.records.outline import CompletedStep, Level, RunOutline
 from flashedge.runtime.records.store import UNFINISHED, RunStore, StoredRun
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.lengths.observed import OutputLengths
@@ -69,7 +69,7 @@ def count_outline(outline: RunOutline) -> OutputLengths | None:
         match part:
             case Level(parent=parent, children=children):
                 counter.expand(parent, children)
-            case Step(node=node, tokens=tokens, finish=finish):
+            case CompletedStep(node=node, tokens=tokens, finish=finish):
                 counter.complete(node, tokens, finish)
             case _:
                 assert_never(part)

@@ -30,7 +30,7 @@ class Level:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
+class CompletedStep:
     """A node that is complete."""
 
     node: NodeId
@@ -46,7 +46,7 @@ class RunOutline:
     prompt_tokens: int | None
     """None for a run without a result."""
 
-    parts: tuple[Level | Step, ...]
+    parts: tuple[Level | CompletedStep, ...]
     """In the order in which they happened."""
 
 
@@ -59,9 +59,9 @@ def query_outline(db: sqlite3.Connection, run_id: str) -> RunOutline:
     )
 
 
-def _parse_part(row: tuple[str, int, str, int, int, str]) -> Level | Step:
+def _parse_part(row: tuple[str, int, str, int, int, str]) -> Level | CompletedStep:
     kind, parent, children, node, tokens, finish = row
     if kind == "StepCompleted":
-        return Step(node=NodeId(node), tokens=tokens, finish=finish)
+        return CompletedStep(node=NodeId(node), tokens=tokens, finish=finish)
     listed = tuple(NodeId(child[0]) for child in json.loads(children))
     return Level(parent=NodeId(parent), children=listed)

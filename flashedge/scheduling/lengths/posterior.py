@@ -2,7 +2,7 @@
 
 The prior of mu is a t-distribution, so that it gives way to a prompt that is unlike all others;
 that of ln sigma is normal. Without outputs the fit is the prior's centre; with many the prior no
-longer matters. Outputs that were cut count as longer than what is known of them.
+longer matters. Censored outputs count as longer than what is known of them.
 
 Sigma is fitted as though mu had been integrated out (Laplace's approximation), since a mu that is
 fitted to two or three outputs would make them look closer together than they are.
@@ -55,7 +55,7 @@ class LengthPoints:
     ended: Floats
     """(num_points,) outputs that ended there."""
 
-    cut: Floats
+    censored: Floats
     """(num_points,) outputs that went on from there. May be negative (`OutputLengths`)."""
 
 
@@ -79,8 +79,10 @@ def fit_posterior(points: LengthPoints, prior: Prior) -> Posterior:
 
     Newton's method in (mu, ln sigma). A step that would not help is drawn towards steepest descent.
     """
-    kept = (points.ended != 0) | (points.cut != 0)
-    data = LengthPoints(logs=points.logs[kept], ended=points.ended[kept], cut=points.cut[kept])
+    kept = (points.ended != 0) | (points.censored != 0)
+    data = LengthPoints(
+        logs=points.logs[kept], ended=points.ended[kept], censored=points.censored[kept]
+    )
     num_ended = float(data.ended.sum())
     starts = _list_starts(data, num_ended, prior)
     at, _ = min(
@@ -133,14 +135,14 @@ def _find_certainty(sigma: float, num_ended: float, prior: Prior) -> float:
 
 
 def _list_starts(data: LengthPoints, num_ended: float, prior: Prior) -> list[float]:
-    """List locations to start from. Outputs that were cut far above the prior have two answers, a
+    """List locations to start from. Censored outputs far above the prior have two answers, a
     larger location or a larger spread."""
     starts = [prior.mu]
     if num_ended > 0:
         weight = num_ended / (num_ended + LOCATION_VARIANCE * prior.sigma**2 / prior.mu_sd**2)
         mean = float(data.logs @ data.ended) / num_ended
         starts = [weight * mean + (1 - weight) * prior.mu]
-    counted = data.ended + np.maximum(data.cut, 0)
+    counted = data.ended + np.maximum(data.censored, 0)
     if counted.sum() > num_ended:
         starts.append(float(data.logs @ counted / counted.sum()) + prior.sigma)
     return starts
@@ -178,8 +180,8 @@ def _look(at: _Place, data: LengthPoints, num_ended: float, prior: Prior) -> _Vi
     survival = special.stdtr(NU, -z)
     hazard = np.exp(_LOG_CONSTANT + tail) / survival  # d/dz of -ln P(T > z), and of that:
     bend = hazard * (hazard - pull)
-    first = data.ended * pull + data.cut * hazard
-    second = data.ended * turn + data.cut * bend
+    first = data.ended * pull + data.censored * hazard
+    second = data.ended * turn + data.censored * bend
     crossed = second * z + first
     off_mu, off_sigma = at.mu - prior.mu, at.log_sigma - log(prior.sigma)
     spread = NU * prior.mu_sd**2 + off_mu**2
@@ -187,7 +189,7 @@ def _look(at: _Place, data: LengthPoints, num_ended: float, prior: Prior) -> _Vi
     certainty = _find_certainty(sigma, num_ended, prior)
     share = known / certainty
     return _View(
-        loss=-float(data.ended @ tail + data.cut @ np.log(survival))
+        loss=-float(data.ended @ tail + data.censored @ np.log(survival))
         + num_ended * at.log_sigma
         + (NU + 1) / 2 * log(spread)
         + off_sigma**2 / (2 * prior.log_sigma_sd**2)

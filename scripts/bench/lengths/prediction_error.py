@@ -41,7 +41,7 @@ from flashedge.runtime.lengths.text import TextPredictor
 from flashedge.scheduling.lengths.request import FinishedOutputs
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import format_table
-from scripts.bench.lengths.workload import Workload
+from scripts.bench.lengths.workload import LengthWorkload
 
 RUNS = (0, 10, 100, 1_000)
 FEW_RUNS = (100, 200, 400)
@@ -104,9 +104,9 @@ def measure_history(
             found[f"history, {count} runs"] = measure(
                 teach(HistoryPredictor(), runs[:count]), held_out
             )
-    seen = Workload(encode).make_many(range(max(0, len(runs) - len(held_out)), len(runs)), 1)
+    seen = LengthWorkload(encode).make_many(range(max(0, len(runs) - len(held_out)), len(runs)), 1)
     found["history, seen"] = measure(teach(HistoryPredictor(), runs), seen)
-    longer = Workload(encode, stretch=2.0)
+    longer = LengthWorkload(encode, stretch=2.0)
     after = longer.make_many(range(FIRST_HELD_OUT, FIRST_HELD_OUT + len(held_out)))
     for count in DRIFT_RUNS:
         drifted = longer.make_many(range(len(runs), len(runs) + count))
@@ -119,8 +119,8 @@ def measure_history(
 def sweep(encode: EncodePrompt, runs: Sequence[FinishedOutputs]) -> None:
     """Print the log score of the history predictor for other settings, on prompts of its own."""
     prompts = range(FIRST_SWEPT, FIRST_SWEPT + SWEPT)
-    before = Workload(encode).make_many(prompts)
-    longer = Workload(encode, stretch=2.0)
+    before = LengthWorkload(encode).make_many(prompts)
+    longer = LengthWorkload(encode, stretch=2.0)
     after = longer.make_many(prompts)
     drifted = longer.make_many(range(len(runs), len(runs) + 100))
     shapes = {"own": (1.0,), "1": (1.0, 0.5), "2": (1.0, 0.6, 0.3), "3": (1.0, 0.75, 0.5, 0.25)}
@@ -179,7 +179,7 @@ def main() -> None:
     config = load_config()
     pair = find_pair("bundled", config)
     encode, vocabulary = build_prompt_encoder(pair, config), 512
-    workload = Workload(encode)
+    workload = LengthWorkload(encode)
     runs = workload.make_many(range(given.runs))
     held_out = workload.make_many(range(FIRST_HELD_OUT, FIRST_HELD_OUT + given.held_out))
     if given.sweep:

@@ -47,7 +47,7 @@ class _Row:
         return sum(map(random.choice, lengths))
 
 
-class Workload:
+class LengthWorkload:
     """Requests with known outputs. The same index gives the same request everywhere."""
 
     def __init__(

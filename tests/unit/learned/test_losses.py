@@ -17,7 +17,7 @@ from flashedge.scheduling.lengths.families.log_t import LogT
 from flashedge.scheduling.lengths.observed import OutputLengths
 
 CUT = OutputLengths.from_outputs([50, 70, 90], [False, True, False])
-TREE = OutputLengths(tokens=(40, 60, 30), is_cut=(False, True, True), weights=(2.0, 3.0, -1.0))
+TREE = OutputLengths(tokens=(40, 60, 30), is_censored=(False, True, True), weights=(2.0, 3.0, -1.0))
 
 
 @pytest.mark.parametrize("family", FAMILIES)

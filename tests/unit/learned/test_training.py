@@ -139,7 +139,9 @@ def test_rivals_learn_the_order_and_are_points(objective: str, constant: Accurac
 
 def test_outputs_that_were_cut_do_not_look_short() -> None:
     cut = make_runs(range(240), max_tokens=200)
-    share = sum(sum(run.lengths.is_cut) for run in cut) / sum(len(r.lengths.tokens) for r in cut)
+    share = sum(sum(run.lengths.is_censored) for run in cut) / sum(
+        len(r.lengths.tokens) for r in cut
+    )
     found = errors_of(train(cut, SETTINGS, TRAINING))
     assert 0.3 < share < 0.6
     assert found.median_error < 0.3

@@ -43,11 +43,11 @@ class Cell:
         self.fade(keep)
         self.runs += weight
         self.version += 1
-        for tokens, is_cut, count in zip(
-            lengths.tokens, lengths.is_cut, lengths.weights, strict=True
+        for tokens, is_censored, count in zip(
+            lengths.tokens, lengths.is_censored, lengths.weights, strict=True
         ):
             bin_ = self._bins.setdefault(round(log(min(tokens, LONGEST)) / BIN), [0.0, 0.0])
-            bin_[is_cut] += count * share
+            bin_[is_censored] += count * share
 
     def fade(self, keep: float) -> None:
         """Let all that is there count `keep` times as much. keep: in (0, 1]."""
@@ -65,4 +65,4 @@ class Cell:
         items = sorted(self._bins.items())
         counts = np.array([counts for _, counts in items], dtype=np.float64).reshape(-1, 2)
         logs = np.array([at for at, _ in items], dtype=np.float64) * BIN
-        return LengthPoints(logs=logs, ended=counts[:, 0], cut=counts[:, 1])
+        return LengthPoints(logs=logs, ended=counts[:, 0], censored=counts[:, 1])

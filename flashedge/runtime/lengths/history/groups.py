@@ -31,7 +31,8 @@ class GroupKey:
         if self.bucket is not None:
             step = settings.buckets_per_octave
             low, high = (round(2 ** ((self.bucket + i) / step)) for i in range(2))
-            words += f", prompts of about {low} to {high} tokens"
+            span = f"{low}" if low == high else f"{low} to {high}"
+            words += f", prompts of about {span} tokens"
         return words
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
+import numpy as np
 import pytest
 
 from flashedge.config import Config, load_config
@@ -26,9 +29,11 @@ from flashedge.runtime.lengths.model_folders import (
     list_records,
     name_model,
 )
+from flashedge.runtime.lengths.prediction_queue import PredictionQueue
 from flashedge.runtime.records.store import RunStore
+from flashedge.scheduling.lengths.base import LengthDistribution
 from flashedge.scheduling.lengths.request import LengthRequest
-from tests.support.length_rig import make_run, make_runs
+from tests.support.length_rig import make_run, make_runs, store_runs
 
 ENCODER = EncoderSettings(vocabulary=16, max_tokens=32, width=8, layers=1, heads=1)
 SETTINGS = ModelSettings(encoder=ENCODER, head=(8,))
@@ -111,7 +116,24 @@ def test_each_kind_of_model_has_a_folder(config: Config, pair: Pair) -> None:
     assert find_folder("a/../b", "log_t", config).parent.parent == config.state_dir / "lengths"
 
 
-def test_the_stored_runs_are_read_at_the_start(config: Config, pair: Pair) -> None:
+async def test_the_stored_runs_are_learned_in_the_prediction_thread(
+    config: Config, pair: Pair
+) -> None:
     store = RunStore(config.state_dir / "runs.sqlite")
     assert list(load_history(store, pair, config)) == []
+    store_runs(store, 30)
+    predictor = build_predictor(pair, replace(config, scheduling_lengths="history"))
+    assert predictor is not None
+    predictions = PredictionQueue(predictor)
+    predictions.start(lambda: load_history(store, pair, config))
+    arrived: asyncio.Future[LengthDistribution] = asyncio.get_running_loop().create_future()
+    request = LengthRequest(
+        pair="bundled", kind="self_consistency", text="user: new", prompt_tokens=30, max_tokens=99
+    )
+    predictions.submit(request, arrived.set_result)
+    async with asyncio.timeout(20):
+        found = await arrived
+    lengths = [tokens for i in range(30) for tokens in make_run(i, outputs=2).lengths.tokens]
+    assert float(found.quantile(np.array(0.5))) == pytest.approx(median(lengths), rel=0.2)
+    await predictions.stop()
     store.close()

@@ -42,7 +42,7 @@ async def test_sampled_paths_count_once_each() -> None:
     nodes = story.outcome.tree.nodes.values()
     true = Counter(n.path_tokens for n in nodes if n.segment and n.segment.finish.ends_path)
     assert Counter(lengths.ended) == true
-    assert not any(lengths.is_cut)
+    assert not any(lengths.is_censored)
     assert lengths.num_outputs == SAMPLES.n
 
 
@@ -60,7 +60,9 @@ async def test_a_trees_weights_add_up_to_its_first_steps(strategy: str) -> None:
 async def test_a_limit_cuts_paths() -> None:
     story = await drive(sim_engines(), replace(SAMPLES, max_path_tokens=20))
     lengths = count(story)
-    cut = {t for t, is_cut in zip(lengths.tokens, lengths.is_cut, strict=True) if is_cut}
+    cut = {
+        t for t, is_censored in zip(lengths.tokens, lengths.is_censored, strict=True) if is_censored
+    }
     assert cut == {20}
     assert lengths.num_outputs == SAMPLES.n
 
@@ -78,12 +80,25 @@ def feed(*, sees_progress: bool) -> OutputLengths | None:
 
 def test_a_cancelled_path_is_a_lower_bound_where_its_progress_was_seen() -> None:
     assert feed(sees_progress=True) == OutputLengths(
-        tokens=(40, 70), is_cut=(False, True), weights=(1.0, 1.0)
+        tokens=(40, 70), is_censored=(False, True), weights=(1.0, 1.0)
     )
 
 
 def test_without_progress_the_quick_siblings_of_a_cancelled_path_are_left_out() -> None:
     assert feed(sees_progress=False) is None
+
+
+def test_later_steps_alone_are_no_outputs() -> None:
+    counter = PathCounter(sees_progress=False)
+    counter.expand(NodeId(0), [NodeId(1), NodeId(2)])
+    counter.complete(NodeId(1), 40, "boundary")  # its sibling was cancelled
+    counter.expand(NodeId(1), [NodeId(3)])
+    counter.complete(NodeId(3), 10, "stop")
+    assert counter.count() is None
+    counter.complete(NodeId(2), 30, "stop")
+    assert counter.count() == OutputLengths(
+        tokens=(30, 50), is_censored=(False, False), weights=(1.0, 1.0)
+    )
 
 
 def test_a_run_without_a_path_has_no_lengths() -> None:

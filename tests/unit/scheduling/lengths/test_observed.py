@@ -14,7 +14,7 @@ def test_outputs_that_share_nothing_count_once_each() -> None:
     lengths = OutputLengths.from_outputs([30, 40, 40], [False, False, True])
     assert lengths.num_outputs == 3
     assert lengths.ended == (30, 40)
-    assert OutputLengths.from_outputs([5]).is_cut == (False,)
+    assert OutputLengths.from_outputs([5]).is_censored == (False,)
 
 
 def test_the_likelihood_counts_a_cut_output_as_longer() -> None:
@@ -30,7 +30,7 @@ def test_what_cannot_be_is_refused() -> None:
     with pytest.raises(ValueError, match="one length"):
         OutputLengths.from_outputs([1, 2], [True])
     with pytest.raises(ValueError, match="negative weight"):
-        OutputLengths(tokens=(3,), is_cut=(False,), weights=(-1.0,))
+        OutputLengths(tokens=(3,), is_censored=(False,), weights=(-1.0,))
 
 
 def test_equal_prompts_have_one_key() -> None:

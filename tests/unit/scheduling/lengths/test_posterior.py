@@ -23,7 +23,9 @@ NOTHING = Prior(mu=5.0, mu_sd=50.0, sigma=0.3, log_sigma_sd=50.0)
 
 
 def points(logs: np.ndarray, ended: np.ndarray, cut: np.ndarray | None = None) -> LengthPoints:
-    return LengthPoints(logs=logs, ended=ended, cut=np.zeros_like(ended) if cut is None else cut)
+    return LengthPoints(
+        logs=logs, ended=ended, censored=np.zeros_like(ended) if cut is None else cut
+    )
 
 
 def draw(count: int, *, mu: float = 6.0, sigma: float = 0.25, seed: int = 0) -> np.ndarray:
@@ -122,8 +124,8 @@ def test_a_pruned_tree_does_not_look_short() -> None:
     mu, sigma, step = 5.5, 0.3, 60
     weights: dict[tuple[int, bool], float] = {}
 
-    def add(tokens: int, is_cut: bool, weight: float) -> None:
-        weights[tokens, is_cut] = weights.get((tokens, is_cut), 0.0) + weight
+    def add(tokens: int, is_censored: bool, weight: float) -> None:
+        weights[tokens, is_censored] = weights.get((tokens, is_censored), 0.0) + weight
 
     for _ in range(400):
         at, alive = 0, 64
@@ -144,7 +146,7 @@ def test_a_pruned_tree_does_not_look_short() -> None:
         LengthPoints(
             logs=np.array([log(max(1, tokens)) for tokens, _ in keys]),
             ended=np.array([0.0 if cut else weights[tokens, cut] for tokens, cut in keys]),
-            cut=np.array([weights[tokens, cut] if cut else 0.0 for tokens, cut in keys]),
+            censored=np.array([weights[tokens, cut] if cut else 0.0 for tokens, cut in keys]),
         ),
         NOTHING,
     )
