@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 
 from flashedge import events
+from flashedge.client.caller import build_headers
 from flashedge.client.chat import (
     DONE,
     ChatPiece,
@@ -46,12 +47,17 @@ class AsyncClient:
         base_url: str,
         *,
         api_key: str | None = None,
+        name: str | None = None,
+        program: str | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
         max_streams: int = MAX_STREAMS,
     ) -> None:
-        """max_streams: most requests at once. Further ones wait for a free connection."""
+        """max_streams: most requests at once; further ones wait for a free connection.
+
+        name, program: see `caller.build_headers`, which raises RequestError.
+        """
         self.base_url = base_url
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        headers = build_headers(api_key=api_key, name=name, program=program)
         self._http = httpx.AsyncClient(
             base_url=base_url,
             headers=headers,
@@ -84,7 +90,7 @@ class AsyncClient:
     async def submit(
         self, body: Mapping[str, Any], headers: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
-        """Start a run without following it: `{"id", "status", "position"}`.
+        """Start a run without following it: `{"id", "status", "position", …}`.
 
         Waits until the pair is loaded, where it is not.
         """

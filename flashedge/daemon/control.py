@@ -33,22 +33,37 @@ __all__ = ["connect", "connect_async", "ensure", "find", "start", "stop", "wait_
 READY_TIMEOUT_S = 600.0  # large models take minutes to load
 STOP_TIMEOUT_S = 20.0
 PRODUCT = (sys.executable, "-P", "-m", "flashedge.daemon")
+CLI = "cli"
+"""The name of the commands among the daemon's clients."""
 _POLL_S = 0.1
 _SEE_LOG = "see its log: flashedge logs"
 
 
-def connect(config: Config) -> Client:
-    """A client of the running daemon. Raises DaemonError when there is none."""
-    return Client(_find_running(config).url, api_key=config.api_key)
+def connect(config: Config, *, name: str = CLI, program: str | None = None) -> Client:
+    """A client of the running daemon. name, program: see `client.caller`.
 
-
-def connect_async(config: Config, *, max_streams: int = MAX_STREAMS) -> AsyncClient:
-    """An asynchronous client of the running daemon. Raises DaemonError when there is none.
-
-    max_streams: most requests at once.
+    Raises DaemonError when there is none, RequestError for a bad name.
     """
     url = _find_running(config).url
-    return AsyncClient(url, api_key=config.api_key, max_streams=max_streams)
+    return Client(url, api_key=config.api_key, name=name, program=program)
+
+
+def connect_async(
+    config: Config,
+    *,
+    name: str = CLI,
+    program: str | None = None,
+    max_streams: int = MAX_STREAMS,
+) -> AsyncClient:
+    """An asynchronous client of the running daemon. See `connect`. max_streams: most requests at
+    once."""
+    return AsyncClient(
+        _find_running(config).url,
+        api_key=config.api_key,
+        name=name,
+        program=program,
+        max_streams=max_streams,
+    )
 
 
 def _find_running(config: Config) -> DaemonRecord:
