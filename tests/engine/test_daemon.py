@@ -84,6 +84,25 @@ def test_coding_agents_requests_are_answered(served: Daemon, agent: Path, model:
         assert '"error":{' not in events[-1]
 
 
+@pytest.mark.parametrize("model", ["bundled", "bundled:beam-4"])
+def test_claude_codes_conversations_are_counted(served: Daemon, model: str) -> None:
+    """With its tools, thinking, instructions and marks for a cache."""
+    requests = json.loads((DATA / "agent_requests" / "claude_code.json").read_text())["requests"]
+    counts = []
+    for request in (row for row in requests if row["method"] == "POST"):
+        body = {name: v for name, v in request["body"].items() if name != "stream"}
+        counted = httpx.post(
+            f"{served.url}/v1/messages/count_tokens?beta=true", json={**body, "model": model}
+        )
+        assert counted.status_code == 200, counted.text
+        counts.append(counted.json()["input_tokens"])
+        short = {**body, "model": model, "max_tokens": 5}
+        usage = httpx.post(f"{served.url}/v1/messages", json=short, timeout=60).json()["usage"]
+        cached = ("cache_read_input_tokens", "cache_creation_input_tokens")
+        assert counts[-1] == usage["input_tokens"] + sum(usage.get(name) or 0 for name in cached)
+    assert counts[0] < counts[1], "the second has a call and its result"
+
+
 def test_a_search_names_the_field_that_is_wrong(served: Daemon) -> None:
     body = {"model": "bundled:beam-4", "messages": [{"role": "system", "content": "x"}]}
     answer = httpx.post(f"{served.url}/v1/chat/completions", json=body)
