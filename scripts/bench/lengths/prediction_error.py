@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from itertools import product
+from math import isnan
 
 import torch
 
@@ -69,11 +70,11 @@ def train_text(name: str, finished: Sequence[FinishedOutputs], vocabulary: int) 
     settings, training = build_settings(name, vocabulary)
     began = time.process_time()
 
-    def show(epoch: Epoch) -> None:
+    def note(epoch: Epoch) -> None:
         losses = f"{epoch.train_loss:.3f} {epoch.validation_loss:.3f}"
         print(f"  {name} {epoch.stage} {epoch.number}: {losses}", file=sys.stderr)
 
-    trained = train(finished, settings, training, show)
+    trained = train(finished, settings, training, note)
     seconds = time.process_time() - began
     print(f"{name}: {seconds:.0f} CPU seconds, best epoch {trained.best_epoch}", file=sys.stderr)
     provenance = {"num_prompts": len(finished), "date": "now"}
@@ -151,17 +152,22 @@ def sweep(encode: EncodePrompt, runs: Sequence[FinishedOutputs]) -> None:
     print(format_table(head, rows, "Log score of the history predictor"))
 
 
+def show(value: float, form: str) -> str:
+    """Write a figure, and – where there is none."""
+    return "–" if isnan(value) else format(value, form)
+
+
 def print_accuracies(found: Mapping[str, Accuracy]) -> None:
     """Print one row for each predictor."""
     rows = [
         (
             name,
-            f"{one.median_error:.1%}",
-            "{:.1%} to {:.1%}".format(*one.median_error_95),
-            f"{one.log_score:.3f}",
-            f"{one.pinball:.4f}",
-            f"{one.tau:.3f}",
-            " / ".join(f"{share:.0%}" for share in one.coverage),
+            show(one.median_error, ".1%"),
+            " to ".join(show(bound, ".1%") for bound in one.median_error_95),
+            show(one.log_score, ".3f"),
+            show(one.pinball, ".4f"),
+            show(one.tau, ".3f"),
+            " / ".join(show(share, ".0%") for share in one.coverage),
         )
         for name, one in found.items()
     ]

@@ -372,7 +372,7 @@ def test_what_is_known_of_a_run_that_waits() -> None:
 def test_the_policy_is_named_where_it_is_not_the_usual_one() -> None:
     bar = StatusBar("http://127.0.0.1:8642")
     ready = {"state": "ready", "pair": "bundled"}
-    for policy, is_named in (("tie", False), ("fcfs", True)):
+    for policy, is_named in (("shortest", False), ("fcfs", True)):
         status = parse_status({**ready, "scheduling": {"policy": policy, "programs": []}})
         now = state.update_daemon(Dashboard(), status, [])
         assert (f"policy {policy}" in bar.draw(now, 120, 1).plain) is is_named
