@@ -93,7 +93,7 @@ async def test_every_route_that_generates_is_among_them() -> None:
 
 async def test_a_request_can_be_made_in_no_other_way(pair: VllmPair) -> None:
     llm = pair.generator.process.get_llm()
-    client = TaggedClient(llm, pair.generator.process, Uncounted())
+    client = TaggedClient(llm, pair.generator.process, Uncounted(), "bundled")
     ways = {
         name
         for name, method in inspect.getmembers(type(llm), inspect.isfunction)

@@ -98,6 +98,9 @@ class Rig:
 
     async def assert_idle(self) -> None:
         assert self.service.counts == {"queued": 0, "running": 0}
+        looking = self.service._retention._task
+        if looking is not None:  # in a thread, for which virtual time does not wait
+            await looking
         await assert_nothing_left(self.engines)
 
 

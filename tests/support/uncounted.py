@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
+from flashedge.engine.plain_requests import PlainAsk
+
 
 class Uncounted:
     """Implements `engine.plain_requests.PlainRequests`, and PlainRequest too."""
@@ -14,7 +16,7 @@ class Uncounted:
     is_stopping = False
 
     @contextmanager
-    def open(self, choices: int, abort: Callable[[], Awaitable[None]]) -> Iterator[Uncounted]:
+    def open(self, ask: PlainAsk, abort: Callable[[], Awaitable[None]]) -> Iterator[Uncounted]:
         yield self
 
     def note(self, *, prompt_tokens: int, new_tokens: int, finishes: tuple[str, ...]) -> None: ...

@@ -24,6 +24,15 @@ from tests.support.service_rig import Rig
 
 ENGINE_SETTINGS = {"scheduling_offload_to_file", "scheduling_mapped_kv"}
 """Keys of `[scheduling]` that say how the engines hold KV, not which optimizations are on."""
+PROGRAM_SETTINGS = {
+    "scheduling_policy",
+    "scheduling_gang",
+    "scheduling_fair_clients",
+    "scheduling_escalate_s",
+    "scheduling_admission",
+    "scheduling_lengths",
+}
+"""Keys of `[scheduling]` that say which program goes first. They are the daemon's, not a run's."""
 
 
 def config_of(home: Path, **settings: object) -> Config:
@@ -53,7 +62,7 @@ def test_every_switch_says_what_it_does_and_where_it_comes_from() -> None:
 
 def test_every_switch_but_the_baselines_has_a_key_and_every_key_a_switch() -> None:
     keys = {f.name for f in dataclasses.fields(Config) if f.name.startswith(KEY_PREFIX)}
-    assert set(CONFIG_KEYS.values()) == keys - ENGINE_SETTINGS
+    assert set(CONFIG_KEYS.values()) == keys - ENGINE_SETTINGS - PROGRAM_SETTINGS
     assert set(SWITCHES) - set(CONFIG_KEYS) == {"suffix_scoring"}
 
 

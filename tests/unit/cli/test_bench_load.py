@@ -163,7 +163,7 @@ def test_a_simulated_load(cli: Cli) -> None:
     assert "coefficient of variation" in done.out
     report = json.loads(cli("bench", "load", *asked, "--json", "--slo", "chat=9").out)
     assert report["load"]["simulated"] is True
-    assert report["load"]["policy"] == "tie"
+    assert report["load"]["policy"] == "shortest"
     assert report["finished"] == report["programs"] > 3
     assert report["load"]["dispersion"]["chat"]["within_cv"] > 0.5
     assert report["attainment"] is not None

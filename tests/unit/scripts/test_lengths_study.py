@@ -108,8 +108,8 @@ def test_sampling_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
     assert read_sampled(path) == [build([5, 7], [False, True])]
 
 
-def test_a_rescored_table_has_all_requests() -> None:
-    assert len(rescore.build_table(70)) == 70
+def test_a_rescored_board_has_all_programs() -> None:
+    assert len(rescore.build_board(70)) == 70
     calls: list[int] = []
     timed = rescore.time_calls(calls.append, 20)
     assert calls == list(range(-2, 20))

@@ -261,8 +261,13 @@ async def test_the_wait_of_each_program_is_noted_once() -> None:
     seen: list[tuple[str, float]] = []
     config = load_config({"scheduling_policy": "fcfs"}, environ={})
     clock = asyncio.get_running_loop().time
-    programs = Programs(config, _send_nothing, clock, lambda kind, s: seen.append((kind, s)))
-    programs.add_run("run", BEAM, 10, Asker(priority=1))
+    programs = Programs(
+        config,
+        _send_nothing,
+        clock=clock,
+        note_wait=lambda kind, s: seen.append((kind, s)),
+    )
+    programs.add_run("run", BEAM, tuple(range(10)), Asker(priority=1))
     programs.add_request(PlainAsk(program="chat", max_tokens=64), NOBODY)
     await asyncio.sleep(3)
     programs.mark_started("chat")
