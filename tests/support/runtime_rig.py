@@ -117,7 +117,8 @@ async def assert_nothing_left(engines: Engines) -> None:
     for engine in both(engines):
         await settle(engine, 0.001)
     await asyncio.sleep(1.0)
-    assert asyncio.all_tasks() == {asyncio.current_task()}
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    assert not left, left
 
 
 # ---------------------------------------------------------------- the tree, seen twice

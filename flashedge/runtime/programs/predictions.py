@@ -13,7 +13,7 @@ from functools import partial
 from flashedge.config import Config
 from flashedge.errors import FlashEdgeError
 from flashedge.models.registry import find_pair
-from flashedge.runtime.lengths.build import build_predictor, load_history
+from flashedge.runtime.lengths.build import OFF, build_predictor, load_history
 from flashedge.runtime.lengths.prediction_queue import PredictionQueue, Receive
 from flashedge.runtime.records.store import RunStore
 from flashedge.scheduling.lengths.request import FinishedOutputs, LengthRequest
@@ -35,6 +35,8 @@ class Predictions:
 
     def submit(self, request: LengthRequest, receive: Receive) -> None:
         """Ask for a prediction. `receive` is called with it on the event loop, or never."""
+        if self._config.scheduling_lengths == OFF:
+            return
         pair = request.pair
         if pair in self._queues:
             queue = self._queues[pair]
@@ -57,6 +59,7 @@ class Predictions:
     async def stop(self) -> None:
         for task in self._tasks:
             task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         for queue in self._queues.values():
             if queue is not None:
                 await queue.stop()
