@@ -12,6 +12,7 @@ from flashedge.engine.plain_requests import AsgiApp
 from flashedge.events import Event
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.programs.asker import NOBODY, Asker
+from flashedge.runtime.programs.outlook import Outlook, Scheduling
 from flashedge.runtime.records.archive import RunSummary
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.types import BLANK_LINE, MIN_STEP_TOKENS, STEP_ENTROPY, STEPS, Sampling, TokenIds
@@ -44,6 +45,10 @@ class HandlePort(Protocol):
     def status(self) -> str: ...
     @property
     def position(self) -> int | None: ...
+    @property
+    def outlook(self) -> Outlook:
+        """Its place in the queue, when it is expected to start, and how long its paths will be."""
+        ...
 
     def events(self, after: int = 0) -> AsyncIterator[tuple[int, Event]]: ...
     async def result(self) -> dict[str, Any]: ...
@@ -83,6 +88,12 @@ class ServicePort(Protocol):
     @property
     def counts(self) -> Mapping[str, int]:
         """The number of queued and of running runs."""
+        ...
+
+    @property
+    def scheduling(self) -> Scheduling:
+        """The policy that orders programs, and how each of them stands: its place, what is
+        predicted of its length, and when it is expected to start."""
         ...
 
     async def start(self) -> None: ...

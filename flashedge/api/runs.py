@@ -30,9 +30,11 @@ from flashedge.api.sse import (
 )
 from flashedge.errors import RequestError
 from flashedge.events import to_json
+from flashedge.runtime.programs.outlook import Outlook
 
 STATUSES = ("queued", "running", "finished", "failed", "cancelled", "interrupted")
 QUEUE_POLL_S = 0.1
+LOOKS_A_SECOND = 10
 
 
 def runs_router(service: ServicePort, pairs: ServablePairs) -> APIRouter:
@@ -85,7 +87,7 @@ def runs_router(service: ServicePort, pairs: ServablePairs) -> APIRouter:
             )
         handle = await submit(request, body)
         return Json(
-            {"id": handle.id, "status": handle.status, "position": handle.position},
+            {"id": handle.id, "status": handle.status, **dataclasses.asdict(handle.outlook)},
             status_code=202,
             headers={"Location": f"/v1/runs/{handle.id}", "X-FlashEdge-Run": handle.id},
         )
@@ -106,6 +108,7 @@ def runs_router(service: ServicePort, pairs: ServablePairs) -> APIRouter:
 
     @router.get("/runs/{run_id}")
     async def get(run_id: str) -> Response:
+        """A run. While it waits: its position, and when it is expected to start."""
         return Json(service.run(run_id).object())
 
     @router.get("/runs/{run_id}/events")
@@ -135,17 +138,23 @@ def runs_router(service: ServicePort, pairs: ServablePairs) -> APIRouter:
 
 
 async def _stream_queue_and_events(handle: HandlePort) -> AsyncGenerator[bytes]:
-    """A `queued` event for each position in the queue, then the run's events."""
-    position = handle.position
-    yield frame({"id": handle.id, "position": position}, event="queued")
-    while handle.position is not None:
-        if handle.position != position:
-            position = handle.position
-            yield frame({"id": handle.id, "position": position}, event="queued")
+    """A `queued` event for each position in the queue, and every second while the run waits. Then
+    the run's events."""
+    sent, looks = handle.outlook, 0
+    yield _frame_queued(handle.id, sent)
+    while (now := handle.outlook).position is not None:
+        looks += 1
+        if now.position != sent.position or (now != sent and looks % LOOKS_A_SECOND == 0):
+            sent = now
+            yield _frame_queued(handle.id, sent)
         await asyncio.sleep(QUEUE_POLL_S)
     async with aclosing(_stream_events(handle, 0)) as events:
         async for item in events:
             yield item
+
+
+def _frame_queued(run_id: str, outlook: Outlook) -> bytes:
+    return frame({"id": run_id, **dataclasses.asdict(outlook)}, event="queued")
 
 
 async def _stream_events(handle: HandlePort, after: int) -> AsyncGenerator[bytes]:

@@ -15,6 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 import flashedge
 from flashedge.api.contract import ServicePort
 from flashedge.api.failures import Json
+from flashedge.api.status_schema import describe_status
 from flashedge.engine.base import EngineView
 from flashedge.errors import FlashEdgeError
 
@@ -57,13 +58,15 @@ def system_router(service: ServicePort) -> APIRouter:
         service.metrics.observe_health("verifier", now.verifier)
         counts = service.counts
         service.metrics.observe_queue(waiting=counts["queued"], running=counts["running"])
+        service.metrics.observe_programs(service.scheduling.programs)
         for engine, view in (await _read_views(service)).items():
             service.metrics.observe_view(engine, view)
         text = service.metrics.render()
         return Response(text, headers={"Content-Type": service.metrics.content_type})
 
-    @router.get("/v1/status")
+    @router.get("/v1/status", responses=describe_status())
     async def status() -> Response:
+        """The engines, the runs, and the programs with their places."""
         now, views = service.health(), await _read_views(service)
         engines: dict[str, Any] = {}
         for name, engine in (("generator", now.generator), ("verifier", now.verifier)):
@@ -81,6 +84,7 @@ def system_router(service: ServicePort) -> APIRouter:
                 "uptime_s": time.monotonic() - started,
                 "engines": engines,
                 "runs": dict(service.counts),
+                "scheduling": dataclasses.asdict(service.scheduling),
                 "kept_runs": service.kept_runs,
                 "self_test": now.self_test,
             }

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections import Counter as Counts
+from collections.abc import Callable, Iterable
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -26,8 +27,11 @@ from flashedge.events import (
     RunStarted,
     StepCompleted,
 )
+from flashedge.scheduling.programs.program import Kind
+from flashedge.scheduling.programs.standing import Standing
 
 _FIRST_TOKEN_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+_WAIT_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800)
 _RUN_S = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800)
 
 
@@ -59,6 +63,18 @@ class Metrics:
             self._runs.labels(status)
         self._num_running = gauge("num_runs_running", "Runs that are running.")
         self._num_waiting = gauge("num_runs_waiting", "Runs that wait in the queue.")
+        self._programs_waiting = gauge(
+            "num_programs_waiting", "Searches and requests that have not started.", "kind"
+        )
+        self._program_queue_seconds = histogram(
+            "program_queue_time_seconds",
+            "From the arrival of a search or request to its start.",
+            _WAIT_S,
+            "kind",
+        )
+        for kind in Kind:
+            self._programs_waiting.labels(kind)
+            self._program_queue_seconds.labels(kind)
         self._chats = counter("chats", "Plain chat requests that ended.", "finished_reason")
         self._tree = counter("tree_tokens", "Committed tokens of search trees.")
         self._speculated = counter("speculated_tokens", "Drafted tokens that no step used.")
@@ -148,6 +164,16 @@ class Metrics:
         """Record how many runs wait and how many are running."""
         self._num_waiting.set(waiting)
         self._num_running.set(running)
+
+    def observe_programs(self, programs: Iterable[Standing]) -> None:
+        """Record how many programs of each kind wait."""
+        waiting = Counts(program.kind for program in programs if not program.has_started)
+        for kind in Kind:
+            self._programs_waiting.labels(kind).set(waiting[kind])
+
+    def observe_wait(self, kind: Kind, waited_s: float) -> None:
+        """Record how long a program has waited for its start."""
+        self._program_queue_seconds.labels(kind).observe(waited_s)
 
     def observe_chat(
         self,

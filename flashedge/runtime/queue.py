@@ -5,11 +5,21 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 from flashedge.errors import QueueFull
 
 RETRY_AFTER_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueView:
+    """The runs of a queue at one moment."""
+
+    running: tuple[str, ...] = ()
+    waiting: tuple[str, ...] = ()
+    """The next one first."""
 
 
 class Admission(Protocol):
@@ -45,6 +55,8 @@ class RunQueue:
         self._limit = limit
         self._running: dict[str, None] = {}
         self._waiting: dict[str, asyncio.Future[None]] = {}
+        self.changes = 0
+        """How often a run has entered or left the queue."""
 
     @property
     def running(self) -> int:
@@ -54,12 +66,15 @@ class RunQueue:
     def waiting(self) -> int:
         return len(self._waiting)
 
+    def view(self) -> QueueView:
+        """Which runs run and wait, as things stand."""
+        waiting = tuple(self._admission.order(list(self._waiting)))
+        return QueueView(running=tuple(self._running), waiting=waiting)
+
     def position(self, run_id: str) -> int | None:
         """Number of runs that start before this one, as things stand. None when it does not
         wait."""
-        if run_id not in self._waiting:
-            return None
-        return list(self._admission.order(list(self._waiting))).index(run_id)
+        return self.view().waiting.index(run_id) if run_id in self._waiting else None
 
     def check_room(self) -> None:
         """Raises QueueFull when no further run may wait."""
@@ -77,6 +92,7 @@ class RunQueue:
     def reserve(self, run_id: str) -> None:
         """Join the queue. Raises QueueFull."""
         self.check_room()
+        self.changes += 1
         self._waiting[run_id] = asyncio.get_running_loop().create_future()
         self.admit()
 
@@ -93,6 +109,7 @@ class RunQueue:
 
     def leave(self, run_id: str) -> None:
         """Stop running or waiting, and admit the next run."""
+        self.changes += 1
         self._running.pop(run_id, None)
         self._waiting.pop(run_id, None)
         self.admit()
@@ -103,6 +120,7 @@ class RunQueue:
             run_id = self._admission.order(list(self._waiting))[0]
             if not self._admission.may_start(run_id, self._running):
                 return
+            self.changes += 1
             admitted = self._waiting.pop(run_id)
             self._running[run_id] = None
             if not admitted.done():

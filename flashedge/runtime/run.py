@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import re
 import secrets
@@ -14,6 +15,7 @@ from typing import Any
 
 from flashedge.errors import DaemonStopping, FlashEdgeError, RequestError, StoreError
 from flashedge.events import Event, Progress, RunCancelled, RunFailed, RunFinished, RunStarted
+from flashedge.runtime.programs.outlook import Outlook
 from flashedge.runtime.records.event_log import EventLog
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.request.spec import RunSpec
@@ -78,7 +80,7 @@ class Run:
         run_id: str,
         spec: RunSpec,
         store: RunStore,
-        position: Callable[[Run], int | None],
+        outlook: Callable[[Run], Outlook],
         observe: Callable[[Event], None],
     ) -> None:
         self.id = run_id
@@ -90,7 +92,7 @@ class Run:
         self.task: asyncio.Task[None] | None = None
         self._queued_at = time.monotonic()
         self._store = store
-        self._position = position
+        self._outlook = outlook
         self._observe = observe
         self._log = EventLog()
         self._result: dict[str, Any] | None = None
@@ -101,9 +103,14 @@ class Run:
     # ------------------------------------------------------------ for clients
 
     @property
+    def outlook(self) -> Outlook:
+        """Its place in the queue, when it starts, and how long its paths will be."""
+        return self._outlook(self)
+
+    @property
     def position(self) -> int | None:
         """Number of runs that wait before this one. None when it does not wait."""
-        return self._position(self)
+        return self.outlook.position
 
     @property
     def queue_s(self) -> float:
@@ -139,7 +146,7 @@ class Run:
         return {
             "id": self.id,
             "status": str(self.status),
-            "position": self.position,
+            **dataclasses.asdict(self.outlook),
             "pair": self.spec.pair,
             "strategy": self.spec.strategy,
             "n": self.spec.n,

@@ -28,6 +28,8 @@ from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.pair_loader import OpenPair, PairLoader
 from flashedge.runtime.plain_requests import PlainRequests
 from flashedge.runtime.programs.asker import NOBODY, Asker
+from flashedge.runtime.programs.outlook import Scheduling
+from flashedge.runtime.programs.outlooks import Outlooks
 from flashedge.runtime.programs.plain import ProgramRequests
 from flashedge.runtime.programs.programs import Programs
 from flashedge.runtime.queue import RunQueue
@@ -73,10 +75,15 @@ class Service:
         self._retention = Retention(store, config)
         self._runs: dict[str, Run] = {}
         self._plain = PlainRequests(self.metrics)
-        self.programs = Programs(config, lambda keys: self._loader.rank_programs(keys))
+        self.programs = Programs(
+            config,
+            lambda keys: self._loader.rank_programs(keys),
+            note_wait=self.metrics.observe_wait,
+        )
         plain = ProgramRequests(self._plain, self.programs)
         self._loader = PairLoader(open_pair, plain, config.loaded_pairs, first)
         self._queue = RunQueue(self.programs, config.queue_limit)
+        self._outlooks = Outlooks(self.programs, self._queue)
         self._tasks: set[asyncio.Task[None]] = set()
         self.idle = IdleClock(config.keep_alive_s, self._is_busy)
         self._is_stopping = False
@@ -210,7 +217,7 @@ class Service:
             run_id,
             spec,
             self._store,
-            lambda r: self._queue.position(r.id),
+            lambda r: self._outlooks.find(r.id),
             self._build_observer(run_id, spec),
         )
         self._runs[run_id] = run
@@ -258,6 +265,11 @@ class Service:
     @property
     def counts(self) -> dict[str, int]:
         return {"queued": self._queue.waiting, "running": self._queue.running}
+
+    @property
+    def scheduling(self) -> Scheduling:
+        """The policy, and what is known of each program."""
+        return self.programs.describe(self._queue.view())
 
     def _find_named(self, run_id: str, spec: RunSpec) -> RunHandle | None:
         check_run_id(run_id)

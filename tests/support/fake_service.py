@@ -10,7 +10,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +27,7 @@ from flashedge.events import (
 )
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.programs.asker import NOBODY, Asker
+from flashedge.runtime.programs.outlook import Outlook, Scheduling
 from flashedge.runtime.records.archive import RunSummary
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.search import catalog
@@ -74,6 +75,7 @@ class FakeHandle:
         self.spec = spec
         self.status = "queued"
         self.position: int | None = None
+        self.starts_in_s: float | None = None
         self.log: list[tuple[int, Event]] = []
         self.cancelled: list[str] = []
         self.followers = 0
@@ -81,6 +83,10 @@ class FakeHandle:
         self._live: set[asyncio.Queue[tuple[int, Event]]] = set()
         self._over = asyncio.Event()
         self._metrics = metrics
+
+    @property
+    def outlook(self) -> Outlook:
+        return Outlook(position=self.position, starts_in_s=self.starts_in_s)
 
     def emit(self, *events: Event) -> None:
         for event in events:
@@ -144,7 +150,7 @@ class FakeHandle:
         return {
             "id": self.id,
             "status": self.status,
-            "position": self.position,
+            **asdict(self.outlook),
             "spec": self.spec.to_json(),
             "error": error,
         }
@@ -181,6 +187,7 @@ class FakeService:
     views_delay_s: float = 0.0
     life: list[str] = field(default_factory=list)
     kept_alive: list[float | None] = field(default_factory=list)
+    scheduling: Scheduling = field(default_factory=lambda: Scheduling(policy="tie", programs=()))
 
     def __post_init__(self) -> None:
         self._ids = itertools.count(1)

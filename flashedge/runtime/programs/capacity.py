@@ -15,11 +15,12 @@ async def measure_capacity(
 ) -> Capacity:
     """Measure the room of two started engines. curve: of the generator. Raises EngineDead."""
     views = await generator.view(), await verifier.view()
-    most = count_sequences(config)
+    most, step_s = count_sequences(config), curve.decode_at(CONTEXT_TOKENS)
     return Capacity(
         kv_tokens=count_kv_tokens(*views, is_shared=config.scheduling_kv_split),
         max_running=config.max_running,
-        useful_sequences=find_useful_batch(curve.decode_at(CONTEXT_TOKENS), most),
+        useful_sequences=find_useful_batch(step_s, most),
+        step_s=step_s,
     )
 
 

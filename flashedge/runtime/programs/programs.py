@@ -15,19 +15,24 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
 
 from flashedge.config import Config
 from flashedge.engine.plain_requests import PlainAsk
 from flashedge.events import CertaintyUpdated, Event, StepCompleted
 from flashedge.runtime.programs.asker import Asker
-from flashedge.runtime.programs.token_rate import TokenRate
+from flashedge.runtime.programs.outlook import Outlook, Scheduling
+from flashedge.runtime.programs.search_speed import SearchSpeed
+from flashedge.runtime.queue import QueueView
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.lengths.base import LengthDistribution
 from flashedge.scheduling.programs.admission import Capacity, Need, can_start, predict_need
 from flashedge.scheduling.programs.board import ProgramBoard, Rules
+from flashedge.scheduling.programs.expected_start import RunWork, predict_starts
 from flashedge.scheduling.programs.policies import POLICIES
 from flashedge.scheduling.programs.program import Kind, Program
-from flashedge.scheduling.programs.standing import Standing, find_standings
+from flashedge.scheduling.programs.standing import Standing, find_standings, predict_output
+from flashedge.scheduling.programs.work import estimate_work
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +47,12 @@ LOOK_S = 1.0
 
 SendOrder = Callable[[Sequence[str]], Awaitable[None]]
 """Sends an order of programs to all engines."""
+NoteWait = Callable[[Kind, float], None]
+"""Notes how many seconds a program of this kind has waited for its start."""
+NO_RUNS = QueueView()
+
+
+def _note_nothing(kind: Kind, waited_s: float) -> None: ...
 
 
 def build_rules(config: Config) -> Rules:
@@ -64,9 +75,11 @@ class Programs:
         config: Config,
         send_order: SendOrder,
         clock: Callable[[], float] = time.monotonic,
+        note_wait: NoteWait = _note_nothing,
     ) -> None:
         self._config = config
         self._send_order = send_order
+        self._note_wait = note_wait
         self._clock = clock
         self._board = ProgramBoard(build_rules(config))
         self._members: Counter[str] = Counter()
@@ -76,7 +89,7 @@ class Programs:
             kv_tokens=1 << 40, max_running=config.max_running, useful_sequences=USUAL_BATCH
         )
         self._capacity = self._unmeasured
-        self._rate = TokenRate()
+        self._speed = SearchSpeed()
         self._changed = asyncio.Event()
         self._sent: tuple[str, ...] = ()
         self._task: asyncio.Task[None] | None = None
@@ -86,6 +99,7 @@ class Programs:
     def set_capacity(self, capacity: Capacity | None) -> None:
         """What the engines have room for. None: that is not known."""
         self._capacity = capacity or self._unmeasured
+        self._speed.set_curve(self._capacity.step_s)
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -130,19 +144,23 @@ class Programs:
 
     def note_start(self, run_id: str) -> None:
         """The run has left the queue."""
+        self._speed.start(run_id, self._measure_work(run_id).outputs, self._clock())
         self.mark_started(self.find_program(run_id))
 
     def mark_started(self, key: str) -> None:
         """A member of the program runs. The first one counts."""
         program = self._board.get(key)
         if program is not None and program.started_s is None:
-            self._update(key, started_s=self._clock())
+            now_s = self._clock()
+            self._note_wait(program.kind, now_s - program.arrived_s)
+            self._update(key, started_s=now_s)
 
     def note_event(self, run_id: str, spec: RunSpec, event: Event) -> None:
         """Follow a run's progress."""
         key = self.find_program(run_id)
         match event:
             case StepCompleted(token_ids=token_ids):
+                self._speed.add(len(token_ids), self._clock())
                 self.note_tokens(key, len(token_ids))
             case CertaintyUpdated(certainty=float(certainty)) if spec.early_exit is not None:
                 self._update(key, progress=certainty)
@@ -151,6 +169,7 @@ class Programs:
 
     def end_run(self, run_id: str) -> None:
         """The run is over, however it ended. Again, this does nothing."""
+        self._speed.end(run_id, self._clock())
         key = self._program_of.pop(run_id, None)
         if key is not None:
             self.leave(key)
@@ -189,7 +208,6 @@ class Programs:
         """A program has drawn so many more tokens."""
         program = self._board.get(key)
         if program is not None:
-            self._rate.add(self._clock(), tokens)
             self._update(key, drawn_tokens=program.drawn_tokens + tokens)
 
     def _update(self, key: str, **changes: object) -> None:
@@ -217,11 +235,50 @@ class Programs:
 
     # ------------------------------------------------------------ what users see
 
-    def list_standings(self) -> list[Standing]:
+    def describe(self, runs: QueueView) -> Scheduling:
+        """The policy, and what is known of each program. runs: those of the queue."""
+        return Scheduling(policy=self.policy, programs=tuple(self.list_standings(runs)))
+
+    def list_standings(self, runs: QueueView = NO_RUNS) -> list[Standing]:
         """What is known of each program, in their order."""
         now_s, order = self._clock(), self._order()
         programs = [p for key in order if (p := self._board.get(key)) is not None]
-        return find_standings(programs, now_s, self._rate.measure(now_s))
+        starts: dict[str, float] = {}
+        for run_id, start_s in zip(runs.waiting, self._predict_starts(runs), strict=True):
+            if start_s is not None:
+                starts.setdefault(self.find_program(run_id), start_s)
+        return find_standings(programs, now_s, starts)
+
+    def find_outlooks(self, runs: QueueView) -> dict[str, Outlook]:
+        """What is known of each run of the queue, by its id."""
+        found = {run_id: self._find_outlook(run_id) for run_id in runs.running}
+        starts = self._predict_starts(runs)
+        for position, (run_id, start_s) in enumerate(zip(runs.waiting, starts, strict=True)):
+            outlook = self._find_outlook(run_id)
+            found[run_id] = replace(outlook, position=position, starts_in_s=start_s)
+        return found
+
+    def _find_outlook(self, run_id: str) -> Outlook:
+        program = self._board.get(self.find_program(run_id))
+        if program is None:
+            return Outlook()
+        median, tail = predict_output(program)
+        return Outlook(median_tokens=median, tail_tokens=tail)
+
+    def _predict_starts(self, runs: QueueView) -> list[float | None]:
+        """Seconds until each waiting run starts, as far as that is known."""
+        running = [self._measure_work(run_id) for run_id in runs.running]
+        waiting = [self._measure_work(run_id) for run_id in runs.waiting]
+        return predict_starts(running, waiting, self._speed.measure(self._clock()))
+
+    def _measure_work(self, run_id: str) -> RunWork:
+        """What a run still generates: its share of what its program does."""
+        key = self.find_program(run_id)
+        program, members = self._board.get(key), max(1, self._members[key])
+        if program is None:
+            return RunWork(left_tokens=0.0, outputs=1)
+        left = None if program.lengths is None else estimate_work(program).expected / members
+        return RunWork(left_tokens=left, outputs=max(1, program.outputs // members))
 
     @property
     def policy(self) -> str:

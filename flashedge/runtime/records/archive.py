@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -9,6 +10,7 @@ from typing import Any
 
 from flashedge.errors import FlashEdgeError, RunInterrupted
 from flashedge.events import Event
+from flashedge.runtime.programs.outlook import Outlook
 from flashedge.runtime.records.event_log import EventLog
 from flashedge.runtime.records.store import RunStore, StoredRun
 from flashedge.runtime.request.spec import RunSpec
@@ -22,7 +24,8 @@ _ENDS: Mapping[str, type[FlashEdgeError]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunSummary:
-    """One line of a listing. Times are unix seconds, total_s seconds."""
+    """One line of a listing. Times are unix seconds, total_s seconds. The last four fields are
+    those of `Outlook`."""
 
     id: str
     status: str
@@ -35,6 +38,10 @@ class RunSummary:
     answer: str | None
     tree_tokens: int | None
     total_s: float | None
+    position: int | None = None
+    starts_in_s: float | None = None
+    median_tokens: float | None = None
+    tail_tokens: float | None = None
 
 
 def build_summary(stored: StoredRun, live: Run | None) -> RunSummary:
@@ -51,12 +58,14 @@ def build_summary(stored: StoredRun, live: Run | None) -> RunSummary:
         answer=stored.answer,
         tree_tokens=stored.tree_tokens,
         total_s=stored.total_s,
+        **(dataclasses.asdict(live.outlook) if live else {}),
     )
 
 
 class ArchivedRun:
     """A stored run: finished, failed, cancelled, or interrupted by the daemon's death."""
 
+    outlook = Outlook()
     position = None
 
     def __init__(self, stored: StoredRun, store: RunStore) -> None:
@@ -96,7 +105,7 @@ class ArchivedRun:
         return {
             "id": self.id,
             "status": self.status,
-            "position": None,
+            **dataclasses.asdict(self.outlook),
             "pair": spec["pair"],
             "strategy": spec["strategy"],
             "n": spec["n"],

@@ -40,6 +40,9 @@ class Capacity:
     useful_sequences: int
     """Sequences up to which one more raises the generator's tokens a second, at most its batch."""
 
+    step_s: BatchTime | None = None
+    """Seconds of a decode step of the generator, by its batch. None where it was not measured."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Need:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flashedge.scheduling.programs.program import Program
@@ -16,8 +16,8 @@ class Standing:
     key: str
     client: str
     kind: str
-    place: int
-    """Programs that go before it."""
+    place: int | None
+    """Waiting programs that go before it. None where it has started."""
 
     has_started: bool
     waited_s: float
@@ -31,40 +31,47 @@ class Standing:
     """What it is expected to generate yet, all outputs together."""
 
     starts_in_s: float | None
-    """When it is expected to start. None where it has, or where nothing was measured yet."""
+    """When its first run is expected to start. None where it has started, where the engines take
+    it as soon as they have room (a plain request), or where that is not known."""
+
+
+def predict_output(program: Program) -> tuple[float | None, float | None]:
+    """Median and tail of one output's tokens, as in `Standing`. None until they are predicted."""
+    if program.lengths is None:
+        return None, None
+    one = find_figures(program.lengths, program.max_tokens, 0)
+    return one.median, one.value_at_risk
 
 
 def find_standings(
-    programs: Sequence[Program], now_s: float, tokens_per_s: float | None
+    programs: Sequence[Program], now_s: float, starts: Mapping[str, float]
 ) -> list[Standing]:
     """The standings of programs, which are given in their order.
 
-    A program is expected to start when the work before it is done, at the rate that was measured.
-    That is late rather than early: several programs run at once.
+    starts: by key, seconds until a program starts, where that is known.
     """
     found: list[Standing] = []
-    before = 0.0
-    for place, program in enumerate(programs):
-        left = estimate_work(program).expected
-        one = None
-        if program.lengths is not None:
-            one = find_figures(program.lengths, program.max_tokens, 0)
-        starts_in_s = None
-        if program.started_s is None and tokens_per_s:
-            starts_in_s = before / tokens_per_s
+    waiting = 0
+    for program in programs:
+        has_started = program.started_s is not None
+        median, tail = predict_output(program)
         found.append(
             Standing(
                 key=program.key,
                 client=program.client,
                 kind=str(program.kind),
-                place=place,
-                has_started=program.started_s is not None,
-                waited_s=max(0.0, (program.started_s or now_s) - program.arrived_s),
-                median_tokens=None if one is None else one.median,
-                tail_tokens=None if one is None else one.value_at_risk,
-                left_tokens=left,
-                starts_in_s=starts_in_s,
+                place=None if has_started else waiting,
+                has_started=has_started,
+                waited_s=max(0.0, _find_end_of_wait(program, now_s) - program.arrived_s),
+                median_tokens=median,
+                tail_tokens=tail,
+                left_tokens=estimate_work(program).expected,
+                starts_in_s=None if has_started else starts.get(program.key),
             )
         )
-        before += left
+        waiting += not has_started
     return found
+
+
+def _find_end_of_wait(program: Program, now_s: float) -> float:
+    return now_s if program.started_s is None else program.started_s

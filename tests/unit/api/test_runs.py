@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import asdict, replace
 from typing import Any
 
 import httpx
 import pytest
 
 from flashedge.events import RunFailed, from_json, to_json
+from flashedge.runtime.programs.outlook import Outlook, Scheduling
 from flashedge.runtime.request.spec import RunSpec
+from flashedge.scheduling.programs.standing import Standing
 from flashedge.types import MAX_SEED, Message, Problem, Sampling
 from tests.support.api_rig import client_of, frames, make_app
 from tests.support.fake_service import FakeHealth, FakeService, script
@@ -126,7 +129,7 @@ async def test_solve_streams_numbered_events() -> None:
     assert response.headers["cache-control"] == "no-cache"
     assert "content-length" not in response.headers
     first, *rest = frames(response.text)
-    assert first == {"event": "queued", "data": {"id": "run-1", "position": None}}
+    assert first == {"event": "queued", "data": {"id": "run-1", **asdict(Outlook())}}
     expected = script(service.last.spec, "run-1")
     assert [f["event"] for f in rest] == [type(e).__name__ for e in expected]
     assert [int(f["id"]) for f in rest] == [1, 2, 2, 3, 4, 5, 6, 7]  # Progress has no own number
@@ -181,7 +184,8 @@ async def test_runs_are_queued_listed_and_deleted() -> None:
         for i in range(3):
             response = await client.post("/v1/runs", json=ASK)
             assert response.status_code == 202
-            assert response.json() == {"id": f"run-{i + 1}", "status": "queued", "position": i}
+            queued = {"id": f"run-{i + 1}", "status": "queued"}
+            assert response.json() == {**queued, **asdict(Outlook(position=i))}
             assert response.headers["location"] == f"/v1/runs/run-{i + 1}"
         full = await client.post("/v1/runs", json=ASK)
         assert (full.status_code, full.headers["retry-after"]) == (503, "5")
@@ -233,6 +237,53 @@ async def test_each_change_of_the_queue_position_is_sent() -> None:
     positions = [f["data"]["position"] for f in sent if f["event"] == "queued"]
     assert positions == [2, 1, 0]
     assert sent[3]["event"] == "RunStarted"
+
+
+async def test_the_expected_start_is_sent_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flashedge.api.runs.QUEUE_POLL_S", 0.005)
+    service = FakeService(autoplay=False)
+    async with client_of(service) as client:
+        asked = asyncio.create_task(client.post("/v1/solve", json={**ASK, "stream": True}))
+        await asyncio.sleep(0.05)
+        handle = service.last
+        for start_s in (30.0, 29.0, 28.0):
+            handle.starts_in_s = start_s
+            await asyncio.sleep(0.2)
+        run = (await client.get(f"/v1/runs/{handle.id}")).json()
+        assert (run["position"], run["starts_in_s"]) == (0, 28.0)
+        handle.play()
+        sent = frames((await asked).text)
+    queued = [f["data"] for f in sent if f["event"] == "queued"]
+    assert [data["position"] for data in queued] == [0] * 4
+    assert [data["starts_in_s"] for data in queued] == [None, 30.0, 29.0, 28.0], "and no repeats"
+
+
+async def test_status_tells_the_policy_and_the_programs() -> None:
+    standing = Standing(
+        key="run-1",
+        client="agent",
+        kind="batch",
+        place=0,
+        has_started=False,
+        waited_s=2.5,
+        median_tokens=80.0,
+        tail_tokens=120.0,
+        left_tokens=1400.0,
+        starts_in_s=12.0,
+    )
+    running = replace(standing, key="run-2", place=None, has_started=True, starts_in_s=None)
+    service = FakeService(scheduling=Scheduling(policy="fcfs", programs=(running, standing)))
+    async with client_of(service) as client:
+        scheduling = (await client.get("/v1/status")).json()["scheduling"]
+        metrics = (await client.get("/metrics")).text
+        paths = (await client.get("/openapi.json")).json()["paths"]
+    assert scheduling == {"policy": "fcfs", "programs": [asdict(running), asdict(standing)]}
+    assert 'flashedge:num_programs_waiting{kind="batch"} 1.0' in metrics
+    assert 'flashedge:num_programs_waiting{kind="chat"} 0.0' in metrics
+    reply = paths["/v1/status"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
+    described = reply["properties"]["scheduling"]["properties"]
+    assert "tie" in described["policy"]["enum"]
+    assert set(described["programs"]["items"]["properties"]) == set(asdict(standing))
 
 
 async def test_models_lists_the_served_pair() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from prometheus_client.parser import text_string_to_metric_families
 
 from flashedge.engine.base import EngineView, Health
@@ -13,6 +15,8 @@ from flashedge.events import (
     RunStarted,
 )
 from flashedge.runtime.metrics import Metrics
+from flashedge.scheduling.programs.program import Kind, Program
+from flashedge.scheduling.programs.standing import find_standings
 from flashedge.types import NodeId
 from tests.support.made_run import build_result, build_step
 
@@ -81,6 +85,23 @@ def test_tokens_and_the_time_to_the_first_are_counted() -> None:
     assert seen["flashedge:speculation_kept_tokens_total"] == 5
     assert seen["flashedge:speculation_kept_steps_total"] == 2
     assert seen["flashedge:steps_scored_ahead_total"] == 1
+
+
+def test_waits_of_programs_are_counted_by_kind() -> None:
+    metrics = Metrics()
+    waiting = Program(key="a", kind=Kind.BATCH, arrived_s=0.0, max_tokens=9)
+    programs = [waiting, replace(waiting, key="b"), replace(waiting, key="c", started_s=1.0)]
+    metrics.observe_programs(find_standings(programs, 2.0, {}))
+    metrics.observe_wait(Kind.CHAT, 0.02)
+    metrics.observe_wait(Kind.CHAT, 0.03)
+    seen = values(metrics)
+    name = "flashedge:num_programs_waiting"
+    assert [seen[f"{name}{{{kind}}}"] for kind in Kind] == [0, 0, 2]
+    name = "flashedge:program_queue_time_seconds"
+    assert [seen[f"{name}_count{{{kind}}}"] for kind in Kind] == [2, 0, 0]
+    assert seen[f"{name}_sum{{chat}}"] == 0.05
+    metrics.observe_programs([])
+    assert values(metrics)["flashedge:num_programs_waiting{batch}"] == 0
 
 
 def test_the_load_of_the_engines_is_shown() -> None:

@@ -21,12 +21,14 @@ from flashedge.events import (
     RunStarted,
     to_json,
 )
+from flashedge.runtime.programs.outlook import Outlook
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.run import Cancelled, Run, RunStatus
 from flashedge.types import NodeId
 from tests.support.runtime_rig import BEAM
 
 RESULT = {"id": "r", "answer": "2", "usage": {"tree_tokens": 7}, "timing": {"total_s": 0.5}}
+OUTLOOK = Outlook(position=3, starts_in_s=12.5, median_tokens=80.0, tail_tokens=120.0)
 STEP = NodesMarked(status="active", nodes=(NodeId(0),))
 DEAD = EngineDead("the engine is gone", hint="start it")
 S = RunStatus
@@ -84,7 +86,7 @@ def store(tmp_path: Path) -> Iterator[RunStore]:
 
 def make(store: RunStore, seen: list[Event] | None = None) -> Run:
     observe = (lambda event: None) if seen is None else seen.append
-    return Run("r", BEAM, store, lambda run: 3, observe)
+    return Run("r", BEAM, store, lambda run: OUTLOOK, observe)
 
 
 def in_state(store: RunStore, status: RunStatus) -> Run:
@@ -131,6 +133,9 @@ async def test_a_finished_run_has_its_result(store: RunStore) -> None:
         "id": "r",
         "status": "queued",
         "position": 3,
+        "starts_in_s": 12.5,
+        "median_tokens": 80.0,
+        "tail_tokens": 120.0,
         "pair": "bundled",
         "strategy": "beam",
         "n": 8,
@@ -203,7 +208,7 @@ async def test_a_run_ends_even_if_a_listener_raises(store: RunStore, status: Run
         if isinstance(event, RunFinished | RunFailed | RunCancelled):
             raise ZeroDivisionError
 
-    run = Run("r", BEAM, store, lambda run: None, observe)
+    run = Run("r", BEAM, store, lambda run: Outlook(), observe)
     *before, last = WAY_TO[status]
     for move in before:
         MOVES[move](run)

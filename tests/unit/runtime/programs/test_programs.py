@@ -16,6 +16,7 @@ from flashedge.events import CertaintyUpdated, StepCompleted
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.plain_requests import PlainRequests
 from flashedge.runtime.programs.asker import NOBODY, Asker
+from flashedge.runtime.programs.outlook import Outlook
 from flashedge.runtime.programs.plain import ProgramRequests
 from flashedge.runtime.programs.programs import LOOK_S, Programs
 from flashedge.runtime.queue import RunQueue
@@ -173,21 +174,105 @@ async def test_the_shortest_waiting_run_starts_next() -> None:
     await rig.programs.stop()
 
 
+class QueuedRig(Rig):
+    """Programs behind a queue in which each run of BEAM is 8 paths of the predicted length."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.queue = RunQueue(self.programs, 16)
+
+    def submit(self, run_id: str, median: float | None, asker: Asker = NOBODY) -> None:
+        self.add(run_id, asker)
+        if median is not None:
+            self.predict(self.programs.find_program(run_id), median)
+        self.queue.reserve(run_id)
+        if run_id in self.queue.view().running:
+            self.programs.note_start(run_id)
+
+    def find_outlook(self, run_id: str) -> Outlook:
+        return self.programs.find_outlooks(self.queue.view())[run_id]
+
+    async def draw(self, run_id: str, tokens_per_s: int, seconds: int) -> None:
+        for _ in range(seconds):
+            await asyncio.sleep(1)
+            self.step(run_id, tokens_per_s)
+
+
 async def test_a_start_is_expected_once_a_rate_was_measured() -> None:
-    rig = Rig()
-    rig.add("a")
-    rig.predict("a", 100)
-    rig.programs.note_start("a")
-    rig.add("b")
-    rig.predict("b", 200)
-    assert rig.programs.list_standings()[1].starts_in_s is None
-    for _ in range(5):
-        rig.step("a", 20)
-        await asyncio.sleep(1)
-    first, second = rig.programs.list_standings()
-    assert (first.has_started, first.starts_in_s) == (True, None)
-    assert second.starts_in_s == pytest.approx((BEAM.n * 100 - 100) / 20, rel=0.1)
+    rig = QueuedRig(max_running=1)
+    rig.submit("a", 100)
+    rig.submit("b", 200)
+    rig.submit("c", 300)
+    assert rig.find_outlook("b") == Outlook(
+        position=0, median_tokens=pytest.approx(200), tail_tokens=pytest.approx(217, rel=0.02)
+    )
+    await rig.draw("a", 20, 5)
+    left_s = (BEAM.n * 100 - 100) / 20
+    assert rig.find_outlook("b").starts_in_s == pytest.approx(left_s, rel=0.1)
+    assert rig.find_outlook("c").starts_in_s == pytest.approx(left_s + BEAM.n * 200 / 20, rel=0.1)
+    assert rig.find_outlook("a").starts_in_s is None, "it runs"
+    assert rig.find_outlook("a").median_tokens == pytest.approx(100, rel=0.01)
+    scheduling = rig.programs.describe(rig.queue.view())
+    assert scheduling.policy == "shortest"
+    assert [s.key for s in scheduling.programs] == ["a", "b", "c"]
+    assert [s.place for s in scheduling.programs] == [None, 0, 1]
+    starts = [s.starts_in_s for s in scheduling.programs]
+    assert starts == [None, rig.find_outlook("b").starts_in_s, rig.find_outlook("c").starts_in_s]
     await rig.programs.stop()
+
+
+async def test_no_start_is_expected_behind_what_nothing_predicts() -> None:
+    rig = QueuedRig(max_running=1)
+    rig.submit("a", None)
+    rig.submit("b", 200)
+    await rig.draw("a", 20, 5)
+    outlook = rig.find_outlook("b")
+    assert (outlook.position, outlook.starts_in_s) == (0, None)
+    await rig.programs.stop()
+
+
+async def test_a_run_of_a_program_that_has_started_waits_too() -> None:
+    rig = QueuedRig(max_running=1)
+    job = Asker(program="job")
+    rig.submit("a", 100, job)
+    rig.submit("b", 100, job)
+    await rig.draw("a", 20, 5)
+    outlook = rig.find_outlook("b")
+    assert outlook.position == 0
+    assert outlook.starts_in_s == pytest.approx((2 * BEAM.n * 100 - 100) / 2 / 20, rel=0.1)
+    (standing,) = rig.programs.describe(rig.queue.view()).programs
+    assert (standing.place, standing.starts_in_s) == (None, None)
+    await rig.programs.stop()
+
+
+async def test_tokens_of_plain_requests_are_no_speed_of_searches() -> None:
+    rig = QueuedRig(max_running=1)
+    rig.submit("a", 100)
+    rig.submit("b", 200)
+    rig.programs.add_request(PlainAsk(program="chat", max_tokens=64), NOBODY)
+    await rig.draw("a", 20, 4)
+    before = rig.find_outlook("b").starts_in_s
+    rig.programs.note_tokens("chat", 1000)
+    assert rig.find_outlook("b").starts_in_s == before
+    await rig.programs.stop()
+
+
+async def test_the_wait_of_each_program_is_noted_once() -> None:
+    seen: list[tuple[str, float]] = []
+    config = load_config({"scheduling_policy": "fcfs"}, environ={})
+    clock = asyncio.get_running_loop().time
+    programs = Programs(config, _send_nothing, clock, lambda kind, s: seen.append((kind, s)))
+    programs.add_run("run", BEAM, 10, Asker(priority=1))
+    programs.add_request(PlainAsk(program="chat", max_tokens=64), NOBODY)
+    await asyncio.sleep(3)
+    programs.mark_started("chat")
+    programs.mark_started("chat")
+    await asyncio.sleep(4)
+    programs.note_start("run")
+    assert seen == [("chat", 3.0), ("batch", 7.0)]
+
+
+async def _send_nothing(keys: Sequence[str]) -> None: ...
 
 
 async def test_a_plain_request_is_a_program_while_it_is_open() -> None:

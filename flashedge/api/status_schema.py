@@ -1,0 +1,30 @@
+"""What /openapi.json says of the reply of /v1/status. `contract.ServicePort` says what it means."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from flashedge.scheduling.programs.standing import Standing
+from flashedge.types import POLICY_NAMES
+
+
+def describe_status() -> dict[int | str, dict[str, Any]]:
+    """The OpenAPI `responses` of the route."""
+    scheduling = {
+        "type": "object",
+        "description": "How programs are ordered, and how they stand, the first to go first.",
+        "required": ["policy", "programs"],
+        "properties": {
+            "policy": {"type": "string", "enum": list(POLICY_NAMES)},
+            "programs": {"type": "array", "items": TypeAdapter(Standing).json_schema()},
+        },
+    }
+    schema = {
+        "type": "object",
+        "required": ["state", "scheduling"],
+        "properties": {"state": {"type": "string"}, "scheduling": scheduling},
+    }
+    content = {"application/json": {"schema": schema}}
+    return {200: {"description": "The daemon's state and load.", "content": content}}

@@ -1,0 +1,94 @@
+"""What the service tells of its runs while they wait: in real searches on simulated engines."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from math import log
+from pathlib import Path
+from random import Random
+from statistics import mean, median, pstdev
+
+import pytest
+
+from flashedge.engine.sim.clock import VirtualTimePolicy
+from flashedge.runtime.programs import search_speed
+from flashedge.runtime.programs.outlook import Outlook
+from flashedge.runtime.programs.outlooks import KEPT_S
+from flashedge.runtime.run import Run
+from flashedge.runtime.service import Service
+from flashedge.scheduling.lengths.families.log_normal import LogNormal
+from tests.support.runtime_rig import BEAM, BEST
+from tests.support.service_rig import Rig, ended
+
+
+@pytest.fixture
+def event_loop_policy() -> VirtualTimePolicy:
+    return VirtualTimePolicy()
+
+
+@pytest.fixture(autouse=True)
+def _quick_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The simulated searches take a tenth of a second each."""
+    monkeypatch.setattr(search_speed, "LEAST_S", 0.05)
+
+
+async def measure_lengths(service: Service) -> LogNormal:
+    """The lengths of paths, from a search that ends before the others begin."""
+    run = service.submit(replace(BEST, n=32, seed=99))
+    assert isinstance(run, Run)
+    result = await run.result()
+    await asyncio.sleep(0.01)
+    logs = [log(len(path["token_ids"])) for path in result["completions"]]
+    return LogNormal(mu=mean(logs), sigma=pstdev(logs))
+
+
+@pytest.mark.parametrize("max_running", [1, 4])
+async def test_runs_start_about_when_they_are_expected_to(tmp_path: Path, max_running: int) -> None:
+    """Half of the estimates are within a quarter of the time that is left."""
+    rig = Rig(tmp_path, max_running=max_running, queue_limit=100)
+    clock = asyncio.get_running_loop().time
+    rig.service.programs._clock = clock  # virtual, like the searches
+    await rig.service.start()
+    lengths = await measure_lengths(rig.service)
+    draw = Random(3)
+    specs = [
+        replace(draw.choice([BEAM, BEST]), n=draw.choice([4, 8, 16, 32]), seed=seed)
+        for seed in range(24)
+    ]
+    runs = [rig.service.submit(spec) for spec in specs]
+    for run in runs:
+        rig.service.programs.predict(run.id, lengths)
+    expected: list[tuple[str, float, float]] = []
+    started: dict[str, float] = {}
+    while len(started) < len(runs):
+        for run in runs:
+            if run.status != "queued":
+                started.setdefault(run.id, clock())
+            elif (start_s := run.outlook.starts_in_s) is not None:
+                expected.append((run.id, clock(), start_s))
+        await asyncio.sleep(0.01)
+    left = [(start_s, started[run] - at_s) for run, at_s, start_s in expected]
+    errors = [abs(start_s - real_s) / real_s for start_s, real_s in left if real_s > 0.05]
+    assert len(errors) > 100
+    assert median(errors) < 0.25
+    await rig.service.stop()
+
+
+async def test_an_outlook_is_at_most_a_moment_old(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, queue_limit=9)
+    await rig.service.start()
+    lengths = await measure_lengths(rig.service)
+    first, second, third = (rig.service.submit(replace(BEAM, n=64, seed=seed)) for seed in range(3))
+    assert (first.position, second.position, third.position) == (None, 0, 1)
+    assert second.outlook.median_tokens is None
+    rig.service.programs.predict(second.id, lengths)
+    await asyncio.sleep(KEPT_S)
+    assert second.outlook.median_tokens == pytest.approx(lengths.quantile(0.5), abs=1)
+    second.cancel("enough")
+    await asyncio.sleep(0)
+    assert third.position == 0, "a change of the queue shows at once"
+    assert isinstance(first, Run)
+    await ended(first)
+    assert first.outlook == Outlook()
+    await rig.service.stop()

@@ -1,0 +1,44 @@
+"""What a user may know of each program."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import exp, log
+
+import pytest
+
+from flashedge.scheduling.lengths.families.log_normal import LogNormal
+from flashedge.scheduling.programs.program import Kind, Program
+from flashedge.scheduling.programs.standing import find_standings
+
+WAITING = Program(key="a", client="me", arrived_s=10.0, outputs=4, max_tokens=10_000)
+LENGTHS = LogNormal(mu=log(100), sigma=0.5)
+UPPER_TENTH = 1.2816  # of the standard normal distribution
+
+
+def test_places_count_the_programs_that_wait() -> None:
+    running = replace(WAITING, key="r", started_s=12.0)
+    found = find_standings([running, WAITING, replace(WAITING, key="b")], 20.0, {"a": 3.0})
+    assert [s.key for s in found] == ["r", "a", "b"]
+    assert [s.place for s in found] == [None, 0, 1]
+    assert [s.has_started for s in found] == [True, False, False]
+    assert [s.starts_in_s for s in found] == [None, 3.0, None]
+    assert [s.waited_s for s in found] == [2.0, 10.0, 10.0], "until its start, else until now"
+
+
+def test_a_program_that_started_has_no_expected_start() -> None:
+    """One of its runs may still wait. The program does not."""
+    (found,) = find_standings([replace(WAITING, started_s=12.0)], 20.0, {"a": 3.0})
+    assert found.starts_in_s is None
+
+
+def test_a_predicted_program_has_a_median_and_a_tail() -> None:
+    (unknown,) = find_standings([WAITING], 20.0, {})
+    assert (unknown.median_tokens, unknown.tail_tokens) == (None, None)
+    assert unknown.left_tokens == 4 * 10_000
+    program = replace(WAITING, lengths=LENGTHS, kind=Kind.BATCH)
+    (known,) = find_standings([program], 20.0, {})
+    assert known.kind == "batch"
+    assert known.median_tokens == pytest.approx(100, rel=0.01)
+    assert known.tail_tokens == pytest.approx(100 * exp(0.5 * UPPER_TENTH), rel=0.01)
+    assert known.left_tokens == pytest.approx(4 * 100 * exp(0.5**2 / 2), rel=0.01)
