@@ -62,16 +62,18 @@ class Attempts:
         key: str,
         settings: Mapping[str, Any],
         *,
+        priority: int = BATCH_PRIORITY,
         retry_failed: bool = False,
     ) -> None:
         """Prepare runs named with `key`.
 
-        `settings` are the fields of POST /v1/runs without the problem. With `retry_failed`, a
-        failed run of an earlier call does not count.
+        `settings` are the fields of POST /v1/runs without problem and priority. With
+        `retry_failed`, a failed run of an earlier call does not count.
         """
         self._client = client
         self._key = key
         self._settings = settings
+        self._priority = priority
         self._retry_failed = retry_failed
         self._losses = 0
         self._open: set[str] = set()
@@ -143,7 +145,7 @@ class Attempts:
         self, name: str, text: str, budget: int | None, earlier: Attempt | None
     ) -> dict[str, str] | None:
         """Start the run. Returns the error if the daemon refuses this problem."""
-        body = {"priority": BATCH_PRIORITY, **self._settings, "problem": text, "id": name}
+        body = {**self._settings, "priority": self._priority, "problem": text, "id": name}
         if budget is not None:
             body["token_budget"] = budget
         if earlier is not None:

@@ -14,9 +14,10 @@ NOTE_EVERY_S = 15.0
 """Least time between two notes on a daemon that starts, where no terminal shows a spinner."""
 
 
-def connect_ready(config: Config) -> Any:
+def connect_ready(config: Config, *, program: str | None = None) -> Any:
     """A client of a ready daemon, which is started if none runs.
 
+    program: what its requests are a part of.
     Raises what `daemon.control.ensure` raises.
     """
     from flashedge.cli.profile import renew_profile
@@ -30,7 +31,7 @@ def connect_ready(config: Config) -> Any:
             daemon_control.ensure(config, on_state=show)
     else:
         daemon_control.ensure(config)
-    return daemon_control.connect(config)
+    return daemon_control.connect(config, program=program)
 
 
 @contextlib.contextmanager

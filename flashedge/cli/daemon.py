@@ -15,7 +15,8 @@ import typer
 from flashedge.cli import exit_codes, output
 from flashedge.cli.connection import show_start
 from flashedge.cli.profile import renew_profile
-from flashedge.client.words import format_count
+from flashedge.cli.programs import print_programs
+from flashedge.client.words import format_count, format_duration
 from flashedge.config import Config, check_exposure, load_config
 from flashedge.errors import DaemonError, EngineError
 
@@ -162,19 +163,23 @@ def ps(as_json: Json = False) -> None:
             {"daemon": {**dataclasses.asdict(record), "url": record.url}, **status, **health}
         )
     else:
-        age = output.format_duration(time.time() - record.started_at)
+        age = format_duration(time.time() - record.started_at)
         print(
             f"{health['status']}: pair {describe_pairs(record.pair, status)} at {record.url},"
             f" process {record.pid}, up {age}"
         )
-        runs = status.get("runs") or {}
-        print(f"{format_count(runs.get('running', 0), 'run')}, {runs.get('queued', 0)} waiting")
+        runs, scheduling = status.get("runs") or {}, status.get("scheduling") or {}
+        counts = f"{format_count(runs.get('running', 0), 'run')}, {runs.get('queued', 0)} waiting"
+        policy = scheduling.get("policy")
+        print(counts if policy is None else f"{counts}, policy {policy}")
         if verdict := describe_kernels(status.get("self_test") or {}):
             print(verdict)
         if any(engine.get("cards") for engine in engines.values()):
             print(describe_places(engines))
         rows = [_format_engine(*item) for item in engines.items()]
         output.print_table(ENGINE_COLUMNS, rows, "no engines yet")
+        if programs := scheduling.get("programs"):
+            print_programs(programs)
         if health.get("detail"):
             print(health["detail"])
     if any(engine.get("state") not in ("ready", "unloaded") for engine in engines.values()):

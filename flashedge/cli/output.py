@@ -114,11 +114,3 @@ def print_error(error: FlashEdgeError) -> None:
     _print_message(Text.assemble(("error:", "bold red"), f" {error}"))
     if error.hint:
         _print_message(Text(f"  {error.hint}"))
-
-
-def format_duration(seconds: float) -> str:
-    """A length of time in its largest unit: 12 s, 3 min, 2 h, 5 d."""
-    for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
-        if seconds >= size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{max(seconds, 0):.0f} s"

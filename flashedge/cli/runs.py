@@ -13,7 +13,7 @@ import typer
 
 from flashedge.cli import exit_codes, output
 from flashedge.cli.run_ids import OVER, find_run, find_runs, shorten_ids
-from flashedge.client.words import format_count
+from flashedge.client.words import describe_wait, format_count, format_duration
 from flashedge.config import load_config
 from flashedge.errors import ConfigError, Conflict, RequestError, RunInterrupted
 
@@ -94,7 +94,8 @@ def show(
             return
         status = str(found.get("status"))
         if status not in OVER:
-            output.note(f"run {run} is {status}")
+            known = describe_wait(found.get("position"), found.get("starts_in_s"))
+            output.note(f"run {run} is {status}{known and ': '}{known}")
             return
         view = interrupt(fold(RunView(id=run), load_events(client, run)))
     if tree:
@@ -250,14 +251,14 @@ def _format_page(client: Any, run: str, found: dict[str, Any]) -> str:
 
 
 def _format_run(name: str, run: dict[str, Any]) -> tuple[object, ...]:
-    total = run.get("total_s")
+    total, position = run.get("total_s"), run.get("position")
     answer = run.get("answer")
     if answer is not None and len(answer) > MAX_ANSWER:
         answer = answer[: MAX_ANSWER - 1] + "…"
     return (
         name,
-        run["status"],
-        output.format_duration(time.time() - run["created_at"]),
+        run["status"] if position is None else f"{run['status']} #{position + 1}",
+        format_duration(time.time() - run["created_at"]),
         f"{run.get('strategy')}-{run.get('n')}",
         answer,
         run.get("tree_tokens"),

@@ -25,7 +25,7 @@ def tui() -> None:
     if record is None:
         with show_start() as show:
             record = daemon_control.ensure(config, on_state=show)
-    DashboardApp(AsyncClient(record.url, api_key=config.api_key)).run()
+    DashboardApp(AsyncClient(record.url, api_key=config.api_key, name="dashboard")).run()
 
 
 def check_terminal() -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import httpx
 
 from flashedge import events
+from flashedge.client.caller import build_headers
 from flashedge.client.follow import explain_missing_end
 from flashedge.client.replies import (
     parse_error_response,
@@ -37,10 +38,13 @@ class AsyncClient:
         base_url: str,
         *,
         api_key: str | None = None,
+        name: str | None = None,
+        program: str | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
+        """name, program: see `caller.build_headers`, which raises RequestError."""
         self.base_url = base_url
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        headers = build_headers(api_key=api_key, name=name, program=program)
         self._http = httpx.AsyncClient(
             base_url=base_url,
             headers=headers,
@@ -71,7 +75,7 @@ class AsyncClient:
         return await self._json("GET", f"/v1/runs/{run}")
 
     async def submit(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Start a run without following it: `{"id", "status", "position"}`.
+        """Start a run without following it: `{"id", "status", "position", …}`.
 
         Waits until the pair is loaded, where it is not.
         """

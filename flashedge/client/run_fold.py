@@ -34,9 +34,12 @@ def fold(view: RunView, items: Iterable[Numbered]) -> RunView:
     return draft.freeze()
 
 
-def enqueue(view: RunView, run: str, position: int | None) -> RunView:
-    """The daemon accepted the run; `position` runs wait before it (None: it runs)."""
-    return replace(view, id=run, position=position)
+def enqueue(
+    view: RunView, run: str, position: int | None, starts_in_s: float | None = None
+) -> RunView:
+    """The daemon accepted the run; `position` runs wait before it (None: it runs), and it is
+    expected to start in so many seconds."""
+    return replace(view, id=run, position=position, starts_in_s=starts_in_s)
 
 
 def interrupt(view: RunView) -> RunView:
@@ -110,7 +113,7 @@ class _ViewDraft:
             self._note(seq, event, text)
         match event:
             case events.RunStarted():
-                self._fields |= {"state": "running", "position": None}
+                self._fields |= {"state": "running", "position": None, "starts_in_s": None}
                 self._fields |= {"config": event.config, "queue_s": event.queue_s}
             case events.NodesExpanded():
                 self._expand(event)

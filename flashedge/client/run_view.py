@@ -53,6 +53,9 @@ class RunView:
     position: int | None = None
     """Runs that wait before it, while it waits."""
 
+    starts_in_s: float | None = None
+    """When it was expected to start, as the daemon said last. None where that is not known."""
+
     seq: int = 0
     """Number of the last event folded."""
 

@@ -15,6 +15,7 @@ import httpx
 
 from flashedge import events
 from flashedge.client import follow
+from flashedge.client.caller import build_headers
 from flashedge.client.replies import (
     parse_error,
     parse_error_response,
@@ -40,6 +41,9 @@ class Queued:
     position: int | None
     """Runs that wait before it. None while it runs."""
 
+    starts_in_s: float | None = None
+    """When it is expected to start. None where that is not known."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatPiece:
@@ -63,10 +67,13 @@ class Client:
         base_url: str,
         *,
         api_key: str | None = None,
+        name: str | None = None,
+        program: str | None = None,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
+        """name, program: see `caller.build_headers`, which raises RequestError."""
         self.base_url = base_url
-        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        headers = build_headers(api_key=api_key, name=name, program=program)
         self._http = httpx.Client(
             base_url=base_url,
             headers=headers,
@@ -117,7 +124,8 @@ class Client:
     # ------------------------------------------------------------ runs
 
     def solve(self, body: Mapping[str, Any]) -> Iterator[tuple[int, Event | Queued]]:
-        """Start a run and follow it: first `(0, Queued)`, then numbered events to the terminal one.
+        """Start a run and follow it: `(0, Queued)` while it waits, then numbered events to the
+        terminal one.
 
         A lost connection is resumed after the last event received. Closing the iterator closes the
         connection, which cancels the run unless the body says `detach`.
@@ -129,7 +137,14 @@ class Client:
                 if frame.event == "queued":
                     data = parse_frame(frame)
                     run = str(data["id"])
-                    yield 0, Queued(id=run, position=data.get("position"))
+                    yield (
+                        0,
+                        Queued(
+                            id=run,
+                            position=data.get("position"),
+                            starts_in_s=data.get("starts_in_s"),
+                        ),
+                    )
                     continue
                 last, event = parse_event(frame, last)
                 yield last, event
@@ -168,7 +183,7 @@ class Client:
             time.sleep(pause_s)
 
     def start_run(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Start a run without following it: `{"id", "status", "position"}`."""
+        """Start a run without following it: `{"id", "status", "position", …}`."""
         return self._json("POST", "/v1/runs", json=dict(body))
 
     def run(self, run: str) -> dict[str, Any]:

@@ -8,6 +8,25 @@ def format_count(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def format_duration(seconds: float) -> str:
+    """A length of time in its largest unit: 12 s, 3 min, 2 h, 5 d."""
+    for size, unit in ((86400.0, "d"), (3600.0, "h"), (60.0, "min")):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(seconds, 0):.0f} s"
+
+
+def describe_wait(position: int | None, starts_in_s: float | None) -> str:
+    """What is known of a run that waits: `2 before it, starts in about 12 s`. Empty if nothing."""
+    parts = []
+    if position is not None:
+        parts.append(f"{position} before it" if position else "next")
+    if starts_in_s is not None:
+        about = "a second" if starts_in_s < 1.5 else format_duration(starts_in_s)
+        parts.append(f"starts in about {about}")
+    return ", ".join(parts)
+
+
 def describe_distrust(score: float | None = None) -> str:
     """Warn of a run whose result has `trusted` false. score: of the chosen path, where known."""
     shown = "" if score is None else f" ({score:.2f})"

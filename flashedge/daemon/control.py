@@ -32,18 +32,25 @@ __all__ = ["connect", "connect_async", "ensure", "find", "start", "stop", "wait_
 READY_TIMEOUT_S = 600.0  # large models take minutes to load
 STOP_TIMEOUT_S = 20.0
 PRODUCT = (sys.executable, "-P", "-m", "flashedge.daemon")
+CLI = "cli"
+"""The name of the commands among the daemon's clients."""
 _POLL_S = 0.1
 _SEE_LOG = "see its log: flashedge logs"
 
 
-def connect(config: Config) -> Client:
-    """A client of the running daemon. Raises DaemonError when there is none."""
-    return Client(_find_running(config).url, api_key=config.api_key)
+def connect(config: Config, *, name: str = CLI, program: str | None = None) -> Client:
+    """A client of the running daemon. name, program: see `client.caller`.
+
+    Raises DaemonError when there is none, RequestError for a bad name.
+    """
+    url = _find_running(config).url
+    return Client(url, api_key=config.api_key, name=name, program=program)
 
 
-def connect_async(config: Config) -> AsyncClient:
-    """An asynchronous client of the running daemon. Raises DaemonError when there is none."""
-    return AsyncClient(_find_running(config).url, api_key=config.api_key)
+def connect_async(config: Config, *, name: str = CLI, program: str | None = None) -> AsyncClient:
+    """An asynchronous client of the running daemon. See `connect`."""
+    url = _find_running(config).url
+    return AsyncClient(url, api_key=config.api_key, name=name, program=program)
 
 
 def _find_running(config: Config) -> DaemonRecord:

@@ -66,14 +66,16 @@ def with_daemon(monkeypatch: pytest.MonkeyPatch, daemon: FakeDaemon) -> FakeDaem
         pid=4242, host="127.0.0.1", port=8642, pair="bundled", started_at=1.7e9, version="0"
     )
 
-    def connect(config: Any) -> Client:
-        return Client(record.url, api_key=config.api_key, transport=daemon)
+    def connect(config: Any, name: str = daemon_control.CLI, **caller: Any) -> Client:
+        key = config.api_key
+        return Client(record.url, api_key=key, name=name, transport=daemon, **caller)
 
     monkeypatch.setattr(daemon_control, "find", lambda config: record)
     monkeypatch.setattr(daemon_control, "ensure", lambda config, **kwargs: record)
 
-    def connect_async(config: Any) -> AsyncClient:
-        return AsyncClient(record.url, api_key=config.api_key, transport=daemon)
+    def connect_async(config: Any, name: str = daemon_control.CLI, **caller: Any) -> AsyncClient:
+        key = config.api_key
+        return AsyncClient(record.url, api_key=key, name=name, transport=daemon, **caller)
 
     monkeypatch.setattr(daemon_control, "connect", connect)
     monkeypatch.setattr(daemon_control, "connect_async", connect_async)

@@ -91,6 +91,8 @@ class FakeDaemon(ScriptedDaemon):
         self.story = list(enumerate(STORY if story is None else story, start=1))
         self.cut_after, self.status, self.health = cut_after, status, health
         self.detail: str | None = None
+        self.queued: list[dict[str, Any]] = [{"position": 0}]
+        """What the stream of a run tells of its place, before it starts."""
 
     def show(self, run: str) -> Any:
         if run != "run-1":
@@ -113,8 +115,11 @@ class FakeDaemon(ScriptedDaemon):
             case "GET /v1/status":
                 return httpx.Response(200, json=STATUS)
             case "POST /v1/solve":
-                queued = b'event: queued\ndata: {"id": "run-1", "position": 0}\n\n: ping\n\n'
-                return self.stream(queued, self.story, self.cut_after)
+                queued = "".join(
+                    f"event: queued\ndata: {json.dumps({'id': 'run-1', **known})}\n\n"
+                    for known in self.queued
+                )
+                return self.stream(f"{queued}: ping\n\n".encode(), self.story, self.cut_after)
             case "GET /v1/runs":
                 return httpx.Response(200, json={"data": [SUMMARY], "has_more": False})
             case "POST /v1/chat/completions":

@@ -40,10 +40,34 @@ STORY: list[Event] = [
     events.RunFinished(result=RESULT),
 ]
 
+STANDING = {
+    "key": "run-5eab91940b5d",
+    "client": "cli",
+    "kind": "search",
+    "place": 0,
+    "has_started": False,
+    "waited_s": 3.2,
+    "median_tokens": 420.4,
+    "tail_tokens": 1532.1,
+    "left_tokens": 6800.0,
+    "starts_in_s": 12.3,
+}
+"""Of a run that waits."""
+RUNNING = {
+    "key": "run-3bd232185d21",
+    "place": None,
+    "has_started": True,
+    "median_tokens": None,
+    "tail_tokens": None,
+    "starts_in_s": None,
+}
+NAMED = {"key": "my-long-research-agent/task-7", "client": "my-agent", "kind": "batch", "place": 1}
+PROGRAMS = ({**STANDING, **RUNNING}, STANDING, {**STANDING, **NAMED, "starts_in_s": None})
 STATUS = {
     "version": "0.1.0",
     "pair": "bundled",
     "runs": {"queued": 1, "running": 2},
+    "scheduling": {"policy": "shortest", "programs": list(PROGRAMS)},
     "self_test": {"batch_invariant": True, "invariant_tokens": 4096},
     "engines": {
         "generator": {

@@ -111,7 +111,7 @@ async def _solve(
     from flashedge.runtime.drive.task_groups import raise_first_error
     from flashedge.runtime.records.recordings import build_recording
 
-    async with daemon_control.connect_async(config) as client:
+    async with daemon_control.connect_async(config, name="calibrate") as client:
         attempts = Attempts(client, key, settings, retry_failed=True)
         waiting = iter(problems)
 

@@ -144,7 +144,7 @@ def _measure(
     async def work() -> None:
         grader = MathGrader()
         try:
-            async with daemon_control.connect_async(config) as client:
+            async with daemon_control.connect_async(config, name="models-eval") as client:
                 with _record_progress(kept, failed, done, total) as watcher:
                     await Measurer(
                         client=client,

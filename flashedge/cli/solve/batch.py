@@ -20,8 +20,11 @@ if TYPE_CHECKING:
     from flashedge.batch.batch import Batch, Budget
     from flashedge.batch.journal import BatchJournal
     from flashedge.files.problems import FileProblem
+    from flashedge.runtime.programs.asker import Asker
 
 MAX_JOBS = 64
+NAME = "batch"
+"""Of a batch among the daemon's clients, which take turns."""
 
 
 def check_unused(**flags: object) -> None:
@@ -42,19 +45,24 @@ def solve_batch(
     *,
     jobs: int | None,
     budget_tokens_total: int | None,
+    priority: int | None,
+    program: str | None,
     retry_failed: bool,
     as_json: bool,
     quiet: bool,
 ) -> None:
     """Solve a file of problems, continuing where an earlier call ended.
 
-    `settings` are the fields of a request, without the problem. Exits 1 if a problem failed.
+    `settings` are the fields of a request, without the problem. They decide the results, so the
+    same command must give them again; priority and program may differ. Exits 1 if a problem failed.
 
     Raises ConfigError, RequestError, DaemonError, EngineError, StoreError, Conflict.
     """
+    from flashedge.batch.attempts import BATCH_PRIORITY
     from flashedge.batch.journal import BatchJournal
     from flashedge.batch.problems import digest_problems, read_distinct_problems
     from flashedge.batch.record import count_records, list_failed
+    from flashedge.runtime.programs.asker import Asker
 
     if target is None:
         raise RequestError(
@@ -67,6 +75,11 @@ def solve_batch(
     if target.exists() and target.samefile(source):
         raise ConfigError(f"{target} is the input file; choose another --output", param="output")
     budget = _budget(budget_tokens_total, settings, len(problems))
+    asker = Asker(
+        client=NAME,
+        program=program,
+        priority=BATCH_PRIORITY if priority is None else priority,
+    )
     with connect_ready(config) as client:
         pair = client.status()["pair"]
     settings = {"pair": pair, **settings}
@@ -75,7 +88,9 @@ def solve_batch(
             journal.drop(list_failed(journal.records))
         try:
             asyncio.run(
-                _solve(problems, journal, settings, config, budget, jobs, retry_failed, quiet)
+                _solve(
+                    problems, journal, settings, config, budget, jobs, asker, retry_failed, quiet
+                )
             )
         finally:
             totals = count_records(journal.records)
@@ -103,6 +118,7 @@ async def _solve(
     config: Config,
     budget: Budget | None,
     jobs: int,
+    asker: Asker,
     retry_failed: bool,
     quiet: bool,
 ) -> None:
@@ -117,8 +133,15 @@ async def _solve(
     async def similar(given: str, right: str) -> bool:
         return are_alike(given, right)
 
-    async with daemon_control.connect_async(config) as client:
-        attempts = Attempts(client, journal.key, settings, retry_failed=retry_failed)
+    caller = daemon_control.connect_async(config, name=asker.client, program=asker.program)
+    async with caller as client:
+        attempts = Attempts(
+            client,
+            journal.key,
+            settings,
+            priority=asker.priority,
+            retry_failed=retry_failed,
+        )
         grade = similar if settings.get("answers") in ("text", "whole") else grader.equal
         with show_progress(journal, len(problems), show=not quiet) as refresh:
             batch = Batch(

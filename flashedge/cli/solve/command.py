@@ -63,6 +63,8 @@ def solve(
     exit_policy: options.ExitPolicy = None,
     threshold: options.Thresholds = None,
     detect: options.Detect = None,
+    priority: options.Priority = None,
+    program: options.Program = None,
     source: options.Input = None,
     target: options.Output = None,
     jobs: options.Jobs = None,
@@ -108,7 +110,7 @@ def solve(
     }
     settings = {k: v for k, v in given.items() if v is not None}
     config = load_config({"pair": pair})
-    several = {"jobs": jobs, "budget_tokens_total": budget_tokens_total}
+    several: dict[str, int | None] = {"jobs": jobs, "budget_tokens_total": budget_tokens_total}
     if source is not None:
         if problem is not None or file is not None:
             raise RequestError("give either --input or one problem", param="input")
@@ -118,6 +120,8 @@ def solve(
             target,
             config,
             **several,
+            priority=priority,
+            program=program,
             retry_failed=retry_failed,
             as_json=as_json,
             quiet=quiet,
@@ -125,7 +129,9 @@ def solve(
         return
     batch.check_unused(output=target, **several, retry_failed=retry_failed)
     body: dict[str, Any] = {"problem": read_problem(problem, file), **settings}
-    with connect_ready(config) as client:
+    if priority is not None:
+        body["priority"] = priority
+    with connect_ready(config, program=program) as client:
         result = follow_run(client, body, show=not quiet, live=not as_json)
     if as_json:
         output.print_json(result)

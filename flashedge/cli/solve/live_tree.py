@@ -21,7 +21,7 @@ from flashedge.client.run_figures import (
 )
 from flashedge.client.run_view import RunView
 from flashedge.client.tree_lines import TreeLine, tree_lines
-from flashedge.client.words import format_count
+from flashedge.client.words import describe_wait, format_count
 from flashedge.types import NodeId
 
 STYLES: Mapping[str, str] = {
@@ -60,8 +60,8 @@ def render(
 def status_line(view: RunView, elapsed_s: float | None = None) -> Text:
     """The run's state and how far it is."""
     if view.state == "waiting":
-        before = f", {view.position} before it" if view.position else ""
-        return Text(f"waiting in the queue{before}", style="yellow")
+        known = describe_wait(view.position, view.starts_in_s)
+        return Text(f"waiting in the queue{known and ', '}{known}", style="yellow")
     cut = view.paths_cut
     parts: list[str | None] = [view.note, f"{view.paths_done - cut} complete"]
     parts.append(f"{cut} cut by a token limit" if cut else None)

@@ -14,6 +14,7 @@ from flashedge.cli.solve.strategy_flags import STRATEGY_NAMES, complete_strategy
 
 SEARCH, SAMPLING, LIMITS = "Search", "Sampling", "Limits"
 EARLY_EXIT, BATCH, OUTPUT = "Early exit", "Many problems", "Output"
+ORDER = "Order"
 
 Problem = Annotated[
     str | None,
@@ -269,6 +270,27 @@ Detect = Annotated[
         metavar="N",
         help="Paths, rollouts or probes before certainty is first measured.",
         rich_help_panel=EARLY_EXIT,
+    ),
+]
+Priority = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=0,
+        help="0: in the usual order. 1 or more: background work, which starts when no chat and no"
+        " other search waits.",
+        show_default="0; 1 with --input",
+        rich_help_panel=ORDER,
+    ),
+]
+Program = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="The piece of work that this is a part of. Once one search of that name runs, the"
+        " others go before work that has not started.",
+        show_default="a piece of work of its own",
+        rich_help_panel=ORDER,
     ),
 ]
 Input = Annotated[

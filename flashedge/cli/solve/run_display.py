@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from flashedge.cli import output
+from flashedge.client.words import describe_wait
 from flashedge.errors import FlashEdgeError, RequestError
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def follow_run(
         with draw_tree(show, live) as draw:
             for number, event in client.solve(body):
                 if isinstance(event, remote.Queued):
-                    view = enqueue(view, event.id, event.position)
+                    view = enqueue(view, event.id, event.position, event.starts_in_s)
                 else:
                     view = fold(view, [(number, event)])
                 draw(view, isinstance(event, events.TERMINAL))
@@ -59,7 +60,8 @@ def follow_run(
 def draw_tree(show: bool, live: bool) -> Iterator[Callable[[RunView, bool], None]]:
     """A context whose value is `draw(view, is_last)`.
 
-    On a terminal the tree grows in place. Elsewhere it is printed once, when the run is over.
+    On a terminal the tree grows in place. Elsewhere it is printed once, when the run is over, and
+    before that one line if the run has to wait.
     """
     from flashedge.cli.solve.live_tree import render
 
@@ -67,12 +69,19 @@ def draw_tree(show: bool, live: bool) -> Iterator[Callable[[RunView, bool], None
     if not show or (not live and not console.is_terminal):
         yield lambda view, is_last: None
     elif not console.is_terminal:
+        is_noted = False
 
-        def print_last(view: RunView, is_last: bool) -> None:
+        def print_once(view: RunView, is_last: bool) -> None:
+            nonlocal is_noted
+            if view.position is not None and not is_noted:
+                is_noted = True
+                output.note(
+                    f"run {view.id} waits: {describe_wait(view.position, view.starts_in_s)}"
+                )
             if is_last:
                 console.print(render(view, width=console.width))
 
-        yield print_last
+        yield print_once
     else:
         from rich.live import Live
 

@@ -83,8 +83,20 @@ def test_one_record_a_problem_and_a_summary(folder: Folder, daemon: BatchDaemon)
         "cut_by": None,
     }
     assert (found[2]["correct"], "correct" in found[5]) == (False, False)
-    asked = {"problem": "right 19", "id": run, "pair": "bundled", "n": 8, "seed": 3}
+    asked = {"problem": "right 19", "id": run, "pair": "bundled", "n": 8, "seed": 3, "priority": 1}
     assert daemon.submitted[run] == {**asked, "token_budget": 500}
+
+
+def test_a_batch_may_be_as_urgent_as_anything_and_belong_to_a_program(
+    folder: Folder, daemon: BatchDaemon
+) -> None:
+    assert folder.solve("--priority", "0", "--program", "homework").code == 0
+    assert {body["priority"] for body in daemon.submitted.values()} == {0}
+    asked = [r for r in daemon.requests if r.method == "POST" and r.url.path == "/v1/runs"]
+    assert {r.headers["x-flashedge-client"] for r in asked} == {"batch"}
+    assert {r.headers["x-flashedge-program"] for r in asked} == {"homework"}
+    again = folder.solve("--priority", "3")
+    assert (again.code, len(asked)) == (0, 3), "the order changes no result, so the batch goes on"
 
 
 def test_as_json(folder: Folder) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -10,16 +11,19 @@ from pathlib import Path
 
 import httpx
 import pytest
+from rich.console import Console
+from rich.text import Text
 
-from flashedge.cli import connection
+from flashedge.cli import connection, output
 from flashedge.cli.doctor import command as doctor
+from flashedge.cli.programs import print_programs
 from flashedge.config import load_config
 from flashedge.daemon import control as daemon_control
 from flashedge.events import from_json
 from tests.support.cli_rig import Cli, Terminal, cli_for, with_daemon
 from tests.support.fake_daemon import FakeDaemon
 from tests.support.paths import ROOT
-from tests.support.story import STORY, SUMMARY
+from tests.support.story import NAMED, PROGRAMS, STATUS, STORY, SUMMARY
 from tests.support.tiny_models import write_hub_model, write_model
 
 QWEN = "Qwen/Qwen2.5-1.5B-Instruct"
@@ -97,6 +101,51 @@ def test_ps(cli: Cli, daemon: FakeDaemon) -> None:
     daemon.detail = "verifier: it hung; restart 3 in 12 s"
     assert cli("ps").out.rstrip().endswith("\nverifier: it hung; restart 3 in 12 s")
     assert json.loads(cli("ps", "--json").out)["detail"] == daemon.detail
+
+
+def test_ps_shows_the_programs_in_their_order(cli: Cli, daemon: FakeDaemon) -> None:
+    lines = cli("ps").out.splitlines()
+    assert "2 runs, 1 waiting, policy shortest" in lines
+    at = next(i for i, line in enumerate(lines) if line.startswith("programs"))
+    head, *rows = (line.split() for line in lines[at + 1 :])
+    assert head == [
+        "place",
+        "program",
+        "client",
+        "kind",
+        "waited",
+        "median",
+        "tail",
+        "starts",
+        "in",
+    ]
+    assert rows == [
+        ["runs", "run-3bd2", "cli", "search", "3", "s", "-", "-", "-"],
+        ["#1", "run-5eab", "cli", "search", "3", "s", "420", "1,532", "~12", "s"],
+        ["#2", NAMED["key"], "my-agent", "batch", "3", "s", "420", "1,532", "-"],
+    ]
+    told = json.loads(cli("ps", "--json").out)
+    assert told["scheduling"] == {"policy": "shortest", "programs": list(PROGRAMS)}
+
+
+def test_ps_without_programs_shows_no_table_of_them(cli: Cli, daemon: FakeDaemon) -> None:
+    status = {**STATUS, "scheduling": {"policy": "tie", "programs": []}}
+    daemon.errors["GET /v1/status"] = httpx.Response(200, json=status)
+    done = cli("ps")
+    assert "2 runs, 1 waiting, policy tie" in done.out
+    assert "programs" not in done.out
+
+
+def test_the_programs_fit_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = io.StringIO()
+    monkeypatch.setattr(
+        output, "stdout", lambda: Console(file=screen, force_terminal=True, width=80)
+    )
+    print_programs(PROGRAMS)
+    lines = [Text.from_ansi(line).plain for line in screen.getvalue().splitlines()]
+    assert len(lines) == 1 + len(PROGRAMS), "no row is folded"
+    assert lines[2].split()[-2:] == ["~12", "s"]
+    assert lines[3].startswith("#2     my-long-researc…  my-agent  batch")
 
 
 def test_ps_says_what_starting_engines_do(cli: Cli, daemon: FakeDaemon) -> None:
@@ -185,6 +234,16 @@ def test_runs(cli: Cli, daemon: FakeDaemon) -> None:
     assert "✓ 0.95" in shown.err
     assert json.loads(cli("runs", "show", "run-1", "--json").out)["answer"] == "19"
     assert "removed run-1" in cli("runs", "rm", "run-1").err
+
+
+def test_a_run_that_waits_says_its_place(cli: Cli, daemon: FakeDaemon) -> None:
+    waits = {"status": "queued", "position": 2, "starts_in_s": 95.0}
+    daemon.errors["GET /v1/runs"] = httpx.Response(200, json={"data": [{**SUMMARY, **waits}]})
+    daemon.errors["GET /v1/runs/run-1"] = httpx.Response(200, json={**SUMMARY, **waits})
+    assert "queued #3" in cli("runs", "ls").out
+    assert cli("runs", "show", "run-1").err == (
+        "run run-1 is queued: 2 before it, starts in about 2 min\n"
+    )
 
 
 def test_no_such_run(cli: Cli, daemon: FakeDaemon) -> None:

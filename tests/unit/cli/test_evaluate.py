@@ -36,8 +36,8 @@ def problems(tmp_path: Path) -> Path:
 def serve(monkeypatch: pytest.MonkeyPatch, **options: Any) -> EvalDaemon:
     daemon = EvalDaemon(SAMPLES, "4", {2: "4", 3: "5"}, **options)
 
-    def connect(config: Config) -> AsyncClient:
-        return AsyncClient("http://daemon", api_key=config.api_key, transport=daemon)
+    def connect(config: Config, name: str) -> AsyncClient:
+        return AsyncClient("http://daemon", api_key=config.api_key, name=name, transport=daemon)
 
     monkeypatch.setattr(daemon_control, "connect_async", connect)
     return daemon

@@ -40,7 +40,11 @@ def text_of(view: RunView, height: int | None = None, elapsed_s: float | None = 
 def test_waiting() -> None:
     view = enqueue(RunView(), "r", 3)
     assert (view.id, view.state) == ("r", "waiting")
-    assert "3 before it" in text_of(view)
+    assert text_of(view) == "waiting in the queue, 3 before it\n"
+    view = enqueue(view, "r", 0, 12.4)
+    assert text_of(view) == "waiting in the queue, next, starts in about 12 s\n"
+    view = fold(view, [(1, STORY[0])])
+    assert (view.state, view.position, view.starts_in_s) == ("running", None, None)
 
 
 def test_growing() -> None:

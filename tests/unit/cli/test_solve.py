@@ -86,6 +86,40 @@ def test_all_options_reach_the_daemon(cli: Cli, daemon: FakeDaemon) -> None:
     ]
 
 
+def test_a_run_that_waits_says_so_once(cli: Cli, daemon: FakeDaemon) -> None:
+    daemon.queued = [{"position": 2, "starts_in_s": 40.0}, {"position": 1, "starts_in_s": 12.0}]
+    done = cli("solve", "p")
+    assert done.out == "19\n"
+    first, *rest = done.err.splitlines()
+    assert first == "run run-1 waits: 2 before it, starts in about 40 s"
+    assert not [line for line in rest if "waits" in line]
+    assert cli("solve", "p", "-q").err == ""
+
+
+def test_a_run_that_starts_at_once_says_nothing_of_a_queue(cli: Cli, daemon: FakeDaemon) -> None:
+    daemon.queued = [{"position": None}]
+    assert "waits" not in cli("solve", "p").err
+
+
+def test_priority_and_program_reach_the_daemon(cli: Cli, daemon: FakeDaemon) -> None:
+    assert cli("solve", "p").code == 0
+    assert cli("solve", "p", "--priority", "1", "--program", "task 7").code == 0
+    usual, asked = (r for r in daemon.requests if r.url.path == "/v1/solve")
+    assert usual.headers["x-flashedge-client"] == asked.headers["x-flashedge-client"] == "cli"
+    assert "x-flashedge-program" not in usual.headers
+    assert asked.headers["x-flashedge-program"] == "task 7"
+    bodies = daemon.bodies("/v1/solve")
+    assert ("priority" in bodies[0], bodies[1]["priority"]) == (False, 1)
+
+
+@pytest.mark.parametrize("name", ["café", "", "a\nb", "x" * 201, " a"])
+def test_a_program_has_a_name_that_a_header_holds(cli: Cli, daemon: FakeDaemon, name: str) -> None:
+    done = cli("solve", "p", "--program", name)
+    assert (done.code, done.out) == (2, "")
+    assert "the program is named" in done.err
+    assert daemon.bodies("/v1/solve") == []
+
+
 def test_problem_from_a_file_and_from_stdin(
     cli: Cli, daemon: FakeDaemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -46,6 +46,15 @@ def test_solve_yields_queued_then_every_event() -> None:
     assert got == [(0, Queued(id="run-1", position=0)), *enumerate(STORY, start=1)]
     assert daemon.bodies("/v1/solve") == [{"problem": "p", "stream": True}]
     assert daemon.requests[0].headers["authorization"] == "Bearer sesame"
+    assert "x-flashedge-client" not in daemon.requests[0].headers
+
+
+def test_what_is_known_of_a_run_that_waits() -> None:
+    daemon = FakeDaemon()
+    daemon.queued = [{"position": 1, "starts_in_s": 2.5}, {"position": 0, "starts_in_s": None}]
+    with client(daemon) as c:
+        told = [event for _, event in c.solve({"problem": "p"}) if isinstance(event, Queued)]
+    assert told == [Queued(id="run-1", position=1, starts_in_s=2.5), Queued(id="run-1", position=0)]
 
 
 @pytest.mark.parametrize("cut", range(len(STORY)))
