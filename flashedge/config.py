@@ -24,7 +24,7 @@ import platformdirs
 
 from flashedge.config_field import PREFIX, TABLES, Setting, describe_field, setting
 from flashedge.errors import ConfigError
-from flashedge.types import POLICY_NAMES
+from flashedge.types import POLICY_NAMES, USUAL_POLICY
 
 _EMPTY: Mapping[str, object] = types.MappingProxyType({})
 
@@ -150,7 +150,7 @@ class Config:
         at_most=1,
     )
     scheduling_policy: str = setting(
-        "tie",
+        USUAL_POLICY,
         "Which of the waiting programs goes next: by arrival (fcfs), by expected work and its tail "
         "risk (tie), by expected work (shortest), by cached prompt (prefix), or as comparisons do.",
         choices=POLICY_NAMES,

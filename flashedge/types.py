@@ -29,6 +29,7 @@ POLICY_NAMES = (
     "tie_05",
 )
 """Which of the waiting programs goes next: see `scheduling.programs.policies`."""
+USUAL_POLICY = "tie"
 STEP_RULES = (BLANK_LINE, MARKERS, TOKENS, ENTROPY)
 """Where a step ends. blank_line: with a blank line; markers: with one of
 `search.steps.MARKER_WORDS`; tokens: only where it has as many tokens as a step may have; entropy:

@@ -17,6 +17,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 
 from flashedge.client.run_fold import Numbered
+from flashedge.client.words import describe_wait
 from flashedge.tui import export, feed, messages, style
 from flashedge.tui.state import dashboard as state
 from flashedge.tui.state.dashboard import Dashboard
@@ -175,8 +176,8 @@ class DashboardApp(App[None]):
     def _show_accepted(self, message: messages.RunAccepted) -> None:
         ended = state.end_replay(self.state)
         self.state = state.choose(ended, message.run, follow_newest=True)
-        queue = f", {message.position} before it" if message.position else ""
-        self.notify(f"Run {message.run} was accepted{queue}")
+        known = describe_wait(message.position, message.starts_in_s)
+        self.notify(f"Run {message.run} was accepted{known and ': '}{known}")
 
     @on(messages.RunRefused)
     def _show_refused(self, message: messages.RunRefused) -> None:
@@ -219,7 +220,7 @@ class DashboardApp(App[None]):
             for panel in self._panels:
                 panel.show(self.state)
         self._tree.follow()
-        self._step.show(shown, self._tree.selected)
+        self._step.show(shown, self._tree.selected, self.state.prediction)
 
     # ------------------------------------------------------------ actions of the user
 

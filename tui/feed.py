@@ -67,16 +67,13 @@ async def watch_daemon(daemon: Daemon, post: Post, poll_s: float = POLL_S) -> No
     while True:
         try:
             status, listing = await asyncio.gather(daemon.status(), daemon.runs(limit=LISTED_RUNS))
-            waiting = [r["id"] for r in listing if r["status"] == "queued"]
-            positions = {run: (await daemon.run(run)).get("position") for run in waiting}
         except FlashEdgeError as error:
             failures += 1
             pause_s = RETRIES.pause_s(failures)
             post(DaemonLost(error.line, pause_s))
         else:
             failures, pause_s = 0, poll_s
-            runs = tuple(parse_run(r, positions.get(r["id"])) for r in listing)
-            post(StatusReceived(parse_status(status), runs))
+            post(StatusReceived(parse_status(status), tuple(map(parse_run, listing))))
         await asyncio.sleep(pause_s)
 
 
@@ -129,7 +126,8 @@ async def submit_problem(daemon: Daemon, post: Post, body: Mapping[str, Any]) ->
     except FlashEdgeError as error:
         post(RunRefused(body, error.line))
         return
-    post(RunAccepted(str(accepted["id"]), accepted.get("position")))
+    known = accepted.get("position"), accepted.get("starts_in_s")
+    post(RunAccepted(str(accepted["id"]), *known))
 
 
 async def cancel_run(daemon: Daemon, post: Post, run: str) -> None:

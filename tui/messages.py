@@ -72,11 +72,13 @@ class ReplayLoaded(Message):
 
 
 class RunAccepted(Message):
-    """The daemon accepted a submitted problem; `position` runs wait before it."""
+    """The daemon accepted a submitted problem; `position` runs wait before it, and it is expected
+    to start in `starts_in_s`."""
 
-    def __init__(self, run: str, position: int | None) -> None:
+    def __init__(self, run: str, position: int | None, starts_in_s: float | None) -> None:
         self.run = run
         self.position = position
+        self.starts_in_s = starts_in_s
         super().__init__()
 
 

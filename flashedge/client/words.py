@@ -27,6 +27,12 @@ def describe_wait(position: int | None, starts_in_s: float | None) -> str:
     return ", ".join(parts)
 
 
+def describe_prediction(median_tokens: float, tail_tokens: float) -> str:
+    """How long one path is predicted to be: `about 420, tail 532`. Half of the paths are longer
+    than the first number of tokens, and a tenth longer than the tail."""
+    return f"about {median_tokens:,.0f}, tail {tail_tokens:,.0f}"
+
+
 def describe_distrust(score: float | None = None) -> str:
     """Warn of a run whose result has `trusted` false. score: of the chosen path, where known."""
     shown = "" if score is None else f" ({score:.2f})"

@@ -87,7 +87,7 @@ def engine(used: int, quota: int, state: str = "ready") -> dict[str, Any]:
 
 
 def summary(run: str, status: str, recording: str = BEAM, **more: Any) -> dict[str, Any]:
-    """The row of a run in the listing."""
+    """The row of a run in the listing. more: fields such as its position in the queue."""
     base = recorded(recording)[0]
     ended = {} if status == "finished" else {"answer": None, "tree_tokens": None, "total_s": None}
     return {**base, "id": run, "status": status, "created_at": 97.0, **ended, **more}
@@ -101,7 +101,7 @@ class FakeDaemon:
     def __init__(self, *runs: dict[str, Any]) -> None:
         self.listing = list(runs)
         self.logs: dict[str, list[Numbered]] = {r["id"]: [] for r in runs}
-        self.positions: dict[str, int] = {}
+        self.policy = "tie"
         self.down = False
         self.submitted: list[dict[str, Any]] = []
         self.cancelled: list[str] = []
@@ -137,6 +137,7 @@ class FakeDaemon:
             "pair": "bundled",
             "engines": {"generator": engine(900, 2047), "verifier": engine(120, 1023)},
             "runs": counts,
+            "scheduling": {"policy": self.policy, "programs": []},
             "kept_runs": len(self.listing) + self.more_kept,
         }
 
@@ -151,7 +152,7 @@ class FakeDaemon:
 
     async def run(self, run: str) -> dict[str, Any]:
         self._check()
-        return {"id": run, "position": self.positions.get(run)}
+        return next(dict(r) for r in self.listing if r["id"] == run)
 
     async def submit(self, body: Mapping[str, Any]) -> dict[str, Any]:
         self._check()

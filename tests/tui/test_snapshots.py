@@ -33,14 +33,16 @@ from tests.tui.test_keys import until
 SIZES = [(80, 24), (120, 40)]
 RUN, QUEUED, PAST = "run-2dcea5c48dce", "run-ccc1e546379c", "run-260cd89ddfe7"
 
+PREDICTED = {"median_tokens": 162.0, "tail_tokens": 204.0}
+WAITS = {"position": 0, "starts_in_s": 9.4, **PREDICTED}
+
 
 def scene(status: str) -> tuple[FakeDaemon, Clock]:
     daemon = FakeDaemon(
-        summary(QUEUED, "queued", problem="Let h = 91. y = 22. p = h - y. z = p + y."),
-        summary(RUN, status),
+        summary(QUEUED, "queued", problem="Let h = 91. y = 22. p = h - y. z = p + y.", **WAITS),
+        summary(RUN, status, **(PREDICTED if status == "running" else {})),
         summary(PAST, "finished", problem="Dan has 24 nuts. Day 1: wins 20.", answer="26"),
     )
-    daemon.positions[QUEUED] = 0
     return daemon, Clock()
 
 
@@ -123,6 +125,27 @@ def test_a_self_consistency_run(snap_compare: Any, size: tuple[int, int]) -> Non
     async def play(pilot: Pilot[None]) -> None:
         await until(pilot, lambda: app.state.devices and app.state.chosen == RUN)
         await grown(pilot, daemon, clock, RUN, items, (2, 6, len(items)))
+        await settled(pilot)
+
+    assert snap_compare(app, terminal_size=size, run_before=play)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_queue(snap_compare: Any, size: tuple[int, int]) -> None:
+    """Four runs wait, the chosen one among them, under a policy that is not the usual one."""
+    waiting = [
+        summary(f"run-wait{place}", "queued", position=place, starts_in_s=start_s, **PREDICTED)
+        for place, start_s in ((3, None), (1, 21.0), (0, 9.4), (2, 95.0))
+    ]
+    daemon, clock = FakeDaemon(*waiting, summary(RUN, "running", **PREDICTED)), Clock()
+    daemon.policy = "fair_finish"
+    app = dashboard(daemon, clock)
+
+    async def play(pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.state.devices and app.state.chosen == RUN)
+        await grown(pilot, daemon, clock, RUN, live_items(), (40, 60))
+        await pilot.press("down")
+        await until(pilot, lambda: app.state.chosen == "run-wait0")
         await settled(pilot)
 
     assert snap_compare(app, terminal_size=size, run_before=play)

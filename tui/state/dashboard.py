@@ -95,6 +95,12 @@ class Dashboard:
         return next((r for r in self.listed if r.id == self.chosen), None)
 
     @property
+    def prediction(self) -> str:
+        """How long a path of the shown run is predicted to be, in words. Empty if nobody knows."""
+        is_replay = self.replayed is not None
+        return "" if is_replay or self.chosen_row is None else self.chosen_row.prediction
+
+    @property
     def rates(self) -> tuple[Rate, ...]:
         return compute_rates(self.samples)
 
@@ -143,14 +149,16 @@ def interrupt_run(state: Dashboard, run: str) -> Dashboard:
 def update_daemon(
     state: Dashboard, daemon: DaemonStatus, runs: Sequence[RunRow], *, follow: bool = True
 ) -> Dashboard:
-    """A snapshot of the daemon. follow: a run that began since the last one becomes the chosen."""
-    known = {r.id for r in state.runs}
-    ordered = tuple(sorted(runs, key=lambda r: (not r.live, r.status != "running")))
-    newest = max((r for r in runs if r.live), key=lambda r: r.created_at, default=None)
+    """A snapshot of the daemon. follow: a run that started since the last one becomes the chosen,
+    and one that waits only where none runs."""
+    known = {r.id: r.status for r in state.runs}
+    ordered = tuple(sorted(runs, key=_rank_row))
+    begun = [r for r in _list_running(runs) if known.get(r.id) != r.status]
+    newest = max(begun, key=lambda r: r.created_at, default=None)
     chosen = state.chosen  # it may be newer than this snapshot, or older than the listing
     if chosen is None and ordered:
         chosen = ordered[0].id
-    elif newest is not None and newest.id not in known and follow:
+    elif newest is not None and follow:
         chosen = newest.id
     older = _keep_older(state, daemon, runs)
     link = Link(state="up")
@@ -175,9 +183,8 @@ def choose(state: Dashboard, run: str, *, follow_newest: bool = False) -> Dashbo
 
 
 def follow_newest(state: Dashboard, on: bool) -> Dashboard:
-    """Switch following; on: go to the newest run that is not over."""
-    live = [r for r in state.runs if r.live]
-    newest = max(live, key=lambda r: r.created_at, default=None)
+    """Switch following; on: go to the newest run that runs, else to the newest that waits."""
+    newest = max(_list_running(state.runs), key=lambda r: r.created_at, default=None)
     chosen = newest.id if on and newest is not None else state.chosen
     return replace(state, follow_newest=on, chosen=chosen)
 
@@ -247,6 +254,16 @@ def _keep_older(
     if daemon.kept is None or daemon.kept < max(len(runs) + len(older), before or 0):
         return ()
     return older
+
+
+def _list_running(runs: Sequence[RunRow]) -> list[RunRow]:
+    """The runs that run; where there is none, those that wait."""
+    return [r for r in runs if r.status == "running"] or [r for r in runs if r.live]
+
+
+def _rank_row(row: RunRow) -> tuple[bool, bool, int]:
+    """Running ones first, then those that wait, by their place."""
+    return not row.live, row.status != "running", row.position or 0
 
 
 def _age_key(row: RunRow) -> tuple[float, str]:

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from flashedge.client.words import describe_prediction
+from flashedge.types import USUAL_POLICY
+
 LIVE = frozenset({"queued", "running"})
 
 
@@ -27,6 +30,12 @@ class RunRow:
     position: int | None = None
     """Runs that wait before it. None: it doesn't wait."""
 
+    starts_in_s: float | None = None
+    """When it is expected to start. None: it doesn't wait, or that is not known."""
+
+    prediction: str = ""
+    """How long one of its paths is predicted to be, in words. Empty: it is over, or not known."""
+
     @property
     def live(self) -> bool:
         return self.status in LIVE
@@ -36,7 +45,7 @@ class RunRow:
         return f"{self.strategy}-{self.n}"
 
 
-def parse_run(data: Mapping[str, Any], position: int | None = None) -> RunRow:
+def parse_run(data: Mapping[str, Any]) -> RunRow:
     return RunRow(
         id=str(data["id"]),
         status=str(data["status"]),
@@ -47,8 +56,16 @@ def parse_run(data: Mapping[str, Any], position: int | None = None) -> RunRow:
         answer=data.get("answer"),
         tokens=data.get("tree_tokens"),
         total_s=data.get("total_s"),
-        position=position,
+        position=data.get("position"),
+        starts_in_s=data.get("starts_in_s"),
+        prediction=_describe_paths(data.get("median_tokens"), data.get("tail_tokens")),
     )
+
+
+def _describe_paths(median_tokens: float | None, tail_tokens: float | None) -> str:
+    if median_tokens is None or tail_tokens is None:
+        return ""
+    return describe_prediction(median_tokens, tail_tokens)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +104,9 @@ class DaemonStatus:
     detail: str
     """What is wrong with the engines and what comes next. Empty if nothing is."""
 
+    policy: str
+    """Which of the waiting programs goes next."""
+
     generator: EngineStatus
     verifier: EngineStatus
 
@@ -120,6 +140,7 @@ def parse_status(status: Mapping[str, Any]) -> DaemonStatus:
         queued=int(runs.get("queued") or 0),
         kept=status.get("kept_runs"),
         detail=str(status.get("detail") or ""),
+        policy=str((status.get("scheduling") or {}).get("policy") or USUAL_POLICY),
         generator=_parse_engine(engines.get("generator") or {}),
         verifier=_parse_engine(engines.get("verifier") or {}),
     )

@@ -15,6 +15,7 @@ from flashedge.client.run_figures import (
     paths_wanted,
 )
 from flashedge.client.run_view import CertaintyPoint, RunView
+from flashedge.client.words import describe_wait, format_count
 from flashedge.tui.state.dashboard import Dashboard
 from flashedge.tui.state.scores import BLOCKS, DIM, SCALE, draw_meter
 from flashedge.tui.widgets.panel import Panel, label_line, stack_lines
@@ -31,16 +32,17 @@ class CertaintyPanel(Panel):
         super().__init__(id="certainty")
 
     def draw(self, state: Dashboard, width: int, height: int) -> Text:
-        run = state.shown
+        run = state.shown or _find_waiting(state)
         if run is None:
+            self.border_title = self.title
             return label_line(
                 "Progress" if height < 2 else "", Text("no run", style=f"not bold {DIM}")
             )
-        elapsed_s = state.shown_elapsed_s
         known = _known_points(run)
         if height < 5 or width < 24:
-            return _draw_line(run, elapsed_s, width)
-        head = _draw_progress(run, elapsed_s)
+            return _draw_line(state, run, width)
+        head = stack_lines(_draw_progress(state, run), *_draw_tokens(state, run))
+        height -= len(head.plain.splitlines()) - 1
         levels = level_scores(run)
         if len(known) > 1 or (known and not levels):
             self.border_title = "Certainty over tokens"
@@ -53,6 +55,12 @@ class CertaintyPanel(Panel):
         return stack_lines(head, *_draw_done(run, width), *_draw_limits(run))
 
 
+def _find_waiting(state: Dashboard) -> RunView | None:
+    """The chosen run, if it waits: it has no events yet."""
+    row = state.chosen_row
+    return None if row is None or row.position is None else RunView(id=row.id)
+
+
 def _known_points(run: RunView) -> list[tuple[int, float]]:
     """(tokens, certainty) where there was one."""
     return [(p.tokens, p.certainty) for p in run.certainty if p.certainty is not None]
@@ -62,9 +70,13 @@ def _last_point(run: RunView) -> CertaintyPoint | None:
     return run.certainty[-1] if run.certainty else None
 
 
-def _draw_progress(run: RunView, elapsed_s: float | None) -> Text:
+def _draw_progress(state: Dashboard, run: RunView) -> Text:
     """`level 7 · 0/16 paths · 12 s`, and what is left where that can be estimated."""
-    parts = [describe_progress(run) if run.state != "waiting" else "waiting in the queue"]
+    elapsed_s, row = state.shown_elapsed_s, state.chosen_row
+    if run.state == "waiting":
+        known = "" if row is None else describe_wait(row.position, row.starts_in_s)
+        return Text(f"waiting{known and ', '}{known}", style="bold")
+    parts = [describe_progress(run)]
     if elapsed_s is not None:
         parts.append(duration_text(elapsed_s))
         parts += [rest] if (rest := describe_rest(run, elapsed_s)) else []
@@ -73,7 +85,16 @@ def _draw_progress(run: RunView, elapsed_s: float | None) -> Text:
     return Text(" · ".join(parts), style="bold")
 
 
-def _draw_line(run: RunView, elapsed_s: float | None, width: int) -> Text:
+def _draw_tokens(state: Dashboard, run: RunView) -> list[Text]:
+    """The tokens drawn so far, beside how long a path is predicted to be. None if nobody knows."""
+    if not state.prediction:
+        return []
+    if not run.all_tokens:
+        return [Text(f"tokens of a path: {state.prediction}")]
+    return [Text(f"{format_count(run.all_tokens, 'token')} · a path {state.prediction}")]
+
+
+def _draw_line(state: Dashboard, run: RunView, width: int) -> Text:
     """The whole panel in one line. The bars of the levels take what the figures leave."""
     last = _last_point(run)
     if last is not None and last.certainty is not None:
@@ -83,7 +104,10 @@ def _draw_line(run: RunView, elapsed_s: float | None, width: int) -> Text:
         stop = f" {EXIT} {run.exit.reason}" if run.exit else ""
         return label_line("Certainty", draw_meter(last.certainty, 10), figures + limits + stop)
     levels = level_scores(run)
-    line = label_line("Progress", _draw_progress(run, elapsed_s))
+    line = label_line("Progress", _draw_progress(state, run))
+    if run.state == "waiting":
+        length = f" · a path {state.prediction}" if state.prediction else ""
+        return line.append(length, "not bold")
     if levels:
         figures = f"{levels[-1].best:.2f} mean {levels[-1].mean:.2f}"
         room = min(12, width - line.cell_len - len(f"  best  {figures}"))

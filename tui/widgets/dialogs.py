@@ -49,6 +49,8 @@ A score is a number, a bar and a colour (blue low, yellow high).
 MCTS: N visits, Q mean value of its rollouts, P prior.
 Goodput: tokens per second of nodes that the search keeps.
 C in the run list: certainty, 1 - entropy of the answers.
+A path about 420, tail 532: half of its kind have more than 420
+tokens, as predicted, and one in ten more than 532.
 """
 _SEARCH = re.compile(r"^([a-z][a-z_-]*?)(?:-(\d+))?$")
 DEFAULT_SEARCH = "beam-16"

@@ -7,6 +7,7 @@ from textual.message import Message
 
 from flashedge.client.run_figures import duration_text, is_mcts
 from flashedge.client.run_view import RunView
+from flashedge.client.words import describe_wait
 from flashedge.tui.state.dashboard import Dashboard
 from flashedge.tui.state.scores import DIM
 from flashedge.tui.state.summary import RunRow
@@ -122,7 +123,10 @@ class RunList(LineList):
         return line
 
     def _format_progress(self, run: RunRow) -> str:
-        """34 cells: the answer, or level, paths and certainty; tokens, their rate, seconds."""
+        """34 cells: the answer, or level, paths and certainty; tokens, their rate, seconds. Of a
+        run that waits: when it starts."""
+        if run.position is not None:
+            return f"{describe_wait(None, run.starts_in_s):<34}"
         tree = self._state.trees.get(run.id)
         elapsed_s = self._state.elapsed_s(run)
         seconds = "" if elapsed_s is None else duration_text(elapsed_s)

@@ -7,6 +7,7 @@ from rich.text import Text
 from flashedge.tui.state.dashboard import Dashboard
 from flashedge.tui.state.scores import DIM, draw_bar
 from flashedge.tui.widgets.panel import Panel
+from flashedge.types import USUAL_POLICY
 
 
 class StatusBar(Panel):
@@ -35,6 +36,8 @@ class StatusBar(Panel):
         if daemon.detail:
             text.append(f" · {daemon.detail}", style="bold")
         text.append(f" · {daemon.running} running · {daemon.queued} waiting")
+        if daemon.policy != USUAL_POLICY:
+            text.append(f" · policy {daemon.policy}")
         restarts = daemon.generator.restarts + daemon.verifier.restarts
         if restarts:
             noun = "engine restart" if restarts == 1 else "engine restarts"

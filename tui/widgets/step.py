@@ -25,12 +25,14 @@ class StepPanel(VerticalScroll, can_focus=True):
     def compose(self) -> ComposeResult:
         yield self._words
 
-    def show(self, run: RunView | None, selected: NodeId | None) -> None:
+    def show(self, run: RunView | None, selected: NodeId | None, prediction: str = "") -> None:
+        """prediction: how long a path of the run will be, in words."""
         node = run.nodes.get(selected) if run is not None and selected is not None else None
         if run is None or node is None:
             shown: tuple[object, ...] = (None,)
         else:
-            shown = (node, run.growing.get(node.id), run.tails.get(node.id), run.rollouts)
+            growing, tail = run.growing.get(node.id), run.tails.get(node.id)
+            shown = (node, growing, tail, run.rollouts, prediction)
         if shown == self._shown:
             return
         self._shown = shown
@@ -39,17 +41,20 @@ class StepPanel(VerticalScroll, can_focus=True):
             self._words.update(Text("Select a node to read its step.", style=DIM))
             return
         self.border_title = f"Step: node {node.id} {node.mark} {node.status}, level {node.depth}"
-        self._words.update(_describe(run, node))
+        self._words.update(_describe(run, node, prediction))
 
 
-def _describe(run: RunView, node: NodeView) -> Text:
+def _describe(run: RunView, node: NodeView, prediction: str) -> Text:
     text = Text()
     if node.score is not None:
         text.append(f"score {node.score:.3f}", style=f"bold {score_colour(node.score)}")
         if len(node.scores) > 1:
             text.append(f" (steps {', '.join(f'{s:.2f}' for s in node.scores)})")
         text.append(" · ")
-    text.append(format_count(run.growing.get(node.id, node.tokens), "token"))
+    text.append(format_count(_count_tokens(run, node.id), "token"))
+    if prediction:
+        drawn = sum(_count_tokens(run, part) for part in run.path(node.id))
+        text.append(f" · path {drawn:,} of {prediction}")
     if node.finish:
         text.append(f" · ended by {node.finish}")
     if node.answer is not None:
@@ -61,3 +66,7 @@ def _describe(run: RunView, node: NodeView) -> Text:
     if node.text:
         return text.append(f"\n{node.text.strip()}")
     return text.append(f"\n…{tail}", style=DIM) if tail else text
+
+
+def _count_tokens(run: RunView, node: NodeId) -> int:
+    return run.growing.get(node, run.nodes[node].tokens)

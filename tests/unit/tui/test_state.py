@@ -40,7 +40,9 @@ from flashedge.tui.state.scores import SCALE, draw_bar, draw_sparkline, score_co
 from flashedge.tui.state.summary import parse_run, parse_status
 from flashedge.tui.strategies import STRATEGIES
 from flashedge.tui.widgets.beam_tree import group_key
+from flashedge.tui.widgets.certainty import CertaintyPanel
 from flashedge.tui.widgets.device import DevicePanel
+from flashedge.tui.widgets.status_bar import StatusBar
 from flashedge.tui.widgets.throughput import RatePanel
 from flashedge.types import FinishReason, NodeId, Segment, Vote
 from tests.support.dashboard_rig import MCTS, engine, live_items, recorded, stored_items, summary
@@ -331,6 +333,51 @@ def test_following_goes_to_the_run_that_begins() -> None:
     assert state.follow_newest(held, True).chosen == "new"
     again = state.choose(state.update_daemon(now, now.daemon, rows), "old")
     assert state.update_daemon(again, now.daemon, rows).chosen == "old", "it did not begin now"
+
+
+def test_runs_that_wait_stand_in_their_order_and_are_not_followed() -> None:
+    """An agent sends many problems: the watcher stays with what runs."""
+    now = listing(("go", "running"))
+    assert now.daemon is not None
+    first, second = (
+        parse_run(summary(f"wait{place}", "queued", created_at=120.0 - place, position=place))
+        for place in (0, 1)
+    )
+    now = state.update_daemon(now, now.daemon, [second, first, *now.runs])
+    assert [r.id for r in now.runs] == ["go", "wait0", "wait1"]
+    assert now.chosen == "go"
+    started = parse_run(summary("wait1", "running", created_at=119.0))
+    now = state.update_daemon(now, now.daemon, [first, started, now.runs[0]])
+    assert now.chosen == "wait1"
+    alone = state.update_daemon(listing(("old", "finished")), now.daemon, [first])
+    assert alone.chosen == "wait0", "nothing runs"
+
+
+def test_what_is_known_of_a_run_that_waits() -> None:
+    known = {"position": 1, "starts_in_s": 12.0, "median_tokens": 420.4, "tail_tokens": 1532.0}
+    row = parse_run(summary("r", "queued", **known))
+    assert (row.position, row.starts_in_s) == (1, 12.0)
+    assert row.prediction == "about 420, tail 1,532"
+    assert parse_run(summary("r", "queued", median_tokens=None)).prediction == ""
+    now = replace(listing(), runs=(row,), chosen="r")
+    panel = CertaintyPanel()
+    assert panel.draw(now, 60, 8).plain.splitlines() == [
+        "waiting, 1 before it, starts in about 12 s",
+        "tokens of a path: about 420, tail 1,532",
+    ]
+    line = "waiting, 1 before it, starts in about 12 s · a path about 420, tail 1,532"
+    assert panel.draw(now, 90, 1).plain.split(maxsplit=1)[1] == line
+
+
+def test_the_policy_is_named_where_it_is_not_the_usual_one() -> None:
+    bar = StatusBar("http://127.0.0.1:8642")
+    ready = {"state": "ready", "pair": "bundled"}
+    for policy, is_named in (("tie", False), ("fcfs", True)):
+        status = parse_status({**ready, "scheduling": {"policy": policy, "programs": []}})
+        now = state.update_daemon(Dashboard(), status, [])
+        assert (f"policy {policy}" in bar.draw(now, 120, 1).plain) is is_named
+    older = state.update_daemon(Dashboard(), parse_status(ready), [])
+    assert "policy" not in bar.draw(older, 120, 1).plain
 
 
 def test_a_run_that_the_listing_does_not_know_yet_stays_chosen() -> None:
