@@ -33,9 +33,9 @@ def shorten_keys(keys: Sequence[str]) -> list[str]:
 
 
 def _format_row(name: str, program: Mapping[str, Any]) -> tuple[object, ...]:
-    place, start_s = program.get("place"), program.get("starts_in_s")
+    start_s = program.get("starts_in_s")
     return (
-        "runs" if program.get("has_started") else f"#{place + 1}" if place is not None else None,
+        _format_place(program),
         name,
         program.get("client") or None,
         program.get("kind"),
@@ -44,6 +44,14 @@ def _format_row(name: str, program: Mapping[str, Any]) -> tuple[object, ...]:
         _format_tokens(program.get("tail_tokens")),
         None if start_s is None else f"~{format_duration(start_s)}",
     )
+
+
+def _format_place(program: Mapping[str, Any]) -> str:
+    """`#1` in the queue, `runs`, or `open` for a request that the engines have not answered yet."""
+    place = program.get("place")
+    if place is not None:
+        return f"#{place + 1}"
+    return "runs" if program.get("has_started") else "open"
 
 
 def _format_tokens(tokens: float | None) -> str | None:

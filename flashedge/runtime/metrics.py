@@ -64,11 +64,11 @@ class Metrics:
         self._num_running = gauge("num_runs_running", "Runs that are running.")
         self._num_waiting = gauge("num_runs_waiting", "Runs that wait in the queue.")
         self._programs_waiting = gauge(
-            "num_programs_waiting", "Searches and requests that have not started.", "kind"
+            "num_programs_waiting", "Searches that wait, and requests without an output.", "kind"
         )
         self._program_queue_seconds = histogram(
             "program_queue_time_seconds",
-            "From the arrival of a search or request to its start.",
+            "From the arrival of a search to its start, of a request to its first output.",
             _WAIT_S,
             "kind",
         )

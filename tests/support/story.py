@@ -62,7 +62,13 @@ RUNNING = {
     "starts_in_s": None,
 }
 NAMED = {"key": "my-long-research-agent/task-7", "client": "my-agent", "kind": "batch", "place": 1}
-PROGRAMS = ({**STANDING, **RUNNING}, STANDING, {**STANDING, **NAMED, "starts_in_s": None})
+REQUEST = {"key": "chatcmpl-1", "client": "person", "kind": "chat", "has_started": False}
+PROGRAMS = (
+    {**STANDING, **RUNNING, **REQUEST},
+    {**STANDING, **RUNNING},
+    STANDING,
+    {**STANDING, **NAMED, "starts_in_s": None},
+)
 STATUS = {
     "version": "0.1.0",
     "pair": "bundled",

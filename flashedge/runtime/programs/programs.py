@@ -243,11 +243,10 @@ class Programs:
         """What is known of each program, in their order."""
         now_s, order = self._clock(), self._order()
         programs = [p for key in order if (p := self._board.get(key)) is not None]
-        starts: dict[str, float] = {}
+        queued: dict[str, float | None] = {}
         for run_id, start_s in zip(runs.waiting, self._predict_starts(runs), strict=True):
-            if start_s is not None:
-                starts.setdefault(self.find_program(run_id), start_s)
-        return find_standings(programs, now_s, starts)
+            queued.setdefault(self.find_program(run_id), start_s)
+        return find_standings(programs, now_s, queued)
 
     def find_outlooks(self, runs: QueueView) -> dict[str, Outlook]:
         """What is known of each run of the queue, by its id."""

@@ -17,10 +17,15 @@ class Standing:
     client: str
     kind: str
     place: int | None
-    """Waiting programs that go before it. None where it has started."""
+    """Programs in the queue that go before it. None where it is not in the queue: it has started,
+    or is a plain request, which the engines take as soon as they have room."""
 
     has_started: bool
+    """Whether a search of it runs, or the first output of a request has come."""
+
     waited_s: float
+    """From its arrival to its start, or until now."""
+
     median_tokens: float | None
     """Predicted length of one of its outputs. None until it is predicted."""
 
@@ -31,8 +36,8 @@ class Standing:
     """What it is expected to generate yet, all outputs together."""
 
     starts_in_s: float | None
-    """When its first run is expected to start. None where it has started, where the engines take
-    it as soon as they have room (a plain request), or where that is not known."""
+    """When its first run is expected to start. None where it is not in the queue, or where that is
+    not known."""
 
 
 def predict_output(program: Program) -> tuple[float | None, float | None]:
@@ -44,32 +49,34 @@ def predict_output(program: Program) -> tuple[float | None, float | None]:
 
 
 def find_standings(
-    programs: Sequence[Program], now_s: float, starts: Mapping[str, float]
+    programs: Sequence[Program], now_s: float, queued: Mapping[str, float | None]
 ) -> list[Standing]:
     """The standings of programs, which are given in their order.
 
-    starts: by key, seconds until a program starts, where that is known.
+    queued: by the keys of the programs that have a run in the queue, the seconds until it starts,
+    or None where that is not known.
     """
     found: list[Standing] = []
-    waiting = 0
+    before = 0
     for program in programs:
         has_started = program.started_s is not None
+        is_queued = not has_started and program.key in queued
         median, tail = predict_output(program)
         found.append(
             Standing(
                 key=program.key,
                 client=program.client,
                 kind=str(program.kind),
-                place=None if has_started else waiting,
+                place=before if is_queued else None,
                 has_started=has_started,
                 waited_s=max(0.0, _find_end_of_wait(program, now_s) - program.arrived_s),
                 median_tokens=median,
                 tail_tokens=tail,
                 left_tokens=estimate_work(program).expected,
-                starts_in_s=None if has_started else starts.get(program.key),
+                starts_in_s=queued[program.key] if is_queued else None,
             )
         )
-        waiting += not has_started
+        before += is_queued
     return found
 
 

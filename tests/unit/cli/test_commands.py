@@ -120,6 +120,7 @@ def test_ps_shows_the_programs_in_their_order(cli: Cli, daemon: FakeDaemon) -> N
         "in",
     ]
     assert rows == [
+        ["open", "chatcmpl-1", "person", "chat", "3", "s", "-", "-", "-"],
         ["runs", "run-3bd2", "cli", "search", "3", "s", "-", "-", "-"],
         ["#1", "run-5eab", "cli", "search", "3", "s", "420", "1,532", "~12", "s"],
         ["#2", NAMED["key"], "my-agent", "batch", "3", "s", "420", "1,532", "-"],
@@ -144,8 +145,8 @@ def test_the_programs_fit_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPat
     print_programs(PROGRAMS)
     lines = [Text.from_ansi(line).plain for line in screen.getvalue().splitlines()]
     assert len(lines) == 1 + len(PROGRAMS), "no row is folded"
-    assert lines[2].split()[-2:] == ["~12", "s"]
-    assert lines[3].startswith("#2     my-long-researc…  my-agent  batch")
+    assert lines[3].split()[-2:] == ["~12", "s"]
+    assert lines[4].startswith("#2     my-long-researc…  my-agent  batch")
 
 
 def test_ps_says_what_starting_engines_do(cli: Cli, daemon: FakeDaemon) -> None:

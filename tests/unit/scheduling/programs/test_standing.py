@@ -16,20 +16,22 @@ LENGTHS = LogNormal(mu=log(100), sigma=0.5)
 UPPER_TENTH = 1.2816  # of the standard normal distribution
 
 
-def test_places_count_the_programs_that_wait() -> None:
+def test_places_count_the_programs_in_the_queue() -> None:
     running = replace(WAITING, key="r", started_s=12.0)
-    found = find_standings([running, WAITING, replace(WAITING, key="b")], 20.0, {"a": 3.0})
-    assert [s.key for s in found] == ["r", "a", "b"]
-    assert [s.place for s in found] == [None, 0, 1]
-    assert [s.has_started for s in found] == [True, False, False]
-    assert [s.starts_in_s for s in found] == [None, 3.0, None]
-    assert [s.waited_s for s in found] == [2.0, 10.0, 10.0], "until its start, else until now"
+    request = replace(WAITING, key="q", kind=Kind.CHAT)
+    programs = [request, running, WAITING, replace(WAITING, key="b")]
+    found = find_standings(programs, 20.0, {"b": None, "a": 3.0})
+    assert [s.key for s in found] == ["q", "r", "a", "b"]
+    assert [s.place for s in found] == [None, None, 0, 1]
+    assert [s.has_started for s in found] == [False, True, False, False]
+    assert [s.starts_in_s for s in found] == [None, None, 3.0, None]
+    assert [s.waited_s for s in found] == [10.0, 2.0, 10.0, 10.0], "until its start, else until now"
 
 
-def test_a_program_that_started_has_no_expected_start() -> None:
+def test_a_program_that_started_is_not_in_the_queue() -> None:
     """One of its runs may still wait. The program does not."""
     (found,) = find_standings([replace(WAITING, started_s=12.0)], 20.0, {"a": 3.0})
-    assert found.starts_in_s is None
+    assert (found.place, found.starts_in_s) == (None, None)
 
 
 def test_a_predicted_program_has_a_median_and_a_tail() -> None:
