@@ -194,7 +194,7 @@ def test_a_value_says_where_it_comes_from(tmp_path: Path) -> None:
     assert found["port"] == (3, "the command")
     assert found["pair"] == ("env", "the environment")
     assert found["queue_limit"] == (3, str(tmp_path / "config" / "config.toml"))
-    assert found["max_running"] == (2, "the defaults")
+    assert found["max_running"] == (8, "the defaults")
     assert found["state_dir"] == (tmp_path / "state", "the environment")
 
 
