@@ -86,6 +86,33 @@ def test_ctrl_c_cancels(shared_daemon: subprocess.Popen[bytes]) -> None:
     assert wait_for(lambda: list_runs("cancelled"))[0]["id"] == run["id"]
 
 
+def test_a_search_that_waits_says_so_everywhere(shared_daemon: subprocess.Popen[bytes]) -> None:
+    """The long one has more paths than the engines have use for, so nothing runs beside it."""
+    long = start_cli("solve", "How many?", *LONG)
+    wait_for(lambda: list_runs("running"))
+    waiting = start_cli("solve", "And now?", "-n", "4", "--program", "job", "--priority", "1")
+    (queued,) = wait_for(lambda: list_runs("queued"))
+    assert queued["position"] == 0
+    scheduling = json.loads(cli("ps", "--json").stdout)["scheduling"]
+    assert scheduling["policy"] == "shortest"
+    assert [(p["has_started"], p["place"]) for p in scheduling["programs"]] == [
+        (True, None),
+        (False, 0),
+    ]
+    last = scheduling["programs"][-1]
+    assert (last["key"], last["client"], last["kind"]) == ("job", "cli", "batch")
+    assert "#1     job" in cli("ps").stdout
+    assert "queued #1" in cli("runs", "ls").stdout
+    assert cli("runs", "show", queued["id"]).stderr.startswith(
+        f"run {queued['id']} is queued: next"
+    )
+    long.send_signal(signal.SIGINT)
+    long.communicate(timeout=20)
+    _, told = waiting.communicate(timeout=20)
+    assert f"run {queued['id']} waits: next" in told
+    assert waiting.returncode == 0, told
+
+
 def test_killed_client_cancels(shared_daemon: subprocess.Popen[bytes]) -> None:
     process = start_cli("solve", "p", *LONG)
     (run,) = wait_for(lambda: list_runs("running"))
