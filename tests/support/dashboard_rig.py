@@ -21,7 +21,7 @@ from flashedge.events import (
 from flashedge.tui.app import DashboardApp
 from flashedge.tui.state.device import DeviceSample
 from flashedge.tui.strategies import STRATEGIES
-from flashedge.types import NodeId
+from flashedge.types import USUAL_POLICY, NodeId
 from tests.support.paths import DATA
 
 BEAM, MCTS = "recorded_run", "recorded_mcts"
@@ -101,7 +101,7 @@ class FakeDaemon:
     def __init__(self, *runs: dict[str, Any]) -> None:
         self.listing = list(runs)
         self.logs: dict[str, list[Numbered]] = {r["id"]: [] for r in runs}
-        self.policy = "tie"
+        self.policy = USUAL_POLICY
         self.down = False
         self.submitted: list[dict[str, Any]] = []
         self.cancelled: list[str] = []

@@ -187,7 +187,9 @@ class FakeService:
     views_delay_s: float = 0.0
     life: list[str] = field(default_factory=list)
     kept_alive: list[float | None] = field(default_factory=list)
-    scheduling: Scheduling = field(default_factory=lambda: Scheduling(policy="tie", programs=()))
+    scheduling: Scheduling = field(
+        default_factory=lambda: Scheduling(policy="shortest", programs=())
+    )
 
     def __post_init__(self) -> None:
         self._ids = itertools.count(1)
