@@ -68,6 +68,21 @@ class PlainRequests(Protocol):
         ...
 
 
+class PlainRequestsProxy:
+    """The base of those that stand in front of others and note more of each request."""
+
+    def __init__(self, plain: PlainRequests) -> None:
+        self._plain = plain
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._plain.is_stopping
+
+    def check_admission(self, choices: int) -> None:
+        """See `engine.plain_requests`."""
+        self._plain.check_admission(choices)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolOptions:
     """How the HTTP protocols serve a generator."""

@@ -5,26 +5,23 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 
-from flashedge.engine.plain_requests import PlainAsk, PlainRequest, PlainRequests
+from flashedge.engine.plain_requests import (
+    PlainAsk,
+    PlainRequest,
+    PlainRequests,
+    PlainRequestsProxy,
+)
 from flashedge.runtime.programs.asker import Asker
 from flashedge.runtime.programs.programs import Programs
 from flashedge.scheduling.lengths.observed import OutputLengths
 
 
-class ProgramRequests:
+class ProgramRequests(PlainRequestsProxy):
     """Implements `engine.plain_requests.PlainRequests` by those of the daemon."""
 
     def __init__(self, plain: PlainRequests, programs: Programs) -> None:
-        self._plain = plain
+        super().__init__(plain)
         self._programs = programs
-
-    @property
-    def is_stopping(self) -> bool:
-        return self._plain.is_stopping
-
-    def check_admission(self, choices: int) -> None:
-        """See `engine.plain_requests`."""
-        self._plain.check_admission(choices)
 
     @contextmanager
     def open(self, ask: PlainAsk, abort: Callable[[], Awaitable[None]]) -> Iterator[PlainRequest]:

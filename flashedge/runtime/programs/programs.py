@@ -11,7 +11,6 @@ Ref: ADR 18; arXiv 2412.20993 App. D.3.1; arXiv 2604.00499 §4.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -40,8 +39,6 @@ from flashedge.scheduling.programs.program import Kind, Program
 from flashedge.scheduling.programs.standing import Standing, find_standings, predict_output
 from flashedge.scheduling.programs.work import estimate_work
 from flashedge.types import TokenIds
-
-log = logging.getLogger(__name__)
 
 ARRIVAL_ORDER = "fcfs"
 """The policy under which the engines' own queues stay as they are."""
