@@ -2,7 +2,7 @@
 
     python -m scripts.bench.scheduling.real_requests [--workloads "cv 1.09" trace] [--seeds 3]
 
-The bundled generator in vLLM, in batches of 16, with the product's own means: the order of programs
+The bundled generator in vLLM, in batches of 8, with the product's own means: the order of programs
 is sent to the engine at most every 20 ms while requests come and go. Requests, arrivals,
 predictions and orders are those of `policies`, with all lengths divided by four; each output is
 drawn to its given length. Rates are multiples of what this engine finishes while all are there at
@@ -45,7 +45,7 @@ from scripts.bench.daemon import report
 from scripts.bench.scheduling.policies import BATCH, OUTPUT, describe, print_tables, summarize
 from scripts.bench.scheduling.workloads import WORKLOADS, RequestLoad, draw_load
 
-BATCH_SIZE = 16
+BATCH_SIZE = 8
 SHRINK = 4
 """What all lengths are divided by. The bundled generator's context has 1,024 tokens."""
 RATES = (0.5, 0.9, 1.5, 3.0, 8.0)
@@ -258,7 +258,7 @@ def tell(asked: argparse.Namespace, cells: Sequence[Cell]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--requests", type=int, default=200)
+    parser.add_argument("--requests", type=int, default=300)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rates", type=float, nargs="+", default=list(RATES))
     parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=["cv 1.09"])
