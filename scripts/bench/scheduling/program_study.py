@@ -57,6 +57,9 @@ class Variant:
 VARIANTS: Mapping[str, Variant] = {
     "fcfs": Variant(about="by arrival: the naive twin", policy="fcfs"),
     "fcfs+exit": Variant(about="and searches stop when certain", policy="fcfs", exits_early=True),
+    "gang": Variant(
+        about="programs by arrival, all requests of one together", policy="gang", is_gang=True
+    ),
     "prefix": Variant(about="the longest cached prefix first", policy="prefix"),
     "sjf": Variant(about="the least expected work first", policy="shortest"),
     "sjf+gang": Variant(about="and what has started first", policy="shortest", is_gang=True),
