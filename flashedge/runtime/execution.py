@@ -8,8 +8,9 @@ from typing import Any
 
 from flashedge.answers.equality import TextGroups
 from flashedge.answers.workers.mathematics import MathGrader
-from flashedge.runtime.drive.driver import Driver, Outcome
+from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.earlier_run import EarlierRun
+from flashedge.runtime.drive.outcome import Outcome
 from flashedge.runtime.records.result import build_result
 from flashedge.runtime.run import Run
 from flashedge.runtime.served_pair import ServedPair
@@ -73,4 +74,5 @@ def _build_usage(driver: Driver, outcome: Outcome, prompt_tokens: int) -> Usage:
         verifier_tokens=driver.scoring.tokens,
         verifier_cached_tokens=driver.scoring.cached_tokens,
         probe_tokens=driver.probe_tokens,
+        cancelled_tokens=driver.cancelled_tokens,
     )

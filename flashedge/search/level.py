@@ -23,6 +23,7 @@ from flashedge.certainty.policies import Policy
 from flashedge.certainty.rewards import max_reward
 from flashedge.search.answer_choice import choose_answer
 from flashedge.search.base import (
+    Allowance,
     Child,
     Cluster,
     Clustered,
@@ -92,7 +93,7 @@ class LevelSearch(ABC):
                 return self._receive_scores(state, node, scores)
             case Clustered():
                 return self._receive_clusters(state, result)
-            case ProbeResult():
+            case ProbeResult() | Allowance():
                 return state, ()
             case _:
                 assert_never(result)

@@ -8,6 +8,7 @@ from enum import StrEnum
 
 from flashedge.certainty.history import History
 from flashedge.search.base import Command
+from flashedge.search.flights import Flight
 from flashedge.search.tree import ROOT, NodeStatus, Tree
 from flashedge.types import Granularity, Limits, NodeId
 
@@ -66,6 +67,8 @@ class LevelState:
     """Checkpoints of a run without a policy, to be taken when it ends."""
     rollouts: tuple[NodeId, ...] = ()
     """MCTS only: the nodes in which rollouts ended, in order."""
+    flights: tuple[Flight, ...] = ()
+    """Always empty: a level has no rollouts."""
     cut_by: str | None = None
     """See `Finish`."""
 

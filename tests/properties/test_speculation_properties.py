@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from flashedge.engine.sim.clock import run_virtual
 from flashedge.engine.sim.pair import Faults
 from flashedge.errors import EngineError
-from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.drive.outcome import Outcome
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.scheduling.speculation.draft_board import DraftBoard

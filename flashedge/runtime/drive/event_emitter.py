@@ -16,7 +16,15 @@ from flashedge.events import (
     RolloutsEnded,
     StepCompleted,
 )
-from flashedge.search.base import Clustered, Expand, Generated, ProbeResult, Result, Scored
+from flashedge.search.base import (
+    Allowance,
+    Clustered,
+    Expand,
+    Generated,
+    ProbeResult,
+    Result,
+    Scored,
+)
 from flashedge.search.scoring import aggregate
 from flashedge.search.tree import NodeStatus, Tree
 from flashedge.types import NodeId
@@ -61,7 +69,7 @@ class EventEmitter:
             case Scored(node=node, scores=scores):
                 score = aggregate(tree.path_scores(node), self._aggregate)
                 self._emit(NodeScored(node=node, scores=scores, score=score))
-            case Clustered() | ProbeResult():
+            case Clustered() | ProbeResult() | Allowance():
                 pass
             case _:
                 assert_never(result)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flashedge.runtime.drive.driver import DEADLINE, Outcome
+from flashedge.runtime.drive.outcome import DEADLINE, Outcome
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.thinking import NO_THINKING, Thinking
 from flashedge.search.scoring import aggregate
@@ -56,6 +56,7 @@ def build_result(
         "certainty": outcome.certainty,
         "trusted": _is_trusted(outcome, spec) if scores_probability else None,
         "cut_by": outcome.cut_by,
+        "unlikely": finish.unlikely,
         "early_exit_source": spec.early_exit_source,
         "early_exit_note": spec.early_exit_note,
         "usage": {
@@ -72,6 +73,7 @@ def build_result(
             "verifier_tokens": usage.verifier_tokens,
             "verifier_cached_tokens": usage.verifier_cached_tokens,
             "probe_tokens": usage.probe_tokens,
+            "cancelled_tokens": usage.cancelled_tokens,
         },
         "timing": {
             "queue_s": timing.queue_s,

@@ -18,6 +18,7 @@ from flashedge.certainty.history import CONSISTENCY, TV, Checkpoint
 from flashedge.certainty.policies import Policy, Reason
 from flashedge.certainty.tv_stopping import has_settled, min_probes
 from flashedge.search.base import (
+    Allowance,
     Child,
     Cluster,
     Clustered,
@@ -102,7 +103,7 @@ class ProbedCot:
                 return self._receive_probe(state, node, text)
             case Clustered():
                 return self._receive_clusters(state, result)
-            case Scored():
+            case Scored() | Allowance():
                 return state, ()
             case _:
                 assert_never(result)

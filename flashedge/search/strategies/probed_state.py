@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from flashedge.certainty.history import History
 from flashedge.search.base import Command
+from flashedge.search.flights import Flight
 from flashedge.search.level_state import Phase
 from flashedge.search.tree import ROOT, Tree
 from flashedge.types import Limits, NodeId
@@ -32,6 +33,8 @@ class ProbedState:
     """See `Finish`."""
     rollouts: tuple[NodeId, ...] = ()
     """Always empty: a chain has no rollouts."""
+    flights: tuple[Flight, ...] = ()
+    """Always empty."""
 
     @property
     def is_over_budget(self) -> bool:
