@@ -93,6 +93,32 @@ class RolloutsEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutsAllowed:
+    """A boosted MCTS run may have another number of rollouts in flight from now on."""
+
+    turn: int
+    """Expansions that the search had taken before. With the seed, the turns and numbers of all
+    these events fix the tree."""
+
+    rollouts: int
+
+    of: int
+    """Rollouts that all boosted runs may have together at the time. 0: not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutsInFlight:
+    """Other MCTS rollouts are in flight than before. Only runs that may have several send it."""
+
+    flights: tuple[tuple[int, NodeId], ...]
+    """(number, node) of each: rollouts are numbered in the order of their launch, and stand at the
+    node that they expand or wait at. A new number was launched; one that is missing has ended."""
+
+    cancelled: int
+    """Rollouts that were cancelled so far, because the run may have fewer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CertaintyUpdated:
     """How sure the run is at a checkpoint.
 
@@ -224,6 +250,8 @@ Event = (
     | NodeScored
     | NodesMarked
     | RolloutsEnded
+    | RolloutsAllowed
+    | RolloutsInFlight
     | CertaintyUpdated
     | Probed
     | EarlyExit

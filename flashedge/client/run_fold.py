@@ -129,6 +129,13 @@ class _ViewDraft:
             case events.RolloutsEnded():
                 before = self._fields.get("rollouts", self._view.rollouts)
                 self._fields["rollouts"] = (*before, *event.nodes)
+            case events.RolloutsAllowed(rollouts=rollouts, of=of):
+                allowed = self._fields.get("allowed", self._view.allowed)
+                boosts: int = self._fields.get("boosts", self._view.boosts)
+                is_boost = rollouts > (allowed[0] if allowed else 1)
+                self._fields |= {"allowed": (rollouts, of), "boosts": boosts + is_boost}
+            case events.RolloutsInFlight(flights=flights, cancelled=cancelled):
+                self._fields |= {"flights": flights, "cancelled_rollouts": cancelled}
             case events.CertaintyUpdated():
                 point = CertaintyPoint(
                     tokens=event.tokens or self._tokens,
@@ -156,7 +163,7 @@ class _ViewDraft:
 
     def end(self, state: str, **fields: Any) -> None:
         """The run is over. Nodes that still generate are cut."""
-        self._fields |= {"state": state, **fields}
+        self._fields |= {"state": state, "flights": (), **fields}
         for node in [n.id for n in self._read("nodes").values() if n.status == "generating"]:
             self._change(node, status=CUT)
         self._write("growing").clear()

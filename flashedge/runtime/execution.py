@@ -12,6 +12,8 @@ from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.earlier_run import EarlierRun
 from flashedge.runtime.drive.outcome import Outcome
 from flashedge.runtime.records.result import build_result
+from flashedge.runtime.rollouts.boosting import Boosting
+from flashedge.runtime.rollouts.run_watch import watch_run
 from flashedge.runtime.run import Run
 from flashedge.runtime.served_pair import ServedPair
 from flashedge.search.base import Search
@@ -20,10 +22,15 @@ from flashedge.types import Timing, TokenIds, Usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """What groups equal answers, for all runs of the daemon."""
+    """What serves all runs of the daemon."""
 
     grader: MathGrader
+    """Groups equal answers."""
+
     texts: TextGroups
+    """Groups open-ended answers."""
+
+    boosting: Boosting
 
 
 async def execute(
@@ -45,7 +52,10 @@ async def execute(
     with engines.join_kv(run.emit) as memory:
         search = memory.watch(search, len(prompt_ids))
         driver = Driver(search, run.spec, prompt_ids, engines, run.emit, earlier)
-        outcome = await driver.run()
+        waited_since_s = tools.boosting.now_s() - queue_s
+        watch = watch_run(run.id, run.spec, prompt_tokens=len(prompt_ids), arrived_s=waited_since_s)
+        with tools.boosting.join(watch, pair, driver.allow):
+            outcome = await driver.run()
     timing = Timing(
         queue_s=queue_s,
         generate_s=driver.generating.seconds,

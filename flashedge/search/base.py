@@ -137,6 +137,8 @@ class Allowance:
 
     rollouts: int
     """At least 1."""
+    of: int = 0
+    """Rollouts that all runs of the daemon may have together, for display. 0: not known."""
 
 
 Result = Generated | Scored | Clustered | ProbeResult | Allowance
@@ -171,6 +173,12 @@ class SearchState(Protocol):
     @property
     def rollouts(self) -> tuple[NodeId, ...]:
         """MCTS: the nodes in which rollouts ended, in order. Empty for every other search."""
+        ...
+
+    @property
+    def turn(self) -> int:
+        """MCTS: expansions that were taken so far. What it builds is a function of its seed, the
+        allowances, and the turns at which those came. 0 for every other search."""
         ...
 
     @property

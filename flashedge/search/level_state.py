@@ -69,6 +69,8 @@ class LevelState:
     """MCTS only: the nodes in which rollouts ended, in order."""
     flights: tuple[Flight, ...] = ()
     """Always empty: a level has no rollouts."""
+    turn: int = 0
+    """Always 0."""
     cut_by: str | None = None
     """See `Finish`."""
 

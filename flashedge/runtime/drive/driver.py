@@ -124,9 +124,10 @@ class Driver:
                     else:
                         new_state, commands = search.tell(state, result)
                         if new_state is not state:  # the same state: the result was too late
-                            state = new_state
-                            self._emitter.emit_result(result, state.tree)
+                            turn, state = state.turn, new_state
+                            self._emitter.emit_result(result, state.tree, turn)
                             self._emitter.emit_rollouts(state.rollouts)
+                            self._emitter.emit_flights(state.flights, state.num_cancelled)
                             self._emitter.emit_certainty(state.history)
                 self._cancel_work()
                 ticker.cancel()
@@ -135,9 +136,9 @@ class Driver:
             self._emit(EarlyExit(reason=cut_by, tokens=state.tree.committed_tokens))
         return Outcome(tree=state.tree, finish=finish, history=state.history, cut_by=cut_by)
 
-    def allow(self, rollouts: int) -> None:
+    def allow(self, rollouts: int, of: int = 0) -> None:
         """Tell the search how many rollouts may be in flight from now on. See `Allowance`."""
-        self._inbox.put_nowait(Allowance(rollouts=rollouts))
+        self._inbox.put_nowait(Allowance(rollouts=rollouts, of=of))
 
     @property
     def speculation(self) -> Speculation:

@@ -13,6 +13,8 @@ from flashedge.events import (
     NodeScored,
     NodesExpanded,
     NodesMarked,
+    RolloutsAllowed,
+    RolloutsInFlight,
     RolloutsEnded,
     StepCompleted,
 )
@@ -25,6 +27,7 @@ from flashedge.search.base import (
     Result,
     Scored,
 )
+from flashedge.search.flights import Flight
 from flashedge.search.scoring import aggregate
 from flashedge.search.tree import NodeStatus, Tree
 from flashedge.types import NodeId
@@ -48,8 +51,11 @@ class EventEmitter:
         self._take_answer = take_answer
         self._tree = Tree()
         self._num_checkpoints = self._num_rollouts = 0
+        self._has_several = False
+        self._flying: set[int] = set()
 
-    def emit_result(self, result: Result, tree: Tree) -> None:
+    def emit_result(self, result: Result, tree: Tree, turn: int) -> None:
+        """turn: of the search, before it was told the result."""
         match result:
             case Generated(node=node, segment=segment):
                 answer = None
@@ -69,7 +75,9 @@ class EventEmitter:
             case Scored(node=node, scores=scores):
                 score = aggregate(tree.path_scores(node), self._aggregate)
                 self._emit(NodeScored(node=node, scores=scores, score=score))
-            case Clustered() | ProbeResult() | Allowance():
+            case Allowance(rollouts=rollouts, of=of):
+                self._emit(RolloutsAllowed(turn=turn, rollouts=rollouts, of=of))
+            case Clustered() | ProbeResult():
                 pass
             case _:
                 assert_never(result)
@@ -94,6 +102,16 @@ class EventEmitter:
         if len(rollouts) > self._num_rollouts:
             self._emit(RolloutsEnded(nodes=rollouts[self._num_rollouts :]))
             self._num_rollouts = len(rollouts)
+
+    def emit_flights(self, flights: tuple[Flight, ...], cancelled: int) -> None:
+        """Emit which rollouts are in flight if others are. A run that never had several, and may
+        not, emits nothing."""
+        self._has_several |= len(flights) > 1
+        numbers = {flight.number for flight in flights}
+        if self._has_several and numbers != self._flying:
+            self._flying = numbers
+            pairs = tuple((flight.number, flight.node) for flight in flights)
+            self._emit(RolloutsInFlight(flights=pairs, cancelled=cancelled))
 
     def emit_expansion(self, tree: Tree, command: Expand) -> None:
         children = [tree[child.node] for child in command.children]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flashedge.runtime.drive.outcome import DEADLINE, Outcome
+from flashedge.runtime.request.boost import is_boosted
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.thinking import NO_THINKING, Thinking
 from flashedge.search.scoring import aggregate
@@ -44,7 +45,8 @@ def build_result(
         "strategy": spec.strategy,
         "n": spec.n,
         "seed": spec.seed,
-        "deterministic": _is_deterministic(outcome, usage.prompt_tokens, self_test),
+        "deterministic": not is_boosted(spec)
+        and _is_deterministic(outcome, usage.prompt_tokens, self_test),
         "baseline": spec.baseline,
         "answer": finish.answer,
         "text": text,

@@ -35,6 +35,8 @@ class ProbedState:
     """Always empty: a chain has no rollouts."""
     flights: tuple[Flight, ...] = ()
     """Always empty."""
+    turn: int = 0
+    """Always 0."""
 
     @property
     def is_over_budget(self) -> bool:
