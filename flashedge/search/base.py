@@ -182,6 +182,11 @@ class SearchState(Protocol):
         ...
 
     @property
+    def num_cancelled(self) -> int:
+        """MCTS: rollouts that a smaller allowance cancelled. 0 for every other search."""
+        ...
+
+    @property
     def flights(self) -> tuple[Flight, ...]:
         """MCTS: the rollouts in flight, the one whose turn is next first. Empty for every other
         search."""

@@ -31,10 +31,10 @@ from flashedge.search.base import (
     Result,
     Scored,
 )
-from flashedge.search.level_state import BUDGET, NOTHING, Phase
 from flashedge.search.seeds import mix64
 from flashedge.search.strategies.probed_state import Move, ProbedState
 from flashedge.search.tree import ROOT, NodeStatus, Tree
+from flashedge.search.voting_state import BUDGET, NOTHING, Phase
 from flashedge.types import Granularity, Judges, Limits, NodeId, Problem, Segment, Vote
 
 SUFFIX = "\n\nOh, I suddenly got the answer to the whole problem. Final Answer: \\boxed{"

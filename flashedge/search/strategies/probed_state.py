@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from flashedge.certainty.history import History
 from flashedge.search.base import Command
 from flashedge.search.flights import Flight
-from flashedge.search.level_state import Phase
 from flashedge.search.tree import ROOT, Tree
+from flashedge.search.voting_state import Phase
 from flashedge.types import Limits, NodeId
 
 
@@ -36,6 +36,8 @@ class ProbedState:
     flights: tuple[Flight, ...] = ()
     """Always empty."""
     turn: int = 0
+    """Always 0."""
+    num_cancelled: int = 0
     """Always 0."""
 
     @property
