@@ -125,7 +125,7 @@ class _ViewDraft:
                 self._change(event.node, scores=event.scores, score=event.score)
             case events.NodesMarked():
                 for node in event.nodes:
-                    self._change(node, status=event.status)
+                    self._mark(node, event.status)
             case events.RolloutsEnded():
                 before = self._fields.get("rollouts", self._view.rollouts)
                 self._fields["rollouts"] = (*before, *event.nodes)
@@ -213,6 +213,15 @@ class _ViewDraft:
             mean_logprob=sum(event.logprobs) / max(1, len(event.logprobs)),
             status="generated",
         )
+
+    def _mark(self, node: NodeId, status: str) -> None:
+        """Tokens of a node that was cancelled are not committed."""
+        before = self._read("nodes").get(node)
+        if before is not None and status == "cancelled" and before.tokens:
+            self._tokens -= before.tokens
+            self._change(node, status=status, tokens=0)
+        else:
+            self._change(node, status=status)
 
     def _change(self, node: NodeId, **fields: Any) -> None:
         before = self._read("nodes").get(node)

@@ -29,7 +29,9 @@ from flashedge.events import (
     Probed,
     Progress,
     Restored,
+    RolloutsAllowed,
     RolloutsEnded,
+    RolloutsInFlight,
     StepCompleted,
 )
 from flashedge.models.shape import ModelShape
@@ -177,6 +179,15 @@ class Fold:
                 for node in set(marked) - {ROOT}:
                     assert nodes[node].status != status
                     nodes[node].status = status
+                    if status == "cancelled":  # what had arrived of it is dropped
+                        seen = nodes[node]
+                        nodes[node] = Seen(
+                            parent=seen.parent,
+                            depth=seen.depth,
+                            index=seen.index,
+                            seed=seen.seed,
+                            status=status,
+                        )
             case RolloutsEnded(nodes=ends):
                 assert set(ends) <= nodes.keys()
             case CertaintyUpdated(certainty=certainty):
@@ -185,7 +196,19 @@ class Fold:
                 assert nodes[node].status == "active"
                 assert tokens >= 0
             case EarlyExit(reason=reason):
-                assert reason in {"certainty", "non_convergence", "budget", "deadline"}
+                assert reason in {
+                    "certainty",
+                    "non_convergence",
+                    "budget",
+                    "deadline",
+                    "reward",
+                    "futility",
+                }
+            case RolloutsAllowed(rollouts=rollouts, of=of):
+                assert rollouts >= 1
+                assert not of or rollouts <= of
+            case RolloutsInFlight(flights=flights):
+                assert {node for _, node in flights} <= {ROOT, *nodes}
             case KvSplitChanged() | Offloaded() | Restored():
                 pass  # of the engines
             case EngineRestarted(waited_s=waited_s):

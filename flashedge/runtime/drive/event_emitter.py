@@ -14,8 +14,8 @@ from flashedge.events import (
     NodesExpanded,
     NodesMarked,
     RolloutsAllowed,
-    RolloutsInFlight,
     RolloutsEnded,
+    RolloutsInFlight,
     StepCompleted,
 )
 from flashedge.search.base import (

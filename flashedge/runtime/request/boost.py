@@ -1,4 +1,4 @@
-"""Which runs are boosted: the option of the request, and the daemon's setting `scheduling_boost`."""
+"""Which runs are boosted: by the request's option, and by the daemon's setting."""
 
 from __future__ import annotations
 

@@ -234,9 +234,8 @@ class Boosting:
         cost = station.engines.rollout_cost
         if cost is None or not station.views:
             return None
-        tokens, levels = (
-            sum(each) for each in zip(*(w.level_tokens for w in station.watches.values()))
-        )
+        seen = [watch.level_tokens for watch in station.watches.values()]
+        tokens, levels = sum(t for t, _ in seen), sum(count for _, count in seen)
         paths = [run.path_tokens for run in station.board.runs]
         return replace(
             cost,

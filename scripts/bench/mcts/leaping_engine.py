@@ -1,9 +1,9 @@
 """Simulated engines that decode many steps at once, for loads of thousands of searches.
 
-They are the engines of `flashedge.engine.sim`: the same scheduler, KV blocks, prefix cache and costs.
-While a batch only decodes and nothing arrives, its steps differ in nothing but their seconds, so
-they are computed in one leap that ends where the first request ends, or at the first step after
-which something has arrived. Engines on one device take turns, step by step.
+They are the engines of `flashedge.engine.sim`: the same scheduler, KV blocks, prefix cache and
+costs. While a batch only decodes and nothing arrives, its steps differ in nothing but their
+seconds. So they are computed in one leap that ends where the first request ends, or at the first
+step after which something has arrived. Engines on one device take turns, step by step.
 """
 
 from __future__ import annotations

@@ -1,5 +1,7 @@
-"""Runs a load of searches on a simulated pair in virtual time, with the product's own driver, queue,
-admission and boosting. The searches' steps come from recorded trees (`content.py`).
+"""Runs a load of searches on a simulated pair in virtual time.
+
+Driver, queue, admission and boosting are the product's own. The searches' steps come from recorded
+trees (`content.py`). The length of a path is predicted as the mean of its problem's samples.
 """
 
 from __future__ import annotations
@@ -8,6 +10,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from random import Random
+from statistics import fmean
 from typing import Any, Self
 
 from flashedge.benchmark.devices import Overheads
@@ -32,6 +35,7 @@ from flashedge.runtime.rollouts.boosting import Boosting
 from flashedge.runtime.rollouts.run_watch import RunWatch
 from flashedge.scheduling.costs.curves import RooflineCurve
 from flashedge.scheduling.costs.roofline import Device
+from flashedge.scheduling.lengths.families.point import Point
 from flashedge.scheduling.programs.admission import Capacity, find_useful_batch
 from flashedge.scheduling.rollouts.allocation import Allocator
 from flashedge.scheduling.rollouts.gate import Gate
@@ -265,6 +269,8 @@ class _Server:
                 self._boosting.note_event(key, event)
 
         try:
+            lengths = [sum(sample) for sample in run.lengths.step_tokens]
+            self._board.predict(key, Point(fmean(lengths)))
             self._queue.reserve(key)
             async with self._queue.wait_turn(key):
                 self._board.note_start(key)
