@@ -37,7 +37,7 @@ from flashedge.runtime.queue import RunQueue
 from flashedge.runtime.records.archive import ArchivedRun, RunSummary, build_summary
 from flashedge.runtime.records.retention import Retention
 from flashedge.runtime.records.store import RunStore
-from flashedge.runtime.request.boost import resolve_boost
+from flashedge.runtime.request.boost import check_continuable, resolve_boost
 from flashedge.runtime.request.calibrations import resolve_early_exit, restore_request
 from flashedge.runtime.request.spec import RunSpec, check_continues
 from flashedge.runtime.request.strategies import build_search
@@ -298,6 +298,7 @@ class Service:
         if earlier.status != RunStatus.FINISHED or (live is not None and not live.stored):
             raise Conflict(f"run {run_id} is not finished and stored", param="continues")
         check_continues(earlier.spec, spec, run_id)
+        check_continuable(spec, run_id)
         return EarlierRun.from_events(event for _, event in self._store.events(run_id))
 
     async def _execute(

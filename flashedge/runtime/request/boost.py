@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
-from flashedge.errors import RequestError
+from flashedge.errors import Conflict, RequestError
 from flashedge.runtime.request.spec import RunSpec
 
 MCTS, OPTION = "mcts", "boost"
@@ -15,7 +17,22 @@ and that does not name a fixed number of rollouts in parallel."""
 
 
 def is_boosted(spec: RunSpec) -> bool:
-    return spec.strategy == MCTS and bool(spec.options.get(OPTION))
+    """Whether a run whose request was resolved is boosted."""
+    return asks_for_boost(spec.strategy, spec.options)
+
+
+def asks_for_boost(strategy: object, options: Mapping[str, Any]) -> bool:
+    return strategy == MCTS and bool(options.get(OPTION))
+
+
+def check_continuable(spec: RunSpec, run_id: str) -> None:
+    """Raises Conflict for a boosted run: a longer one would explore something else."""
+    if is_boosted(spec):
+        raise Conflict(
+            f"run {run_id} was boosted, so a longer run would not begin as it did",
+            hint="start it anew, or without boosting",
+            param="continues",
+        )
 
 
 def resolve_boost(spec: RunSpec, mode: str) -> RunSpec:

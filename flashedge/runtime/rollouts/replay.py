@@ -18,7 +18,7 @@ from flashedge.errors import Conflict, NotFound
 from flashedge.events import Event, RolloutsAllowed, RunFinished, RunStarted, StepCompleted
 from flashedge.runtime.drive.earlier_run import EarlierRun
 from flashedge.runtime.drive.outcome import DEADLINE
-from flashedge.runtime.request.boost import is_boosted
+from flashedge.runtime.request.boost import asks_for_boost
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import build_search
 from flashedge.search.base import (
@@ -60,21 +60,21 @@ class RunLog:
         """Raises Conflict for a run that was not boosted, has not finished, or was cut by a
         deadline, NotFound for a log without a start."""
         log = tuple(run_events)
-        spec = next((RunSpec.from_json(e.config) for e in log if isinstance(e, RunStarted)), None)
-        if spec is None:
+        config = next((e.config for e in log if isinstance(e, RunStarted)), None)
+        if config is None:
             raise NotFound(f"the log of run {run_id} has no start, so it can't be replayed")
         result = next((e.result for e in log if isinstance(e, RunFinished)), None)
-        if not is_boosted(spec):
+        if not asks_for_boost(config.get("strategy"), config.get("options") or {}):
             raise Conflict(
                 f"run {run_id} was not boosted: its seed alone repeats it",
-                hint="replay a run of `solve --strategy mcts --option boost=true`",
+                hint="replay a run of `flashedge solve --strategy mcts --set boost=true`",
             )
         if result is None:
             raise Conflict(f"run {run_id} has not finished, so there is no tree to compare with")
         if result.get("cut_by") == DEADLINE:
             raise Conflict(f"run {run_id} was cut by its deadline, which no log can repeat")
         return cls(
-            spec=spec,
+            spec=RunSpec.from_json(config),
             script=tuple((e.turn, e.rollouts) for e in log if isinstance(e, RolloutsAllowed)),
             known=EarlierRun.from_events(log),
             answers={e.node: e.answer for e in log if isinstance(e, StepCompleted)},
