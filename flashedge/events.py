@@ -79,7 +79,8 @@ class NodesMarked:
     """Nodes changed their status."""
 
     status: str
-    """active, pruned, duplicate, complete or cancelled."""
+    """active, pruned, duplicate, complete or cancelled. A cancelled node has nothing any more,
+    whatever was generated of it."""
 
     nodes: tuple[NodeId, ...]
 
@@ -136,7 +137,7 @@ class EarlyExit:
     """The search stopped before its own end."""
 
     reason: str
-    """certainty, non_convergence, budget or deadline."""
+    """certainty, non_convergence, budget, deadline, reward or futility."""
 
     tokens: int
 

@@ -9,7 +9,7 @@ ends in the very view of the live one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any, assert_never
 
@@ -125,7 +125,7 @@ class _ViewDraft:
                 self._change(event.node, scores=event.scores, score=event.score)
             case events.NodesMarked():
                 for node in event.nodes:
-                    self._change(node, status=event.status)
+                    self._mark(node, event.status)
             case events.RolloutsEnded():
                 before = self._fields.get("rollouts", self._view.rollouts)
                 self._fields["rollouts"] = (*before, *event.nodes)
@@ -206,6 +206,18 @@ class _ViewDraft:
             mean_logprob=sum(event.logprobs) / max(1, len(event.logprobs)),
             status="generated",
         )
+
+    def _mark(self, node: NodeId, status: str) -> None:
+        """A cancelled node loses what it had, as in the search's tree."""
+        known = self._read("nodes").get(node)
+        if status == "cancelled" and known is not None:
+            self._tokens -= known.tokens
+            blank = NodeView(
+                id=node, parent=known.parent, index=known.index, depth=known.depth, status=status
+            )
+            self._change(node, **{f.name: getattr(blank, f.name) for f in fields(NodeView)})
+        else:
+            self._change(node, status=status)
 
     def _change(self, node: NodeId, **fields: Any) -> None:
         before = self._read("nodes").get(node)

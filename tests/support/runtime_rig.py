@@ -142,6 +142,10 @@ class Seen:
     scores: tuple[float, ...] = ()
     score: float | None = None
 
+    def empty(self) -> Seen:
+        """The node without what was generated: a search drops that when it cancels the node."""
+        return Seen(parent=self.parent, depth=self.depth, index=self.index, seed=self.seed)
+
 
 @dataclass
 class Fold:
@@ -176,6 +180,8 @@ class Fold:
             case NodesMarked(status=status, nodes=marked):
                 for node in set(marked) - {ROOT}:
                     assert nodes[node].status != status
+                    if status == "cancelled":
+                        nodes[node] = nodes[node].empty()
                     nodes[node].status = status
             case RolloutsEnded(nodes=ends):
                 assert set(ends) <= nodes.keys()
@@ -185,7 +191,10 @@ class Fold:
                 assert nodes[node].status == "active"
                 assert tokens >= 0
             case EarlyExit(reason=reason):
-                assert reason in {"certainty", "non_convergence", "budget", "deadline"}
+                assert reason in {
+                    *("certainty", "non_convergence", "budget", "deadline"),
+                    *("reward", "futility"),
+                }
             case KvSplitChanged() | Offloaded() | Restored():
                 pass  # of the engines
             case EngineRestarted(waited_s=waited_s):
