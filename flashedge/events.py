@@ -132,12 +132,15 @@ class Probed:
     """Tokens that the probe generated. They are no part of the tree."""
 
 
+EXIT_REASONS = ("certainty", "non_convergence", "budget", "deadline", "reward", "futility")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlyExit:
     """The search stopped before its own end."""
 
     reason: str
-    """certainty, non_convergence, budget, deadline, reward or futility."""
+    """One of EXIT_REASONS."""
 
     tokens: int
 
