@@ -15,9 +15,9 @@ resumes.
 Reported for each way: accuracy, tokens of the tree, cancelled tokens, seconds and their ratio to
 P = 1 (sums over problems, with bootstrap 95 % intervals); duplicates, the share of rollouts whose
 path says the same as an earlier one's; waits, how often a rollout reached a node that another one
-was expanding, per rollout; the mean of rollouts in flight. `waiting_costs` is the ratio of seconds
-in launch order to seconds by arrival at the same P. The machine's load is reported too: on a busy
-machine seconds mean little. The last line is JSON.
+was expanding, per rollout; the mean of rollouts in flight, and of those that do not wait so.
+`waiting_costs` is the ratio of seconds in launch order to seconds by arrival at the same P. The
+machine's load is reported too: on a busy machine seconds mean little. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ class Measured:
     duplicates: int
     waits: int
     mean_in_flight: float
+    mean_expanding: float
 
     def to_json(self) -> Mapping[str, Any]:
         return asdict(self)
@@ -82,6 +83,7 @@ async def measure(bench: Bench, row: Mapping[str, str], index: int, n: int, way:
         duplicates=count_duplicates(state),
         waits=state.num_waits,
         mean_in_flight=found.mean_in_flight,
+        mean_expanding=found.mean_expanding,
     )
 
 
@@ -106,6 +108,7 @@ def summarize(rows: Rows, way: str, base: str) -> dict[str, Any]:
         "duplicates": share("duplicates", "rollouts"),
         "waits": share("waits", "rollouts"),
         "in_flight": mean(rows, "mean_in_flight"),
+        "expanding": mean(rows, "mean_expanding"),
     }
 
 

@@ -38,6 +38,8 @@ class Finished:
     cancelled_tokens: int
     mean_in_flight: float
     """Rollouts in flight, averaged over the search's turns."""
+    mean_expanding: float
+    """Those of them that do not wait at a node of another one."""
 
 
 class StateWatch(Mcts):
@@ -109,7 +111,7 @@ class Bench:
         began = loop.time()
         outcome = await driver.run()
         seconds = loop.time() - began
-        turns = {state.turn: len(state.flights) for state in watch.states}
+        turns = {state.turn: state for state in watch.states}.values()
         return Finished(
             outcome=outcome,
             state=watch.states[-1],
@@ -117,7 +119,8 @@ class Bench:
             right=await self.is_right(outcome.finish.answer, row["answer"]),
             seconds=seconds,
             cancelled_tokens=driver.cancelled_tokens,
-            mean_in_flight=sum(turns.values()) / len(turns),
+            mean_in_flight=sum(len(state.flights) for state in turns) / len(turns),
+            mean_expanding=sum(len(state.expanding) for state in turns) / len(turns),
         )
 
     async def is_right(self, answer: str | None, known: str) -> bool:
