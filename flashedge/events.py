@@ -79,7 +79,8 @@ class NodesMarked:
     """Nodes changed their status."""
 
     status: str
-    """active, pruned, duplicate, complete or cancelled."""
+    """active, pruned, duplicate, complete or cancelled. A cancelled node has nothing any more,
+    whatever was generated of it."""
 
     nodes: tuple[NodeId, ...]
 
@@ -157,12 +158,15 @@ class Probed:
     """Tokens that the probe generated. They are no part of the tree."""
 
 
+EXIT_REASONS = ("certainty", "non_convergence", "budget", "deadline", "reward", "futility")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlyExit:
     """The search stopped before its own end."""
 
     reason: str
-    """certainty, non_convergence, budget or deadline."""
+    """One of EXIT_REASONS."""
 
     tokens: int
 

@@ -110,10 +110,10 @@ def rollout_values(view: RunView) -> Mapping[NodeId, tuple[int, float]]:
 def child_priors(view: RunView, parent: NodeId) -> Mapping[NodeId, float]:
     """The MCTS prior of each child: softmax of mean log-probabilities, or uniform.
 
-    Duplicates have none. Empty while a child still generates.
+    Duplicates and cancelled nodes have none. Empty while a child still generates.
     """
     children = [view.nodes[c] for c in view.children.get(parent, ())]
-    children = [c for c in children if c.status != "duplicate"]
+    children = [c for c in children if c.status not in ("duplicate", "cancelled")]
     if not children or any(not c.finish for c in children):
         return {}
     if (view.config.get("options") or {}).get("prior") == "uniform":

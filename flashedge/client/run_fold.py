@@ -9,7 +9,7 @@ ends in the very view of the live one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any, assert_never
 
@@ -215,11 +215,14 @@ class _ViewDraft:
         )
 
     def _mark(self, node: NodeId, status: str) -> None:
-        """Tokens of a node that was cancelled are not committed."""
-        before = self._read("nodes").get(node)
-        if before is not None and status == "cancelled" and before.tokens:
-            self._tokens -= before.tokens
-            self._change(node, status=status, tokens=0)
+        """A cancelled node loses what it had, as in the search's tree."""
+        known = self._read("nodes").get(node)
+        if status == "cancelled" and known is not None:
+            self._tokens -= known.tokens
+            blank = NodeView(
+                id=node, parent=known.parent, index=known.index, depth=known.depth, status=status
+            )
+            self._change(node, **{f.name: getattr(blank, f.name) for f in fields(NodeView)})
         else:
             self._change(node, status=status)
 

@@ -134,6 +134,11 @@ class RunView:
         return (self.result or {}).get("trusted") is False
 
     @property
+    def is_unlikely(self) -> bool:
+        """Whether the search gave up, so that its answer is probably wrong."""
+        return bool((self.result or {}).get("unlikely"))
+
+    @property
     def alive(self) -> int:
         """Nodes that are part of a path which may still grow."""
         return sum(n.status in ALIVE for n in self.nodes.values() if n.id != ROOT)

@@ -229,7 +229,8 @@ class BoardMachine(RuleBasedStateMachine):
         current = [d for d in drafts if d.continuation.level == self.level[run]]
         kept = [d for d in current if data.draw(st.booleans())]
         self.level[run] += 1
-        dropped = self.board.drop_unused(run, self.level[run], {d.seed for d in kept})
+        seeds = {d.seed for d in kept}
+        dropped = self.board.drop_unused(run, [self.level[run] - 1], seeds)
         assert set(dropped) == set(drafts) - set(kept)
         for draft in kept:
             requested = replace(draft.continuation, level=self.level[run])

@@ -144,6 +144,10 @@ class Seen:
     scores: tuple[float, ...] = ()
     score: float | None = None
 
+    def empty(self) -> Seen:
+        """The node without what was generated: a search drops that when it cancels the node."""
+        return Seen(parent=self.parent, depth=self.depth, index=self.index, seed=self.seed)
+
 
 @dataclass
 class Fold:
@@ -178,16 +182,9 @@ class Fold:
             case NodesMarked(status=status, nodes=marked):
                 for node in set(marked) - {ROOT}:
                     assert nodes[node].status != status
+                    if status == "cancelled":
+                        nodes[node] = nodes[node].empty()
                     nodes[node].status = status
-                    if status == "cancelled":  # what had arrived of it is dropped
-                        seen = nodes[node]
-                        nodes[node] = Seen(
-                            parent=seen.parent,
-                            depth=seen.depth,
-                            index=seen.index,
-                            seed=seen.seed,
-                            status=status,
-                        )
             case RolloutsEnded(nodes=ends):
                 assert set(ends) <= nodes.keys()
             case CertaintyUpdated(certainty=certainty):
@@ -197,12 +194,8 @@ class Fold:
                 assert tokens >= 0
             case EarlyExit(reason=reason):
                 assert reason in {
-                    "certainty",
-                    "non_convergence",
-                    "budget",
-                    "deadline",
-                    "reward",
-                    "futility",
+                    *("certainty", "non_convergence", "budget", "deadline"),
+                    *("reward", "futility"),
                 }
             case RolloutsAllowed(rollouts=rollouts, of=of):
                 assert rollouts >= 1

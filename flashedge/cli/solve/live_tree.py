@@ -77,6 +77,7 @@ def status_line(view: RunView, elapsed_s: float | None = None) -> Text:
     if view.certainty and view.certainty[-1].certainty is not None:
         certainty = f"certainty {view.certainty[-1].certainty:.2f}"
         parts.append("low verifier score" if view.is_distrusted else certainty)
+    parts.append("an unlikely answer" if view.is_unlikely else None)
     style = {"running": "bold cyan", "finished": "bold green"}.get(view.state, "bold red")
     line = Text(f"{view.state}  ", style=style, no_wrap=True, overflow="ellipsis")
     return line.append(" · ".join(p for p in parts if p), style="default")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any, TypeVar, assert_never
 
 from flashedge import events
@@ -151,11 +152,9 @@ class Driver:
         """Start the work that the commands ask for. Returns the Finish among them, if any."""
         tree = state.tree
         if commands:
-            self._emitter.emit_statuses(tree)
-        if self._speculation_client.begin_level(
-            state, [c for c in commands if isinstance(c, Expand)]
-        ):
-            self._start(self._speculation_client.drop_unused())
+            self._emitter.emit_statuses(tree, commands)
+        if (unused := self._speculation_client.follow(state, commands)) is not None:
+            self._start(self._speculation_client.drop_unused(unused))
         finish = None
         for command in order_commands(commands, tree, self._engines.ordering):
             match command:
@@ -164,7 +163,7 @@ class Driver:
                     ids = (*self._prompt_ids, *tree.path_token_ids(parent))
                     steps = tree.path_steps(parent)
                     for child in children:
-                        known = self._earlier.segments.get(child.node)
+                        known = self._earlier.find_segment(tree, child.node)
                         if known is not None:
                             self._inbox.put_nowait(Generated(node=child.node, segment=known))
                             continue
@@ -175,11 +174,12 @@ class Driver:
                 case Cluster(nodes=nodes):
                     self._start(self._cluster(nodes, tree))
                 case Probe():
-                    if (probed := self._earlier.probes.get(command.node)) is not None:
-                        self._answer_probe(probed)
+                    if (probed := self._earlier.find_probe(tree, command.node)) is not None:
+                        self._answer_probe(replace(probed, node=command.node))
                         continue
                     self._start(self._probe(command, tree))
                 case Cancel(nodes=nodes):
+                    self._emitter.emit_cancelled(command)
                     self._work.cancel(nodes)
                     self.cancelled_tokens += self._growth.drop(nodes)
                 case Finish():

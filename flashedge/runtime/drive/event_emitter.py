@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from flashedge.answers.extraction import extract_answer
@@ -20,7 +20,9 @@ from flashedge.events import (
 )
 from flashedge.search.base import (
     Allowance,
+    Cancel,
     Clustered,
+    Command,
     Expand,
     Generated,
     ProbeResult,
@@ -123,13 +125,23 @@ class EventEmitter:
             )
         )
 
-    def emit_statuses(self, tree: Tree) -> None:
-        """Emit the statuses that the search changed when it last decided, at the end of a level."""
+    def emit_statuses(self, tree: Tree, commands: Sequence[Command]) -> None:
+        """Emit the statuses that the search changed when it last decided, at the end of a level.
+
+        commands: what it decided. Nodes that they cancel come later, by `emit_cancelled`, since
+        the same commands may have begun them.
+        """
+        later = {node for c in commands if isinstance(c, Cancel) for node in c.nodes}
         changed: dict[NodeStatus, list[NodeId]] = {}
         for node in tree.nodes.values():
+            if node.id in later:
+                continue
             before = self._tree.nodes.get(node.id)
             if node.status in SHOWN and (before is None or before.status != node.status):
                 changed.setdefault(node.status, []).append(node.id)
         for status, nodes in changed.items():
             self._emit(NodesMarked(status=status, nodes=tuple(nodes)))
         self._tree = tree
+
+    def emit_cancelled(self, command: Cancel) -> None:
+        self._emit(NodesMarked(status=NodeStatus.CANCELLED, nodes=command.nodes))

@@ -78,12 +78,13 @@ class Scoring:
     ) -> None:
         """Begin to score a new segment if scores are early. before: the steps of the path to it;
         start: starts a task of the run."""
-        if self._is_early and node not in self._earlier.scores:
+        if self._is_early:
             self._early[node] = start(self._verify(node, before, segment), node)
 
     def find_scores(self, tree: Tree, node: NodeId) -> tuple[float, ...] | None:
         """Find the scores of a node that are known without the verifier."""
-        return self._earlier.scores.get(node) or self._speculation_client.take_scores(tree, node)
+        known = self._earlier.find_scores(tree, node)
+        return known or self._speculation_client.take_scores(tree, node)
 
     async def score(self, state: Any, node: NodeId) -> Scored:
         """Score a node's segment. Raises what the verifier raises after its retries."""

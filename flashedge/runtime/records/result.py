@@ -45,8 +45,7 @@ def build_result(
         "strategy": spec.strategy,
         "n": spec.n,
         "seed": spec.seed,
-        "deterministic": not is_boosted(spec)
-        and _is_deterministic(outcome, usage.prompt_tokens, self_test),
+        "deterministic": _is_deterministic(spec, outcome, usage.prompt_tokens, self_test),
         "baseline": spec.baseline,
         "answer": finish.answer,
         "text": text,
@@ -87,19 +86,24 @@ def build_result(
 
 
 def _is_deterministic(
-    outcome: Outcome, prompt_tokens: int, self_test: Mapping[str, Any] | None
+    spec: RunSpec, outcome: Outcome, prompt_tokens: int, self_test: Mapping[str, Any] | None
 ) -> bool | None:
     """Whether the same request gives the same tree again, whatever runs beside it.
 
     True if the self-test found the generator's kernels batch-invariant, and prefill bit-equal up to
-    the length of the longest path with its prompt, and no deadline cut the run. False if one of
-    these does not hold: the tree may then still be the same. None without a verdict of the test.
+    the length of the longest path with its prompt, no deadline cut the run, its search took no
+    results by arrival, and it was not boosted. False if one of these does not hold: the tree may
+    then still be the same. None without a verdict of the test.
     """
+    if is_boosted(spec):
+        return False
     found = self_test or {}
     if not found.get("batch_invariant"):
         return found.get("batch_invariant")
     longest = prompt_tokens + max(node.path_tokens for node in outcome.tree.nodes.values())
-    return longest <= found.get("invariant_tokens", 0) and outcome.cut_by != DEADLINE
+    in_order = spec.options.get("take") != "arrival" or spec.options.get("parallel", 1) == 1
+    is_known = longest <= found.get("invariant_tokens", 0)
+    return is_known and in_order and outcome.cut_by != DEADLINE
 
 
 def _is_trusted(outcome: Outcome, spec: RunSpec) -> bool | None:

@@ -11,6 +11,8 @@ from flashedge.runtime.request.spec import RunSpec
 
 MCTS, OPTION = "mcts", "boost"
 OFF, ASKED, ALL = "off", "asked", "all"
+USUAL = {"parallel": 1, "take": "launch"}
+"""Options of MCTS with the only values that a boosted run may have."""
 BOOST_MODES = (OFF, ASKED, ALL)
 """off: no run is boosted; asked: those that ask for it; all: every MCTS run that does not refuse,
 and that does not name a fixed number of rollouts in parallel."""
@@ -38,19 +40,20 @@ def check_continuable(spec: RunSpec, run_id: str) -> None:
 def resolve_boost(spec: RunSpec, mode: str) -> RunSpec:
     """The request with the daemon's decision in it, so that the run's record tells it.
 
-    Raises RequestError for a run that asks for boosting and for a fixed number of rollouts.
+    Raises RequestError for a run that asks for boosting beside what excludes it: a fixed number of
+    rollouts, or results that are taken as they arrive, which no log could replay.
     """
     if spec.strategy != MCTS:
         return spec
     asked = spec.options.get(OPTION)
-    is_fixed = spec.options.get("parallel", 1) != 1
-    if asked and is_fixed:
+    excluded = [name for name, usual in USUAL.items() if spec.options.get(name, usual) != usual]
+    if asked and excluded:
         raise RequestError(
-            "a boosted run has no fixed number of rollouts in parallel",
-            hint="leave out one of boost and parallel",
+            f"a boosted run has no {' and no '.join(excluded)} of its own",
+            hint=f"leave out one of boost and {excluded[0]}",
             param="options",
         )
-    wants = bool(asked) or (asked is None and mode == ALL and not is_fixed and not spec.baseline)
+    wants = bool(asked) or (asked is None and mode == ALL and not excluded and not spec.baseline)
     is_on = wants and mode != OFF
     if asked is None and not is_on:
         return spec

@@ -64,7 +64,7 @@ def test_a_search_that_is_over_tells_its_boosts_and_cancels() -> None:
 def test_tokens_of_cancelled_nodes_are_not_committed() -> None:
     ran = run_boosted(SPEC, 1)
     view = fold(RunView(), enumerate(ran.events, start=1))
-    assert any(node.status == "cancelled" and node.text for node in view.nodes.values())
+    assert any(node.status == "cancelled" for node in view.nodes.values())
     assert view.tokens == ran.tree.committed_tokens
     assert view.boosts > 0
 

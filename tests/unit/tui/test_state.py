@@ -103,6 +103,15 @@ def test_progress_stands_apart_from_committed_tokens() -> None:
     assert run.all_tokens == 5
 
 
+def test_a_cancelled_node_loses_what_it_had() -> None:
+    """So does the search's tree, whatever had arrived of the node."""
+    run = grown(step(1, 5), events.NodeScored(node=NodeId(1), scores=(0.5,), score=0.5))
+    run = fold(run, [(9, events.NodesMarked(status="cancelled", nodes=(NodeId(1),)))])
+    node = run.nodes[NodeId(1)]
+    assert (run.tokens, node.tokens, node.text, node.score) == (0, 0, "", None)
+    assert (node.status, node.parent) == ("cancelled", ROOT)
+
+
 def test_events_that_were_folded_change_nothing_again() -> None:
     run = grown(step(1, 5), events.NodeScored(node=NodeId(1), scores=(0.5,), score=0.5))
     assert fold(run, [(2, step(1, 9)), (3, step(1, 9))]) == run

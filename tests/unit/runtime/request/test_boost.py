@@ -44,5 +44,7 @@ def test_other_searches_and_baselines_are_left_alone() -> None:
 
 
 def test_a_boosted_run_has_no_fixed_number() -> None:
-    with pytest.raises(RequestError, match="no fixed number"):
+    with pytest.raises(RequestError, match="has no parallel of its own"):
         resolve_boost(replace(MCTS, options={"boost": True, "parallel": 2}), ASKED)
+    with pytest.raises(RequestError, match="has no take of its own"):
+        resolve_boost(replace(MCTS, options={"boost": True, "take": "arrival"}), ASKED)
