@@ -170,6 +170,12 @@ class Config:
         "Start as many searches at once as the KV memory and the engines have use for, at most "
         "max_running. False: always max_running.",
     )
+    scheduling_boost: str = setting(
+        "asked",
+        "Which MCTS runs may have more rollouts in flight while nobody waits for them: those that "
+        "ask for it (asked), all, or none (off). What such a run explores depends on the load.",
+        choices=("off", "asked", "all"),
+    )
     scheduling_prefix_order: bool = setting(
         True, "Submit paths of a level that share KV to the engines next to each other."
     )

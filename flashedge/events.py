@@ -79,7 +79,8 @@ class NodesMarked:
     """Nodes changed their status."""
 
     status: str
-    """active, pruned, duplicate, complete or cancelled."""
+    """active, pruned, duplicate, complete or cancelled. A cancelled node has nothing any more,
+    whatever was generated of it."""
 
     nodes: tuple[NodeId, ...]
 
@@ -90,6 +91,32 @@ class RolloutsEnded:
 
     nodes: tuple[NodeId, ...]
     """The node in which each rollout ended, in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutsAllowed:
+    """A boosted MCTS run may have another number of rollouts in flight from now on."""
+
+    turn: int
+    """Expansions that the search had taken before. With the seed, the turns and numbers of all
+    these events fix the tree."""
+
+    rollouts: int
+
+    of: int
+    """Rollouts that all boosted runs may have together at the time. 0: not known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutsInFlight:
+    """Other MCTS rollouts are in flight than before. Only runs that may have several send it."""
+
+    flights: tuple[tuple[int, NodeId], ...]
+    """(number, node) of each: rollouts are numbered in the order of their launch, and stand at the
+    node that they expand or wait at. A new number was launched; one that is missing has ended."""
+
+    cancelled: int
+    """Rollouts that were cancelled so far, because the run may have fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,12 +158,15 @@ class Probed:
     """Tokens that the probe generated. They are no part of the tree."""
 
 
+EXIT_REASONS = ("certainty", "non_convergence", "budget", "deadline", "reward", "futility")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlyExit:
     """The search stopped before its own end."""
 
     reason: str
-    """certainty, non_convergence, budget or deadline."""
+    """One of EXIT_REASONS."""
 
     tokens: int
 
@@ -224,6 +254,8 @@ Event = (
     | NodeScored
     | NodesMarked
     | RolloutsEnded
+    | RolloutsAllowed
+    | RolloutsInFlight
     | CertaintyUpdated
     | Probed
     | EarlyExit

@@ -191,6 +191,9 @@ class Usage:
     probe_tokens: int = 0
     """Tokens that probes generated. They are discarded and no part of `tree_tokens`."""
 
+    cancelled_tokens: int = 0
+    """Tokens of nodes that the search cancelled. They are no part of `tree_tokens`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing:

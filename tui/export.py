@@ -52,6 +52,7 @@ def to_json(run: RunView) -> str:
         "state": run.state,
         "answer": (run.result or {}).get("answer"),
         "trusted": (run.result or {}).get("trusted"),
+        "unlikely": run.is_unlikely,
         "tokens": run.tokens,
         "config": dict(run.config),
         "legend": {"marks": dict(MARKS), "fields": _FIELDS},

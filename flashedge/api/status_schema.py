@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from flashedge.scheduling.programs.standing import Standing
+from flashedge.scheduling.rollouts.standing import BoostStanding
 from flashedge.types import POLICY_NAMES
 
 
@@ -15,10 +16,11 @@ def describe_status() -> dict[int | str, dict[str, Any]]:
     scheduling = {
         "type": "object",
         "description": "How programs are ordered, and how they stand, the first to go first.",
-        "required": ["policy", "programs"],
+        "required": ["policy", "programs", "boosts"],
         "properties": {
             "policy": {"type": "string", "enum": list(POLICY_NAMES)},
             "programs": {"type": "array", "items": TypeAdapter(Standing).json_schema()},
+            "boosts": {"type": "array", "items": TypeAdapter(BoostStanding).json_schema()},
         },
     }
     schema = {

@@ -15,7 +15,7 @@ import typer
 from flashedge.cli import exit_codes, output
 from flashedge.cli.connection import show_start
 from flashedge.cli.profile import renew_profile
-from flashedge.cli.programs import print_programs
+from flashedge.cli.programs import print_boosts, print_programs
 from flashedge.client.words import format_count, format_duration
 from flashedge.config import Config, check_exposure, load_config
 from flashedge.errors import DaemonError, EngineError
@@ -180,6 +180,8 @@ def ps(as_json: Json = False) -> None:
         output.print_table(ENGINE_COLUMNS, rows, "no engines yet")
         if programs := scheduling.get("programs"):
             print_programs(programs)
+        if boosts := scheduling.get("boosts"):
+            print_boosts(boosts)
         if health.get("detail"):
             print(health["detail"])
     if any(engine.get("state") not in ("ready", "unloaded") for engine in engines.values()):

@@ -7,7 +7,7 @@ from typing import Any
 
 from flashedge.cli import output
 from flashedge.cli.run_ids import shorten_ids
-from flashedge.client.words import format_duration
+from flashedge.client.words import format_count, format_duration
 
 COLUMNS = ("place", "program", "client", "kind", "waited", "median", "tail", "starts in")
 LONGEST_KEY = 16
@@ -20,6 +20,17 @@ def print_programs(programs: Sequence[Mapping[str, Any]]) -> None:
     names = shorten_keys([str(program["key"]) for program in programs])
     rows = [_format_row(*item) for item in zip(names, programs, strict=True)]
     output.print_lines(COLUMNS, rows, "no programs")
+
+
+def print_boosts(boosts: Sequence[Mapping[str, Any]]) -> None:
+    """Print how many rollouts each boosted run may have in flight. There must be one."""
+    for station in boosts:
+        granted: Mapping[str, int] = station["runs"]
+        budget = format_count(station["budget"], "rollout")
+        print(f"\nboosted runs: {sum(granted.values())} of {budget} ({station['reason']})")
+        names = shorten_ids(list(granted))
+        rows = list(zip(names, granted.values(), strict=True))
+        output.print_lines(("run", "rollouts"), rows, "no runs")
 
 
 def shorten_keys(keys: Sequence[str]) -> list[str]:

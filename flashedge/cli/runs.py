@@ -1,4 +1,4 @@
-"""`runs ls|show|export|rm`: the runs that the daemon keeps."""
+"""`runs ls|show|replay|export|rm`: the runs that the daemon keeps."""
 
 from __future__ import annotations
 
@@ -110,6 +110,18 @@ def show(
         error = found.get("error") or {}
         message = error.get("message") if isinstance(error, dict) else error
         print(status + (f": {message}" if message else ""))
+
+
+@app.command(name="replay")
+def replay(run: RunId, as_json: Json = False) -> None:
+    """Build the tree of a boosted run again from its log, and say whether it is the same."""
+    from flashedge.cli.replay import replay_run
+    from flashedge.runtime.rollouts.replay import RunLog
+
+    with _connect() as client:
+        run = find_run(client, run)
+        log = RunLog.from_events(run, (event for _, event in load_events(client, run)))
+    replay_run(run, log, load_config(), as_json=as_json)
 
 
 @app.command(name="export")

@@ -19,6 +19,8 @@ _CATEGORY: Mapping[type, str] = {
     events.NodeScored: "steps",
     events.NodesMarked: "steps",
     events.RolloutsEnded: "steps",
+    events.RolloutsInFlight: "steps",
+    events.RolloutsAllowed: "certainty",
     events.Probed: "certainty",
     events.CertaintyUpdated: "certainty",
     events.EarlyExit: "certainty",
@@ -118,6 +120,11 @@ def describe(event: Event) -> str | None:
         case events.RolloutsEnded():
             ends = ", ".join(str(node) for node in event.nodes)
             return f"{format_count(len(event.nodes), 'rollout')} ended in node {ends}"
+        case events.RolloutsInFlight(flights=flights):
+            return f"{format_count(len(flights), 'rollout')} in flight"
+        case events.RolloutsAllowed(rollouts=rollouts, of=of):
+            most = format_count(rollouts, "rollout")
+            return f"at most {most} in flight" + (f", of {of} for all runs" if of else "")
         case events.CertaintyUpdated():
             value = "unknown" if event.certainty is None else f"{event.certainty:.2f}"
             return f"certainty {value} from {format_count(event.answers, 'answer')}"

@@ -33,7 +33,7 @@ MEANINGS: Mapping[str, str] = {
     "pruned": "the search did not continue it",
     "duplicate": "the same text as a sibling",
     "complete": "the path ends here",
-    "cancelled": "the search ended first",
+    "cancelled": "the search had no more use for it",
     CUT: "stopped by a token limit or the run's end before it had an answer",
 }
 """What each mark says, for a legend."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from flashedge.client.node_view import ROOT, NodeView
 from flashedge.client.run_view import RunView
+from flashedge.client.words import format_count
 from flashedge.types import NodeId, Vote
 
 MIN_ROLLOUTS = 3
@@ -109,10 +110,10 @@ def rollout_values(view: RunView) -> Mapping[NodeId, tuple[int, float]]:
 def child_priors(view: RunView, parent: NodeId) -> Mapping[NodeId, float]:
     """The MCTS prior of each child: softmax of mean log-probabilities, or uniform.
 
-    Duplicates have none. Empty while a child still generates.
+    Duplicates and cancelled nodes have none. Empty while a child still generates.
     """
     children = [view.nodes[c] for c in view.children.get(parent, ())]
-    children = [c for c in children if c.status != "duplicate"]
+    children = [c for c in children if c.status not in ("duplicate", "cancelled")]
     if not children or any(not c.finish for c in children):
         return {}
     if (view.config.get("options") or {}).get("prior") == "uniform":
@@ -123,14 +124,24 @@ def child_priors(view: RunView, parent: NodeId) -> Mapping[NodeId, float]:
     return {node: size / total for node, size in sizes.items()}
 
 
+def flights_through(view: RunView) -> Mapping[NodeId, int]:
+    """Rollouts in flight whose path holds each node, where there are any."""
+    return Counter(at for _, node in view.flights for at in (ROOT, *view.path(node)))
+
+
 def mcts_figures(
     node: NodeView,
     values: Mapping[NodeId, tuple[int, float]],
     priors: Mapping[NodeId, float],
+    flying: Mapping[NodeId, int],
 ) -> str:
-    """`N 3 Q 0.83 P 0.25`: visits, mean value (before a visit: the score) and prior."""
+    """`N3  Q 0.83 P 0.25`: visits, mean value (before a visit: the score) and prior.
+
+    `N3+2`: two rollouts in flight go through the node as well.
+    """
     visits, value = values.get(node.id, (0, node.score))
-    shown = [f"N{visits:<2}"]
+    count = f"{visits}+{flying[node.id]}" if node.id in flying else f"{visits}"
+    shown = [f"N{count:<2}"]
     shown += ["Q  -  " if value is None else f"Q {value:.2f}"]
     prior = priors.get(node.id)
     shown += ["P  -  " if prior is None else f"P {prior:.2f}"]
@@ -147,12 +158,29 @@ def paths_wanted(view: RunView) -> int | None:
 
 
 def describe_progress(view: RunView) -> str:
-    """`level 7 · 3/16 paths`, or `5/12 rollouts`."""
+    """`level 7 · 3/16 paths`, or `5/12 rollouts`, and how many are in flight."""
     n = paths_wanted(view)
     if is_mcts(view):
-        return f"{len(view.rollouts)}/{n} rollouts"
+        parts = [f"{len(view.rollouts)}/{n} rollouts", describe_flights(view)]
+        return " · ".join(part for part in parts if part)
     of = f"{view.paths_done}/{n} paths" if n is not None else f"{view.paths_done} paths"
     return f"level {view.level} · {of}" if view.level > 1 or not _draws_whole(view) else of
+
+
+def describe_flights(view: RunView) -> str:
+    """`3 in flight, P 4 of 8`: the rollouts in flight; how many the run may have, and all boosted
+    runs together. Of a run that is over: `2 boosts, 1 rollout cancelled`. Empty without any."""
+    parts = []
+    if not view.over:
+        parts += [f"{len(view.flights)} in flight"] if view.flights else []
+        if view.allowed is not None:
+            rollouts, of = view.allowed
+            parts += [f"P {rollouts} of {of}" if of else f"P {rollouts}"]
+        return ", ".join(parts)
+    parts += [format_count(view.boosts, "boost")] if view.boosts else []
+    cancelled = view.cancelled_rollouts
+    parts += [f"{format_count(cancelled, 'rollout')} cancelled"] if cancelled else []
+    return ", ".join(parts)
 
 
 def _draws_whole(view: RunView) -> bool:

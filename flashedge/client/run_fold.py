@@ -9,7 +9,7 @@ ends in the very view of the live one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any, assert_never
 
@@ -125,10 +125,17 @@ class _ViewDraft:
                 self._change(event.node, scores=event.scores, score=event.score)
             case events.NodesMarked():
                 for node in event.nodes:
-                    self._change(node, status=event.status)
+                    self._mark(node, event.status)
             case events.RolloutsEnded():
                 before = self._fields.get("rollouts", self._view.rollouts)
                 self._fields["rollouts"] = (*before, *event.nodes)
+            case events.RolloutsAllowed(rollouts=rollouts, of=of):
+                allowed = self._fields.get("allowed", self._view.allowed)
+                boosts: int = self._fields.get("boosts", self._view.boosts)
+                is_boost = rollouts > (allowed[0] if allowed else 1)
+                self._fields |= {"allowed": (rollouts, of), "boosts": boosts + is_boost}
+            case events.RolloutsInFlight(flights=flights, cancelled=cancelled):
+                self._fields |= {"flights": flights, "cancelled_rollouts": cancelled}
             case events.CertaintyUpdated():
                 point = CertaintyPoint(
                     tokens=event.tokens or self._tokens,
@@ -156,7 +163,7 @@ class _ViewDraft:
 
     def end(self, state: str, **fields: Any) -> None:
         """The run is over. Nodes that still generate are cut."""
-        self._fields |= {"state": state, **fields}
+        self._fields |= {"state": state, "flights": (), **fields}
         for node in [n.id for n in self._read("nodes").values() if n.status == "generating"]:
             self._change(node, status=CUT)
         self._write("growing").clear()
@@ -206,6 +213,18 @@ class _ViewDraft:
             mean_logprob=sum(event.logprobs) / max(1, len(event.logprobs)),
             status="generated",
         )
+
+    def _mark(self, node: NodeId, status: str) -> None:
+        """A cancelled node loses what it had, as in the search's tree."""
+        known = self._read("nodes").get(node)
+        if status == "cancelled" and known is not None:
+            self._tokens -= known.tokens
+            blank = NodeView(
+                id=node, parent=known.parent, index=known.index, depth=known.depth, status=status
+            )
+            self._change(node, **{f.name: getattr(blank, f.name) for f in fields(NodeView)})
+        else:
+            self._change(node, status=status)
 
     def _change(self, node: NodeId, **fields: Any) -> None:
         before = self._read("nodes").get(node)

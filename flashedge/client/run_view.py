@@ -80,6 +80,19 @@ class RunView:
     rollouts: tuple[NodeId, ...] = ()
     """MCTS: the nodes in which rollouts ended, in order."""
 
+    flights: tuple[tuple[int, NodeId], ...] = ()
+    """MCTS with several rollouts at once: (number, node) of those in flight."""
+
+    allowed: tuple[int, int] | None = None
+    """Boosted MCTS: rollouts that the run may have in flight, and that all runs may have together
+    (0: not known). None until the daemon said so."""
+
+    boosts: int = 0
+    """How often the daemon gave the run more rollouts than before."""
+
+    cancelled_rollouts: int = 0
+    """Rollouts that were cancelled because the run may have fewer."""
+
     exit: ExitPoint | None = None
     config: Mapping[str, Any] = field(default_factory=_empty)
     queue_s: float = 0.0
@@ -119,6 +132,11 @@ class RunView:
     def is_distrusted(self) -> bool:
         """Whether the verifier gives the run's answer a low score: it is probably wrong."""
         return (self.result or {}).get("trusted") is False
+
+    @property
+    def is_unlikely(self) -> bool:
+        """Whether the search gave up, so that its answer is probably wrong."""
+        return bool((self.result or {}).get("unlikely"))
 
     @property
     def alive(self) -> int:

@@ -37,3 +37,11 @@ def describe_distrust(score: float | None = None) -> str:
     """Warn of a run whose result has `trusted` false. score: of the chosen path, where known."""
     shown = "" if score is None else f" ({score:.2f})"
     return f"The verifier gives this answer a low score{shown}. It is probably wrong."
+
+
+def describe_unlikely() -> str:
+    """Warn of a run whose result has `unlikely` true."""
+    return (
+        "The search gave up: no path that it could still find is good enough by the verifier."
+        " The answer is the best so far, and unlikely to be right."
+    )

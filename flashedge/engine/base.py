@@ -216,8 +216,8 @@ class Speculator(Protocol):
         """The complete drafts of a run."""
         ...
 
-    async def drop_unused(self, run: str, level: int, seeds: Collection[int]) -> None:
-        """Level `level` of the run begins with these seeds: drop all drafts but theirs."""
+    async def drop_unused(self, run: str, levels: Collection[int], seeds: Collection[int]) -> None:
+        """What follows these levels of the run begins with these seeds: drop their other drafts."""
         ...
 
     async def end_run(self, run: str) -> int:

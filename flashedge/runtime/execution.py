@@ -8,9 +8,12 @@ from typing import Any
 
 from flashedge.answers.equality import TextGroups
 from flashedge.answers.workers.mathematics import MathGrader
-from flashedge.runtime.drive.driver import Driver, Outcome
+from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.earlier_run import EarlierRun
+from flashedge.runtime.drive.outcome import Outcome
 from flashedge.runtime.records.result import build_result
+from flashedge.runtime.rollouts.boosting import Boosting
+from flashedge.runtime.rollouts.run_watch import watch_run
 from flashedge.runtime.run import Run
 from flashedge.runtime.served_pair import ServedPair
 from flashedge.search.base import Search
@@ -19,10 +22,15 @@ from flashedge.types import Timing, TokenIds, Usage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """What groups equal answers, for all runs of the daemon."""
+    """What serves all runs of the daemon."""
 
     grader: MathGrader
+    """Groups equal answers."""
+
     texts: TextGroups
+    """Groups open-ended answers."""
+
+    boosting: Boosting
 
 
 async def execute(
@@ -44,7 +52,10 @@ async def execute(
     with engines.join_kv(run.emit) as memory:
         search = memory.watch(search, len(prompt_ids))
         driver = Driver(search, run.spec, prompt_ids, engines, run.emit, earlier)
-        outcome = await driver.run()
+        waited_since_s = tools.boosting.now_s() - queue_s
+        watch = watch_run(run.id, run.spec, prompt_tokens=len(prompt_ids), arrived_s=waited_since_s)
+        with tools.boosting.join(watch, pair, driver.allow):
+            outcome = await driver.run()
     timing = Timing(
         queue_s=queue_s,
         generate_s=driver.generating.seconds,
@@ -73,4 +84,5 @@ def _build_usage(driver: Driver, outcome: Outcome, prompt_tokens: int) -> Usage:
         verifier_tokens=driver.scoring.tokens,
         verifier_cached_tokens=driver.scoring.cached_tokens,
         probe_tokens=driver.probe_tokens,
+        cancelled_tokens=driver.cancelled_tokens,
     )

@@ -12,6 +12,7 @@ from flashedge.answers.equality import TextGroups
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import Config
 from flashedge.engine.base import EngineView, Health
+from flashedge.engine.memory_plan import count_sequences
 from flashedge.engine.plain_requests import AsgiApp, PlainRequests
 from flashedge.engine.platform import runs_on_cpu
 from flashedge.errors import (
@@ -32,7 +33,9 @@ from flashedge.runtime.kv.counted_requests import CountedRequests
 from flashedge.runtime.kv.curves import load_curves
 from flashedge.runtime.kv.manager import KvManager
 from flashedge.runtime.programs.capacity import measure_capacity
+from flashedge.runtime.rollouts.cost import build_rollout_cost
 from flashedge.scheduling.programs.admission import Capacity
+from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
 from flashedge.search.steps import MARKER_WORDS
 from flashedge.types import MARKERS, Judges, Message, TokenIds
 
@@ -104,6 +107,7 @@ class ServedPair:
         self._config = config
         self._kv_manager: KvManager | None = None
         self._capacity: Capacity | None = None
+        self._rollout_cost: RolloutCost | None = None
         self._device = DeviceWatch()
         self._self_test: dict[str, Any] | None = None
         self._failure: str | None = None
@@ -150,6 +154,7 @@ class ServedPair:
         )
         set_flat_batch(generator.speculator, curves.generator, self._config)
         self._capacity = await measure_capacity(generator, verifier, curves.generator, self._config)
+        self._rollout_cost = build_rollout_cost(curves, generator, verifier)
 
     async def stop(self) -> None:
         if self._kv_manager is not None:
@@ -187,6 +192,16 @@ class ServedPair:
     def capacity(self) -> Capacity | None:
         """What the engines have room for. None where their speed is not known."""
         return self._capacity
+
+    @property
+    def rollout_cost(self) -> RolloutCost | None:
+        """What one more rollout costs. None where the speed of the engines was not measured."""
+        return self._rollout_cost
+
+    @property
+    def max_sequences(self) -> int:
+        """Most sequences in one step of an engine."""
+        return count_sequences(self._config)
 
     async def rank_programs(self, keys: Sequence[str]) -> None:
         """Send the order of programs to both engines. See `engine.base`."""

@@ -37,9 +37,11 @@ from flashedge.runtime.queue import RunQueue
 from flashedge.runtime.records.archive import ArchivedRun, RunSummary, build_summary
 from flashedge.runtime.records.retention import Retention
 from flashedge.runtime.records.store import RunStore
+from flashedge.runtime.request.boost import check_continuable, resolve_boost
 from flashedge.runtime.request.calibrations import resolve_early_exit, restore_request
 from flashedge.runtime.request.spec import RunSpec, check_continues
 from flashedge.runtime.request.strategies import build_search
+from flashedge.runtime.rollouts.boosting import Boosting
 from flashedge.runtime.run import STOPPED, Run, RunStatus, check_run_id, create_run_id
 from flashedge.runtime.served_pair import ServedPair, ServiceHealth
 from flashedge.search.base import Search
@@ -87,6 +89,7 @@ class Service:
         self._loader = PairLoader(open_pair, plain, config.loaded_pairs, first)
         self._queue = RunQueue(self.programs, config.queue_limit)
         self.programs.on_prediction = self._queue.admit
+        self._boosting = Boosting(lambda: self._queue.waiting)
         self._outlooks = Outlooks(self.programs, self._queue)
         self._tasks: set[asyncio.Task[None]] = set()
         self.idle = IdleClock(config.keep_alive_s, self._is_busy)
@@ -111,6 +114,7 @@ class Service:
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=10)
         await self.programs.stop()
+        await self._boosting.stop()
         await self._predictions.stop()
         self._save_runs()
         await self._retention.stop()
@@ -207,6 +211,7 @@ class Service:
         room = pair.max_model_len - len(prompt_ids)
         spec = replace(spec, max_path_tokens=min(spec.max_path_tokens, room))
         pair.check_step_rule(spec.step_rule)
+        spec = resolve_boost(spec, self.config.scheduling_boost)
         spec = resolve_early_exit(spec, self.config, pair.fingerprint)
         if spec.early_exit_note is not None:
             log.warning("%s", spec.early_exit_note)
@@ -275,7 +280,8 @@ class Service:
     @property
     def scheduling(self) -> Scheduling:
         """The policy, and what is known of each program."""
-        return self.programs.describe(self._queue.view())
+        described = self.programs.describe(self._queue.view())
+        return replace(described, boosts=self._boosting.list_standings())
 
     def _find_named(self, run_id: str, spec: RunSpec) -> RunHandle | None:
         check_run_id(run_id)
@@ -292,6 +298,7 @@ class Service:
         if earlier.status != RunStatus.FINISHED or (live is not None and not live.stored):
             raise Conflict(f"run {run_id} is not finished and stored", param="continues")
         check_continues(earlier.spec, spec, run_id)
+        check_continuable(spec, run_id)
         return EarlierRun.from_events(event for _, event in self._store.events(run_id))
 
     async def _execute(
@@ -305,7 +312,7 @@ class Service:
         try:
             async with self._queue.wait_turn(run.id):
                 self.programs.note_start(run.id)
-                tools = Tools(grader=self._grader, texts=self._texts)
+                tools = Tools(grader=self._grader, texts=self._texts, boosting=self._boosting)
                 program = self.programs.find_program(run.id)
                 run.mark_finished(
                     await execute(run, pair, search, prompt_ids, earlier, tools, program)
@@ -340,6 +347,7 @@ class Service:
         def observe(event: Event) -> None:
             self.metrics.observe(run_id, event)
             self.programs.note_event(run_id, event)
+            self._boosting.note_event(run_id, event)
 
         return observe
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
 from flashedge.certainty.history import History
+from flashedge.search.flights import Flight
 from flashedge.search.tree import Tree
 from flashedge.types import Granularity, Judges, Limits, NodeId, Problem, Segment, Vote
 
@@ -72,6 +73,15 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Cancel:
+    """Stop generating or scoring these nodes. No result follows; one that comes too late is
+    ignored. The search has marked them as cancelled, without their segments, and has undone what
+    it counted of them as in flight."""
+
+    nodes: tuple[NodeId, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Finish:
     """The search is over."""
 
@@ -81,10 +91,13 @@ class Finish:
     """None if no path has one."""
     votes: tuple[Vote, ...]
     cut_by: str | None = None
-    """What ended the search early: certainty, non_convergence or budget."""
+    """What ended the search early: certainty, non_convergence, budget, reward or futility."""
+    unlikely: bool = False
+    """Whether the search gave up: no path that it could still find is good enough, so the answer
+    is probably wrong. See `search.exits`."""
 
 
-Command = Expand | Score | Cluster | Probe | Finish
+Command = Expand | Score | Cluster | Probe | Cancel | Finish
 
 # ---------------------------------------------------------------- results
 
@@ -116,7 +129,19 @@ class ProbeResult:
     """The model's text after the probe's suffix."""
 
 
-Result = Generated | Scored | Clustered | ProbeResult
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allowance:
+    """No command asks for this: how many rollouts may be in flight from now on. A search that has
+    more cancels those of least reward. A run with a fixed number never gets one, and every search
+    but MCTS ignores it."""
+
+    rollouts: int
+    """At least 1."""
+    of: int = 0
+    """Rollouts that all runs of the daemon may have together, for display. 0: not known."""
+
+
+Result = Generated | Scored | Clustered | ProbeResult | Allowance
 
 # ---------------------------------------------------------------- the contract
 
@@ -148,6 +173,23 @@ class SearchState(Protocol):
     @property
     def rollouts(self) -> tuple[NodeId, ...]:
         """MCTS: the nodes in which rollouts ended, in order. Empty for every other search."""
+        ...
+
+    @property
+    def turn(self) -> int:
+        """MCTS: expansions that were taken so far. What it builds is a function of its seed, the
+        allowances, and the turns at which those came. 0 for every other search."""
+        ...
+
+    @property
+    def num_cancelled(self) -> int:
+        """MCTS: rollouts that a smaller allowance cancelled. 0 for every other search."""
+        ...
+
+    @property
+    def flights(self) -> tuple[Flight, ...]:
+        """MCTS: the rollouts in flight, the one whose turn is next first. Empty for every other
+        search."""
         ...
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import re
 from collections.abc import Callable, Collection, Mapping
@@ -11,6 +12,7 @@ from typing import Any
 from flashedge.certainty.policies import Policy
 from flashedge.errors import NotFound, RequestError
 from flashedge.search.base import Search
+from flashedge.search.mcts.exits.exits import Exits
 from flashedge.search.options import check_options
 from flashedge.search.strategies.beam import BeamSearch
 from flashedge.search.strategies.best_of_n import BestOfN
@@ -33,10 +35,18 @@ STRATEGIES: Mapping[str, str] = MappingProxyType(
         "dynamic_branching": "beam search whose paths branch in proportion to their scores",
         "varying_granularity": "beam search with short steps first and long steps later",
         "rebase": "splits the width over all paths by the softmax of their scores",
-        "mcts": "runs n rollouts of Monte Carlo tree search, one after the other",
+        "mcts": "runs n rollouts of Monte Carlo tree search, some at once if you like",
         "probed_cot": "one chain of thought, probed for its answer until the probes agree",
     }
 )
+
+
+def _pop_exits(fields: dict[str, Any]) -> Exits:
+    """Take the options of the exits out of those of MCTS."""
+    names = {field.name for field in dataclasses.fields(Exits)}
+    return Exits(**{name: fields.pop(name) for name in names & fields.keys()})
+
+
 _STEPWISE: Mapping[str, Callable[..., Search[Any]]] = MappingProxyType(
     {
         "beam": BeamSearch,
@@ -44,7 +54,7 @@ _STEPWISE: Mapping[str, Callable[..., Search[Any]]] = MappingProxyType(
         "dynamic_branching": DynamicBranching,
         "varying_granularity": VaryingGranularity,
         "rebase": Rebase,
-        "mcts": Mcts,
+        "mcts": lambda **fields: Mcts(exits=_pop_exits(fields), **fields),
     }
 )
 _WHOLE: Mapping[str, Callable[..., Search[Any]]] = MappingProxyType(

@@ -12,23 +12,18 @@ the decision. The policy is asked between two levels, about finished paths.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, assert_never
+from typing import assert_never
 
-from flashedge.certainty.certainindex import measure_certainty
-from flashedge.certainty.history import ENTROPY, REWARD
-from flashedge.certainty.policies import Policy
-from flashedge.certainty.rewards import max_reward
-from flashedge.search.answer_choice import choose_answer
 from flashedge.search.base import (
+    Allowance,
     Child,
     Cluster,
     Clustered,
     Command,
     Expand,
-    Finish,
     Generated,
     Lookahead,
     ProbeResult,
@@ -36,51 +31,24 @@ from flashedge.search.base import (
     Score,
     Scored,
 )
-from flashedge.search.level_checkpoints import (
-    remember_checkpoint,
-    take_checkpoint,
-    take_pending_checkpoints,
-)
-from flashedge.search.level_state import NOTHING, LevelState, Move, Phase, Shares
-from flashedge.search.scoring import aggregate, score_per_step
+from flashedge.search.level_state import LevelState, Move, Shares
 from flashedge.search.seeds import child_seed
 from flashedge.search.tree import ROOT, Node, NodeStatus, Tree
-from flashedge.types import Granularity, Judges, Limits, NodeId, Problem, Segment
+from flashedge.search.voting import VotingSearch
+from flashedge.search.voting_state import NOTHING, Phase
+from flashedge.types import Granularity, Limits, NodeId, Problem, Segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LevelSearch(ABC):
+class LevelSearch(VotingSearch[LevelState]):
     """A search that works in levels. Subclasses decide what follows a level."""
-
-    verifies: ClassVar[bool] = True
-    """Whether nodes are scored."""
-
-    n: int
-    """Paths to complete (MCTS: rollouts)."""
-    aggregate: str = "last"
-    """How step scores become the score of a path: last, min, prod or mean."""
-    selection: str = "weighted"
-    """How the answer is chosen: weighted, majority or best. See `choose_answer`."""
-    policy: Policy | None = None
-    """When to stop early. None never does."""
-    judges: Judges = "steps"
-    """What one score of the verifier is about. Searches that choose between unfinished paths need
-    scores of steps."""
-
-    @property
-    @abstractmethod
-    def name(self) -> str: ...
-
-    @property
-    def scores_levels(self) -> bool:
-        return self.verifies
 
     # ------------------------------------------------------------ ask and tell
 
     def start(self, problem: Problem, seed: int, limits: Limits) -> Move:
         """Create the root and expand it."""
-        ask_at = self.n if self.policy is None else self.policy.allot((), self.n).more
-        state = LevelState(tree=Tree.from_seed(seed), limits=limits, ask_at=max(1, ask_at))
+        ask_at = self.find_first_ask()
+        state = LevelState(tree=Tree.from_seed(seed), limits=limits, ask_at=ask_at)
         return self.expand(state, ((ROOT, self.initial_width(state)),))
 
     def tell(self, state: LevelState, result: Result) -> Move:
@@ -91,8 +59,8 @@ class LevelSearch(ABC):
             case Scored(node=node, scores=scores):
                 return self._receive_scores(state, node, scores)
             case Clustered():
-                return self._receive_clusters(state, result)
-            case ProbeResult():
+                return self.receive_clusters(state, result)
+            case ProbeResult() | Allowance():
                 return state, ()
             case _:
                 assert_never(result)
@@ -158,22 +126,6 @@ class LevelSearch(ABC):
         state = replace(state, tree=tree, outstanding=state.outstanding - 1)
         return (state, ()) if state.outstanding else self.decide(state)
 
-    def _receive_clusters(self, state: LevelState, result: Clustered) -> Move:
-        expected = state.phase in (Phase.CHECK, Phase.CLUSTER)
-        if not expected or result.answers.keys() != set(state.complete):
-            return state, ()
-        tree = state.tree.set_answers(result.answers)
-        return self._use_clusters(replace(state, tree=tree, clustered=state.complete))
-
-    def _use_clusters(self, state: LevelState) -> Move:
-        """Check or finish, once the answers of `complete` are grouped."""
-        if state.clustered != state.complete:
-            return state, (Cluster(nodes=state.complete),)
-        if state.phase is Phase.CLUSTER:
-            return self.finish(take_checkpoint(self, take_pending_checkpoints(self, state)))
-        state, continues = self.consult(state)
-        return self.resume(state) if continues else self.finish(state)
-
     # ------------------------------------------------------------ what subclasses define
 
     @abstractmethod
@@ -200,26 +152,8 @@ class LevelSearch(ABC):
         """Start the planned level, after the policy was asked if it was due."""
         return self.expand(state, state.planned)
 
-    def progress(self, state: LevelState) -> int:
-        """How much of `n` is used up."""
-        return sum(state.tree[n].status is NodeStatus.COMPLETE for n in state.complete)
-
-    def measured_paths(self, state: LevelState) -> Sequence[NodeId]:
-        """The paths over which certainty is measured. Their answers are known."""
-        return state.complete
-
-    def reward(self, rewards: Iterable[float]) -> float | None:
-        """Certainty by the scores of the measured paths."""
-        return max_reward(rewards)
-
-    def measures(self, state: LevelState) -> dict[str, float]:
-        """Certainty of a state whose finished paths are clustered, by measure."""
-        tree, paths = state.tree, self.measured_paths(state)
-        values = {ENTROPY: measure_certainty(tree[n].answer for n in paths)}
-        if self.verifies:
-            scores = (tree.path_scores(n) for n in paths)
-            values[REWARD] = self.reward(score_per_step(s, self.aggregate) for s in scores)
-        return {name: value for name, value in values.items() if value is not None}
+    def list_unfinished(self, state: LevelState) -> Sequence[NodeId]:
+        return state.level
 
     # ------------------------------------------------------------ what subclasses call
 
@@ -249,42 +183,8 @@ class LevelSearch(ABC):
         """Plan a level and start it. If the policy is due, ask it first."""
         state = replace(state, planned=shares)
         if self.is_policy_due(state):
-            return self._use_clusters(replace(state, phase=Phase.CHECK))
+            return self.check(state)
         return self.resume(self.remember_checkpoint(state))
-
-    def is_policy_due(self, state: LevelState) -> bool:
-        due = self.policy is not None and self.progress(state) >= state.ask_at
-        return due and bool(state.complete)
-
-    def remember_checkpoint(self, state: LevelState) -> LevelState:
-        """Without a policy: remember this point for the end of the run."""
-        return remember_checkpoint(self, state)
-
-    def consult(self, state: LevelState) -> tuple[LevelState, bool]:
-        """Take a checkpoint and ask the policy. The second value: whether the search continues."""
-        assert self.policy is not None, "without a policy nothing is checked"
-        state = take_checkpoint(self, state)
-        allotment = self.policy.allot(state.history, self.n)
-        if allotment.more <= 0:
-            return replace(state, cut_by=str(allotment.reason)), False
-        return replace(state, ask_at=state.history[-1].progress + allotment.more), True
-
-    def vote(self, state: LevelState, cut_by: str | None = None) -> Move:
-        """End the search: group the answers of `complete`, or of the best path if none ended."""
-        state = replace(state, cut_by=cut_by)
-        nodes = state.complete or state.best_unfinished(lambda n: self.path_score(state, n))
-        if not nodes:
-            done = replace(state, phase=Phase.DONE)
-            return done, (Finish(choice=ROOT, answer=None, votes=(), cut_by=cut_by),)
-        return self._use_clusters(replace(state, phase=Phase.CLUSTER, complete=nodes))
-
-    def finish(self, state: LevelState) -> Move:
-        """Choose the answer. The answers of `complete` are grouped."""
-        finish = choose_answer(state.tree, state.complete, how=self.aggregate, by=self.selection)
-        return replace(state, phase=Phase.DONE), (replace(finish, cut_by=state.cut_by),)
-
-    def path_score(self, state: LevelState, node: NodeId) -> float:
-        return aggregate(state.tree.path_scores(node), self.aggregate)
 
     def _may_continue(self, state: LevelState, node: Node) -> bool:
         if state.phase not in (Phase.GENERATE, Phase.SCORE) or state.is_over_budget:

@@ -57,6 +57,10 @@ def _float(about: str, low: float, high: float) -> StrategyOption:
     return StrategyOption(kind=float, about=about, low=low, high=high)
 
 
+def _bool(about: str) -> StrategyOption:
+    return StrategyOption(kind=bool, about=about)
+
+
 OPTIONS: Mapping[str, Mapping[str, StrategyOption]] = MappingProxyType(
     {
         "varying_granularity": {
@@ -73,6 +77,22 @@ OPTIONS: Mapping[str, Mapping[str, StrategyOption]] = MappingProxyType(
             "prior": StrategyOption(
                 kind=str, about="prior of a child", choices=("logprob", "uniform")
             ),
+            "parallel": _int("rollouts in flight at once", 1, 1024),
+            "boost": _bool("have more rollouts in flight while nobody waits for them"),
+            "take": StrategyOption(
+                kind=str,
+                about="order in which results are taken; by arrival the tree is not reproducible",
+                choices=("launch", "arrival"),
+            ),
+            "positive_exit": _bool("end once a finished path has the reward `accept`"),
+            "accept": _float("reward at which the positive exit ends the search", 0.0, 1.0),
+            "negative_exit": _bool("end once every leaf has less than `futile`"),
+            "selective_exit": _bool(
+                "the same without the branches whose first step has less than `weak_step`"
+            ),
+            "cut_rollouts": _bool("cancel a rollout whose path has less than `futile`"),
+            "futile": _float("reward under which a leaf is given up", 0.0, 1.0),
+            "weak_step": _float("score under which a first step counts as weak", 0.0, 1.0),
         },
         "probed_cot": {
             "probe_tokens": _int("tokens between two probes; 0: no probes", 0),
@@ -85,7 +105,7 @@ OPTIONS: Mapping[str, Mapping[str, StrategyOption]] = MappingProxyType(
             "give_up_below": _float(
                 "a chain is unsettled while no answer has this share", 0.0, 1.0
             ),
-            "beside": StrategyOption(kind=bool, about="the chain continues while a probe runs"),
+            "beside": _bool("the chain continues while a probe runs"),
             "tv_epsilon": _float(
                 "epsilon of the stopping rule of App. E; 0: not measured", 0, 0.99
             ),

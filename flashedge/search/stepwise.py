@@ -6,9 +6,12 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from flashedge.search.duplicates import find_unique
 from flashedge.search.level import LevelSearch
-from flashedge.search.level_state import BUDGET, NOTHING, LevelState, Move, Shares
+from flashedge.search.level_state import LevelState, Move, Shares
+from flashedge.search.step_bounds import bound_step, ends_path
 from flashedge.search.tree import NodeStatus
+from flashedge.search.voting_state import BUDGET
 from flashedge.types import Granularity, NodeId
 
 
@@ -45,18 +48,16 @@ class Stepwise(LevelSearch):
         return self.max_step_tokens
 
     def granularity(self, state: LevelState, node: NodeId) -> Granularity:
-        depth, room = state.tree[node].depth, state.remaining_tokens(node)
-        if depth >= self.max_steps or room == 0:
-            return NOTHING
-        if depth == self.max_steps - 1:
-            return Granularity(max_tokens=room, to_end=True)
-        return Granularity(max_tokens=min(self.step_tokens(depth), room))
+        return bound_step(
+            state,
+            node,
+            max_step_tokens=self.step_tokens(state.tree[node].depth),
+            max_steps=self.max_steps,
+        )
 
     def ends_path(self, state: LevelState, node: NodeId) -> bool:
         """Whether the model ended it, it is the last step, or no token fits."""
-        at = state.tree[node]
-        stopped = at.segment is not None and at.segment.finish.ends_path
-        return stopped or at.depth >= self.max_steps or state.remaining_tokens(node) == 0
+        return ends_path(state, node, max_steps=self.max_steps)
 
     def max_children(self, state: LevelState) -> int:
         return min(self.branching, self.n - len(state.complete) - state.num_ended)
@@ -87,11 +88,8 @@ class Stepwise(LevelSearch):
         """Mark ended paths and duplicates. The second value: the other paths, best first."""
         ended = tuple(node for node in state.level if self.ends_path(state, node))
         unfinished = sorted(set(state.level).difference(ended))
-        first: dict[tuple[int, str], NodeId] = {}
-        for node in unfinished:
-            text = state.tree.path_text(node).strip()
-            first.setdefault((self.family(state, node), text), node)
-        unique = sorted(first.values(), key=lambda node: (-self.path_score(state, node), node))
+        found = find_unique(state.tree, unfinished, lambda node: self.family(state, node))
+        unique = sorted(found, key=lambda node: (-self.path_score(state, node), node))
         tree = state.tree.mark(
             dict.fromkeys(unfinished, NodeStatus.DUPLICATE)
             | dict.fromkeys(unique, NodeStatus.ACTIVE)

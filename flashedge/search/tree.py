@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from types import MappingProxyType
@@ -103,6 +103,13 @@ class Tree:
     def mark(self, changes: Mapping[NodeId, NodeStatus]) -> Tree:
         """Move nodes to new statuses. Raises ValueError on an illegal move, changing nothing."""
         return self._replace(tuple(self._move(n, s) for n, s in changes.items()))
+
+    def cancel(self, nodes: Iterable[NodeId]) -> Tree:
+        """Mark nodes as cancelled and drop their segments, so that the tree doesn't depend on what
+        had arrived. Raises ValueError on an illegal move, changing nothing."""
+        moved = (self._move(node, NodeStatus.CANCELLED) for node in nodes)
+        empty = (replace(node, segment=None, scores=None, path_tokens=0) for node in moved)
+        return self._replace(tuple(empty))
 
     def set_scores(self, node: NodeId, scores: tuple[float, ...]) -> Tree:
         return self._replace((replace(self.nodes[node], scores=scores),))

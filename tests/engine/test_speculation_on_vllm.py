@@ -20,8 +20,8 @@ from flashedge.engine.base import Chunk, ExtendRequest
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import Event, StepCompleted
-from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.drive.outcome import Outcome
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.search.tree import NodeStatus
@@ -357,7 +357,7 @@ async def test_a_dead_engine_has_no_drafts(generator: VllmGenerator) -> None:
     before = generator.health()
     os.kill(before.pid, signal.SIGKILL)
     async with asyncio.timeout(5):
-        await generator.speculator.drop_unused("r", 1, {3})
+        await generator.speculator.drop_unused("r", [1], {3})
         assert await generator.speculator.list_complete("r") == ()
         assert await generator.speculator.end_run("r") == 0
     await asyncio.sleep(0.1)

@@ -14,8 +14,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from flashedge.engine.sim.clock import run_virtual
 from flashedge.engine.sim.pair import Faults
 from flashedge.errors import EngineError
-from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.drive.outcome import Outcome
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.scheduling.speculation.draft_board import DraftBoard
@@ -229,7 +229,8 @@ class BoardMachine(RuleBasedStateMachine):
         current = [d for d in drafts if d.continuation.level == self.level[run]]
         kept = [d for d in current if data.draw(st.booleans())]
         self.level[run] += 1
-        dropped = self.board.drop_unused(run, self.level[run], {d.seed for d in kept})
+        seeds = {d.seed for d in kept}
+        dropped = self.board.drop_unused(run, [self.level[run] - 1], seeds)
         assert set(dropped) == set(drafts) - set(kept)
         for draft in kept:
             requested = replace(draft.continuation, level=self.level[run])

@@ -115,7 +115,11 @@ def test_subtrees_stay_apart(search: Dvts, world: World, order: Random) -> None:
 
 @given(
     search=st.builds(
-        Mcts, c=st.floats(0, 5), prior=st.sampled_from(["logprob", "uniform"]), **stepping
+        Mcts,
+        c=st.floats(0, 5),
+        prior=st.sampled_from(["logprob", "uniform"]),
+        parallel=st.integers(1, 6),
+        **stepping,
     ),
     policy=st.none() | policies,
     limits=budgets,
@@ -129,18 +133,20 @@ def test_visits_are_rollouts(
     search = replace(search, policy=policy)
     run = drive(search, world=world, order=order, limits=limits)
     state = run.states[-1]
-    visits, values = search.visits(state), search.values(state)
+    kept = state.statistics
+    visits = {node: kept[node].visits for node in run.tree.nodes}
+    values = {node: kept[node].value for node in run.tree.nodes}
     assert visits[ROOT] == len(state.rollouts) <= search.n
     for node in run.tree.nodes.values():
         children = run.tree.children(node.id)
         if children:
             assert visits.get(node.id, 0) == sum(visits.get(c.id, 0) for c in children)
         assert visits.get(node.id, 0) <= max(1, len(children) and search.n)
-        if node.id in values:
+        if visits[node.id]:
             assert 0 <= values[node.id] <= visits[node.id] + 1e-9
     assert all(run.tree[end].status is NodeStatus.COMPLETE for end in state.rollouts)
     if run.end.cut_by is None:
-        assert len(state.rollouts) == search.n or search.select(state) is None
+        assert len(state.rollouts) == search.n or kept[ROOT].is_closed
 
 
 @given(n=st.integers(1, 12), policy=policies, limits=budgets, world=worlds, order=orders)

@@ -29,13 +29,16 @@ from flashedge.events import (
     Probed,
     Progress,
     Restored,
+    RolloutsAllowed,
     RolloutsEnded,
+    RolloutsInFlight,
     StepCompleted,
 )
 from flashedge.models.shape import ModelShape
-from flashedge.runtime.drive.driver import Driver, Outcome
+from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN, EarlierRun
 from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.drive.outcome import Outcome
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import build_search
 from flashedge.search.base import Search
@@ -141,6 +144,10 @@ class Seen:
     scores: tuple[float, ...] = ()
     score: float | None = None
 
+    def empty(self) -> Seen:
+        """The node without what was generated: a search drops that when it cancels the node."""
+        return Seen(parent=self.parent, depth=self.depth, index=self.index, seed=self.seed)
+
 
 @dataclass
 class Fold:
@@ -175,6 +182,8 @@ class Fold:
             case NodesMarked(status=status, nodes=marked):
                 for node in set(marked) - {ROOT}:
                     assert nodes[node].status != status
+                    if status == "cancelled":
+                        nodes[node] = nodes[node].empty()
                     nodes[node].status = status
             case RolloutsEnded(nodes=ends):
                 assert set(ends) <= nodes.keys()
@@ -184,7 +193,15 @@ class Fold:
                 assert nodes[node].status == "active"
                 assert tokens >= 0
             case EarlyExit(reason=reason):
-                assert reason in {"certainty", "non_convergence", "budget", "deadline"}
+                assert reason in {
+                    *("certainty", "non_convergence", "budget", "deadline"),
+                    *("reward", "futility"),
+                }
+            case RolloutsAllowed(rollouts=rollouts, of=of):
+                assert rollouts >= 1
+                assert not of or rollouts <= of
+            case RolloutsInFlight(flights=flights):
+                assert {node for _, node in flights} <= {ROOT, *nodes}
             case KvSplitChanged() | Offloaded() | Restored():
                 pass  # of the engines
             case EngineRestarted(waited_s=waited_s):

@@ -13,6 +13,7 @@ from typing import Any
 from flashedge.answers.extraction import extract_answer
 from flashedge.answers.spelling import normalize
 from flashedge.search.base import (
+    Cancel,
     Cluster,
     Clustered,
     Command,
@@ -98,7 +99,7 @@ class World:
                     made.append(Clustered(answers=self.clusters(tree, nodes)))
                 case Probe(node=node, seed=seed):
                     made.append(ProbeResult(node=node, text=self.answer_probe(seed)))
-                case Finish():
+                case Cancel() | Finish():
                     pass
         return made
 

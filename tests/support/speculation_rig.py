@@ -16,8 +16,8 @@ from flashedge.engine.sim.model import SimModel
 from flashedge.engine.sim.pair import SimulatedGenerator, SimulatedVerifier
 from flashedge.engine.sim.sequence import Slice
 from flashedge.engine.sim.trace import StepTrace, TraceRow
-from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.drive.outcome import Outcome
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.types import Speculation
 from tests.support.runtime_rig import BEAM, CONFIG, driver_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,6 +107,9 @@ class DaemonStatus:
     policy: str
     """Which of the waiting programs goes next."""
 
+    boosts: str
+    """Rollouts of boosted runs, in words: `5 of 8 rollouts`. Empty while there are none."""
+
     generator: EngineStatus
     verifier: EngineStatus
 
@@ -141,9 +144,16 @@ def parse_status(status: Mapping[str, Any]) -> DaemonStatus:
         kept=status.get("kept_runs"),
         detail=str(status.get("detail") or ""),
         policy=str((status.get("scheduling") or {}).get("policy") or USUAL_POLICY),
+        boosts=_describe_boosts((status.get("scheduling") or {}).get("boosts") or ()),
         generator=_parse_engine(engines.get("generator") or {}),
         verifier=_parse_engine(engines.get("verifier") or {}),
     )
+
+
+def _describe_boosts(boosts: Sequence[Mapping[str, Any]]) -> str:
+    granted = sum(sum((one.get("runs") or {}).values()) for one in boosts)
+    budget = sum(int(one.get("budget") or 0) for one in boosts)
+    return f"{granted} of {budget} rollouts" if granted else ""
 
 
 def _parse_engine(engine: Mapping[str, Any]) -> EngineStatus:

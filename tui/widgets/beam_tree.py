@@ -15,6 +15,7 @@ from textual.binding import Binding, BindingType
 from flashedge.client.node_view import CUT, DROPPED, NodeView
 from flashedge.client.run_figures import (
     child_priors,
+    flights_through,
     is_mcts,
     mcts_figures,
     rollout_values,
@@ -62,6 +63,7 @@ class BeamTree(LineList):
         self._collapsed: frozenset[NodeId] = frozenset()
         self._best: frozenset[NodeId] = frozenset()
         self._values: Mapping[NodeId, tuple[int, float]] = {}
+        self._flying: Mapping[NodeId, int] = {}
         self._shape: tuple[object, ...] = ()
         self._texts: tuple[object, object] = ({}, {})  # nodes and tails of the last layout
         self._frames = self._layout_frames = FOLLOW_FRAMES
@@ -108,6 +110,7 @@ class BeamTree(LineList):
             return
         self._best = frozenset(run.path(run.best))
         self._values = rollout_values(run) if is_mcts(run) else {}
+        self._flying = flights_through(run)
         shape = (run.children, self._collapsed, self.shows_dropped, self.filter)
         if not _is_same(shape, self._shape) or self._has_new_texts:
             self._shape, self._texts, self._layout_frames = shape, (run.nodes, run.tails), 0
@@ -201,7 +204,7 @@ class BeamTree(LineList):
         text = draw_score(node.score)
         if self._run is not None and self._run.rollouts and node.parent is not None:
             priors = child_priors(self._run, node.parent)
-            text.append(f" {mcts_figures(node, self._values, priors)}")
+            text.append(f" {mcts_figures(node, self._values, priors, self._flying)}")
         if dim:
             text.stylize("dim")
         return text

@@ -138,7 +138,9 @@ def _summarize(run: RunView) -> Text:
     assert last is not None, "a chart has points"
     value = "-" if last.certainty is None else f"{last.certainty:.2f}"
     text = Text(f"certainty {value} of {last.answers} answers", style="bold")
-    if run.is_distrusted:
+    if run.is_unlikely:
+        text.append("  an unlikely answer", style="bold yellow")
+    elif run.is_distrusted:
         text.append("  low verifier score", style="bold yellow")
     for name, limit in find_thresholds(run.config).items():
         text.append(f"  {THRESHOLD} {name} {limit:.2f}", style="not bold")

@@ -140,13 +140,16 @@ class RunList(LineList):
 
 
 def _draw_paths(run: RunRow, tree: RunView | None) -> str:
-    """`L7  3/16`, and the certainty `C.83` once there is one."""
+    """`L7  3/16`, and the certainty `C.83` once there is one. Of a boosted run with several
+    rollouts in flight their number: `r 5/16 P4`."""
     if tree is None:
         return ""
     if is_mcts(tree):
         paths = f"r {len(tree.rollouts)}/{run.n}"
     else:
         paths = f"L{tree.level} {tree.paths_done}/{run.n}"
+    if len(tree.flights) > 1:
+        return f"{paths} P{len(tree.flights)}"
     last = tree.certainty[-1].certainty if tree.certainty else None
     return paths if last is None else f"{paths} C{last:.2f}".replace("C0.", "C.")
 

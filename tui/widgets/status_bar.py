@@ -38,6 +38,8 @@ class StatusBar(Panel):
         text.append(f" · {daemon.running} running · {daemon.queued} waiting")
         if daemon.policy != USUAL_POLICY:
             text.append(f" · policy {daemon.policy}")
+        if daemon.boosts:
+            text.append(f" · {daemon.boosts}")
         restarts = daemon.generator.restarts + daemon.verifier.restarts
         if restarts:
             noun = "engine restart" if restarts == 1 else "engine restarts"

@@ -8,7 +8,13 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from flashedge.client.node_view import NodeView
-from flashedge.client.run_figures import child_priors, is_mcts, mcts_figures, rollout_values
+from flashedge.client.run_figures import (
+    child_priors,
+    flights_through,
+    is_mcts,
+    mcts_figures,
+    rollout_values,
+)
 from flashedge.client.run_view import RunView
 from flashedge.client.words import format_count
 from flashedge.tui.state.scores import DIM, score_colour
@@ -61,7 +67,7 @@ def _describe(run: RunView, node: NodeView, prediction: str) -> Text:
         text.append(f" · answer {node.answer}", style="bold")
     if is_mcts(run) and run.rollouts and node.parent is not None:
         priors = child_priors(run, node.parent)
-        text.append(f" · {mcts_figures(node, rollout_values(run), priors)}")
+        text.append(f" · {mcts_figures(node, rollout_values(run), priors, flights_through(run))}")
     tail = run.tails.get(node.id)
     if node.text:
         return text.append(f"\n{node.text.strip()}")

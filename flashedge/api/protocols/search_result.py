@@ -59,6 +59,9 @@ def _insert(body: bytes, mark: bytes, result: Mapping[str, Any], is_stream: bool
 
 def build_extra(result: Mapping[str, Any]) -> dict[str, Any]:
     """The `flashedge` object of a search's answer. /v1/runs/{run_id} has the rest."""
-    names = ("strategy", "n", "seed", "answer", "votes", "certainty", "trusted", "cut_by")
+    names = (
+        *("strategy", "n", "seed", "answer", "votes", "certainty"),
+        *("trusted", "cut_by", "unlikely"),
+    )
     about = {name: result.get(name) for name in names}
     return {"run_id": result["id"], **about, "usage": result["usage"], "timing": result["timing"]}

@@ -8,7 +8,7 @@ from typing import Any
 
 from flashedge.client.node_view import DROPPED, MARKS, MEANINGS, ROOT, NodeView
 from flashedge.client.run_view import RunView
-from flashedge.client.words import describe_distrust, format_count
+from flashedge.client.words import describe_distrust, describe_unlikely, format_count
 from flashedge.types import NodeId
 
 _CSS = """
@@ -60,7 +60,9 @@ def page(view: RunView, found: Mapping[str, Any], problem: str) -> str:
 
 
 def _warning(found: Mapping[str, Any]) -> Iterator[str]:
-    if found.get("trusted") is False:
+    if found.get("unlikely"):
+        yield f'<p class="warning">{escape(describe_unlikely())}</p>'
+    elif found.get("trusted") is False:
         yield f'<p class="warning">{escape(describe_distrust())}</p>'
 
 

@@ -11,9 +11,11 @@ from rich.text import Text
 from flashedge.client.node_view import DROPPED, MARKS, NodeView
 from flashedge.client.run_figures import (
     child_priors,
+    describe_flights,
     describe_progress,
     describe_rest,
     duration_text,
+    flights_through,
     is_mcts,
     level_scores,
     mcts_figures,
@@ -65,6 +67,7 @@ def status_line(view: RunView, elapsed_s: float | None = None) -> Text:
     cut = view.paths_cut
     parts: list[str | None] = [view.note, f"{view.paths_done - cut} complete"]
     parts.append(f"{cut} cut by a token limit" if cut else None)
+    parts.append(describe_flights(view) or None)
     if view.state == "running":
         parts = [describe_progress(view)]
     parts.append(f"{view.all_tokens:,} tokens")
@@ -74,6 +77,7 @@ def status_line(view: RunView, elapsed_s: float | None = None) -> Text:
     if view.certainty and view.certainty[-1].certainty is not None:
         certainty = f"certainty {view.certainty[-1].certainty:.2f}"
         parts.append("low verifier score" if view.is_distrusted else certainty)
+    parts.append("an unlikely answer" if view.is_unlikely else None)
     style = {"running": "bold cyan", "finished": "bold green"}.get(view.state, "bold red")
     line = Text(f"{view.state}  ", style=style, no_wrap=True, overflow="ellipsis")
     return line.append(" · ".join(p for p in parts if p), style="default")
@@ -123,6 +127,7 @@ class _MctsFigures:
     def __init__(self, view: RunView) -> None:
         self._view = view
         self._values = rollout_values(view)
+        self._flying = flights_through(view)
         self._priors: dict[NodeId, Mapping[NodeId, float]] = {}
 
     def of_node(self, node: NodeView) -> str:
@@ -130,7 +135,7 @@ class _MctsFigures:
         assert parent is not None, "the root has no line"
         if parent not in self._priors:
             self._priors[parent] = child_priors(self._view, parent)
-        return mcts_figures(node, self._values, self._priors[parent])
+        return mcts_figures(node, self._values, self._priors[parent], self._flying)
 
 
 def _node_line(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flashedge.cli import output
-from flashedge.client.words import describe_distrust, format_count
+from flashedge.client.words import describe_distrust, describe_unlikely, format_count
 
 MAX_VOTES = 6
 
@@ -28,6 +28,8 @@ def warn_about(result: Mapping[str, Any]) -> None:
     can't be compared with its run."""
     if result.get("answer") is None:
         output.warn(explain_no_answer(result))
+    elif result.get("unlikely"):
+        output.warn(describe_unlikely())
     elif result.get("trusted") is False:
         output.warn(describe_distrust(_find_choice(result).get("score")))
     if result.get("baseline") and result.get("deterministic") is False:

@@ -51,8 +51,8 @@ class SimSpeculator:
         drafts = self._board.list_complete(run)
         return tuple(CompleteDraft(seed=d.seed, token_ids=tuple(d.token_ids)) for d in drafts)
 
-    async def drop_unused(self, run: str, level: int, seeds: Collection[int]) -> None:
-        self._remove(self._board.drop_unused(run, level, seeds))
+    async def drop_unused(self, run: str, levels: Collection[int], seeds: Collection[int]) -> None:
+        self._remove(self._board.drop_unused(run, levels, seeds))
 
     async def end_run(self, run: str) -> int:
         drawn = self._board.count_drawn(run)

@@ -29,8 +29,8 @@ class VllmSpeculator:
         found = await self._call("list_complete_drafts", run) or ()
         return tuple(CompleteDraft(seed=seed, token_ids=tuple(ids)) for seed, ids in found)
 
-    async def drop_unused(self, run: str, level: int, seeds: Collection[int]) -> None:
-        args = (run, level, list(seeds), self.flat_batch)
+    async def drop_unused(self, run: str, levels: Collection[int], seeds: Collection[int]) -> None:
+        args = (run, list(levels), list(seeds), self.flat_batch)
         await self._call_and_count(run, "drop_unused_drafts", *args)
 
     async def end_run(self, run: str) -> int:

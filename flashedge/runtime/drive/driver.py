@@ -9,21 +9,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any, TypeVar, assert_never
 
 from flashedge import events
 from flashedge.answers.equality import group_answers
 from flashedge.answers.structured import list_call_marks
-from flashedge.certainty.history import History
-from flashedge.engine.base import Chunk, ExtendRequest, Generator, Verifier
-from flashedge.events import EarlyExit, EngineRestarted, Event
+from flashedge.engine.base import Chunk, ExtendRequest
+from flashedge.events import EarlyExit, Event
 from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN, EarlierRun
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.event_emitter import EventEmitter
 from flashedge.runtime.drive.growth import Growth
+from flashedge.runtime.drive.open_work import OpenWork
 from flashedge.runtime.drive.ordering import order_commands
+from flashedge.runtime.drive.outcome import DEADLINE, Outcome
 from flashedge.runtime.drive.probing import build_probe_request, run_probe
+from flashedge.runtime.drive.restart_notes import RestartNotes
 from flashedge.runtime.drive.retry import retry_after_restart
 from flashedge.runtime.drive.scoring import Scoring
 from flashedge.runtime.drive.segments import StepTexts, build_segment
@@ -34,6 +36,8 @@ from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.thinking import Thinking
 from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.search.base import (
+    Allowance,
+    Cancel,
     Child,
     Cluster,
     Clustered,
@@ -53,26 +57,7 @@ from flashedge.search.tree import Tree
 from flashedge.types import Granularity, NodeId, Speculation, TokenIds
 
 PROGRESS_S = 0.1
-DEADLINE = "deadline"
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    """What a search leaves when it is over."""
-
-    tree: Tree
-    finish: Finish
-    history: History
-
-    cut_by: str | None
-    """What ended the search early: certainty, non_convergence, budget or deadline. None if it
-    reached its own end."""
-
-    @property
-    def certainty(self) -> float | None:
-        """Certainty at the last checkpoint."""
-        return self.history[-1].certainty if self.history else None
 
 
 class Driver:
@@ -97,7 +82,7 @@ class Driver:
         self._emit = emit
         self._earlier = earlier
         self._inbox: asyncio.Queue[Result] = asyncio.Queue()
-        self._work: set[asyncio.Task[Any]] = set()
+        self._work = OpenWork()
         self._growth = Growth(engines.generator.codec.decode)
         self.thinking = Thinking.of_prompt(engines.generator.codec, prompt_ids)
         self._emitter = EventEmitter(emit, spec.aggregate, self.thinking.take_answer)
@@ -107,7 +92,7 @@ class Driver:
             max_step_tokens=spec.max_step_tokens,
         )
         self._speculation_client = SpeculationClient(search, engines, self._texts)
-        self._restarts = {e: e.health().restarts for e in (engines.generator, engines.verifier)}
+        self._restarts = RestartNotes(engines.generator, engines.verifier, emit)
         self.generating = Stopwatch()
         self.scoring = Scoring(
             search,
@@ -115,15 +100,18 @@ class Driver:
             engines,
             self._speculation_client,
             earlier,
-            self._build_restart_note(engines.verifier, "verifier"),
+            self._restarts.of(engines.verifier),
             self.thinking,
         )
         self.probe_tokens = 0
+        self.cancelled_tokens = 0
+        """Tokens generated for nodes that the search cancelled."""
 
     async def run(self) -> Outcome:
         """Run the search to its end or to its deadline. Raises what the engines raise after their
         retries, CancelledError when cancelled."""
-        search, cut_at, late = self._search, self._cut_at(), False
+        search, late, limit_s = self._search, False, self._spec.deadline_s
+        cut_at = None if limit_s is None else asyncio.get_running_loop().time() + limit_s
         state, commands = search.start(self._spec.problem, self._spec.seed, self._spec.limits)
         with raise_first_error():
             async with self._speculation_client, asyncio.TaskGroup() as self._group:
@@ -137,9 +125,10 @@ class Driver:
                     else:
                         new_state, commands = search.tell(state, result)
                         if new_state is not state:  # the same state: the result was too late
-                            state = new_state
-                            self._emitter.emit_result(result, state.tree)
+                            turn, state = state.turn, new_state
+                            self._emitter.emit_result(result, state.tree, turn)
                             self._emitter.emit_rollouts(state.rollouts)
+                            self._emitter.emit_flights(state.flights, state.num_cancelled)
                             self._emitter.emit_certainty(state.history)
                 self._cancel_work()
                 ticker.cancel()
@@ -147,6 +136,10 @@ class Driver:
         if cut_by is not None:
             self._emit(EarlyExit(reason=cut_by, tokens=state.tree.committed_tokens))
         return Outcome(tree=state.tree, finish=finish, history=state.history, cut_by=cut_by)
+
+    def allow(self, rollouts: int, of: int = 0) -> None:
+        """Tell the search how many rollouts may be in flight from now on. See `Allowance`."""
+        self._inbox.put_nowait(Allowance(rollouts=rollouts, of=of))
 
     @property
     def speculation(self) -> Speculation:
@@ -159,11 +152,9 @@ class Driver:
         """Start the work that the commands ask for. Returns the Finish among them, if any."""
         tree = state.tree
         if commands:
-            self._emitter.emit_statuses(tree)
-        if self._speculation_client.begin_level(
-            state, [c for c in commands if isinstance(c, Expand)]
-        ):
-            self._start(self._speculation_client.drop_unused())
+            self._emitter.emit_statuses(tree, commands)
+        if (unused := self._speculation_client.follow(state, commands)) is not None:
+            self._start(self._speculation_client.drop_unused(unused))
         finish = None
         for command in order_commands(commands, tree, self._engines.ordering):
             match command:
@@ -172,36 +163,37 @@ class Driver:
                     ids = (*self._prompt_ids, *tree.path_token_ids(parent))
                     steps = tree.path_steps(parent)
                     for child in children:
-                        known = self._earlier.segments.get(child.node)
+                        known = self._earlier.find_segment(tree, child.node)
                         if known is not None:
                             self._inbox.put_nowait(Generated(node=child.node, segment=known))
                             continue
-                        self._start(self._extend(child, ids, steps, granularity))
+                        work = self._extend(child, ids, steps, granularity)
+                        self._start(work, child.node)
                 case Score(nodes=nodes):
                     self._start(self._score_level(nodes, state))
                 case Cluster(nodes=nodes):
                     self._start(self._cluster(nodes, tree))
                 case Probe():
-                    if (probed := self._earlier.probes.get(command.node)) is not None:
-                        self._answer_probe(probed)
+                    if (probed := self._earlier.find_probe(tree, command.node)) is not None:
+                        self._answer_probe(replace(probed, node=command.node))
                         continue
                     self._start(self._probe(command, tree))
+                case Cancel(nodes=nodes):
+                    self._emitter.emit_cancelled(command)
+                    self._work.cancel(nodes)
+                    self.cancelled_tokens += self._growth.drop(nodes)
                 case Finish():
                     finish = command
                 case _:
                     assert_never(command)
         return finish
 
-    def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = self._group.create_task(work)
-        self._work.add(task)
-        task.add_done_callback(self._work.discard)
-        return task
+    def _start(self, work: Coroutine[Any, Any, T], node: NodeId | None = None) -> asyncio.Task[T]:
+        return self._work.start(self._group, work, node)
 
     def _cancel_work(self) -> None:
         """Cancel the open work, whose results would be ignored."""
-        for task in self._work:
-            task.cancel()
+        self._work.cancel_all()
         self._growth.clear()
 
     async def _extend(
@@ -233,9 +225,7 @@ class Driver:
             return chunks
 
         with self.generating.open():
-            chunks = await retry_after_restart(
-                generator, work, self._build_restart_note(generator, "generator")
-            )
+            chunks = await retry_after_restart(generator, work, self._restarts.of(generator))
         self._growth.end(child.node)
         self._speculation_client.count(chunks)
         segment = build_segment(chunks, self._texts, to_end=granularity.to_end)
@@ -251,10 +241,12 @@ class Driver:
     async def _score_level(self, nodes: tuple[NodeId, ...], state: SearchState) -> None:
         await self._speculation_client.fetch_drafts()
         for node in nodes:
+            if self._work.is_cancelled(node):
+                continue
             if (scores := self.scoring.find_scores(state.tree, node)) is not None:
                 self._inbox.put_nowait(Scored(node=node, scores=scores))
             else:
-                self._start(self._score(node, state))
+                self._start(self._score(node, state), node)
 
     async def _score(self, node: NodeId, state: SearchState) -> None:
         self._inbox.put_nowait(await self.scoring.score(state, node))
@@ -281,7 +273,7 @@ class Driver:
                 kept, text = await retry_after_restart(
                     generator,
                     lambda: run_probe(request, probe.suffix, generator),
-                    self._build_restart_note(generator, "generator"),
+                    self._restarts.of(generator),
                 )
         self._answer_probe(events.Probed(node=probe.node, text=text, tokens=len(kept)))
 
@@ -291,11 +283,6 @@ class Driver:
         self._inbox.put_nowait(ProbeResult(node=probed.node, text=probed.text))
 
     # ------------------------------------------------------------ time
-
-    def _cut_at(self) -> float | None:
-        """Loop time at which the run is cut. None without a deadline."""
-        limit = self._spec.deadline_s
-        return None if limit is None else asyncio.get_running_loop().time() + limit
 
     async def _receive(self, cut_at: float | None) -> Result | None:
         """Wait for the next result. None when the deadline passes first."""
@@ -310,16 +297,3 @@ class Driver:
             await asyncio.sleep(PROGRESS_S)
             if (progress := self._growth.report()) is not None:
                 self._emit(progress)
-
-    def _build_restart_note(
-        self, engine: Generator | Verifier, name: str
-    ) -> Callable[[float], None]:
-        """Build a callback that emits each restart once, however many requests waited for it."""
-
-        def note(waited_s: float) -> None:
-            restarts = engine.health().restarts
-            if restarts != self._restarts[engine]:
-                self._restarts[engine] = restarts
-                self._emit(EngineRestarted(engine=name, waited_s=waited_s))
-
-        return note

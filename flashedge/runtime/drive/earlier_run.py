@@ -1,7 +1,8 @@
 """Reuses what an earlier run generated and scored in a run that continues it.
 
-What a node yields is a function of its path and seed, and up to the cut a search expands the same
-nodes whatever its token budget. So the events of the earlier run can stand in for the engines.
+What a node yields is a function of its path and seed, and the seed is one of the path of child
+indices. So the events of the earlier run can stand in for the engines wherever the new run comes to
+the same path, whatever number its node has there.
 """
 
 from __future__ import annotations
@@ -9,27 +10,34 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from flashedge.events import Event, NodeScored, Probed, StepCompleted
+from flashedge.events import Event, NodeScored, NodesExpanded, Probed, StepCompleted
+from flashedge.search.tree import ROOT, Tree
 from flashedge.types import FinishReason, NodeId, Segment
+
+Indices = tuple[int, ...]
+"""The child indices on the path from the root to a node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EarlierRun:
-    """The results of an earlier run, by node."""
+    """The results of an earlier run, by path."""
 
-    segments: Mapping[NodeId, Segment] = field(default_factory=dict)
-    scores: Mapping[NodeId, tuple[float, ...]] = field(default_factory=dict)
-    probes: Mapping[NodeId, Probed] = field(default_factory=dict)
+    segments: Mapping[Indices, Segment] = field(default_factory=dict)
+    scores: Mapping[Indices, tuple[float, ...]] = field(default_factory=dict)
+    probes: Mapping[Indices, Probed] = field(default_factory=dict)
 
     @classmethod
     def from_events(cls, run_events: Iterable[Event]) -> EarlierRun:
-        segments: dict[NodeId, Segment] = {}
-        scores: dict[NodeId, tuple[float, ...]] = {}
-        probes: dict[NodeId, Probed] = {}
+        paths: dict[NodeId, Indices] = {ROOT: ()}
+        segments: dict[Indices, Segment] = {}
+        scores: dict[Indices, tuple[float, ...]] = {}
+        probes: dict[Indices, Probed] = {}
         for event in run_events:
             match event:
+                case NodesExpanded(parent=parent, children=children):
+                    paths |= {node: (*paths[parent], index) for node, index, _ in children}
                 case StepCompleted(node=node):
-                    segments[node] = Segment(
+                    segments[paths[node]] = Segment(
                         token_ids=event.token_ids,
                         logprobs=event.logprobs,
                         text=event.text,
@@ -37,12 +45,25 @@ class EarlierRun:
                         finish=FinishReason(event.finish),
                     )
                 case NodeScored(node=node):
-                    scores[node] = event.scores
+                    scores[paths[node]] = event.scores
                 case Probed(node=node):
-                    probes[node] = event
+                    probes[paths[node]] = event
                 case _:
                     pass
         return cls(segments=segments, scores=scores, probes=probes)
+
+    def find_segment(self, tree: Tree, node: NodeId) -> Segment | None:
+        return self.segments.get(_list_indices(tree, node)) if self.segments else None
+
+    def find_scores(self, tree: Tree, node: NodeId) -> tuple[float, ...] | None:
+        return self.scores.get(_list_indices(tree, node)) if self.scores else None
+
+    def find_probe(self, tree: Tree, node: NodeId) -> Probed | None:
+        return self.probes.get(_list_indices(tree, node)) if self.probes else None
+
+
+def _list_indices(tree: Tree, node: NodeId) -> Indices:
+    return tuple(at.index for at in tree.path(node))
 
 
 NO_EARLIER_RUN = EarlierRun()

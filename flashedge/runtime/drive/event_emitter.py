@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import assert_never
 
 from flashedge.answers.extraction import extract_answer
@@ -13,10 +13,23 @@ from flashedge.events import (
     NodeScored,
     NodesExpanded,
     NodesMarked,
+    RolloutsAllowed,
     RolloutsEnded,
+    RolloutsInFlight,
     StepCompleted,
 )
-from flashedge.search.base import Clustered, Expand, Generated, ProbeResult, Result, Scored
+from flashedge.search.base import (
+    Allowance,
+    Cancel,
+    Clustered,
+    Command,
+    Expand,
+    Generated,
+    ProbeResult,
+    Result,
+    Scored,
+)
+from flashedge.search.flights import Flight
 from flashedge.search.scoring import aggregate
 from flashedge.search.tree import NodeStatus, Tree
 from flashedge.types import NodeId
@@ -40,8 +53,11 @@ class EventEmitter:
         self._take_answer = take_answer
         self._tree = Tree()
         self._num_checkpoints = self._num_rollouts = 0
+        self._has_several = False
+        self._flying: set[int] = set()
 
-    def emit_result(self, result: Result, tree: Tree) -> None:
+    def emit_result(self, result: Result, tree: Tree, turn: int) -> None:
+        """turn: of the search, before it was told the result."""
         match result:
             case Generated(node=node, segment=segment):
                 answer = None
@@ -61,6 +77,8 @@ class EventEmitter:
             case Scored(node=node, scores=scores):
                 score = aggregate(tree.path_scores(node), self._aggregate)
                 self._emit(NodeScored(node=node, scores=scores, score=score))
+            case Allowance(rollouts=rollouts, of=of):
+                self._emit(RolloutsAllowed(turn=turn, rollouts=rollouts, of=of))
             case Clustered() | ProbeResult():
                 pass
             case _:
@@ -87,6 +105,16 @@ class EventEmitter:
             self._emit(RolloutsEnded(nodes=rollouts[self._num_rollouts :]))
             self._num_rollouts = len(rollouts)
 
+    def emit_flights(self, flights: tuple[Flight, ...], cancelled: int) -> None:
+        """Emit which rollouts are in flight if others are. A run that never had several, and may
+        not, emits nothing."""
+        self._has_several |= len(flights) > 1
+        numbers = {flight.number for flight in flights}
+        if self._has_several and numbers != self._flying:
+            self._flying = numbers
+            pairs = tuple((flight.number, flight.node) for flight in flights)
+            self._emit(RolloutsInFlight(flights=pairs, cancelled=cancelled))
+
     def emit_expansion(self, tree: Tree, command: Expand) -> None:
         children = [tree[child.node] for child in command.children]
         self._emit(
@@ -97,13 +125,23 @@ class EventEmitter:
             )
         )
 
-    def emit_statuses(self, tree: Tree) -> None:
-        """Emit the statuses that the search changed when it last decided, at the end of a level."""
+    def emit_statuses(self, tree: Tree, commands: Sequence[Command]) -> None:
+        """Emit the statuses that the search changed when it last decided, at the end of a level.
+
+        commands: what it decided. Nodes that they cancel come later, by `emit_cancelled`, since
+        the same commands may have begun them.
+        """
+        later = {node for c in commands if isinstance(c, Cancel) for node in c.nodes}
         changed: dict[NodeStatus, list[NodeId]] = {}
         for node in tree.nodes.values():
+            if node.id in later:
+                continue
             before = self._tree.nodes.get(node.id)
             if node.status in SHOWN and (before is None or before.status != node.status):
                 changed.setdefault(node.status, []).append(node.id)
         for status, nodes in changed.items():
             self._emit(NodesMarked(status=status, nodes=tuple(nodes)))
         self._tree = tree
+
+    def emit_cancelled(self, command: Cancel) -> None:
+        self._emit(NodesMarked(status=NodeStatus.CANCELLED, nodes=command.nodes))

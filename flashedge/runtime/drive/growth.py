@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 
 from flashedge.events import Progress
@@ -20,6 +20,7 @@ class Growth:
         self._decode = decode
         self._tokens: dict[NodeId, int] = {}
         self._tails: dict[NodeId, TokenIds] = {}
+        self._ended: dict[NodeId, int] = {}
         self._reports = 0
 
     def start(self, node: NodeId) -> None:
@@ -32,8 +33,16 @@ class Growth:
         self._tails[node] = (*self._tails[node], *token_ids)[-TAIL_TOKENS:]
 
     def end(self, node: NodeId) -> None:
-        self._tokens.pop(node, None)
+        self._ended[node] = self._tokens.pop(node, 0)
         self._tails.pop(node, None)
+
+    def drop(self, nodes: Iterable[NodeId]) -> int:
+        """Forget nodes that were cancelled. Returns the tokens that they have written."""
+        written = 0
+        for node in nodes:
+            written += self._tokens.pop(node, 0) + self._ended.pop(node, 0)
+            self._tails.pop(node, None)
+        return written
 
     def clear(self) -> None:
         self._tokens.clear()

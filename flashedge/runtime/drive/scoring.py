@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from flashedge.engine.base import ScoreRequest, StepScores
 from flashedge.errors import PathOverflow
@@ -31,7 +31,14 @@ from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Segment
 
 log = logging.getLogger(__name__)
-Start = Callable[[Coroutine[Any, Any, StepScores]], "asyncio.Task[StepScores]"]
+
+
+class Start(Protocol):
+    """Starts a task of the run, for one of its nodes."""
+
+    def __call__(
+        self, work: Coroutine[Any, Any, StepScores], node: NodeId, /
+    ) -> asyncio.Task[StepScores]: ...
 
 
 class Scoring:
@@ -71,12 +78,13 @@ class Scoring:
     ) -> None:
         """Begin to score a new segment if scores are early. before: the steps of the path to it;
         start: starts a task of the run."""
-        if self._is_early and node not in self._earlier.scores:
-            self._early[node] = start(self._verify(node, before, segment))
+        if self._is_early:
+            self._early[node] = start(self._verify(node, before, segment), node)
 
     def find_scores(self, tree: Tree, node: NodeId) -> tuple[float, ...] | None:
         """Find the scores of a node that are known without the verifier."""
-        return self._earlier.scores.get(node) or self._speculation_client.take_scores(tree, node)
+        known = self._earlier.find_scores(tree, node)
+        return known or self._speculation_client.take_scores(tree, node)
 
     async def score(self, state: Any, node: NodeId) -> Scored:
         """Score a node's segment. Raises what the verifier raises after its retries."""

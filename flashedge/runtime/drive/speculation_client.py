@@ -21,9 +21,12 @@ from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.segments import StepTexts
 from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.scheduling.speculation.draft_choice import limit_drafts
-from flashedge.search.base import Expand, Search
-from flashedge.search.tree import Tree
+from flashedge.search.base import Cancel, Command, Expand, Search, SearchState
+from flashedge.search.tree import NodeStatus, Tree
 from flashedge.types import ENTROPY, NodeId, Speculation, TokenIds
+
+Drop = tuple[tuple[int, ...], frozenset[int]]
+"""Numbers of levels whose successors are known, and the seeds of those."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +56,7 @@ class SpeculationClient:
         self._looks_ahead = switches.lookahead and self._speculator is not None
         self._run = secrets.token_hex(8)
         self._level = 0
-        self._seeds: frozenset[int] = frozenset()
+        self._levels: dict[int, tuple[NodeId, ...]] = {}
         self._continuations: dict[NodeId, Continuation] = {}
         self._drafts: Mapping[int, TokenIds] = {}
         self._scores: dict[tuple[NodeId, TokenIds], tuple[float, ...]] = {}
@@ -75,18 +78,35 @@ class SpeculationClient:
 
     # ------------------------------------------------------------ generation
 
-    def begin_level(self, state: Any, expansions: Sequence[Expand]) -> bool:
-        """Prepare the continuations of the level that these commands begin. True if there are
-        drafts to drop by `drop_unused`."""
-        if self._speculator is None or not expansions:
-            return False
+    def follow(self, state: SearchState, commands: Sequence[Command]) -> Drop | None:
+        """Prepare the continuations of the levels that these commands begin. Returns what is known
+        of the drafts that are of use, for `drop_unused`; None if nothing is new.
+
+        The expansions that begin together are one level. Rollouts in flight wait for no other, so
+        each of their expansions is a level of its own.
+        """
+        expansions = [command for command in commands if isinstance(command, Expand)]
+        stops = any(isinstance(command, Cancel) for command in commands)
+        if self._speculator is None or not (expansions or stops):
+            return None
+        decided = [n for n, nodes in self._levels.items() if _is_decided(state.tree, nodes)]
+        for number in decided:
+            for node in self._levels.pop(number):
+                self._continuations.pop(node, None)
+        together = [[e] for e in expansions] if state.flights else [expansions]
+        for level in filter(None, together):
+            self._begin_level(state, level)
+        seeds = frozenset(child.seed for e in expansions for child in e.children)
+        return tuple(decided), seeds
+
+    def _begin_level(self, state: SearchState, expansions: Sequence[Expand]) -> None:
         self._level += 1
         children = [(e.parent, child) for e in expansions for child in e.children]
-        self._seeds = frozenset(child.seed for _, child in children)
+        self._levels[self._level] = tuple(child.node for _, child in children)
         after = {child.node: self._search.lookahead(state, child.node) for _, child in children}
         widest = max(len(found.seeds) for found in after.values())
         scores = [_find_last_score(state.tree, parent) for parent, _ in children]
-        self._continuations = {
+        self._continuations |= {
             child.node: Continuation(
                 run=self._run,
                 level=self._level,
@@ -97,16 +117,15 @@ class SpeculationClient:
             )
             for (_, child), max_drafts in zip(children, limit_drafts(scores, widest), strict=True)
         }
-        return True
 
     def get_continuation(self, node: NodeId) -> Continuation | None:
         """For the node's request to the generator."""
         return self._continuations.get(node)
 
-    async def drop_unused(self) -> None:
-        """Have the generator drop the drafts that the current level does not use."""
+    async def drop_unused(self, drop: Drop) -> None:
+        """Have the generator drop the drafts that nothing will use."""
         if self._speculator is not None:
-            await self._speculator.drop_unused(self._run, self._level, self._seeds)
+            await self._speculator.drop_unused(self._run, *drop)
 
     def count(self, chunks: Sequence[Chunk]) -> None:
         """Add a generated step to the usage."""
@@ -166,6 +185,13 @@ class SpeculationClient:
             used = self._usage.scored_steps + len(found)
             self._usage = replace(self._usage, scored_steps=used)
         return found
+
+
+def _is_decided(tree: Tree, nodes: Sequence[NodeId]) -> bool:
+    """Whether the search has taken the results of a level."""
+    return not any(
+        tree[node].status in (NodeStatus.GENERATING, NodeStatus.GENERATED) for node in nodes
+    )
 
 
 def _find_last_score(tree: Tree, node: NodeId) -> float | None:

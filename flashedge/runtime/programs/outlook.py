@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flashedge.scheduling.programs.standing import Standing
+from flashedge.scheduling.rollouts.standing import BoostStanding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,3 +32,6 @@ class Scheduling:
     policy: str
     programs: tuple[Standing, ...]
     """In their order: the first goes first."""
+
+    boosts: tuple[BoostStanding, ...] = ()
+    """How the rollouts of boosted runs are divided, for each pair that has such runs."""

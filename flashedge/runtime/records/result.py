@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flashedge.runtime.drive.driver import DEADLINE, Outcome
+from flashedge.runtime.drive.outcome import DEADLINE, Outcome
+from flashedge.runtime.request.boost import is_boosted
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.thinking import NO_THINKING, Thinking
 from flashedge.search.scoring import aggregate
@@ -44,7 +45,7 @@ def build_result(
         "strategy": spec.strategy,
         "n": spec.n,
         "seed": spec.seed,
-        "deterministic": _is_deterministic(outcome, usage.prompt_tokens, self_test),
+        "deterministic": _is_deterministic(spec, outcome, usage.prompt_tokens, self_test),
         "baseline": spec.baseline,
         "answer": finish.answer,
         "text": text,
@@ -56,6 +57,7 @@ def build_result(
         "certainty": outcome.certainty,
         "trusted": _is_trusted(outcome, spec) if scores_probability else None,
         "cut_by": outcome.cut_by,
+        "unlikely": finish.unlikely,
         "early_exit_source": spec.early_exit_source,
         "early_exit_note": spec.early_exit_note,
         "usage": {
@@ -72,6 +74,7 @@ def build_result(
             "verifier_tokens": usage.verifier_tokens,
             "verifier_cached_tokens": usage.verifier_cached_tokens,
             "probe_tokens": usage.probe_tokens,
+            "cancelled_tokens": usage.cancelled_tokens,
         },
         "timing": {
             "queue_s": timing.queue_s,
@@ -83,19 +86,24 @@ def build_result(
 
 
 def _is_deterministic(
-    outcome: Outcome, prompt_tokens: int, self_test: Mapping[str, Any] | None
+    spec: RunSpec, outcome: Outcome, prompt_tokens: int, self_test: Mapping[str, Any] | None
 ) -> bool | None:
     """Whether the same request gives the same tree again, whatever runs beside it.
 
     True if the self-test found the generator's kernels batch-invariant, and prefill bit-equal up to
-    the length of the longest path with its prompt, and no deadline cut the run. False if one of
-    these does not hold: the tree may then still be the same. None without a verdict of the test.
+    the length of the longest path with its prompt, no deadline cut the run, its search took no
+    results by arrival, and it was not boosted. False if one of these does not hold: the tree may
+    then still be the same. None without a verdict of the test.
     """
+    if is_boosted(spec):
+        return False
     found = self_test or {}
     if not found.get("batch_invariant"):
         return found.get("batch_invariant")
     longest = prompt_tokens + max(node.path_tokens for node in outcome.tree.nodes.values())
-    return longest <= found.get("invariant_tokens", 0) and outcome.cut_by != DEADLINE
+    in_order = spec.options.get("take") != "arrival" or spec.options.get("parallel", 1) == 1
+    is_known = longest <= found.get("invariant_tokens", 0)
+    return is_known and in_order and outcome.cut_by != DEADLINE
 
 
 def _is_trusted(outcome: Outcome, spec: RunSpec) -> bool | None:

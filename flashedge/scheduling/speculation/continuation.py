@@ -13,7 +13,8 @@ class Continuation:
 
     run: str
     level: int
-    """Number of the step's level within the run. The beams of a level wait for each other."""
+    """Number of the step's level within the run. The beams of a level wait for each other, and
+    for those of earlier levels: with rollouts in parallel, several levels generate at once."""
     seeds: tuple[int, ...]
     """Seeds of the children, in order. Empty when nothing can follow the step."""
     granularity: Granularity

@@ -8,7 +8,8 @@ nor clock, so the simulator and vLLM use the same one.
     plan = board.plan(view)                            before each engine step
     board.append(draft, token, logprob, finish)        a running draft drew a token
     draft = board.adopt(...)                           the next step is requested: go on from here
-    board.drop_unused(run, level, seeds)               the next level is known: forget the rest
+    board.drop_unused(run, levels, seeds)              what follows these levels is known:
+                                                       forget the rest
 """
 
 from __future__ import annotations
@@ -39,11 +40,8 @@ class _BoardLevel:
     """Finished beams that something can follow."""
     drafts: dict[tuple[TokenIds, int], Draft] = field(default_factory=dict)
     """By path and seed."""
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether finished beams wait for others that generate."""
-        return self.generating > 0 and self.finished > 0
+    is_decided: bool = False
+    """Whether the search has chosen what follows. Nothing waits any more."""
 
     def has_equal(self, draft: Draft) -> bool:
         """Whether an open draft has the same path and seed: the beam was requested twice."""
@@ -116,25 +114,25 @@ class DraftBoard:
     def plan(self, view: BatchView) -> DraftPlan:
         """Fill the free slots, and pause what has to leave. A running draft is not displaced by a
         better candidate."""
-        waiting = [level for level in self._levels.values() if level.is_waiting]
+        waiting = self._find_waiting()
         if not waiting and not self._running:
             return DraftPlan()
         slots = count_slots(
             view,
-            sum(level.finished for level in waiting),
+            sum(level.finished for level in waiting.values()),
             len(self._running),
-            beams=sum(level.finished + level.generating for level in waiting)
+            beams=sum(level.finished + level.generating for level in waiting.values())
             / max(1, len(waiting)),
-            max_drafts=sum(level.max_drafts for level in waiting),
+            max_drafts=sum(level.max_drafts for level in waiting.values()),
         )
-        stay = [draft for draft in self._running if self._is_waited_for(draft)]
+        stay = [draft for draft in self._running if _find_key(draft.continuation) in waiting]
         if len(stay) > slots:
             stay = nsmallest(slots, stay, key=_rank)
         staying = set(stay)
         pause = tuple(draft for draft in self._running if draft not in staying)
         for draft in pause:
             self.pause(draft)
-        return DraftPlan(pause=pause, run=self._start_drafts(waiting, slots - len(stay)))
+        return DraftPlan(pause=pause, run=self._start_drafts(waiting.values(), slots - len(stay)))
 
     def pause(self, draft: Draft) -> None:
         """The draft is out of the engine's batch; it may go on later."""
@@ -157,8 +155,7 @@ class DraftBoard:
 
     def list_complete(self, run: str) -> tuple[Draft, ...]:
         """The run's complete drafts."""
-        levels = (self._levels[run, number] for number in self._list_levels(run))
-        drafts = (draft for level in levels for draft in level.drafts.values())
+        drafts = (draft for level in self._list_levels(run) for draft in level.drafts.values())
         return tuple(draft for draft in drafts if draft.state is _S.COMPLETE)
 
     def adopt(
@@ -167,37 +164,43 @@ class DraftBoard:
         """The draft of a requested step: the one with this very path, seed and sampling, if there
         is one.
 
-        continuation: of the requested step, so its level is one below the draft's beam.
+        continuation: of the requested step. Its level is later than that of the draft's beam.
         """
-        above = self._levels.get((continuation.run, continuation.level - 1))
-        draft = above.drafts.get((path, seed)) if above is not None else None
-        if draft is None or not draft.is_open or draft.sampling != sampling:
-            return None
-        self._close(draft, _S.ADOPTED)
-        return draft
+        for level in self._list_levels(continuation.run):
+            draft = level.drafts.get((path, seed))
+            if draft is not None and draft.is_open and draft.sampling == sampling:
+                self._close(draft, _S.ADOPTED)
+                return draft
+        return None
 
     def find_first_child(self, continuation: Continuation, path: TokenIds) -> Draft | None:
         """Child 0's draft behind `path`, in any state. Only the paper's truncation needs it."""
-        above = self._levels.get((continuation.run, continuation.level - 1), _BoardLevel())
-        return next((d for d in above.drafts.values() if d.child == 0 and d.path == path), None)
+        levels = self._list_levels(continuation.run)
+        drafts = (draft for level in levels for draft in level.drafts.values())
+        return next((d for d in drafts if d.child == 0 and d.path == path), None)
 
     # ------------------------------------------------------------ levels and runs
 
-    def drop_unused(self, run: str, level: int, seeds: Collection[int]) -> tuple[Draft, ...]:
-        """Level `level` of the run begins with `seeds`: drop the drafts that it can't use, and
-        return them."""
+    def drop_unused(
+        self, run: str, levels: Collection[int], seeds: Collection[int]
+    ) -> tuple[Draft, ...]:
+        """What follows these levels of the run is known, and begins with `seeds`: drop the drafts
+        that can't be used, and return them. Levels that were decided before are forgotten."""
         dropped: list[Draft] = []
-        for number in [n for n in self._list_levels(run) if n < level]:
-            drafts = self._levels[run, number].drafts
-            is_old = number < level - 1
-            dropped += self._drop(d for d in drafts.values() if is_old or d.seed not in seeds)
-            if is_old:
+        for number in [n for owner, n in self._levels if owner == run]:
+            level = self._levels[run, number]
+            if level.is_decided:
+                dropped += self._drop(level.drafts.values())
                 del self._levels[run, number]
+            elif number in levels:
+                level.is_decided = True
+                dropped += self._drop(d for d in level.drafts.values() if d.seed not in seeds)
         return tuple(dropped)
 
     def end_run(self, run: str) -> tuple[Draft, ...]:
         """Forget the run. Drops its drafts and returns them."""
-        levels = [self._levels.pop((run, number)) for number in self._list_levels(run)]
+        levels = self._list_levels(run)
+        self._levels = {key: level for key, level in self._levels.items() if key[0] != run}
         self._drawn.pop(run, None)
         return self._drop(draft for level in levels for draft in level.drafts.values())
 
@@ -215,14 +218,22 @@ class DraftBoard:
     # ------------------------------------------------------------ inner
 
     def _find_level(self, continuation: Continuation) -> _BoardLevel | None:
-        return self._levels.get((continuation.run, continuation.level))
+        return self._levels.get(_find_key(continuation))
 
-    def _list_levels(self, run: str) -> list[int]:
-        return [level for owner, level in self._levels if owner == run]
+    def _list_levels(self, run: str) -> list[_BoardLevel]:
+        return [level for (owner, _), level in self._levels.items() if owner == run]
 
-    def _is_waited_for(self, draft: Draft) -> bool:
-        level = self._find_level(draft.continuation)
-        return level is not None and level.is_waiting
+    def _find_waiting(self) -> dict[tuple[str, int], _BoardLevel]:
+        """The levels with finished beams that wait: for others of the level, or of one before."""
+        slowest: dict[str, int] = {}
+        for (run, number), level in self._levels.items():
+            if level.generating:
+                slowest[run] = min(number, slowest.get(run, number))
+        return {
+            (run, number): level
+            for (run, number), level in self._levels.items()
+            if level.finished and not level.is_decided and slowest.get(run, number + 1) <= number
+        }
 
     def _start_drafts(self, waiting: Iterable[_BoardLevel], slots: int) -> tuple[Draft, ...]:
         """Move the best candidates to `running`, at most `slots` of them."""
@@ -259,6 +270,10 @@ class DraftBoard:
     def _close(self, draft: Draft, state: DraftState) -> None:
         self._running.pop(draft, None)
         draft.move(state)
+
+
+def _find_key(continuation: Continuation) -> tuple[str, int]:
+    return continuation.run, continuation.level
 
 
 def _rank(draft: Draft) -> tuple[int, int, int]:

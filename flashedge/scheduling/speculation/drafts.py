@@ -17,7 +17,7 @@ A draft is the step of a child whose request has not arrived yet.
                             DraftBoard.pause              the engine ran out of KV blocks
     running -> complete     DraftBoard.append             its last token is drawn
     open    -> adopted      DraftBoard.adopt              a request has its path, seed and sampling
-    open    -> dropped      DraftBoard.drop_unused        the next level has no such seed
+    open    -> dropped      DraftBoard.drop_unused        what follows its level has no such seed
                             DraftBoard.end_run, .clear    the run ends, the engine dies
 
 `open` stands for paused, running and complete.

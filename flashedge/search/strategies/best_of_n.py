@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+from flashedge.search.checkpoints import MAX_PENDING
 from flashedge.search.level import LevelSearch
-from flashedge.search.level_checkpoints import MAX_PENDING
-from flashedge.search.level_state import BUDGET, NOTHING, LevelState, Move, PendingCheckpoint
+from flashedge.search.level_state import LevelState, Move
 from flashedge.search.tree import ROOT, NodeStatus
+from flashedge.search.voting_state import BUDGET, NOTHING, PendingCheckpoint
 from flashedge.types import Granularity, NodeId
 
 

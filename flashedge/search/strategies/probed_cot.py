@@ -18,6 +18,7 @@ from flashedge.certainty.history import CONSISTENCY, TV, Checkpoint
 from flashedge.certainty.policies import Policy, Reason
 from flashedge.certainty.tv_stopping import has_settled, min_probes
 from flashedge.search.base import (
+    Allowance,
     Child,
     Cluster,
     Clustered,
@@ -30,10 +31,10 @@ from flashedge.search.base import (
     Result,
     Scored,
 )
-from flashedge.search.level_state import BUDGET, NOTHING, Phase
 from flashedge.search.seeds import mix64
 from flashedge.search.strategies.probed_state import Move, ProbedState
 from flashedge.search.tree import ROOT, NodeStatus, Tree
+from flashedge.search.voting_state import BUDGET, NOTHING, Phase
 from flashedge.types import Granularity, Judges, Limits, NodeId, Problem, Segment, Vote
 
 SUFFIX = "\n\nOh, I suddenly got the answer to the whole problem. Final Answer: \\boxed{"
@@ -102,7 +103,7 @@ class ProbedCot:
                 return self._receive_probe(state, node, text)
             case Clustered():
                 return self._receive_clusters(state, result)
-            case Scored():
+            case Scored() | Allowance():
                 return state, ()
             case _:
                 assert_never(result)

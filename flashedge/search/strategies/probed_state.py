@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from flashedge.certainty.history import History
 from flashedge.search.base import Command
-from flashedge.search.level_state import Phase
+from flashedge.search.flights import Flight
 from flashedge.search.tree import ROOT, Tree
+from flashedge.search.voting_state import Phase
 from flashedge.types import Limits, NodeId
 
 
@@ -32,6 +33,12 @@ class ProbedState:
     """See `Finish`."""
     rollouts: tuple[NodeId, ...] = ()
     """Always empty: a chain has no rollouts."""
+    flights: tuple[Flight, ...] = ()
+    """Always empty."""
+    turn: int = 0
+    """Always 0."""
+    num_cancelled: int = 0
+    """Always 0."""
 
     @property
     def is_over_budget(self) -> bool:

@@ -119,7 +119,7 @@ class Side:
         for level in range(LEVELS):
             if self._name == SPECULATING:
                 seeds = [make_seed(level, index) for index in paths]
-                self._scheduler.drop_unused_drafts(run, level, seeds, len(prompts))
+                self._scheduler.drop_unused_drafts(run, [level - 1], seeds, len(prompts))
             paths = self._draw_level(paths, level, run, clock)
         if self._name == SPECULATING:
             self._scheduler.end_run(run)

@@ -277,7 +277,8 @@ async def test_status_tells_the_policy_and_the_programs() -> None:
         scheduling = (await client.get("/v1/status")).json()["scheduling"]
         metrics = (await client.get("/metrics")).text
         paths = (await client.get("/openapi.json")).json()["paths"]
-    assert scheduling == {"policy": "fcfs", "programs": [asdict(running), asdict(standing)]}
+    programs = [asdict(running), asdict(standing)]
+    assert scheduling == {"policy": "fcfs", "programs": programs, "boosts": []}
     assert 'flashedge:num_programs_waiting{kind="batch"} 1.0' in metrics
     assert 'flashedge:num_programs_waiting{kind="chat"} 0.0' in metrics
     reply = paths["/v1/status"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]

@@ -19,7 +19,8 @@ from flashedge.cli.doctor import command as doctor
 from flashedge.cli.programs import print_programs
 from flashedge.config import load_config
 from flashedge.daemon import control as daemon_control
-from flashedge.events import from_json
+from flashedge.events import RunFinished, from_json
+from tests.support.boost_rig import SPEC, run_boosted
 from tests.support.cli_rig import Cli, Terminal, cli_for, with_daemon
 from tests.support.fake_daemon import FakeDaemon
 from tests.support.paths import ROOT
@@ -136,6 +137,43 @@ def test_ps_without_programs_shows_no_table_of_them(cli: Cli, daemon: FakeDaemon
     done = cli("ps")
     assert "2 runs, 1 waiting, policy tie" in done.out
     assert "programs" not in done.out
+
+
+def test_ps_shows_how_rollouts_are_divided(cli: Cli, daemon: FakeDaemon) -> None:
+    runs = {"run-3bd2aaaaaaaa": 3, "run-5eabaaaaaaaa": 1}
+    boost = {"pair": "bundled", "budget": 8, "reason": "the KV memory is full", "runs": runs}
+    status = {**STATUS, "scheduling": {"policy": "tie", "programs": [], "boosts": [boost]}}
+    daemon.errors["GET /v1/status"] = httpx.Response(200, json=status)
+    lines = cli("ps").out.splitlines()
+    at = lines.index("boosted runs: 4 of 8 rollouts (the KV memory is full)")
+    assert [line.split() for line in lines[at + 1 : at + 4]] == [
+        ["run", "rollouts"],
+        ["run-3bd2", "3"],
+        ["run-5eab", "1"],
+    ]
+
+
+def test_a_boosted_run_is_replayed(cli: Cli, daemon: FakeDaemon) -> None:
+    events = run_boosted(SPEC, 1).events
+    daemon.story = list(enumerate(events, start=1))
+    done = cli("runs", "replay", "run-1")
+    assert (done.code, done.err) == (0, "")
+    assert done.out.startswith("the same tree (")
+    told = json.loads(cli("runs", "replay", "run-1", "--json").out)
+    assert told["same"]
+    assert told["allowances"] > 1
+    finished = events[-1]
+    assert isinstance(finished, RunFinished)
+    daemon.story[-1] = (len(events), RunFinished(result={**finished.result, "answer": "7"}))
+    done = cli("runs", "replay", "run-1")
+    assert done.code == 1
+    assert "another tree: the answer is" in done.out
+
+
+def test_a_run_that_was_not_boosted_is_not_replayed(cli: Cli, daemon: FakeDaemon) -> None:
+    done = cli("runs", "replay", "run-1")
+    assert done.code == 2
+    assert "its seed alone repeats it" in done.err
 
 
 def test_the_programs_fit_a_terminal_of_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:

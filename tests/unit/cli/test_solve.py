@@ -289,6 +289,18 @@ def test_an_answer_that_the_verifier_does_not_trust_is_marked(
         assert "probably wrong" not in cli("solve", "p", *flags).err
 
 
+def test_an_answer_whose_search_gave_up_is_marked(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    finish_with(monkeypatch, unlikely=True, cut_by="futility", trusted=False)
+    done = cli("solve", "p")
+    assert done.code == 0
+    assert "The search gave up" in done.err
+    assert "unlikely to be right" in done.err
+    assert "stopped early: futility" in done.err
+    assert "low score" not in done.err, "it says the same"
+
+
 def test_the_help_names_every_strategy_and_the_real_defaults(cli: Cli) -> None:
     assert tuple(STRATEGIES) == STRATEGY_NAMES
     spec = {field.name: field.default for field in dataclasses.fields(RunSpec)}

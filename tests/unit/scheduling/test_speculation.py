@@ -301,7 +301,6 @@ def test_a_draft_is_adopted_by_its_own_step_only_and_once() -> None:
     assert board.adopt(requested, (*PATH, 1), 0, SAMPLING) is None
     assert board.adopt(requested, (*PATH, 0), 1, SAMPLING) is None
     assert board.adopt(requested, (*PATH, 0), 0, Sampling(temperature=0.1)) is None
-    assert board.adopt(continuation(0, level=3), (*PATH, 0), 0, SAMPLING) is None
     assert board.adopt(continuation(0, level=2, run="b"), (*PATH, 0), 0, SAMPLING) is None
     assert board.adopt(requested, (*PATH, 0), 0, SAMPLING) is draft
     assert board.adopt(requested, (*PATH, 0), 0, SAMPLING) is None
@@ -327,11 +326,11 @@ def test_unused_drafts_are_dropped_and_all_tokens_counted() -> None:
     for draft in (kept, dropped, dropped):
         level.board.append(draft, 5, -0.1)
     level.board.plan(view(1, waiting=1))
-    assert level.board.drop_unused("a", 2, {kept.seed}) == (dropped,)
+    assert level.board.drop_unused("a", [1], {kept.seed}) == (dropped,)
     assert dropped.state is DraftState.DROPPED
-    assert level.board.drop_unused("b", 2, ()) == ()
+    assert level.board.drop_unused("b", [1], ()) == ()
     assert level.board.count_drawn("a") == 3
-    assert level.board.drop_unused("a", 3, {kept.seed}) == (kept,)  # too old to be requested
+    assert level.board.drop_unused("a", [2], {kept.seed}) == (kept,)  # too old to be requested
     assert level.board.end_run("a") == ()
     assert level.board.count_drawn("a") == 0
 
@@ -358,3 +357,35 @@ def test_a_dead_engine_forgets_drafts_but_not_the_count() -> None:
     assert draft.state is DraftState.DROPPED
     assert adopt(level.board, level.beams[0], 0, (*PATH, 0)) is None
     assert level.board.count_drawn("a") == 1
+
+
+def test_an_expansion_waits_for_earlier_ones_of_its_run_but_not_for_later_ones() -> None:
+    """With rollouts in parallel: results are taken in the order in which the expansions began."""
+    board = DraftBoard()
+    beams = {
+        number: board.add_beam(continuation(number, level=number), SAMPLING) for number in (1, 2, 3)
+    }
+    other = board.add_beam(continuation(9, level=1, run="b"), SAMPLING)
+    board.finish_beam(beams[2], (*PATH, 2), ends_path=False)
+    assert [draft.path[-1] for draft in board.plan(view(3)).run] == [2]
+    board.finish_beam(beams[1], (*PATH, 1), ends_path=False)
+    assert len(board.plan(view(2)).pause) == 1, "its turn has come; level 3 does not matter"
+    board.finish_beam(other, (*PATH, 9), ends_path=False)
+    assert board.plan(view(1)).run == ()
+
+
+def test_a_decided_level_keeps_its_wanted_drafts_and_waits_no_more() -> None:
+    board = DraftBoard()
+    slow = board.add_beam(continuation(1, level=1), SAMPLING)
+    quick = board.add_beam(continuation(2, level=2), SAMPLING)
+    wanted = board.finish_beam(quick, (*PATH, 2), ends_path=False)
+    assert wanted is not None
+    assert board.plan(view(1)).run == (wanted,)
+    assert board.drop_unused("a", [2], {wanted.seed}) == ()
+    assert board.plan(view(1)).pause == (wanted,)
+    requested = continuation(3, level=3)
+    assert board.adopt(requested, wanted.path, wanted.seed, SAMPLING) is wanted
+    assert board.drop_unused("a", [], ()) == ()
+    board.cancel_beam(quick)  # it is over, and its level is forgotten
+    board.cancel_beam(slow)
+    assert board.end_run("a") == ()

@@ -28,7 +28,7 @@ from flashedge.client.run_view import LOG_LINES, RunView
 from flashedge.client.tree_lines import MAX_LEAD, tree_lines
 from flashedge.client.words import describe_distrust
 from flashedge.search.catalog import STRATEGIES as CATALOG
-from flashedge.search.strategies.puct import logprob_priors
+from flashedge.search.mcts.puct import logprob_priors
 from flashedge.tui import replay
 from flashedge.tui.export import to_json, to_svg
 from flashedge.tui.state import dashboard as state
@@ -101,6 +101,15 @@ def test_progress_stands_apart_from_committed_tokens() -> None:
     assert (run.tokens, run.all_tokens, dict(run.growing)) == (5, 11, {2: 6})
     run = fold(run, [(3, events.NodesMarked(status="cancelled", nodes=(NodeId(2),)))])
     assert run.all_tokens == 5
+
+
+def test_a_cancelled_node_loses_what_it_had() -> None:
+    """So does the search's tree, whatever had arrived of the node."""
+    run = grown(step(1, 5), events.NodeScored(node=NodeId(1), scores=(0.5,), score=0.5))
+    run = fold(run, [(9, events.NodesMarked(status="cancelled", nodes=(NodeId(1),)))])
+    node = run.nodes[NodeId(1)]
+    assert (run.tokens, node.tokens, node.text, node.score) == (0, 0, "", None)
+    assert (node.status, node.parent) == ("cancelled", ROOT)
 
 
 def test_events_that_were_folded_change_nothing_again() -> None:

@@ -127,7 +127,7 @@ PATCHES = (
     _add_utility(
         "drop_unused_drafts",
         "speculation_calls:drop_unused_drafts",
-        "A new level makes the drafts of discarded paths useless.",
+        "A decided level makes the drafts of discarded paths useless.",
     ),
     _add_utility("end_run", "speculation_calls:end_run", "A run's drafts end with it."),
     _add_utility(

@@ -280,11 +280,11 @@ class SpeculativeScheduler(PausingScheduler):
         return [(draft.seed, draft.token_ids) for draft in self._board.list_complete(run)]
 
     def drop_unused_drafts(
-        self, run: str, level: int, seeds: Collection[int], flat_batch: int
+        self, run: str, levels: Collection[int], seeds: Collection[int], flat_batch: int
     ) -> int:
         """Returns the draft tokens drawn for the run so far. flat_batch: used from now on."""
         self._flat_batch = flat_batch
-        self._drop_drafts(self._board.drop_unused(run, level, frozenset(seeds)))
+        self._drop_drafts(self._board.drop_unused(run, frozenset(levels), frozenset(seeds)))
         return self._board.count_drawn(run)
 
     def end_run(self, run: str) -> int:

@@ -15,9 +15,9 @@ def list_complete_drafts(self: EngineCore, run: str) -> list[tuple[int, list[int
 
 
 def drop_unused_drafts(
-    self: EngineCore, run: str, level: int, seeds: list[int], flat_batch: int
+    self: EngineCore, run: str, levels: list[int], seeds: list[int], flat_batch: int
 ) -> int:
-    return self.scheduler.drop_unused_drafts(run, level, seeds, flat_batch)
+    return self.scheduler.drop_unused_drafts(run, levels, seeds, flat_batch)
 
 
 def end_run(self: EngineCore, run: str) -> int:

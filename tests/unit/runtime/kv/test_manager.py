@@ -14,8 +14,8 @@ from flashedge.engine.sim.engine_loop import SimEngine
 from flashedge.engine.sim.pair import Faults
 from flashedge.errors import GenerationFailed
 from flashedge.events import Event, KvSplitChanged, Offloaded, Restored
-from flashedge.runtime.drive.driver import Outcome
 from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.drive.outcome import Outcome
 from flashedge.runtime.kv.build import build_cost_from_view
 from flashedge.runtime.kv.curves import Curves
 from flashedge.runtime.kv.manager import KvManager

@@ -46,16 +46,27 @@ async def test_without_a_verifier_or_an_answer_nothing_is_said_about_trust() -> 
     assert cut["trusted"] is None
 
 
+async def test_a_search_that_gave_up_marks_its_answer() -> None:
+    exits = {"negative_exit": True, "futile": 1.0}
+    mcts = {"strategy": "mcts", "n": 8, "aggregate": "prod", "selection": "best"}
+    found = await solve(**mcts, options=exits)
+    assert (found["cut_by"], found["unlikely"]) == ("futility", True)
+    assert found["answer"] is not None
+    assert (await solve(**mcts))["unlikely"] is False
+
+
 async def test_a_run_is_deterministic_up_to_the_length_that_the_self_test_proved() -> None:
     outcome = (await drive(sim_engines(), BEAM)).outcome
     prompt = 7
     longest = prompt + max(len(outcome.tree.path_token_ids(node)) for node in outcome.tree.nodes)
 
-    def judge(invariant: bool | None, tokens: int, cut_by: str | None = None) -> bool | None:
+    def judge(
+        invariant: bool | None, tokens: int, cut_by: str | None = None, **options: Any
+    ) -> bool | None:
         self_test = {"batch_invariant": invariant, "invariant_tokens": tokens}
         found = result.build_result(
             "run-1",
-            BEAM,
+            replace(BEAM, options=options),
             replace(outcome, cut_by=cut_by),
             Usage(prompt_tokens=prompt),
             Timing(),
@@ -69,6 +80,8 @@ async def test_a_run_is_deterministic_up_to_the_length_that_the_self_test_proved
     assert judge(True, longest, cut_by="budget") is True
     assert judge(True, longest, cut_by="deadline") is False
     assert judge(False, longest) is False
+    assert judge(True, longest, parallel=4, take="launch") is True
+    assert judge(True, longest, parallel=4, take="arrival") is False
     assert judge(None, longest) is None
 
 

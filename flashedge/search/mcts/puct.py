@@ -10,9 +10,12 @@ from flashedge.types import Segment
 
 
 def puct(q: float, prior: float, *, visits: int, parent_visits: int, c: float) -> float:
-    """Q + c * P * sqrt(N(s)) / (1 + N(s, a)). q, prior in [0, 1].
+    """Q + c * P * sqrt(Ñ(s)) / (1 + Ñ(s, a)). q, prior in [0, 1].
 
-    Ref: arXiv 2604.00510 §4.2 without in-flight rollouts, App. A, eq. (1).
+    visits, parent_visits: ended rollouts and those in flight (WU-PUCT), which makes a child less
+    attractive that others are exploring already.
+
+    Ref: arXiv 2604.00510 §4.2; Liu et al. 2018 (WU-UCT).
     """
     return q + c * prior * math.sqrt(parent_visits) / (1 + visits)
 

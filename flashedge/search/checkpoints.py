@@ -1,4 +1,4 @@
-"""Takes the checkpoints of a search that works in levels.
+"""Takes the checkpoints of a search that votes.
 
 A run with a policy takes one whenever the policy is asked. A run without one only remembers where
 it would have been asked, and takes these checkpoints at its end: calibration replays policies on
@@ -8,25 +8,26 @@ them, and grouping answers only once costs nothing extra.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from flashedge.certainty.history import Checkpoint
 from flashedge.search.answer_choice import choose_answer
-from flashedge.search.level_state import LevelState, PendingCheckpoint
+from flashedge.search.voting_state import PendingCheckpoint, VotingState
 
 if TYPE_CHECKING:
-    from flashedge.search.level import LevelSearch
+    from flashedge.search.voting import VotingSearch
 
 MAX_PENDING = 256
+S = TypeVar("S", bound=VotingState)
 
 
-def take_checkpoint(search: LevelSearch, state: LevelState) -> LevelState:
+def take_checkpoint(search: VotingSearch[S], state: S) -> S:
     """Add a checkpoint of `complete`, whose answers are grouped."""
-    checkpoint = _measure(search, state, state.tree.committed_tokens)
+    checkpoint = _measure(search, state, state.tokens)
     return replace(state, history=(*state.history, checkpoint))
 
 
-def remember_checkpoint(search: LevelSearch, state: LevelState) -> LevelState:
+def remember_checkpoint(search: VotingSearch[S], state: S) -> S:
     """Without a policy: remember this point, whose answers are grouped at the end of the run."""
     full = len(state.pending_checkpoints) >= MAX_PENDING
     if search.policy is not None or not state.complete or full:
@@ -34,12 +35,12 @@ def remember_checkpoint(search: LevelSearch, state: LevelState) -> LevelState:
     pending = PendingCheckpoint(
         complete=len(state.complete),
         rollouts=len(state.rollouts),
-        tokens=state.tree.committed_tokens,
+        tokens=state.tokens,
     )
     return replace(state, pending_checkpoints=(*state.pending_checkpoints, pending))
 
 
-def take_pending_checkpoints(search: LevelSearch, state: LevelState) -> LevelState:
+def take_pending_checkpoints(search: VotingSearch[S], state: S) -> S:
     """Take the checkpoints that were only remembered, the first at each progress.
 
     They equal those that a policy would have seen: grouping is by order, so the groups of the
@@ -57,7 +58,7 @@ def take_pending_checkpoints(search: LevelSearch, state: LevelState) -> LevelSta
     return replace(state, history=(*state.history, *checkpoints), pending_checkpoints=())
 
 
-def _measure(search: LevelSearch, state: LevelState, tokens: int) -> Checkpoint:
+def _measure(search: VotingSearch[S], state: S, tokens: int) -> Checkpoint:
     tree = state.tree
     finish = choose_answer(tree, state.complete, how=search.aggregate, by=search.selection)
     return Checkpoint(

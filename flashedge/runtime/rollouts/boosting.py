@@ -1,0 +1,256 @@
+"""Boosting in the daemon: one board for all MCTS runs that ask for it.
+
+Rollouts are divided anew when a run arrives or ends, when a rollout ends, and every `LOOK_S`
+seconds, since engines and queue change meanwhile. What a run gets is told to its driver as an
+`Allowance`; the run stores it, so that it can be replayed (`replay.py`).
+
+Off: `scheduling_boost = "off"`. Ref: arXiv 2604.00510 §4.5 (Algorithm 1), with a gate of our own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from flashedge.engine.base import EngineView
+from flashedge.errors import EngineError
+from flashedge.events import Event
+from flashedge.runtime.rollouts.run_watch import RunWatch
+from flashedge.scheduling.rollouts.allocation import Allocator, ByScore
+from flashedge.scheduling.rollouts.board import RolloutBoard
+from flashedge.scheduling.rollouts.gate import EngineLoad, Gate, Opening
+from flashedge.scheduling.rollouts.rollout_cost import LEVEL_TOKENS, RolloutCost
+from flashedge.scheduling.rollouts.standing import BoostStanding
+
+log = logging.getLogger(__name__)
+
+LOOK_S = 0.25
+"""How often the engines are looked at while boosted runs go on."""
+KEPT_KV_SHARE = 0.1
+"""Share of an engine's KV that boosting leaves free, for what waits for the next look."""
+
+Allow = Callable[[int, int], None]
+"""Tells a run how many rollouts it may have in flight, and how many all runs may have."""
+
+
+class BoostedEngines(Protocol):
+    """The engines of a pair, as far as boosting looks at them."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def rollout_cost(self) -> RolloutCost | None:
+        """None where the speed of the device was not measured."""
+        ...
+
+    @property
+    def max_sequences(self) -> int:
+        """Most sequences in one step of the generator."""
+        ...
+
+    async def views(self) -> Mapping[str, EngineView]:
+        """The load of "generator" and "verifier" now. Raises EngineError."""
+        ...
+
+
+@dataclass(slots=True)
+class _Station:
+    """The boosted runs on one pair."""
+
+    engines: BoostedEngines
+    board: RolloutBoard
+    watches: dict[str, RunWatch] = field(default_factory=dict)
+    allow: dict[str, Allow] = field(default_factory=dict)
+    views: Mapping[str, EngineView] = field(default_factory=dict)
+    """What the engines did at the last look."""
+    was_waiting: bool = False
+    """Whether a request waited in an engine at the last look. One that comes while a step is
+    computed waits for a moment, so only what waits at two looks in a row counts."""
+    waits: bool = False
+    opening: Opening = field(default=Opening(budget=0, reason="nothing runs"))
+
+
+class Boosting:
+    """Divides rollouts among the runs that join."""
+
+    def __init__(
+        self,
+        count_queued: Callable[[], int],
+        *,
+        allocator: Allocator | None = None,
+        gate: Gate | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        look_s: float = LOOK_S,
+    ) -> None:
+        """count_queued: how many programs wait in the queue."""
+        self._count_queued = count_queued
+        self._allocator = allocator or ByScore()
+        self._gate = gate or Gate()
+        self._clock = clock
+        self._look_s = look_s
+        self._stations: dict[str, _Station] = {}
+        self._stations_of: dict[str, _Station] = {}
+        """By run."""
+        self._changed = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.busy_s = self.open_s = 0.0
+        """Seconds in which boosted runs went on, and in which the gate let more than one rollout of
+        each through."""
+        self._counted_s: float | None = None
+
+    def now_s(self) -> float:
+        """The time by which runs' ages count."""
+        return self._clock()
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    @contextmanager
+    def join(self, watch: RunWatch | None, engines: BoostedEngines, allow: Allow) -> Iterator[None]:
+        """Boost a run for the length of the block. It begins with one rollout in flight.
+
+        watch: None for a run that is not boosted, with which this does nothing.
+        """
+        if watch is None:
+            yield
+            return
+        key = watch.contender.key
+        station = self._stations.get(engines.name)
+        if station is None:
+            board = RolloutBoard(self._allocator)
+            station = self._stations[engines.name] = _Station(engines=engines, board=board)
+        station.engines = engines
+        station.board.add(watch.contender)
+        station.watches[key], station.allow[key] = watch, allow
+        self._stations_of[key] = station
+        self._divide(station)
+        self._look_soon()
+        try:
+            yield
+        finally:
+            self._count_time()
+            station.board.remove(key)
+            del station.watches[key], station.allow[key], self._stations_of[key]
+            if not station.watches:
+                del self._stations[engines.name]
+            self._look_soon()
+
+    def note_event(self, run_id: str, event: Event) -> None:
+        """Follow a run. Does nothing for one that is not boosted."""
+        station = self._stations_of.get(run_id)
+        if station is None:
+            return
+        changes = station.watches[run_id].observe(event)
+        if changes and station.board.update(run_id, **changes):
+            self._look_soon()
+
+    def list_standings(self) -> tuple[BoostStanding, ...]:
+        """How rollouts are divided now, for each pair with boosted runs."""
+        return tuple(
+            BoostStanding(
+                pair=name,
+                budget=station.opening.budget,
+                reason=station.opening.reason,
+                runs=dict(station.board.granted),
+            )
+            for name, station in self._stations.items()
+        )
+
+    # ------------------------------------------------------------ looking
+
+    def _look_soon(self) -> None:
+        self._changed.set()
+        if self._stations and (self._task is None or self._task.done()):
+            self._task = asyncio.get_running_loop().create_task(self._look(), name="boosting")
+
+    async def _look(self) -> None:
+        while self._stations:
+            try:
+                async with asyncio.timeout(self._look_s):
+                    await self._changed.wait()
+                is_due = False
+            except TimeoutError:
+                is_due = True
+            self._changed.clear()
+            for station in list(self._stations.values()):
+                await self._look_at(station, is_due=is_due)
+                self._divide(station)
+
+    async def _look_at(self, station: _Station, *, is_due: bool) -> None:
+        try:
+            station.views = await station.engines.views()
+        except EngineError:
+            station.views = {}
+        if is_due:
+            waiting = any(view.waiting for view in station.views.values())
+            station.waits, station.was_waiting = waiting and station.was_waiting, waiting
+
+    # ------------------------------------------------------------ dividing
+
+    def _divide(self, station: _Station) -> None:
+        """Find the budget, and tell each run what changes: first those that get less."""
+        self._count_time()
+        runs, now_s = station.board.runs, self._clock()
+        if not runs:
+            return
+        station.opening = self._gate.open(
+            runs, self._allocator, self._measure_load(station), self._find_cost(station), now_s
+        )
+        for move in station.board.plan(station.opening.budget, now_s):
+            station.allow[move.key](move.rollouts, station.opening.budget)
+
+    def _measure_load(self, station: _Station) -> EngineLoad:
+        generator = station.views.get("generator")
+        running = generator.running + generator.waiting if generator is not None else 0
+        own = sum(watch.open_sequences for watch in station.watches.values())
+        return EngineLoad(
+            queued=self._count_queued(),
+            waiting=int(station.waits),
+            others=max(0, running - own),
+            free_kv_tokens=self._count_free_tokens(station),
+            max_sequences=station.engines.max_sequences,
+        )
+
+    def _count_free_tokens(self, station: _Station) -> float:
+        """Tokens that fit beside one rollout of each run: what is free, and what boosts hold."""
+        free = [
+            (view.quota_blocks * (1 - KEPT_KV_SHARE) - view.blocks_used) * view.block_tokens
+            for view in station.views.values()
+        ]
+        granted = station.board.granted
+        boosts = sum(max(0, granted[r.key] - 1) * r.path_tokens for r in station.board.runs)
+        return max(0.0, min(free, default=0.0) + boosts)
+
+    def _find_cost(self, station: _Station) -> RolloutCost | None:
+        """The cost of a rollout with the lengths of these runs."""
+        cost = station.engines.rollout_cost
+        if cost is None or not station.views:
+            return None
+        seen = [watch.level_tokens for watch in station.watches.values()]
+        tokens, levels = sum(t for t, _ in seen), sum(count for _, count in seen)
+        paths = [run.path_tokens for run in station.board.runs]
+        return replace(
+            cost,
+            context=max(1.0, sum(paths) / len(paths)),
+            level_tokens=tokens / levels if levels else LEVEL_TOKENS,
+        )
+
+    def _count_time(self) -> None:
+        now_s = self._clock()
+        if self._counted_s is not None and self._stations:
+            passed_s = now_s - self._counted_s
+            self.busy_s += passed_s
+            if any(
+                sum(station.board.granted.values()) > len(station.board)
+                for station in self._stations.values()
+            ):
+                self.open_s += passed_s
+        self._counted_s = now_s

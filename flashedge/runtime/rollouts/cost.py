@@ -1,0 +1,27 @@
+"""What one more rollout costs on these engines, by the curves of their profile."""
+
+from __future__ import annotations
+
+from flashedge.engine.base import Generator, Verifier
+from flashedge.engine.platform import runs_on_cpu
+from flashedge.runtime.kv.curves import Curves
+from flashedge.scheduling.costs.curves import MeasuredCurve
+from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
+
+OWN_CARDS = "own"
+"""`Health.kv_memory` of engines that run on cards of their own."""
+
+
+def build_rollout_cost(
+    curves: Curves, generator: Generator, verifier: Verifier
+) -> RolloutCost | None:
+    """None unless both curves were measured: an assumed speed must not make others wait."""
+    both = curves.generator, curves.verifier
+    if not all(isinstance(curve, MeasuredCurve) for curve in both):
+        return None
+    has_own = OWN_CARDS in {engine.health().kv_memory for engine in (generator, verifier)}
+    return RolloutCost(
+        generator=curves.generator,
+        verifier=curves.verifier,
+        shares_device=not (runs_on_cpu() or has_own),
+    )

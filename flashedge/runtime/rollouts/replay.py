@@ -1,0 +1,167 @@
+"""Replays a run whose rollouts were boosted: the same search with the allowances of its log.
+
+What such a run explores depends on the clock and on other runs, but only through its allowances.
+Its events hold them (`RolloutsAllowed`), with the turn of the search at which each came, and what
+the engines answered. So the search can be told all of it again, without engines, and must build the
+same tree.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, assert_never
+
+from flashedge.answers.equality import Grader, TextGroups, group_answers
+from flashedge.errors import Conflict, NotFound
+from flashedge.events import Event, RolloutsAllowed, RunFinished, RunStarted, StepCompleted
+from flashedge.runtime.drive.earlier_run import EarlierRun
+from flashedge.runtime.drive.outcome import DEADLINE
+from flashedge.runtime.request.boost import asks_for_boost
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.strategies import build_search
+from flashedge.search.base import (
+    Cancel,
+    Cluster,
+    Clustered,
+    Command,
+    Expand,
+    Finish,
+    Generated,
+    Probe,
+    Result,
+    Score,
+    Scored,
+)
+from flashedge.search.scoring import aggregate
+from flashedge.search.strategies.mcts import Mcts
+from flashedge.search.tree import Tree
+from flashedge.types import NodeId
+
+Script = tuple[tuple[int, int], ...]
+"""(turn, rollouts) of each allowance. See `RolloutSearch.script`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunLog:
+    """What the events of a finished boosted run say of it."""
+
+    spec: RunSpec
+    script: Script
+    known: EarlierRun
+    answers: Mapping[NodeId, str | None]
+    """The boxed answer of each path that ended."""
+
+    result: Mapping[str, Any]
+
+    @classmethod
+    def from_events(cls, run_id: str, run_events: Iterable[Event]) -> RunLog:
+        """Raises Conflict for a run that was not boosted, has not finished, or was cut by a
+        deadline, NotFound for a log without a start."""
+        log = tuple(run_events)
+        config = next((e.config for e in log if isinstance(e, RunStarted)), None)
+        if config is None:
+            raise NotFound(f"the log of run {run_id} has no start, so it can't be replayed")
+        result = next((e.result for e in log if isinstance(e, RunFinished)), None)
+        if not asks_for_boost(config.get("strategy"), config.get("options") or {}):
+            raise Conflict(
+                f"run {run_id} was not boosted: its seed alone repeats it",
+                hint="replay a run of `flashedge solve --strategy mcts --set boost=true`",
+            )
+        if result is None:
+            raise Conflict(f"run {run_id} has not finished, so there is no tree to compare with")
+        if result.get("cut_by") == DEADLINE:
+            raise Conflict(f"run {run_id} was cut by its deadline, which no log can repeat")
+        return cls(
+            spec=RunSpec.from_json(config),
+            script=tuple((e.turn, e.rollouts) for e in log if isinstance(e, RolloutsAllowed)),
+            known=EarlierRun.from_events(log),
+            answers={e.node: e.answer for e in log if isinstance(e, StepCompleted)},
+            result=result,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replayed:
+    """What a replay built."""
+
+    tree: Tree
+    finish: Finish
+
+    def find_difference(self, log: RunLog) -> str | None:
+        """The first thing that is not as the run stored it. None if all is the same."""
+        stored = log.result["tree"]["nodes"]
+        if len(stored) != len(self.tree.nodes):
+            return f"{len(self.tree.nodes)} nodes were built, {len(stored)} are stored"
+        for node, was in zip(self.tree.nodes.values(), stored, strict=True):
+            scores = self.tree.path_scores(node.id) if node.scores is not None else ()
+            found = {
+                "parent": node.parent,
+                "token_ids": list(node.segment.token_ids) if node.segment else [],
+                "score": aggregate(scores, log.spec.aggregate) if scores else None,
+                "status": str(node.status),
+            }
+            for name, value in found.items():
+                if value != was[name]:
+                    return f"node {node.id}: {name} is {value!r}, and {was[name]!r} is stored"
+        for name in ("choice", "answer"):
+            if getattr(self.finish, name) != log.result[name]:
+                return f"the {name} is {getattr(self.finish, name)!r}, not {log.result[name]!r}"
+        return None
+
+
+def build_replay_search(spec: RunSpec, script: Script) -> Mcts:
+    """The search of a boosted run, which changes its allowance by itself as the script says."""
+    search = build_search(spec)
+    assert isinstance(search, Mcts), "only MCTS is boosted"
+    return replace(search, script=script)
+
+
+async def replay(log: RunLog, grader: Grader, texts: TextGroups) -> Replayed:
+    """Build the tree of a run from its log. Raises Conflict where the log lacks a result that the
+    search asks for."""
+    search = build_replay_search(log.spec, log.script)
+    state, new = search.start(log.spec.problem, log.spec.seed, log.spec.limits)
+    commands: deque[Command] = deque(new)
+    results: deque[Result] = deque()
+    while True:
+        while commands:
+            match commands.popleft():
+                case Expand(children=children):
+                    results += _list_segments(log, [child.node for child in children])
+                case Score(nodes=nodes):
+                    results += _list_scores(log, nodes)
+                case Cluster(nodes=nodes):
+                    results.append(await _group(log, state.tree, nodes, grader, texts))
+                case Finish() as finish:
+                    return Replayed(tree=state.tree, finish=finish)
+                case Cancel() | Probe():
+                    pass  # results that come too late are ignored, and MCTS probes nothing
+                case _ as other:
+                    assert_never(other)
+        if not results:
+            raise Conflict("the log ends before the search does: it lacks results of the engines")
+        state, new = search.tell(state, results.popleft())
+        commands.extend(new)
+
+
+def _list_segments(log: RunLog, nodes: Iterable[NodeId]) -> list[Result]:
+    """Those that the run got: a node that was cancelled first has none."""
+    segments = log.known.segments
+    return [Generated(node=node, segment=segments[node]) for node in nodes if node in segments]
+
+
+def _list_scores(log: RunLog, nodes: Iterable[NodeId]) -> list[Result]:
+    scores = log.known.scores
+    return [Scored(node=node, scores=scores[node]) for node in nodes if node in scores]
+
+
+async def _group(
+    log: RunLog, tree: Tree, nodes: tuple[NodeId, ...], grader: Grader, texts: TextGroups
+) -> Clustered:
+    if log.spec.answers == "boxed":  # without the model's thinking, as the run read them
+        boxed = {node: log.answers.get(node) for node in nodes}
+        return Clustered(answers=await grader.cluster(boxed))
+    paths = {node: tree.path_steps(node) for node in nodes}
+    return Clustered(answers=await group_answers(paths, log.spec.answers, grader, texts))

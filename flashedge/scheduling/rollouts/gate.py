@@ -1,0 +1,139 @@
+"""The gate of boosting: how many rollouts may be in flight, so that nobody waits for them.
+
+The paper has a constant M and was slower with boosting in one of four configurations: rollouts
+that were not needed kept others waiting. Here M follows from what the engines do. While a program
+waits in the queue, or a request waits in an engine, M is the number of runs, so that each has one
+rollout. Otherwise it is the number of rollouts with which the runs gain most, as far as
+
+- they fit into the free KV memory and the engine's batch
+- nobody, neither a boosted run nor a bystander, is slower than without boosting by more than the
+  margin.
+
+A run with P rollouts in flight is taken to advance P^efficiency times as fast as with one, while
+each token takes longer as the batch grows. What the runs gain is the sum of the logarithms of their
+speeds. Ours, not the paper's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log
+
+from flashedge.scheduling.rollouts.allocation import Allocation, Allocator
+from flashedge.scheduling.rollouts.contender import Contender
+from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineLoad:
+    """What the engines do now."""
+
+    queued: int
+    """Programs that wait in the queue."""
+
+    waiting: int
+    """Requests that wait in an engine for room."""
+
+    others: int
+    """Sequences of the generator that belong to no contender."""
+
+    free_kv_tokens: float
+    """Tokens whose KV still fits into each engine beside what contenders with one rollout hold."""
+
+    max_sequences: int
+    """Most sequences in one step of the generator."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """What the gate lets through."""
+
+    budget: int
+    """M: rollouts of all contenders together."""
+
+    reason: str
+    """Why there are no more, in a few words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """Finds M."""
+
+    margin: float = 0.1
+    """How much slower than without boosting anybody may become."""
+
+    efficiency: float = 0.7
+    """A run with P rollouts in flight is taken to advance P to this power times as fast."""
+
+    def open(
+        self,
+        runs: Sequence[Contender],
+        allocator: Allocator,
+        load: EngineLoad,
+        cost: RolloutCost | None,
+        now_s: float,
+    ) -> Opening:
+        """Find the number of rollouts. cost: None where the device was not measured, which keeps
+        the gate closed."""
+        least = len(runs)
+        if load.queued:
+            return Opening(budget=least, reason="programs wait in the queue")
+        if load.waiting:
+            return Opening(budget=least, reason="requests wait in an engine")
+        if cost is None:
+            return Opening(budget=least, reason="the speed of the engines is not known")
+        growing = [run for run in runs if allocator.can_grow(run)]
+        if not growing:
+            return Opening(budget=least, reason="no run has a use for more")
+        most = least + sum(run.most - 1 for run in growing)
+        best, found, reason = 0.0, least, "more would slow others down"
+        for budget in range(least + 1, most + 1):
+            allocation = allocator.divide(runs, budget, now_s)
+            if not _fits_kv(runs, allocation, load):
+                return Opening(budget=found, reason="the KV memory is full")
+            if _count_sequences(runs, allocation, load) > load.max_sequences:
+                return Opening(budget=found, reason="the batch is full")
+            gain = self._find_gain(runs, allocation, load, cost)
+            if gain is not None and gain > best:
+                best, found = gain, budget
+        if found == most:
+            reason = "the runs have a use for no more"
+        return Opening(budget=found, reason=reason)
+
+    def _find_gain(
+        self,
+        runs: Sequence[Contender],
+        allocation: Allocation,
+        load: EngineLoad,
+        cost: RolloutCost,
+    ) -> float | None:
+        """Sum of the logarithms of how many times faster each run is. None where it would make
+        anybody too slow."""
+        slowdown = _count_token_s(runs, allocation, load, cost) / _count_token_s(
+            runs, {run.key: 1 for run in runs}, load, cost
+        )
+        speedups = [allocation[run.key] ** self.efficiency / slowdown for run in runs]
+        if load.others:
+            speedups.append(1.0 / slowdown)
+        if min(speedups) < 1.0 / (1.0 + self.margin):
+            return None
+        return sum(log(speedup) for speedup in speedups)
+
+
+def _count_token_s(
+    runs: Sequence[Contender], allocation: Allocation, load: EngineLoad, cost: RolloutCost
+) -> float:
+    rollouts = sum(allocation.values())
+    sequences = sum(run.branching * allocation[run.key] for run in runs)
+    return cost.count_token_s(load.others, rollouts, max(1, round(sequences / max(1, rollouts))))
+
+
+def _count_sequences(runs: Sequence[Contender], allocation: Allocation, load: EngineLoad) -> int:
+    return load.others + sum(run.branching * allocation[run.key] for run in runs)
+
+
+def _fits_kv(runs: Sequence[Contender], allocation: Allocation, load: EngineLoad) -> bool:
+    """Whether the rollouts beyond the first of each run fit into the free memory."""
+    more = sum(run.path_tokens * max(0, allocation[run.key] - 1) for run in runs)
+    return more <= load.free_kv_tokens

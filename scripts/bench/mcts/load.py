@@ -1,0 +1,349 @@
+"""Runs a load of searches on a simulated pair in virtual time.
+
+Driver, queue, admission and boosting are the product's own. The searches' steps come from recorded
+trees (`content.py`). The length of a path is predicted as the mean of its problem's samples.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from random import Random
+from statistics import fmean
+from typing import Any, Self
+
+from flashedge.benchmark.devices import Overheads
+from flashedge.benchmark.lengths import load_trace
+from flashedge.benchmark.virtual_pair import IntegerGrader
+from flashedge.config import Config
+from flashedge.engine.base import EngineView
+from flashedge.engine.sim.clock import run_virtual
+from flashedge.engine.sim.config import SimConfig
+from flashedge.events import Event
+from flashedge.models.shape import ModelShape
+from flashedge.optimizations import Optimizations
+from flashedge.runtime.drive.driver import Driver
+from flashedge.runtime.drive.engines import Engines, build_engines
+from flashedge.runtime.programs.asker import Asker
+from flashedge.runtime.programs.capacity import count_kv_tokens
+from flashedge.runtime.programs.programs import Programs
+from flashedge.runtime.queue import RunQueue
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.strategies import build_search
+from flashedge.runtime.rollouts.boosting import Boosting
+from flashedge.runtime.rollouts.run_watch import RunWatch
+from flashedge.scheduling.costs.curves import RooflineCurve
+from flashedge.scheduling.costs.roofline import Device
+from flashedge.scheduling.lengths.families.point import Point
+from flashedge.scheduling.programs.admission import Capacity, find_useful_batch
+from flashedge.scheduling.rollouts.allocation import Allocator
+from flashedge.scheduling.rollouts.gate import Gate
+from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
+from scripts.bench.mcts.content import Contents, SimulatedProblem
+from scripts.bench.mcts.leaping_engine import LeapingGenerator, LeapingVerifier, SharedDevice
+from scripts.bench.mcts.recorded_tree import RecordedProblem
+
+CONTEXT, MAX_SEQUENCES, BLOCK_TOKENS = 4096, 128, 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Two models on one device, or on a device each."""
+
+    name: str
+    generator: ModelShape
+    verifier: ModelShape
+    device: Device
+    kv_bytes: tuple[int, int]
+    """Of generator and verifier."""
+    is_shared: bool
+    verifier_overheads: Overheads | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boost:
+    """How runs are boosted."""
+
+    allocator: Allocator
+    gate: Gate
+    most: int = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """Searches that arrive at their times."""
+
+    place: Place
+    config: Config
+    search: RunSpec
+    problems: Sequence[RecordedProblem]
+    times_s: Sequence[float]
+    """When each problem arrives."""
+    boost: Boost | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchRecord:
+    """What became of one search of a load."""
+
+    problem: int
+    arrived_s: float
+    wait_s: float
+    latency_s: float
+    tokens: int
+    """Generated tokens, those of cancelled nodes included."""
+    right: bool
+    cut_by: str | None
+    unlikely: bool
+    rollouts: int
+    boosts: int
+    """How often it was given more rollouts than one."""
+    cancelled_tokens: int
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        return cls(**data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRecord:
+    """What became of a load."""
+
+    searches: tuple[SearchRecord, ...]
+    """In the order of arrival."""
+    makespan_s: float
+    busy_share: float
+    """Share of the time in which the (generator's) device computed."""
+    boosted_share: float
+    """Share of the time with runs in which the gate let more than one rollout each through."""
+    missed_share: float
+    """Share of the expansions that no recorded tree held."""
+    preemptions: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "searches": [one.to_json() for one in self.searches]}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
+        searches = tuple(SearchRecord.from_json(one) for one in data["searches"])
+        return cls(**{**data, "searches": searches})
+
+
+def draw_times(count: int, rate: float, seed: int) -> list[float]:
+    """Poisson arrivals. Other rates have the same ones, closer together."""
+    draw, now_s, times = Random(f"{seed} arrivals"), 0.0, []
+    for _ in range(count):
+        now_s += draw.expovariate(1.0)
+        times.append(now_s / rate if rate else 0.0)
+    return times
+
+
+def run_load(load: Load) -> LoadRecord:
+    """Run a load in virtual time."""
+    return run_virtual(_Server(load).run())
+
+
+class _Engines:
+    """Implements `BoostedEngines`."""
+
+    name = "simulated"
+    max_sequences = MAX_SEQUENCES
+
+    def __init__(
+        self, generator: LeapingGenerator, verifier: LeapingVerifier, is_shared: bool
+    ) -> None:
+        self.generator, self.verifier = generator, verifier
+        self.rollout_cost = RolloutCost(
+            generator=_build_curve(generator),
+            verifier=_build_curve(verifier),
+            shares_device=is_shared,
+        )
+
+    async def views(self) -> Mapping[str, EngineView]:
+        return {"generator": await self.generator.view(), "verifier": await self.verifier.view()}
+
+
+def _build_curve(engine: LeapingGenerator | LeapingVerifier) -> RooflineCurve:
+    return RooflineCurve(device=engine.config.device, shape=engine.config.shape)
+
+
+class _Server:
+    """Serves the searches of one load."""
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        rows = load_trace("math").rows
+        self._runs = [
+            SimulatedProblem(number=i, problem=one, lengths=rows[one.number % len(rows)])
+            for i, one in enumerate(load.problems)
+        ]
+        for one in load.problems:
+            one.asked = one.missed = 0
+
+    async def run(self) -> LoadRecord:
+        load, place = self._load, self._load.place
+        self._contents = Contents(self._runs)
+        device = SharedDevice()
+        generator = LeapingGenerator(
+            _build_config(place, place.generator, place.kv_bytes[0], place.device),
+            self._contents,
+            device,
+        )
+        second = place.device
+        if place.verifier_overheads is not None:
+            second = place.verifier_overheads.apply(second)
+        verifier = LeapingVerifier(
+            _build_config(place, place.verifier, place.kv_bytes[1], second),
+            self._contents,
+            device if place.is_shared else SharedDevice(),
+        )
+        self._engines = _Engines(generator, verifier, place.is_shared)
+        now = asyncio.get_running_loop().time
+
+        async def send_order(keys: Sequence[str]) -> None:
+            await asyncio.gather(generator.rank_programs(keys), verifier.rank_programs(keys))
+
+        self._board = Programs(load.config, send_order, clock=now)
+        self._board.set_capacity(await self._measure_capacity())
+        self._queue = RunQueue(self._board, load.config.queue_limit)
+        self._boosting = None
+        if load.boost is not None:
+            self._boosting = Boosting(
+                lambda: self._queue.waiting,
+                allocator=load.boost.allocator,
+                gate=load.boost.gate,
+                clock=now,
+            )
+        self._records: dict[int, SearchRecord] = {}
+        optimizations = Optimizations.only("suffix_scoring", "score_once")
+        self._twins = _Twins(generator, verifier)
+        self._built = build_engines(optimizations, self._twins, grader=IntegerGrader())
+        began_s = now()
+        async with asyncio.TaskGroup() as group:
+            for run, at_s in zip(self._runs, load.times_s, strict=True):
+                await asyncio.sleep(max(0.0, at_s - now()))
+                group.create_task(self._serve(run))
+        makespan_s = now() - began_s
+        await self._board.stop()
+        boosted_share = 0.0
+        if self._boosting is not None:
+            await self._boosting.stop()
+            boosted_share = self._boosting.open_s / max(1e-9, self._boosting.busy_s)
+        asked = sum(one.asked for one in load.problems)
+        return LoadRecord(
+            searches=tuple(self._records[run.number] for run in self._runs),
+            makespan_s=makespan_s,
+            busy_share=device.busy_s / makespan_s,
+            boosted_share=boosted_share,
+            missed_share=sum(one.missed for one in load.problems) / max(1, asked),
+            preemptions=(await generator.view()).preemptions,
+        )
+
+    async def _measure_capacity(self) -> Capacity:
+        engines = self._engines
+        return Capacity(
+            kv_tokens=count_kv_tokens(
+                *[await e.view() for e in (engines.generator, engines.verifier)], is_shared=False
+            ),
+            max_running=self._load.config.max_running,
+            useful_sequences=find_useful_batch(
+                _build_curve(engines.generator).decode_at(256), MAX_SEQUENCES
+            ),
+        )
+
+    async def _serve(self, run: SimulatedProblem) -> None:
+        now = asyncio.get_running_loop().time
+        arrived_s, key = now(), f"run-{run.number}"
+        spec = replace(self._load.search, problem=run.as_problem(), seed=run.problem.number)
+        prompt = self._contents.encode_chat(spec.problem.messages)
+        self._board.add_run(key, spec, prompt, Asker(client="client"))
+        boosts = 0
+
+        def note(event: Event) -> None:
+            self._board.note_event(key, event)
+            if self._boosting is not None:
+                self._boosting.note_event(key, event)
+
+        try:
+            lengths = [sum(sample) for sample in run.lengths.step_tokens]
+            self._board.predict(key, Point(fmean(lengths)))
+            self._queue.reserve(key)
+            async with self._queue.wait_turn(key):
+                self._board.note_start(key)
+                started_s = now()
+                engines: Engines = replace(self._built, program=key)
+                search = build_search(spec)
+                driver = Driver(search, spec, prompt, engines, note)
+                if self._boosting is None or self._load.boost is None:
+                    outcome = await driver.run()
+                else:
+
+                    def allow(rollouts: int, budget: int) -> None:
+                        nonlocal boosts
+                        boosts += rollouts > 1
+                        driver.allow(rollouts)
+
+                    watch = RunWatch(
+                        key,
+                        arrived_s=arrived_s,
+                        n=spec.n,
+                        branching=spec.branching,
+                        prompt_tokens=len(prompt),
+                        accept=find_accept(spec),
+                        most=self._load.boost.most,
+                    )
+                    with self._boosting.join(watch, self._engines, allow):
+                        outcome = await driver.run()
+        finally:
+            self._board.end_run(key)
+        answer = outcome.finish.answer
+        self._records[run.number] = SearchRecord(
+            problem=run.problem.number,
+            arrived_s=arrived_s,
+            wait_s=started_s - arrived_s,
+            latency_s=now() - arrived_s,
+            tokens=outcome.tree.committed_tokens + driver.cancelled_tokens,
+            right=answer == "right",
+            cut_by=outcome.cut_by,
+            unlikely=outcome.finish.unlikely,
+            rollouts=0,
+            boosts=boosts,
+            cancelled_tokens=driver.cancelled_tokens,
+        )
+
+
+def find_accept(spec: RunSpec) -> float | None:
+    """The reward at which a run ends early, None without."""
+    return spec.options.get("accept") if spec.options.get("positive_exit") else None
+
+
+@dataclass(frozen=True)
+class _Twins:
+    """Implements `TwinEngines`."""
+
+    generator: LeapingGenerator
+    verifier: LeapingVerifier
+
+    @property
+    def stock_generator(self) -> LeapingGenerator:
+        return self.generator
+
+    @property
+    def stock_verifier(self) -> LeapingVerifier:
+        return self.verifier
+
+
+def _build_config(place: Place, shape: ModelShape, kv_bytes: int, device: Device) -> SimConfig:
+    return SimConfig(
+        shape=shape,
+        kv_bytes=kv_bytes,
+        device=device,
+        block_tokens=BLOCK_TOKENS,
+        max_model_len=CONTEXT,
+        max_num_seqs=MAX_SEQUENCES,
+        max_batched_tokens=2048,
+    )

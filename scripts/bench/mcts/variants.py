@@ -1,0 +1,68 @@
+"""The searches that the study compares, with what was chosen for them on calibration problems."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.scheduling.rollouts.allocation import ByScore
+from flashedge.scheduling.rollouts.gate import Gate
+from flashedge.scheduling.rollouts.score import DopScore
+from flashedge.types import Problem
+from scripts.bench.mcts.load import Boost
+
+N, BRANCHING, PARALLEL = 16, 4, 4
+POSITIVE: Mapping[str, Any] = {"positive_exit": True, "accept": 0.9}
+NEGATIVE: Mapping[str, Any] = {
+    "selective_exit": True,
+    "cut_rollouts": True,
+    "futile": 0.05,
+    "weak_step": 0.3,
+}
+BOOST = Boost(allocator=ByScore(score=DopScore(beta=2.0)), gate=Gate(margin=0.1, efficiency=0.7))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """A way to search."""
+
+    about: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    strategy: str = "mcts"
+    boost: Boost | None = None
+
+    def build_spec(self) -> RunSpec:
+        """The request of every search, but for its problem and seed."""
+        usual: dict[str, Any] = {"n": N, "aggregate": "prod", "selection": "best"}
+        if self.strategy == "beam":
+            usual = {"n": 8}
+        return RunSpec(
+            problem=Problem.from_text("run 0"),
+            pair="simulated",
+            strategy=self.strategy,
+            branching=BRANCHING,
+            max_step_tokens=1024,
+            max_path_tokens=3900,
+            options=self.options,
+            **usual,
+        )
+
+
+VARIANTS: Mapping[str, Variant] = {
+    "serial": Variant(about="one rollout after the other: the naive twin"),
+    "parallel": Variant(about="four rollouts at once, no exits", options={"parallel": PARALLEL}),
+    "PE": Variant(about="serial, ends with a good path", options=POSITIVE),
+    "PE+NE": Variant(about="and without a viable leaf", options={**POSITIVE, **NEGATIVE}),
+    "boost": Variant(
+        about="and with boosting behind the gate",
+        options={**POSITIVE, **NEGATIVE, "boost": True},
+        boost=BOOST,
+    ),
+    "beam-8": Variant(about="beam search of 8 paths", strategy="beam"),
+}
+
+
+def replace_boost(variant: Variant, boost: Boost) -> Variant:
+    return replace(variant, boost=boost)

@@ -1,0 +1,162 @@
+"""The naive twin of `search.strategies.mcts`: one rollout after the other, in levels, with visits
+and values that are counted anew at each selection."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from flashedge.certainty.rewards import mean_reward
+from flashedge.search.level_state import LevelState, Move, Shares
+from flashedge.search.mcts.puct import logprob_priors, puct, uniform_priors
+from flashedge.search.stepwise import Stepwise
+from flashedge.search.tree import ROOT, NodeStatus
+from flashedge.search.voting_state import BUDGET
+from flashedge.types import NodeId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NaiveMcts(Stepwise):
+    """A rollout descends from the root to a leaf by PUCT. It gives the leaf `branching` children
+    and continues with the child of highest reward until a path ends. The path's score counts at
+    all of its nodes.
+
+    A level is the expansion of one node. Visit counts and values are not stored: they follow from
+    `LevelState.rollouts`. The reward of a path is its aggregate (prod in the paper).
+    Ref: arXiv 2604.00510 App. A (node-reusing MCTS); arXiv 2412.20993 App. A.
+    Departures: an unvisited child has the verifier's reward as its value, not 0; a finished path is
+    rolled out at most once; finished siblings of a trajectory take part in the choice; the search
+    ends before n rollouts if no leaf is open.
+    """
+
+    c: float = 1.0
+    """Weight of exploration."""
+    prior: str = "logprob"
+    """Prior of a child: logprob or uniform."""
+
+    @property
+    def name(self) -> str:
+        return "mcts"
+
+    def initial_width(self, state: LevelState) -> int:
+        return self.branching
+
+    def max_children(self, state: LevelState) -> int:
+        return self.branching
+
+    def family(self, state: LevelState, node: NodeId) -> int:
+        parent = state.tree[node].parent
+        assert parent is not None, "the root is in no level"
+        return parent
+
+    def keep(self, state: LevelState, paths: Sequence[NodeId], width: int) -> Shares:
+        """Continue the rollout from the best child. No path is pruned."""
+        return ((paths[0], self.branching),)
+
+    def decide(self, state: LevelState) -> Move:
+        """Continue from the best new child. If its path ended, the rollout is over."""
+        state, unique = self.settle_level(state)
+        best = min(
+            (n for n in state.level if state.tree[n].status is not NodeStatus.DUPLICATE),
+            key=lambda node: (-self.path_score(state, node), node),
+        )
+        ended = state.tree[best].status is NodeStatus.COMPLETE
+        if ended:
+            state = replace(state, rollouts=(*state.rollouts, best))
+            if len(state.rollouts) == self.n:
+                return self.resume(state)
+        if state.is_over_budget:
+            return self.vote(state, cut_by=BUDGET)
+        return self.proceed(state) if ended else self.expand(state, self.keep(state, unique, 0))
+
+    def resume(self, state: LevelState) -> Move:
+        """Start the next rollout. Those that reach a finished path need no work."""
+        while len(state.rollouts) < self.n:
+            leaf = self.select(state)
+            if leaf is None:
+                break
+            if state.tree[leaf].status is NodeStatus.ACTIVE:
+                return self.expand(state, ((leaf, self.branching),))
+            state = replace(state, rollouts=(*state.rollouts, leaf))
+            if len(state.rollouts) == self.n:
+                break
+            state = self.remember_checkpoint(state)
+            if self.is_policy_due(state):
+                if state.clustered != state.complete:
+                    return self.proceed(state)
+                state, continues = self.consult(state)
+                if not continues:
+                    return self.finish(state)
+        tree = state.tree
+        unopened = [
+            n.id
+            for n in tree.nodes.values()
+            if n.status is NodeStatus.ACTIVE and not tree.children(n.id)
+        ]
+        tree = tree.mark(dict.fromkeys(unopened, NodeStatus.PRUNED))
+        return self.vote(replace(state, tree=tree))
+
+    # ------------------------------------------------------------ certainty
+
+    def progress(self, state: LevelState) -> int:
+        return len(state.rollouts)
+
+    def measured_paths(self, state: LevelState) -> Sequence[NodeId]:
+        return state.rollouts or state.complete
+
+    def reward(self, rewards: Iterable[float]) -> float | None:
+        return mean_reward(rewards)
+
+    # ------------------------------------------------------------ selection
+
+    def visits(self, state: LevelState) -> Mapping[NodeId, int]:
+        """N: rollouts through each node, including the root."""
+        visits = Counter(node.id for end in state.rollouts for node in state.tree.path(end))
+        visits[ROOT] = len(state.rollouts)
+        return visits
+
+    def values(self, state: LevelState) -> Mapping[NodeId, float]:
+        """Sum of the rewards of the rollouts through each node."""
+        total: dict[NodeId, float] = {}
+        for end in state.rollouts:
+            reward = self.path_score(state, end)
+            for node in state.tree.path(end):
+                total[node.id] = total.get(node.id, 0.0) + reward
+        return total
+
+    def select(self, state: LevelState) -> NodeId | None:
+        """Descend by PUCT to a leaf, ties to the older child. None if no leaf is open."""
+        tree, visits, values = state.tree, self.visits(state), self.values(state)
+        is_open = self._find_open(state)
+        node = ROOT
+        if not is_open[ROOT]:
+            return None
+        while children := tree.children(node):
+            unique = [c for c in children if c.status is not NodeStatus.DUPLICATE]
+            segments = [c.segment for c in unique if c.segment is not None]
+            uniform = self.prior == "uniform"
+            priors = uniform_priors(len(unique)) if uniform else logprob_priors(segments)
+            ranked: list[tuple[float, NodeId]] = []
+            for child, prior in zip(unique, priors, strict=True):
+                n = visits.get(child.id, 0)
+                q = values[child.id] / n if n else self.path_score(state, child.id)
+                rank = puct(q, prior, visits=n, parent_visits=visits.get(node, 0), c=self.c)
+                if is_open[child.id]:
+                    ranked.append((-rank, child.id))
+            node = min(ranked)[1]
+        return node
+
+    def _find_open(self, state: LevelState) -> Mapping[NodeId, bool]:
+        """For each node: whether it is, or leads to, a leaf that a rollout can still reach."""
+        rolled_out = set(state.rollouts)
+        is_open: dict[NodeId, bool] = {}
+        for node in reversed(tuple(state.tree.nodes.values())):  # children come after parents
+            children = state.tree.children(node.id)
+            if children:
+                is_open[node.id] = any(is_open[c.id] for c in children)
+            elif node.status is NodeStatus.COMPLETE:
+                is_open[node.id] = node.id not in rolled_out
+            else:
+                is_open[node.id] = node.status is NodeStatus.ACTIVE
+        return is_open

@@ -1,0 +1,49 @@
+"""Contenders and costs for tests of boosting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from flashedge.scheduling.rollouts.contender import Contender
+from flashedge.scheduling.rollouts.gate import EngineLoad
+from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
+
+
+def make_contender(key: str, **fields: Any) -> Contender:
+    usual: dict[str, Any] = {"arrived_s": 0.0, "branching": 4, "most": 8, "observed": 1}
+    return Contender(key=key, **{**usual, **fields})
+
+
+@dataclass(frozen=True)
+class LinearCurve:
+    """A step takes `fixed_s`, and `sequence_s` for each sequence."""
+
+    fixed_s: float = 0.01
+    sequence_s: float = 0.0
+
+    def decode_at(self, context: float) -> Callable[[int], float]:
+        return lambda batch: self.fixed_s + batch * self.sequence_s
+
+    def prefill_at(self, context: float, new: float) -> Callable[[int], float]:
+        return self.decode_at(context)
+
+
+def make_cost(sequence_s: float, pass_s: float = 0.0) -> RolloutCost:
+    return RolloutCost(
+        generator=LinearCurve(sequence_s=sequence_s),
+        verifier=LinearCurve(fixed_s=pass_s),
+        shares_device=pass_s > 0,
+    )
+
+
+def make_load(**fields: Any) -> EngineLoad:
+    usual: dict[str, Any] = {
+        "queued": 0,
+        "waiting": 0,
+        "others": 0,
+        "free_kv_tokens": 1e9,
+        "max_sequences": 256,
+    }
+    return EngineLoad(**{**usual, **fields})

@@ -1,0 +1,228 @@
+"""Parallel rollouts through the driver: the same tree under every optimization, and nothing left
+behind whatever is cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import fields, replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from flashedge.engine.sim.clock import VirtualTimePolicy
+from flashedge.engine.sim.pair import Faults
+from flashedge.events import Event, NodesMarked, RolloutsEnded
+from flashedge.optimizations import SWITCHES
+from flashedge.runtime.drive.earlier_run import EarlierRun
+from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.drive.outcome import Outcome
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.strategies import find_defaults
+from flashedge.search.base import Search
+from flashedge.search.mcts.state import MctsState
+from flashedge.search.strategies.mcts import Mcts
+from flashedge.search.tree import NodeStatus
+from tests.support.runtime_rig import (
+    BEAM,
+    TIGHT,
+    assert_nothing_left,
+    both,
+    drive,
+    driver_of,
+    folded,
+    nodes_of,
+    sim_engines,
+)
+from tests.support.speculation_rig import drive_run, engines_with, spec_for
+from tests.unit.runtime.kv.test_manager import alternate, managed_engines
+
+MCTS = replace(BEAM, strategy="mcts", n=8, **find_defaults("mcts"))
+OF_ENGINES = ("suffix_scoring", "kv_split", "offload")
+"""Switches that choose other engines, or a KV manager."""
+each_p = pytest.mark.parametrize("parallel", [1, 4])
+
+
+@pytest.fixture
+def event_loop_policy() -> VirtualTimePolicy:
+    return VirtualTimePolicy()
+
+
+def with_p(parallel: int, spec: RunSpec = MCTS, **options: Any) -> RunSpec:
+    return replace(spec, options={"parallel": parallel, **options})
+
+
+class Watch:
+    """The search of a run, with the states that it had."""
+
+    def __init__(self, **changes: Any) -> None:
+        self._changes = changes
+        self.states: list[MctsState] = []
+
+    def __call__(self, search: Search[Any], prompt_tokens: int) -> Search[Any]:
+        assert isinstance(search, Mcts)
+        states = self.states
+
+        class Watched(Mcts):
+            def run(self, state: MctsState, commands: Any = ()) -> Any:
+                moved = Mcts.run(self, state, commands)
+                states.append(moved[0])
+                return moved
+
+        own = {field.name: getattr(search, field.name) for field in fields(search)}
+        return Watched(**{**own, **self._changes})
+
+
+# ---------------------------------------------------------------- the same tree
+
+
+@each_p
+@pytest.mark.parametrize("switch", [s for s in SWITCHES if s not in OF_ENGINES])
+async def test_no_switch_changes_the_tree(parallel: int, switch: str) -> None:
+    for problem in range(3):
+        spec = with_p(parallel, spec_for(problem, strategy="mcts", n=8, **find_defaults("mcts")))
+        outcomes = []
+        for on in (False, True):
+            switches = {switch: on, "speculation": on or switch != "speculation"}
+            if switch == "early_scores":
+                switches["lookahead"] = False
+            engines = engines_with().switch(**switches)
+            outcomes.append((await drive_run(engines, spec)).outcome)
+            await assert_nothing_left(engines)
+        assert outcomes[0] == outcomes[1]
+
+
+@each_p
+async def test_drafts_are_used(parallel: int) -> None:
+    kept = 0
+    for problem in range(3):
+        spec = spec_for(problem, strategy="mcts", n=8, **find_defaults("mcts"))
+        kept += (await drive_run(engines_with(), with_p(parallel, spec))).speculation.kept_tokens
+    assert kept > 50
+
+
+@each_p
+async def test_moving_memory_changes_no_tree(parallel: int) -> None:
+    """The engines own the memory in turn, though some rollouts generate while others are scored."""
+    spec = with_p(parallel)
+    expected = (await drive(sim_engines(), spec)).outcome
+    async with managed_engines(forced=alternate) as here:
+        run = await here.drive(spec)
+        assert run.outcome == expected
+        assert here.manager.offloads > 1
+    async with managed_engines() as here:
+        assert (await here.drive(spec)).outcome == expected
+
+
+@each_p
+async def test_the_same_tree_in_tight_kv_beside_others_and_over_a_dead_engine(
+    parallel: int,
+) -> None:
+    spec = with_p(parallel)
+    first = await drive(sim_engines(), spec)
+    assert folded(first.events) == nodes_of(first.outcome.tree, spec)
+    faults = Faults(die_after_steps=frozenset({9}), restart_s=2.0)
+    for engines in (sim_engines(config=TIGHT), sim_engines(generator=faults)):
+        assert (await drive(engines, spec)).outcome == first.outcome
+    engines = sim_engines()
+    others = [replace(BEAM, seed=seed) for seed in range(8)]
+    stories = await asyncio.gather(*(drive(engines, s) for s in (spec, *others)))
+    assert stories[0].outcome == first.outcome
+
+
+async def test_more_rollouts_at_once_take_less_time() -> None:
+    took_s = {}
+    for parallel in (1, 4):
+        spec = spec_for(0, strategy="mcts", n=12, **find_defaults("mcts"))
+        took_s[parallel] = (await drive_run(engines_with(), with_p(parallel, spec))).seconds
+    assert took_s[4] < 0.7 * took_s[1]
+
+
+@each_p
+async def test_a_cut_run_continues_to_the_tree_of_a_whole_one(parallel: int) -> None:
+    spec = with_p(parallel)
+    whole = await drive(sim_engines(), spec)
+    short = await drive(sim_engines(), replace(spec, token_budget=60))
+    assert short.outcome.cut_by == "budget"
+    assert folded(short.events) == nodes_of(short.outcome.tree, spec)
+    earlier = EarlierRun.from_events(short.events)
+    driver = driver_of(sim_engines(), spec, lambda event: None, earlier)
+    assert await driver.run() == whole.outcome
+
+
+# ---------------------------------------------------------------- cancels
+
+
+async def drive_with_allowances(
+    engines: Engines, spec: RunSpec, random: Random, watch: Watch
+) -> tuple[Outcome, list[Event], int]:
+    """Change the allowance now and then while the run goes on."""
+    told: list[Event] = []
+    driver = driver_of(engines, spec, told.append, watch=watch)
+    run = asyncio.ensure_future(driver.run())
+    while not run.done():
+        await asyncio.sleep(random.uniform(0.0, 0.004))
+        driver.allow(random.choice([1, 2, 4, 7]))
+    return await run, told, driver.cancelled_tokens
+
+
+@pytest.mark.parametrize("switches", [{}, {"early_scores": True}], ids=["level", "early"])
+async def test_a_cancel_at_any_time_leaks_nothing(switches: dict[str, bool]) -> None:
+    cancelled = cancelled_tokens = 0
+    for seed in range(12):
+        spec, watch = with_p(4, replace(MCTS, seed=seed)), Watch()
+        engines = sim_engines().switch(**switches)
+        outcome, told, tokens = await drive_with_allowances(engines, spec, Random(seed), watch)
+        cancelled_tokens += tokens
+        assert all(len(state.flights) <= state.allowance for state in watch.states)
+        last = watch.states[-1]
+        assert all(last.statistics[node].in_flight == 0 for node in outcome.tree.nodes)
+        assert folded(told) == nodes_of(outcome.tree, spec)
+        ends = [node for event in told if isinstance(event, RolloutsEnded) for node in event.nodes]
+        assert tuple(ends) == last.rollouts
+        cancelled += sum(
+            len(event.nodes)
+            for event in told
+            if isinstance(event, NodesMarked) and event.status == NodeStatus.CANCELLED
+        )
+        await assert_nothing_left(engines)
+        for engine in both(engines):
+            assert not engine._jobs
+    assert cancelled > 25
+    assert cancelled_tokens > 25
+
+
+async def test_the_recorded_allowances_of_a_run_replay_to_its_tree() -> None:
+    changes = 0
+    for seed in range(4):
+        spec, watch = with_p(2, replace(MCTS, seed=seed)), Watch()
+        outcome, _, _ = await drive_with_allowances(sim_engines(), spec, Random(seed), watch)
+        script = watch.states[-1].changes
+        changes += len(script)
+        engines = sim_engines(config=TIGHT)  # other times, the same tree
+        driver = driver_of(engines, spec, lambda event: None, watch=Watch(script=script))
+        assert await driver.run() == outcome
+    assert changes > 10
+
+
+async def test_a_search_without_rollouts_ignores_allowances() -> None:
+    expected = (await drive(sim_engines(), BEAM)).outcome
+    driver = driver_of(sim_engines(), BEAM, lambda event: None)
+    driver.allow(2)
+    assert await driver.run() == expected
+
+
+async def test_an_exit_ends_the_run_and_says_why() -> None:
+    spec = with_p(4, positive_exit=True, accept=0.0)
+    engines = sim_engines()
+    story = await drive(engines, spec)
+    assert story.outcome.cut_by == "reward"
+    assert not story.outcome.finish.unlikely
+    assert folded(story.events) == nodes_of(story.outcome.tree, spec)
+    await assert_nothing_left(engines)
+    spec = with_p(4, negative_exit=True, futile=1.0)
+    story = await drive(engines, spec)
+    assert story.outcome.cut_by == "futility"
+    assert story.outcome.finish.unlikely
+    assert story.outcome.finish.answer is not None
+    await assert_nothing_left(engines)

@@ -1,0 +1,91 @@
+"""Boosting in the service: what a run gets, what its record says, and what ends it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from flashedge.answers.equality import WordGroups
+from flashedge.answers.workers.mathematics import MathGrader
+from flashedge.engine.sim.clock import VirtualTimePolicy
+from flashedge.errors import Conflict
+from flashedge.events import RolloutsAllowed
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.rollouts.replay import RunLog, replay
+from tests.support.boost_rig import SPEC
+from tests.support.rollout_rig import make_cost
+from tests.support.service_rig import Rig, log_of
+
+LONG = replace(SPEC, n=40, max_step_tokens=4)
+
+
+@pytest.fixture
+def event_loop_policy() -> VirtualTimePolicy:
+    return VirtualTimePolicy()
+
+
+@pytest_asyncio.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    made = Rig(tmp_path, max_running=2)
+    await made.service.start()
+    made.served._rollout_cost = make_cost(0.0)
+    yield made
+    await made.service.stop()
+
+
+async def count_boosts(rig: Rig, spec: RunSpec) -> int:
+    run = rig.service.submit(spec)
+    await run.result()
+    events = [event for _, event in await log_of(rig.service.run(run.id))]
+    return sum(isinstance(e, RolloutsAllowed) and e.rollouts > 1 for e in events)
+
+
+async def test_a_run_alone_is_boosted_and_its_stored_log_replays(rig: Rig) -> None:
+    run = rig.service.submit(LONG)
+    result = await run.result()
+    assert result["deterministic"] is False
+    await asyncio.sleep(1.0)
+    log = RunLog.from_events(run.id, [e for _, e in await log_of(rig.service.run(run.id))])
+    assert max(rollouts for _, rollouts in log.script) > 1
+    grader = MathGrader()
+    assert (await replay(log, grader, WordGroups())).find_difference(log) is None
+    await grader.close()
+    assert rig.service.scheduling.boosts == ()
+    await rig.assert_idle()
+
+
+async def test_who_does_not_ask_is_not_boosted(rig: Rig) -> None:
+    assert await count_boosts(rig, replace(LONG, options={})) == 0
+    assert await count_boosts(rig, LONG) > 0
+
+
+async def test_a_run_in_the_queue_keeps_the_gate_closed(rig: Rig) -> None:
+    runs = [rig.service.submit(replace(LONG, seed=seed)) for seed in range(3)]
+    await asyncio.sleep(0.05)
+    [standing] = rig.service.scheduling.boosts
+    assert set(standing.runs.values()) == {1}
+    assert standing.reason == "programs wait in the queue"
+    await asyncio.gather(*(run.result() for run in runs))
+
+
+async def test_a_cancelled_run_leaves_the_board(rig: Rig) -> None:
+    run, other = rig.service.submit(LONG), rig.service.submit(replace(LONG, seed=1))
+    await asyncio.sleep(0.2)
+    run.cancel("enough")
+    await other.result()
+    await asyncio.sleep(1.0)
+    assert rig.service.scheduling.boosts == ()
+    await rig.assert_idle()
+
+
+async def test_a_boosted_run_is_not_continued(rig: Rig) -> None:
+    run = rig.service.submit(LONG)
+    await run.result()
+    await asyncio.sleep(1.0)
+    with pytest.raises(Conflict, match="was boosted"):
+        rig.service.submit(replace(LONG, token_budget=10_000), continues=run.id)

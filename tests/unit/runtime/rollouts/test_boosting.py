@@ -1,0 +1,233 @@
+"""The board of the daemon: who is told what, and when the engines close the gate."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from flashedge.engine.base import EngineView
+from flashedge.engine.sim.clock import run_virtual
+from flashedge.errors import EngineDead
+from flashedge.events import NodeScored, NodesExpanded, NodesMarked, RolloutsEnded, StepCompleted
+from flashedge.runtime.rollouts.boosting import LOOK_S, Boosting
+from flashedge.runtime.rollouts.run_watch import RunWatch
+from flashedge.scheduling.rollouts.allocation import Fixed
+from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
+from flashedge.types import NodeId
+from tests.support.rollout_rig import make_cost
+
+IDLE = EngineView(
+    running=4,
+    waiting=0,
+    blocks_used=10,
+    blocks_total=10_000,
+    quota_blocks=10_000,
+    block_tokens=16,
+    block_bytes=1,
+    preemptions=0,
+)
+
+
+@dataclass
+class Engines:
+    """Implements `BoostedEngines`, and does as the test says."""
+
+    name: str = "bundled"
+    rollout_cost: RolloutCost | None = field(default_factory=lambda: make_cost(0.0))
+    max_sequences: int = 256
+    view: EngineView = IDLE
+    is_dead: bool = False
+
+    async def views(self) -> Mapping[str, EngineView]:
+        if self.is_dead:
+            raise EngineDead("the engine is gone")
+        return {"generator": self.view, "verifier": self.view}
+
+
+class Rig:
+    """Boosting, one pair of engines, and the allowances that its runs were told."""
+
+    def __init__(self, **options: Any) -> None:
+        self.queued = 0
+        self.engines = Engines()
+        self.told: dict[str, list[int]] = {}
+        self.order: list[tuple[str, int]] = []
+        loop = asyncio.get_running_loop()
+        self.boosting = Boosting(lambda: self.queued, clock=loop.time, **options)
+
+    def watch(self, key: str, n: int = 12) -> RunWatch:
+        return RunWatch(
+            key, arrived_s=self.boosting.now_s(), n=n, branching=4, prompt_tokens=20, accept=0.9
+        )
+
+    def join(self, key: str, **fields: Any) -> Any:
+        told = self.told.setdefault(key, [])
+
+        def allow(rollouts: int, of: int) -> None:
+            told.append(rollouts)
+            self.order.append((key, rollouts))
+
+        return self.boosting.join(self.watch(key, **fields), self.engines, allow)
+
+    def end_rollout(self, key: str, score: float = 0.5) -> None:
+        self.boosting.note_event(key, NodeScored(node=NodeId(1), scores=(score,), score=score))
+        self.boosting.note_event(key, RolloutsEnded(nodes=(NodeId(1),)))
+
+
+def test_a_run_is_boosted_once_a_rollout_has_ended() -> None:
+    async def scenario() -> None:
+        rig = Rig()
+        with rig.join("a"):
+            await asyncio.sleep(1.0)
+            assert rig.told["a"] == [1]
+            rig.end_rollout("a")
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert rig.told["a"] == [1, 8]
+            [standing] = rig.boosting.list_standings()
+            assert (standing.budget, standing.runs) == (8, {"a": 8})
+        assert rig.boosting.list_standings() == ()
+        await rig.boosting.stop()
+
+    run_virtual(scenario())
+
+
+def test_who_waits_closes_the_gate_within_a_look() -> None:
+    async def scenario() -> None:
+        rig = Rig()
+        with rig.join("a"):
+            rig.end_rollout("a")
+            await asyncio.sleep(1.0)
+            rig.queued = 1
+            await asyncio.sleep(LOOK_S)
+            assert rig.told["a"][-1] == 1
+            rig.queued = 0
+            await asyncio.sleep(LOOK_S)
+            assert rig.told["a"][-1] == 8
+        await rig.boosting.stop()
+
+    run_virtual(scenario())
+
+
+def test_a_request_counts_as_waiting_at_the_second_look() -> None:
+    async def scenario() -> None:
+        rig = Rig()
+        with rig.join("a"):
+            rig.end_rollout("a")
+            await asyncio.sleep(1.1 * LOOK_S)
+            rig.engines.view = EngineView(**{**vars_of(IDLE), "waiting": 3})
+            await asyncio.sleep(LOOK_S)
+            assert rig.told["a"][-1] == 8
+            await asyncio.sleep(LOOK_S)
+            assert rig.told["a"][-1] == 1
+        await rig.boosting.stop()
+
+    run_virtual(scenario())
+
+
+def vars_of(view: EngineView) -> dict[str, Any]:
+    return {name: getattr(view, name) for name in view.__slots__}
+
+
+def test_a_newcomer_takes_from_those_that_are_boosted_first() -> None:
+    async def scenario() -> None:
+        rig = Rig()
+        rig.engines.view = EngineView(**{**vars_of(IDLE), "running": 40})
+        rig.engines.max_sequences = 48
+        with rig.join("a"):
+            rig.end_rollout("a")
+            await asyncio.sleep(1.0)
+            assert rig.told["a"][-1] > 1
+            rig.order.clear()
+            with rig.join("b"):
+                assert rig.order[0][0] == "a"
+                assert rig.order[-1] == ("b", 1)
+        await rig.boosting.stop()
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("fault", ["dead", "unmeasured", "full"])
+def test_what_is_not_known_or_full_keeps_it_closed(fault: str) -> None:
+    async def scenario() -> None:
+        rig = Rig()
+        if fault == "dead":
+            rig.engines.is_dead = True
+        elif fault == "unmeasured":
+            rig.engines.rollout_cost = None
+        else:
+            rig.engines.view = EngineView(**{**vars_of(IDLE), "blocks_used": 9_500})
+        with rig.join("a"):
+            rig.end_rollout("a")
+            await asyncio.sleep(2.0)
+            assert set(rig.told["a"]) == {1}
+        await rig.boosting.stop()
+
+    run_virtual(scenario())
+
+
+def test_runs_that_are_not_boosted_and_the_serial_twin_get_nothing() -> None:
+    async def scenario() -> None:
+        rig = Rig(allocator=Fixed())
+        with rig.boosting.join(None, rig.engines, lambda rollouts, of: pytest.fail("told")):
+            rig.end_rollout("nobody")
+        with rig.join("a"):
+            rig.end_rollout("a")
+            await asyncio.sleep(1.0)
+            assert rig.told["a"] == [1]
+        await rig.boosting.stop()
+
+    run_virtual(scenario())
+
+
+def test_the_open_time_is_counted() -> None:
+    async def scenario() -> None:
+        rig = Rig()
+        with rig.join("a"):
+            await asyncio.sleep(10.0)
+            rig.end_rollout("a")
+            await asyncio.sleep(30.0)
+        assert rig.boosting.busy_s == pytest.approx(40.0, abs=LOOK_S)
+        assert rig.boosting.open_s == pytest.approx(30.0, abs=LOOK_S)
+        await rig.boosting.stop()
+
+    run_virtual(scenario())
+
+
+def test_a_watch_follows_rewards_paths_and_levels() -> None:
+    watch = RunWatch("a", arrived_s=0.0, n=4, branching=2, prompt_tokens=10, accept=0.8, most=8)
+    one, two, three = NodeId(1), NodeId(2), NodeId(3)
+
+    def step(node: NodeId, tokens: int) -> StepCompleted:
+        return StepCompleted(
+            node=node,
+            token_ids=tuple(range(tokens)),
+            logprobs=(0.0,) * tokens,
+            text="",
+            steps=("",),
+            finish="boundary",
+        )
+
+    expanded = NodesExpanded(parent=NodeId(0), depth=1, children=((one, 0, 5), (two, 1, 6)))
+    assert watch.observe(expanded) == {}
+    assert watch.open_sequences == 2
+    watch.observe(step(one, 7))
+    watch.observe(step(two, 12))
+    assert watch.open_sequences == 0
+    assert watch.level_tokens == (12, 1)
+    watch.observe(NodesExpanded(parent=two, depth=2, children=((three, 0, 7),)))
+    watch.observe(NodesMarked(status="cancelled", nodes=(three,)))
+    assert watch.open_sequences == 0
+    assert watch.level_tokens == (12, 1)
+    watch.observe(NodeScored(node=two, scores=(0.6,), score=0.6))
+    changes = watch.observe(RolloutsEnded(nodes=(two,)))
+    assert changes == {
+        "observed": 1,
+        "nearness": pytest.approx(0.75),
+        "most": 3,
+        "path_tokens": 22,
+    }

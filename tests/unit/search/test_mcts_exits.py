@@ -1,0 +1,189 @@
+"""The exits of MCTS on hand-made trees: each alone, what it keeps, and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from flashedge.errors import RequestError
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.strategies import build_search
+from flashedge.search.base import Cancel
+from flashedge.search.mcts.exits.exits import Exits
+from flashedge.search.mcts.state import MctsState
+from flashedge.search.strategies.mcts import Mcts
+from flashedge.search.tree import ROOT, NodeStatus, Tree
+from flashedge.types import FinishReason, Granularity, NodeId, Problem, Segment
+from tests.support.search_rig import Run, World, drive
+
+Indices = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Planned(World):
+    """Paths of three steps, no two alike, with scores by the child indices of their nodes."""
+
+    score: Callable[[Indices], float] = lambda path: 0.5
+
+    def segment(self, tree: Tree, node: NodeId, bound: Granularity) -> Segment:
+        path = list_indices(tree, node)
+        ends = len(path) == 3
+        text = f"\\boxed{{{path[0]}}}" if ends else f"step {path}\n\n"
+        finish = FinishReason.STOP if ends else FinishReason.BOUNDARY
+        return Segment(
+            token_ids=(1, 2), logprobs=(-0.5, -0.5), text=text, steps=(text,), finish=finish
+        )
+
+    def scores(self, tree: Tree, node: NodeId) -> tuple[float, ...]:
+        return (self.score(list_indices(tree, node)),)
+
+
+def list_indices(tree: Tree, node: NodeId) -> Indices:
+    return tuple(at.index for at in tree.path(node))
+
+
+def search(parallel: int = 1, n: int = 20, **exits: object) -> Mcts:
+    return Mcts(
+        n=n,
+        branching=2,
+        aggregate="prod",
+        selection="best",
+        parallel=parallel,
+        exits=Exits(**exits),  # type: ignore[arg-type]
+    )
+
+
+def run(mcts: Mcts, score: Callable[[Indices], float]) -> tuple[Run, MctsState]:
+    found = drive(mcts, world=Planned(score=score))
+    return found, found.states[-1]
+
+
+def test_without_exits_every_path_is_rolled_out() -> None:
+    found, state = run(search(), lambda path: 0.1)
+    assert len(state.rollouts) == 8, "all of 2 × 2 × 2"
+    assert (found.end.cut_by, found.end.unlikely) == (None, False)
+
+
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_a_good_path_ends_the_search(parallel: int) -> None:
+    """The paths of branch 1 are worth 0.9³."""
+    score = {0: 0.8, 1: 0.9}
+    found, state = run(
+        search(parallel, positive_exit=True, accept=0.7), lambda path: score[path[0]]
+    )
+    assert (found.end.cut_by, found.end.unlikely) == ("reward", False)
+    assert found.end.answer == "1"
+    assert len(state.rollouts) < 8
+    assert state.best_reward == pytest.approx(0.729)
+    found, state = run(
+        search(parallel, positive_exit=True, accept=0.8), lambda path: score[path[0]]
+    )
+    assert found.end.cut_by is None
+    assert len(state.rollouts) == 8
+
+
+@pytest.mark.parametrize("parallel", [1, 3])
+def test_the_search_ends_once_every_leaf_is_futile(parallel: int) -> None:
+    """After two steps of 0.5 nothing can reach 0.3."""
+    found, state = run(search(parallel, negative_exit=True, futile=0.3), lambda path: 0.5)
+    assert (found.end.cut_by, found.end.unlikely) == ("futility", True)
+    assert found.end.answer is not None, "the first path ran to its end"
+    leaves = [n for n in found.tree.nodes.values() if not found.tree.children(n.id)]
+    alive = [n for n in leaves if n.status is not NodeStatus.CANCELLED]
+    assert all(state.statistics[n.id].reward < 0.3 for n in alive)
+    assert len(state.rollouts) < 8
+
+
+def test_one_viable_leaf_keeps_the_search_going() -> None:
+    """Branch 1 stays above 0.3, though no path of branch 0 does."""
+    found, state = run(search(negative_exit=True, futile=0.3), lambda path: 0.9 if path[0] else 0.5)
+    assert found.end.cut_by is None
+    assert len(state.rollouts) == 8
+
+
+def test_a_weak_first_step_does_not_keep_the_search_going() -> None:
+    """Branch 1 begins with 0.4 and is worth it later. The strict test waits for it."""
+
+    def score(path: Indices) -> float:
+        return 0.6 if path[0] == 0 else (0.4 if len(path) == 1 else 1.0)
+
+    strict, _ = run(search(n=7, negative_exit=True, futile=0.38), score)
+    assert strict.end.cut_by is None
+    selective, state = run(search(n=7, selective_exit=True, futile=0.38, weak_step=0.5), score)
+    assert (selective.end.cut_by, selective.end.unlikely) == ("futility", True)
+    assert len(state.rollouts) < 7
+
+
+@pytest.mark.parametrize("parallel", [1, 4])
+def test_futile_rollouts_are_cut_and_count_among_n(parallel: int) -> None:
+    """Branch 0 is futile after its second step; a rollout there ends without a visit."""
+
+    def score(path: Indices) -> float:
+        return 0.95 if path[0] else (0.94 if len(path) == 1 else 0.2)
+
+    found, state = run(search(parallel, cut_rollouts=True, futile=0.3), score)
+    assert state.num_futile > 0
+    for node in found.tree.nodes.values():
+        if list_indices(found.tree, node.id)[:1] == (0,):
+            assert node.depth < 3 or node.status is NodeStatus.CANCELLED
+            assert state.statistics[node.id].visits == 0
+    assert len(state.rollouts) == 4, "all of branch 1"
+    assert (found.end.cut_by, found.end.unlikely) == ("futility", False), "a good path was found"
+
+
+def test_rollouts_in_flight_are_cancelled_when_they_turn_out_futile() -> None:
+    """None is cut before a path has ended. Then those that are futile already go at once."""
+    found, state = run(search(4, cut_rollouts=True, futile=0.3), lambda path: 0.5)
+    assert (found.end.cut_by, found.end.unlikely) == ("futility", True)
+    assert len(state.rollouts) >= 1
+    assert any(isinstance(command, Cancel) for command in found.commands)
+    assert all(state.statistics[node].in_flight == 0 for node in found.tree.nodes)
+    assert state.statistics[ROOT].is_closed or state.num_futile > 0
+
+
+@pytest.mark.parametrize("switch", ["negative_exit", "selective_exit", "cut_rollouts"])
+@pytest.mark.parametrize("aggregate", ["last", "mean"])
+def test_an_aggregate_that_bounds_nothing_is_refused(switch: str, aggregate: str) -> None:
+    spec = RunSpec(
+        problem=Problem.from_text("How many?"),
+        pair="bundled",
+        strategy="mcts",
+        aggregate=aggregate,
+        options={switch: True},
+    )
+    with pytest.raises(RequestError, match="only falls as a path grows") as error:
+        build_search(spec)
+    assert error.value.param == "aggregate"
+    assert "prod or min" in error.value.line
+
+
+def test_exits_that_bound_nothing_are_no_matter_for_positive_ones() -> None:
+    spec = RunSpec(
+        problem=Problem.from_text("How many?"),
+        pair="bundled",
+        strategy="mcts",
+        aggregate="last",
+        options={"positive_exit": True, "accept": 0.5, "parallel": 4, "take": "arrival"},
+    )
+    made = build_search(spec)
+    assert isinstance(made, Mcts)
+    assert (made.parallel, made.take, made.exits.accept) == (4, "arrival", 0.5)
+    assert not made.exits.test_leaves
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"parallel": 0},
+        {"parallel": 2.5},
+        {"take": "last"},
+        {"futile": 1.5},
+        {"negative_exit": 1},
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, object]) -> None:
+    spec = RunSpec(problem=Problem.from_text("?"), pair="bundled", strategy="mcts", options=options)
+    with pytest.raises(RequestError, match="option"):
+        build_search(spec)
