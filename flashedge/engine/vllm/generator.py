@@ -15,6 +15,7 @@ from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.keys import (
     ARGS_KEY,
     BOUNDARY,
+    DETERMINISTIC,
     DRAWN,
     ENTROPIES,
     ENTROPY_RULE,
@@ -23,7 +24,7 @@ from flashedge.engine.vllm.inside.keys import (
     PROGRAM,
 )
 from flashedge.engine.vllm.speculator import VllmSpeculator, pack_continuation
-from flashedge.engine.vllm.translate import build_end_error
+from flashedge.engine.vllm.translate import build_end_error, build_refusal
 from flashedge.errors import ContextOverflow
 from flashedge.search.entropy import TOP
 from flashedge.types import MARKERS, FinishReason
@@ -117,7 +118,10 @@ class VllmGenerator(VllmEngine):
 def build_params(
     request: ExtendRequest, codec: HFCodec, max_model_len: int, **changes: Any
 ) -> SamplingParams:
-    """Build vLLM's parameters for `request`. `changes` replace single fields."""
+    """Build vLLM's parameters for `request`. `changes` replace single fields.
+
+    Raises RequestError where a deterministic request asks for what can't be verified.
+    """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
@@ -133,8 +137,12 @@ def build_params(
         ENTROPY_RULE: request.entropy_rule and request.entropy_rule.to_json(),
         "continuation": request.continuation and pack_continuation(request.continuation),
     }
+    if request.deterministic:
+        noise[DETERMINISTIC] = True
     guided = None
     if request.guidance is not None:
+        if request.deterministic:
+            raise build_refusal("an answer that has to match a schema")
         guided = StructuredOutputsParams(**request.guidance)
         noise[GUIDED_FROM] = request.answer_start
     fields: dict[str, Any] = {

@@ -22,9 +22,9 @@ from collections.abc import Callable
 from typing import Any
 
 from vllm.v1.core.sched.interface import PauseState
-from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
 
+from flashedge.engine.vllm.inside.determinism.scheduler import ReplayScheduler
 from flashedge.engine.vllm.inside.keys import KV_START
 from flashedge.engine.vllm.inside.kv.tensor import get_kv_range, read_settings
 
@@ -35,7 +35,7 @@ def accept_any(request: Request) -> bool:
     return True
 
 
-class QuotaScheduler(Scheduler):
+class QuotaScheduler(ReplayScheduler):
     """Keeps the KV blocks of requests and of the prefix cache within a quota."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
