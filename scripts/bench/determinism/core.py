@@ -15,7 +15,13 @@ from typing import Any
 
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.engine_options import EngineOptions
-from flashedge.engine.vllm.inside.keys import ARGS_KEY, BOUNDARY, DETERMINISTIC, LOGPROBS
+from flashedge.engine.vllm.inside.keys import (
+    ARGS_KEY,
+    BOUNDARY,
+    DETERMINISTIC,
+    LOGPROBS,
+    REPLAY_SHAPE,
+)
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
 
 BUNDLED = Path(__file__).parents[3] / "flashedge" / "bundled" / "generator"
@@ -100,8 +106,23 @@ class Core:
         )
         config = options.build_args().create_engine_config()
         self.core: Any = EngineCore(config, Executor.get_class(config), log_stats=False)
-        self.steps = 0
         self.step_s: list[float] = []
+        """Seconds of each step."""
+
+    def renew(self, shape: ReplayShape, scheduler: type[Any]) -> None:
+        """Go on with another scheduler and an empty prefix cache."""
+        old, config = self.scheduler, self.core.vllm_config
+        assert not old.has_unfinished_requests(), "no request is open"
+        self.core.step_fn()  # the runner forgets the finished requests
+        config.additional_config[ARGS_KEY][REPLAY_SHAPE] = shape.to_json()
+        self.core.scheduler = scheduler(
+            vllm_config=config,
+            kv_cache_config=old.kv_cache_config,
+            structured_output_manager=self.core.structured_output_manager,
+            block_size=old.block_size,
+            hash_block_size=old.hash_block_size,
+            log_stats=False,
+        )
 
     @property
     def scheduler(self) -> Any:
@@ -172,7 +193,6 @@ class Core:
             outputs, _ = self.core.step_fn()
             now = time.perf_counter()
             self.step_s.append(now - start)
-            self.steps += 1
             for of_client in outputs.values():
                 for output in of_client.outputs:
                     note(open_jobs[output.request_id], output, now - sent[output.request_id])

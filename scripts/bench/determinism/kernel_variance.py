@@ -9,6 +9,7 @@ partial sums, so it is larger than on most cards: what is missing shows sooner.
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Any
 
 import torch
@@ -18,20 +19,44 @@ PLACES = 3
 MOST_PARTS = 5
 
 
-def install(*, by_row: bool) -> None:
-    """Let all matrix products of models that this process loads from now on be emulated.
+class Kernels(StrEnum):
+    """Which kernels the matrix products of this process use."""
+
+    OWN = "own"
+    """vLLM's, of this machine."""
+    BATCH = "batch"
+    """Emulated: a sum depends on the rows of the batch."""
+    ROW = "row"
+    """Emulated: it also depends on the row's place."""
+
+
+current = Kernels.OWN
+"""May be set between two steps."""
+
+
+def install() -> None:
+    """Let the models that this process loads from now on obey `current`.
 
     For a process of its own: nothing undoes it.
     """
-    from vllm.model_executor.layers import utils, vocab_parallel_embedding
+    from vllm.model_executor.layers import utils
+
+    dispatch_own = utils.dispatch_cpu_unquantized_gemm
 
     def dispatch(layer: Any, remove_weight: bool) -> None:
         weight = layer.weight.detach().double().t().contiguous()
-        layer.cpu_linear = lambda x, _, bias: multiply(x, weight, bias, by_row=by_row)
+        dispatch_own(layer, remove_weight)
+        multiply_own = layer.cpu_linear
+
+        def apply(x: torch.Tensor, own: Any, bias: torch.Tensor | None) -> torch.Tensor:
+            if current is Kernels.OWN:
+                found: torch.Tensor = multiply_own(x, own, bias)
+                return found
+            return multiply(x, weight, bias, by_row=current is Kernels.ROW)
+
+        layer.cpu_linear = apply
 
     utils.dispatch_cpu_unquantized_gemm = dispatch
-    if hasattr(vocab_parallel_embedding, "dispatch_cpu_unquantized_gemm"):
-        vocab_parallel_embedding.dispatch_cpu_unquantized_gemm = dispatch
 
 
 def multiply(

@@ -54,9 +54,11 @@ class ReplayScheduler(WindowScheduler):
         """Since the start of the process."""
         self._last_pass = StepKind.VERIFY
         self._admits = True
-        """False after a pass for which there was no memory: until another step has run, passes are
-        for requests that have their blocks."""
+        """False after a pass for which there was no memory: the next step is another one."""
         self._hidden: list[Request] = []
+        """Running requests that are not in the pass."""
+        self._displaced: list[Request] = []
+        """Those of them that the pass preempted."""
         self._known: dict[str, int] = {}
         """Candidates of the requests that the pass verifies."""
 
@@ -103,13 +105,13 @@ class ReplayScheduler(WindowScheduler):
             replay.waited += 1
         with show_only(self, due.shared):
             output = super().schedule(*args, **kwargs)
-        self._admits = self._admits or output.total_num_scheduled_tokens > 0
+        self._admits = True
         return output
 
     def _schedule_prefill(self, due: Due) -> SchedulerOutput:
         assert due.prefill is not None, "it was chosen"
         replay, computed = due.prefill
-        end = self.shape.end_chunk(computed, replay.verified)
+        end = self.end_chunk(replay, computed)
         return self._schedule_pass([replay.request], end - computed)
 
     def _schedule_verify(self, due: Due) -> SchedulerOutput:
@@ -120,7 +122,9 @@ class ReplayScheduler(WindowScheduler):
             self._known[replay.request.request_id] = len(replay.candidates)
             if replay.request.status is RequestStatus.RUNNING:
                 replay.begin_pass(self.find_window(replay), self._guess(replay))
-        output = self._schedule_pass([replay.request for replay in oldest], self.shape.rows)
+        requests = [replay.request for replay in oldest]
+        with self.pin_prefixes(requests):
+            output = self._schedule_pass(requests, self.shape.rows)
         for replay in oldest:
             if replay.request.request_id not in output.num_scheduled_tokens:
                 replay.miss_pass()
@@ -129,7 +133,9 @@ class ReplayScheduler(WindowScheduler):
     def _schedule_pass(self, requests: list[Request], tokens: int) -> SchedulerOutput:
         with show_only(self, requests, tokens) as self._hidden:
             output = super().schedule()
-        self._hidden = []
+        for request in self._displaced:
+            self.waiting.prepend_request(request)
+        self._hidden, self._displaced = [], []
         self._admits = output.total_num_scheduled_tokens > 0
         return output
 
@@ -149,8 +155,12 @@ class ReplayScheduler(WindowScheduler):
                     output.scheduled_spec_decode_tokens[name] = guess
                 guesses[name] = guess or []
         if self._step is not StepKind.SHARED and output.num_scheduled_tokens:
-            attach_pass(output, ReplayPass(rows=self.shape.rows, guesses=guesses))
+            attach_pass(output, ReplayPass(rows=self.count_rows(output), guesses=guesses))
         super()._update_after_schedule(output)
+
+    def count_rows(self, output: SchedulerOutput) -> int:
+        """Rows of a pass: always the same."""
+        return self.shape.rows
 
     def _guess(self, replay: Replay) -> list[int]:
         """Take the candidates out of the request, and fill its window with them."""
@@ -163,7 +173,11 @@ class ReplayScheduler(WindowScheduler):
         running = [hidden for hidden in self._hidden if hidden.status is RequestStatus.RUNNING]
         if not running or request.status is not RequestStatus.RUNNING:
             return False
-        self._preempt_request(running[-1], 0.0)
+        victim = running[-1]
+        self._preempt_request(victim, 0.0)
+        if victim in self.waiting:  # it must not come back in this very pass
+            self.waiting.remove_request(victim)
+            self._displaced.append(victim)
         return True
 
     # ------------------------------------------------------------ the end of a step

@@ -12,6 +12,8 @@ ADR 19. Checked with vLLM 0.32.0.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from vllm.v1.core.sched.scheduler import Scheduler
@@ -81,9 +83,26 @@ class WindowScheduler(Scheduler):
     def end_window(self, replay: Replay) -> int:
         return self.shape.end_window(replay.verified, self.max_model_len)
 
+    def end_chunk(self, replay: Replay, computed: int) -> int:
+        """The position behind the prompt's next chunk."""
+        return self.shape.end_chunk(computed, replay.verified)
+
     def count_shared_tokens(self, request: Request) -> int:
         """Tokens whose KV a request without blocks would find in the cache."""
         return int(self._get_local_prefix_cache_hit(request)[1])
+
+    @contextmanager
+    def pin_prefixes(self, requests: Iterable[Request]) -> Iterator[None]:
+        """Keep the windows that requests without blocks would find, while others get blocks."""
+        pool = self.kv_cache_manager.block_pool
+        without = [r for r in requests if r.status is not RequestStatus.RUNNING]
+        found = [self._get_local_prefix_cache_hit(request)[0].blocks for request in without]
+        pinned = [block for groups in found for blocks in groups for block in blocks]
+        pool.touch(pinned)
+        try:
+            yield
+        finally:
+            pool.free_blocks(reversed(pinned))
 
     def _get_local_prefix_cache_hit(self, request: Request) -> Any:
         """Share whole windows only."""
