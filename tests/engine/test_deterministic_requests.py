@@ -9,6 +9,7 @@ import pytest
 
 from flashedge.engine.base import ExtendRequest
 from flashedge.engine.vllm.generator import VllmGenerator
+from flashedge.engine.vllm.replay_test import choose_shape
 from flashedge.errors import RequestError
 from flashedge.search.entropy import EntropyRule
 from flashedge.types import Problem
@@ -85,3 +86,12 @@ async def test_what_cannot_be_verified_is_refused(
     request = replace(ask(generator, problem, seed=1), deterministic=True, guidance={"regex": "a"})
     with pytest.raises(RequestError, match="a deterministic request can't have an answer that"):
         await generate(generator, request)
+
+
+async def test_the_self_test_finds_a_shape(generator: VllmGenerator) -> None:
+    """In fp32 every shape holds on a CPU, so it takes the cheapest."""
+    found = await choose_shape(generator, on_cpu=True)
+    assert found["position_invariant"]
+    assert found["replay_shape"] == {"window": 32, "group": 4, "prefill_windows": 4}
+    counters = await generator.count_replays()
+    assert counters["verify_passes"] > 0

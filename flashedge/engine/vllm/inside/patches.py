@@ -150,6 +150,16 @@ PATCHES = (
         "Waiting requests run in the order of their programs, which the daemon decides.",
     ),
     _add_utility(
+        "set_replay_shape",
+        "determinism.calls:set_replay_shape",
+        "The self-test chooses the shape of passes by what the device's kernels keep equal.",
+    ),
+    _add_utility(
+        "count_replays",
+        "determinism.calls:count_replays",
+        "Metrics report what deterministic requests cost.",
+    ),
+    _add_utility(
         "speculation", "speculation_calls:get_counters", "Metrics report what drafts saved."
     ),
 )

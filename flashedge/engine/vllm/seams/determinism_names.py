@@ -22,7 +22,7 @@ DETERMINISM = (
          " shared in whole windows; a request's candidates end with it."),
     _use(_VLLM_SCHEDULER, "max_num_scheduled_tokens policy", _ACCESSED, _QUEUES,
          "A pass is vLLM's own step over some of the requests."),
-    _use(_VLLM_SCHEDULER, "hash_block_size", _ACCESSED, f"{_SCHEDULER} {_WINDOWS}",
+    _use(_VLLM_SCHEDULER, "hash_block_size block_size", _ACCESSED, f"{_SCHEDULER} {_WINDOWS}",
          "The hashes of blocks with candidates are forgotten."),
     _use(_VLLM_SCHEDULER, "make_spec_decoding_stats", _WORKINGS, _SCHEDULER,
          "Does nothing without statistics, which our engines do not log."),

@@ -174,7 +174,8 @@ FRONT_END = (
     _use("v1.engine.utils:CoreEngineProcManager", "__init__", _WORKINGS, "compat.py",
          "Starts the engine's process by the replaced `get_mp_context`."),
     _use("v1.engine.core:EngineCore", "scheduler model_executor", _ACCESSED,
-         "inside/kv/control.py inside/patches.py inside/speculation_calls.py",
+         "inside/kv/control.py inside/patches.py inside/speculation_calls.py"
+         " inside/determinism/calls.py",
          "The functions that we add to it work on the scheduler and the worker."),
     _use("v1.engine.core:EngineCoreProc", "_handle_client_request _convert_msgspec_args",
          _WORKINGS, "inside/patches.py",

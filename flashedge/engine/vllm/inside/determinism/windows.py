@@ -32,16 +32,27 @@ class WindowScheduler(Scheduler):
         super().__init__(*args, **kwargs)
         config = self.vllm_config.additional_config.get(ARGS_KEY, {})
         found = config.get(REPLAY_SHAPE)
-        self.shape = (
-            ReplayShape(window=self.hash_block_size)
-            if found is None
-            else ReplayShape.from_json(found)
-        )
         self.replays: dict[str, Replay] = {}
         """By the id of vLLM's request."""
+        self.shape = ReplayShape(window=self.block_size)
+        if found is not None:
+            self.set_shape(ReplayShape.from_json(found))
         self._step = StepKind.SHARED
         self._allocate_as_asked = self.kv_cache_manager.allocate_slots
         self.kv_cache_manager.allocate_slots = self._allocate_window
+
+    def set_shape(self, shape: ReplayShape) -> None:
+        """From now on windows are computed in this shape. Raises ValueError where one is open, or
+        where the engine can't compute it."""
+        if self.replays:
+            raise ValueError("the shape can't change while a deterministic request is open")
+        if shape.window % self.block_size or shape.rows > self.max_num_scheduled_tokens:
+            raise ValueError(
+                f"a window of {shape.window} tokens has to be a multiple of a block's "
+                f"{self.block_size}, and a pass of {shape.rows} rows has to fit a step of "
+                f"{self.max_num_scheduled_tokens}"
+            )
+        self.shape = shape
 
     # ------------------------------------------------------------ requests arrive and leave
 
