@@ -26,18 +26,28 @@ from flashedge.types import Sampling, TokenIds
 CPU_WINDOW, CUDA_WINDOW = 32, 64
 """Tokens of a window. A card needs many rows to be busy; a CPU is so with few."""
 GROUP = 4
-"""Windows of a pass. The paper measured the lowest latency at 256 tokens a pass."""
+"""Most windows of a pass. The paper measured the lowest latency at 256 tokens a pass."""
 REQUESTS = 6
 TOKENS = 12
 
 Drawn = tuple[TokenIds, tuple[float, ...]]
 
 
-def list_shapes(*, on_cpu: bool) -> tuple[ReplayShape, ...]:
-    """The shapes to try, the cheapest first."""
-    window = CPU_WINDOW if on_cpu else CUDA_WINDOW
-    grouped = ReplayShape(window=window, group=GROUP, prefill_windows=GROUP)
-    return grouped, replace(grouped, prefill_windows=1), ReplayShape(window=window)
+def list_shapes(sequences: int, *, on_cpu: bool) -> tuple[ReplayShape, ...]:
+    """The shapes to try, the cheapest first.
+
+    sequences: most sequences of a step. A pass has logits for all of its rows, and on a card memory
+    is planned for those of so many.
+    """
+    if on_cpu:
+        window, group = CPU_WINDOW, GROUP
+    else:
+        window, group = CUDA_WINDOW, max(1, min(GROUP, sequences // CUDA_WINDOW))
+    single = ReplayShape(window=window)
+    if group == 1:
+        return (single,)
+    grouped = ReplayShape(window=window, group=group, prefill_windows=group)
+    return grouped, replace(grouped, prefill_windows=1), single
 
 
 async def choose_shape(generator: VllmGenerator, *, on_cpu: bool) -> dict[str, Any]:
@@ -46,7 +56,7 @@ async def choose_shape(generator: VllmGenerator, *, on_cpu: bool) -> dict[str, A
     Returns `replay_shape`, the shape as JSON, or None if not even one window a pass gives the same
     bits twice; and `position_invariant`, whether several windows share a pass. Raises EngineDead.
     """
-    shapes = list_shapes(on_cpu=on_cpu)
+    shapes = list_shapes(generator.options.max_num_seqs, on_cpu=on_cpu)
     requests = _build_requests(generator, shapes[0])
     for shape in shapes:
         await generator.set_replay_shape(shape)

@@ -23,6 +23,7 @@ class FormulaEngine:
     repeatable: bool = True
     max_model_len: int = 1024
     codec: Any = field(default_factory=lambda: SimpleNamespace(encode=lambda text: range(9)))
+    options: Any = field(default_factory=lambda: SimpleNamespace(max_num_seqs=64))
     shape: ReplayShape | None = None
     shapes: list[ReplayShape] = field(default_factory=list)
     open: int = 0
@@ -70,6 +71,8 @@ async def test_the_first_shape_that_holds_is_chosen(
         assert engine.shapes[-1] == ReplayShape.from_json(shape), "the engine uses it"
 
 
-def test_the_shapes_of_a_card_have_256_rows() -> None:
-    first, *_, last = replay_test.list_shapes(on_cpu=False)
-    assert (first.rows, last.rows) == (256, 64)
+def test_a_pass_of_a_card_has_no_more_rows_than_its_memory_is_planned_for() -> None:
+    rows = [shape.rows for shape in replay_test.list_shapes(128, on_cpu=False)]
+    assert rows == [128, 128, 64]
+    assert [shape.rows for shape in replay_test.list_shapes(1000, on_cpu=False)] == [256, 256, 64]
+    assert [shape.rows for shape in replay_test.list_shapes(32, on_cpu=False)] == [64]
