@@ -11,8 +11,9 @@ from flashedge.engine.base import ExtendRequest
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.replay_test import choose_shape
 from flashedge.errors import RequestError
+from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.search.entropy import EntropyRule
-from flashedge.types import Problem
+from flashedge.types import Granularity, Problem
 from tests.support.engine_rig import ask, generate, settle
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -95,3 +96,41 @@ async def test_the_self_test_finds_a_shape(generator: VllmGenerator) -> None:
     assert found["replay_shape"] == {"window": 32, "group": 4, "prefill_windows": 4}
     counters = await generator.count_replays()
     assert counters["verify_passes"] > 0
+
+
+async def test_drafts_of_deterministic_requests_are_verified_too(
+    generator: VllmGenerator, problem: Problem
+) -> None:
+    """Steps that adopt drafts have the tokens that they have without, and nothing leaks."""
+    whole = Granularity(max_tokens=90, to_end=True)
+    before = await generator.speculator.counters()
+    path: tuple[int, ...] = ()
+    for level, limit in enumerate((20, 33, 31, 6, 40)):
+        child = ask(generator, problem, seed=1, after=path, max_tokens=limit)
+        child = replace(child, deterministic=True, to_boundary=False)
+        slow = replace(child, seed=2 + level, max_tokens=100)
+        beams = [
+            replace(
+                request,
+                continuation=Continuation(
+                    run="d",
+                    level=level,
+                    seeds=(request.seed, 70 + level),
+                    granularity=whole,
+                    max_drafts=2,
+                    deterministic=True,
+                ),
+            )
+            for request in (child, slow)
+        ]
+        found, _ = await asyncio.gather(*(generate(generator, beam) for beam in beams))
+        expected = await generate(generator, replace(child, deterministic=False))
+        assert (found.token_ids, found.finish) == (expected.token_ids, expected.finish)
+        path += found.token_ids
+        await generator.speculator.drop_unused("d", level + 1, (1,))
+    after = await generator.speculator.counters()
+    assert after["drawn_tokens"] > before["drawn_tokens"]
+    assert after["kept_tokens"] > before["kept_tokens"], "a verified draft was adopted"
+    await generator.speculator.end_run("d")
+    await settle(generator)
+    assert (await generator.view()).blocks_used == 0

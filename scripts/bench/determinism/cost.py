@@ -1,6 +1,6 @@
 """What do deterministic requests cost, those that ask for it and the others?
 
-Runs the same requests without the flag (A) and with the flag on a share of them (B), as A B A B, and
+Runs the same requests without the flag (A) and with it on a share of them (B), as A B A B, and
 compares medians. Time is CPU time of one core, so that what else the machine does is not counted.
 
     python -m scripts.bench.determinism.cost [--rounds 3]
