@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -127,6 +127,9 @@ class EngineView:
     block_tokens: int
     block_bytes: int
     preemptions: int
+    replays: Mapping[str, int] = field(default_factory=dict)
+    """What deterministic requests cost since the engine's start: tokens verified, passes and so on.
+    Empty for an engine that computes them like others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,6 +18,7 @@ Ref: arXiv 2601.17768 §4; ADR 19. Checked with vLLM 0.32.0.
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from vllm.v1.core.sched.interface import PauseState
@@ -42,6 +43,7 @@ COUNTERS = (
     "verified_tokens",
     "rollbacks",  # windows with a wrong candidate
     "recomputed_tokens",  # candidates that were forgotten
+    "pass_us",  # microseconds that passes took
 )
 
 
@@ -61,6 +63,7 @@ class ReplayScheduler(WindowScheduler):
         """Those of them that the pass preempted."""
         self._known: dict[str, int] = {}
         """Candidates of the requests that the pass verifies."""
+        self._pass_began = 0.0
 
     # ------------------------------------------------------------ steps
 
@@ -136,6 +139,7 @@ class ReplayScheduler(WindowScheduler):
         for request in self._displaced:
             self.waiting.prepend_request(request)
         self._hidden, self._displaced = [], []
+        self._pass_began = time.perf_counter()
         self._admits = output.total_num_scheduled_tokens > 0
         return output
 
@@ -228,6 +232,7 @@ class ReplayScheduler(WindowScheduler):
 
     def _count(self, replay_pass: ReplayPass, ran: ModelRunnerOutput) -> None:
         counters = self.replay_counters
+        counters["pass_us"] += round((time.perf_counter() - self._pass_began) * 1e6)
         if not replay_pass.is_verify:
             counters["prefill_passes"] += 1
             return

@@ -183,7 +183,7 @@ class QuotaScheduler(ReplayScheduler):
 
     # ------------------------------------------------------------ view
 
-    def view(self) -> dict[str, int]:
+    def view(self) -> dict[str, Any]:
         """The fields of `engine.base.EngineView` that only the scheduler knows."""
         if not self._is_settled:
             self._adjust_reserve()
@@ -196,4 +196,5 @@ class QuotaScheduler(ReplayScheduler):
             "quota_blocks": self._quota,
             "block_tokens": self.cache_config.block_size,
             "preemptions": self._preempted,
+            "replays": dict(self.replay_counters),
         }
