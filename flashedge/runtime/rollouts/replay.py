@@ -129,9 +129,9 @@ async def replay(log: RunLog, grader: Grader, texts: TextGroups) -> Replayed:
         while commands:
             match commands.popleft():
                 case Expand(children=children):
-                    results += _list_segments(log, [child.node for child in children])
+                    results += _list_segments(log, state.tree, [child.node for child in children])
                 case Score(nodes=nodes):
-                    results += _list_scores(log, nodes)
+                    results += _list_scores(log, state.tree, nodes)
                 case Cluster(nodes=nodes):
                     results.append(await _group(log, state.tree, nodes, grader, texts))
                 case Finish() as finish:
@@ -146,15 +146,15 @@ async def replay(log: RunLog, grader: Grader, texts: TextGroups) -> Replayed:
         commands.extend(new)
 
 
-def _list_segments(log: RunLog, nodes: Iterable[NodeId]) -> list[Result]:
+def _list_segments(log: RunLog, tree: Tree, nodes: Iterable[NodeId]) -> list[Result]:
     """Those that the run got: a node that was cancelled first has none."""
-    segments = log.known.segments
-    return [Generated(node=node, segment=segments[node]) for node in nodes if node in segments]
+    found = ((node, log.known.find_segment(tree, node)) for node in nodes)
+    return [Generated(node=node, segment=known) for node, known in found if known is not None]
 
 
-def _list_scores(log: RunLog, nodes: Iterable[NodeId]) -> list[Result]:
-    scores = log.known.scores
-    return [Scored(node=node, scores=scores[node]) for node in nodes if node in scores]
+def _list_scores(log: RunLog, tree: Tree, nodes: Iterable[NodeId]) -> list[Result]:
+    found = ((node, log.known.find_scores(tree, node)) for node in nodes)
+    return [Scored(node=node, scores=known) for node, known in found if known is not None]
 
 
 async def _group(

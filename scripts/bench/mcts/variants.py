@@ -14,12 +14,12 @@ from flashedge.types import Problem
 from scripts.bench.mcts.load import Boost
 
 N, BRANCHING, PARALLEL = 16, 4, 4
-POSITIVE: Mapping[str, Any] = {"positive_exit": True, "accept": 0.9}
+POSITIVE: Mapping[str, Any] = {"positive_exit": True, "accept": 0.8}
 NEGATIVE: Mapping[str, Any] = {
     "selective_exit": True,
     "cut_rollouts": True,
-    "futile": 0.05,
-    "weak_step": 0.3,
+    "futile": 0.1,
+    "weak_step": 0.95,
 }
 BOOST = Boost(allocator=ByScore(score=DopScore(beta=2.0)), gate=Gate(margin=0.1, efficiency=0.7))
 
