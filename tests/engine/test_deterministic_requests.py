@@ -11,6 +11,7 @@ from flashedge.engine.base import ExtendRequest
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.replay_test import choose_shape
 from flashedge.errors import RequestError
+from flashedge.scheduling.determinism.replay_shape import ReplayShape
 from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.search.entropy import EntropyRule
 from flashedge.types import Granularity, Problem
@@ -134,3 +135,22 @@ async def test_drafts_of_deterministic_requests_are_verified_too(
     await generator.speculator.end_run("d")
     await settle(generator)
     assert (await generator.view()).blocks_used == 0
+
+
+async def test_children_share_the_verified_path_of_their_parent(
+    generator: VllmGenerator, problem: Problem
+) -> None:
+    """In whole windows, and nobody else finds them."""
+    window = 32
+    await generator.set_replay_shape(ReplayShape(window=window))
+    parent = ask(generator, problem, seed=31, max_tokens=90, to_boundary=False)
+    prompt = (*range(60, 131), *parent.token_ids)  # nobody has had it before
+    parent = replace(parent, token_ids=prompt, deterministic=True)
+    path = (*parent.token_ids, *(await generate(generator, parent)).token_ids)
+    assert len(path) > len(parent.token_ids) + window, "some windows were drawn"
+    child = replace(parent, token_ids=path, seed=32, max_tokens=5)
+    shared = await generate(generator, child)
+    assert shared.cached_tokens == (len(path) - 1) // window * window
+    stranger = await generate(generator, replace(child, deterministic=False))
+    assert stranger.cached_tokens == 0
+    assert stranger.token_ids == shared.token_ids

@@ -6,7 +6,7 @@ pass, nor on what the other rows hold (position invariance). And prompts may be 
 of several windows only if a window's bits do not depend on where in a pass it stands among those
 of its own sequence. The test tries the shape that costs least first and takes the first that holds.
 
-Ref: arXiv 2601.17768 §3, O2. ADR 19.
+Ref: arXiv 2601.17768 §3, O2. ADR 20.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ window is computed by a pass of T * G rows, whatever else the engine has to do, 
 every sum depends on the shape alone. A token's place in its window depends on its position only,
 not on where the prompt ends or on what was rolled back.
 
-Ref: arXiv 2601.17768 §4. Departures: ADR 19.
+Ref: arXiv 2601.17768 §4. Departures: ADR 20.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A pass belongs to deterministic requests alone, so everyone else waits for it. Where others wait,
 at most one pass comes between two of their steps: what they lose is bounded by one pass.
 
-Ref: arXiv 2601.17768 §4.3. Departures: ADR 19.
+Ref: arXiv 2601.17768 §4.3. Departures: ADR 20.
 """
 
 from __future__ import annotations

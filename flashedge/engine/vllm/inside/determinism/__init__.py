@@ -1,1 +1,1 @@
-"""Decode, verify, roll back: deterministic requests inside vLLM (ADR 19)."""
+"""Decode, verify, roll back: deterministic requests inside vLLM (ADR 20)."""

@@ -13,7 +13,7 @@ same one whether a token belongs to the prompt or was drawn.
 
 Without a deterministic request every step is vLLM's own, unchanged.
 
-Ref: arXiv 2601.17768 §4; ADR 19. Checked with vLLM 0.32.0.
+Ref: arXiv 2601.17768 §4; ADR 20. Checked with vLLM 0.32.0.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ whether they were a prompt or were drawn. So the children of a search share thei
 The blocks of a window are those that it would have in any order of events: the window begins at a
 multiple of its size, and the size is a multiple of a block's.
 
-ADR 19. Checked with vLLM 0.32.0.
+ADR 20. Checked with vLLM 0.32.0.
 """
 
 from __future__ import annotations
