@@ -128,7 +128,7 @@ async def test_drafts_of_deterministic_requests_are_verified_too(
         expected = await generate(generator, replace(child, deterministic=False))
         assert (found.token_ids, found.finish) == (expected.token_ids, expected.finish)
         path += found.token_ids
-        await generator.speculator.drop_unused("d", level + 1, (1,))
+        await generator.speculator.drop_unused("d", (level + 1,), (1,))
     after = await generator.speculator.counters()
     assert after["drawn_tokens"] > before["drawn_tokens"]
     assert after["kept_tokens"] > before["kept_tokens"], "a verified draft was adopted"
