@@ -2,9 +2,9 @@
 
     python -m scripts.bench.mcts.choose_gate runs/mcts/calibration.jsonl
 
-Each parameter is varied by itself. Gains are those over PE+NE on the same loads: how many times less
-the mean latency and the p99 are. A candidate is chosen that is worse nowhere (no gain below 1 by
-more than the tolerance) and gains most in the geometric mean. The last line is JSON.
+Each parameter is varied by itself. Gains are those over PE+NE on the same loads: how many times
+less the mean latency and the p99 are. A candidate is chosen that is worse nowhere (no gain below 1
+by more than the tolerance) and gains most in the geometric mean. The last line is JSON.
 """
 
 from __future__ import annotations
