@@ -21,7 +21,7 @@ DIGITS = 4  # of log-probabilities, to keep the files small
 def main() -> None:
     options = parse_options()
     body = {"problem": options.problem, "strategy": options.strategy, "n": options.n}
-    body |= {"seed": options.seed, "early_exit": False}
+    body |= {"seed": options.seed, "early_exit": False, "options": options.options}
     lines: list[str] = []
     with connect_ready(load_config({})) as client:
         began = time.perf_counter()
@@ -65,6 +65,7 @@ def parse_options() -> argparse.Namespace:
     parser.add_argument("-n", type=int, default=16)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--problem", required=True)
+    parser.add_argument("--options", type=json.loads, default={}, help="of the strategy, as JSON")
     return parser.parse_args()
 
 

@@ -18,6 +18,7 @@ DOCS = ROOT / "docs" / "screenshots"
 NAMES = {
     "a_beam_run": "beam",
     "an_mcts_run": "mcts",
+    "a_boosted_run": "boosted",
     "a_queue": "queue",
     "a_replay": "replay",
     "a_finished_run": "finished",

@@ -168,14 +168,14 @@ def describe_progress(view: RunView) -> str:
 
 
 def describe_flights(view: RunView) -> str:
-    """`3 in flight, P 4 of 8`: the rollouts in flight; how many the run may have, and all boosted
+    """`3 in flight, P 4/8`: the rollouts in flight; how many the run may have, and all boosted
     runs together. Of a run that is over: `2 boosts, 1 rollout cancelled`. Empty without any."""
     parts = []
     if not view.over:
         parts += [f"{len(view.flights)} in flight"] if view.flights else []
         if view.allowed is not None:
             rollouts, of = view.allowed
-            parts += [f"P {rollouts} of {of}" if of else f"P {rollouts}"]
+            parts += [f"P {rollouts}/{of}" if of else f"P {rollouts}"]
         return ", ".join(parts)
     parts += [format_count(view.boosts, "boost")] if view.boosts else []
     cancelled = view.cancelled_rollouts

@@ -24,7 +24,7 @@ from flashedge.tui.strategies import STRATEGIES
 from flashedge.types import USUAL_POLICY, NodeId
 from tests.support.paths import DATA
 
-BEAM, MCTS = "recorded_run", "recorded_mcts"
+BEAM, MCTS, BOOST = "recorded_run", "recorded_mcts", "recorded_boost"
 DEVICE = DeviceSample(
     name="scripted GPU",
     utilization=0.87,
@@ -102,6 +102,7 @@ class FakeDaemon:
         self.listing = list(runs)
         self.logs: dict[str, list[Numbered]] = {r["id"]: [] for r in runs}
         self.policy = USUAL_POLICY
+        self.boosts: list[dict[str, Any]] = []
         self.down = False
         self.submitted: list[dict[str, Any]] = []
         self.cancelled: list[str] = []
@@ -137,7 +138,7 @@ class FakeDaemon:
             "pair": "bundled",
             "engines": {"generator": engine(900, 2047), "verifier": engine(120, 1023)},
             "runs": counts,
-            "scheduling": {"policy": self.policy, "programs": []},
+            "scheduling": {"policy": self.policy, "programs": [], "boosts": self.boosts},
             "kept_runs": len(self.listing) + self.more_kept,
         }
 

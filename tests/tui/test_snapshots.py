@@ -18,6 +18,7 @@ from flashedge.tui.app import DashboardApp
 from flashedge.tui.widgets.beam_tree import FOLLOW_FRAMES, BeamTree
 from flashedge.tui.widgets.dialogs import Submit
 from tests.support.dashboard_rig import (
+    BOOST,
     MCTS,
     Clock,
     FakeDaemon,
@@ -109,6 +110,22 @@ def test_an_mcts_run(snap_compare: Any, size: tuple[int, int]) -> None:
     async def play(pilot: Pilot[None]) -> None:
         await until(pilot, lambda: app.state.devices and app.state.chosen == run)
         quarters = [len(items) * quarter // 4 for quarter in (1, 2, 3)]
+        await grown(pilot, daemon, clock, run, items, quarters)
+        await settled(pilot)
+
+    assert snap_compare(app, terminal_size=size, run_before=play)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_boosted_run(snap_compare: Any, size: tuple[int, int]) -> None:
+    run, items = "run-f8a7df324c10", live_items(BOOST)
+    daemon, clock = FakeDaemon(summary(run, "running", BOOST), summary(PAST, "finished")), Clock()
+    daemon.boosts = [{"pair": "bundled", "budget": 7, "reason": "", "runs": {run: 3, PAST: 4}}]
+    app = dashboard(daemon, clock)
+
+    async def play(pilot: Pilot[None]) -> None:
+        await until(pilot, lambda: app.state.devices and app.state.chosen == run)
+        quarters = [len(items) * quarter // 4 for quarter in (1, 2)]
         await grown(pilot, daemon, clock, run, items, quarters)
         await settled(pilot)
 

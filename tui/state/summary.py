@@ -108,7 +108,7 @@ class DaemonStatus:
     """Which of the waiting programs goes next."""
 
     boosts: str
-    """Rollouts of boosted runs, in words: `5 of 8 rollouts`. Empty while there are none."""
+    """Rollouts of boosted runs, in words: `5/8 rollouts`. Empty while there are none."""
 
     generator: EngineStatus
     verifier: EngineStatus
@@ -153,7 +153,7 @@ def parse_status(status: Mapping[str, Any]) -> DaemonStatus:
 def _describe_boosts(boosts: Sequence[Mapping[str, Any]]) -> str:
     granted = sum(sum((one.get("runs") or {}).values()) for one in boosts)
     budget = sum(int(one.get("budget") or 0) for one in boosts)
-    return f"{granted} of {budget} rollouts" if granted else ""
+    return f"{granted}/{budget} rollouts" if granted else ""
 
 
 def _parse_engine(engine: Mapping[str, Any]) -> EngineStatus:

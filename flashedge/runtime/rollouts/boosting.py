@@ -10,8 +10,8 @@ Off: `scheduling_boost = "off"`. Ref: arXiv 2604.00510 §4.5 (Algorithm 1), with
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -27,10 +27,13 @@ from flashedge.scheduling.rollouts.gate import EngineLoad, Gate, Opening
 from flashedge.scheduling.rollouts.rollout_cost import LEVEL_TOKENS, RolloutCost
 from flashedge.scheduling.rollouts.standing import BoostStanding
 
-log = logging.getLogger(__name__)
-
 LOOK_S = 0.25
 """How often the engines are looked at while boosted runs go on."""
+REOPEN_S = 1.0
+"""How long the gate stays closed after somebody waited. Each closing cancels rollouts, so it must
+not open between two that wait shortly after each other."""
+OTHERS_LOOKS = 4
+"""Sequences of others count once they are there at so many looks in a row."""
 KEPT_KV_SHARE = 0.1
 """Share of an engine's KV that boosting leaves free, for what waits for the next look."""
 
@@ -70,9 +73,14 @@ class _Station:
     views: Mapping[str, EngineView] = field(default_factory=dict)
     """What the engines did at the last look."""
     was_waiting: bool = False
-    """Whether a request waited in an engine at the last look. One that comes while a step is
-    computed waits for a moment, so only what waits at two looks in a row counts."""
+    """Whether a request waited for room in an engine at the last look. Only what waits at two looks
+    in a row counts: room may come with the next step."""
     waits: bool = False
+    others: deque[int] = field(default_factory=lambda: deque((0,), maxlen=OTHERS_LOOKS))
+    """Sequences of other runs and requests at the last looks. The fewest count: for a moment an
+    engine goes on with what a run has cancelled."""
+    closed_until_s: float = 0.0
+    """The gate stays closed until then, since somebody waited a moment ago."""
     opening: Opening = field(default=Opening(budget=0, reason="nothing runs"))
 
 
@@ -87,6 +95,7 @@ class Boosting:
         gate: Gate | None = None,
         clock: Callable[[], float] = time.monotonic,
         look_s: float = LOOK_S,
+        reopen_s: float = REOPEN_S,
     ) -> None:
         """count_queued: how many programs wait in the queue."""
         self._count_queued = count_queued
@@ -94,6 +103,7 @@ class Boosting:
         self._gate = gate or Gate()
         self._clock = clock
         self._look_s = look_s
+        self._reopen_s = reopen_s
         self._stations: dict[str, _Station] = {}
         self._stations_of: dict[str, _Station] = {}
         """By run."""
@@ -190,8 +200,10 @@ class Boosting:
         except EngineError:
             station.views = {}
         if is_due:
-            waiting = any(view.waiting for view in station.views.values())
+            most = station.engines.max_sequences
+            waiting = any(_has_no_room(view, most) for view in station.views.values())
             station.waits, station.was_waiting = waiting and station.was_waiting, waiting
+            station.others.append(_count_others(station))
 
     # ------------------------------------------------------------ dividing
 
@@ -201,20 +213,21 @@ class Boosting:
         runs, now_s = station.board.runs, self._clock()
         if not runs:
             return
-        station.opening = self._gate.open(
-            runs, self._allocator, self._measure_load(station), self._find_cost(station), now_s
-        )
+        load = self._measure_load(station)
+        if load.queued or load.waiting:
+            station.closed_until_s = now_s + self._reopen_s
+        if now_s < station.closed_until_s:
+            load = replace(load, waiting=max(1, load.waiting))
+        cost = self._find_cost(station)
+        station.opening = self._gate.open(runs, self._allocator, load, cost, now_s)
         for move in station.board.plan(station.opening.budget, now_s):
             station.allow[move.key](move.rollouts, station.opening.budget)
 
     def _measure_load(self, station: _Station) -> EngineLoad:
-        generator = station.views.get("generator")
-        running = generator.running + generator.waiting if generator is not None else 0
-        own = sum(watch.open_sequences for watch in station.watches.values())
         return EngineLoad(
             queued=self._count_queued(),
             waiting=int(station.waits),
-            others=max(0, running - own),
+            others=min(station.others),
             free_kv_tokens=self._count_free_tokens(station),
             max_sequences=station.engines.max_sequences,
         )
@@ -254,3 +267,17 @@ class Boosting:
             ):
                 self.open_s += passed_s
         self._counted_s = now_s
+
+
+def _count_others(station: _Station) -> int:
+    """Sequences of the generator beside those of the boosted runs."""
+    generator = station.views.get("generator")
+    running = generator.running + generator.waiting if generator is not None else 0
+    own = sum(watch.open_sequences for watch in station.watches.values())
+    return max(0, running - own)
+
+
+def _has_no_room(view: EngineView, max_sequences: int) -> bool:
+    """Whether requests wait that the next step can't take: its batch or its KV memory is full."""
+    is_short = view.quota_blocks * (1 - KEPT_KV_SHARE) < view.blocks_used
+    return view.waiting > 0 and (view.running >= max_sequences or is_short)

@@ -1,8 +1,8 @@
-"""How MCTS launches rollouts, moves them on and takes their results. See `strategies.mcts`.
+"""How MCTS launches rollouts and takes their results. See `strategies.mcts`.
 
-launch: find a leaf -> expand it, or wait at it, or end there
-take:   settle an expansion -> end the rollout, or expand its best child
-move:   a rollout whose node was expanded by another one finds a leaf below it
+    launch: find a leaf -> expand it, or wait at it, or end there. So do rollouts whose node was
+            expanded meanwhile: they find a leaf below it
+    take:   settle an expansion -> end the rollout, or expand its best child
 """
 
 from __future__ import annotations

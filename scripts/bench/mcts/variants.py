@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from flashedge.runtime.request.spec import RunSpec
@@ -21,7 +21,25 @@ NEGATIVE: Mapping[str, Any] = {
     "futile": 0.1,
     "weak_step": 0.95,
 }
-BOOST = Boost(allocator=ByScore(score=DopScore(beta=2.0)), gate=Gate(margin=0.1, efficiency=0.7))
+
+
+def make_boost(
+    *,
+    beta: float = 2.0,
+    margin: float = 0.2,
+    efficiency: float = 0.7,
+    least_observed: int = 1,
+    most: int = 8,
+) -> Boost:
+    """The defaults are those of the product (`choose_gate.py`)."""
+    return Boost(
+        allocator=ByScore(score=DopScore(beta=beta), least_observed=least_observed),
+        gate=Gate(margin=margin, efficiency=efficiency),
+        most=most,
+    )
+
+
+BOOST = make_boost()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +80,3 @@ VARIANTS: Mapping[str, Variant] = {
     ),
     "beam-8": Variant(about="beam search of 8 paths", strategy="beam"),
 }
-
-
-def replace_boost(variant: Variant, boost: Boost) -> Variant:
-    return replace(variant, boost=boost)

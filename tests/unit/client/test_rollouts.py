@@ -35,7 +35,7 @@ def boosted_view(*more: Event) -> RunView:
 
 def test_a_running_search_tells_its_rollouts_and_how_many_it_may_have() -> None:
     view = boosted_view()
-    assert describe_progress(view) == "1/12 rollouts · 3 in flight, P 3 of 8"
+    assert describe_progress(view) == "1/12 rollouts · 3 in flight, P 3/8"
     assert flights_through(view) == {ROOT: 3, ONE: 1, TWO: 2}
     assert view.boosts == 1
 
@@ -44,7 +44,7 @@ def test_the_tree_marks_where_rollouts_are() -> None:
     console = Console(width=80, record=True, file=io.StringIO())
     console.print(render(boosted_view(), width=80, every_node=True))
     lines = console.export_text().splitlines()
-    assert "3 in flight, P 3 of 8" in lines[0]
+    assert "3 in flight, P 3/8" in lines[0]
     assert any("N1+1" in line for line in lines)
     assert any("N0+2" in line for line in lines)
     assert all(len(line) <= 80 for line in lines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -13,7 +13,7 @@ from flashedge.engine.base import EngineView
 from flashedge.engine.sim.clock import run_virtual
 from flashedge.errors import EngineDead
 from flashedge.events import NodeScored, NodesExpanded, NodesMarked, RolloutsEnded, StepCompleted
-from flashedge.runtime.rollouts.boosting import LOOK_S, Boosting
+from flashedge.runtime.rollouts.boosting import LOOK_S, OTHERS_LOOKS, REOPEN_S, Boosting
 from flashedge.runtime.rollouts.run_watch import RunWatch
 from flashedge.scheduling.rollouts.allocation import Fixed
 from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
@@ -106,38 +106,64 @@ def test_who_waits_closes_the_gate_within_a_look() -> None:
             await asyncio.sleep(LOOK_S)
             assert rig.told["a"][-1] == 1
             rig.queued = 0
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(REOPEN_S - 2 * LOOK_S)
+            assert rig.told["a"][-1] == 1
+            await asyncio.sleep(3 * LOOK_S)
             assert rig.told["a"][-1] == 8
         await rig.boosting.stop()
 
     run_virtual(scenario())
 
 
-def test_a_request_counts_as_waiting_at_the_second_look() -> None:
+@pytest.mark.parametrize(
+    ("running", "used", "closes"), [(256, 10, True), (40, 9_500, True), (40, 10, False)]
+)
+def test_a_request_waits_where_it_finds_no_room_at_two_looks(
+    running: int, used: int, closes: bool
+) -> None:
     async def scenario() -> None:
         rig = Rig()
+        rig.engines.max_sequences = 256
         with rig.join("a"):
             rig.end_rollout("a")
             await asyncio.sleep(1.1 * LOOK_S)
-            rig.engines.view = EngineView(**{**vars_of(IDLE), "waiting": 3})
-            await asyncio.sleep(LOOK_S)
-            assert rig.told["a"][-1] == 8
-            await asyncio.sleep(LOOK_S)
-            assert rig.told["a"][-1] == 1
+            busy = {"waiting": 3, "running": running, "blocks_used": used}
+            rig.engines.view = replace(IDLE, **busy)
+            await asyncio.sleep(2 * LOOK_S)
+            [standing] = rig.boosting.list_standings()
+            assert (standing.reason == "requests wait in an engine") is closes
         await rig.boosting.stop()
 
     run_virtual(scenario())
 
 
-def vars_of(view: EngineView) -> dict[str, Any]:
-    return {name: getattr(view, name) for name in view.__slots__}
+def test_what_an_engine_is_just_aborting_counts_for_nobody() -> None:
+    """It still runs at one look, and at the next it is gone. A chat is there at all of them."""
+
+    async def scenario() -> None:
+        rig = Rig()
+        rig.engines.rollout_cost = make_cost(1e-3)
+        rig.engines.view = replace(IDLE, running=0)
+        with rig.join("a"):
+            rig.end_rollout("a")
+            await asyncio.sleep(1.1 * LOOK_S)
+            boosted = rig.told["a"][-1]
+            assert boosted > 1
+            rig.engines.view = replace(IDLE, running=20)
+            await asyncio.sleep((OTHERS_LOOKS - 1) * LOOK_S)
+            assert rig.told["a"][-1] == boosted
+            await asyncio.sleep(LOOK_S)
+            assert rig.told["a"][-1] < boosted
+        await rig.boosting.stop()
+
+    run_virtual(scenario())
 
 
 def test_a_newcomer_takes_from_those_that_are_boosted_first() -> None:
     async def scenario() -> None:
         rig = Rig()
-        rig.engines.view = EngineView(**{**vars_of(IDLE), "running": 40})
-        rig.engines.max_sequences = 48
+        rig.engines.view = replace(IDLE, running=0)
+        rig.engines.max_sequences = 16
         with rig.join("a"):
             rig.end_rollout("a")
             await asyncio.sleep(1.0)
@@ -160,7 +186,7 @@ def test_what_is_not_known_or_full_keeps_it_closed(fault: str) -> None:
         elif fault == "unmeasured":
             rig.engines.rollout_cost = None
         else:
-            rig.engines.view = EngineView(**{**vars_of(IDLE), "blocks_used": 9_500})
+            rig.engines.view = replace(IDLE, blocks_used=9_500)
         with rig.join("a"):
             rig.end_rollout("a")
             await asyncio.sleep(2.0)
