@@ -1,8 +1,8 @@
 """How MCTS launches rollouts and takes their results. See `strategies.mcts`.
 
-    launch: find a leaf -> expand it, or wait at it, or end there. So do rollouts whose node was
-            expanded meanwhile: they find a leaf below it
-    take:   settle an expansion -> end the rollout, or expand its best child
+launch: find a leaf -> expand it, or wait at it, or end there. So do rollouts whose node was
+        expanded meanwhile: they find a leaf below it
+take:   settle an expansion -> end the rollout, or expand its best child
 """
 
 from __future__ import annotations
