@@ -151,9 +151,9 @@ class Config:
     )
     scheduling_policy: str = setting(
         USUAL_POLICY,
-        "Which of the waiting programs goes next: by arrival (fcfs), by expected work (shortest), "
-        "by expected work and its tail risk (tie), by cached prompt (prefix), or as comparisons "
-        "do.",
+        "Which of the waiting programs goes next: by expected work (shortest), by expected work "
+        "and its tail risk (tie), by arrival (fcfs; gang: all requests of a program together), by "
+        "cached prompt (prefix), or as comparisons do.",
         choices=POLICY_NAMES,
     )
     scheduling_gang: bool = setting(

@@ -20,6 +20,7 @@ JUDGED = (STEPS, ANSWER)
 BLANK_LINE, MARKERS, TOKENS, ENTROPY = "blank_line", "markers", "tokens", "entropy"
 POLICY_NAMES = (
     "fcfs",
+    "gang",
     "tie",
     "shortest",
     "prefix",

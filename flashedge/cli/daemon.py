@@ -174,6 +174,8 @@ def ps(as_json: Json = False) -> None:
         print(counts if policy is None else f"{counts}, policy {policy}")
         if verdict := describe_kernels(status.get("self_test") or {}):
             print(verdict)
+        if done := describe_replays(engines.get("generator") or {}):
+            print(done)
         if any(engine.get("cards") for engine in engines.values()):
             print(describe_places(engines))
         rows = [_format_engine(*item) for item in engines.items()]
@@ -245,6 +247,20 @@ def describe_kernels(self_test: Mapping[str, Any]) -> str | None:
     tokens = self_test.get("invariant_tokens")
     limit = "" if tokens is None else f", tested up to {tokens} tokens"
     return f"kernels are batch-invariant{limit}: the same request gives the same tree"
+
+
+def describe_replays(generator: Mapping[str, Any]) -> str | None:
+    """What deterministic requests cost since the engine's start. None if there was none."""
+    counts = (generator.get("view") or {}).get("replays") or {}
+    if not counts.get("verified_tokens"):
+        return None
+    passes = counts["verify_passes"] + counts["prefill_passes"]
+    return (
+        f"deterministic requests: {counts['verified_tokens']} tokens verified,"
+        f" {format_count(counts['rollbacks'], 'rollback')}"
+        f" ({counts['recomputed_tokens']} tokens drawn again),"
+        f" {passes} passes in {counts['pass_us'] / 1e6:.1f} s"
+    )
 
 
 def describe_pairs(usual: str, status: dict[str, Any]) -> str:

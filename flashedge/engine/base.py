@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -26,7 +26,8 @@ class ExtendRequest:
     """Generate the step behind `token_ids`.
 
     The noise of the token at absolute position p is a pure function of (seed, p). The same request
-    therefore yields the same tokens, whenever it runs and whatever runs beside it.
+    therefore yields the same tokens, whenever it runs and, if the kernels do not depend on the
+    batch or it is `deterministic`, whatever runs beside it.
     """
 
     token_ids: TokenIds
@@ -55,6 +56,10 @@ class ExtendRequest:
     continuation: Continuation | None = None
     """What comes next if this step is kept. A generator that speculates uses it; it changes no
     token."""
+    deterministic: bool = False
+    """Whether the tokens must not depend on what else the engine computes, even where its kernels
+    do. Each token is verified before it is streamed. A request that can't be verified raises
+    RequestError."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +127,9 @@ class EngineView:
     block_tokens: int
     block_bytes: int
     preemptions: int
+    replays: Mapping[str, int] = field(default_factory=dict)
+    """What deterministic requests cost since the engine's start: tokens verified, passes and so on.
+    Empty for an engine that computes them like others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,6 +116,17 @@ class Metrics:
             ),
             "block_bytes": gauge("kv_block_bytes", "Bytes of one KV block.", "engine"),
         }
+        self._replays = {
+            name: counter(f"deterministic_{name}", doc, "engine")
+            for name, doc in {
+                "verified_tokens": "Tokens of deterministic requests that were verified.",
+                "verify_passes": "Passes that verified tokens of deterministic requests.",
+                "prefill_passes": "Passes that computed prompts of deterministic requests.",
+                "rollbacks": "Windows of deterministic requests with a wrong candidate.",
+                "recomputed_tokens": "Candidates of deterministic requests that were forgotten.",
+                "pass_us": "Microseconds of passes, for which other requests waited.",
+            }.items()
+        }
         self._preemptions = counter(
             "num_preemptions", "Requests preempted for lack of KV blocks.", "engine"
         )
@@ -199,6 +210,9 @@ class Metrics:
         for name, metric in self._views.items():
             metric.labels(engine).set(getattr(view, name))
         self._advance(self._preemptions, engine, "preemptions", view.preemptions)
+        for name, replay_metric in self._replays.items():
+            if name in view.replays:
+                self._advance(replay_metric, engine, name, view.replays[name])
 
     def observe_health(self, engine: str, health: Health) -> None:
         self._up.labels(engine).set(health.state == "ready")

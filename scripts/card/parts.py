@@ -68,6 +68,16 @@ def list_parts(plan: Plan) -> tuple[Part, ...]:
             find_faults=lambda figures: [] if figures.get("self_test") else ["no verdict"],
         ),
         Part(
+            name="determinism",
+            question="Do deterministic requests give the same bits, and what does that cost beside"
+            " batch-invariant kernels?",
+            command=(
+                *_python("scripts.card.determinism"),
+                *("--pair", plan.pair, "--requests", "4" if small else "64"),
+            ),
+            find_faults=find_other_bits,
+        ),
+        Part(
             name="engine tests",
             question="Do the tests with real engines pass?",
             command=(
@@ -143,6 +153,19 @@ def _python(module: str) -> tuple[str, ...]:
 
 def find_failed_checks(figures: Figures) -> list[str]:
     return [f"{c['name']}: {c['detail']}" for c in figures["value"] if c["verdict"] == BAD]
+
+
+def find_other_bits(figures: Figures) -> list[str]:
+    """Name what a deterministic request drew otherwise, and kernels for which there is no shape."""
+    cases = figures["cases"]
+    faults = [
+        f"{case['logprobs_differ']} of {case['requests']} deterministic requests differ"
+        for case in cases
+        if case["deterministic"] and case["logprobs_differ"]
+    ]
+    if not any(case["deterministic"] for case in cases):
+        faults.append("the self-test found no shape for deterministic requests")
+    return faults
 
 
 def find_unequal_cases(figures: Figures) -> list[str]:

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -21,7 +22,8 @@ from flashedge.engine.vllm.serving.tagged_client import UNTAGGED, TaggedClient
 from tests.support.uncounted import Uncounted
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-TAGS = RequestTags(client="me", seed=7, is_seeded=True, program="p", priority=3, deterministic=True)
+TAGS = RequestTags(client="me", seed=7, is_seeded=True, program="p", priority=3)
+FLAGGED = replace(TAGS, deterministic=True)
 SAY = [{"role": "user", "content": "Tom has 3 apples and buys 4. How many now?"}]
 NUMBER = {"type": "integer", "minimum": 0, "maximum": 99}  # else the pair writes digits for ever
 TOOL_SCHEMA = {
@@ -123,9 +125,52 @@ async def test_every_route_tags_its_requests(
     assert seen
     for params, priority in seen:
         ours = params.extra_args[ARGS_KEY]
-        assert (ours["client"], ours["program"], ours["deterministic"]) == ("me", "p", True)
+        assert (ours["client"], ours["program"], ours["deterministic"]) == ("me", "p", False)
         assert params.seed == TAGS.seed
         assert priority == TAGS.priority
+
+
+@pytest.mark.parametrize("sampling", [{"n": 2}, {"temperature": 0}, {"top_p": 0.9, "min_p": 0.05}])
+async def test_a_deterministic_request_has_the_answer_of_others(
+    client: httpx.AsyncClient, seen: list[Any], sampling: dict[str, Any]
+) -> None:
+    """In fp32. A stop string is found behind verified tokens."""
+    body = {"model": "bundled", "messages": SAY, "max_tokens": 60, "logprobs": True}
+    body |= {"stop": ["7"], **sampling}
+    answers = []
+    for tags in (TAGS, FLAGGED):
+        async with tag_requests(tags):
+            response = await client.post(CHAT, json=body)
+        assert response.status_code == 200, response.text
+        answers.append(response.json()["choices"])
+    assert seen[-1][0].extra_args[ARGS_KEY]["deterministic"]
+    plain, flagged = ([c["message"]["content"] for c in choices] for choices in answers)
+    assert plain == flagged
+    assert [len(c["logprobs"]["content"]) for c in answers[1]] == [
+        len(c["logprobs"]["content"]) for c in answers[0]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("field", "name"),
+    [
+        ({"presence_penalty": 1.0}, "presence_penalty"),
+        ({"logit_bias": {"5": 1}}, "logit_bias"),
+        ({"min_tokens": 4}, "min_tokens"),
+        ({"response_format": {"type": "json_object"}}, "structured_outputs"),
+        ({"prompt_logprobs": 0}, "prompt_logprobs"),
+    ],
+)
+async def test_what_no_pass_draws_is_refused_by_name(
+    client: httpx.AsyncClient, seen: list[Any], field: dict[str, Any], name: str
+) -> None:
+    async with tag_requests(FLAGGED):
+        response = await client.post(
+            CHAT, json={"model": "bundled", "messages": SAY, "max_tokens": 8, **field}
+        )
+    assert response.status_code == 400
+    assert f"a deterministic request can't have {name}" in response.json()["error"]["message"]
+    assert not seen
 
 
 async def test_a_drawn_seed_travels_without_slowing_the_batch(

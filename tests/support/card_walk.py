@@ -44,6 +44,7 @@ def walk(folder: str) -> dict[str, Any]:
         "cards": walk_cards(folder),
         "layouts": walk_layouts(folder),
         "forward": count_forward(folder),
+        "passes": walk_passes(folder),
         "commands": walk_commands(),
     }
 
@@ -203,6 +204,81 @@ def count_forward(folder: str) -> dict[str, int]:
         WIDTHS.update(changes)  # `write_config` of this process
         own = _build_config("verifier", "bfloat16", config, pair, Path(folder) / name)
         found[name] = count_peak(own)
+    return found
+
+
+def walk_passes(folder: str) -> dict[str, Any]:
+    """What a pass of deterministic requests changes of a step on a card: the rows, the CUDA graph,
+    and the splits of FlashAttention."""
+    install()
+    import torch
+    from vllm.v1.attention.backend import CommonAttentionMetadata
+    from vllm.v1.attention.backends.flash_attn import FlashAttentionMetadataBuilder
+    from vllm.v1.kv_cache_interface import FullAttentionSpec
+
+    from flashedge.config import load_config
+    from flashedge.engine.memory_plan import resolve_memory
+    from flashedge.engine.vllm.inside.determinism.one_split import force_one_split
+    from flashedge.engine.vllm.replay_test import list_shapes
+    from flashedge.models.registry import find_pair
+
+    given = load_config()
+    pair = find_pair(PAIR, given)
+    config = resolve_memory(pair, given, fake_card("4090"))
+    own = _build_config("generator", "bfloat16", config, pair, Path(folder))
+    spec = FullAttentionSpec(block_size=16, num_kv_heads=4, head_size=128, dtype=torch.bfloat16)
+    builder = FlashAttentionMetadataBuilder(spec, [], own, torch.device("cpu"))
+    tokens = torch.zeros(64, dtype=torch.int32)
+    metadata = CommonAttentionMetadata(
+        query_start_loc=torch.tensor([0, 64], dtype=torch.int32),
+        query_start_loc_cpu=torch.tensor([0, 64], dtype=torch.int32),
+        seq_lens=torch.tensor([640], dtype=torch.int32),
+        num_reqs=1,
+        num_actual_tokens=64,
+        max_query_len=64,
+        max_seq_len=640,
+        block_table_tensor=torch.zeros(1, 64, dtype=torch.int32),
+        slot_mapping=tokens.long(),
+    )
+    shared = builder.build(0, metadata).max_num_splits
+    with force_one_split():
+        of_pass = builder.build(0, metadata).max_num_splits
+    sequences = own.scheduler_config.max_num_seqs
+    return {
+        "splits": [shared, of_pass, builder.build(0, metadata).max_num_splits],
+        "rows": [shape.rows for shape in list_shapes(sequences, on_cpu=False)],
+        "steps": _dispatch_steps(own),
+    }
+
+
+def _dispatch_steps(own: Any) -> dict[str, list[Any]]:
+    """The CUDA graph and the padded rows that the model runner takes for five decodes, in a step of
+    vLLM's own and in a pass."""
+    from types import SimpleNamespace
+
+    import numpy as np
+    from vllm.v1.cudagraph_dispatcher import CudagraphDispatcher
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    from flashedge.engine.vllm.inside.determinism import runner
+    from flashedge.engine.vllm.inside.determinism.replay_pass import ReplayPass
+
+    dispatcher = CudagraphDispatcher(own)
+    dispatcher.initialize_cudagraph_keys(own.compilation_config.cudagraph_mode, 1)
+    fake = SimpleNamespace(
+        _is_uniform_decode=GPUModelRunner._is_uniform_decode,
+        uniform_decode_query_len=1,
+        model_config=own.model_config,
+        vllm_config=own,
+        lora_config=None,
+        input_batch=SimpleNamespace(lora_id_to_lora_request={}),
+        cudagraph_dispatcher=dispatcher,
+    )
+    found: dict[str, list[Any]] = {}
+    for name, replay_pass in (("shared", None), ("pass", ReplayPass(rows=128))):
+        fake.__dict__[runner._CURRENT] = replay_pass
+        mode, batch, *_ = runner.determine_padding(fake, 5, 5, np.ones(5, dtype=np.int32), 1)
+        found[name] = [mode.name, batch.num_tokens]
     return found
 
 

@@ -31,8 +31,10 @@ PROGRAM_SETTINGS = {
     "scheduling_escalate_s",
     "scheduling_admission",
     "scheduling_lengths",
+    "scheduling_boost",
 }
-"""Keys of `[scheduling]` that say which program goes first. They are the daemon's, not a run's."""
+"""Keys of `[scheduling]` that say which program goes first, and which gets more rollouts. They are
+the daemon's, not a run's."""
 
 
 def config_of(home: Path, **settings: object) -> Config:

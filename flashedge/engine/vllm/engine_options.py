@@ -16,8 +16,10 @@ from flashedge.engine.vllm.inside.keys import (
     KV_KEY,
     KV_START,
     PLAIN_SAMPLING,
+    REPLAY_SHAPE,
 )
 from flashedge.models.memory.batch_limits import CPU_SEQUENCES, MAX_STEP_TOKENS
+from flashedge.scheduling.determinism.replay_shape import ReplayShape
 
 if TYPE_CHECKING:
     from vllm.engine.arg_utils import AsyncEngineArgs
@@ -78,6 +80,8 @@ class EngineOptions:
     """vLLM's parser of the model's thinking, during which guided decoding waits."""
     compact_json: bool = False
     """See `models.specs.ModelSpec`."""
+    replay_shape: ReplayShape | None = None
+    """The shape in which deterministic requests are computed. None: windows of one KV block."""
     hang_s: float = 60.0
     """An engine that gives no sign of life for so long is killed and started again."""
     extra: dict[str, Any] = field(default_factory=dict)
@@ -156,4 +160,6 @@ class EngineOptions:
         ours: dict[str, Any] = {KV_KEY: {name: value for name, value in kv.items() if value}}
         if self.plain_sampling:
             ours[PLAIN_SAMPLING] = True
+        if self.replay_shape is not None:
+            ours[REPLAY_SHAPE] = self.replay_shape.to_json()
         return {**ours, BOUNDARIES: self.boundaries} if self.boundaries else ours

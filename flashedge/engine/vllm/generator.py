@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.keys import (
     ARGS_KEY,
     BOUNDARY,
+    DETERMINISTIC,
     DRAWN,
     ENTROPIES,
     ENTROPY_RULE,
@@ -23,8 +24,9 @@ from flashedge.engine.vllm.inside.keys import (
     PROGRAM,
 )
 from flashedge.engine.vllm.speculator import VllmSpeculator, pack_continuation
-from flashedge.engine.vllm.translate import build_end_error
+from flashedge.engine.vllm.translate import build_end_error, build_refusal
 from flashedge.errors import ContextOverflow
+from flashedge.scheduling.determinism.replay_shape import ReplayShape
 from flashedge.search.entropy import TOP
 from flashedge.types import MARKERS, FinishReason
 
@@ -52,6 +54,7 @@ class VllmGenerator(VllmEngine):
             )
         )
         self._codec = codec
+        self._replay_shape: ReplayShape | None = None
         self._speculator = VllmSpeculator(self._process)
 
     @property
@@ -61,6 +64,25 @@ class VllmGenerator(VllmEngine):
     @property
     def codec(self) -> HFCodec:
         return self._codec
+
+    async def set_replay_shape(self, shape: ReplayShape) -> None:
+        """Compute deterministic requests in this shape from now on. None may be open.
+
+        Raises EngineDead.
+        """
+        self._replay_shape = shape
+        await self._process.call("set_replay_shape", shape.to_json())
+
+    async def count_replays(self) -> Mapping[str, int]:
+        """What deterministic requests cost since the process started: see
+        `inside.determinism.scheduler.COUNTERS`. Raises EngineDead."""
+        counters: Mapping[str, int] = await self._process.call("count_replays")
+        return counters
+
+    async def _configure_restarted(self) -> None:
+        await super()._configure_restarted()
+        if self._replay_shape is not None:
+            await self._process.call("set_replay_shape", self._replay_shape.to_json())
 
     def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
         return self.stream(request, build_params(request, self._codec, self.max_model_len))
@@ -117,7 +139,10 @@ class VllmGenerator(VllmEngine):
 def build_params(
     request: ExtendRequest, codec: HFCodec, max_model_len: int, **changes: Any
 ) -> SamplingParams:
-    """Build vLLM's parameters for `request`. `changes` replace single fields."""
+    """Build vLLM's parameters for `request`. `changes` replace single fields.
+
+    Raises RequestError where a deterministic request asks for what can't be verified.
+    """
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
@@ -133,8 +158,12 @@ def build_params(
         ENTROPY_RULE: request.entropy_rule and request.entropy_rule.to_json(),
         "continuation": request.continuation and pack_continuation(request.continuation),
     }
+    if request.deterministic:
+        noise[DETERMINISTIC] = True
     guided = None
     if request.guidance is not None:
+        if request.deterministic:
+            raise build_refusal("an answer that has to match a schema")
         guided = StructuredOutputsParams(**request.guidance)
         noise[GUIDED_FROM] = request.answer_start
     fields: dict[str, Any] = {

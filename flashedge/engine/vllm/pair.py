@@ -187,10 +187,13 @@ class VllmPair:
         return self.generator.health(), self.verifier.health()
 
     async def self_test(self) -> dict[str, Any]:
-        """Test whether the generator's kernels are batch-invariant here. See `self_test.py`."""
+        """Test whether the generator's kernels are batch-invariant here, and choose the shape of
+        deterministic requests. See `self_test.py` and `replay_test.py`."""
+        from flashedge.engine.vllm.replay_test import choose_shape
         from flashedge.engine.vllm.self_test import check_invariance
 
-        return await check_invariance(self.generator)
+        found = await check_invariance(self.generator)
+        return found | await choose_shape(self.generator, on_cpu=runs_on_cpu())
 
     async def serve_protocols(self, plain: PlainRequests) -> AsgiApp:
         """vLLM's HTTP protocols over the generator, for requests that `plain` counts."""

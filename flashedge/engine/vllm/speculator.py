@@ -69,6 +69,7 @@ def pack_continuation(continuation: Continuation) -> dict[str, Any]:
         "to_end": continuation.granularity.to_end,
         "max_drafts": continuation.max_drafts,
         "step_rule": continuation.step_rule,
+        "deterministic": continuation.deterministic,
     }
 
 
@@ -81,4 +82,5 @@ def unpack_continuation(args: Mapping[str, Any]) -> Continuation:
         granularity=Granularity(max_tokens=args["max_tokens"], to_end=args["to_end"]),
         max_drafts=args["max_drafts"],
         step_rule=args["step_rule"],
+        deterministic=args["deterministic"],
     )

@@ -53,3 +53,12 @@ def build_end_error(engine: str, reason: str | None, *, is_guided: bool) -> Flas
             hint="check that there is a text which fits it",
         )
     return GenerationFailed(f"the {engine} engine ended a request with {reason!r}")
+
+
+def build_refusal(what: str) -> RequestError:
+    """The error of a deterministic request that asks for `what`, which can't be verified."""
+    return RequestError(
+        f"a deterministic request can't have {what}",
+        hint="leave one of the two out",
+        param="deterministic",
+    )

@@ -9,6 +9,7 @@ SSJF, over ranks LTR, over true lengths the oracle.
 | name | the program that goes first |
 |---|---|
 | fcfs | the one that arrived first: the naive twin of all others |
+| gang | the one that arrived first, with all its requests together: gang scheduling alone |
 | prefix | the one with the most prompt tokens in the cache (SGLang's longest prefix match) |
 | random | a random one, the same for the same key |
 | shortest | the one with the least expected work: SEPT, or SSJF and LTR by their predictors |
@@ -63,7 +64,8 @@ class Policy(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstCome:
-    """By arrival."""
+    """By arrival of the program. Under `fcfs` engines keep the order in which single requests came;
+    under `gang` they follow this one, so that a program's later requests pass other programs'."""
 
     def score(self, table: ProgramTable, pressure: Pressure) -> Floats:
         return -table.waited_s
@@ -142,6 +144,7 @@ def _draw(text: str) -> float:
 POLICIES: Mapping[str, Policy] = MappingProxyType(
     {
         "fcfs": FirstCome(),
+        "gang": FirstCome(),
         "prefix": LongestPrefix(),
         "random": RandomOrder(),
         "shortest": ShortestExpected(decay=MEASURED_DECAY),

@@ -23,6 +23,8 @@ class Continuation:
     """How many of the children may be drafted: M_i in the paper."""
     step_rule: str = BLANK_LINE
     """Name of the rule that ends the children's steps."""
+    deterministic: bool = False
+    """Whether the children's tokens must not depend on what else the engine computes."""
 
     @property
     def boundary(self) -> str | None:

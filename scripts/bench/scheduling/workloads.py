@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from math import log
 from random import Random
 from types import MappingProxyType
 
@@ -88,30 +89,19 @@ WORKLOADS: Mapping[str, Workload] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Load:
+class RequestLoad:
     """The requests of one workload and seed, and all orders of them."""
 
     prompts: Prompts
     rivals: Rivals
     seed: int
     is_bursty: bool
-    capacity: float
-    """Requests a second that the card finishes while its batch is full."""
 
-    def build_case(self, rate: float) -> RequestCase:
-        """The requests at this multiple of the capacity; all at once for infinity.
+    def draw_arrivals(self, per_s: float) -> NDArray[np.float64]:
+        """When they arrive at so many a second; all at once for infinity.
 
         Other rates have the same arrivals, closer together.
         """
-        arrived_s = self._draw_arrivals(rate * self.capacity)
-        count = len(arrived_s)
-        return RequestCase(
-            arrived_s=arrived_s,
-            prompt_tokens=self.prompts.prompt_tokens[:count],
-            output_tokens=self.prompts.output_tokens[:count],
-        )
-
-    def _draw_arrivals(self, per_s: float) -> NDArray[np.float64]:
         count = len(self.prompts)
         if not np.isfinite(per_s):
             return np.zeros(count)
@@ -124,8 +114,38 @@ class Load:
         return times
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Load(RequestLoad):
+    """A load of the simulated card."""
+
+    capacity: float
+    """Requests a second that the card finishes while its batch is full."""
+
+    def build_case(self, rate: float) -> RequestCase:
+        """The requests at this multiple of the capacity."""
+        arrived_s = self.draw_arrivals(rate * self.capacity)
+        count = len(arrived_s)
+        return RequestCase(
+            arrived_s=arrived_s,
+            prompt_tokens=self.prompts.prompt_tokens[:count],
+            output_tokens=self.prompts.output_tokens[:count],
+        )
+
+
 def build_load(name: str, count: int, seed: int) -> Load:
-    """Draw a workload's requests."""
+    """Draw a workload's requests for the simulated card."""
+    load = draw_load(name, count, seed)
+    return Load(
+        prompts=load.prompts,
+        rivals=load.rivals,
+        seed=seed,
+        is_bursty=load.is_bursty,
+        capacity=measure_capacity(load.prompts),
+    )
+
+
+def draw_load(name: str, count: int, seed: int, *, shrink: int = 1) -> RequestLoad:
+    """Draw a workload's requests. shrink: what all lengths are divided by."""
     workload = WORKLOADS[name]
     if workload.within_cv is None and workload.trained_on is None:
         chats = LONG_CHATS if workload.has_chats else None
@@ -135,13 +155,24 @@ def build_load(name: str, count: int, seed: int) -> Load:
         prior = _scale(workload.prior, workload.within_cv)
         prompts = draw_prompts(prior, count, seed, workload.about)
         trained_on = _scale(workload.trained_on, PAPER_CV) if workload.trained_on else prior
+    if shrink > 1:
+        prompts = shrink_prompts(prompts, shrink)
+        longest = trained_on.max_tokens // shrink
+        trained_on = replace(trained_on, mu=trained_on.mu - log(shrink), max_tokens=longest)
     rivals = Rivals(prompts, predict(prompts, trained_on, PAPER, seed), seed)
-    return Load(
-        prompts=prompts,
-        rivals=rivals,
-        seed=seed,
-        is_bursty=workload.is_bursty,
-        capacity=measure_capacity(prompts),
+    return RequestLoad(prompts=prompts, rivals=rivals, seed=seed, is_bursty=workload.is_bursty)
+
+
+def shrink_prompts(prompts: Prompts, by: int) -> Prompts:
+    """The same prompts with all lengths divided, and rounded up. The dispersion stays."""
+    dispersion = replace(prompts.dispersion, mean_tokens=prompts.dispersion.mean_tokens / by)
+    return replace(
+        prompts,
+        mu=prompts.mu - log(by),
+        max_tokens=prompts.max_tokens // by,
+        prompt_tokens=-(-prompts.prompt_tokens // by),
+        output_tokens=-(-prompts.output_tokens // by),
+        dispersion=dispersion,
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from flashedge.cli.bench.flashtts import warn_unpaired
-from flashedge.cli.daemon import describe_kernels
+from flashedge.cli.daemon import describe_kernels, describe_replays
 from flashedge.cli.solve.result import warn_about
 
 INVARIANT = {"batch_invariant": True, "invariant_tokens": 2048, "max_logprob_difference": 0.0}
@@ -31,6 +31,23 @@ INVARIANT = {"batch_invariant": True, "invariant_tokens": 2048, "max_logprob_dif
 )
 def test_ps_tells_what_the_self_test_found(self_test: dict[str, Any], told: str | None) -> None:
     assert describe_kernels(self_test) == told
+
+
+def test_ps_tells_what_deterministic_requests_cost() -> None:
+    counts = {
+        "verified_tokens": 120,
+        "rollbacks": 1,
+        "recomputed_tokens": 14,
+        "verify_passes": 8,
+        "prefill_passes": 2,
+        "pass_us": 1_500_000,
+    }
+    assert describe_replays({"view": {"replays": counts}}) == (
+        "deterministic requests: 120 tokens verified, 1 rollback (14 tokens drawn again),"
+        " 10 passes in 1.5 s"
+    )
+    assert describe_replays({"view": {"replays": {**counts, "verified_tokens": 0}}}) is None
+    assert describe_replays({"view": None}) is None
 
 
 @pytest.mark.parametrize("baseline", [True, False])

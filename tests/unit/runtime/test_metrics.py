@@ -104,6 +104,16 @@ def test_waits_of_programs_are_counted_by_kind() -> None:
     assert values(metrics)["flashedge:num_programs_waiting{batch}"] == 0
 
 
+def test_deterministic_requests_are_counted_across_restarts() -> None:
+    metrics = Metrics()
+    for verified in (40, 90, 10):  # the last by a new process
+        counts = {"verified_tokens": verified, "rollbacks": 1}
+        metrics.observe_view("generator", replace(VIEW, replays=counts))
+    seen = values(metrics)
+    assert seen["flashedge:deterministic_verified_tokens_total{generator}"] == 100
+    assert seen["flashedge:deterministic_rollbacks_total{generator}"] == 1
+
+
 def test_the_load_of_the_engines_is_shown() -> None:
     metrics = Metrics()
     metrics.observe_view("generator", VIEW)

@@ -16,6 +16,7 @@ from scripts.card.parts import (
     Plan,
     find_failed_checks,
     find_harm,
+    find_other_bits,
     find_other_tokens,
     find_unequal_cases,
     find_unequal_rungs,
@@ -169,3 +170,15 @@ def test_vllm_serves_with_its_own_defaults(tmp_path: Path) -> None:
     assert "flashedge" not in " ".join(command[3:]).replace(str(tmp_path), "")
     assert command[command.index("--hf-overrides") + 1] == '{"num_labels": 1}'
     assert command[command.index("--max-model-len") + 1] == str(spec.max_model_len)
+
+
+def test_a_deterministic_request_that_differs_is_a_fault() -> None:
+    plain = {"deterministic": False, "logprobs_differ": 9, "requests": 64}
+    flagged = {**plain, "deterministic": True, "logprobs_differ": 0}
+    assert find_other_bits({"cases": [plain, flagged]}) == []
+    assert find_other_bits({"cases": [plain]}) == [
+        "the self-test found no shape for deterministic requests"
+    ]
+    assert find_other_bits({"cases": [{**flagged, "logprobs_differ": 2}]}) == [
+        "2 of 64 deterministic requests differ"
+    ]

@@ -23,6 +23,7 @@ from vllm.v1.request import Request, RequestStatus
 from flashedge.engine.vllm.inside.keys import (
     ARGS_KEY,
     BOUNDARY,
+    DETERMINISTIC,
     DRAWN,
     ENTROPY_RULE,
     LOGPROBS,
@@ -161,6 +162,7 @@ def make_draft_request(draft: Draft, name: str, like: Request, max_model_len: in
             "top_k": draft.sampling.top_k,
             "top_p": draft.sampling.top_p,
             LOGPROBS: True,
+            DETERMINISTIC: draft.continuation.deterministic,
         }
     }
     params.max_tokens = min(limit.max_tokens, max_model_len - len(draft.path))

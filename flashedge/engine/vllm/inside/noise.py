@@ -13,6 +13,7 @@ for the card.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -22,13 +23,15 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDi
 
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, PLAIN_SAMPLING
 from flashedge.engine.vllm.inside.sampling import naive
-from flashedge.engine.vllm.inside.sampling.rows import SampledRow, pack_rows
+from flashedge.engine.vllm.inside.sampling.min_p import exclude_unlikely
+from flashedge.engine.vllm.inside.sampling.rows import IndexedRow, SampledRow, pack_rows
 from flashedge.engine.vllm.inside.sampling.trial import load_kernel
 from flashedge.types import MAX_SEED
 
 
 class PositionNoise(LogitsProcessor):
-    """Applies temperature, top-k, top-p and noise to requests with `extra_args["flashedge"]`.
+    """Applies temperature, the cuts of unlikely tokens, and noise to requests with
+    `extra_args["flashedge"]`.
 
     The logits of other requests stay as they are.
     """
@@ -54,7 +57,7 @@ class PositionNoise(LogitsProcessor):
         for index in batch_update.removed:
             self._rows.pop(index, None)
         for index, params, prompt_ids, output_ids in batch_update.added:
-            row = _make_row(params, prompt_ids, output_ids)
+            row = None if prompt_ids is None else make_row(params, len(prompt_ids), output_ids)
             if row is None:
                 self._rows.pop(index, None)
             else:
@@ -72,13 +75,17 @@ class PositionNoise(LogitsProcessor):
         logits: (batch, vocab) float32.
         """
         sampled = [(i, r) for i, r in self._rows.items() if r.temperature > 0 and i < len(logits)]
-        if not sampled:
-            return logits
+        if sampled:
+            self.mark_winners(logits, sampled)
+        return logits
+
+    def mark_winners(self, logits: torch.Tensor, sampled: Sequence[IndexedRow]) -> None:
+        """Make the drawn token of each of these rows its argmax, in place."""
+        exclude_unlikely(logits, sampled)
         if self._mark_winners is not None:
             self._mark_winners(logits, pack_rows(sampled, self._device))
         else:
             naive.sample(logits, sampled, self._get_token_hashes(logits.shape[1]))
-        return logits
 
     def _get_token_hashes(self, vocab: int) -> torch.Tensor:
         if self._token_hashes is None or len(self._token_hashes) != vocab:
@@ -86,15 +93,14 @@ class PositionNoise(LogitsProcessor):
         return self._token_hashes
 
 
-def _make_row(
-    params: SamplingParams, prompt: list[int] | None, output: list[int]
-) -> SampledRow | None:
-    """Return None for a request that vLLM's own sampler draws.
+def make_row(params: SamplingParams, prompt_len: int, output: Sequence[int]) -> SampledRow | None:
+    """Describe how a request's next token is drawn: the one behind prompt and output.
 
+    Returns None for a request that vLLM's own sampler draws.
     Of a request outside any run the seed is vLLM's, which differs from choice to choice.
     """
     args: dict[str, Any] = (params.extra_args or {}).get(ARGS_KEY) or {}
-    if "temperature" not in args or prompt is None:
+    if "temperature" not in args:
         return None
     seed = args.get("seed")
     return SampledRow(
@@ -102,6 +108,7 @@ def _make_row(
         temperature=args["temperature"],
         top_k=args["top_k"],
         top_p=args["top_p"],
-        prompt_len=len(prompt),
+        min_p=args.get("min_p", 0.0),
+        prompt_len=prompt_len,
         output=output,
     )

@@ -63,6 +63,16 @@ def _add_utility(name: str, replacement: str, reason: str) -> Patch:
     )
 
 
+def _pass_method(name: str, replacement: str) -> Patch:
+    """Let a step of the model runner be a pass of fixed shape."""
+    return Patch(
+        process=ProcessKind.WORKER,
+        target=f"vllm.v1.worker.gpu_model_runner:GPUModelRunner.{name}",
+        replacement=f"{_INSIDE}.determinism.runner:{replacement}",
+        reason="Deterministic requests are computed in passes of one shape.",
+    )
+
+
 PATCHES = (
     Patch(
         process=ProcessKind.DAEMON,
@@ -82,6 +92,10 @@ PATCHES = (
         replacement=f"{_INSIDE}.kv.tensor:allocate",
         reason="Two engines share one device, so KV blocks get memory only while they are in use.",
     ),
+    _pass_method("_prepare_inputs", "prepare_inputs"),
+    _pass_method("_determine_batch_execution_and_padding", "determine_padding"),
+    _pass_method("_build_attention_metadata", "build_attention_metadata"),
+    _pass_method("_sample", "sample"),
     Patch(
         process=ProcessKind.WORKER,
         target="tqdm.std:tqdm.display",
@@ -134,6 +148,16 @@ PATCHES = (
         "rank_programs",
         "program_order:rank_programs",
         "Waiting requests run in the order of their programs, which the daemon decides.",
+    ),
+    _add_utility(
+        "set_replay_shape",
+        "determinism.calls:set_replay_shape",
+        "The self-test chooses the shape of passes by what the device's kernels keep equal.",
+    ),
+    _add_utility(
+        "count_replays",
+        "determinism.calls:count_replays",
+        "Metrics report what deterministic requests cost.",
     ),
     _add_utility(
         "speculation", "speculation_calls:get_counters", "Metrics report what drafts saved."

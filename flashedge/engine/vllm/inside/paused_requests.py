@@ -90,7 +90,9 @@ class PausingScheduler(QuotaScheduler):
         before vLLM preempts running ones for it."""
         while True:
             blocks = self._allocate(request, *args, **kwargs)
-            if blocks is not None or self._is_draft(request) or not self._reclaim(request):
+            if blocks is not None or self._is_draft(request):
+                return blocks
+            if not self._reclaim(request) and not self.preempt_for_pass(request):
                 return blocks
 
     def count_offloaded_drafts(self) -> None:

@@ -71,10 +71,6 @@ def read_program(request: Request) -> str | None:
     return ours.get(PROGRAM)
 
 
-def rank_programs(self: EngineCore, keys: list[str]) -> int:
-    """What the daemon calls; `patches` adds it to EngineCore as a method.
-
-    Returns the number of programs: the daemon takes an answer of None for a dead engine's.
-    """
+def rank_programs(self: EngineCore, keys: list[str]) -> None:
+    """What the daemon calls; `patches` adds it to EngineCore as a method."""
     self.scheduler.rank_programs(keys)
-    return len(keys)

@@ -93,7 +93,7 @@ class EdgeScheduler(ProgramScheduler):
     ) -> tuple[list[int], bool]:
         start, name = self.locate_step(request)
         rule, entropy_rule = self._rules.get(name), read_entropy_rule(request)
-        if rule is None and entropy_rule is None:
+        if (rule is None and entropy_rule is None) or self.withholds(request):
             return super()._update_request_with_output(request, new_token_ids, is_stale)
         kept: list[int] = []
         for at, token in enumerate(new_token_ids):
@@ -110,6 +110,15 @@ class EdgeScheduler(ProgramScheduler):
             if stopped:
                 return kept, True
         return kept, False
+
+    def may_end(self, request: Request) -> bool:
+        start, name = self.locate_step(request)
+        rule = self._rules.get(name)
+        if rule is None or super().may_end(request):
+            return super().may_end(request)
+        tokens = request.output_token_ids
+        previous = tokens[-2] if request.num_output_tokens - start > 1 else None
+        return rule.ends_step(previous, tokens[-1])
 
     def _find_entropy(self, request: Request, at: int) -> float:
         """Of the distribution that the request's `at`-th new token was drawn from."""

@@ -162,7 +162,7 @@ class SpeculativeScheduler(PausingScheduler):
         status, finish = request.status, read_finish(request, self.max_model_len)
         request.status = RequestStatus.PREEMPTED  # paused
         if job.draft is not None:
-            job.finish = finish  # `_record_token` reports it to the board
+            job.finish = finish  # `_record_tokens` reports it to the board
         elif not self._finish_step(job, tuple(request.all_token_ids), finish):
             del self._jobs[request.request_id]
             request.status = status
@@ -174,6 +174,7 @@ class SpeculativeScheduler(PausingScheduler):
         assert job.beam is not None, "it was requested"
         assert job.label is not None, "it was requested"
         del self._requested[job.label.name]
+        self.drop_candidates(job.request)
         is_full = len(path) >= self.max_model_len
         draft = self._board.finish_beam(job.beam, path, ends_path=finish.ends_path or is_full)
         if draft is None or draft.seed != job.seed:
@@ -225,6 +226,7 @@ class SpeculativeScheduler(PausingScheduler):
             name = f"draft-{next(self._draft_ids)}"
             request = make_draft_request(draft, name, self._like, self.max_model_len)
             self.requests[name] = request
+            self.begin(request)
             job = StepJob(request=request, boundary=draft.continuation.boundary)
             self._jobs[name] = self._draft_jobs[draft] = job
             job.serve_draft(draft)
@@ -261,14 +263,15 @@ class SpeculativeScheduler(PausingScheduler):
             if job is None or label is not None:
                 yield output
             else:
-                self._record_token(job, output)
+                self._record_tokens(job, output)
 
-    def _record_token(self, job: StepJob, output: EngineCoreOutput) -> None:
+    def _record_tokens(self, job: StepJob, output: EngineCoreOutput) -> None:
         assert job.draft is not None, "it has no label"
-        (token,) = output.new_token_ids
-        logprob = float(output.new_logprobs.logprobs[0][0])
-        self._board.append(job.draft, token, logprob, job.finish)
-        self.counters["drawn_tokens"] += 1
+        last = len(output.new_token_ids) - 1  # of a deterministic request they come in windows
+        for at, token in enumerate(output.new_token_ids):
+            logprob = float(output.new_logprobs.logprobs[at][0])
+            self._board.append(job.draft, token, logprob, job.finish if at == last else None)
+            self.counters["drawn_tokens"] += 1
 
     def has_requests(self) -> bool:
         return super().has_requests() or bool(self._replays)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from flashedge.engine.base import EngineView, Health
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.step_record import find_root, is_memory_short
-from flashedge.engine.vllm.process.live_process import LiveProcess
+from flashedge.engine.vllm.process.live_process import LiveProcess, ProcessEnded
 from flashedge.engine.vllm.process.restarts import RestartRow
 from flashedge.engine.vllm.process.smaller_batch import describe_batch, halve_batch
 from flashedge.engine.vllm.translate import translate_errors
@@ -259,10 +259,10 @@ class EngineProcess:
         if live is None or not self._accepts_calls:
             raise self._make_error(f"is {self._state}")
         with translate_errors(self.options.name):
-            answer = await live.call(method, *args)
-        if answer is None:
-            raise self._make_error("ended during a call")
-        return answer
+            try:
+                return await live.call(method, *args)
+            except ProcessEnded:
+                raise self._make_error("ended during a call") from None
 
     async def view(self) -> EngineView:
         return EngineView(**await self.call("view"), block_bytes=self.block_bytes)

@@ -28,6 +28,10 @@ FAULT_LETTERS = 200
 """An error of vLLM is shown up to this length."""
 
 
+class ProcessEnded(Exception):
+    """The process ended during a call to it."""
+
+
 class LiveProcess:
     """An AsyncLLM, its process and the process's step record."""
 
@@ -72,9 +76,11 @@ class LiveProcess:
             await asyncio.to_thread(self._build)
             self._ended = asyncio.get_running_loop().create_future()
             self._watch()
-            view: dict[str, Any] | None = await self.call("begin")
-        if view is None:
-            raise EngineError(f"it ended while it started: {self.describe_end()}")
+            try:
+                view: dict[str, Any] = await self.call("begin")
+            except ProcessEnded:
+                why = self.describe_end()
+                raise EngineError(f"it ended while it started: {why}") from None
         return view
 
     def _build(self) -> None:
@@ -167,7 +173,7 @@ class LiveProcess:
     # ------------------------------------------------------------ calls between two engine steps
 
     async def call(self, method: str, *args: Any) -> Any:
-        """Call a method that `inside.patches` adds. Returns None if the process ends first.
+        """Call a method that `inside.patches` adds. Raises ProcessEnded if the process ends first.
 
         vLLM itself would let such a call wait for ever.
         """
@@ -177,6 +183,8 @@ class LiveProcess:
         answer = asyncio.ensure_future(call)
         try:
             await asyncio.wait({answer, self._ended}, return_when=asyncio.FIRST_COMPLETED)
-            return answer.result() if answer.done() else None
+            if not answer.done():
+                raise ProcessEnded
+            return answer.result()
         finally:
             answer.cancel()

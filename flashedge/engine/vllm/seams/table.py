@@ -7,6 +7,7 @@ go to another vLLM with both.
 
 from __future__ import annotations
 
+from flashedge.engine.vllm.seams.determinism_names import DETERMINISM
 from flashedge.engine.vllm.seams.protocol_names import PROTOCOLS
 from flashedge.engine.vllm.seams.seam import Use
 from flashedge.engine.vllm.seams.seam import describe_use as _use
@@ -26,27 +27,33 @@ _TENSOR, _WORKER = "inside/kv/tensor.py", "inside/kv/worker.py"
 _NOISE, _SKYWORK = "inside/noise.py", "inside/skywork_model.py"
 _STEP_MEMORY = "inside/memory/step_memory.py"
 _OURS = f"{_QUOTA} {_PAUSED} {_SPECULATION}"
+_REPLAYS, _WINDOWS = "inside/determinism/scheduler.py", "inside/determinism/windows.py"
 
 _SCHEDULER = "v1.core.sched.scheduler:Scheduler"
 _MANAGER = "v1.core.kv_cache_manager:KVCacheManager"
 _POOL = "v1.core.block_pool:BlockPool"
 
 SCHEDULER = (
-    _use("v1.core.sched.scheduler", "Scheduler", _SUBCLASSED, _QUOTA,
+    _use("v1.core.sched.scheduler", "Scheduler", _SUBCLASSED, _WINDOWS,
          "Step boundaries, drafts and the KV quota act inside the engine's loop."),
-    _use(_SCHEDULER, "__init__", _OVERRIDDEN, f"{_OURS} {_PROGRAMS} {_BOUNDARIES}",
+    _use(_SCHEDULER, "__init__", _OVERRIDDEN,
+         f"{_OURS} {_PROGRAMS} {_BOUNDARIES} {_REPLAYS} {_WINDOWS}",
          "Our scheduler adds its own state."),
-    _use(_SCHEDULER, "_update_request_with_output", _OVERRIDDEN, _BOUNDARIES,
-         "A request ends at the token that completes its step."),
+    _use(_SCHEDULER, "_update_request_with_output", _OVERRIDDEN,
+         f"{_BOUNDARIES} {_REPLAYS}",
+         "A request ends at the token that completes its step. Candidates are kept back."),
     _use(_SCHEDULER, "finish_requests _handle_stopped_request", _OVERRIDDEN,
          _SPECULATION, "A step may adopt a draft's request, and its request go on as a draft."),
-    _use(_SCHEDULER, "add_request", _OVERRIDDEN, f"{_SPECULATION} {_BOUNDARIES}",
+    _use(_SCHEDULER, "add_request", _OVERRIDDEN, f"{_SPECULATION} {_BOUNDARIES} {_WINDOWS}",
          "A step may adopt a draft's request. The step record names a request that is added."),
-    _use(_SCHEDULER, "schedule", _OVERRIDDEN, f"{_SPECULATION} {_PROGRAMS} {_BOUNDARIES}",
-         "Before an engine step requests are sorted by program, and drafts fill the batch."),
+    _use(_SCHEDULER, "schedule", _OVERRIDDEN,
+         f"{_SPECULATION} {_PROGRAMS} {_BOUNDARIES} {_REPLAYS}",
+         "Before an engine step requests are sorted by program, drafts fill the batch, and the kind"
+         " of step is chosen."),
     _use(_SCHEDULER, "has_requests", _OVERRIDDEN, _SPECULATION,
          "The tokens of drafts are sent although no request is in the batch."),
-    _use(_SCHEDULER, "update_from_output", _OVERRIDDEN, f"{_SPECULATION} {_BOUNDARIES}",
+    _use(_SCHEDULER, "update_from_output", _OVERRIDDEN,
+         f"{_SPECULATION} {_BOUNDARIES} {_REPLAYS}",
          "After an engine step, drafts' tokens are kept back, log-probabilities read and packed."),
     _use(_SCHEDULER, "_preempt_request", _OVERRIDDEN, f"{_QUOTA} {_PAUSED}",
          "Preemptions are counted. A smaller quota causes them. A preempted draft waits nowhere."),
@@ -54,8 +61,9 @@ SCHEDULER = (
          "A draft that goes on is put in line."),
     _use(_SCHEDULER, "_holds_kv_blocks", _WORKINGS, _SPECULATION,
          "A paused draft is PREEMPTED and has computed tokens: it resumes with its KV."),
-    _use(_SCHEDULER, "_free_request_blocks", _OVERRIDDEN, f"{_PAUSED} {_PROGRAMS}",
-         "Requests that do not run give up their KV first. Tells which program used a block last."),
+    _use(_SCHEDULER, "_free_request_blocks", _OVERRIDDEN, f"{_PAUSED} {_PROGRAMS} {_WINDOWS}",
+         "Requests that do not run give up their KV first. Tells which program used a block last."
+         " A deterministic request begins its windows anew."),
     _use(_SCHEDULER, "pause_state set_pause_state", _CALLED, _QUOTA,
          "The engine stands still while its KV is offloaded."),
     _use(_SCHEDULER, "running waiting kv_holding_waiting requests", _ACCESSED, _OURS,
@@ -166,7 +174,8 @@ FRONT_END = (
     _use("v1.engine.utils:CoreEngineProcManager", "__init__", _WORKINGS, "compat.py",
          "Starts the engine's process by the replaced `get_mp_context`."),
     _use("v1.engine.core:EngineCore", "scheduler model_executor", _ACCESSED,
-         "inside/kv/control.py inside/patches.py inside/speculation_calls.py",
+         "inside/kv/control.py inside/patches.py inside/speculation_calls.py"
+         " inside/determinism/calls.py",
          "The functions that we add to it work on the scheduler and the worker."),
     _use("v1.engine.core:EngineCoreProc", "_handle_client_request _convert_msgspec_args",
          _WORKINGS, "inside/patches.py",
@@ -373,4 +382,5 @@ SEAMS = (
     *SAMPLING,
     *MODELS,
     *PROTOCOLS,
+    *DETERMINISM,
 )

@@ -32,10 +32,10 @@ from flashedge.engine.request_tags import (
     get_tags,
     note_failure,
 )
-from flashedge.engine.vllm.inside.keys import ARGS_KEY, PROGRAM
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC, PROGRAM
 from flashedge.engine.vllm.process.engine_process import EngineProcess
 from flashedge.engine.vllm.serving.guided_json import bound_guidance
-from flashedge.engine.vllm.translate import build_end_error
+from flashedge.engine.vllm.translate import build_end_error, build_refusal
 from flashedge.errors import (
     ConfigError,
     Conflict,
@@ -197,16 +197,18 @@ def tag_params(given: SamplingParams, tags: RequestTags) -> SamplingParams:
     """Copy the parameters, with the tags, and with position noise where a client gives a seed.
 
     Nobody can ask again for what a drawn seed gave, so vLLM's own sampler draws those requests,
-    which is faster for a whole batch. It also draws requests with penalties or min-p, which act on
-    logits after the noise; by their seed, if they have one. Raises RequestError for a schema that
-    is too large.
+    which is faster for a whole batch. It also draws requests with penalties, which act on logits
+    after the noise; by their seed, if they have one. Raises RequestError for a schema that is too
+    large, and for a deterministic request that can't be verified.
     """
     params = given.clone()
     bound_guidance(params)
+    if tags.deterministic:
+        check_verifiable(params)
     ours: dict[str, Any] = {
         "client": tags.client,
         PROGRAM: tags.program,
-        "deterministic": tags.deterministic,
+        DETERMINISTIC: tags.deterministic,
         "drawn_seed": tags.seed,
     }
     repeatable = tags.is_seeded or tags.deterministic
@@ -216,20 +218,45 @@ def tag_params(given: SamplingParams, tags: RequestTags) -> SamplingParams:
             "temperature": params.temperature,
             "top_k": max(0, params.top_k),
             "top_p": params.top_p,
+            "min_p": params.min_p,
         }
         # Set after the checks of SamplingParams, which refuse several choices at temperature 0.
-        params.temperature, params.top_k, params.top_p = 0.0, 0, 1.0
+        params.temperature, params.top_k, params.top_p, params.min_p = 0.0, 0, 1.0, 0.0
     params.extra_args = {**(params.extra_args or {}), ARGS_KEY: ours}
     return params
 
 
 def _needs_own_sampler(params: SamplingParams) -> bool:
     return bool(
-        params.presence_penalty
-        or params.frequency_penalty
-        or params.repetition_penalty != 1
-        or params.min_p
+        params.presence_penalty or params.frequency_penalty or params.repetition_penalty != 1
     )
+
+
+UNVERIFIABLE = {
+    "presence_penalty": 0.0,
+    "frequency_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "min_tokens": 0,
+    "logit_bias": None,
+    "bad_words": None,
+    "allowed_token_ids": None,
+    "structured_outputs": None,
+    "prompt_logprobs": None,
+    "prompt_logprob_token_ids": None,
+    "logprob_token_ids": None,
+    "thinking_token_budget": None,
+}
+"""What changes logits by more than the noise, or is computed from all of the prompt's, by its name
+in SamplingParams, with the value that asks for nothing."""
+
+
+def check_verifiable(params: SamplingParams) -> None:
+    """Raises RequestError where a deterministic request asks for what no pass draws."""
+    for name, nothing in UNVERIFIABLE.items():
+        if getattr(params, name) not in (nothing, None, [], {}):
+            raise build_refusal(name)
+    if params.logprobs == -1:
+        raise build_refusal("the log-probabilities of all tokens")
 
 
 def convert_error(error: FlashEdgeError) -> Exception:

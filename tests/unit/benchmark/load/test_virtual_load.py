@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from flashedge.benchmark.load import virtual_server
 from flashedge.benchmark.load.arrivals import PoissonArrivals, RecordedArrivals
 from flashedge.benchmark.load.plan import PlannedProgram, plan_programs
 from flashedge.benchmark.load.record import End
@@ -19,7 +20,10 @@ from flashedge.benchmark.load.virtual_server import VirtualLoad, run_virtual_loa
 from flashedge.benchmark.simulate import Question, build_bench
 from flashedge.config import Config, load_config
 from flashedge.errors import NotFound
+from flashedge.runtime.drive.driver import Driver, Outcome
+from flashedge.scheduling.programs.policies import POLICIES
 from flashedge.scheduling.programs.program import Kind
+from flashedge.search.tree import Tree
 
 QUESTION = Question(
     gpu="rtx4090",
@@ -62,15 +66,36 @@ def test_chats_and_searches_run_side_by_side(load: VirtualLoad) -> None:
     assert run_virtual_load(load, programs) == records  # nothing is random
 
 
-def test_a_program_generates_the_same_tokens_under_every_policy(load: VirtualLoad) -> None:
-    programs = plan(20.0, 1.0)
-    tokens = {
-        policy: [r.output_tokens for r in run_virtual_load(replace(load, config=config), programs)]
-        for policy, config in (
-            (name, replace(load.config, scheduling_policy=name)) for name in ("fcfs", "tie")
-        )
-    }
-    assert tokens["fcfs"] == tokens["tie"]
+@pytest.fixture
+def trees(monkeypatch: pytest.MonkeyPatch) -> dict[str, Tree]:
+    """The tree of each search that is served meanwhile, by its program."""
+    found: dict[str, Tree] = {}
+
+    class KeepingDriver(Driver):
+        async def run(self) -> Outcome:
+            outcome = await super().run()
+            found[str(self._engines.program)] = outcome.tree
+            return outcome
+
+    monkeypatch.setattr(virtual_server, "Driver", KeepingDriver)
+    return found
+
+
+def test_a_run_has_the_same_tree_under_every_policy_as_alone(
+    load: VirtualLoad, trees: dict[str, Tree]
+) -> None:
+    programs = plan(20.0, 0.6)
+    for program in programs:
+        if program.kind is Kind.SEARCH:
+            run_virtual_load(load, (program,))
+    alone = dict(trees)
+    assert len(alone) >= 4
+    for number, policy in enumerate(POLICIES):
+        settings = {"scheduling_policy": policy, "scheduling_gang": number % 2 == 0}
+        config: Config = replace(load.config, **settings, max_running=3)  # type: ignore[arg-type]
+        trees.clear()
+        run_virtual_load(replace(load, config=config), programs)
+        assert trees == alone, policy
 
 
 def test_a_full_queue_refuses_searches(load: VirtualLoad) -> None:

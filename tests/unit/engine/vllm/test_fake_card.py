@@ -73,6 +73,17 @@ def test_the_forward_pass_holds_what_is_estimated(walked: Any) -> None:
         assert counted[name] == pytest.approx(estimate, rel=0.1), name
 
 
+def test_a_deterministic_pass_has_one_shape_on_a_card(walked: Any) -> None:
+    """No graph, whose shapes are others, one split of attention, and no more logits than the memory
+    of a step is planned for."""
+    found = walked["passes"]
+    assert found["steps"] == {"shared": ["FULL", 8], "pass": ["NONE", 128]}
+    before, of_pass, after = found["splits"]
+    assert (before, of_pass) == (after, 1)
+    assert before != 1
+    assert found["rows"] == [128, 128, 64]
+
+
 def test_the_commands_on_a_card(walked: Any) -> None:
     found = walked["commands"]
     fit = found["fit"]

@@ -8,7 +8,6 @@ import pytest
 from vllm.v1.core.kv_cache_utils import FreeKVCacheBlockQueue, KVCacheBlock
 
 from flashedge.engine.vllm.inside.kv.idle_programs import IdlePrograms
-from flashedge.engine.vllm.inside.program_order import rank_programs
 
 
 class Pool(SimpleNamespace):
@@ -63,12 +62,3 @@ def test_a_program_is_forgotten_once_its_blocks_were_moved(pool: Pool) -> None:
     idle.note_use("a", [2])
     idle.note_use(None, [2])
     assert idle.evict_first(pool, []) == 0, "a request without a program used it last"
-
-
-def test_the_daemon_gets_an_answer_to_its_order() -> None:
-    """None would mean that the engine has died, and a restarted one would never serve."""
-    ranked: list[list[str]] = []
-    core = SimpleNamespace(scheduler=SimpleNamespace(rank_programs=ranked.append))
-    assert rank_programs(core, ["b", "a"]) == 2
-    assert rank_programs(core, []) == 0
-    assert ranked == [["b", "a"], []]

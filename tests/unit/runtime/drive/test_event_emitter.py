@@ -32,7 +32,7 @@ def test_a_box_in_the_thinking_is_no_answer(text: str, answer: str | None) -> No
     )
     emitter = EventEmitter(emitted.append, "last", CLOSED.take_answer)
     emitter.emit_result(
-        Generated(node=node.id, segment=segment), tree.add_segment(node.id, segment)
+        Generated(node=node.id, segment=segment), tree.add_segment(node.id, segment), turn=0
     )
     (event,) = emitted
     assert isinstance(event, StepCompleted)

@@ -32,9 +32,9 @@ def measure_memory(core: Any) -> dict[str, int]:
     return found
 
 
-def view(core: Any) -> dict[str, int]:
+def view(core: Any) -> dict[str, Any]:
     _release_reserved(core)
-    found: dict[str, int] = core.scheduler.view()
+    found: dict[str, Any] = core.scheduler.view()
     return found
 
 

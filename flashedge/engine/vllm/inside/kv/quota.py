@@ -22,9 +22,9 @@ from collections.abc import Callable
 from typing import Any
 
 from vllm.v1.core.sched.interface import PauseState
-from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.request import Request
 
+from flashedge.engine.vllm.inside.determinism.scheduler import ReplayScheduler
 from flashedge.engine.vllm.inside.keys import KV_START
 from flashedge.engine.vllm.inside.kv.tensor import get_kv_range, read_settings
 
@@ -35,7 +35,7 @@ def accept_any(request: Request) -> bool:
     return True
 
 
-class QuotaScheduler(Scheduler):
+class QuotaScheduler(ReplayScheduler):
     """Keeps the KV blocks of requests and of the prefix cache within a quota."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -183,7 +183,7 @@ class QuotaScheduler(Scheduler):
 
     # ------------------------------------------------------------ view
 
-    def view(self) -> dict[str, int]:
+    def view(self) -> dict[str, Any]:
         """The fields of `engine.base.EngineView` that only the scheduler knows."""
         if not self._is_settled:
             self._adjust_reserve()
@@ -196,4 +196,5 @@ class QuotaScheduler(Scheduler):
             "quota_blocks": self._quota,
             "block_tokens": self.cache_config.block_size,
             "preemptions": self._preempted,
+            "replays": dict(self.replay_counters),
         }

@@ -23,8 +23,9 @@ class SampledRow:
     top_k: int
     top_p: float
     prompt_len: int
-    output: list[int]
-    """The generated ids. vLLM appends to this list."""
+    output: Sequence[int]
+    """The generated ids. Of a request in the batch vLLM appends to this list."""
+    min_p: float = 0.0
 
     @property
     def position(self) -> int:

@@ -16,6 +16,7 @@ from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.step_record import RECORD_BYTES, StepRecord
 from flashedge.engine.vllm.process import engine_process
 from flashedge.engine.vllm.process.engine_process import EngineProcess
+from flashedge.engine.vllm.process.live_process import ProcessEnded
 from flashedge.errors import EngineDead, EngineError
 
 OPTIONS = EngineOptions(
@@ -47,6 +48,7 @@ class FakeProcess:
         self.llm: Any = None
         self.failed_requests = False
         self.calls: list[tuple[Any, ...]] = []
+        self.answer: Any = 7
         FakeProcess.all.append(self)
 
     @property
@@ -75,7 +77,9 @@ class FakeProcess:
 
     async def call(self, method: str, *args: Any) -> Any:
         self.calls.append((method, *args))
-        return 7
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
 
     def die(self, error: Exception | None = None) -> None:
         if error is not None:
@@ -96,6 +100,18 @@ async def start_engine(options: EngineOptions = OPTIONS) -> EngineProcess:
     engine = EngineProcess(options, do_nothing)
     await engine.start()
     return engine
+
+
+# ---------------------------------------------------------------- calls
+
+
+async def test_only_an_end_of_the_process_fails_a_call_and_no_answer_is_an_answer() -> None:
+    engine = await start_engine()
+    FakeProcess.all[0].answer = None
+    assert await engine.call("rank_programs", []) is None
+    FakeProcess.all[0].answer = ProcessEnded()
+    with pytest.raises(EngineDead, match="ended during a call"):
+        await engine.call("rank_programs", [])
 
 
 # ---------------------------------------------------------------- restarts

@@ -1,0 +1,1 @@
+"""Decode, verify, roll back: deterministic requests inside vLLM (ADR 20)."""

@@ -1,0 +1,78 @@
+"""What each of a scheduler's requests needs next.
+
+Checked with vLLM 0.32.0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from vllm.v1.request import Request, RequestStatus
+
+from flashedge.engine.vllm.inside.determinism.replay import Replay
+
+if TYPE_CHECKING:
+    from flashedge.engine.vllm.inside.determinism.scheduler import ReplayScheduler
+
+
+@dataclass(slots=True, kw_only=True)
+class Due:
+    """The requests of a scheduler between two steps, by what they need next."""
+
+    prefill: tuple[Replay, int] | None = None
+    """The first that has prompt to compute, and how many tokens have KV already."""
+    ready: list[Replay] = field(default_factory=list)
+    """Those whose window can be verified."""
+    shared: list[Request] = field(default_factory=list)
+    """Those that shared steps may run."""
+    others: bool = False
+    """Whether some of these are not deterministic."""
+
+
+def find_due(scheduler: ReplayScheduler, *, admits: bool) -> Due:
+    """Sort the requests. Of waiting deterministic ones no more are looked at than have a place.
+
+    admits: whether a pass may give blocks to a request that has none.
+    """
+    due = Due()
+    for request in scheduler.running:
+        _sort(scheduler, due, request)
+    places = scheduler.max_num_active_reqs - len(scheduler.running)
+    for request in scheduler.kv_holding_waiting:
+        _sort(scheduler, due, request)
+        places -= 1
+    for request in scheduler.waiting:
+        if scheduler.replays.get(request.request_id) is None:
+            _sort(scheduler, due, request)
+        elif places > 0 and admits and len(due.ready) < scheduler.shape.group:
+            _sort(scheduler, due, request)
+            places -= 1
+    return due
+
+
+def _sort(scheduler: ReplayScheduler, due: Due, request: Request) -> None:
+    replay = scheduler.replays.get(request.request_id)
+    if replay is None:
+        due.shared.append(request)
+        due.others = True
+    elif is_ready(scheduler, replay):
+        due.ready.append(replay)
+    elif replay.is_current:
+        due.shared.append(request)
+    else:
+        has_blocks = request.status is RequestStatus.RUNNING
+        computed = (
+            request.num_computed_tokens if has_blocks else scheduler.count_shared_tokens(request)
+        )
+        if computed == scheduler.find_window(replay):
+            due.ready.append(replay)
+        elif due.prefill is None:
+            due.prefill = replay, computed
+
+
+def is_ready(scheduler: ReplayScheduler, replay: Replay) -> bool:
+    """Whether nothing is left to draw for the window of a request that has its KV."""
+    if not replay.is_current:
+        return False
+    return replay.may_end or replay.request.num_tokens >= scheduler.end_window(replay)

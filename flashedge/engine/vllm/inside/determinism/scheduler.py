@@ -1,0 +1,246 @@
+"""vLLM's scheduler with deterministic requests: decode, verify, roll back.
+
+A deterministic request decodes in shared steps like any other, but its tokens stay here as
+candidates. When its window is full, or a candidate would end it, a pass computes the window again
+in a shape that never changes (`ReplayShape`), writes its KV anew, and draws the tokens. Candidates
+up to the first wrong one are right; the token that the pass drew in its place is right, too. The
+rest is forgotten. So each pass yields a token, and nothing behind this scheduler (step boundaries,
+stop strings, streams, drafts, scores) sees a token that is not verified.
+
+Prompts are computed the same way: whole windows by prefill passes, the last one by the pass that
+draws the first token. What a request draws is a function of its tokens and its seed, and it is the
+same one whether a token belongs to the prompt or was drawn.
+
+Without a deterministic request every step is vLLM's own, unchanged.
+
+Ref: arXiv 2601.17768 §4; ADR 20. Checked with vLLM 0.32.0.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from vllm.v1.core.sched.interface import PauseState
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.engine import EngineCoreOutputs
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+
+from flashedge.engine.vllm.inside.determinism.due import Due, find_due, is_ready
+from flashedge.engine.vllm.inside.determinism.queues import show_only
+from flashedge.engine.vllm.inside.determinism.replay import Replay, fill_window
+from flashedge.engine.vllm.inside.determinism.replay_pass import ReplayPass, attach_pass, find_pass
+from flashedge.engine.vllm.inside.determinism.windows import WindowScheduler
+from flashedge.scheduling.determinism.step_choice import BatchState, StepKind, choose_step
+
+COUNTERS = (
+    "stock_steps",  # steps without a deterministic request: vLLM's own, called as it is
+    "shared_steps",  # vLLM's own steps while there was one
+    "prefill_passes",
+    "verify_passes",
+    "verified_windows",  # windows that verify passes computed
+    "verified_tokens",
+    "rollbacks",  # windows with a wrong candidate
+    "recomputed_tokens",  # candidates that were forgotten
+    "pass_us",  # microseconds that passes took
+)
+
+
+class ReplayScheduler(WindowScheduler):
+    """Schedules passes for deterministic requests. Other requests are vLLM's."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.replay_counters = dict.fromkeys(COUNTERS, 0)
+        """Since the start of the process."""
+        self._last_pass = StepKind.VERIFY
+        self._admits = True
+        """False after a pass for which there was no memory: the next step is another one."""
+        self._hidden: list[Request] = []
+        """Running requests that are not in the pass."""
+        self._displaced: list[Request] = []
+        """Those of them that the pass preempted."""
+        self._known: dict[str, int] = {}
+        """Candidates of the requests that the pass verifies."""
+        self._pass_began = 0.0
+
+    # ------------------------------------------------------------ steps
+
+    def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
+        if not self.replays or self.pause_state is PauseState.PAUSED_ALL:
+            self.replay_counters["stock_steps"] += 1
+            self._step = StepKind.SHARED
+            return super().schedule(*args, **kwargs)
+        self._free_full_windows()
+        due = find_due(self, admits=self._admits)
+        state = BatchState(
+            can_prefill=due.prefill is not None,
+            ready=len(due.ready),
+            waited=max((replay.waited for replay in due.ready), default=0),
+            can_share=bool(due.shared),
+            others=due.others,
+            last=self._step,
+            last_pass=self._last_pass,
+        )
+        self._step = choose_step(state, self.shape.group)
+        if self._step is StepKind.SHARED:
+            return self._schedule_shared(due, *args, **kwargs)
+        self._last_pass = self._step
+        if self._step is StepKind.PREFILL:
+            return self._schedule_prefill(due)
+        return self._schedule_verify(due)
+
+    def _free_full_windows(self) -> None:
+        """vLLM resumes a request that kept its KV behind that KV. Where the window has to be
+        computed again, the request begins anew, with the windows before it from the cache."""
+        for request in list(self.kv_holding_waiting):
+            replay = self.replays.get(request.request_id)
+            if replay is not None and is_ready(self, replay):
+                self._free_request_blocks(request)
+                request.num_computed_tokens = 0
+                self.kv_holding_waiting.remove_request(request)
+                self.waiting.prepend_request(request)
+
+    def _schedule_shared(self, due: Due, *args: Any, **kwargs: Any) -> SchedulerOutput:
+        self.replay_counters["shared_steps"] += 1
+        for replay in due.ready:
+            replay.waited += 1
+        with show_only(self, due.shared):
+            output = super().schedule(*args, **kwargs)
+        self._admits = True
+        return output
+
+    def _schedule_prefill(self, due: Due) -> SchedulerOutput:
+        assert due.prefill is not None, "it was chosen"
+        replay, computed = due.prefill
+        end = self.end_chunk(replay, computed)
+        return self._schedule_pass([replay.request], end - computed)
+
+    def _schedule_verify(self, due: Due) -> SchedulerOutput:
+        """Rewind the requests to the start of their windows, with the candidates as guesses."""
+        self._known = {}
+        oldest = sorted(due.ready, key=lambda replay: -replay.waited)[: self.shape.group]
+        for replay in oldest:
+            self._known[replay.request.request_id] = len(replay.candidates)
+            if replay.request.status is RequestStatus.RUNNING:
+                replay.begin_pass(self.find_window(replay), self._guess(replay))
+        requests = [replay.request for replay in oldest]
+        with self.pin_prefixes(requests):
+            output = self._schedule_pass(requests, self.shape.rows)
+        for replay in oldest:
+            if replay.request.request_id not in output.num_scheduled_tokens:
+                replay.miss_pass()
+        return output
+
+    def _schedule_pass(self, requests: list[Request], tokens: int) -> SchedulerOutput:
+        with show_only(self, requests, tokens) as self._hidden:
+            output = super().schedule()
+        for request in self._displaced:
+            self.waiting.prepend_request(request)
+        self._hidden, self._displaced = [], []
+        self._pass_began = time.perf_counter()
+        self._admits = output.total_num_scheduled_tokens > 0
+        return output
+
+    def _update_after_schedule(self, output: SchedulerOutput) -> None:
+        """Fill the windows of requests that just got their blocks: vLLM schedules no guesses for
+        them."""
+        guesses: dict[str, list[int]] = {}
+        if self._step is StepKind.VERIFY and output.num_scheduled_tokens:
+            for name, count in output.num_scheduled_tokens.items():
+                replay = self.replays[name]
+                guess = output.scheduled_spec_decode_tokens.get(name)
+                if guess is None and (guess := self._guess(replay)):
+                    missing = self.end_window(replay) - replay.request.num_computed_tokens - count
+                    assert missing in (0, len(guess)), "a window is computed in one pass"
+                    output.num_scheduled_tokens[name] += missing
+                    output.total_num_scheduled_tokens += missing
+                    output.scheduled_spec_decode_tokens[name] = guess
+                guesses[name] = guess or []
+        if self._step is not StepKind.SHARED and output.num_scheduled_tokens:
+            attach_pass(output, ReplayPass(rows=self.count_rows(output), guesses=guesses))
+        super()._update_after_schedule(output)
+
+    def count_rows(self, output: SchedulerOutput) -> int:
+        """Rows of a pass: always the same."""
+        return self.shape.rows
+
+    def _guess(self, replay: Replay) -> list[int]:
+        """Take the candidates out of the request, and fill its window with them."""
+        candidates = replay.take_candidates(self.hash_block_size)
+        return fill_window(candidates, self.end_window(replay) - replay.verified)
+
+    def preempt_for_pass(self, request: Request) -> bool:
+        """Preempt the last request that the pass hides. False if there is none, or if `request`
+        has no blocks yet: no other gives way to it."""
+        running = [hidden for hidden in self._hidden if hidden.status is RequestStatus.RUNNING]
+        if not running or request.status is not RequestStatus.RUNNING:
+            return False
+        victim = running[-1]
+        self._preempt_request(victim, 0.0)
+        if victim in self.waiting:  # it must not come back in this very pass
+            self.waiting.remove_request(victim)
+            self._displaced.append(victim)
+        return True
+
+    # ------------------------------------------------------------ the end of a step
+
+    def withholds(self, request: Request) -> bool:
+        """Whether the tokens that the step drew for a request are candidates."""
+        return self._step is not StepKind.VERIFY and request.request_id in self.replays
+
+    def may_end(self, request: Request) -> bool:
+        """Whether the request would end behind its last token."""
+        params = request.sampling_params
+        last = request.output_token_ids[-1]
+        if last == params.eos_token_id or last in (params.stop_token_ids or ()):
+            return True
+        return bool(request.num_output_tokens >= request.max_tokens)
+
+    def _update_request_with_output(
+        self, request: Request, new_token_ids: list[int], is_stale: bool = False
+    ) -> tuple[list[int], bool]:
+        replay = self.replays.get(request.request_id)
+        if replay is not None and self.withholds(request):
+            request.append_output_token_ids(new_token_ids)
+            replay.may_end = self.may_end(request)
+            return [], False
+        kept, stopped = super()._update_request_with_output(request, new_token_ids, is_stale)
+        if replay is not None:
+            replay.commit()
+            self._share_windows(request, self.find_window(replay))
+        return kept, stopped
+
+    def update_from_output(
+        self, scheduled: SchedulerOutput, ran: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
+        replay_pass = find_pass(scheduled)
+        if replay_pass is None:
+            return super().update_from_output(scheduled, ran)
+        replays = [self.replays.get(name) for name in scheduled.num_scheduled_tokens]
+        self._count(replay_pass, ran)
+        outputs = super().update_from_output(scheduled, ran)
+        for replay in replays:
+            if replay is None:
+                continue
+            if replay_pass.is_verify:  # a step may have ended before the last drawn token
+                replay.limit_computed()
+            elif replay.request.request_id in self.replays:
+                self._share_windows(replay.request, replay.request.num_computed_tokens)
+        return outputs
+
+    def _count(self, replay_pass: ReplayPass, ran: ModelRunnerOutput) -> None:
+        counters = self.replay_counters
+        counters["pass_us"] += round((time.perf_counter() - self._pass_began) * 1e6)
+        if not replay_pass.is_verify:
+            counters["prefill_passes"] += 1
+            return
+        counters["verify_passes"] += 1
+        for name in replay_pass.guesses:
+            drawn = len(ran.sampled_token_ids[ran.req_id_to_index[name]])
+            wrong = max(0, self._known[name] - (drawn - 1))
+            counters["verified_windows"] += 1
+            counters["verified_tokens"] += drawn
+            counters["rollbacks"] += wrong > 0
+            counters["recomputed_tokens"] += wrong

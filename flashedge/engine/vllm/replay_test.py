@@ -1,0 +1,118 @@
+"""Tests with the running generator in which shape deterministic requests are computed here.
+
+What a shape needs of the kernels is less than batch invariance. With one window a pass, the same
+pass must give the same bits twice. With several, a row's bits must not depend on its place in the
+pass, nor on what the other rows hold (position invariance). And prompts may be computed in passes
+of several windows only if a window's bits do not depend on where in a pass it stands among those
+of its own sequence. The test tries the shape that costs least first and takes the first that holds.
+
+Ref: arXiv 2601.17768 §3, O2. ADR 20.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+from flashedge.engine.base import Chunk, ExtendRequest
+from flashedge.engine.vllm.generator import VllmGenerator, build_params
+from flashedge.scheduling.determinism.replay_shape import ReplayShape
+from flashedge.types import Sampling, TokenIds
+
+CPU_WINDOW, CUDA_WINDOW = 32, 64
+"""Tokens of a window. A card needs many rows to be busy; a CPU is so with few."""
+GROUP = 4
+"""Most windows of a pass. The paper measured the lowest latency at 256 tokens a pass."""
+REQUESTS = 6
+TOKENS = 12
+
+Drawn = tuple[TokenIds, tuple[float, ...]]
+
+
+def list_shapes(sequences: int, *, on_cpu: bool) -> tuple[ReplayShape, ...]:
+    """The shapes to try, the cheapest first.
+
+    sequences: most sequences of a step. A pass has logits for all of its rows, and on a card memory
+    is planned for those of so many.
+    """
+    if on_cpu:
+        window, group = CPU_WINDOW, GROUP
+    else:
+        window, group = CUDA_WINDOW, max(1, min(GROUP, sequences // CUDA_WINDOW))
+    single = ReplayShape(window=window)
+    if group == 1:
+        return (single,)
+    grouped = ReplayShape(window=window, group=group, prefill_windows=group)
+    return grouped, replace(grouped, prefill_windows=1), single
+
+
+async def choose_shape(generator: VllmGenerator, *, on_cpu: bool) -> dict[str, Any]:
+    """Find the first shape that holds, and let the engine use it.
+
+    Returns `replay_shape`, the shape as JSON, or None if not even one window a pass gives the same
+    bits twice; and `position_invariant`, whether several windows share a pass. Raises EngineDead.
+    """
+    shapes = list_shapes(generator.options.max_num_seqs, on_cpu=on_cpu)
+    requests = _build_requests(generator, shapes[0])
+    for shape in shapes:
+        await generator.set_replay_shape(shape)
+        if await _holds(generator, requests, shape):
+            return {"replay_shape": shape.to_json(), "position_invariant": shape.group > 1}
+    return {"replay_shape": None, "position_invariant": False}
+
+
+async def _holds(
+    generator: VllmGenerator, requests: Sequence[ExtendRequest], shape: ReplayShape
+) -> bool:
+    """Whether requests give the same bits alone, beside each other, and beside them in another
+    order; and, with several windows of prompt a pass, as with one."""
+    alone = [await _draw(generator, request) for request in requests]
+    for order in (requests, requests[::-1]):
+        together = await asyncio.gather(*(_draw(generator, request) for request in order))
+        if together != (alone if order is requests else alone[::-1]):
+            return False
+    if shape.prefill_windows == 1:
+        return True
+    await generator.set_replay_shape(replace(shape, prefill_windows=1))
+    one_by_one = [await _draw(generator, request) for request in requests]
+    await generator.set_replay_shape(shape)
+    return one_by_one == alone
+
+
+def _build_requests(generator: VllmGenerator, shape: ReplayShape) -> list[ExtendRequest]:
+    """Prompts of less than a window up to more than a pass, as far as the context allows."""
+    draw = Random(0)
+    vocabulary = generator.codec.encode("0123456789+-=. ")
+    longest = generator.max_model_len - TOKENS - 1
+    lengths = [
+        min(longest, 5 + number * (shape.rows + shape.window) // REQUESTS)
+        for number in range(REQUESTS)
+    ]
+    return [
+        ExtendRequest(
+            token_ids=tuple(draw.choices(vocabulary, k=length)),
+            seed=seed,
+            sampling=Sampling(temperature=1.0),
+            max_tokens=TOKENS,
+            to_boundary=False,
+            deterministic=True,
+        )
+        for seed, length in enumerate(lengths)
+    ]
+
+
+async def _draw(generator: VllmGenerator, request: ExtendRequest) -> Drawn:
+    """The request's tokens and their log-probabilities. All KV is computed anew."""
+    params = build_params(
+        request, generator.codec, generator.max_model_len, skip_reading_prefix_cache=True
+    )
+    chunks: list[Chunk] = []
+    async with aclosing(generator.stream(request, params)) as stream:
+        async for chunk in stream:
+            chunks.append(chunk)
+    ids = tuple(i for c in chunks for i in c.token_ids)
+    return ids, tuple(p for c in chunks for p in c.logprobs)

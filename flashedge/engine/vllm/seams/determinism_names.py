@@ -1,0 +1,77 @@
+"""The names of vLLM that deterministic requests alone depend on. Part of `table`."""
+
+from __future__ import annotations
+
+from flashedge.engine.vllm.seams.seam import Use
+from flashedge.engine.vllm.seams.seam import describe_use as _use
+
+_OURS = "inside/determinism"
+_SCHEDULER, _REPLAY = f"{_OURS}/scheduler.py", f"{_OURS}/replay.py"
+_WINDOWS = f"{_OURS}/windows.py"
+_QUEUES, _RUNNER, _VERIFY = f"{_OURS}/queues.py", f"{_OURS}/runner.py", f"{_OURS}/verify.py"
+
+_VLLM_SCHEDULER = "v1.core.sched.scheduler:Scheduler"
+_VLLM_RUNNER = "v1.worker.gpu_model_runner:GPUModelRunner"
+_REPLACED, _OVERRIDDEN, _CALLED = Use.REPLACED, Use.OVERRIDDEN, Use.CALLED
+_ACCESSED, _NAMED, _WORKINGS = Use.ACCESSED, Use.NAMED, Use.WORKINGS
+
+DETERMINISM = (
+    _use(_VLLM_SCHEDULER, "_free_request _update_after_schedule _get_local_prefix_cache_hit",
+         _OVERRIDDEN, f"{_SCHEDULER} {_WINDOWS}",
+         "A window is scheduled whole, also for a request that just got its blocks; prefixes are"
+         " shared in whole windows; a request's candidates end with it."),
+    _use(_VLLM_SCHEDULER, "max_num_scheduled_tokens policy", _ACCESSED, _QUEUES,
+         "A pass is vLLM's own step over some of the requests."),
+    _use(_VLLM_SCHEDULER, "hash_block_size block_size", _ACCESSED, f"{_SCHEDULER} {_WINDOWS}",
+         "The hashes of blocks with candidates are forgotten."),
+    _use(_VLLM_SCHEDULER, "make_spec_decoding_stats", _WORKINGS, _SCHEDULER,
+         "Does nothing without statistics, which our engines do not log."),
+    _use("v1.core.sched.request_queue", "create_request_queue", _CALLED, _QUEUES,
+         "A pass sees some of the waiting requests."),
+    _use("v1.core.sched.output:SchedulerOutput",
+         "total_num_scheduled_tokens scheduled_spec_decode_tokens", _ACCESSED, _SCHEDULER,
+         "The guesses of a window travel as the tokens of speculative decoding do."),
+    _use("v1.core.kv_cache_manager:KVCacheManager", "cache_blocks truncate_computed_blocks",
+         _CALLED, _WINDOWS, "Blocks are found by others once their window is verified."),
+    _use("v1.request:Request",
+         "_output_token_ids _all_token_ids block_hashes spec_token_ids", _ACCESSED, _REPLAY,
+         "Candidates are taken back, and become the guesses of a pass."),
+    _use("v1.request:Request", "cache_salt update_block_hashes append_output_token_ids", _CALLED,
+         f"{_SCHEDULER} {_WINDOWS}", "Deterministic requests find each other's blocks alone."),
+    _use("v1.outputs:ModelRunnerOutput", "sampled_token_ids", _ACCESSED, _SCHEDULER,
+         "Counts the tokens of a pass."),
+    _use("v1.worker", "gpu_model_runner", _NAMED, _RUNNER, "Has the replaced methods."),
+    _use("v1.worker.gpu_model_runner", "GPUModelRunner", _NAMED, _RUNNER,
+         "Has the replaced methods."),
+    _use(_VLLM_RUNNER,
+         "_prepare_inputs _determine_batch_execution_and_padding _build_attention_metadata"
+         " _sample", _REPLACED, _RUNNER,
+         "A pass has a fixed number of rows, logits for all of them, and one split of attention."),
+    _use(_VLLM_RUNNER, "input_batch requests num_scheduled_tokens", _ACCESSED, _VERIFY,
+         "Finds the rows of a pass that draw tokens."),
+    _use(_VLLM_RUNNER, "execute_model _update_states _bookkeeping_sync _get_slot_mappings",
+         _WORKINGS, _RUNNER,
+         "A request whose outputs became fewer is cut back, guesses are its inputs, and rows beyond"
+         " the scheduled tokens write no KV."),
+    _use("v1.worker.gpu_input_batch:InputBatch", "req_ids sampling_metadata", _ACCESSED, _VERIFY,
+         "The order of the requests in a pass, and what the sampler is asked for."),
+    _use("v1.worker.gpu_input_batch:InputBatch", "update_req_spec_token_ids", _WORKINGS, _RUNNER,
+         "Puts the guesses behind the known tokens."),
+    _use("v1.sample.sampler:Sampler", "compute_logprobs greedy_sample", _CALLED, _VERIFY,
+         "A pass draws as a shared step does."),
+    _use("v1.sample.rejection_sampler:RejectionSampler", "parse_output", _WORKINGS, _VERIFY,
+         "Reads several tokens of a request, up to the first -1."),
+    _use("v1.outputs", "SamplerOutput", _NAMED, _VERIFY, "What a sampler returns."),
+    _use("v1.outputs:SamplerOutput", "sampled_token_ids logprobs_tensors", _ACCESSED, _VERIFY,
+         "What a sampler returns."),
+    _use("envs", "VLLM_CPU_ATTN_SPLIT_KV", _ACCESSED, f"{_OURS}/one_split.py",
+         "The kernel of a CPU splits a long KV by what else is in the batch."),
+    _use("v1.attention.backends.cpu_attn:CPUAttentionMetadataBuilder", "build", _WORKINGS,
+         f"{_OURS}/one_split.py", "Reads whether to split at each step."),
+    _use("v1.attention.backends.flash_attn:FlashAttentionMetadataBuilder", "build", _WORKINGS,
+         f"{_OURS}/one_split.py", "Reads whether to split at each step."),
+    _use("sampling_params:SamplingParams",
+         "min_tokens logit_bias bad_words allowed_token_ids prompt_logprobs"
+         " prompt_logprob_token_ids logprob_token_ids thinking_token_budget",
+         _ACCESSED, "serving/tagged_client.py", "What can't be verified is refused."),
+)  # fmt: skip

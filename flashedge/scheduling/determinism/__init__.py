@@ -1,0 +1,1 @@
+"""When deterministic requests are prefilled and verified. Pure."""

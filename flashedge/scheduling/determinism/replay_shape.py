@@ -1,0 +1,61 @@
+"""The fixed shape in which the tokens of deterministic requests are computed.
+
+A sequence is cut into windows of T tokens, counted from its first token, prompt included. Each
+window is computed by a pass of T * G rows, whatever else the engine has to do, so the order of
+every sum depends on the shape alone. A token's place in its window depends on its position only,
+not on where the prompt ends or on what was rolled back.
+
+Ref: arXiv 2601.17768 §4. Departures: ADR 20.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayShape:
+    """Equal shapes on equal devices give equal bits."""
+
+    window: int
+    """T: tokens of a window. A multiple of the tokens of a KV block, so that windows are shared
+    in whole blocks."""
+    group: int = 1
+    """G: windows of one pass. 1 where the kernels are not position-invariant: then a token's row
+    in the pass must be its place in the window."""
+    prefill_windows: int = 1
+    """Windows of one prompt that a prefill pass computes, at most `group`. 1 where a window's KV
+    depends on whether the windows before it are computed in the same pass."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of every pass, padding included."""
+        return self.window * self.group
+
+    def find_window(self, known: int) -> int:
+        """The first position of the window that draws the next token of a sequence.
+
+        known: its tokens so far, at least 1.
+        """
+        return (known - 1) // self.window * self.window
+
+    def end_window(self, known: int, max_model_len: int) -> int:
+        """The position behind that window. The last position of the context is never an input."""
+        return min(self.find_window(known) + self.window, max_model_len - 1)
+
+    def end_chunk(self, computed: int, known: int) -> int:
+        """The position behind the next chunk of prefill, which stops before the window above.
+
+        computed: tokens whose KV is there, a multiple of the window.
+        """
+        chunk = self.window * self.prefill_windows
+        return min(computed // chunk * chunk + chunk, self.find_window(known))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> ReplayShape:
+        return cls(**found)

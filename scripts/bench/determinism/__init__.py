@@ -1,0 +1,1 @@
+"""How deterministic requests are, and what that costs. See README.md."""

@@ -1,0 +1,197 @@
+"""What the two studies of whole programs share: variants, loads, figures and tables.
+
+Ref: arXiv 2412.20993 §4.2, App. F.3, G.2, G.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from statistics import median
+from typing import Any
+
+from flashedge.benchmark.load.arrivals import RecordedArrivals
+from flashedge.benchmark.load.attainment import (
+    compute_attainment,
+    find_highest_rate,
+    find_least_scale,
+    list_needed_scales,
+)
+from flashedge.benchmark.load.comparison import compare_paired, estimate_mean
+from flashedge.benchmark.load.fairness import compute_jain, list_fairness_curve
+from flashedge.benchmark.load.plan import PlannedProgram, parse_mix, plan_programs
+from flashedge.benchmark.load.record import End, ProgramRecord
+from flashedge.benchmark.load.slo import Slo
+from flashedge.benchmark.load.timings import Timings
+from flashedge.config import Config
+from flashedge.scheduling.programs.program import Kind
+from scripts.bench.flashtts.study import format_table
+
+Task = tuple[str, float, int]
+"""(variant, rate, seed). Rates are programs a second, or multiples of a capacity."""
+Rights = Mapping[Task, float]
+"""The share of each task's programs whose answer is right."""
+CLIENTS = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """A way to schedule programs."""
+
+    about: str
+    policy: str
+    is_gang: bool = False
+    exits_early: bool = False
+
+    def list_settings(self) -> dict[str, Any]:
+        """The fields of `Config` that it needs."""
+        return {
+            "scheduling_policy": self.policy,
+            "scheduling_gang": self.is_gang,
+            "scheduling_fair_clients": False,
+            "queue_limit": 10_000,
+        }
+
+
+VARIANTS: Mapping[str, Variant] = {
+    "fcfs": Variant(about="by arrival: the naive twin", policy="fcfs"),
+    "fcfs+exit": Variant(about="and searches stop when certain", policy="fcfs", exits_early=True),
+    "gang": Variant(
+        about="programs by arrival, all requests of one together", policy="gang", is_gang=True
+    ),
+    "prefix": Variant(about="the longest cached prefix first", policy="prefix"),
+    "sjf": Variant(about="the least expected work first", policy="shortest"),
+    "sjf+gang": Variant(about="and what has started first", policy="shortest", is_gang=True),
+    "sjf+gang+exit": Variant(
+        about="and searches stop when certain", policy="shortest", is_gang=True, exits_early=True
+    ),
+    "tie+gang": Variant(about="tie instead of sjf", policy="tie", is_gang=True),
+    "tie+gang+exit": Variant(
+        about="tie, gang and early exit", policy="tie", is_gang=True, exits_early=True
+    ),
+}
+assert all(hasattr(Config, name) for name in VARIANTS["fcfs"].list_settings())
+
+
+def plan(
+    programs: int, rate: float, seed: int, mix: str, problems: int
+) -> tuple[PlannedProgram, ...]:
+    """So many programs at this rate. Other rates have the same ones, closer together."""
+    draw, times, now_s = Random(seed), [], 0.0
+    for _ in range(programs):
+        now_s += draw.expovariate(1.0) / rate
+        times.append(now_s)
+    arrivals = RecordedArrivals(times_s=tuple(times))
+    return plan_programs(
+        arrivals,
+        parse_mix(mix),
+        duration_s=2 * now_s,
+        problems=problems,
+        clients=CLIENTS,
+        seed=seed,
+    )
+
+
+def build_slo(records: Sequence[ProgramRecord]) -> Slo:
+    """Deadlines from the latencies of an idle server: a kind's base is its median."""
+    kinds = {record.kind for record in records}
+    base_s: dict[Kind, float] = {
+        kind: median(
+            r.latency_s for r in records if r.kind is kind and r.end is End.FINISHED and r.latency_s
+        )
+        for kind in kinds
+    }
+    return Slo(base_s=base_s)
+
+
+def describe(records: Sequence[ProgramRecord], slo: Slo) -> dict[str, float]:
+    timings, needed = Timings.of_records(records), list_needed_scales(records, slo)
+    return {
+        "latency_s": float(timings.latency_s.mean()),
+        "per_token_s": float(timings.per_token_s.mean()),
+        "ttft_s": float(timings.ttft_s.mean()),
+        "attainment": compute_attainment(needed, 1.0) or 0.0,
+        "least_scale": find_least_scale(needed),
+        "jain": compute_jain(timings.per_token_s),
+        "longest_wait_s": float(timings.wait_s.max()),
+        "output_tokens": float(timings.output_tokens.sum()),
+    }
+
+
+def summarize(
+    found: Mapping[Task, Sequence[ProgramRecord]], rights: Rights | None = None
+) -> dict[str, Any]:
+    """Means over seeds by variant and rate, paired ratios, and the rate at 90 % attainment.
+
+    The deadlines are those of the lowest rate under fcfs.
+    """
+    rates = sorted({rate for _, rate, _ in found})
+    seeds = sorted({seed for _, _, seed in found})
+    slo = build_slo([r for seed in seeds for r in found["fcfs", rates[0], seed]])
+    cells = {task: describe(records, slo) for task, records in found.items()}
+    if rights is not None:
+        cells = {task: {**cell, "right": rights[task]} for task, cell in cells.items()}
+    figures: dict[str, Any] = {}
+    for variant in dict.fromkeys(name for name, _, _ in found):
+        rows = {f"{rate:g}": _summarize_cell(found, cells, variant, rate, seeds) for rate in rates}
+        by_seed = {
+            seed: find_highest_rate([(r, cells[variant, r, seed]["attainment"]) for r in rates])
+            for seed in seeds
+        }
+        figures[variant] = {
+            "about": VARIANTS[variant].about,
+            "rate_at_90_percent": estimate_mean(by_seed).to_json(),
+            "rates": rows,
+        }
+    base_s = {str(kind): round(seconds, 4) for kind, seconds in slo.base_s.items()}
+    return {"base_deadlines_s": base_s, "variants": figures}
+
+
+def _summarize_cell(
+    found: Mapping[Task, Sequence[ProgramRecord]],
+    cells: Mapping[Task, Mapping[str, float]],
+    variant: str,
+    rate: float,
+    seeds: Sequence[int],
+) -> dict[str, Any]:
+    names = cells[variant, rate, seeds[0]]
+    ours = {name: {s: cells[variant, rate, s][name] for s in seeds} for name in names}
+    fcfs = {
+        name: {s: cells["fcfs", rate, s][name] for s in seeds}
+        for name in ("latency_s", "per_token_s", "least_scale")
+    }
+    records = [r for s in seeds for r in found[variant, rate, s]]
+    return {
+        **{name: estimate_mean(by_seed).to_json() for name, by_seed in ours.items()},
+        **{
+            f"{name.removesuffix('_s')}_over_fcfs": compare_paired(ours[name], theirs).to_json()
+            for name, theirs in fcfs.items()
+        },
+        "fairness_curve": list_fairness_curve(Timings.of_records(records)),
+    }
+
+
+def format_study(figures: Mapping[str, Any], unit: str) -> str:
+    """A table of all variants and rates, and one of the rates at 90 % attainment."""
+    lines: list[tuple[str, ...]] = []
+    names: list[str] = []
+    for variant, found in figures["variants"].items():
+        for rate, row in found["rates"].items():
+            names = [name for name in row if name != "fairness_curve"]
+            values = [
+                f"{row[n]['value']:.3g}"
+                + (f" ({row[n]['low']:.2f}-{row[n]['high']:.2f})" if "over" in n else "")
+                for n in names
+            ]
+            lines.append((variant, rate, *values))
+    rates = [
+        (name, f"{found['rate_at_90_percent']['value']:.3g}", found["about"])
+        for name, found in figures["variants"].items()
+    ]
+    return "\n\n".join(
+        (
+            format_table(("variant", unit, *names), lines),
+            format_table(("variant", f"{unit} at 90 % attainment", "about"), rates),
+        )
+    )

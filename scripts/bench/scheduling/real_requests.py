@@ -1,0 +1,276 @@
+"""Which order of waiting requests is the best on a real engine?
+
+    python -m scripts.bench.scheduling.real_requests [--workloads "cv 1.09" trace] [--seeds 3]
+
+The bundled generator in vLLM, in batches of 8, with the product's own means: the order of programs
+is sent to the engine at most every 20 ms while requests come and go. Requests, arrivals,
+predictions and orders are those of `policies`, with all lengths divided by four; each output is
+drawn to its given length. Rates are multiples of what this engine finishes while all are there at
+once, measured before. Every policy gets the same requests at the same times, one policy after the
+other within each seed and rate, in an order that rotates. Ratios are paired by seed.
+
+A study that is interrupted goes on where it was: runs/scheduling/real_requests.jsonl. The last line
+is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import math
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from flashedge.benchmark.load.timings import Timings
+from flashedge.benchmark.requests.orders import WaitingOrder, sort_waiting
+from flashedge.benchmark.requests.rivals import NAMES
+from flashedge.cli.progress import show_bar
+from flashedge.config import load_config
+from flashedge.engine.base import ExtendRequest
+from flashedge.engine.vllm.engine_options import EngineOptions
+from flashedge.engine.vllm.generator import VllmGenerator, build_params
+from flashedge.engine.vllm.pair import VllmPair
+from flashedge.files.journal import Journal
+from flashedge.models.registry import find_pair
+from flashedge.types import Sampling, TokenIds
+from scripts.bench.daemon import report
+from scripts.bench.scheduling.policies import BATCH, OUTPUT, describe, print_tables, summarize
+from scripts.bench.scheduling.workloads import WORKLOADS, RequestLoad, draw_load
+
+BATCH_SIZE = 8
+SHRINK = 4
+"""What all lengths are divided by. The bundled generator's context has 1,024 tokens."""
+RATES = (0.5, 0.9, 1.5, 3.0, 8.0)
+LEAST_INTERVAL_S = 0.02
+"""Between two orders that are sent, as in `runtime.programs`."""
+LEAST_TOKEN, VOCABULARY = 10, 400
+"""Prompts are drawn from these tokens. No two share a prefix."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """One measurement. Implements `JournalRecord`."""
+
+    workload: str
+    seed: int
+    rate: str
+    policy: str
+    figures: dict[str, float]
+
+    @property
+    def key(self) -> tuple[str, int, str, str]:
+        return self.workload, self.seed, self.rate, self.policy
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    @classmethod
+    def from_json(cls, fields: Mapping[str, Any]) -> Cell:
+        return cls(**fields)
+
+
+class GeneratorAlone(VllmPair):
+    """The bundled pair, of which only the generator starts, in small batches."""
+
+    def _build_options(self, name: str, *args: Any) -> EngineOptions:
+        return replace(super()._build_options(name, *args), max_num_seqs=BATCH_SIZE)
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self._build)
+        await self.generator.start()
+
+    async def stop(self) -> None:
+        await self.generator.stop()
+
+
+class Serving:
+    """Serves one load in real time, and keeps the order of what waits at the engine."""
+
+    def __init__(self, generator: VllmGenerator, load: RequestLoad) -> None:
+        self._generator = generator
+        self._load = load
+        self._waiting: set[int] = set()
+        self._changed = asyncio.Event()
+        self._first_s = np.full(len(load.prompts), np.nan)
+        self._finished_s = np.full(len(load.prompts), np.nan)
+        self._names = (f"{time.monotonic_ns()}-{n}" for n in itertools.count())
+        self._keys = list(itertools.islice(self._names, len(load.prompts)))
+        """A program of its own for each request."""
+
+    async def run(self, arrived_s: Sequence[float], order: WaitingOrder | None) -> Timings:
+        """order: None leaves the engine's queue as it is."""
+        began_s = time.monotonic()
+
+        def now() -> float:
+            return time.monotonic() - began_s
+
+        ordering = None if order is None else asyncio.create_task(self._send_orders(order, now))
+        async with asyncio.TaskGroup() as group:
+            for number, due_s in enumerate(arrived_s):
+                await asyncio.sleep(max(0.0, due_s - now()))
+                group.create_task(self._serve(number, now))
+        if ordering is not None:
+            ordering.cancel()
+            with suppress(asyncio.CancelledError):
+                await ordering
+            await self._generator.rank_programs([])
+        return Timings(
+            arrived_s=np.asarray(arrived_s, dtype=np.float64),
+            started_s=self._first_s,
+            first_token_s=self._first_s,
+            finished_s=self._finished_s,
+            output_tokens=self._load.prompts.output_tokens,
+        )
+
+    async def _serve(self, number: int, now: Callable[[], float]) -> None:
+        generator, tokens = self._generator, int(self._load.prompts.output_tokens[number])
+        request = ExtendRequest(
+            token_ids=self._make_prompt(number),
+            seed=number,
+            sampling=Sampling(temperature=0.8),
+            max_tokens=tokens,
+            to_boundary=False,
+            program=self._keys[number],
+        )
+        to_the_limit = {"stop_token_ids": [], "ignore_eos": True}
+        params = build_params(request, generator.codec, generator.max_model_len, **to_the_limit)
+        self._waiting.add(number)
+        self._changed.set()
+        drawn = 0
+        async with aclosing(generator.stream(request, params)) as stream:
+            async for chunk in stream:
+                if not drawn and chunk.token_ids:
+                    self._first_s[number] = now()
+                    self._waiting.discard(number)
+                drawn += len(chunk.token_ids)
+        if drawn != tokens:
+            raise RuntimeError(f"request {number} drew {drawn} tokens, not {tokens}")
+        self._finished_s[number] = now()
+        self._changed.set()
+
+    def _make_prompt(self, number: int) -> TokenIds:
+        draw = Random(f"{self._load.seed} {number}")
+        count = int(self._load.prompts.prompt_tokens[number])
+        return tuple(draw.randrange(LEAST_TOKEN, VOCABULARY) for _ in range(count))
+
+    async def _send_orders(self, order: WaitingOrder, now: Callable[[], float]) -> None:
+        """Send the order whenever something came or went."""
+        sent: list[str] = []
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            waiting = np.array(sorted(self._waiting), dtype=np.int64)
+            if len(waiting):
+                keys = [self._keys[at] for at in sort_waiting(order, waiting, now())]
+                if keys != sent:
+                    sent = keys
+                    await self._generator.rank_programs(keys)
+            await asyncio.sleep(LEAST_INTERVAL_S)
+
+
+async def measure_capacity(generator: VllmGenerator, load: RequestLoad) -> float:
+    """Requests a second that the engine finishes until half of them are done, all there at once."""
+    served = await Serving(generator, load).run(np.zeros(len(load.prompts)).tolist(), None)
+    return len(load.prompts) / 2 / float(np.median(served.finished_s))
+
+
+@asynccontextmanager
+async def start_generator() -> AsyncIterator[VllmGenerator]:
+    config = load_config()
+    pair = GeneratorAlone(find_pair("bundled", config), config)
+    await pair.start()
+    try:
+        yield pair.generator
+    finally:
+        await pair.stop()
+
+
+async def measure(asked: argparse.Namespace, kept: Journal[Any, Cell]) -> None:
+    rates = [*asked.rates, math.inf]
+    policies = [name for name in NAMES if name in asked.policies]
+    total = len(asked.workloads) * asked.seeds * len(rates) * len(policies)
+    async with start_generator() as generator:
+        with show_bar("serving", total, unit="loads") as advance:
+            for seed, workload in itertools.product(range(asked.seeds), asked.workloads):
+                load = draw_load(workload, asked.requests, seed, shrink=SHRINK)
+                capacity = await measure_capacity(generator, load)
+                for at, rate in enumerate(rates):
+                    name = BATCH if rate == math.inf else f"{rate:g}"
+                    turn = (seed * len(rates) + at) % len(policies)
+                    for policy in policies[turn:] + policies[:turn]:
+                        if (workload, seed, name, policy) not in kept.records:
+                            arrived_s = load.draw_arrivals(rate * capacity)
+                            order = load.rivals.order(policy, arrived_s, BATCH_SIZE)
+                            used = None if policy == "fcfs" else order
+                            served = await Serving(generator, load).run(arrived_s.tolist(), used)
+                            kept.append(
+                                Cell(
+                                    workload=workload,
+                                    seed=seed,
+                                    rate=name,
+                                    policy=policy,
+                                    figures=describe(served, preemptions=0)
+                                    | {"capacity": capacity},
+                                )
+                            )
+                        advance(1)
+
+
+def group_complete(cells: Sequence[Cell]) -> dict[int, dict[str, dict[str, dict[str, float]]]]:
+    """Figures by seed, rate and policy, of the seeds that have as many as any other."""
+    by_seed: dict[int, dict[str, dict[str, dict[str, float]]]] = {}
+    for cell in cells:
+        rows = by_seed.setdefault(cell.seed, {})
+        rows.setdefault(cell.rate, {})[cell.policy] = cell.figures
+    sizes = Counter(cell.seed for cell in cells)
+    most = max(sizes.values())
+    return {seed: rows for seed, rows in by_seed.items() if sizes[seed] == most}
+
+
+def tell(asked: argparse.Namespace, cells: Sequence[Cell]) -> None:
+    figures: dict[str, Any] = {}
+    pages = []
+    for workload in dict.fromkeys(cell.workload for cell in cells):
+        ours = [cell for cell in cells if cell.workload == workload]
+        by_seed = group_complete(ours)
+        if not by_seed:
+            continue
+        load = draw_load(workload, asked.requests, 0, shrink=SHRINK)
+        about = {
+            "about": WORKLOADS[workload].about,
+            "dispersion": load.prompts.dispersion.to_json(),
+            "capacity_per_s": round(float(np.mean([cell.figures["capacity"] for cell in ours])), 2),
+        }
+        figures[workload] = {**about, "rates": summarize(by_seed)}
+        pages.append(print_tables(workload, about, figures[workload]["rates"]))
+    (OUTPUT / "real_requests.md").write_text("\n\n".join(pages) + "\n", encoding="utf-8")
+    print("\n\n".join(pages))
+    report(requests=asked.requests, seeds=asked.seeds, batch=BATCH_SIZE, workloads=figures)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--requests", type=int, default=300)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rates", type=float, nargs="+", default=list(RATES))
+    parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=["cv 1.09"])
+    parser.add_argument("--policies", nargs="+", choices=NAMES, default=list(NAMES))
+    asked = parser.parse_args()
+    settings = {"requests": asked.requests, "batch": BATCH_SIZE, "shrink": SHRINK}
+    path = OUTPUT / "real_requests.jsonl"
+    with Journal(path, settings, Cell.from_json, key=lambda cell: cell.key) as kept:
+        asyncio.run(measure(asked, kept))
+        cells = list(kept.records.values())
+    tell(asked, cells)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""Deterministic requests on kernels whose sums depend on the batch, and without each safeguard.
+
+One process runs all of it, on the bundled generator in bf16 with emulated kernels
+(`scripts/bench/determinism`): this machine's own are too even to miss a safeguard.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from tests.support.paths import ROOT
+
+
+@pytest.fixture(scope="module")
+def found() -> Any:
+    command = [sys.executable, "-m", "scripts.bench.determinism.requests", "--quick"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    run = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    return json.loads(run.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("kernels", ["batch", "row"])
+def test_the_flag_gives_the_same_bits_alone_and_beside_others(found: Any, kernels: str) -> None:
+    cases = [case for case in found["cases"] if case["kernels"] == kernels]
+    flagged = [case for case in cases if case["deterministic"]]
+    plain = [case for case in cases if not case["deterministic"]]
+    assert flagged
+    assert all((case["differ"], case["logprobs_differ"]) == (0, 0) for case in flagged)
+    assert all(case["preemptions"] for case in flagged)
+    assert all(case["differ"] >= case["requests"] / 4 for case in plain), "else it proves nothing"
+
+
+def test_candidates_were_rolled_back(found: Any) -> None:
+    whole = [row for row in found["safeguards"] if row["removed"] == "none removed"]
+    assert sum(case["rollbacks"] for case in (*found["cases"], *whole))
+
+
+@pytest.mark.parametrize(
+    "removed",
+    ["padding", "isolation", "absolute windows", "commit gate", "salt", "one window a pass"],
+)
+def test_each_safeguard_is_missed(found: Any, removed: str) -> None:
+    rows = {(row["kernels"], row["removed"]): row for row in found["safeguards"]}
+    (kernels,) = {kernels for kernels, name in rows if name == removed}
+    whole = rows[kernels, "none removed"]
+    assert (whole["differ"], whole["logprobs_differ"]) == (0, 0)
+    assert rows[kernels, removed]["logprobs_differ"]

@@ -1,0 +1,156 @@
+"""The flag on requests to the generator's engine. In fp32 it changes no token."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from flashedge.engine.base import ExtendRequest
+from flashedge.engine.vllm.generator import VllmGenerator
+from flashedge.engine.vllm.replay_test import choose_shape
+from flashedge.errors import RequestError
+from flashedge.scheduling.determinism.replay_shape import ReplayShape
+from flashedge.scheduling.speculation.continuation import Continuation
+from flashedge.search.entropy import EntropyRule
+from flashedge.types import Granularity, Problem
+from tests.support.engine_rig import ask, generate, settle
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+def list_requests(generator: VllmGenerator, problem: Problem) -> list[ExtendRequest]:
+    """Steps, answers, a step that ends before an uncertain token, and long prompts."""
+    steps = [ask(generator, problem, seed=seed, max_tokens=60) for seed in range(4)]
+    answers = [replace(request, to_boundary=False, max_tokens=120) for request in steps]
+    uncertain = replace(steps[0], entropy_rule=EntropyRule(threshold=1.0, min_tokens=3))
+    behind = [ask(generator, problem, seed=9, after=(50 + i,) * 130, max_tokens=40) for i in (0, 1)]
+    return [*steps, *answers, uncertain, *behind]
+
+
+async def test_flagged_requests_give_the_tokens_of_others(
+    generator: VllmGenerator, problem: Problem
+) -> None:
+    plain = list_requests(generator, problem)
+    flagged = [replace(request, deterministic=True) for request in plain]
+    expected = [await generate(generator, request) for request in plain]
+    together = await asyncio.gather(*(generate(generator, r) for r in (*flagged, *plain)))
+    for request, one, other in zip(flagged, expected, together, strict=False):
+        assert one.token_ids == other.token_ids, request
+        assert one.finish == other.finish
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+    await settle(generator)
+    assert (await generator.view()).blocks_used == 0
+
+
+async def test_a_cancelled_request_leaves_nothing(
+    generator: VllmGenerator, problem: Problem
+) -> None:
+    """In every state: while it waits, is prefilled, decodes and is verified."""
+    request = replace(ask(generator, problem, seed=1, max_tokens=100), deterministic=True)
+    request = replace(request, to_boundary=False)
+    for wait_s in (0.0, 0.004, 0.02, 0.08):
+        tasks = [
+            asyncio.create_task(generate(generator, replace(request, seed=seed)))
+            for seed in range(6)
+        ]
+        await asyncio.sleep(wait_s)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+    await settle(generator)
+    assert (await generator.view()).blocks_used == 0
+
+
+async def test_offload_and_a_small_budget_change_nothing(
+    generator: VllmGenerator, problem: Problem
+) -> None:
+    requests = [replace(r, deterministic=True) for r in list_requests(generator, problem)]
+    expected = [(await generate(generator, request)).token_ids for request in requests]
+    view = await generator.view()
+    tasks = [asyncio.create_task(generate(generator, request)) for request in requests]
+    await asyncio.sleep(0.02)
+    for keep in (True, False):
+        await generator.offload(keep=keep)
+        await asyncio.sleep(0.01)
+        await generator.restore()
+        await generator.budget(0)  # room for one request of full length
+        await asyncio.sleep(0.02)
+    await generator.budget(view.quota_blocks * view.block_bytes)
+    outcomes = await asyncio.gather(*tasks)
+    assert [outcome.token_ids for outcome in outcomes] == expected
+
+
+async def test_what_cannot_be_verified_is_refused(
+    generator: VllmGenerator, problem: Problem
+) -> None:
+    request = replace(ask(generator, problem, seed=1), deterministic=True, guidance={"regex": "a"})
+    with pytest.raises(RequestError, match="a deterministic request can't have an answer that"):
+        await generate(generator, request)
+
+
+async def test_the_self_test_finds_a_shape(generator: VllmGenerator) -> None:
+    """In fp32 every shape holds on a CPU, so it takes the cheapest."""
+    found = await choose_shape(generator, on_cpu=True)
+    assert found["position_invariant"]
+    assert found["replay_shape"] == {"window": 32, "group": 4, "prefill_windows": 4}
+    counters = await generator.count_replays()
+    assert counters["verify_passes"] > 0
+
+
+async def test_drafts_of_deterministic_requests_are_verified_too(
+    generator: VllmGenerator, problem: Problem
+) -> None:
+    """Steps that adopt drafts have the tokens that they have without, and nothing leaks."""
+    whole = Granularity(max_tokens=90, to_end=True)
+    before = await generator.speculator.counters()
+    path: tuple[int, ...] = ()
+    for level, limit in enumerate((20, 33, 31, 6, 40)):
+        child = ask(generator, problem, seed=1, after=path, max_tokens=limit)
+        child = replace(child, deterministic=True, to_boundary=False)
+        slow = replace(child, seed=2 + level, max_tokens=100)
+        beams = [
+            replace(
+                request,
+                continuation=Continuation(
+                    run="d",
+                    level=level,
+                    seeds=(request.seed, 70 + level),
+                    granularity=whole,
+                    max_drafts=2,
+                    deterministic=True,
+                ),
+            )
+            for request in (child, slow)
+        ]
+        found, _ = await asyncio.gather(*(generate(generator, beam) for beam in beams))
+        expected = await generate(generator, replace(child, deterministic=False))
+        assert (found.token_ids, found.finish) == (expected.token_ids, expected.finish)
+        path += found.token_ids
+        await generator.speculator.drop_unused("d", (level + 1,), (1,))
+    after = await generator.speculator.counters()
+    assert after["drawn_tokens"] > before["drawn_tokens"]
+    assert after["kept_tokens"] > before["kept_tokens"], "a verified draft was adopted"
+    await generator.speculator.end_run("d")
+    await settle(generator)
+    assert (await generator.view()).blocks_used == 0
+
+
+async def test_children_share_the_verified_path_of_their_parent(
+    generator: VllmGenerator, problem: Problem
+) -> None:
+    """In whole windows, and nobody else finds them."""
+    window = 32
+    await generator.set_replay_shape(ReplayShape(window=window))
+    parent = ask(generator, problem, seed=31, max_tokens=90, to_boundary=False)
+    prompt = (*range(60, 131), *parent.token_ids)  # nobody has had it before
+    parent = replace(parent, token_ids=prompt, deterministic=True)
+    path = (*parent.token_ids, *(await generate(generator, parent)).token_ids)
+    assert len(path) > len(parent.token_ids) + window, "some windows were drawn"
+    child = replace(parent, token_ids=path, seed=32, max_tokens=5)
+    shared = await generate(generator, child)
+    assert shared.cached_tokens == (len(path) - 1) // window * window
+    stranger = await generate(generator, replace(child, deterministic=False))
+    assert stranger.cached_tokens == 0
+    assert stranger.token_ids == shared.token_ids

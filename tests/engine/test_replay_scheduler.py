@@ -1,0 +1,104 @@
+"""Random events on the real scheduler: no token is lost, no block leaks, windows yield tokens.
+
+FLASHEDGE_REPLAY_SCHEDULES sets the number of schedules. A thousand take about 100 s.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import flashedge
+from flashedge.engine.vllm import compat
+from flashedge.scheduling.determinism.replay_shape import ReplayShape
+from tests.support.replay_machine import Machine, make_scheduler
+
+SCHEDULES = int(os.environ.get("FLASHEDGE_REPLAY_SCHEDULES", "60"))
+MODEL = Path(flashedge.__file__).parent / "bundled" / "generator"
+SHAPES = (
+    ReplayShape(window=8),
+    ReplayShape(window=16, group=2, prefill_windows=2),
+    ReplayShape(window=16, group=4, prefill_windows=1),
+    ReplayShape(window=32, group=3, prefill_windows=3),
+)
+
+
+@pytest.fixture(autouse=True)
+def _environment() -> None:
+    compat.prepare_environment(1)
+
+
+def make_machine(seed: int, scheduler_class: Any = None) -> Machine:
+    draw = Random(seed)
+    scheduler = make_scheduler(
+        draw.choice(SHAPES),
+        MODEL,
+        blocks=draw.choice((20, 40, 100)),
+        sequences=draw.choice((3, 8)),
+        max_model_len=draw.choice((64, 100, 128)),
+        scheduler_class=scheduler_class,
+    )
+    return Machine(scheduler, seed)
+
+
+def run_all(machines: Iterable[Machine]) -> None:
+    for machine in machines:
+        machine.run()
+
+
+def test_random_schedules() -> None:
+    found: Counter[str] = Counter()
+    for seed in range(SCHEDULES):
+        machine = make_machine(seed)
+        try:
+            machine.run()
+        except AssertionError as error:
+            raise AssertionError(f"schedule {seed}: {error}") from error
+        found.update(machine.scheduler.replay_counters)
+        found["preemptions"] += machine.scheduler.view()["preemptions"]
+        found["aborted"] += machine.aborted
+    print(dict(found))
+    assert all(found[name] > SCHEDULES for name in ("rollbacks", "preemptions", "aborted")), found
+
+
+@pytest.mark.parametrize("removed", ["salt", "commit gate", "isolation"])
+def test_a_missing_safeguard_is_found(removed: str) -> None:
+    """The machine itself notices: passes read KV of shared steps, or wrong tokens come out."""
+    from scripts.bench.determinism.weakened import SAFEGUARDS
+
+    machines = (make_machine(seed, SAFEGUARDS[removed]) for seed in range(SCHEDULES))
+    with pytest.raises(AssertionError):
+        run_all(machines)
+
+
+def test_without_a_deterministic_request_every_step_is_vllms_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Stock scheduling is called as it is, and nothing of ours touches its output."""
+    from vllm.v1.core.sched.scheduler import Scheduler
+
+    calls: list[tuple[Any, ...]] = []
+    schedule = Scheduler.schedule
+
+    def count(self: Any, *args: Any) -> Any:
+        calls.append((self.running, self.waiting, args))
+        return schedule(self, *args)
+
+    monkeypatch.setattr(Scheduler, "schedule", count)
+    machine = make_machine(3)
+    for asked in machine.asked:
+        asked.deterministic = False
+    scheduler = machine.scheduler
+    waiting = scheduler.waiting
+    machine.run()
+    counters = scheduler.replay_counters
+    assert counters["stock_steps"] == len(calls) > 10
+    assert sum(counters.values()) == counters["stock_steps"]
+    assert all(queue is waiting for _, queue, _ in calls), "the queue is never another"
+    assert machine.runner.passes == 0

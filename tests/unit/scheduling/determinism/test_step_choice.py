@@ -1,0 +1,66 @@
+"""Which step comes next: nobody waits for more than one pass, and nobody starves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flashedge.scheduling.determinism.step_choice import (
+    MAX_WAIT,
+    BatchState,
+    StepKind,
+    choose_step,
+)
+
+SHARED, PREFILL, VERIFY = StepKind.SHARED, StepKind.PREFILL, StepKind.VERIFY
+IDLE = BatchState(
+    can_prefill=False,
+    ready=0,
+    waited=0,
+    can_share=False,
+    others=False,
+    last=SHARED,
+    last_pass=VERIFY,
+)
+BUSY = replace(IDLE, can_share=True, others=True)
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [
+        (IDLE, SHARED),
+        (BUSY, SHARED),
+        (replace(IDLE, can_prefill=True), PREFILL),
+        (replace(BUSY, can_prefill=True), PREFILL),
+        (replace(IDLE, ready=1), VERIFY),  # nothing else can run
+        (replace(BUSY, ready=3), SHARED),  # a fourth may come
+        (replace(BUSY, ready=4), VERIFY),
+        (replace(BUSY, ready=1, waited=MAX_WAIT), VERIFY),
+    ],
+)
+def test_choices(state: BatchState, kind: StepKind) -> None:
+    assert choose_step(state, group=4) is kind
+
+
+@pytest.mark.parametrize("last", [PREFILL, VERIFY])
+def test_others_get_a_step_between_two_passes(last: StepKind) -> None:
+    due = replace(BUSY, can_prefill=True, ready=9, waited=99, last=last, last_pass=last)
+    assert choose_step(due, group=4) is SHARED
+    assert choose_step(replace(due, others=False), group=4) is not SHARED
+
+
+def test_prefill_and_verification_take_turns() -> None:
+    state, kinds = replace(BUSY, can_prefill=True, ready=9), []
+    for _ in range(8):
+        kind = choose_step(state, group=4)
+        kinds.append(kind)
+        last_pass = state.last_pass if kind is SHARED else kind
+        state = replace(state, last=kind, last_pass=last_pass)
+    assert kinds == [PREFILL, SHARED, VERIFY, SHARED] * 2
+
+
+def test_verification_needs_no_group_where_only_prompts_wait_that_find_no_room() -> None:
+    """A prefill that was just tried does not keep a ready window waiting."""
+    state = replace(IDLE, can_prefill=True, ready=1, last=PREFILL, last_pass=PREFILL)
+    assert choose_step(replace(state, waited=MAX_WAIT), group=4) is VERIFY
