@@ -16,6 +16,7 @@ from flashedge.events import (
 from flashedge.runtime.request.boost import is_boosted
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.rollouts.contender import Contender
+from flashedge.search.mcts.exits.exits import Exits
 from flashedge.types import NodeId
 
 MOST = 8
@@ -42,7 +43,7 @@ def find_accept(spec: RunSpec) -> float | None:
     """The reward at which a run ends early. None where no reward ends it."""
     if not spec.options.get("positive_exit"):
         return None
-    return float(spec.options["accept"]) if "accept" in spec.options else None
+    return float(spec.options.get("accept", Exits().accept))
 
 
 class RunWatch:

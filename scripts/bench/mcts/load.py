@@ -32,7 +32,7 @@ from flashedge.runtime.queue import RunQueue
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import build_search
 from flashedge.runtime.rollouts.boosting import Boosting
-from flashedge.runtime.rollouts.run_watch import RunWatch
+from flashedge.runtime.rollouts.run_watch import RunWatch, find_accept
 from flashedge.scheduling.costs.curves import RooflineCurve
 from flashedge.scheduling.costs.roofline import Device
 from flashedge.scheduling.lengths.families.point import Point
@@ -314,11 +314,6 @@ class _Server:
             boosts=boosts,
             cancelled_tokens=driver.cancelled_tokens,
         )
-
-
-def find_accept(spec: RunSpec) -> float | None:
-    """The reward at which a run ends early, None without."""
-    return spec.options.get("accept") if spec.options.get("positive_exit") else None
 
 
 @dataclass(frozen=True)
