@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -87,7 +88,9 @@ def main() -> None:
             models["wide"] = make_wide_model(Path(folder))
         for name, model in models.items():
             core = Core(GROUPED, model=model)
-            cases += ({"model": name, **case} for case in run_model(core, scale))
+            for case in run_model(core, scale):
+                cases.append({"model": name, **case})
+                print(cases[-1], file=sys.stderr, flush=True)
             if name == "bundled":
                 safeguards = run_safeguards(core, scale)
             core.close()
