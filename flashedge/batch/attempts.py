@@ -77,6 +77,7 @@ class Attempts:
         self._retry_failed = retry_failed
         self._losses = 0
         self._open: set[str] = set()
+        self._submissions: set[asyncio.Task[dict[str, Any]]] = set()
 
     async def run(
         self, index: int, text: str, budget: int | None = None, earlier: Attempt | None = None
@@ -118,7 +119,12 @@ class Attempts:
             number += 1
 
     async def cancel_open(self) -> int:
-        """Cancel the runs under way and return how many there were."""
+        """Cancel the runs under way and return how many there were.
+
+        A submission that is on its way arrives first: its run can't be cancelled before it exists.
+        """
+        if self._submissions:
+            await asyncio.wait(self._submissions, timeout=follow.CANCEL_TIMEOUT_S)
         names = sorted(self._open)
         await asyncio.gather(*(follow.cancel_quietly(self._client, name) for name in names))
         return len(names)
@@ -152,7 +158,7 @@ class Attempts:
             body["continues"] = earlier.run
         self._open.add(name)
         try:
-            await self._retry(lambda: self._client.submit(body))
+            await self._retry(lambda: self._send(body))
         except RequestError as error:
             self._open.discard(name)
             if error.param == "continues" or (earlier is not None and isinstance(error, NotFound)):
@@ -162,6 +168,13 @@ class Attempts:
                 return {"code": error.code, "message": str(error)}
             raise
         return None
+
+    async def _send(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Submit, to the end even if the caller is cancelled meanwhile."""
+        submission = asyncio.ensure_future(self._client.submit(body))
+        self._submissions.add(submission)
+        submission.add_done_callback(self._submissions.discard)
+        return await asyncio.shield(submission)
 
     async def _await_end(self, name: str) -> dict[str, Any]:
         """The run's object once the run is over.
