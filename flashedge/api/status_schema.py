@@ -16,11 +16,13 @@ def describe_status() -> dict[int | str, dict[str, Any]]:
     scheduling = {
         "type": "object",
         "description": "How programs are ordered, and how they stand, the first to go first.",
-        "required": ["policy", "programs", "boosts"],
+        "required": ["policy", "programs", "boosts", "boost_running_s", "boost_open_s"],
         "properties": {
             "policy": {"type": "string", "enum": list(POLICY_NAMES)},
             "programs": {"type": "array", "items": TypeAdapter(Standing).json_schema()},
             "boosts": {"type": "array", "items": TypeAdapter(BoostStanding).json_schema()},
+            "boost_running_s": {"type": "number"},
+            "boost_open_s": {"type": "number"},
         },
     }
     schema = {

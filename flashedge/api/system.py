@@ -58,7 +58,7 @@ def system_router(service: ServicePort) -> APIRouter:
         service.metrics.observe_health("verifier", now.verifier)
         counts = service.counts
         service.metrics.observe_queue(waiting=counts["queued"], running=counts["running"])
-        service.metrics.observe_programs(service.scheduling.programs)
+        service.metrics.observe_scheduling(service.scheduling)
         for engine, view in (await _read_views(service)).items():
             service.metrics.observe_view(engine, view)
         text = service.metrics.render()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter as Counts
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -28,8 +28,8 @@ from flashedge.events import (
     RunStarted,
     StepCompleted,
 )
+from flashedge.runtime.programs.outlook import Scheduling
 from flashedge.scheduling.programs.program import Kind
-from flashedge.scheduling.programs.standing import Standing
 
 _FIRST_TOKEN_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _WAIT_S = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 15, 30, 60, 120, 300, 600, 1800)
@@ -47,7 +47,7 @@ class Metrics:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._no_token_yet: dict[str, float] = {}  # run id -> time it left the queue
-        self._last: dict[tuple[str, str], int] = {}  # last value of each engine's counters
+        self._last: dict[tuple[str, str], float] = {}  # last value of each counter by its label
         self.registry = registry = CollectorRegistry()
 
         def counter(name: str, doc: str, *labels: str) -> Counter:
@@ -76,6 +76,12 @@ class Metrics:
         for kind in Kind:
             self._programs_waiting.labels(kind)
             self._program_queue_seconds.labels(kind)
+        self._boosts = counter(
+            "boost_seconds",
+            "Seconds in which boosted runs went on (running), and in which they had rollouts "
+            "beside their first (open).",
+            "state",
+        )
         self._chats = counter("chats", "Plain chat requests that ended.", "finished_reason")
         self._tree = counter("tree_tokens", "Committed tokens of search trees.")
         self._speculated = counter("speculated_tokens", "Drafted tokens that no step used.")
@@ -177,11 +183,13 @@ class Metrics:
         self._num_waiting.set(waiting)
         self._num_running.set(running)
 
-    def observe_programs(self, programs: Iterable[Standing]) -> None:
-        """Record how many programs of each kind wait."""
-        waiting = Counts(program.kind for program in programs if not program.has_started)
+    def observe_scheduling(self, now: Scheduling) -> None:
+        """Record how many programs of each kind wait, and how long runs were boosted."""
+        waiting = Counts(program.kind for program in now.programs if not program.has_started)
         for kind in Kind:
             self._programs_waiting.labels(kind).set(waiting[kind])
+        self._advance(self._boosts, "running", "boost_s", now.boost_running_s)
+        self._advance(self._boosts, "open", "boost_s", now.boost_open_s)
 
     def observe_wait(self, kind: Kind, waited_s: float) -> None:
         """Record how long a program has waited for its start."""
@@ -233,8 +241,8 @@ class Metrics:
         if started is not None:
             self._first_token.labels("run").observe(self._clock() - started)
 
-    def _advance(self, metric: Counter, engine: str, what: str, count: int) -> None:
-        """Follow a counter of an engine process, which restarts at 0 with its process."""
-        before = self._last.get((engine, what), 0)
-        metric.labels(engine).inc(count - before if count >= before else count)
-        self._last[engine, what] = count
+    def _advance(self, metric: Counter, label: str, what: str, count: float) -> None:
+        """Follow a counter that is kept elsewhere. An engine's restarts at 0 with its process."""
+        before = self._last.get((label, what), 0)
+        metric.labels(label).inc(count - before if count >= before else count)
+        self._last[label, what] = count

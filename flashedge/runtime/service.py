@@ -281,7 +281,13 @@ class Service:
     def scheduling(self) -> Scheduling:
         """The policy, and what is known of each program."""
         described = self.programs.describe(self._queue.view())
-        return replace(described, boosts=self._boosting.list_standings())
+        boosting = self._boosting
+        return replace(
+            described,
+            boosts=boosting.list_standings(),
+            boost_running_s=boosting.running_s,
+            boost_open_s=boosting.open_s,
+        )
 
     def _find_named(self, run_id: str, spec: RunSpec) -> RunHandle | None:
         check_run_id(run_id)

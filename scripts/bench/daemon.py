@@ -48,11 +48,14 @@ class Daemon:
 
 
 @contextmanager
-def start_daemon(module: str | None = None, **settings: object) -> Iterator[Daemon]:
+def start_daemon(
+    module: str | None = None, *, profiled: bool = False, **settings: object
+) -> Iterator[Daemon]:
     """Start a daemon, wait until it serves, and stop it at the end.
 
-    module: runs instead of `flashedge.daemon`. settings: `Config` fields. Raises RuntimeError with
-    the error output if the start fails, and for another module whatever `control` raises.
+    module: runs instead of `flashedge.daemon`. profiled: measure the device first. settings:
+    `Config` fields. Raises RuntimeError with the error output if the profile or the start fails,
+    and for another module whatever `control` raises.
     """
     with tempfile.TemporaryDirectory(prefix="flashedge-bench-") as home:
         env = {
@@ -65,13 +68,19 @@ def start_daemon(module: str | None = None, **settings: object) -> Iterator[Daem
             if module is not None:
                 yield _start_module(module, env, settings)
                 return
-            up = subprocess.run([*CLI, "up", "--json"], env=env, capture_output=True, text=True)
-            if up.returncode:
-                raise RuntimeError(up.stderr)
-            found = json.loads(up.stdout)
+            if profiled:
+                _run_cli(env, "profile", "--quick")
+            found = json.loads(_run_cli(env, "up", "--json"))
             yield Daemon(found["url"], found["pid"], env)
         finally:
             subprocess.run([*CLI, "down"], env=env, capture_output=True, check=False)
+
+
+def _run_cli(env: Mapping[str, str], *command: str) -> str:
+    done = subprocess.run([*CLI, *command], env=env, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    return done.stdout
 
 
 def _start_module(module: str, env: dict[str, str], settings: Mapping[str, object]) -> Daemon:

@@ -35,3 +35,9 @@ class Scheduling:
 
     boosts: tuple[BoostStanding, ...] = ()
     """How the rollouts of boosted runs are divided, for each pair that has such runs."""
+
+    boost_running_s: float = 0.0
+    """Seconds in which boosted runs went on, since the daemon began."""
+
+    boost_open_s: float = 0.0
+    """Those of boost_running_s in which the gate let more than one rollout of each through."""

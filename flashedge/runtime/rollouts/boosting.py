@@ -109,7 +109,7 @@ class Boosting:
         """By run."""
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
-        self.busy_s = self.open_s = 0.0
+        self.running_s = self.open_s = 0.0
         """Seconds in which boosted runs went on, and in which the gate let more than one rollout of
         each through."""
         self._counted_s: float | None = None
@@ -260,7 +260,7 @@ class Boosting:
         now_s = self._clock()
         if self._counted_s is not None and self._stations:
             passed_s = now_s - self._counted_s
-            self.busy_s += passed_s
+            self.running_s += passed_s
             if any(
                 sum(station.board.granted.values()) > len(station.board)
                 for station in self._stations.values()

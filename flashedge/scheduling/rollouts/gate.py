@@ -60,8 +60,9 @@ class Opening:
 class Gate:
     """Finds M."""
 
-    margin: float = 0.1
-    """How much slower than without boosting anybody may become."""
+    margin: float = 0.2
+    """How much slower than without boosting anybody may become. Chosen on calibration problems
+    (`scripts.bench.mcts.choose_gate`), as are the other defaults of boosting."""
 
     efficiency: float = 0.7
     """A run with P rollouts in flight is taken to advance P to this power times as fast."""

@@ -27,7 +27,8 @@ from flashedge.statistics import pearson
 from scripts.bench.daemon import ROOT, report
 from scripts.bench.flashtts.study import format_table, run_in_parallel
 from scripts.bench.mcts.figures import Pool, compare, measure
-from scripts.bench.mcts.load import Load, LoadRecord, draw_times, run_load
+from scripts.bench.mcts.load import Load, run_load
+from scripts.bench.mcts.load_record import LoadRecord, draw_times
 from scripts.bench.mcts.places import PLACES, build_place
 from scripts.bench.mcts.recorded_tree import RecordedProblem, load_problems, load_records
 from scripts.bench.mcts.variants import VARIANTS

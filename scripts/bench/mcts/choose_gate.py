@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from math import exp, log
 from pathlib import Path
@@ -19,24 +20,31 @@ from statistics import fmean
 from typing import Any
 
 from flashedge.config import load_config
+from flashedge.scheduling.rollouts.allocation import ByScore
+from flashedge.scheduling.rollouts.gate import Gate
+from flashedge.scheduling.rollouts.score import DopScore
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import format_table, run_in_parallel
 from scripts.bench.mcts.boosting import CONFIG, LOAD_SIZE, SATURATED, read_problems
 from scripts.bench.mcts.figures import Pool, find_quantile, list_latencies, measure
-from scripts.bench.mcts.load import Boost, Load, LoadRecord, draw_times, run_load
+from scripts.bench.mcts.load import Boost, Load, run_load
+from scripts.bench.mcts.load_record import LoadRecord, draw_times
 from scripts.bench.mcts.places import build_place
-from scripts.bench.mcts.variants import BOOST, VARIANTS, make_boost
+from scripts.bench.mcts.variants import BOOST, VARIANTS
 
 PLACES = ("1.5B on one card", "7B on one card")
 SHARES, LOADS, SEED, TOLERANCE = (0.3, 0.9, SATURATED), 2, 50, 0.01
 BASE = "PE+NE"
 CANDIDATES: Mapping[str, Boost] = {
     "as chosen": BOOST,
-    **{f"margin {value}": make_boost(margin=value) for value in (0.05, 0.1, 0.2, 0.4)},
-    **{f"beta {value}": make_boost(beta=value) for value in (0.0, 1.0, 4.0)},
-    **{f"efficiency {value}": make_boost(efficiency=value) for value in (0.5, 0.9)},
-    **{f"most {value}": make_boost(most=value) for value in (4, 16)},
-    "observed 2": make_boost(least_observed=2),
+    **{f"margin {value}": replace(BOOST, gate=Gate(margin=value)) for value in (0.05, 0.1, 0.4)},
+    **{
+        f"beta {value}": replace(BOOST, allocator=ByScore(score=DopScore(beta=value)))
+        for value in (0.0, 1.0, 4.0)
+    },
+    **{f"efficiency {value}": replace(BOOST, gate=Gate(efficiency=value)) for value in (0.5, 0.9)},
+    **{f"most {value}": replace(BOOST, most=value) for value in (4, 16)},
+    "observed 2": replace(BOOST, allocator=ByScore(least_observed=2)),
 }
 Task = tuple[str, str, float, int]  # place, candidate, searches a second, load
 

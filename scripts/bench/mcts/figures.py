@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from flashedge.statistics import bootstrap
-from scripts.bench.mcts.load import LoadRecord, SearchRecord
+from scripts.bench.mcts.load_record import LoadRecord, SearchRecord
 
 Loads = Sequence[LoadRecord]
 BASE, DRAWS = "PE+NE", 2000

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from random import Random
+from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import Any, Self
 
 from flashedge.benchmark.devices import Overheads
 from flashedge.benchmark.lengths import load_trace
@@ -42,6 +40,7 @@ from flashedge.scheduling.rollouts.gate import Gate
 from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
 from scripts.bench.mcts.content import Contents, SimulatedProblem
 from scripts.bench.mcts.leaping_engine import LeapingGenerator, LeapingVerifier, SharedDevice
+from scripts.bench.mcts.load_record import LoadRecord, SearchRecord
 from scripts.bench.mcts.recorded_tree import RecordedProblem
 
 CONTEXT, MAX_SEQUENCES, BLOCK_TOKENS = 4096, 128, 16
@@ -81,65 +80,6 @@ class Load:
     times_s: Sequence[float]
     """When each problem arrives."""
     boost: Boost | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchRecord:
-    """What became of one search of a load."""
-
-    problem: int
-    arrived_s: float
-    wait_s: float
-    latency_s: float
-    tokens: int
-    """Generated tokens, those of cancelled nodes included."""
-    right: bool
-    cut_by: str | None
-    unlikely: bool
-    rollouts: int
-    boosts: int
-    """How often it was given more rollouts than one."""
-    cancelled_tokens: int
-
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        return cls(**data)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadRecord:
-    """What became of a load."""
-
-    searches: tuple[SearchRecord, ...]
-    """In the order of arrival."""
-    makespan_s: float
-    busy_share: float
-    """Share of the time in which the (generator's) device computed."""
-    boosted_share: float
-    """Share of the time with runs in which the gate let more than one rollout each through."""
-    missed_share: float
-    """Share of the expansions that no recorded tree held."""
-    preemptions: int
-
-    def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "searches": [one.to_json() for one in self.searches]}
-
-    @classmethod
-    def from_json(cls, data: Mapping[str, Any]) -> Self:
-        searches = tuple(SearchRecord.from_json(one) for one in data["searches"])
-        return cls(**{**data, "searches": searches})
-
-
-def draw_times(count: int, rate: float, seed: int) -> list[float]:
-    """Poisson arrivals. Other rates have the same ones, closer together."""
-    draw, now_s, times = Random(f"{seed} arrivals"), 0.0, []
-    for _ in range(count):
-        now_s += draw.expovariate(1.0)
-        times.append(now_s / rate if rate else 0.0)
-    return times
 
 
 def run_load(load: Load) -> LoadRecord:
@@ -232,7 +172,7 @@ class _Server:
         boosted_share = 0.0
         if self._boosting is not None:
             await self._boosting.stop()
-            boosted_share = self._boosting.open_s / max(1e-9, self._boosting.busy_s)
+            boosted_share = self._boosting.open_s / max(1e-9, self._boosting.running_s)
         asked = sum(one.asked for one in load.problems)
         return LoadRecord(
             searches=tuple(self._records[run.number] for run in self._runs),

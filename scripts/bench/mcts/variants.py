@@ -9,7 +9,6 @@ from typing import Any
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.rollouts.allocation import ByScore
 from flashedge.scheduling.rollouts.gate import Gate
-from flashedge.scheduling.rollouts.score import DopScore
 from flashedge.types import Problem
 from scripts.bench.mcts.load import Boost
 
@@ -23,23 +22,8 @@ NEGATIVE: Mapping[str, Any] = {
 }
 
 
-def make_boost(
-    *,
-    beta: float = 2.0,
-    margin: float = 0.2,
-    efficiency: float = 0.7,
-    least_observed: int = 1,
-    most: int = 8,
-) -> Boost:
-    """The defaults are those of the product (`choose_gate.py`)."""
-    return Boost(
-        allocator=ByScore(score=DopScore(beta=beta), least_observed=least_observed),
-        gate=Gate(margin=margin, efficiency=efficiency),
-        most=most,
-    )
-
-
-BOOST = make_boost()
+BOOST = Boost(allocator=ByScore(), gate=Gate())
+"""As the product boosts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from flashedge.events import (
     RunStarted,
 )
 from flashedge.runtime.metrics import Metrics
+from flashedge.runtime.programs.outlook import Scheduling
 from flashedge.scheduling.programs.program import Kind, Program
 from flashedge.scheduling.programs.standing import find_standings
 from flashedge.types import NodeId
@@ -87,11 +88,17 @@ def test_tokens_and_the_time_to_the_first_are_counted() -> None:
     assert seen["flashedge:steps_scored_ahead_total"] == 1
 
 
-def test_waits_of_programs_are_counted_by_kind() -> None:
+def test_waits_of_programs_and_seconds_of_boosts_are_counted() -> None:
     metrics = Metrics()
     waiting = Program(key="a", kind=Kind.BATCH, arrived_s=0.0, max_tokens=9)
     programs = [waiting, replace(waiting, key="b"), replace(waiting, key="c", started_s=1.0)]
-    metrics.observe_programs(find_standings(programs, 2.0, {}))
+    now = Scheduling(
+        policy="fcfs",
+        programs=find_standings(programs, 2.0, {}),
+        boost_running_s=3.0,
+        boost_open_s=0.5,
+    )
+    metrics.observe_scheduling(now)
     metrics.observe_wait(Kind.CHAT, 0.02)
     metrics.observe_wait(Kind.CHAT, 0.03)
     seen = values(metrics)
@@ -100,8 +107,11 @@ def test_waits_of_programs_are_counted_by_kind() -> None:
     name = "flashedge:program_queue_time_seconds"
     assert [seen[f"{name}_count{{{kind}}}"] for kind in Kind] == [2, 0, 0]
     assert seen[f"{name}_sum{{chat}}"] == 0.05
-    metrics.observe_programs([])
-    assert values(metrics)["flashedge:num_programs_waiting{batch}"] == 0
+    metrics.observe_scheduling(replace(now, programs=(), boost_running_s=4.0))
+    seen = values(metrics)
+    assert seen["flashedge:num_programs_waiting{batch}"] == 0
+    assert seen["flashedge:boost_seconds_total{running}"] == 4.0
+    assert seen["flashedge:boost_seconds_total{open}"] == 0.5
 
 
 def test_deterministic_requests_are_counted_across_restarts() -> None:

@@ -217,7 +217,7 @@ def test_the_open_time_is_counted() -> None:
             await asyncio.sleep(10.0)
             rig.end_rollout("a")
             await asyncio.sleep(30.0)
-        assert rig.boosting.busy_s == pytest.approx(40.0, abs=LOOK_S)
+        assert rig.boosting.running_s == pytest.approx(40.0, abs=LOOK_S)
         assert rig.boosting.open_s == pytest.approx(30.0, abs=LOOK_S)
         await rig.boosting.stop()
 
