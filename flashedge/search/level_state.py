@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from flashedge.search.base import Command
-from flashedge.search.flights import Flight
+from flashedge.search.no_flights import NoFlights
 from flashedge.search.voting_state import VotingState
 from flashedge.types import NodeId
 
@@ -14,7 +14,7 @@ Shares = tuple[tuple[NodeId, int], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LevelState(VotingState):
+class LevelState(NoFlights, VotingState):
     level: tuple[NodeId, ...] = ()
     """Nodes of the current level, ascending ids."""
     outstanding: int = 0
@@ -23,12 +23,6 @@ class LevelState(VotingState):
     """Nodes of the level whose path is known to end there."""
     planned: Shares = ()
     """The next level, while the policy decides whether it runs."""
-    flights: tuple[Flight, ...] = ()
-    """Always empty: a level has no rollouts."""
-    turn: int = 0
-    """Always 0."""
-    num_cancelled: int = 0
-    """Always 0."""
 
 
 Move = tuple[LevelState, tuple[Command, ...]]

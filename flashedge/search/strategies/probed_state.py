@@ -6,14 +6,14 @@ from dataclasses import dataclass
 
 from flashedge.certainty.history import History
 from flashedge.search.base import Command
-from flashedge.search.flights import Flight
+from flashedge.search.no_flights import NoFlights
 from flashedge.search.tree import ROOT, Tree
 from flashedge.search.voting_state import Phase
 from flashedge.types import Limits, NodeId
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ProbedState:
+class ProbedState(NoFlights):
     tree: Tree
     limits: Limits
     phase: Phase = Phase.GENERATE
@@ -33,12 +33,6 @@ class ProbedState:
     """See `Finish`."""
     rollouts: tuple[NodeId, ...] = ()
     """Always empty: a chain has no rollouts."""
-    flights: tuple[Flight, ...] = ()
-    """Always empty."""
-    turn: int = 0
-    """Always 0."""
-    num_cancelled: int = 0
-    """Always 0."""
 
     @property
     def is_over_budget(self) -> bool:
