@@ -151,6 +151,8 @@ class Boosting:
             del station.watches[key], station.allow[key], self._stations_of[key]
             if not station.watches:
                 del self._stations[engines.name]
+            if not self._stations:
+                self._counted_s = None  # the time until the next run does not count
             self._look_soon()
 
     def note_event(self, run_id: str, event: Event) -> None:

@@ -219,6 +219,10 @@ def test_the_open_time_is_counted() -> None:
             await asyncio.sleep(30.0)
         assert rig.boosting.running_s == pytest.approx(40.0, abs=LOOK_S)
         assert rig.boosting.open_s == pytest.approx(30.0, abs=LOOK_S)
+        await asyncio.sleep(60.0)
+        with rig.join("b"):
+            await asyncio.sleep(10.0)
+        assert rig.boosting.running_s == pytest.approx(50.0, abs=2 * LOOK_S)
         await rig.boosting.stop()
 
     run_virtual(scenario())
