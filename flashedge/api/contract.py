@@ -150,5 +150,6 @@ class Defaults:
     step_entropy: float = STEP_ENTROPY
     min_step_tokens: int = MIN_STEP_TOKENS
     judge: str = STEPS
+    deterministic: bool = False
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The options of each strategy."""
