@@ -98,9 +98,9 @@ def _is_deterministic(
     """Whether the same request gives the same tree again, whatever runs beside it.
 
     True for a run that asked for it, unless a time limit decided whether two answers are equal.
-    True for another one if the self-test found the generator's kernels batch-invariant, and prefill bit-equal up to
-    the length of the longest path with its prompt, no deadline cut the run, its search took no
-    results by arrival, and it was not boosted. False if one of these does not hold: the tree may
+    True for another one if the self-test found the generator's kernels batch-invariant, and prefill
+    bit-equal up to the length of the longest path with its prompt, no deadline cut the run, its
+    search took no results by arrival, and it was not boosted. False if one of these does not hold: the tree may
     then still be the same. None without a verdict of the test.
     """
     if is_boosted(spec):

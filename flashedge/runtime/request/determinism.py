@@ -1,12 +1,12 @@
-"""What a deterministic search can't have: whatever lets a clock, the order of arrival or the load of
-the engines change what it explores."""
+"""What a deterministic search can't have: whatever lets a clock, the order of arrival or the load
+of the engines change what it explores."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from flashedge.errors import RequestError
+from flashedge.errors import Conflict, RequestError
 from flashedge.search.mcts.rollouts import ARRIVAL
 
 if TYPE_CHECKING:
@@ -56,6 +56,17 @@ def check_shapes(self_test: Mapping[str, Any] | None) -> None:
             " bits in passes of any shape",
             hint="leave out deterministic; `flashedge ps --json` shows the self-test",
             param="deterministic",
+        )
+
+
+def check_same_bits(earlier: Mapping[str, Any], self_test: Mapping[str, Any] | None) -> None:
+    """Raises Conflict where an earlier run's results would have other bits than new ones."""
+    if earlier.get("fingerprint") != (self_test or {}).get("fingerprint"):
+        raise Conflict(
+            f"run {earlier.get('id')} was computed by other models or engines, so it can't go on"
+            " deterministically",
+            hint="start it anew",
+            param="continues",
         )
 
 

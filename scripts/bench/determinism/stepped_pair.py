@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
 from flashedge.config import load_config
-from flashedge.engine.base import EngineView
+from flashedge.engine.base import EngineView, Health
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.codec import HFCodec
 from flashedge.engine.vllm.engine_options import EngineOptions
@@ -42,30 +42,35 @@ class SteppedProcess:
         from flashedge.engine.vllm.inside.kv import tensor
 
         self.options = options
+        self.pid = os.getpid()
         config = options.build_args().create_engine_config()
         self.core: Any = EngineCore(config, Executor.get_class(config), log_stats=False)
         self._kv_range = tensor._ranges[-1]
         self.block_bytes = options.kv_bytes // self.core.scheduler.view()["blocks_total"]
         self._outputs: dict[str, asyncio.Queue[Any]] = {}
         self._wake = asyncio.Event()
-        self.steps = 0
-        self.between: Callable[[int], None] = lambda step: None
-        """Called before each step with its number."""
+        self._idle = asyncio.Event()
 
     async def run(self) -> None:
         """Step for ever, one step at each turn of the event loop."""
         while True:
             if not self.core.scheduler.has_requests():
+                self._idle.set()
                 self._wake.clear()
                 await self._wake.wait()
-            self.between(self.steps)
+                continue
             outputs, _ = self.core.step_fn()
-            self.steps += 1
             for of_client in outputs.values():
                 for output in of_client.outputs:
                     if (queue := self._outputs.get(output.request_id)) is not None:
                         queue.put_nowait(output)
             await asyncio.sleep(0)
+
+    async def drain(self) -> None:
+        """Return once no request is open. Requests that were just cancelled take a step."""
+        self._idle.clear()
+        self._wake.set()
+        await self._idle.wait()
 
     # ------------------------------------------------------------ what the engines call
 
@@ -80,6 +85,9 @@ class SteppedProcess:
         found = getattr(self.core, f"flashedge_{name}")(*args)
         self._wake.set()
         return found
+
+    def health(self) -> Health:
+        return Health(state="ready")
 
     async def view(self) -> EngineView:
         return EngineView(**await self.call("view"), block_bytes=self.block_bytes)

@@ -1,0 +1,297 @@
+"""Are whole searches deterministic: their tokens, scores and choices, alone and under load?
+
+Each search runs alone, and again beside plain requests to both engines that arrive at random, with
+moving KV quotas and offloads; with the flag, without it, and
+with the flag but plain scores. Speculation, lookahead and early exit
+are on. Runs are compared to the bit, node by node (`runtime.records.repetition`). The kernels are
+this machine's or emulated (`kernel_variance`).
+
+    python -m scripts.bench.determinism.searches [--runs 10] [--kernels batch row own] [--quick]
+
+The last line is JSON. About 4 s a run on one core; --quick takes half a minute.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from flashedge.benchmark.virtual_pair import IntegerGrader
+from flashedge.certainty.history import ENTROPY
+from flashedge.engine.base import ExtendRequest, ScoreRequest, StepScores
+from flashedge.engine.proxy import EngineProxy
+from flashedge.engine.vllm.verifier import VllmVerifier
+from flashedge.events import Event
+from flashedge.optimizations import Optimizations
+from flashedge.runtime.drive.driver import Driver
+from flashedge.runtime.drive.engines import build_engines
+from flashedge.runtime.records.repetition import RecordedRun, find_difference
+from flashedge.runtime.records.result import build_result
+from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.strategies import build_search
+from flashedge.scheduling.determinism.replay_shape import ReplayShape
+from flashedge.types import Problem, Sampling, Timing, Usage
+from scripts.bench.determinism import kernel_variance
+from scripts.bench.determinism.kernel_variance import Kernels
+from scripts.bench.determinism.requests import SHAPES
+from scripts.bench.determinism.scenario import VOCABULARY
+
+if TYPE_CHECKING:
+    from scripts.bench.determinism.stepped_pair import SteppedPair
+
+CASES: dict[str, dict[str, Any]] = {
+    "beam": {"strategy": "beam"},
+    "dvts": {"strategy": "dvts"},
+    "rebase": {"strategy": "rebase"},
+    "mcts": {"strategy": "mcts"},
+    "mcts, 4 in parallel": {"strategy": "mcts", "options": {"parallel": 4}},
+    "self_consistency": {"strategy": "self_consistency"},
+}
+FLAG, NONE, PLAIN_SCORES = "flag", "none", "flag, plain scores"
+"""What of a search is deterministic: all, nothing, or only what the generator does."""
+FLAT_BATCH = 8
+OPTIMIZATIONS = Optimizations(kv_split=False, offload=False, lookahead=True)
+"""The quotas and the offloads are moved by `disturb`, at random."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scale:
+    """How much is run."""
+
+    runs: int
+    """Pairs of runs of each case."""
+    kernels: tuple[Kernels, ...]
+    n: int = 6
+    max_path_tokens: int = 160
+    others: int = 6
+    """Plain requests that are open at any time beside a loaded search, to each engine."""
+    unsafe: Mapping[str, tuple[str, ...]] = field(
+        default_factory=lambda: {NONE: tuple(CASES), PLAIN_SCORES: ("beam", "mcts")}
+    )
+    """The searches that are run without the whole flag."""
+
+
+QUICK = Scale(
+    runs=1,
+    kernels=(Kernels.BATCH,),
+    n=4,
+    max_path_tokens=80,
+    others=3,
+    unsafe={NONE: ("beam", "mcts, 4 in parallel"), PLAIN_SCORES: ("beam",)},
+)
+
+
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    """Pairs of runs, one alone and one under load."""
+
+    runs: int = 0
+    differ: int = 0
+    tokens: int = 0
+    """Tokens of the trees alone."""
+    kept_tokens: int = 0
+    """Drafted tokens that the runs under load used."""
+    early: int = 0
+    """Runs that early exit ended."""
+    first: str | None = None
+    """The first difference."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=10, help="pairs of runs of each case")
+    parser.add_argument("--kernels", nargs="+", default=list(Kernels), choices=list(Kernels))
+    parser.add_argument("--quick", action="store_true", help="one run of each case, for CI")
+    arguments = parser.parse_args()
+    from flashedge.engine.vllm import compat
+
+    compat.prepare_environment(1)
+    kernel_variance.install()
+    from scripts.bench.determinism.stepped_pair import SteppedPair
+
+    scale = Scale(runs=arguments.runs, kernels=tuple(map(Kernels, arguments.kernels)))
+    pair = SteppedPair("bfloat16")
+    found = asyncio.run(measure(pair, QUICK if arguments.quick else scale))
+    pair.close()
+    print(json.dumps({"cases": found}))
+
+
+async def measure(pair: SteppedPair, scale: Scale) -> list[dict[str, Any]]:
+    found = []
+    pair.generator.speculator.flat_batch = FLAT_BATCH
+    with pair.stepping():
+        for kind in scale.kernels:
+            pair.reset()
+            kernel_variance.current = kind
+            shape = SHAPES[kind]
+            await pair.generator.set_replay_shape(shape)
+            await pair.verifier.set_replay_shape(shape)
+            for safety, names in {FLAG: tuple(CASES), **scale.unsafe}.items():
+                for name in names:
+                    counts = await compare(pair, scale, name, safety)
+                    found.append(describe(kind, shape, name, safety, counts))
+                    print(found[-1], file=sys.stderr, flush=True)
+    return found
+
+
+async def compare(pair: SteppedPair, scale: Scale, name: str, safety: str) -> Counts:
+    """Run the search on several problems, each alone and under load."""
+    counts = Counts(runs=scale.runs)
+    for number in range(scale.runs):
+        spec = build_spec(scale, number, name, deterministic=safety != NONE)
+        pair.reset()
+        alone, _ = await run_search(pair, spec, safety)
+        pair.reset()
+        async with disturb(pair, scale, spec, Random(number)):
+            loaded, kept = await run_search(pair, spec, safety)
+        counts.tokens += sum(len(node.token_ids) for node in alone.nodes.values())
+        counts.kept_tokens += kept
+        counts.early += alone.choices["cut_by"] is not None
+        if (difference := find_difference(alone, loaded)) is not None:
+            counts.differ += 1
+            counts.first = counts.first or difference
+    return counts
+
+
+def build_spec(scale: Scale, number: int, name: str, *, deterministic: bool) -> RunSpec:
+    draw = Random(number)
+    start, lost, won = draw.randint(30, 80), draw.randint(5, 29), draw.randint(5, 40)
+    text = (
+        f"Tom has {start} cards. Day 1: drops {lost}. Day 2: doubles. Day 3: wins {won}. "
+        "How many cards has Tom after day 3?"
+    )
+    return RunSpec(
+        problem=Problem.from_text(text),
+        pair="bundled",
+        n=scale.n,
+        branching=2,
+        seed=number,
+        sampling=Sampling(temperature=1.0),
+        max_step_tokens=40,
+        max_steps=6,
+        max_path_tokens=scale.max_path_tokens,
+        early_exit=ExitOptions(detect=4, thresholds={ENTROPY: 0.6}),
+        deterministic=deterministic,
+        **CASES[name],
+    )
+
+
+class PlainScores(EngineProxy[VllmVerifier]):
+    """Scores as if the search were not deterministic."""
+
+    async def score(self, request: ScoreRequest) -> StepScores:
+        return await self._engine.score(replace(request, deterministic=False))
+
+
+async def run_search(pair: SteppedPair, spec: RunSpec, safety: str) -> tuple[RecordedRun, int]:
+    """Returns what the run would store, and how many drafted tokens it used."""
+    events: list[Event] = []
+    engines = build_engines(OPTIMIZATIONS, pair, grader=IntegerGrader())
+    if safety == PLAIN_SCORES:
+        engines = replace(engines, verifier=PlainScores(pair.verifier))
+    prompt = pair.generator.codec.encode_chat(spec.problem.messages)
+    driver = Driver(build_search(spec), spec, prompt, engines, events.append)
+    outcome = await driver.run()
+    result = build_result("run", spec, outcome, Usage(), Timing())
+    return RecordedRun.from_log(result, events), driver.speculation.kept_tokens
+
+
+@asynccontextmanager
+async def disturb(
+    pair: SteppedPair, scale: Scale, spec: RunSpec, draw: Random
+) -> AsyncIterator[None]:
+    """Load both engines while the block runs."""
+    load = [_generate(pair, spec, Random(draw.random())) for _ in range(scale.others)]
+    load += [_score(pair, spec, Random(draw.random())) for _ in range(scale.others)]
+    load.append(_move_memory(pair, Random(draw.random())))
+    tasks = [asyncio.create_task(work) for work in load]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        for engine in (pair.generator, pair.verifier):
+            await engine.restore()  # does nothing to one that is not offloaded
+        for process in pair.processes.values():
+            await process.drain()
+        for error in ended:
+            if isinstance(error, Exception):
+                raise error
+
+
+async def _generate(pair: SteppedPair, spec: RunSpec, draw: Random) -> None:
+    """One plain request after another, every other one for the search's own problem."""
+    prompt = pair.generator.codec.encode_chat(spec.problem.messages)
+    while True:
+        await _wait(draw)
+        other = tuple(draw.choices(VOCABULARY, k=draw.randint(4, 140)))
+        request = ExtendRequest(
+            token_ids=prompt if draw.random() < 0.5 else other,
+            seed=draw.randrange(1 << 30),
+            sampling=spec.sampling,
+            max_tokens=draw.randint(8, 60),
+            to_boundary=False,
+        )
+        async for _ in pair.generator.extend(request):
+            pass
+
+
+async def _score(pair: SteppedPair, spec: RunSpec, draw: Random) -> None:
+    while True:
+        await _wait(draw)
+        steps = tuple(
+            f"{draw.randint(1, 99)} + {draw.randint(1, 99)} = {draw.randint(1, 99)}.\n\n"
+            for _ in range(draw.randint(1, 6))
+        )
+        await pair.verifier.score(ScoreRequest(problem=spec.problem, steps=steps))
+
+
+async def _move_memory(pair: SteppedPair, draw: Random) -> None:
+    """Take half of what the requests hold from an engine, or all of it to host memory."""
+    while True:
+        await _wait(draw)
+        engine = draw.choice((pair.generator, pair.verifier))
+        view = await engine.view()
+        if draw.random() < 0.3:
+            await engine.offload(keep=draw.random() < 0.7)
+            await _wait(draw)
+            await engine.restore()
+        scheduler = pair.processes[engine.options.name].core.scheduler
+        scheduler.set_quota(view.blocks_used // 2)
+        await _wait(draw)
+        scheduler.set_quota(view.blocks_total)
+
+
+async def _wait(draw: Random) -> None:
+    for _ in range(draw.randrange(20)):
+        await asyncio.sleep(0)
+
+
+def describe(
+    kernels: Kernels, shape: ReplayShape, name: str, safety: str, counts: Counts
+) -> dict[str, Any]:
+    return {
+        "kernels": str(kernels),
+        "windows_a_pass": shape.group,
+        "search": name,
+        "deterministic": safety,
+        "runs": counts.runs,
+        "differ": counts.differ,
+        "tokens": counts.tokens,
+        "kept_tokens": counts.kept_tokens,
+        "early_exits": counts.early,
+        "first": counts.first,
+    }
+
+
+if __name__ == "__main__":
+    main()
