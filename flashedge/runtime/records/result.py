@@ -100,8 +100,8 @@ def _is_deterministic(
     True for a run that asked for it, unless a time limit decided whether two answers are equal.
     True for another one if the self-test found the generator's kernels batch-invariant, and prefill
     bit-equal up to the length of the longest path with its prompt, no deadline cut the run, its
-    search took no results by arrival, and it was not boosted. False if one of these does not hold: the tree may
-    then still be the same. None without a verdict of the test.
+    search took no results by arrival, and it was not boosted. False if one of these does not hold:
+    the tree may then still be the same. None without a verdict of the test.
     """
     if is_boosted(spec):
         return False

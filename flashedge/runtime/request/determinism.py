@@ -52,8 +52,8 @@ def check_shapes(self_test: Mapping[str, Any] | None) -> None:
     lacking = [role for role, name in SHAPES.items() if found.get(name) is None]
     if lacking:
         raise RequestError(
-            f"no search can be deterministic here: the {' and the '.join(lacking)} gives no equal"
-            " bits in passes of any shape",
+            "no search can be deterministic here: there is no shape of passes that gives equal bits"
+            f" for the {' and the '.join(lacking)}",
             hint="leave out deterministic; `flashedge ps --json` shows the self-test",
             param="deterministic",
         )

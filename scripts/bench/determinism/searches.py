@@ -101,6 +101,10 @@ class Counts:
     """Drafted tokens that the runs under load used."""
     early: int = 0
     """Runs that early exit ended."""
+    other_trees: int = 0
+    """Of those that differ: other tokens or another choice, not the last bits of a figure alone."""
+    preemptions: int = 0
+    """In both engines under load."""
     first: str | None = None
     """The first difference."""
 
@@ -150,13 +154,16 @@ async def compare(pair: SteppedPair, scale: Scale, name: str, safety: str) -> Co
         pair.reset()
         alone, _ = await run_search(pair, spec, safety)
         pair.reset()
+        before = pair.count_preemptions()
         async with disturb(pair, scale, spec, Random(number)):
             loaded, kept = await run_search(pair, spec, safety)
+        counts.preemptions += pair.count_preemptions() - before
         counts.tokens += sum(len(node.token_ids) for node in alone.nodes.values())
         counts.kept_tokens += kept
         counts.early += alone.choices["cut_by"] is not None
         if (difference := find_difference(alone, loaded)) is not None:
             counts.differ += 1
+            counts.other_trees += find_difference(strip(alone), strip(loaded)) is not None
             counts.first = counts.first or difference
     return counts
 
@@ -276,6 +283,12 @@ async def _wait(draw: Random) -> None:
         await asyncio.sleep(0)
 
 
+def strip(run: RecordedRun) -> RecordedRun:
+    """The run without its figures."""
+    nodes = {node: replace(found, logprobs=(), scores=()) for node, found in run.nodes.items()}
+    return replace(run, nodes=nodes, choices={**run.choices, "votes": None})
+
+
 def describe(
     kernels: Kernels, shape: ReplayShape, name: str, safety: str, counts: Counts
 ) -> dict[str, Any]:
@@ -286,6 +299,8 @@ def describe(
         "deterministic": safety,
         "runs": counts.runs,
         "differ": counts.differ,
+        "other_trees": counts.other_trees,
+        "preemptions": counts.preemptions,
         "tokens": counts.tokens,
         "kept_tokens": counts.kept_tokens,
         "early_exits": counts.early,

@@ -174,6 +174,11 @@ class SteppedPair:
         self.generator._speculator = VllmSpeculator(self.generator.process)
         self.stock_generator, self.stock_verifier = self.generator, self.verifier
 
+    def count_preemptions(self) -> int:
+        """Of both engines, so far."""
+        views = (process.core.scheduler.view() for process in self.processes.values())
+        return sum(view["preemptions"] for view in views)
+
     def reset(self) -> None:
         """Forget all KV and all scores."""
         self.verifier.clear_score_cache()
