@@ -8,7 +8,7 @@ this machine's or emulated (`kernel_variance`).
 
     python -m scripts.bench.determinism.searches [--runs 10] [--kernels batch row own] [--quick]
 
-The last line is JSON. About 4 s a run on one core; --quick takes half a minute.
+The last line is JSON. About 10 s a pair of runs on one core; --quick takes half a minute.
 """
 
 from __future__ import annotations
@@ -17,15 +17,14 @@ import argparse
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
 from flashedge.benchmark.virtual_pair import IntegerGrader
 from flashedge.certainty.history import ENTROPY
-from flashedge.engine.base import ExtendRequest, ScoreRequest, StepScores
+from flashedge.engine.base import ScoreRequest, StepScores
 from flashedge.engine.proxy import EngineProxy
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.events import Event
@@ -41,8 +40,8 @@ from flashedge.scheduling.determinism.replay_shape import ReplayShape
 from flashedge.types import Problem, Sampling, Timing, Usage
 from scripts.bench.determinism import kernel_variance
 from scripts.bench.determinism.kernel_variance import Kernels
+from scripts.bench.determinism.load import disturb
 from scripts.bench.determinism.requests import SHAPES
-from scripts.bench.determinism.scenario import VOCABULARY
 
 if TYPE_CHECKING:
     from scripts.bench.determinism.stepped_pair import SteppedPair
@@ -155,7 +154,7 @@ async def compare(pair: SteppedPair, scale: Scale, name: str, safety: str) -> Co
         alone, _ = await run_search(pair, spec, safety)
         pair.reset()
         before = pair.count_preemptions()
-        async with disturb(pair, scale, spec, Random(number)):
+        async with disturb(pair, spec, scale.others, Random(number)):
             loaded, kept = await run_search(pair, spec, safety)
         counts.preemptions += pair.count_preemptions() - before
         counts.tokens += sum(len(node.token_ids) for node in alone.nodes.values())
@@ -209,78 +208,6 @@ async def run_search(pair: SteppedPair, spec: RunSpec, safety: str) -> tuple[Rec
     outcome = await driver.run()
     result = build_result("run", spec, outcome, Usage(), Timing())
     return RecordedRun.from_log(result, events), driver.speculation.kept_tokens
-
-
-@asynccontextmanager
-async def disturb(
-    pair: SteppedPair, scale: Scale, spec: RunSpec, draw: Random
-) -> AsyncIterator[None]:
-    """Load both engines while the block runs."""
-    load = [_generate(pair, spec, Random(draw.random())) for _ in range(scale.others)]
-    load += [_score(pair, spec, Random(draw.random())) for _ in range(scale.others)]
-    load.append(_move_memory(pair, Random(draw.random())))
-    tasks = [asyncio.create_task(work) for work in load]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        ended = await asyncio.gather(*tasks, return_exceptions=True)
-        for engine in (pair.generator, pair.verifier):
-            await engine.restore()  # does nothing to one that is not offloaded
-        for process in pair.processes.values():
-            await process.drain()
-        for error in ended:
-            if isinstance(error, Exception):
-                raise error
-
-
-async def _generate(pair: SteppedPair, spec: RunSpec, draw: Random) -> None:
-    """One plain request after another, every other one for the search's own problem."""
-    prompt = pair.generator.codec.encode_chat(spec.problem.messages)
-    while True:
-        await _wait(draw)
-        other = tuple(draw.choices(VOCABULARY, k=draw.randint(4, 140)))
-        request = ExtendRequest(
-            token_ids=prompt if draw.random() < 0.5 else other,
-            seed=draw.randrange(1 << 30),
-            sampling=spec.sampling,
-            max_tokens=draw.randint(8, 60),
-            to_boundary=False,
-        )
-        async for _ in pair.generator.extend(request):
-            pass
-
-
-async def _score(pair: SteppedPair, spec: RunSpec, draw: Random) -> None:
-    while True:
-        await _wait(draw)
-        steps = tuple(
-            f"{draw.randint(1, 99)} + {draw.randint(1, 99)} = {draw.randint(1, 99)}.\n\n"
-            for _ in range(draw.randint(1, 6))
-        )
-        await pair.verifier.score(ScoreRequest(problem=spec.problem, steps=steps))
-
-
-async def _move_memory(pair: SteppedPair, draw: Random) -> None:
-    """Take half of what the requests hold from an engine, or all of it to host memory."""
-    while True:
-        await _wait(draw)
-        engine = draw.choice((pair.generator, pair.verifier))
-        view = await engine.view()
-        if draw.random() < 0.3:
-            await engine.offload(keep=draw.random() < 0.7)
-            await _wait(draw)
-            await engine.restore()
-        scheduler = pair.processes[engine.options.name].core.scheduler
-        scheduler.set_quota(view.blocks_used // 2)
-        await _wait(draw)
-        scheduler.set_quota(view.blocks_total)
-
-
-async def _wait(draw: Random) -> None:
-    for _ in range(draw.randrange(20)):
-        await asyncio.sleep(0)
 
 
 def strip(run: RecordedRun) -> RecordedRun:

@@ -1,4 +1,4 @@
-"""Deterministic runs in the service: what the engines are asked, what is stored, and repetitions."""
+"""Deterministic runs in the service: what the engines are asked, what is stored, what repeats."""
 
 from __future__ import annotations
 
