@@ -7,6 +7,7 @@ these differ, the first name that differs says why the runs may.
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,9 @@ from flashedge.engine.platform import detect_device_kind, find_vllm
 from flashedge.models.fingerprint import model_digest
 from flashedge.models.specs import Pair
 from flashedge.profiler.device import describe_device
+from flashedge.profiler.errors import ProfileError
+
+log = logging.getLogger(__name__)
 
 
 def describe_bits(pair: Pair, config: Config, self_test: Mapping[str, Any]) -> dict[str, Any]:
@@ -25,7 +29,7 @@ def describe_bits(pair: Pair, config: Config, self_test: Mapping[str, Any]) -> d
     import torch
 
     kind = detect_device_kind()
-    device = describe_device(kind)
+    device = _describe_device(kind)
     return {
         "generator": _describe_model(pair, config, "generator"),
         "verifier": _describe_model(pair, config, "verifier"),
@@ -39,6 +43,15 @@ def describe_bits(pair: Pair, config: Config, self_test: Mapping[str, Any]) -> d
         "generator_passes": self_test["replay_shape"],
         "verifier_passes": self_test["score_shape"],
     }
+
+
+def _describe_device(kind: str) -> dict[str, str]:
+    """Where the driver does not tell, there is nothing to compare by."""
+    try:
+        return describe_device(kind)
+    except ProfileError as error:
+        log.warning("the device is not part of the fingerprint: %s", error)
+        return {"device": "unknown", "driver": "unknown"}
 
 
 def _describe_model(pair: Pair, config: Config, role: str) -> dict[str, Any]:
