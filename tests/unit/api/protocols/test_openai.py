@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from flashedge.api.contract import Defaults
-from flashedge.api.protocols.search import ProtocolSearch, apply_effort, apply_flag, rank_paths
 from flashedge.api.pairs import ServablePairs
+from flashedge.api.protocols.search import ProtocolSearch, apply_effort, apply_flag, rank_paths
 from flashedge.api.specs import ModelName, build_run_spec
 from flashedge.config import load_config
 from flashedge.engine.request_tags import RequestTags
