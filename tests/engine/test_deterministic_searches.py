@@ -38,7 +38,6 @@ def test_the_flag_gives_the_same_trees_scores_and_choices(found: Any) -> None:
     assert [case["first"] for case in flagged if case["differ"]] == []
     assert all(case["tokens"] for case in flagged)
     assert sum(case["kept_tokens"] for case in flagged), "drafts were used"
-    assert sum(case["preemptions"] for case in flagged), "requests lost their memory"
 
 
 def test_without_it_they_differ(found: Any) -> None:
