@@ -138,6 +138,11 @@ class Config:
         "that the same request gives the same tree. They are slower and need a card of compute "
         "capability 8.0 or later. No effect on a CPU.",
     )
+    deterministic_searches: bool = setting(
+        False,
+        "Let searches be deterministic that do not say otherwise: their tokens, scores and choices "
+        "then do not depend on what else runs, also where the kernels' results do.",
+    )
     clusters_model: str | None = setting(
         None,
         "Sentence-embedding model that groups open-ended answers: a folder or a Hugging Face id. "

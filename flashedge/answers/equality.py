@@ -51,6 +51,11 @@ class Grader(Protocol):
 class TextGroups(Protocol):
     """Groups open-ended answers. See `WordGroups` and `workers.embedding_groups`."""
 
+    @property
+    def doubts(self) -> int:
+        """How often the grouping came from a time limit, so that it could be another one."""
+        ...
+
     async def group(self, answers: Sequence[str | None]) -> Sequence[str | None]:
         """answers: (n,) -> (n,) the first member of each one's group, None without an answer."""
         ...
@@ -60,6 +65,8 @@ class TextGroups(Protocol):
 
 class WordGroups:
     """Groups open-ended answers by their wording, which needs no model."""
+
+    doubts = 0
 
     async def group(self, answers: Sequence[str | None]) -> Sequence[str | None]:
         return group_by_first_match(answers, are_alike)

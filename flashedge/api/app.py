@@ -47,10 +47,18 @@ def create_app(
     check_exposure(config)
     if pairs is None:
         servable = ServablePairs(
-            lambda: load_pairs(config), lambda pair: is_local(pair, config), service.pair
+            lambda: load_pairs(config),
+            lambda pair: is_local(pair, config),
+            service.pair,
+            deterministic=config.deterministic_searches,
         )
     else:
-        servable = ServablePairs(lambda: pairs, lambda _: True, service.pair)
+        servable = ServablePairs(
+            lambda: pairs,
+            lambda _: True,
+            service.pair,
+            deterministic=config.deterministic_searches,
+        )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:

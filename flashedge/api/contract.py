@@ -42,6 +42,8 @@ class HandlePort(Protocol):
     @property
     def id(self) -> str: ...
     @property
+    def spec(self) -> RunSpec: ...
+    @property
     def status(self) -> str: ...
     @property
     def position(self) -> int | None: ...
@@ -150,5 +152,6 @@ class Defaults:
     step_entropy: float = STEP_ENTROPY
     min_step_tokens: int = MIN_STEP_TOKENS
     judge: str = STEPS
+    deterministic: bool = False
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The options of each strategy."""

@@ -18,10 +18,14 @@ class ServablePairs:
         load: Callable[[], Mapping[str, Pair]],
         is_here: Callable[[Pair], bool],
         usual: str,
+        *,
+        deterministic: bool = False,
     ) -> None:
-        """load: reads all known pairs. usual: the pair of requests that name none."""
+        """load: reads all known pairs. usual: the pair of requests that name none. deterministic:
+        whether searches are that do not say."""
         self._load = load
         self._is_here = is_here
+        self._deterministic = deterministic
         self.usual = usual
 
     def list_names(self) -> list[str]:
@@ -49,10 +53,10 @@ class ServablePairs:
                 hint=f"flashedge models pull {name}",
                 param=param,
             )
-        return build_defaults(pair)
+        return build_defaults(pair, deterministic=self._deterministic)
 
 
-def build_defaults(pair: Pair) -> Defaults:
+def build_defaults(pair: Pair, *, deterministic: bool) -> Defaults:
     """What a pair gives to a request."""
     judges = pair.verifier.judges
     return Defaults(
@@ -67,5 +71,6 @@ def build_defaults(pair: Pair) -> Defaults:
         step_entropy=pair.step_entropy,
         min_step_tokens=pair.min_step_tokens,
         judge=pair.judge,
+        deterministic=deterministic,
         options=pair.options,
     )

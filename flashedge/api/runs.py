@@ -31,6 +31,7 @@ from flashedge.api.sse import (
 from flashedge.errors import RequestError
 from flashedge.events import to_json
 from flashedge.runtime.programs.outlook import Outlook
+from flashedge.runtime.request.calibrations import pin_early_exit
 
 STATUSES = ("queued", "running", "finished", "failed", "cancelled", "interrupted")
 QUEUE_POLL_S = 0.1
@@ -86,11 +87,7 @@ def runs_router(service: ServicePort, pairs: ServablePairs) -> APIRouter:
                 "POST /v1/runs does not stream", hint="follow /v1/runs/{id}/events", param="stream"
             )
         handle = await submit(request, body)
-        return Json(
-            {"id": handle.id, "status": handle.status, **dataclasses.asdict(handle.outlook)},
-            status_code=202,
-            headers={"Location": f"/v1/runs/{handle.id}", "X-FlashEdge-Run": handle.id},
-        )
+        return _accept(handle)
 
     @router.get("/runs")
     async def listing(
@@ -121,6 +118,15 @@ def runs_router(service: ServicePort, pairs: ServablePairs) -> APIRouter:
         start = _parse_event_number(request.headers.get("last-event-id") or after)
         return EventStream(_stream_events(service.run(run_id), start))
 
+    @router.post("/runs/{run_id}/repeat", status_code=202)
+    async def repeat(request: Request, run_id: str) -> Response:
+        """Queue a run's request once more, with what was decided for it then, as a new run."""
+        spec = pin_early_exit(service.run(run_id).spec)
+        async with service.use_pair(spec.pair):
+            prompt_ids = spec.prompt_ids or await service.encode_prompt(spec)
+            handle = service.submit(spec, prompt_ids, asker=read_asker(request, 0))
+        return _accept(handle)
+
     @router.post("/runs/{run_id}/cancel")
     async def cancel(run_id: str) -> Response:
         """Cancel a run and return it. Has no effect on a run that is over."""
@@ -135,6 +141,15 @@ def runs_router(service: ServicePort, pairs: ServablePairs) -> APIRouter:
         return Json({"id": run_id, "object": "run", "deleted": True})
 
     return router
+
+
+def _accept(handle: HandlePort) -> Response:
+    """The answer to a request that starts a run and does not wait for it."""
+    return Json(
+        {"id": handle.id, "status": handle.status, **dataclasses.asdict(handle.outlook)},
+        status_code=202,
+        headers={"Location": f"/v1/runs/{handle.id}", "X-FlashEdge-Run": handle.id},
+    )
 
 
 async def _stream_queue_and_events(handle: HandlePort) -> AsyncGenerator[bytes]:

@@ -29,6 +29,7 @@ STRATEGY_FIELDS = (
     "token_budget",
     "deadline_s",
     "baseline",
+    "deterministic",
     "early_exit",
     "options",
     "answers",
@@ -70,6 +71,7 @@ class SearchOptions(Body):
     token_budget: int | None = None
     deadline_s: float | None = None
     baseline: bool | None = None
+    deterministic: bool | None = None
     early_exit: bool | dict[str, Any] | None = None
     """True for the strategy's own rule, False for none, or the fields of `ExitOptions`."""
 

@@ -99,6 +99,7 @@ def build_run_spec(
         "step_entropy": defaults.step_entropy,
         "min_step_tokens": defaults.min_step_tokens,
         "judge": defaults.judge,
+        "deterministic": defaults.deterministic,
         **usual,
         **search,
     }

@@ -1,4 +1,4 @@
-"""`runs ls|show|replay|export|rm`: the runs that the daemon keeps."""
+"""`runs ls|show|replay|verify|export|rm`: the runs that the daemon keeps."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ EXAMPLES = """\
 Examples:
   flashedge runs ls --status failed
   flashedge runs show 3f9a
+  flashedge runs verify 3f9a
   flashedge runs export 3f9a -o run.html
   flashedge runs rm --older-than 7d
 """
@@ -122,6 +123,15 @@ def replay(run: RunId, as_json: Json = False) -> None:
         run = find_run(client, run)
         log = RunLog.from_events(run, (event for _, event in load_events(client, run)))
     replay_run(run, log, load_config(), as_json=as_json)
+
+
+@app.command(name="verify")
+def verify(run: RunId, as_json: Json = False) -> None:
+    """Run a deterministic run once more, and name the first difference in tree and answer."""
+    from flashedge.cli.verify import verify_run
+
+    with _connect() as client:
+        verify_run(client, find_run(client, run), as_json=as_json)
 
 
 @app.command(name="export")

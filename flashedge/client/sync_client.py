@@ -179,6 +179,10 @@ class Client:
         """Start a run without following it: `{"id", "status", "position", …}`."""
         return self._json("POST", "/v1/runs", json=dict(body))
 
+    def repeat_run(self, run: str) -> dict[str, Any]:
+        """Start a run's request once more, as a new run: `{"id", "status", "position", …}`."""
+        return self._json("POST", f"/v1/runs/{run}/repeat")
+
     def run(self, run: str) -> dict[str, Any]:
         return self._json("GET", f"/v1/runs/{run}")
 

@@ -99,6 +99,9 @@ class ScoreRequest:
     num_scored: int = 0
     program: str | None = None
     """See ExtendRequest."""
+    deterministic: bool = False
+    """Whether the scores must not depend on what else the engine computes, nor on which KV it
+    finds, even where its kernels do."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,11 @@ def pair_fingerprint(pair: Pair, config: Config) -> str:
     return digest.hexdigest()[:16]
 
 
+def model_digest(spec: ModelSpec, config: Config) -> str:
+    """16 hex digits of a model's files and options."""
+    return _hash_model(spec, locate_model(spec, config)).hex()[:16]
+
+
 def last_change_s(pair: Pair, config: Config) -> float:
     """When a file of the pair was last written, in unix seconds. 0 without any file."""
     folders = [locate_model(spec, config) for spec in (pair.generator, pair.verifier)]

@@ -32,6 +32,11 @@ class Tools:
 
     boosting: Boosting
 
+    @property
+    def doubts(self) -> int:
+        """Comparisons of answers that a time limit decided so far, in all runs."""
+        return self.grader.doubts + self.texts.doubts
+
 
 async def execute(
     run: Run,
@@ -47,6 +52,7 @@ async def execute(
     program: the key that its requests to the engines carry.
     """
     queue_s, began = run.mark_started(), time.monotonic()
+    doubts = tools.doubts
     engines = pair.build_engines(tools.grader, tools.texts, baseline=run.spec.baseline)
     engines = replace(engines, program=program)
     with engines.join_kv(run.emit) as memory:
@@ -71,6 +77,7 @@ async def execute(
         self_test=pair.health().self_test,
         thinking=driver.thinking,
         scores_probability=pair.scores_probability,
+        doubts=tools.doubts - doubts,
     )
     return {**result, "kv": memory.record}
 

@@ -39,6 +39,7 @@ from flashedge.runtime.records.retention import Retention
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.request.boost import check_continuable, resolve_boost
 from flashedge.runtime.request.calibrations import resolve_early_exit, restore_request
+from flashedge.runtime.request.determinism import check_same_bits, check_shapes
 from flashedge.runtime.request.spec import RunSpec, check_continues
 from flashedge.runtime.request.strategies import build_search
 from flashedge.runtime.rollouts.boosting import Boosting
@@ -211,6 +212,8 @@ class Service:
         room = pair.max_model_len - len(prompt_ids)
         spec = replace(spec, max_path_tokens=min(spec.max_path_tokens, room))
         pair.check_step_rule(spec.step_rule)
+        if spec.deterministic:
+            check_shapes(pair.health().self_test)
         spec = resolve_boost(spec, self.config.scheduling_boost)
         spec = resolve_early_exit(spec, self.config, pair.fingerprint)
         if spec.early_exit_note is not None:
@@ -305,6 +308,8 @@ class Service:
             raise Conflict(f"run {run_id} is not finished and stored", param="continues")
         check_continues(earlier.spec, spec, run_id)
         check_continuable(spec, run_id)
+        if spec.deterministic:
+            check_same_bits(earlier.object(), self._loader.get(spec.pair).health().self_test)
         return EarlierRun.from_events(event for _, event in self._store.events(run_id))
 
     async def _execute(

@@ -25,7 +25,14 @@ from tests.support.fake_protocols import FakeProtocols
 from tests.support.runtime_rig import BEAM, CONFIG, assert_nothing_left, sim_engines
 
 SLOW = replace(BEAM, n=16, max_step_tokens=4)  # many short levels
-SELF_TEST = {"batch_invariant": True, "invariant_tokens": 4096}
+SHAPE = {"window": 32, "group": 4, "prefill_windows": 4}
+SELF_TEST = {
+    "batch_invariant": True,
+    "invariant_tokens": 4096,
+    "replay_shape": SHAPE,
+    "score_shape": SHAPE,
+    "fingerprint": {"vllm": "simulated", "verifier": {"digest": "0"}},
+}
 
 
 class SimPair:

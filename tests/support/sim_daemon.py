@@ -55,7 +55,14 @@ class SimulatedPair:
         return self.generator.health(), self.verifier.health()
 
     async def self_test(self) -> dict[str, Any]:
-        return {"batch_invariant": True, "invariant_tokens": 1024}
+        shape = {"window": 32, "group": 4, "prefill_windows": 4}
+        return {
+            "batch_invariant": True,
+            "invariant_tokens": 1024,
+            "replay_shape": shape,
+            "score_shape": shape,
+            "fingerprint": {"vllm": "simulated", "device": "none"},
+        }
 
     async def serve_protocols(self, plain: PlainRequests) -> FakeProtocols:
         return self._protocols(plain)

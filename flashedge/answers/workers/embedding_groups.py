@@ -58,6 +58,8 @@ class EmbeddingGroups:
             environ={"CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false"},
         )
         self._lock = asyncio.Lock()
+        self.doubts = 0
+        """See `answers.equality.TextGroups`."""
 
     @property
     def pid(self) -> int | None:
@@ -71,6 +73,7 @@ class EmbeddingGroups:
             return tuple(answers)
         homes = await self._ask(texts)
         if homes is None:
+            self.doubts += 1
             return group_by_first_match(answers, are_alike)
         home = dict(zip(texts, homes, strict=True))
         first: dict[int, str] = {}

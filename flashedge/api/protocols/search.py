@@ -95,7 +95,8 @@ class ProtocolSearch:
         """The run's result, once it has finished."""
 
         _refuse_meaningless(body)
-        self._search = apply_effort(_choose_search(body, name), body, defaults)
+        search = apply_flag(_choose_search(body, name), body)
+        self._search = apply_effort(search, body, defaults)
         self._build_spec(Problem.from_text("?"), {}, sampling=defaults.sampling, max_tokens=None)
 
     @property
@@ -215,6 +216,12 @@ def _choose_search(body: Mapping[str, Any], name: ModelName) -> dict[str, Any]:
     if "strategy" in options:
         parse_strategy(options["strategy"], find_user_programs())
     return options
+
+
+def apply_flag(search: dict[str, Any], body: Mapping[str, Any]) -> dict[str, Any]:
+    """Let the field `deterministic` of plain requests mean the search too."""
+    flag = body.get("deterministic")
+    return {"deterministic": flag, **search} if isinstance(flag, bool) else search
 
 
 def apply_effort(

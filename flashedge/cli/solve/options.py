@@ -110,6 +110,16 @@ Baseline = Annotated[
         rich_help_panel=SEARCH,
     ),
 ]
+Deterministic = Annotated[
+    bool | None,
+    typer.Option(
+        "--deterministic/--no-deterministic",
+        help="Give the same tree, to the bit, whatever else runs, also where the kernels' results"
+        " depend on it. No --deadline, no boosting, no --baseline.",
+        show_default="the setting deterministic_searches",
+        rich_help_panel=SEARCH,
+    ),
+]
 Seed = Annotated[
     int | None,
     typer.Option(

@@ -83,10 +83,25 @@ def _print_details(result: Mapping[str, Any]) -> None:
     if cut := _count_cut(result):
         of = len(result["completions"])
         output.note(f"{cut} of {format_count(of, 'path')} reached a token limit before an answer")
+    if fingerprint := result.get("fingerprint"):
+        output.note(describe_fingerprint(fingerprint))
     if result.get("cut_by"):
         output.note(f"stopped early: {result['cut_by']}")
     if result.get("early_exit_note"):
         output.note(result["early_exit_note"])
+
+
+def describe_fingerprint(found: Mapping[str, Any]) -> str:
+    """What a deterministic run's bits depend on, in a line."""
+    models = (found.get(role) or {} for role in ("generator", "verifier"))
+    named = " and ".join(f"{m.get('digest')} ({m.get('dtype')})" for m in models)
+    passes = (found.get(f"{role}_passes") or {} for role in ("generator", "verifier"))
+    shapes = " and ".join(f"{p.get('window')} x {p.get('group')}" for p in passes)
+    return (
+        f"deterministic: models {named}; passes of {shapes} tokens; {found.get('vllm')},"
+        f" torch {found.get('torch')}; {found.get('device')};"
+        f" {format_count(found.get('threads') or 1, 'thread')} an engine"
+    )
 
 
 def _count_cut(result: Mapping[str, Any]) -> int:

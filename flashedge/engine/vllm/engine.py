@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from flashedge.engine.base import EngineView, Health
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.process.engine_process import EngineProcess
 from flashedge.errors import EngineDead
+from flashedge.scheduling.determinism.replay_shape import ReplayShape
 
 
 class VllmEngine:
@@ -24,6 +25,7 @@ class VllmEngine:
         self._budget: int | None = None
         self._is_offloaded = False
         self._order: tuple[str, ...] = ()
+        self._replay_shape: ReplayShape | None = None
         self.suspects = asyncio.Lock()
         """See `engine.base`."""
 
@@ -93,9 +95,23 @@ class VllmEngine:
         with suppress(EngineDead):  # the next process gets it
             await self._process.call("rank_programs", list(keys))
 
+    async def set_replay_shape(self, shape: ReplayShape) -> None:
+        """Compute deterministic requests in this shape from now on. None may be open.
+
+        Raises EngineDead.
+        """
+        self._replay_shape = shape
+        await self._process.call("set_replay_shape", shape.to_json())
+
+    async def count_replays(self) -> Mapping[str, int]:
+        """What deterministic requests cost since the process started: see
+        `inside.determinism.scheduler.COUNTERS`. Raises EngineDead."""
+        counters: Mapping[str, int] = await self._process.call("count_replays")
+        return counters
+
     async def _configure_restarted(self) -> None:
-        """Bring a restarted process to the offload state, the budget and the order of programs of
-        its predecessor.
+        """Bring a restarted process to the offload state, the budget, the order of programs and the
+        shape of passes of its predecessor.
 
         An engine that is offloaded claims no memory for its budget.
         """
@@ -105,6 +121,8 @@ class VllmEngine:
             await self._process.budget(self._budget)
         if self._order:
             await self._process.call("rank_programs", list(self._order))
+        if self._replay_shape is not None:
+            await self._process.call("set_replay_shape", self._replay_shape.to_json())
 
     def health(self) -> Health:
         return self._process.health()

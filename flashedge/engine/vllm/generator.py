@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,6 @@ from flashedge.engine.vllm.inside.keys import (
 from flashedge.engine.vllm.speculator import VllmSpeculator, pack_continuation
 from flashedge.engine.vllm.translate import build_end_error, build_refusal
 from flashedge.errors import ContextOverflow
-from flashedge.scheduling.determinism.replay_shape import ReplayShape
 from flashedge.search.entropy import TOP
 from flashedge.types import MARKERS, FinishReason
 
@@ -54,7 +53,6 @@ class VllmGenerator(VllmEngine):
             )
         )
         self._codec = codec
-        self._replay_shape: ReplayShape | None = None
         self._speculator = VllmSpeculator(self._process)
 
     @property
@@ -64,25 +62,6 @@ class VllmGenerator(VllmEngine):
     @property
     def codec(self) -> HFCodec:
         return self._codec
-
-    async def set_replay_shape(self, shape: ReplayShape) -> None:
-        """Compute deterministic requests in this shape from now on. None may be open.
-
-        Raises EngineDead.
-        """
-        self._replay_shape = shape
-        await self._process.call("set_replay_shape", shape.to_json())
-
-    async def count_replays(self) -> Mapping[str, int]:
-        """What deterministic requests cost since the process started: see
-        `inside.determinism.scheduler.COUNTERS`. Raises EngineDead."""
-        counters: Mapping[str, int] = await self._process.call("count_replays")
-        return counters
-
-    async def _configure_restarted(self) -> None:
-        await super()._configure_restarted()
-        if self._replay_shape is not None:
-            await self._process.call("set_replay_shape", self._replay_shape.to_json())
 
     def extend(self, request: ExtendRequest) -> AsyncGenerator[Chunk]:
         return self.stream(request, build_params(request, self._codec, self.max_model_len))

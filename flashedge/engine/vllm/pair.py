@@ -27,6 +27,7 @@ from flashedge.engine.platform import BLOCK_TOKENS, runs_on_cpu
 from flashedge.engine.probe import GeneratorProbe, VerifierProbe
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.batch_invariance import check_batch_invariance
+from flashedge.engine.vllm.bits import describe_bits
 from flashedge.engine.vllm.card_trial import card_maps_memory
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.errors import ConfigError, StoreError
@@ -187,13 +188,18 @@ class VllmPair:
         return self.generator.health(), self.verifier.health()
 
     async def self_test(self) -> dict[str, Any]:
-        """Test whether the generator's kernels are batch-invariant here, and choose the shape of
-        deterministic requests. See `self_test.py` and `replay_test.py`."""
+        """Test whether the generator's kernels are batch-invariant here, and choose the shapes in
+        which both engines compute what is deterministic. See `self_test.py`, `replay_test.py` and
+        `score_test.py`. `fingerprint` says what such bits depend on besides the request."""
         from flashedge.engine.vllm.replay_test import choose_shape
+        from flashedge.engine.vllm.score_test import choose_score_shape
         from flashedge.engine.vllm.self_test import check_invariance
 
         found = await check_invariance(self.generator)
-        return found | await choose_shape(self.generator, on_cpu=runs_on_cpu())
+        found |= await choose_shape(self.generator, on_cpu=runs_on_cpu())
+        found |= await choose_score_shape(self.verifier, on_cpu=runs_on_cpu())
+        bits = await asyncio.to_thread(describe_bits, self._pair, self._config, found)
+        return {**found, "fingerprint": bits}
 
     async def serve_protocols(self, plain: PlainRequests) -> AsgiApp:
         """vLLM's HTTP protocols over the generator, for requests that `plain` counts."""

@@ -22,9 +22,10 @@ import torch
 from flashedge.engine.base import ScoreRequest, StepScores
 from flashedge.engine.vllm.engine import VllmEngine
 from flashedge.engine.vllm.engine_options import EngineOptions
-from flashedge.engine.vllm.inside.keys import ARGS_KEY, PROGRAM
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC, PROGRAM
 from flashedge.engine.vllm.prm.base import AnswerFormat, PrmFormat
 from flashedge.errors import ContextOverflow, GenerationFailed, PathOverflow
+from flashedge.scheduling.determinism.replay_shape import ReplayShape
 from flashedge.types import Problem
 
 SCORE_CACHE_ENTRIES = 1 << 17
@@ -71,10 +72,10 @@ class VllmVerifier(VllmEngine):
             return StepScores(
                 scores=tuple(scores[i] for i in requested), tokens=tokens, cached_tokens=tokens
             )
-        rows, cached = await self._compute_rows(prompt.token_ids, request.program, reuse=True)
+        rows, cached = await self.compute_rows(prompt.token_ids, request, reuse=True)
         if any(i not in scores and prompt.scored[i] < cached for i in requested):
             # The step's KV is still cached, but its score is not: compute the whole path.
-            rows, cached = await self._compute_rows(prompt.token_ids, request.program, reuse=False)
+            rows, cached = await self.compute_rows(prompt.token_ids, request, reuse=False)
         for i in requested:
             if prompt.scored[i] >= cached:
                 scores[i] = self._prm.read_score(rows[prompt.scored[i] - cached])
@@ -88,13 +89,22 @@ class VllmVerifier(VllmEngine):
     async def score_whole(self, request: ScoreRequest) -> StepScores:
         """Compute the same scores by one pass over the whole path, without any cache."""
         prompt = self._build_prompt(request)
-        rows, _ = await self._compute_rows(prompt.token_ids, request.program, reuse=False)
+        rows, _ = await self.compute_rows(prompt.token_ids, request, reuse=False)
         scores = [self._prm.read_score(rows[i]) for i in prompt.scored]
         return StepScores(
             scores=tuple(scores[request.num_scored :]),
             tokens=len(prompt.token_ids),
             cached_tokens=0,
         )
+
+    def encode(self, request: ScoreRequest) -> list[int]:
+        """The verifier's tokens of a path. Raises PathOverflow, ContextOverflow."""
+        return self._build_prompt(request).token_ids
+
+    async def set_replay_shape(self, shape: ReplayShape) -> None:
+        """See `VllmEngine`. Scores of another shape are forgotten."""
+        self.clear_score_cache()
+        await super().set_replay_shape(shape)
 
     def clear_score_cache(self) -> None:
         """For measurements: without its scores, KV in the prefix cache is of no use."""
@@ -131,7 +141,7 @@ class VllmVerifier(VllmEngine):
         ids = list(self._encode_problem(request.problem))
         scored: list[int] = []
         keys: list[bytes] = []
-        digest = hashlib.blake2b(_to_bytes(ids), digest_size=16)
+        digest = _begin_key(ids, request)
         for index, text in enumerate(request.steps):
             step, upto = self._encode_step(text, index)
             scored.append(len(ids) + upto - 1)
@@ -142,13 +152,13 @@ class VllmVerifier(VllmEngine):
 
     def _build_answer_prompt(self, judge: AnswerFormat, request: ScoreRequest) -> _VerifierPrompt:
         ids, upto = judge.encode_answer(request.problem, "".join(request.steps))
-        key = hashlib.blake2b(_to_bytes(ids), digest_size=16).digest()
+        key = _begin_key(ids, request).digest()
         return _VerifierPrompt(token_ids=list(ids), scored=[upto - 1], keys=[key])
 
-    async def _compute_rows(
-        self, token_ids: list[int], program: str | None, *, reuse: bool
+    async def compute_rows(
+        self, token_ids: list[int], request: ScoreRequest, *, reuse: bool
     ) -> tuple[torch.Tensor, int]:
-        """Run the model on one prompt.
+        """Run the model on one prompt, in the way that `request` asks for.
 
         Returns (rows, cached): the number of tokens whose KV was reused, and the rows of the
         others, (num_tokens - cached, classes).
@@ -158,7 +168,9 @@ class VllmVerifier(VllmEngine):
         params = PoolingParams(
             task="token_classify",
             skip_reading_prefix_cache=not reuse,
-            extra_kwargs={ARGS_KEY: {PROGRAM: program}},
+            extra_kwargs={
+                ARGS_KEY: {PROGRAM: request.program, DETERMINISTIC: request.deterministic}
+            },
         )
         result: Any = None
         name = f"prm-{next(_ids)}"
@@ -174,6 +186,12 @@ class VllmVerifier(VllmEngine):
                 f"the verifier engine returned {len(rows)} rows for {len(token_ids)} tokens"
             )
         return rows, cached
+
+
+def _begin_key(ids: Sequence[int], request: ScoreRequest) -> hashlib.blake2b:
+    """Scores that were computed in passes have keys of their own: others differ by some bits."""
+    kind = b"verified" if request.deterministic else b""
+    return hashlib.blake2b(_to_bytes(ids), digest_size=16, person=kind)
 
 
 def _to_bytes(ids: Sequence[int]) -> bytes:

@@ -91,7 +91,7 @@ class Driver:
             rule=spec.step_rule,
             max_step_tokens=spec.max_step_tokens,
         )
-        self._speculation_client = SpeculationClient(search, engines, self._texts)
+        self._speculation_client = SpeculationClient(search, spec, engines, self._texts)
         self._restarts = RestartNotes(engines.generator, engines.verifier, emit)
         self.generating = Stopwatch()
         self.scoring = Scoring(
@@ -213,6 +213,7 @@ class Driver:
             answer_start=len(self._prompt_ids),
             program=self._engines.program,
             continuation=self._get_continuation(child.node),
+            deterministic=self._spec.deterministic,
         )
 
         async def work() -> list[Chunk]:
@@ -263,9 +264,7 @@ class Driver:
         """Ask a chain for its answer. The answer is empty where no token fits after the suffix."""
         generator = self._engines.generator
         path = (*self._prompt_ids, *tree.path_token_ids(probe.node))
-        request = build_probe_request(
-            probe, path, self._spec.sampling, generator, self._engines.program
-        )
+        request = build_probe_request(probe, path, self._spec, generator, self._engines.program)
         kept: TokenIds = ()
         text = ""
         if request is not None:

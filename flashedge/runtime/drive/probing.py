@@ -6,16 +6,13 @@ from contextlib import aclosing
 
 from flashedge.engine.base import ExtendRequest, Generator
 from flashedge.runtime.drive.segments import find_probe_answer
+from flashedge.runtime.request.spec import RunSpec
 from flashedge.search.base import Probe
-from flashedge.types import Sampling, TokenIds
+from flashedge.types import TokenIds
 
 
 def build_probe_request(
-    probe: Probe,
-    path: TokenIds,
-    sampling: Sampling,
-    generator: Generator,
-    program: str | None = None,
+    probe: Probe, path: TokenIds, spec: RunSpec, generator: Generator, program: str | None
 ) -> ExtendRequest | None:
     """Build the request that continues path + suffix. None where no token fits after them.
     path: the prompt and the path; program: what the run's requests carry."""
@@ -26,10 +23,11 @@ def build_probe_request(
     return ExtendRequest(
         token_ids=ids,
         seed=probe.seed,
-        sampling=sampling,
+        sampling=spec.sampling,
         max_tokens=min(probe.max_tokens, room),
         to_boundary=False,
         program=program,
+        deterministic=spec.deterministic,
     )
 
 

@@ -55,6 +55,7 @@ class Scoring:
         thinking: Thinking,
     ) -> None:
         self._problem, self._aggregate = spec.problem, spec.aggregate
+        self._deterministic = spec.deterministic
         self._thinking = thinking
         self._search_judges, self._verifier_judges = search.judges, engines.judges
         self._program = engines.program
@@ -135,6 +136,7 @@ class Scoring:
             steps=(*before, *segment.steps),
             num_scored=len(before),
             program=self._program,
+            deterministic=self._deterministic,
         )
         return await retry_after_restart(
             self._verifier,
@@ -149,7 +151,12 @@ class Scoring:
         if not answer.strip():
             return StepScores(scores=(0.0,), tokens=0, cached_tokens=0)
         steps = split_steps(answer) if self._verifier_judges == "steps" else (answer,)
-        request = ScoreRequest(problem=self._problem, steps=steps, program=self._program)
+        request = ScoreRequest(
+            problem=self._problem,
+            steps=steps,
+            program=self._program,
+            deterministic=self._deterministic,
+        )
         found = await retry_after_restart(
             self._verifier, lambda: self._verifier.score(request), self._on_restart
         )

@@ -19,6 +19,7 @@ from flashedge.engine.base import Chunk, ScoreRequest, StepScores, Verifier
 from flashedge.errors import ContextOverflow
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.segments import StepTexts
+from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.scheduling.speculation.draft_choice import limit_drafts
 from flashedge.search.base import Cancel, Command, Expand, Search, SearchState
@@ -47,9 +48,12 @@ class SpeculationClient:
     has nothing left from which vLLM could go on as a draft.
     """
 
-    def __init__(self, search: Search[Any], engines: Engines, texts: StepTexts) -> None:
+    def __init__(
+        self, search: Search[Any], spec: RunSpec, engines: Engines, texts: StepTexts
+    ) -> None:
         self._search = search
         self._texts = texts
+        self._deterministic = spec.deterministic
         switches = engines.optimizations
         drafts = switches.speculation and texts.rule != ENTROPY
         self._speculator = engines.generator.speculator if drafts else None
@@ -114,6 +118,7 @@ class SpeculationClient:
                 granularity=after[child.node].granularity,
                 max_drafts=max_drafts,
                 step_rule=self._texts.rule,
+                deterministic=self._deterministic,
             )
             for (_, child), max_drafts in zip(children, limit_drafts(scores, widest), strict=True)
         }

@@ -27,6 +27,7 @@ def build_result(
     self_test: Mapping[str, Any] | None = None,
     thinking: Thinking = NO_THINKING,
     scores_probability: bool = True,
+    doubts: int = 0,
 ) -> dict[str, Any]:
     """Build the result as plain JSON values. `score` is a path's aggregate (`spec.aggregate`), the
     `step_scores` are the verifier's.
@@ -34,6 +35,7 @@ def build_result(
     self_test: what the start-up self-test found. See `engine.vllm.self_test`.
     thinking: separates `reasoning` from `text`. The tree's nodes have the text as it was generated.
     scores_probability: False where the verifier's scores only rank, so that none can be trusted.
+    doubts: comparisons of answers that a time limit decided while the run ran.
     """
     tree, finish = outcome.tree, outcome.finish
     reasoning, text = thinking.split(tree.path_text(finish.choice))
@@ -45,7 +47,8 @@ def build_result(
         "strategy": spec.strategy,
         "n": spec.n,
         "seed": spec.seed,
-        "deterministic": _is_deterministic(spec, outcome, usage.prompt_tokens, self_test),
+        "deterministic": _is_deterministic(spec, outcome, usage.prompt_tokens, self_test, doubts),
+        "fingerprint": (self_test or {}).get("fingerprint") if spec.deterministic else None,
         "baseline": spec.baseline,
         "answer": finish.answer,
         "text": text,
@@ -86,17 +89,24 @@ def build_result(
 
 
 def _is_deterministic(
-    spec: RunSpec, outcome: Outcome, prompt_tokens: int, self_test: Mapping[str, Any] | None
+    spec: RunSpec,
+    outcome: Outcome,
+    prompt_tokens: int,
+    self_test: Mapping[str, Any] | None,
+    doubts: int,
 ) -> bool | None:
     """Whether the same request gives the same tree again, whatever runs beside it.
 
-    True if the self-test found the generator's kernels batch-invariant, and prefill bit-equal up to
-    the length of the longest path with its prompt, no deadline cut the run, its search took no
-    results by arrival, and it was not boosted. False if one of these does not hold: the tree may
-    then still be the same. None without a verdict of the test.
+    True for a run that asked for it, unless a time limit decided whether two answers are equal.
+    True for another one if the self-test found the generator's kernels batch-invariant, and prefill
+    bit-equal up to the length of the longest path with its prompt, no deadline cut the run, its
+    search took no results by arrival, and it was not boosted. False if one of these does not hold:
+    the tree may then still be the same. None without a verdict of the test.
     """
     if is_boosted(spec):
         return False
+    if spec.deterministic:
+        return not doubts
     found = self_test or {}
     if not found.get("batch_invariant"):
         return found.get("batch_invariant")

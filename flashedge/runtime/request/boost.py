@@ -15,7 +15,7 @@ USUAL = {"parallel": 1, "take": "launch"}
 """Options of MCTS with the only values that a boosted run may have."""
 BOOST_MODES = (OFF, ASKED, ALL)
 """off: no run is boosted; asked: those that ask for it; all: every MCTS run that does not refuse,
-and that does not name a fixed number of rollouts in parallel."""
+that does not name a fixed number of rollouts in parallel, and that is not deterministic."""
 
 
 def is_boosted(spec: RunSpec) -> bool:
@@ -53,7 +53,8 @@ def resolve_boost(spec: RunSpec, mode: str) -> RunSpec:
             hint=f"leave out one of boost and {excluded[0]}",
             param="options",
         )
-    wants = bool(asked) or (asked is None and mode == ALL and not excluded and not spec.baseline)
+    may_be = not (excluded or spec.baseline or spec.deterministic)
+    wants = bool(asked) or (asked is None and mode == ALL and may_be)
     is_on = wants and mode != OFF
     if asked is None and not is_on:
         return spec

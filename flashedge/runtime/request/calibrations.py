@@ -16,7 +16,7 @@ from typing import Any
 from flashedge.certainty.rules import Rule
 from flashedge.config import Config
 from flashedge.errors import ConfigError, RequestError
-from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.runtime.request.early_exit import ExitOptions, build_exit_rule
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.types import BLANK_LINE, STEPS
 
@@ -205,3 +205,17 @@ def restore_request(spec: RunSpec) -> RunSpec:
     given = spec.early_exit or ExitOptions()
     unresolved = ExitOptions(give_up_after=given.give_up_after, give_up_below=given.give_up_below)
     return replace(spec, early_exit=unresolved, early_exit_source=DEFAULTS, early_exit_note=None)
+
+
+def pin_early_exit(spec: RunSpec) -> RunSpec:
+    """The request of an earlier run with its early exit as it was, so that neither a calibration
+    nor another default changes it when it runs again."""
+    if spec.early_exit is None:
+        return spec
+    rule = build_exit_rule(spec.early_exit, spec.strategy)
+    pinned = replace(
+        ExitOptions.from_rule(rule),
+        give_up_after=spec.early_exit.give_up_after,
+        give_up_below=spec.early_exit.give_up_below,
+    )
+    return replace(spec, early_exit=pinned, early_exit_note=None)

@@ -13,6 +13,7 @@ from flashedge.runtime.request.checks import (
     check_field,
     check_template_variables,
 )
+from flashedge.runtime.request.determinism import check_deterministic
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.ranges import CHOICES, ROLES
 from flashedge.search.entropy import EntropyRule
@@ -85,6 +86,9 @@ class RunSpec:
     baseline: bool = False
     """Run the stock loop: boundaries by stop string, whole-path scoring, no optimization."""
 
+    deterministic: bool = False
+    """Whether tokens, scores and choices must not depend on what else the engines compute."""
+
     early_exit: ExitOptions | None = None
     """When the run may stop before its end. None: never."""
 
@@ -125,6 +129,8 @@ class RunSpec:
         for name, value in dataclasses.asdict(self.sampling).items():
             check_field(name, value)
         check_template_variables("chat_template_kwargs", self.chat_template_kwargs)
+        if self.deterministic:
+            check_deterministic(self)
 
     @property
     def limits(self) -> Limits:

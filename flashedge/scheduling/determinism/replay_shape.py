@@ -53,6 +53,11 @@ class ReplayShape:
         chunk = self.window * self.prefill_windows
         return min(computed // chunk * chunk + chunk, self.find_window(known))
 
+    def count_chunk(self, sequences: int) -> int:
+        """Tokens that a pass computes of each of so many sequences, whole windows."""
+        windows = min(self.prefill_windows, self.group // sequences)
+        return self.window * max(1, windows)
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 

@@ -58,6 +58,7 @@ async def test_every_field_reaches_the_spec_and_the_pair_fills_the_rest() -> Non
         "token_budget": 13,
         "deadline_s": 1.5,
         "baseline": True,
+        "deterministic": False,
         "step_rule": "entropy",
         "step_entropy": 0.5,
         "min_step_tokens": 3,
@@ -285,6 +286,23 @@ async def test_status_tells_the_policy_and_the_programs() -> None:
     described = reply["properties"]["scheduling"]["properties"]
     assert "tie" in described["policy"]["enum"]
     assert set(described["programs"]["items"]["properties"]) == set(asdict(standing))
+
+
+async def test_a_run_is_repeated_with_what_was_decided_for_it() -> None:
+    service = FakeService()
+    async with client_of(service) as client:
+        body = {**ASK, "deterministic": True, "early_exit": True}
+        await client.post("/v1/solve", json=body)
+        first = service.last.spec
+        response = await client.post("/v1/runs/run-1/repeat")
+        assert response.status_code == 202
+        assert response.json()["id"] == "run-2" == response.headers["x-flashedge-run"]
+        assert (await client.post("/v1/runs/run-9/repeat")).status_code == 404
+    again = service.last.spec
+    assert again.deterministic
+    assert again.early_exit is not None
+    assert again.early_exit.policy == "static", "the rule is in the request now"
+    assert replace(again, early_exit=first.early_exit) == first
 
 
 async def test_models_lists_the_served_pair() -> None:

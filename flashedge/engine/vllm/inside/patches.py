@@ -96,6 +96,14 @@ PATCHES = (
     _pass_method("_determine_batch_execution_and_padding", "determine_padding"),
     _pass_method("_build_attention_metadata", "build_attention_metadata"),
     _pass_method("_sample", "sample"),
+    _pass_method("_pool", "pool"),
+    Patch(
+        process=ProcessKind.WORKER,
+        target="vllm.model_executor.layers.pooler.tokwise.heads:TokenClassifierPoolerHead"
+        ".forward_chunk",
+        replacement=f"{_INSIDE}.determinism.head:forward_chunk",
+        reason="Scores of deterministic searches need a head of one shape.",
+    ),
     Patch(
         process=ProcessKind.WORKER,
         target="tqdm.std:tqdm.display",

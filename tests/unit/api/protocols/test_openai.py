@@ -9,13 +9,16 @@ from typing import Any
 import pytest
 
 from flashedge.api.contract import Defaults
-from flashedge.api.protocols.search import ProtocolSearch, apply_effort, rank_paths
-from flashedge.api.specs import ModelName
+from flashedge.api.pairs import ServablePairs
+from flashedge.api.protocols.search import ProtocolSearch, apply_effort, apply_flag, rank_paths
+from flashedge.api.specs import ModelName, build_run_spec
+from flashedge.config import load_config
 from flashedge.engine.request_tags import RequestTags
 from flashedge.engine.searches import SearchPrompt
 from flashedge.errors import RequestError
 from flashedge.events import NodeScored, RunCancelled, RunFailed, RunStarted
-from flashedge.types import NodeId, Sampling
+from flashedge.models.registry import load_pairs
+from flashedge.types import NodeId, Problem, Sampling
 from tests.support.api_rig import client_of, frames
 from tests.support.fake_service import FakeService, script
 from tests.support.made_run import build_result, build_step
@@ -184,3 +187,27 @@ def test_effort_chooses_what_the_search_leaves_open(
     search: dict[str, Any], body: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     assert apply_effort(search, body, DEFAULTS) == expected
+
+
+def test_the_flag_of_a_plain_request_means_the_search_too() -> None:
+    assert apply_flag({"n": 2}, {"deterministic": True}) == {"n": 2, "deterministic": True}
+    own = {"deterministic": False}
+    assert apply_flag(own, {"deterministic": True}) == own, "what the search says goes first"
+    assert apply_flag({}, {"deterministic": None}) == {}
+
+
+def test_the_setting_makes_searches_deterministic_that_do_not_say() -> None:
+    pairs = load_pairs(load_config({}, {}))
+    for setting in (True, False):
+        servable = ServablePairs(lambda: pairs, lambda _: True, "bundled", deterministic=setting)
+        defaults = servable.find_defaults()
+        for given, expected in (({}, setting), ({"deterministic": not setting}, not setting)):
+            spec = build_run_spec(
+                Problem.from_text("?"),
+                given,
+                defaults,
+                sampling=Sampling(),
+                max_tokens=None,
+                seed=0,
+            )
+            assert spec.deterministic is expected

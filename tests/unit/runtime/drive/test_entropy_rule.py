@@ -73,7 +73,7 @@ def test_nothing_is_drafted_behind_an_uncertain_end(rule: str) -> None:
     assert engines.optimizations.speculation
     search = build_search(spec)
     texts = StepTexts(codec=engines.generator.codec, rule=rule, max_step_tokens=8)
-    client = SpeculationClient(search, engines, texts)
+    client = SpeculationClient(search, spec, engines, texts)
     state, commands = search.start(spec.problem, spec.seed, spec.limits)
     expansions = [command for command in commands if isinstance(command, Expand)]
     assert (client.follow(state, commands) is not None) == (rule != "entropy")

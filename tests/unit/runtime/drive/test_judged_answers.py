@@ -55,7 +55,7 @@ async def score(
         search,
         spec,
         engines,
-        SpeculationClient(search, engines, texts),
+        SpeculationClient(search, spec, engines, texts),
         NO_EARLIER_RUN,
         lambda waited_s: None,
         thinking,

@@ -22,12 +22,18 @@ class Due:
 
     prefill: tuple[Replay, int] | None = None
     """The first that has prompt to compute, and how many tokens have KV already."""
+    scoring: list[Replay] = field(default_factory=list)
+    """Those of a verifier, which have paths to compute and draw nothing."""
     ready: list[Replay] = field(default_factory=list)
     """Those whose window can be verified."""
     shared: list[Request] = field(default_factory=list)
     """Those that shared steps may run."""
     others: bool = False
     """Whether some of these are not deterministic."""
+
+    def count_windows(self) -> int:
+        """Windows that passes may compute side by side."""
+        return len(self.ready) + len(self.scoring)
 
 
 def find_due(scheduler: ReplayScheduler, *, admits: bool) -> Due:
@@ -45,7 +51,7 @@ def find_due(scheduler: ReplayScheduler, *, admits: bool) -> Due:
     for request in scheduler.waiting:
         if scheduler.replays.get(request.request_id) is None:
             _sort(scheduler, due, request)
-        elif places > 0 and admits and len(due.ready) < scheduler.shape.group:
+        elif places > 0 and admits and due.count_windows() < scheduler.shape.group:
             _sort(scheduler, due, request)
             places -= 1
     return due
@@ -56,6 +62,8 @@ def _sort(scheduler: ReplayScheduler, due: Due, request: Request) -> None:
     if replay is None:
         due.shared.append(request)
         due.others = True
+    elif request.pooling_params is not None:
+        due.scoring.append(replay)
     elif is_ready(scheduler, replay):
         due.ready.append(replay)
     elif replay.is_current:

@@ -43,6 +43,22 @@ def show_only(
         scheduler.kv_holding_waiting = _put_back(holding, keep, scheduler.kv_holding_waiting)
 
 
+@contextmanager
+def limit_chunks(scheduler: Any, tokens: int) -> Iterator[None]:
+    """Let vLLM's scheduler compute so many tokens of each prompt at most, for one step.
+
+    vLLM ignores the limit where it sees one request: then the step's own limit has to do.
+    """
+    config = scheduler.scheduler_config
+    before = config.long_prefill_token_threshold, scheduler.adaptive_long_prefill_threshold
+    config.long_prefill_token_threshold = tokens
+    scheduler.adaptive_long_prefill_threshold = False
+    try:
+        yield
+    finally:
+        config.long_prefill_token_threshold, scheduler.adaptive_long_prefill_threshold = before
+
+
 def _make_queue(scheduler: Any, queue: Iterable[Request], keep: Collection[Request]) -> Any:
     made = create_request_queue(scheduler.policy)
     for request in queue:

@@ -25,7 +25,10 @@ _prepare_inputs = GPUModelRunner._prepare_inputs
 _determine_padding = GPUModelRunner._determine_batch_execution_and_padding
 _build_attention_metadata = GPUModelRunner._build_attention_metadata
 _sample = GPUModelRunner._sample
+_pool = GPUModelRunner._pool
 _CURRENT = "_flashedge_pass"
+_END = "_flashedge_end"
+"""The attribute of a request's pooling state: the position behind the rows in it."""
 
 
 def _get_pass(runner: Any) -> ReplayPass | None:
@@ -121,3 +124,25 @@ def sample(self: Any, logits: Any, spec_decode_metadata: Any) -> Any:
     if replay_pass is None or not replay_pass.is_verify:
         return _sample(self, logits, spec_decode_metadata)
     return draw_verified(self, logits, replay_pass)
+
+
+def pool(
+    self: Any,
+    hidden_states: torch.Tensor,
+    num_scheduled_tokens: int,
+    num_scheduled_tokens_np: Any,
+    kv_connector_output: Any,
+) -> Any:
+    """Called last in each step of a verifier. A path that lost its blocks is computed anew: forget
+    what was computed of it before, which vLLM would put in front."""
+    if self.__dict__.pop(_CURRENT, None) is not None:
+        batch = self.input_batch
+        ends = self.optimistic_seq_lens_cpu[: batch.num_reqs].tolist()
+        counts = num_scheduled_tokens_np.tolist()
+        for state, end, count in zip(batch.get_pooling_states(), ends, counts, strict=True):
+            if state.__dict__.get(_END) != end - count:
+                state.clean()
+            state.__dict__[_END] = end
+    return _pool(
+        self, hidden_states, num_scheduled_tokens, num_scheduled_tokens_np, kv_connector_output
+    )

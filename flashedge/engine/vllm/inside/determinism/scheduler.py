@@ -28,7 +28,7 @@ from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from flashedge.engine.vllm.inside.determinism.due import Due, find_due, is_ready
-from flashedge.engine.vllm.inside.determinism.queues import show_only
+from flashedge.engine.vllm.inside.determinism.queues import limit_chunks, show_only
 from flashedge.engine.vllm.inside.determinism.replay import Replay, fill_window
 from flashedge.engine.vllm.inside.determinism.replay_pass import ReplayPass, attach_pass, find_pass
 from flashedge.engine.vllm.inside.determinism.windows import WindowScheduler
@@ -75,7 +75,7 @@ class ReplayScheduler(WindowScheduler):
         self._free_full_windows()
         due = find_due(self, admits=self._admits)
         state = BatchState(
-            can_prefill=due.prefill is not None,
+            can_prefill=due.prefill is not None or bool(due.scoring),
             ready=len(due.ready),
             waited=max((replay.waited for replay in due.ready), default=0),
             can_share=bool(due.shared),
@@ -88,7 +88,7 @@ class ReplayScheduler(WindowScheduler):
             return self._schedule_shared(due, *args, **kwargs)
         self._last_pass = self._step
         if self._step is StepKind.PREFILL:
-            return self._schedule_prefill(due)
+            return self._schedule_scores(due) if due.scoring else self._schedule_prefill(due)
         return self._schedule_verify(due)
 
     def _free_full_windows(self) -> None:
@@ -116,6 +116,14 @@ class ReplayScheduler(WindowScheduler):
         replay, computed = due.prefill
         end = self.end_chunk(replay, computed)
         return self._schedule_pass([replay.request], end - computed)
+
+    def _schedule_scores(self, due: Due) -> SchedulerOutput:
+        """Compute the next windows of up to G paths that are scored, or several of one path."""
+        requests = [replay.request for replay in due.scoring[: self.shape.group]]
+        tokens = self.shape.count_chunk(len(requests))
+        rows = tokens * len(requests)
+        with self.pin_prefixes(requests), limit_chunks(self, tokens):
+            return self._schedule_pass(requests, rows)
 
     def _schedule_verify(self, due: Due) -> SchedulerOutput:
         """Rewind the requests to the start of their windows, with the candidates as guesses."""
@@ -220,6 +228,10 @@ class ReplayScheduler(WindowScheduler):
             return super().update_from_output(scheduled, ran)
         replays = [self.replays.get(name) for name in scheduled.num_scheduled_tokens]
         self._count(replay_pass, ran)
+        for replay in replays:
+            if replay is not None and replay.request.pooling_params is not None:
+                # A path that is computed to its end leaves before its step is over.
+                self._share_windows(replay.request, replay.request.num_computed_tokens)
         outputs = super().update_from_output(scheduled, ran)
         for replay in replays:
             if replay is None:

@@ -12,7 +12,7 @@ ADR 20. Checked with vLLM 0.32.0.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -73,7 +73,8 @@ class WindowScheduler(Scheduler):
     def make_salt(self) -> str | None:
         """Deterministic requests share blocks with each other alone: their KV was computed in
         windows of this shape."""
-        return f"{SALT}-{self.shape.window}-{self.shape.rows}"
+        shape = self.shape
+        return f"{SALT}-{shape.window}-{shape.group}-{shape.prefill_windows}"
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         self.replays.pop(request.request_id, None)
@@ -145,7 +146,12 @@ class WindowScheduler(Scheduler):
 
 
 def is_deterministic(request: Request) -> bool:
-    """Whether the request asks for the same tokens whatever runs beside it."""
-    params = request.sampling_params
-    ours = ((params.extra_args or {}).get(ARGS_KEY) or {}) if params else {}
-    return bool(ours.get(DETERMINISTIC))
+    """Whether the request asks for the same tokens, or scores, whatever runs beside it."""
+    params = request.sampling_params or request.pooling_params
+    return bool(read_args(params).get(DETERMINISTIC))
+
+
+def read_args(params: Any) -> Mapping[str, Any]:
+    """Our entry in the parameters of a request that generates or is scored."""
+    of_vllm = getattr(params, "extra_args", None) or getattr(params, "extra_kwargs", None) or {}
+    return of_vllm.get(ARGS_KEY) or {}

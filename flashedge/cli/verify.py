@@ -1,0 +1,86 @@
+"""`runs verify`: run a stored deterministic run once more, and compare."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import typer
+
+from flashedge.cli import exit_codes, output
+from flashedge.client.words import format_count
+from flashedge.errors import Conflict, FlashEdgeError
+
+
+def verify_run(client: Any, run: str, *, as_json: bool) -> None:
+    """Say whether the run repeats itself to the bit. Exits with 1 if not.
+
+    Raises Conflict for a run that was not deterministic or has not finished, and what ends the
+    repetition.
+    """
+    from flashedge.runtime.records.repetition import (
+        RecordedRun,
+        compare_fingerprints,
+        find_difference,
+    )
+
+    result = client.run(run)
+    if result.get("status") != "finished":
+        raise Conflict(f"run {run} is {result.get('status')}, so there is no tree to compare with")
+    if not result.get("fingerprint"):
+        raise Conflict(
+            f"run {run} was not deterministic, so it need not repeat itself",
+            hint="verify a run of `flashedge solve --deterministic`",
+        )
+    stored = RecordedRun.from_log(result, (event for _, event in client.events(run)))
+    name, repeated = _repeat(client, run)
+    again = RecordedRun.from_log(*repeated)
+    changed = compare_fingerprints(stored.fingerprint, again.fingerprint)
+    difference = find_difference(stored, again)
+    nodes = len(stored.nodes) - 1
+    tokens = sum(len(node.token_ids) for node in stored.nodes.values())
+    figures = {
+        "id": run,
+        "repeated_as": name,
+        "identical": difference is None,
+        "difference": difference,
+        "fingerprint_difference": changed,
+        "nodes": nodes,
+        "tokens": tokens,
+    }
+    if as_json:
+        output.print_json(figures)
+    else:
+        if changed is not None:
+            print(f"another fingerprint: {changed}")
+        words = "identical" if difference is None else f"not identical: {difference}"
+        print(
+            f"{words} ({format_count(nodes, 'node')}, {format_count(tokens, 'token')};"
+            f" repeated as run {name})"
+        )
+    if difference is not None:
+        raise typer.Exit(exit_codes.NO_RESULT)
+
+
+def _repeat(client: Any, run: str) -> tuple[str, tuple[dict[str, Any], list[Any]]]:
+    """The id of the repetition, its result and its events. An interrupt cancels it."""
+    from flashedge import events
+    from flashedge.client.replies import build_run_error
+
+    name = client.repeat_run(run)["id"]
+    output.note(f"run {run} runs again as {name}")
+    log: list[Any] = []
+    try:
+        for _, event in client.events(name):
+            log.append(event)
+    except KeyboardInterrupt:
+        with contextlib.suppress(FlashEdgeError):
+            client.cancel(name)
+        raise
+    match log[-1]:
+        case events.RunFailed() as failed:
+            raise build_run_error(failed)
+        case events.RunCancelled(reason=reason):
+            raise Conflict(f"the repetition was cancelled: {reason}")
+        case finished:
+            return name, (dict(finished.result), log)

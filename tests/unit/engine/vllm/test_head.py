@@ -1,0 +1,52 @@
+"""The head of a verifier in tiles of one size."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from vllm import PoolingParams
+from vllm.model_executor.layers.pooler.tokwise.heads import TokenClassifierPoolerHead
+
+from flashedge.engine.vllm.inside.determinism.head import TILE, forward_chunk
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC
+
+
+def make_params(flag: bool) -> Any:
+    return PoolingParams(
+        task="token_classify", use_activation=False, extra_kwargs={ARGS_KEY: {DETERMINISTIC: flag}}
+    )
+
+
+def classify(rows: torch.Tensor) -> torch.Tensor:
+    """A head whose result depends on the number of rows, and on the row's place."""
+    places = torch.arange(len(rows)).unsqueeze(1)
+    return rows.sum(dim=1, keepdim=True) + len(rows) * 1000 + places * 10_000
+
+
+@pytest.fixture
+def head() -> TokenClassifierPoolerHead:
+    return TokenClassifierPoolerHead(classifier=classify)
+
+
+@pytest.mark.parametrize("count", [1, TILE - 1, TILE, TILE + 1, 3 * TILE + 5])
+def test_a_row_depends_on_itself_and_on_its_position(
+    head: TokenClassifierPoolerHead, count: int
+) -> None:
+    rows = torch.arange(4.0 * count).reshape(count, 4)
+    found = forward_chunk(head, rows, make_params(True))
+    assert found is not None
+    assert found.shape == (count, 1)
+    for cached in range(TILE, count, TILE):  # behind a prefix from the cache
+        behind = forward_chunk(head, rows[cached:], make_params(True))
+        assert behind is not None
+        assert torch.equal(behind, found[cached:])
+
+
+def test_other_requests_get_vllms_own(head: TokenClassifierPoolerHead) -> None:
+    rows = torch.ones(TILE + 1, 4)
+    found = forward_chunk(head, rows, make_params(False))
+    assert found is not None
+    assert torch.equal(found, classify(rows))
+    assert forward_chunk(head, None, make_params(True)) is None, "a chunk that is not the last"

@@ -1,0 +1,122 @@
+"""Deterministic runs in the service: what the engines are asked, what is stored, what repeats."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+
+from flashedge.engine.base import Chunk, ExtendRequest, ScoreRequest, StepScores
+from flashedge.engine.sim.clock import VirtualTimePolicy
+from flashedge.errors import Conflict, RequestError
+from flashedge.runtime.records.repetition import RecordedRun, find_difference
+from flashedge.runtime.request.calibrations import pin_early_exit
+from flashedge.runtime.request.early_exit import ExitOptions
+from flashedge.runtime.request.spec import RunSpec
+from tests.support.runtime_rig import BEAM
+from tests.support.service_rig import SELF_TEST, Rig, log_of
+
+SPEC = replace(BEAM, n=8, deterministic=True)
+
+
+@pytest.fixture
+def event_loop_policy() -> VirtualTimePolicy:
+    return VirtualTimePolicy()
+
+
+@pytest_asyncio.fixture
+async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
+    made = Rig(tmp_path)
+    await made.service.start()
+    yield made
+    await made.service.stop()
+
+
+async def record(rig: Rig, spec: RunSpec) -> tuple[str, RecordedRun]:
+    run = rig.service.submit(spec)
+    await run.result()
+    await asyncio.sleep(1.0)
+    stored = rig.service.run(run.id)
+    return run.id, RecordedRun.from_log(stored.object(), [e for _, e in await log_of(stored)])
+
+
+@pytest.mark.parametrize("flag", [True, False])
+@pytest.mark.parametrize("fields", [{}, {"strategy": "probed_cot", "n": 1}, {"judge": "answer"}])
+async def test_all_requests_to_the_engines_carry_the_flag(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, flag: bool, fields: dict[str, Any]
+) -> None:
+    asked: list[ExtendRequest | ScoreRequest] = []
+    extend, score = type(rig.engines.generator).extend, type(rig.engines.verifier).score
+
+    def note_extend(self: Any, request: ExtendRequest) -> AsyncGenerator[Chunk]:
+        asked.append(request)
+        return extend(self, request)
+
+    async def note_score(self: Any, request: ScoreRequest) -> StepScores:
+        asked.append(request)
+        return await score(self, request)
+
+    monkeypatch.setattr(type(rig.engines.generator), "extend", note_extend)
+    monkeypatch.setattr(type(rig.engines.verifier), "score", note_score)
+    if "judge" in fields:
+        fields = {**fields, "strategy": "best_of_n"}
+    await record(rig, replace(SPEC, deterministic=flag, **fields))
+    assert asked
+    assert all(request.deterministic is flag for request in asked)
+    drafted = [r.continuation for r in asked if isinstance(r, ExtendRequest) and r.continuation]
+    assert all(continuation.deterministic is flag for continuation in drafted)
+
+
+async def test_the_record_tells_it_and_a_repetition_is_identical(rig: Rig) -> None:
+    early = replace(SPEC, early_exit=ExitOptions())
+    name, stored = await record(rig, early)
+    result = rig.service.run(name).object()
+    assert result["deterministic"] is True
+    assert result["fingerprint"] == SELF_TEST["fingerprint"] == stored.fingerprint
+    pinned = pin_early_exit(rig.service.run(name).spec)
+    assert pinned.early_exit is not None
+    assert pinned.early_exit.names_policy, "no calibration changes it"
+    _, again = await record(rig, pinned)
+    assert find_difference(stored, again) is None
+    _, other = await record(rig, replace(pinned, seed=SPEC.seed + 1))
+    assert find_difference(stored, other) is not None
+
+
+async def test_a_plain_run_has_no_fingerprint(rig: Rig) -> None:
+    name, _ = await record(rig, replace(SPEC, deterministic=False))
+    assert rig.service.run(name).object()["fingerprint"] is None
+
+
+async def test_a_time_limit_of_the_grader_is_told(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    grader = rig.service._grader
+    cluster = grader.cluster
+
+    async def doubt(answers: Any) -> Any:
+        grader.doubts += 1
+        return await cluster(answers)
+
+    monkeypatch.setattr(grader, "cluster", doubt)
+    name, _ = await record(rig, SPEC)
+    assert rig.service.run(name).object()["deterministic"] is False
+
+
+async def test_it_is_refused_where_no_shape_holds(rig: Rig) -> None:
+    rig.served._self_test = {**SELF_TEST, "score_shape": None}
+    with pytest.raises(RequestError, match="equal bits for the verifier"):
+        rig.service.submit(SPEC)
+
+
+async def test_it_goes_on_only_with_the_same_bits(rig: Rig) -> None:
+    name, _ = await record(rig, replace(SPEC, token_budget=60))
+    run = rig.service.submit(replace(SPEC, token_budget=400), continues=name)
+    await run.result()
+    rig.served._self_test = {**SELF_TEST, "fingerprint": {"vllm": "another"}}
+    with pytest.raises(Conflict, match="was computed by other models or engines"):
+        rig.service.submit(replace(SPEC, token_budget=400), continues=name)
