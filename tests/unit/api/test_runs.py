@@ -279,7 +279,8 @@ async def test_status_tells_the_policy_and_the_programs() -> None:
         metrics = (await client.get("/metrics")).text
         paths = (await client.get("/openapi.json")).json()["paths"]
     programs = [asdict(running), asdict(standing)]
-    assert scheduling == {"policy": "fcfs", "programs": programs, "boosts": []}
+    boosts = {"boosts": [], "boost_running_s": 0.0, "boost_open_s": 0.0}
+    assert scheduling == {"policy": "fcfs", "programs": programs, **boosts}
     assert 'flashedge:num_programs_waiting{kind="batch"} 1.0' in metrics
     assert 'flashedge:num_programs_waiting{kind="chat"} 0.0' in metrics
     reply = paths["/v1/status"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
