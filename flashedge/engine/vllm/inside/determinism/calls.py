@@ -16,8 +16,9 @@ from flashedge.scheduling.determinism.replay_shape import ReplayShape
 
 def set_replay_shape(self: EngineCore, shape: dict[str, Any]) -> int:
     """Returns the rows of a pass. Raises ValueError as `WindowScheduler.set_shape`."""
-    self.scheduler.set_shape(ReplayShape.from_json(shape))
-    return ReplayShape.from_json(shape).rows
+    chosen = ReplayShape.from_json(shape)
+    self.scheduler.set_shape(chosen)
+    return chosen.rows
 
 
 def count_replays(self: EngineCore) -> dict[str, int]:
