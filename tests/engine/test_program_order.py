@@ -39,7 +39,7 @@ async def scarce(pair: VllmPair) -> AsyncIterator[VllmPair]:
 
 
 def make_requests(generator: VllmGenerator, problem: Problem) -> list[ExtendRequest]:
-    """Of two programs, those of "a" first."""
+    """Of three programs. Those of "first" hold the memory until those of "a" and "b" wait."""
     ids = generator.codec.encode_chat(problem.messages)
     return [
         ExtendRequest(
@@ -50,7 +50,7 @@ def make_requests(generator: VllmGenerator, problem: Problem) -> list[ExtendRequ
             to_boundary=False,
             program=program,
         )
-        for program in "ab"
+        for program in ("first", "a", "b")
         for seed in range(MANY)
     ]
 
@@ -85,7 +85,7 @@ async def test_waiting_requests_follow_their_programs(scarce: VllmPair, problem:
     plain, began = await run_all(generator, requests)
     assert count_before_last(began, "a", "b") < MANY / 2, "by arrival a goes first"
     before = await generator.speculator.counters()
-    await generator.rank_programs(["b", "a"])
+    await generator.rank_programs(["first", "b", "a"])
     ranked, began = await run_all(generator, requests)
     after = await generator.speculator.counters()
     assert count_before_last(began, "b", "a") < MANY / 2, "b passes what waits of a"
