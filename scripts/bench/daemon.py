@@ -65,11 +65,11 @@ def start_daemon(
             **{f"FLASHEDGE_{k.upper()}": str(v) for k, v in settings.items()},
         }
         try:
+            if profiled:
+                _run_cli(env, "profile", "--quick")
             if module is not None:
                 yield _start_module(module, env, settings)
                 return
-            if profiled:
-                _run_cli(env, "profile", "--quick")
             found = json.loads(_run_cli(env, "up", "--json"))
             yield Daemon(found["url"], found["pid"], env)
         finally:

@@ -6,7 +6,8 @@ import inspect
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import pytest_asyncio
 
 from flashedge.api.protocols.paths import PROTOCOL_ROUTES
+from flashedge.engine.plain_requests import PlainAsk, PlainRequest
 from flashedge.engine.request_tags import RequestTags, tag_requests
 from flashedge.engine.vllm.inside.keys import ARGS_KEY
 from flashedge.engine.vllm.pair import VllmPair
@@ -128,6 +130,36 @@ async def test_every_route_tags_its_requests(
         assert (ours["client"], ours["program"], ours["deterministic"]) == ("me", "p", False)
         assert params.seed == TAGS.seed
         assert priority == TAGS.priority
+
+
+class Counted(Uncounted):
+    """Keeps what is noted of each output."""
+
+    def __init__(self) -> None:
+        self.noted: list[int] = []
+
+    @contextmanager
+    def open(self, ask: PlainAsk, abort: Callable[[], Awaitable[None]]) -> Iterator[PlainRequest]:
+        yield self
+
+    def note(self, *, prompt_tokens: int, new_tokens: int, finishes: tuple[str, ...]) -> None:
+        self.noted.append(new_tokens)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_request_is_followed_while_it_runs(pair: VllmPair, stream: bool) -> None:
+    """Also one whose client gets the whole answer at its end."""
+    counted = Counted()
+    app: Any = await pair.serve_protocols(counted)
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        body = {"messages": SAY, "max_tokens": 40, "ignore_eos": True, "logprobs": True}
+        found = await post(client, CHAT, **body, stream=stream)
+    assert sum(counted.noted) == 40
+    assert len(counted.noted) > 5
+    if not stream:
+        choice = found["choices"][0]
+        assert len(choice["logprobs"]["content"]) == found["usage"]["completion_tokens"] == 40
 
 
 @pytest.mark.parametrize("sampling", [{"n": 2}, {"temperature": 0}, {"top_p": 0.9, "min_p": 0.05}])

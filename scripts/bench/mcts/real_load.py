@@ -4,8 +4,8 @@
 
 The variants of `variants.py` take turns on one daemon: for each load and rate every variant serves
 the same problems with the same seeds at the same times, and the next load begins with another
-variant. No two loads share a problem, so a variant finds no more of a path in the caches than the
-one before it wrote, which is what every search reads again anyway: its own steps. A rate is given
+variant. Before each, the engines drop their KV and the verifier its scores (`forgetful_daemon`), so
+that no variant finds what another one has computed. A rate is given
 as a share of the searches a second that PE+NE finishes when all arrive at once (`--capacity`, else
 measured on other seeds); 0 is all at once. The daemon has a profile, which boosting needs.
 
@@ -29,6 +29,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, Self
 
+import httpx
 import psutil
 
 from flashedge import events
@@ -44,11 +45,13 @@ from scripts.bench.daemon import Daemon, read_problems, report, start_daemon
 from scripts.bench.flashtts.study import format_table
 from scripts.bench.mcts.boosting import HEAD, SATURATED, format_row
 from scripts.bench.mcts.figures import Pool, compare, measure
+from scripts.bench.mcts.forgetful_daemon import ROUTE
 from scripts.bench.mcts.load_record import LoadRecord, SearchRecord, draw_times
 from scripts.bench.mcts.variants import BRANCHING, VARIANTS, N
 
 FILE = Path("runs/mcts/real_load.jsonl")
 SHARES = (SATURATED, 0.3, 0.5, 0.7, 0.9)
+FORGETFUL = "scripts.bench.mcts.forgetful_daemon"
 USED = 500
 WARM_UP_SEED = 100_000
 """Added to the seeds of the load that measures the capacity."""
@@ -141,7 +144,8 @@ async def run_load(
     n: int,
     arrivals: Sequence[Arrival],
 ) -> LoadRecord:
-    """Send the searches at their times and await all."""
+    """Let the engines forget, then send the searches at their times and await all."""
+    httpx.post(daemon.url + ROUTE, timeout=60).raise_for_status()
     config = load_config(environ=daemon.env)
     loop = asyncio.get_running_loop()
     async with control.connect_async(config, max_streams=2 * len(arrivals)) as client:
@@ -236,7 +240,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=FILE)
     asked = parser.parse_args()
     rows = read_problems("heldout", USED)
-    with start_daemon(profiled=True, queue_limit=10_000) as daemon:
+    with start_daemon(FORGETFUL, profiled=True, queue_limit=10_000) as daemon:
         measure_capacity(daemon, rows, asked.n, asked.size // 2)  # warm up
         if asked.capacity is None:
             asked.capacity = round(measure_capacity(daemon, rows, asked.n, asked.size), 3)

@@ -132,6 +132,8 @@ class TaggedClient:
                 self._plain.open(ask, lambda: self._llm.abort(request_id)) as request,
                 self._process.open_request(request_id),
             ):
+                whole, params = watch_whole(params)
+                seen = 0
                 outputs = self._llm.generate(prompt, params, request_id, **options)
                 async with aclosing(outputs) as stream:
                     async for output in stream:
@@ -141,12 +143,16 @@ class TaggedClient:
                             raise build_end_error("generator", "error", is_guided=guided)
                         if self._plain.is_stopping and output.finished:
                             _check_whole(parts)
+                        tokens = sum(len(part.token_ids) for part in parts)
                         request.note(
                             prompt_tokens=len(output.prompt_token_ids or ()),
-                            new_tokens=sum(len(part.token_ids) for part in parts),
+                            new_tokens=tokens - seen,
                             finishes=tuple(p.finish_reason for p in parts if p.finish_reason),
                         )
-                        yield output
+                        if whole:
+                            seen = tokens
+                        if not whole or output.finished:
+                            yield output
         except FlashEdgeError as error:
             raise fail_request(error, streams=streams(params)) from error
 
@@ -154,6 +160,19 @@ class TaggedClient:
 def streams(params: SamplingParams) -> bool:
     """Whether the client sees the answer in pieces."""
     return params.output_kind is RequestOutputKind.DELTA
+
+
+def watch_whole(params: SamplingParams) -> tuple[bool, SamplingParams]:
+    """Have a request whose client waits for the whole answer report its tokens on the way.
+
+    The scheduler of programs then sees that it runs and how far it is. Of several choices vLLM
+    joins only final outputs, so such a request stays as it is. Returns whether it is watched.
+    """
+    if params.output_kind is not RequestOutputKind.FINAL_ONLY or params.n > 1:
+        return False, params
+    params = params.clone()
+    params.output_kind = RequestOutputKind.CUMULATIVE
+    return True, params
 
 
 def _check_whole(parts: list[CompletionOutput]) -> None:
