@@ -145,7 +145,8 @@ async def run_load(
     arrivals: Sequence[Arrival],
 ) -> LoadRecord:
     """Let the engines forget, then send the searches at their times and await all."""
-    httpx.post(daemon.url + ROUTE, timeout=60).raise_for_status()
+    async with httpx.AsyncClient(timeout=60) as plain:
+        (await plain.post(daemon.url + ROUTE)).raise_for_status()
     config = load_config(environ=daemon.env)
     loop = asyncio.get_running_loop()
     async with control.connect_async(config, max_streams=2 * len(arrivals)) as client:
