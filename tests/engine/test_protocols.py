@@ -16,7 +16,7 @@ import pytest
 import pytest_asyncio
 
 from flashedge.api.protocols.paths import PROTOCOL_ROUTES
-from flashedge.engine.plain_requests import PlainAsk, PlainRequest
+from flashedge.engine.plain_requests import PlainAsk
 from flashedge.engine.request_tags import RequestTags, tag_requests
 from flashedge.engine.vllm.inside.keys import ARGS_KEY
 from flashedge.engine.vllm.pair import VllmPair
@@ -139,7 +139,7 @@ class Counted(Uncounted):
         self.noted: list[int] = []
 
     @contextmanager
-    def open(self, ask: PlainAsk, abort: Callable[[], Awaitable[None]]) -> Iterator[PlainRequest]:
+    def open(self, ask: PlainAsk, abort: Callable[[], Awaitable[None]]) -> Iterator[Counted]:
         yield self
 
     def note(self, *, prompt_tokens: int, new_tokens: int, finishes: tuple[str, ...]) -> None:
