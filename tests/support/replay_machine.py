@@ -129,8 +129,6 @@ class HashRunner:
         self.passes = self.rollbacks = 0
 
     def run(self, output: Any) -> Any:
-        from vllm.v1.outputs import ModelRunnerOutput
-
         self._update_states(output)
         replay_pass = find_pass(output)
         names = list(output.num_scheduled_tokens)
@@ -139,6 +137,11 @@ class HashRunner:
             assert sum(output.num_scheduled_tokens.values()) <= replay_pass.rows
             assert all(self.asked[name].deterministic for name in names)
         written: set[tuple[int, int]] = set()
+        return self._make_output(output, names, written)
+
+    def _make_output(self, output: Any, names: list[str], written: set[tuple[int, int]]) -> Any:
+        from vllm.v1.outputs import ModelRunnerOutput
+
         drawn = [self._run_request(output, name, written) for name in names]
         return ModelRunnerOutput(
             req_ids=names,
@@ -165,20 +168,7 @@ class HashRunner:
 
     def _run_request(self, output: Any, name: str, written: set[tuple[int, int]]) -> list[int]:
         state, replay_pass = self._states[name], find_pass(output)
-        guesses = output.scheduled_spec_decode_tokens.get(name, [])
-        inputs = [*state.tokens, *guesses]
-        start, count = self._find_start(output, name), output.num_scheduled_tokens[name]
-        end = start + count
-        assert end <= len(inputs), "nothing is computed from a token that nobody knows"
-        for place in range(start):
-            found, by_pass = self._slots[self._find_slot(state, place)]
-            assert found == hash(tuple(inputs[: place + 1])), "KV of other tokens was read"
-            assert by_pass or replay_pass is None, "a pass read KV of a shared step"
-        for place in range(start, end):
-            slot = self._find_slot(state, place)
-            assert slot not in written, "two requests write to one block"
-            written.add(slot)
-            self._slots[slot] = hash(tuple(inputs[: place + 1])), replay_pass is not None
+        inputs, guesses, end = self._compute(output, name, written)
         if end < len(state.tokens):
             return []
         seed, known = state.asked.seed, len(state.tokens)
@@ -194,6 +184,28 @@ class HashRunner:
         state.output += drawn
         return drawn
 
+    def _compute(
+        self, output: Any, name: str, written: set[tuple[int, int]]
+    ) -> tuple[list[int], list[int], int]:
+        """Read and write KV. Returns the request's tokens with the guesses, the guesses, and how
+        many have KV now."""
+        state, replay_pass = self._states[name], find_pass(output)
+        guesses = output.scheduled_spec_decode_tokens.get(name, [])
+        inputs = [*state.tokens, *guesses]
+        start, count = self._find_start(output, name), output.num_scheduled_tokens[name]
+        end = start + count
+        assert end <= len(inputs), "nothing is computed from a token that nobody knows"
+        for place in range(start):
+            found, by_pass = self._slots[self._find_slot(state, place)]
+            assert found == hash(tuple(inputs[: place + 1])), "KV of other tokens was read"
+            assert by_pass or replay_pass is None, "a pass read KV of a shared step"
+        for place in range(start, end):
+            slot = self._find_slot(state, place)
+            assert slot not in written, "two requests write to one block"
+            written.add(slot)
+            self._slots[slot] = hash(tuple(inputs[: place + 1])), replay_pass is not None
+        return inputs, guesses, end
+
     def _find_start(self, output: Any, name: str) -> int:
         for new in output.scheduled_new_reqs:
             if new.req_id == name:
@@ -208,11 +220,16 @@ class HashRunner:
 class Machine:
     """One random schedule."""
 
-    def __init__(self, scheduler: Any, seed: int, *, requests: int = 14) -> None:
+    runner_class = HashRunner
+    requests = 14
+    arrival_rate, abort_rate = 0.2, 0.02
+    """Chances of each before a step."""
+
+    def __init__(self, scheduler: Any, seed: int) -> None:
         self.draw = Random(seed)
         self.scheduler = scheduler
-        self.runner = HashRunner(BLOCK, self.draw.choice((0.0, 0.03, 0.3)), self.draw)
-        self.asked = [self._make_request() for _ in range(requests)]
+        self.runner = self.runner_class(BLOCK, self.draw.choice((0.0, 0.03, 0.3)), self.draw)
+        self.asked = [self._make_request() for _ in range(self.requests)]
         self.aborted = 0
 
     def _make_request(self) -> Asked:
@@ -233,11 +250,11 @@ class Machine:
         names: dict[str, Asked] = {}
         idle = 0
         for _ in range(max_steps):
-            if waiting and self.draw.random() < 0.2:
+            if waiting and self.draw.random() < self.arrival_rate:
                 number, asked = waiting.pop(0)
                 names[f"r{number}"] = self.runner.asked[f"r{number}"] = asked
                 self._add(f"r{number}", asked)
-            if self.draw.random() < 0.02:
+            if self.draw.random() < self.abort_rate:
                 self._abort(names)
             if self.draw.random() < 0.05:
                 total = self.scheduler.view()["blocks_total"]
@@ -261,29 +278,35 @@ class Machine:
         for of_client in self.scheduler.update_from_output(output, ran).values():
             for found in of_client.outputs:
                 asked = names[found.request_id]
-                asked.tokens += found.new_token_ids
+                self._take(asked, found)
                 asked.is_over = asked.is_over or found.finish_reason is not None
-        return output.total_num_scheduled_tokens > 0
+        return bool(output.total_num_scheduled_tokens > 0)
+
+    def _take(self, asked: Asked, found: Any) -> None:
+        asked.tokens += found.new_token_ids
 
     def _add(self, name: str, asked: Asked) -> None:
-        from vllm import SamplingParams
         from vllm.utils.hashing import sha256
         from vllm.v1.core.kv_cache_utils import get_request_block_hasher
         from vllm.v1.request import Request
+
+        request = Request(
+            request_id=name,
+            prompt_token_ids=list(asked.prompt),
+            block_hasher=get_request_block_hasher(BLOCK, sha256),
+            **self._build_params(asked),
+        )
+        self.scheduler.add_request(request)
+
+    def _build_params(self, asked: Asked) -> dict[str, Any]:
+        from vllm import SamplingParams
 
         params = SamplingParams(
             max_tokens=asked.max_tokens,
             stop_token_ids=[STOP],
             extra_args={ARGS_KEY: {DETERMINISTIC: asked.deterministic, "seed": asked.seed}},
         )
-        request = Request(
-            request_id=name,
-            prompt_token_ids=list(asked.prompt),
-            sampling_params=params,
-            pooling_params=None,
-            block_hasher=get_request_block_hasher(BLOCK, sha256),
-        )
-        self.scheduler.add_request(request)
+        return {"sampling_params": params, "pooling_params": None}
 
     def _abort(self, names: dict[str, Asked]) -> None:
         from vllm.v1.request import RequestStatus
@@ -300,6 +323,9 @@ class Machine:
         view = self.scheduler.view()
         assert (view["blocks_used"], view["running"], view["waiting"]) == (0, 0, 0), "a leak"
         assert not self.scheduler.replays, "a request that is over is remembered"
+        self._check_answers()
+
+    def _check_answers(self) -> None:
         for asked in self.asked:
             expected = asked.list_expected(self.scheduler.max_model_len)
             if asked.max_tokens:

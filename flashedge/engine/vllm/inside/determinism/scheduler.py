@@ -64,6 +64,8 @@ class ReplayScheduler(WindowScheduler):
         self._known: dict[str, int] = {}
         """Candidates of the requests that the pass verifies."""
         self._pass_began = 0.0
+        self._is_crowded = False
+        """Whether the requests of the last pass found no room beside each other."""
 
     # ------------------------------------------------------------ steps
 
@@ -119,7 +121,7 @@ class ReplayScheduler(WindowScheduler):
 
     def _schedule_scores(self, due: Due) -> SchedulerOutput:
         """Compute the next windows of up to G paths that are scored, or several of one path."""
-        requests = [replay.request for replay in due.scoring[: self.shape.group]]
+        requests = [replay.request for replay in due.scoring[: self._count_group()]]
         tokens = self.shape.count_chunk(len(requests))
         rows = tokens * len(requests)
         with self.pin_prefixes(requests), limit_chunks(self, tokens):
@@ -128,7 +130,7 @@ class ReplayScheduler(WindowScheduler):
     def _schedule_verify(self, due: Due) -> SchedulerOutput:
         """Rewind the requests to the start of their windows, with the candidates as guesses."""
         self._known = {}
-        oldest = sorted(due.ready, key=lambda replay: -replay.waited)[: self.shape.group]
+        oldest = sorted(due.ready, key=lambda replay: -replay.waited)[: self._count_group()]
         for replay in oldest:
             self._known[replay.request.request_id] = len(replay.candidates)
             if replay.request.status is RequestStatus.RUNNING:
@@ -141,6 +143,11 @@ class ReplayScheduler(WindowScheduler):
                 replay.miss_pass()
         return output
 
+    def _count_group(self) -> int:
+        """Requests of the next pass at most. The windows that each of several would find in the
+        cache are kept for it, and may leave no room for any of them: then one goes alone."""
+        return 1 if self._is_crowded else self.shape.group
+
     def _schedule_pass(self, requests: list[Request], tokens: int) -> SchedulerOutput:
         with show_only(self, requests, tokens) as self._hidden:
             output = super().schedule()
@@ -149,6 +156,7 @@ class ReplayScheduler(WindowScheduler):
         self._hidden, self._displaced = [], []
         self._pass_began = time.perf_counter()
         self._admits = output.total_num_scheduled_tokens > 0
+        self._is_crowded = not self._admits
         return output
 
     def _update_after_schedule(self, output: SchedulerOutput) -> None:

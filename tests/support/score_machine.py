@@ -1,0 +1,85 @@
+"""Random events on the real scheduler of a verifier: paths are scored, and nothing is drawn.
+
+The runner is `replay_machine`'s, with its checks of KV. Beside them: a pass computes whole windows,
+from where a window begins, or to the end of a path.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flashedge.engine.vllm.inside.determinism.replay_pass import find_pass
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC
+from flashedge.scheduling.determinism.replay_shape import ReplayShape
+from tests.support.replay_machine import VOCABULARY, Asked, HashRunner, Machine, draw_token
+
+
+class ScoreRunner(HashRunner):
+    """Scores a path by a hash, once its last token is computed."""
+
+    shape: ReplayShape
+
+    def _make_output(self, output: Any, names: list[str], written: set[tuple[int, int]]) -> Any:
+        from vllm.v1.outputs import ModelRunnerOutput
+
+        return ModelRunnerOutput(
+            req_ids=names,
+            req_id_to_index={name: index for index, name in enumerate(names)},
+            sampled_token_ids=[[] for _ in names],
+            pooler_output=[self._score(output, name, written) for name in names],
+        )
+
+    def _score(self, output: Any, name: str, written: set[tuple[int, int]]) -> Any:
+        import torch
+
+        path, _, end = self._compute(output, name, written)
+        if find_pass(output) is not None:
+            window, start = self.shape.window, end - output.num_scheduled_tokens[name]
+            assert start % window == 0, "a pass begins within a window"
+            assert end % window == 0 or end == len(path), "a pass ends within a window"
+        if end < len(path):
+            return None
+        return torch.tensor([draw_token(path, 0)])
+
+
+class ScoreMachine(Machine):
+    """One random schedule of paths to be scored. Many continue another one, as in a search."""
+
+    runner_class = ScoreRunner
+    requests = 30
+    arrival_rate, abort_rate = 0.8, 0.1
+
+    def __init__(self, scheduler: Any, seed: int) -> None:
+        self._paths: list[tuple[int, ...]] = []
+        super().__init__(scheduler, seed)
+        assert isinstance(self.runner, ScoreRunner)
+        self.runner.shape = scheduler.shape
+
+    def _make_request(self) -> Asked:
+        draw = self.draw
+        before = draw.choice(self._paths) if self._paths and draw.random() < 0.6 else ()
+        path = (*before, *draw.choices(range(VOCABULARY), k=draw.randint(1, 40)))
+        path = path[: self.scheduler.max_model_len - 1]
+        self._paths.append(path)
+        return Asked(prompt=path, seed=0, max_tokens=1, deterministic=draw.random() < 0.7)
+
+    def _take(self, asked: Asked, found: Any) -> None:
+        assert found.pooling_output is not None
+        asked.tokens += found.pooling_output.tolist()
+
+    def _build_params(self, asked: Asked) -> dict[str, Any]:
+        from vllm import PoolingParams
+
+        params = PoolingParams(
+            task="token_classify",
+            skip_reading_prefix_cache=False,
+            extra_kwargs={ARGS_KEY: {DETERMINISTIC: asked.deterministic}},
+        )
+        return {"sampling_params": None, "pooling_params": params}
+
+    def _check_answers(self) -> None:
+        for asked in self.asked:
+            if asked.max_tokens:  # else it was aborted
+                assert asked.tokens == [draw_token(asked.prompt, 0)], (
+                    "a score was lost, or is wrong"
+                )
