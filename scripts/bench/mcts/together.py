@@ -4,8 +4,9 @@
 
 In `real_load` the variants take turns, and where the machine's speed changes from minute to minute
 that change is all one sees. Here both serve the same load at once, so that it meets both, and then
-once more with the cores exchanged. Reported are mean latencies, their p99 and searches a second, each
-as a ratio, and the ratio of the means of every pair. Intervals: 95 %, by bootstrap over loads. The last line is JSON.
+once more with the cores exchanged. Reported are mean latencies, their p99 and searches a second, as
+ratios with 95 % intervals by bootstrap over loads, and the ratio of the means of every pair. The
+last line is JSON.
 
 Hypothesis: as `boosting.py` simulates it; never below 0.98.
 """

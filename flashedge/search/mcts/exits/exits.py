@@ -20,8 +20,8 @@ class Exits:
 
     The defaults were chosen on 200 calibration problems of the bundled pair
     (`scripts/bench/mcts/choose_thresholds.py`): `accept` as the lowest that loses at most half a
-    point of the right answers, `futile` as one that loses none; `weak_step` on 80 of them. Scores of
-    another verifier mean something else, so choose anew for it.
+    point of the right answers, `futile` as one that loses none; `weak_step` on 80 of them. Scores
+    of another verifier mean something else, so choose anew for it.
     """
 
     positive_exit: bool = False
