@@ -6,7 +6,8 @@ with the flag but plain scores. Speculation, lookahead and early exit
 are on. Runs are compared to the bit, node by node (`runtime.records.repetition`). The kernels are
 this machine's or emulated (`kernel_variance`).
 
-    python -m scripts.bench.determinism.searches [--runs 10] [--kernels batch row own] [--quick]
+    python -m scripts.bench.determinism.searches [--runs 50] [--unsafe-runs 10]
+        [--searches beam mcts …] [--kernels batch row own] [--quick]
 
 The last line is JSON. About 10 s a pair of runs on one core; --quick takes half a minute.
 """
@@ -66,8 +67,11 @@ class Scale:
     """How much is run."""
 
     runs: int
-    """Pairs of runs of each case."""
+    """Pairs of runs of each search with the flag."""
+    unsafe_runs: int
+    """And without all of it."""
     kernels: tuple[Kernels, ...]
+    searches: tuple[str, ...] = tuple(CASES)
     n: int = 6
     max_path_tokens: int = 160
     others: int = 6
@@ -80,6 +84,7 @@ class Scale:
 
 QUICK = Scale(
     runs=1,
+    unsafe_runs=1,
     kernels=(Kernels.BATCH,),
     n=4,
     max_path_tokens=80,
@@ -110,7 +115,9 @@ class Counts:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=10, help="pairs of runs of each case")
+    parser.add_argument("--runs", type=int, default=50, help="pairs of runs with the flag")
+    parser.add_argument("--unsafe-runs", type=int, default=10, help="and without all of it")
+    parser.add_argument("--searches", nargs="+", default=list(CASES), choices=list(CASES))
     parser.add_argument("--kernels", nargs="+", default=list(Kernels), choices=list(Kernels))
     parser.add_argument("--quick", action="store_true", help="one run of each case, for CI")
     arguments = parser.parse_args()
@@ -120,7 +127,12 @@ def main() -> None:
     kernel_variance.install()
     from scripts.bench.determinism.stepped_pair import SteppedPair
 
-    scale = Scale(runs=arguments.runs, kernels=tuple(map(Kernels, arguments.kernels)))
+    scale = Scale(
+        runs=arguments.runs,
+        unsafe_runs=arguments.unsafe_runs,
+        kernels=tuple(map(Kernels, arguments.kernels)),
+        searches=tuple(arguments.searches),
+    )
     pair = SteppedPair("bfloat16")
     found = asyncio.run(measure(pair, QUICK if arguments.quick else scale))
     pair.close()
@@ -138,7 +150,7 @@ async def measure(pair: SteppedPair, scale: Scale) -> list[dict[str, Any]]:
             await pair.generator.set_replay_shape(shape)
             await pair.verifier.set_replay_shape(shape)
             for safety, names in {FLAG: tuple(CASES), **scale.unsafe}.items():
-                for name in names:
+                for name in filter(scale.searches.__contains__, names):
                     counts = await compare(pair, scale, name, safety)
                     found.append(describe(kind, shape, name, safety, counts))
                     print(found[-1], file=sys.stderr, flush=True)
@@ -147,8 +159,8 @@ async def measure(pair: SteppedPair, scale: Scale) -> list[dict[str, Any]]:
 
 async def compare(pair: SteppedPair, scale: Scale, name: str, safety: str) -> Counts:
     """Run the search on several problems, each alone and under load."""
-    counts = Counts(runs=scale.runs)
-    for number in range(scale.runs):
+    counts = Counts(runs=scale.runs if safety == FLAG else scale.unsafe_runs)
+    for number in range(counts.runs):
         spec = build_spec(scale, number, name, deterministic=safety != NONE)
         pair.reset()
         alone, _ = await run_search(pair, spec, safety)

@@ -10,7 +10,7 @@ as a share of the searches a second that PE+NE finishes when all arrive at once 
 measured on other seeds); 0 is all at once. The daemon has a profile, which boosting needs.
 
 `card busy` is the processor time of daemon and engines, relative to the time that passed on the
-processors this process may use (`taskset -c 0 python -m …`). Intervals: 95 %, by bootstrap over
+processors the daemon may use (`taskset -c 0 python -m …`). Intervals: 95 %, by bootstrap over
 loads. What was measured is appended to `runs/mcts/real_load.jsonl`, and a second call resumes. The
 last line is JSON.
 
@@ -144,7 +144,8 @@ async def run_load(
     n: int,
     arrivals: Sequence[Arrival],
 ) -> LoadRecord:
-    """Let the engines forget, then send the searches at their times and await all."""
+    """Let the engines forget, then send the searches at their times and await all. Their answers
+    are not graded."""
     async with httpx.AsyncClient(timeout=60) as plain:
         (await plain.post(daemon.url + ROUTE)).raise_for_status()
     config = load_config(environ=daemon.env)
@@ -159,22 +160,31 @@ async def run_load(
                 tasks.append(group.create_task(serve(client, body, at)))
         makespan_s = loop.time() - began_s
         after, cpu_s = await client.status(), sum_cpu_s(daemon.pid) - cpu_s
-    searches = [task.result() for task in tasks]
-    right = {at.number: rows[at.number]["answer"] for at in arrivals}
-    graded = await grade_pairs(((s.problem, s.answer) for s in searches if s.answer), right)
     opened, ran = (
         after["scheduling"][name] - before["scheduling"][name]
         for name in ("boost_open_s", "boost_running_s")
     )
     return LoadRecord(
-        searches=tuple(
-            replace(s, right=bool(s.answer) and graded[s.problem, s.answer]) for s in searches
-        ),
+        searches=tuple(task.result() for task in tasks),
         makespan_s=makespan_s,
-        busy_share=cpu_s / makespan_s / len(os.sched_getaffinity(0)),
+        busy_share=cpu_s / makespan_s / len(os.sched_getaffinity(daemon.pid)),
         boosted_share=opened / ran if ran else 0.0,
         missed_share=0.0,
         preemptions=count_preemptions(after) - count_preemptions(before),
+    )
+
+
+async def grade(record: LoadRecord, rows: Sequence[Mapping[str, str]]) -> LoadRecord:
+    """The record with its answers graded."""
+    right = {one.problem: rows[one.problem]["answer"] for one in record.searches}
+    answers = ((one.problem, one.answer) for one in record.searches if one.answer)
+    graded = await grade_pairs(answers, right)
+    return replace(
+        record,
+        searches=tuple(
+            replace(one, right=bool(one.answer) and graded[one.problem, one.answer])
+            for one in record.searches
+        ),
     )
 
 
@@ -225,6 +235,7 @@ def measure_all(
                     task = Task(variant, share, load)
                     if task not in kept.records:
                         record = asyncio.run(run_load(daemon, rows, variant, asked.n, arrivals))
+                        record = asyncio.run(grade(record, rows))
                         kept.append(MeasuredLoad(task=task, record=record))
                     advance(1)
         return {task: one.record for task, one in kept.records.items()}

@@ -1,12 +1,13 @@
 """Boosting against exits alone on real engines, at the same time: two daemons, a core for each.
 
-    python -m scripts.bench.mcts.together [--loads 5] [--size 25] [--share 0.9] [--capacity 0.76]
+    python -m scripts.bench.mcts.together [--loads 8] [--size 25] [--shares 0.9 0 0.6 0.3]
 
 In `real_load` the variants take turns, and where the machine's speed changes from minute to minute
 that change is all one sees. Here both serve the same load at once, so that it meets both, and then
-once more with the cores exchanged. Reported are mean latencies, their p99 and searches a second, as
-ratios with 95 % intervals by bootstrap over loads, and the ratio of the means of every pair. The
-last line is JSON.
+once more with the cores exchanged. Reported for each rate, a share of `--capacity`, are mean
+latencies, their p99 and searches a second, as ratios with 95 % intervals by bootstrap over loads,
+and the ratio of the means of every pair. What was measured is appended to
+`runs/mcts/together.jsonl`, and a second call resumes. The last line is JSON.
 
 Hypothesis: as `boosting.py` simulates it; never below 0.98.
 """
@@ -18,8 +19,11 @@ import asyncio
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
 
 from flashedge.cli.progress import show_bar
+from flashedge.files.journal import Journal
 from scripts.bench.daemon import Daemon, read_problems, report, start_daemon
 from scripts.bench.mcts.figures import Pool, compare, measure
 from scripts.bench.mcts.load_record import LoadRecord
@@ -27,12 +31,20 @@ from scripts.bench.mcts.real_load import (
     FORGETFUL,
     USED,
     Arrival,
+    MeasuredLoad,
+    Task,
+    grade,
     list_arrivals,
     measure_capacity,
     run_load,
 )
 
 BASE, BOOSTED = "PE+NE", "boost"
+FILE = Path("runs/mcts/together.jsonl")
+SHARES = (0.9, 0.0, 0.6, 0.3)
+
+Rows = Sequence[Mapping[str, str]]
+Records = Mapping[Task, MeasuredLoad]
 
 
 @contextmanager
@@ -51,61 +63,91 @@ def start_on_core(core: int) -> Iterator[Daemon]:
 async def run_both(
     daemons: Sequence[Daemon],
     variants: Sequence[str],
-    rows: Sequence[Mapping[str, str]],
+    rows: Rows,
     n: int,
     arrivals: Sequence[Arrival],
 ) -> dict[str, LoadRecord]:
-    """The load on both daemons at once, a variant each."""
+    """The load on both daemons at once, a variant each. Answers are graded once both are done."""
     found = await asyncio.gather(
         *(
             run_load(daemon, rows, variant, n, arrivals)
             for daemon, variant in zip(daemons, variants, strict=True)
         )
     )
-    return dict(zip(variants, found, strict=True))
+    return {
+        variant: await grade(record, rows) for variant, record in zip(variants, found, strict=True)
+    }
+
+
+def measure_all(asked: argparse.Namespace, rows: Rows, daemons: Sequence[Daemon]) -> Records:
+    """The records of all loads, by load and turn: each load has two, with the cores exchanged."""
+    about = {"n": asked.n, "size": asked.size, "shares": asked.shares, "capacity": asked.capacity}
+    turns = ((BASE, BOOSTED), (BOOSTED, BASE))
+    with (
+        Journal(asked.out, about, MeasuredLoad.from_json, lambda one: one.task) as kept,
+        show_bar("serving", 2 * asked.loads * len(asked.shares), unit="pairs") as advance,
+    ):
+        for load in range(asked.loads):
+            for share in asked.shares:
+                arrivals = list_arrivals(asked, load, share)
+                for turn, variants in enumerate(turns):
+                    tasks = {name: Task(name, share, 2 * load + turn) for name in variants}
+                    if not all(task in kept.records for task in tasks.values()):
+                        pair = asyncio.run(run_both(daemons, variants, rows, asked.n, arrivals))
+                        for name, task in tasks.items():
+                            kept.append(MeasuredLoad(task=task, record=pair[name]))
+                    advance(1)
+        return dict(kept.records)
+
+
+def compare_share(records: Records, share: float, loads: int) -> dict[str, Any]:
+    """The figures of one rate."""
+    found = {
+        name: [records[Task(name, share, turn)].record for turn in range(2 * loads)]
+        for name in (BASE, BOOSTED)
+    }
+    pools = {name: Pool(_join(turns)) for name, turns in found.items()}
+    pairs = zip(found[BASE], found[BOOSTED], strict=True)
+    ratios = [_mean_s(base) / _mean_s(boosted) for base, boosted in pairs]
+    return {
+        "ratios": ratios,
+        "base": measure(pools[BASE]),
+        "boosted": measure(pools[BOOSTED]),
+        "gains": compare(pools[BOOSTED], pools),
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--loads", type=int, default=5)
+    parser.add_argument("--loads", type=int, default=8)
     parser.add_argument("--size", type=int, default=25, help="searches of a load")
-    parser.add_argument("--share", type=float, default=0.9, help="of the capacity")
+    parser.add_argument("--shares", type=float, nargs="+", default=list(SHARES))
     parser.add_argument("--capacity", type=float, default=0.76, help="searches a second")
     parser.add_argument("-n", type=int, default=8, help="rollouts")
+    parser.add_argument("--out", type=Path, default=FILE)
     asked = parser.parse_args()
-    asked.shares = [asked.share]
     rows = read_problems("heldout", USED)
-    found: dict[str, list[LoadRecord]] = {BASE: [], BOOSTED: []}
-    ratios = []
-    with ExitStack() as stack, show_bar("serving", 2 * asked.loads, unit="pairs") as advance:
+    with ExitStack() as stack:
         cores = sorted(os.sched_getaffinity(0))[:2]
         daemons = [stack.enter_context(start_on_core(core)) for core in cores]
         for daemon in daemons:
             measure_capacity(daemon, rows, asked.n, asked.size // 2)  # warm up
-        for load in range(asked.loads):
-            arrivals = list_arrivals(asked, load, asked.share)
-            for variants in ((BASE, BOOSTED), (BOOSTED, BASE)):
-                pair = asyncio.run(run_both(daemons, variants, rows, asked.n, arrivals))
-                for name, record in pair.items():
-                    found[name].append(record)
-                means = {name: measure(Pool([one]))["mean_s"] for name, one in pair.items()}
-                ratios.append(means[BASE] / means[BOOSTED])
-                print(f"load {load}, {variants[0]} first: {ratios[-1]:.3f}", flush=True)
-                advance(1)
-    pools = {name: Pool(_join(records)) for name, records in found.items()}
+        records = measure_all(asked, rows, daemons)
     report(
         n=asked.n,
         loads=asked.loads,
         size=asked.size,
-        share=asked.share,
-        ratios=ratios,
-        base=measure(pools[BASE]),
-        boosted=measure(pools[BOOSTED]),
-        gains=compare(pools[BOOSTED], pools),
+        capacity_per_s=asked.capacity,
+        shares={f"{share:g}": compare_share(records, share, asked.loads) for share in asked.shares},
     )
 
 
-def _join(records: Sequence[LoadRecord]) -> list[LoadRecord]:
+def _mean_s(record: LoadRecord) -> float:
+    mean: float = measure(Pool([record]))["mean_s"]
+    return mean
+
+
+def _join(turns: Sequence[LoadRecord]) -> list[LoadRecord]:
     """The two records of each load as one: a load is a sample, whichever core it ran on."""
     return [
         LoadRecord(
@@ -116,7 +158,7 @@ def _join(records: Sequence[LoadRecord]) -> list[LoadRecord]:
             missed_share=0.0,
             preemptions=one.preemptions + other.preemptions,
         )
-        for one, other in zip(records[::2], records[1::2], strict=True)
+        for one, other in zip(turns[::2], turns[1::2], strict=True)
     ]
 
 
