@@ -17,7 +17,8 @@ import pytest
 import flashedge
 from flashedge.engine.vllm import compat
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
-from tests.support.replay_machine import Machine, make_scheduler
+from scripts.bench.determinism.token_runner import make_scheduler
+from tests.support.replay_machine import BLOCK, Machine
 from tests.support.score_machine import ScoreMachine
 
 SCHEDULES = int(os.environ.get("FLASHEDGE_REPLAY_SCHEDULES", "60"))
@@ -45,6 +46,7 @@ def make_machine(
         draw.choice(SHAPES),
         MODEL,
         blocks=draw.choice((20, 40, 100)),
+        block_tokens=BLOCK,
         sequences=draw.choice((3, 8)),
         max_model_len=draw.choice((64, 100, 128)),
         scheduler_class=scheduler_class,

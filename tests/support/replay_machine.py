@@ -1,7 +1,7 @@
 """Random events on the real scheduler, with a model that is a hash, and KV that remembers.
 
-The runner of this file keeps tokens as vLLM's first runner does. Of each KV slot it remembers the
-tokens up to it and whether a pass wrote it. It checks what a scheduler must guarantee:
+Of each KV slot the runner remembers the tokens up to it and whether a pass wrote it. It checks what
+a scheduler must guarantee:
 
 - a pass reads nothing but KV that a pass wrote, of the right tokens;
 - a shared step reads KV of the right tokens;
@@ -11,74 +11,24 @@ tokens up to it and whether a pass wrote it. It checks what a scheduler must gua
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from random import Random
 from typing import Any
 
-from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.determinism.replay_pass import find_pass
-from flashedge.engine.vllm.inside.determinism.verify import REJECTED, accept
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC
-from flashedge.scheduling.determinism.replay_shape import ReplayShape
-from flashedge.search.seeds import mix64
+from scripts.bench.determinism.token_runner import (
+    VOCABULARY,
+    RunnerState,
+    Span,
+    TokenRunner,
+    build_request,
+    draw_token,
+)
 
-VOCABULARY = 50
 BLOCK = 8
 STOP = 7
 """Ends an answer where it is drawn."""
-
-
-def draw_token(path: Sequence[int], seed: int) -> int:
-    """The token behind a path: the truth."""
-    return mix64(hash(tuple(path)) & 0xFFFFFFFF, seed) % VOCABULARY
-
-
-def make_scheduler(
-    shape: ReplayShape,
-    model: Path,
-    *,
-    blocks: int,
-    sequences: int,
-    max_model_len: int,
-    scheduler_class: Any = None,
-) -> Any:
-    """A scheduler with blocks of `BLOCK` tokens, without a model. None: EdgeScheduler."""
-    import torch
-    from vllm.utils.hashing import sha256
-    from vllm.v1.core.kv_cache_utils import init_none_hash
-    from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
-    from vllm.v1.structured_output import StructuredOutputManager
-
-    from flashedge.engine.vllm.inside.scheduler import EdgeScheduler
-
-    options = EngineOptions(
-        name="generator",
-        model=model,
-        dtype="float32",
-        max_model_len=max_model_len,
-        kv_bytes=1 << 20,
-        max_num_seqs=sequences,
-        replay_shape=shape,
-    )
-    config = options.build_args().create_engine_config()
-    config.cache_config.num_gpu_blocks = blocks
-    config.cache_config.block_size = BLOCK
-    init_none_hash(sha256)
-    spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=8, dtype=torch.float32)
-    return (scheduler_class or EdgeScheduler)(
-        vllm_config=config,
-        kv_cache_config=KVCacheConfig(
-            num_blocks=blocks,
-            kv_cache_tensors=[],
-            kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)],
-        ),
-        structured_output_manager=StructuredOutputManager(config),
-        block_size=BLOCK,
-        hash_block_size=BLOCK,
-        log_stats=False,
-    )
 
 
 @dataclass(slots=True)
@@ -101,120 +51,46 @@ class Asked:
         return path[len(self.prompt) :]
 
 
-@dataclass(slots=True)
-class RunnerState:
-    """What the runner keeps of a request."""
+class HashRunner(TokenRunner):
+    """Remembers of each KV slot what was written to it."""
 
-    asked: Asked
-    prompt: list[int]
-    output: list[int]
-    blocks: list[int]
+    asked: dict[str, Asked]  # type: ignore[assignment]
 
-    @property
-    def tokens(self) -> list[int]:
-        return [*self.prompt, *self.output]
-
-
-class HashRunner:
-    """Stands for the model runner."""
-
-    def __init__(self, block: int, error_rate: float, draw: Random) -> None:
-        self._block = block
-        self._error_rate = error_rate
-        self._draw = draw
-        self.asked: dict[str, Asked] = {}
-        self._states: dict[str, RunnerState] = {}
+    def __init__(self, error_rate: float, draw: Random) -> None:
+        super().__init__(error_rate, draw)
         self._slots: dict[tuple[int, int], tuple[int, bool]] = {}
         """By block and place: hash of the tokens up to it, and whether a pass wrote it."""
-        self.passes = self.rollbacks = 0
+        self._written: set[tuple[int, int]] = set()
+        """In this step."""
 
     def run(self, output: Any) -> Any:
-        self._update_states(output)
         replay_pass = find_pass(output)
-        names = list(output.num_scheduled_tokens)
         if replay_pass is not None:
-            self.passes += 1
-            assert sum(output.num_scheduled_tokens.values()) <= replay_pass.rows
-            assert all(self.asked[name].deterministic for name in names)
-        written: set[tuple[int, int]] = set()
-        return self._make_output(output, names, written)
+            counts = output.num_scheduled_tokens
+            assert sum(counts.values()) <= replay_pass.rows
+            assert all(self.asked[name].deterministic for name in counts)
+        self._written = set()
+        return super().run(output)
 
-    def _make_output(self, output: Any, names: list[str], written: set[tuple[int, int]]) -> Any:
-        from vllm.v1.outputs import ModelRunnerOutput
-
-        drawn = [self._run_request(output, name, written) for name in names]
-        return ModelRunnerOutput(
-            req_ids=names,
-            req_id_to_index={name: index for index, name in enumerate(names)},
-            sampled_token_ids=drawn,
-        )
-
-    def _update_states(self, output: Any) -> None:
-        for name in output.finished_req_ids:
-            self._states.pop(name, None)
-        for new in output.scheduled_new_reqs:
-            prompt = list(new.prompt_token_ids)
-            (blocks,) = new.block_ids
-            self._states[new.req_id] = RunnerState(self.asked[new.req_id], prompt, [], list(blocks))
-        cached = output.scheduled_cached_reqs
-        for index, name in enumerate(cached.req_ids):
-            state = self._states[name]
-            del state.output[cached.num_output_tokens[index] :]
-            new_blocks = cached.new_block_ids[index]
-            if name in cached.resumed_req_ids:
-                state.blocks = list(new_blocks[0])
-            elif new_blocks is not None:
-                state.blocks += new_blocks[0]
-
-    def _run_request(self, output: Any, name: str, written: set[tuple[int, int]]) -> list[int]:
+    def compute(self, output: Any, name: str) -> Span:
+        """Read and write KV."""
         state, replay_pass = self._states[name], find_pass(output)
-        inputs, guesses, end = self._compute(output, name, written)
-        if end < len(state.tokens):
-            return []
-        seed, known = state.asked.seed, len(state.tokens)
-        truth = [draw_token(inputs[:at], seed) for at in range(known, end + 1)]
-        if replay_pass is not None and replay_pass.is_verify:
-            (row,) = accept([truth], [guesses])
-            drawn = [token for token in row if token != REJECTED]
-            self.rollbacks += len(drawn) <= len(guesses)
-        else:
-            drawn = truth
-            if self._draw.random() < self._error_rate and state.asked.deterministic:
-                drawn = [self._draw.randrange(VOCABULARY)]
-        state.output += drawn
-        return drawn
-
-    def _compute(
-        self, output: Any, name: str, written: set[tuple[int, int]]
-    ) -> tuple[list[int], list[int], int]:
-        """Read and write KV. Returns the request's tokens with the guesses, the guesses, and how
-        many have KV now."""
-        state, replay_pass = self._states[name], find_pass(output)
-        guesses = output.scheduled_spec_decode_tokens.get(name, [])
-        inputs = [*state.tokens, *guesses]
-        start, count = self._find_start(output, name), output.num_scheduled_tokens[name]
-        end = start + count
-        assert end <= len(inputs), "nothing is computed from a token that nobody knows"
-        for place in range(start):
-            found, by_pass = self._slots[self._find_slot(state, place)]
-            assert found == hash(tuple(inputs[: place + 1])), "KV of other tokens was read"
+        span = super().compute(output, name)
+        assert span.end <= len(span.inputs), "nothing is computed from a token that nobody knows"
+        for place in range(span.start):
+            found, by_pass = self._slots[_find_slot(state, place)]
+            assert found == hash(tuple(span.inputs[: place + 1])), "KV of other tokens was read"
             assert by_pass or replay_pass is None, "a pass read KV of a shared step"
-        for place in range(start, end):
-            slot = self._find_slot(state, place)
-            assert slot not in written, "two requests write to one block"
-            written.add(slot)
-            self._slots[slot] = hash(tuple(inputs[: place + 1])), replay_pass is not None
-        return inputs, guesses, end
+        for place in range(span.start, span.end):
+            slot = _find_slot(state, place)
+            assert slot not in self._written, "two requests write to one block"
+            self._written.add(slot)
+            self._slots[slot] = hash(tuple(span.inputs[: place + 1])), replay_pass is not None
+        return span
 
-    def _find_start(self, output: Any, name: str) -> int:
-        for new in output.scheduled_new_reqs:
-            if new.req_id == name:
-                return int(new.num_computed_tokens)
-        cached = output.scheduled_cached_reqs
-        return int(cached.num_computed_tokens[cached.req_ids.index(name)])
 
-    def _find_slot(self, state: RunnerState, place: int) -> tuple[int, int]:
-        return state.blocks[place // self._block], place % self._block
+def _find_slot(state: RunnerState, place: int) -> tuple[int, int]:
+    return state.blocks[place // BLOCK], place % BLOCK
 
 
 class Machine:
@@ -228,7 +104,7 @@ class Machine:
     def __init__(self, scheduler: Any, seed: int) -> None:
         self.draw = Random(seed)
         self.scheduler = scheduler
-        self.runner = self.runner_class(BLOCK, self.draw.choice((0.0, 0.03, 0.3)), self.draw)
+        self.runner = self.runner_class(self.draw.choice((0.0, 0.03, 0.3)), self.draw)
         self.asked = [self._make_request() for _ in range(self.requests)]
         self.aborted = 0
 
@@ -286,16 +162,7 @@ class Machine:
         asked.tokens += found.new_token_ids
 
     def _add(self, name: str, asked: Asked) -> None:
-        from vllm.utils.hashing import sha256
-        from vllm.v1.core.kv_cache_utils import get_request_block_hasher
-        from vllm.v1.request import Request
-
-        request = Request(
-            request_id=name,
-            prompt_token_ids=list(asked.prompt),
-            block_hasher=get_request_block_hasher(BLOCK, sha256),
-            **self._build_params(asked),
-        )
+        request = build_request(name, asked.prompt, BLOCK, **self._build_params(asked))
         self.scheduler.add_request(request)
 
     def _build_params(self, asked: Asked) -> dict[str, Any]:

@@ -11,7 +11,8 @@ from typing import Any
 from flashedge.engine.vllm.inside.determinism.replay_pass import find_pass
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
-from tests.support.replay_machine import VOCABULARY, Asked, HashRunner, Machine, draw_token
+from scripts.bench.determinism.token_runner import VOCABULARY, draw_token
+from tests.support.replay_machine import Asked, HashRunner, Machine
 
 
 class ScoreRunner(HashRunner):
@@ -19,27 +20,27 @@ class ScoreRunner(HashRunner):
 
     shape: ReplayShape
 
-    def _make_output(self, output: Any, names: list[str], written: set[tuple[int, int]]) -> Any:
+    def make_output(self, output: Any, names: list[str]) -> Any:
         from vllm.v1.outputs import ModelRunnerOutput
 
         return ModelRunnerOutput(
             req_ids=names,
             req_id_to_index={name: index for index, name in enumerate(names)},
             sampled_token_ids=[[] for _ in names],
-            pooler_output=[self._score(output, name, written) for name in names],
+            pooler_output=[self._score(output, name) for name in names],
         )
 
-    def _score(self, output: Any, name: str, written: set[tuple[int, int]]) -> Any:
+    def _score(self, output: Any, name: str) -> Any:
         import torch
 
-        path, _, end = self._compute(output, name, written)
+        span = self.compute(output, name)
         if find_pass(output) is not None:
-            window, start = self.shape.window, end - output.num_scheduled_tokens[name]
-            assert start % window == 0, "a pass begins within a window"
-            assert end % window == 0 or end == len(path), "a pass ends within a window"
-        if end < len(path):
+            window, length = self.shape.window, len(span.inputs)
+            assert span.start % window == 0, "a pass begins within a window"
+            assert span.end % window == 0 or span.end == length, "a pass ends within a window"
+        if span.end < len(span.inputs):
             return None
-        return torch.tensor([draw_token(path, 0)])
+        return torch.tensor([draw_token(span.inputs, 0)])
 
 
 class ScoreMachine(Machine):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 MAX_WAIT = 4
-"""Steps that a full window waits for others to be verified with it."""
+"""Most shared steps that a full window waits for others to be verified with it."""
 
 
 class StepKind(StrEnum):
@@ -35,6 +35,8 @@ class BatchState:
     """Windows that can be verified."""
     waited: int
     """Shared steps that the oldest of these has waited."""
+    is_joined: bool
+    """Whether another window may be full within `MAX_WAIT` shared steps."""
     can_share: bool
     """Whether a shared step has anything to do."""
     others: bool
@@ -47,7 +49,8 @@ class BatchState:
 
 def choose_step(state: BatchState, group: int) -> StepKind:
     """Choose the next step. Where both kinds of pass are due they take turns."""
-    is_due = state.ready >= group or (state.ready > 0 and state.waited >= MAX_WAIT)
+    waits = state.waited < MAX_WAIT and (state.is_joined or state.can_prefill)
+    is_due = state.ready >= group or (state.ready > 0 and not waits)
     if not state.others or state.last is StepKind.SHARED:
         if state.can_prefill and not (is_due and state.last_pass is StepKind.PREFILL):
             return StepKind.PREFILL

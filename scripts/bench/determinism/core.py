@@ -47,9 +47,8 @@ class Job:
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     finish: str | None = None
-    first_s: float | None = None
-    """Seconds from its arrival to its first tokens."""
-    end_s: float | None = None
+    output_s: list[float] = field(default_factory=list)
+    """Seconds from its arrival to each of its outputs."""
     cached: int = 0
     """Prompt tokens whose KV was found."""
 
@@ -59,8 +58,7 @@ class Job:
             "tokens": [],
             "logprobs": [],
             "finish": None,
-            "first_s": None,
-            "end_s": None,
+            "output_s": [],
         }
         return replace(self, **{**empty, **changes})
 
@@ -208,11 +206,9 @@ def note(job: Job, output: Any, since_s: float) -> None:
     job.logprobs += (output.kv_transfer_params or {}).get(LOGPROBS, ())
     if output.prefill_stats is not None:
         job.cached = output.prefill_stats.num_cached_tokens
-    if job.first_s is None and output.new_token_ids:
-        job.first_s = since_s
+    job.output_s.append(since_s)
     if output.finish_reason is not None:
         job.finish = str(output.finish_reason)
-        job.end_s = since_s
 
 
 def count_block_bytes(model: Path, dtype: str, block_tokens: int) -> int:

@@ -5,27 +5,33 @@ compares medians. Time is CPU time of one core, so that what else the machine do
 
     python -m scripts.bench.determinism.cost [--rounds 3]
 
-The last line is JSON. About ten minutes on one core.
+The last line is JSON. About six minutes a round on one core.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 from statistics import median
 from typing import Any
 
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
 from scripts.bench.determinism.core import Core, Job
+from scripts.bench.determinism.wide_model import make_wide_model
 
 SHARES = (0, 2, 5, 10, 20, 50, 100)
 """Percent of the requests that are deterministic."""
+ONE_OF_11 = 100 / 11
 REQUESTS = 50
 TOKENS = 128
+LONG, STALLED_TOKENS = 16_384, 400
+"""The prompt beside which others wait, and how much these generate."""
 SPREAD = 40
 """Steps over which requests arrive."""
 SHAPES = {
@@ -35,7 +41,7 @@ SHAPES = {
     "4 x 64": ReplayShape(window=64, group=4, prefill_windows=4),
     "8 x 32": ReplayShape(window=32, group=8, prefill_windows=8),
 }
-"""G x T, for the ablation; the first that is not single is the default."""
+"""G x T, for the ablation: all requests deterministic, and one of eleven."""
 DEFAULT = "4 x 32"
 
 
@@ -50,9 +56,10 @@ def main() -> None:
     shapes = []
     for name, shape in SHAPES.items():
         renew(core, shape)
-        shapes.append({"shape": name, **compare(core, jobs, 100, 1)})
-    renew(core, SHAPES[DEFAULT])
-    stall = measure_stall(core, jobs)
+        for some, share in ((jobs, 100), (make_eleven(), ONE_OF_11)):
+            shapes.append({"shape": name, **compare(core, some, share, rounds)})
+    core.close()
+    stall = measure_stall()
     for rows in (shares, shapes):
         print("| " + " | ".join(rows[0]) + " |\n|" + "---|" * len(rows[0]))
         for row in rows:
@@ -70,6 +77,21 @@ def renew(core: Core, shape: ReplayShape) -> None:
     from flashedge.engine.vllm.inside.scheduler import EdgeScheduler
 
     core.renew(shape, EdgeScheduler)
+
+
+def make_eleven() -> list[Job]:
+    """Eleven requests side by side. Ref: arXiv 2601.17768 Fig. 5."""
+    draw = Random(2)
+    return [
+        Job(
+            name=f"e{number}",
+            prompt=tuple(draw.choices(range(3, 500), k=32)),
+            max_tokens=4 * TOKENS - 64,
+            seed=number,
+            deterministic=False,
+        )
+        for number in range(11)
+    ]
 
 
 def make_load() -> list[Job]:
@@ -90,7 +112,7 @@ def make_load() -> list[Job]:
 _runs = iter(range(10**9))
 
 
-def run(core: Core, jobs: Sequence[Job], share: int) -> dict[str, float]:
+def run(core: Core, jobs: Sequence[Job], share: float) -> dict[str, float]:
     """Figures of one run with the flag on `share` percent of the requests."""
     count, number = round(len(jobs) * share / 100), next(_runs)
     every = len(jobs) / count if count else 0.0
@@ -107,9 +129,9 @@ def run(core: Core, jobs: Sequence[Job], share: int) -> dict[str, float]:
     counters = core.scheduler.replay_counters
     return {
         "tokens_per_cpu_s": sum(len(job.tokens) for job in some) / spent,
-        "latency_s": median(job.end_s or 0.0 for job in some),
-        "first_token_s": median(job.first_s or 0.0 for job in some),
-        "others_latency_s": median(job.end_s or 0.0 for job in plain) if plain else 0.0,
+        "latency_s": median(job.output_s[-1] for job in some),
+        "first_token_s": median(job.output_s[0] for job in some),
+        "others_latency_s": median(job.output_s[-1] for job in plain) if plain else 0.0,
         "stock_steps": float(counters["stock_steps"]),
         "other_steps": float(sum(counters[n] for n in ("shared_steps", "verify_passes"))),
         "rollbacks": float(counters["rollbacks"]),
@@ -117,7 +139,7 @@ def run(core: Core, jobs: Sequence[Job], share: int) -> dict[str, float]:
     }
 
 
-def compare(core: Core, jobs: Sequence[Job], share: int, rounds: int) -> dict[str, Any]:
+def compare(core: Core, jobs: Sequence[Job], share: float, rounds: int) -> dict[str, Any]:
     """A B A B …; ratios of B's median to A's."""
     found: dict[str, list[dict[str, float]]] = {"a": [], "b": []}
     for _ in range(rounds):
@@ -141,25 +163,35 @@ def compare(core: Core, jobs: Sequence[Job], share: int, rounds: int) -> dict[st
     }
 
 
-def measure_stall(core: Core, jobs: Sequence[Job]) -> dict[str, float]:
-    """How long a step takes beside the longest prompt, in ms of wall time: without the flag the
-    prompt is computed in vLLM's own chunks, with it in passes."""
+def measure_stall() -> dict[str, float]:
+    """Pauses between two outputs of 16 plain requests beside a prompt of 16k tokens, in ms of wall
+    time. Without the flag the prompt is computed in vLLM's own chunks, with it in passes."""
     draw = Random(1)
-    longest = tuple(draw.choices(range(3, 500), k=core.scheduler.max_model_len - 40))
+    prompt = tuple(draw.choices(range(3, 500), k=LONG))
     found: dict[str, float] = {}
-    for flag in (False, True):
-        renew(core, core.scheduler.shape)
-        number = next(_runs)
-        some = [job.again(name=f"{number}-{job.name}") for job in jobs[:16]]
-        long = Job(
-            name=f"{number}-long", prompt=longest, max_tokens=4, deterministic=flag, arrival=60
-        )
-        core.step_s.clear()
-        core.run([*some, long])
-        steps = sorted(core.step_s)
-        name = "flagged" if flag else "plain"
-        found[f"{name}_median_ms"] = 1000 * steps[len(steps) // 2]
-        found[f"{name}_p99_ms"] = 1000 * steps[int(0.99 * len(steps))]
+    with tempfile.TemporaryDirectory() as folder:
+        model = make_wide_model(Path(folder), positions=2 * LONG)
+        core = Core(SHAPES[DEFAULT], model=model, max_model_len=LONG + 64)
+        for name, flag in {"none": None, "plain": False, "flagged": True}.items():
+            renew(core, core.scheduler.shape)
+            others = [
+                job.again(name=f"{name}-{job.name}", max_tokens=STALLED_TOKENS, arrival=0)
+                for job in make_load()[:16]
+            ]
+            long = [
+                Job(name=name, prompt=prompt, max_tokens=4, deterministic=flag, arrival=60)
+                for flag in ([] if flag is None else [flag])
+            ]
+            core.run([*others, *long])
+            pauses = sorted(
+                1000 * (b - a)
+                for job in others
+                for a, b in zip(job.output_s, job.output_s[1:], strict=False)
+            )
+            found[f"{name}_median_ms"] = median(pauses)
+            found[f"{name}_p99_ms"] = pauses[int(0.99 * len(pauses))]
+            found[f"{name}_most_ms"] = pauses[-1]
+        core.close()
     return found
 
 

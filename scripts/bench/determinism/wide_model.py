@@ -7,8 +7,8 @@ from pathlib import Path
 VOCABULARY = 512
 
 
-def make_wide_model(folder: Path, seed: int = 0) -> Path:
-    """Write the checkpoint, once. Its tokens mean nothing."""
+def make_wide_model(folder: Path, seed: int = 0, positions: int = 1024) -> Path:
+    """Write the checkpoint, once. Its tokens mean nothing. positions: its longest context."""
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
@@ -22,7 +22,7 @@ def make_wide_model(folder: Path, seed: int = 0) -> Path:
         num_hidden_layers=3,
         num_attention_heads=8,
         num_key_value_heads=2,
-        max_position_embeddings=1024,
+        max_position_embeddings=positions,
         tie_word_embeddings=False,
         initializer_range=0.12,
         eos_token_id=2,

@@ -18,6 +18,7 @@ IDLE = BatchState(
     can_prefill=False,
     ready=0,
     waited=0,
+    is_joined=False,
     can_share=False,
     others=False,
     last=SHARED,
@@ -34,9 +35,10 @@ BUSY = replace(IDLE, can_share=True, others=True)
         (replace(IDLE, can_prefill=True), PREFILL),
         (replace(BUSY, can_prefill=True), PREFILL),
         (replace(IDLE, ready=1), VERIFY),  # nothing else can run
-        (replace(BUSY, ready=3), SHARED),  # a fourth may come
+        (replace(BUSY, ready=3, is_joined=True), SHARED),  # a fourth comes
+        (replace(BUSY, ready=3), VERIFY),  # none comes
         (replace(BUSY, ready=4), VERIFY),
-        (replace(BUSY, ready=1, waited=MAX_WAIT), VERIFY),
+        (replace(BUSY, ready=1, is_joined=True, waited=MAX_WAIT), VERIFY),
     ],
 )
 def test_choices(state: BatchState, kind: StepKind) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from vllm.v1.request import Request, RequestStatus
 
 from flashedge.engine.vllm.inside.determinism.replay import Replay
+from flashedge.scheduling.determinism.step_choice import MAX_WAIT
 
 if TYPE_CHECKING:
     from flashedge.engine.vllm.inside.determinism.scheduler import ReplayScheduler
@@ -26,6 +27,8 @@ class Due:
     """Those of a verifier, which have paths to compute and draw nothing."""
     ready: list[Replay] = field(default_factory=list)
     """Those whose window can be verified."""
+    is_joined: bool = False
+    """Whether the window of another one may be full within `MAX_WAIT` shared steps."""
     shared: list[Request] = field(default_factory=list)
     """Those that shared steps may run."""
     others: bool = False
@@ -68,6 +71,8 @@ def _sort(scheduler: ReplayScheduler, due: Due, request: Request) -> None:
         due.ready.append(replay)
     elif replay.is_current:
         due.shared.append(request)
+        missing = scheduler.end_window(replay) - request.num_tokens
+        due.is_joined = due.is_joined or missing <= MAX_WAIT
     else:
         has_blocks = request.status is RequestStatus.RUNNING
         computed = (

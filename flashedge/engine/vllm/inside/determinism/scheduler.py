@@ -80,6 +80,7 @@ class ReplayScheduler(WindowScheduler):
             can_prefill=due.prefill is not None or bool(due.scoring),
             ready=len(due.ready),
             waited=max((replay.waited for replay in due.ready), default=0),
+            is_joined=due.is_joined,
             can_share=bool(due.shared),
             others=due.others,
             last=self._step,
@@ -130,7 +131,7 @@ class ReplayScheduler(WindowScheduler):
     def _schedule_verify(self, due: Due) -> SchedulerOutput:
         """Rewind the requests to the start of their windows, with the candidates as guesses."""
         self._known = {}
-        oldest = sorted(due.ready, key=lambda replay: -replay.waited)[: self._count_group()]
+        oldest = sorted(due.ready, key=self._rank)[: self._count_group()]
         for replay in oldest:
             self._known[replay.request.request_id] = len(replay.candidates)
             if replay.request.status is RequestStatus.RUNNING:
@@ -142,6 +143,12 @@ class ReplayScheduler(WindowScheduler):
             if replay.request.request_id not in output.num_scheduled_tokens:
                 replay.miss_pass()
         return output
+
+    def _rank(self, replay: Replay) -> tuple[bool, int]:
+        """The order of ready windows. After a pass without room those go first that have blocks:
+        a request without any would find no room again."""
+        has_blocks = replay.request.status is RequestStatus.RUNNING
+        return self._is_crowded and not has_blocks, -replay.waited
 
     def _count_group(self) -> int:
         """Requests of the next pass at most. The windows that each of several would find in the

@@ -1,0 +1,59 @@
+"""The steps of deterministic requests, by the real scheduler and priced as on a card.
+
+`scripts/bench/determinism/card.py` in small. Time is virtual, so it may be asserted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flashedge.engine.vllm import compat
+from flashedge.models.shape import QWEN25_7B
+from flashedge.scheduling.costs.roofline import PlainShare, estimate_step_s
+from flashedge.scheduling.determinism.replay_shape import ReplayShape
+from scripts.bench.determinism.card import (
+    EAGER_S,
+    Setting,
+    flag,
+    make_jobs,
+    measure_stall,
+    write_checkpoint,
+)
+
+
+@pytest.fixture
+def setting(tmp_path: Path) -> Setting:
+    compat.prepare_environment(1)
+    return Setting(model=QWEN25_7B, checkpoint=write_checkpoint(tmp_path), error_rate=0.01)
+
+
+@pytest.mark.parametrize("percent", [0, 30, 100])
+def test_every_request_gets_its_tokens(setting: Setting, percent: int) -> None:
+    served = setting.serve(flag(make_jobs(24, seed=1, rate_per_s=4.0), percent))
+    assert all(len(job.token_s) == job.max_tokens for job in served.jobs)
+    assert all(job.first_s > 0.0 for job in served.jobs)
+    passes = served.counters["verify_passes"] + served.counters["prefill_passes"]
+    assert bool(passes) == bool(percent)
+    assert bool(served.counters["rollbacks"]) == bool(served.recomputed) == bool(percent)
+
+
+def test_without_the_flag_no_shape_changes_anything(setting: Setting) -> None:
+    jobs = make_jobs(24, seed=1)
+    one = setting.serve(flag(jobs, 0))
+    other = replace(setting, shape=ReplayShape(window=16)).serve(flag(jobs, 0))
+    assert one.jobs == other.jobs
+
+
+def test_others_wait_for_one_pass_beside_a_long_prompt(setting: Setting) -> None:
+    """Without the flag they wait for vLLM's chunk of 2,048 tokens."""
+    found, long = measure_stall(setting, long=4096), 4096
+    whole_pass = PlainShare(context=long, new=setting.shape.rows)
+    step = [PlainShare(context=64 + 400, new=1)] * 17
+    bound_s = EAGER_S + sum(
+        estimate_step_s(setting.device, setting.model, batch) for batch in ([whole_pass], step)
+    )
+    assert found["none_most_ms"] < found["flagged_most_ms"] <= 1000 * bound_s
+    assert found["flagged_most_ms"] < found["plain_most_ms"]
