@@ -11,6 +11,8 @@ a scheduler must guarantee:
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -96,17 +98,23 @@ def _find_slot(state: RunnerState, place: int) -> tuple[int, int]:
 class Machine:
     """One random schedule."""
 
-    runner_class = HashRunner
     requests = 14
-    arrival_rate, abort_rate = 0.2, 0.02
+    arrival_rate, abort_rate, restart_rate = 0.2, 0.02, 0.005
     """Chances of each before a step."""
 
-    def __init__(self, scheduler: Any, seed: int) -> None:
-        self.draw = Random(seed)
-        self.scheduler = scheduler
-        self.runner = self.runner_class(self.draw.choice((0.0, 0.03, 0.3)), self.draw)
+    def __init__(self, start: Callable[[], Any], seed: int) -> None:
+        """start: makes a scheduler, at first and after each restart."""
+        self.draw, self._restarts = Random(seed), Random(f"{seed} restarts")
+        self._start = start
+        self.scheduler = start()
+        self._error_rate = self.draw.choice((0.0, 0.03, 0.3))
+        self.runner = self._start_runner()
         self.asked = [self._make_request() for _ in range(self.requests)]
-        self.aborted = 0
+        self.counters: Counter[str] = Counter()
+        """Of what happened, since the start of the schedule."""
+
+    def _start_runner(self) -> HashRunner:
+        return HashRunner(self._error_rate, self.draw)
 
     def _make_request(self) -> Asked:
         draw = self.draw
@@ -135,6 +143,8 @@ class Machine:
             if self.draw.random() < 0.05:
                 total = self.scheduler.view()["blocks_total"]
                 self.scheduler.set_quota(self.draw.choice((total, self.draw.randint(1, total))))
+            if self._restarts.random() < self.restart_rate:
+                self._restart(names)
             if not self.scheduler.has_requests():
                 if not waiting:
                     break
@@ -162,14 +172,16 @@ class Machine:
         asked.tokens += found.new_token_ids
 
     def _add(self, name: str, asked: Asked) -> None:
-        request = build_request(name, asked.prompt, BLOCK, **self._build_params(asked))
+        """Send a request, behind the tokens that it has already."""
+        path = (*asked.prompt, *asked.tokens)
+        request = build_request(name, path, BLOCK, **self._build_params(asked))
         self.scheduler.add_request(request)
 
     def _build_params(self, asked: Asked) -> dict[str, Any]:
         from vllm import SamplingParams
 
         params = SamplingParams(
-            max_tokens=asked.max_tokens,
+            max_tokens=asked.max_tokens - len(asked.tokens),
             stop_token_ids=[STOP],
             extra_args={ARGS_KEY: {DETERMINISTIC: asked.deterministic, "seed": asked.seed}},
         )
@@ -184,12 +196,28 @@ class Machine:
             self.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
             names[name].is_over = True
             names[name].max_tokens = 0
-            self.aborted += 1
+            self.counters["aborted"] += 1
+
+    def _restart(self, names: dict[str, Asked]) -> None:
+        """Lose the engine. Open requests are sent again to the next one."""
+        self._count()
+        self.scheduler, self.runner = self._start(), self._start_runner()
+        for name, asked in names.items():
+            if not asked.is_over:
+                self.runner.asked[name] = asked
+                self._add(name, asked)
+                self.counters["sent_again"] += 1
+
+    def _count(self) -> None:
+        self.counters.update(self.scheduler.replay_counters)
+        self.counters["preemptions"] += self.scheduler.view()["preemptions"]
+        self.counters["passes"] += self.runner.passes
 
     def _check_end(self) -> None:
         view = self.scheduler.view()
         assert (view["blocks_used"], view["running"], view["waiting"]) == (0, 0, 0), "a leak"
         assert not self.scheduler.replays, "a request that is over is remembered"
+        self._count()
         self._check_answers()
 
     def _check_answers(self) -> None:

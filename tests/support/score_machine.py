@@ -6,6 +6,7 @@ from where a window begins, or to the end of a path.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from flashedge.engine.vllm.inside.determinism.replay_pass import find_pass
@@ -46,15 +47,17 @@ class ScoreRunner(HashRunner):
 class ScoreMachine(Machine):
     """One random schedule of paths to be scored. Many continue another one, as in a search."""
 
-    runner_class = ScoreRunner
     requests = 30
-    arrival_rate, abort_rate = 0.8, 0.1
+    arrival_rate, abort_rate, restart_rate = 0.8, 0.1, 0.02
 
-    def __init__(self, scheduler: Any, seed: int) -> None:
+    def __init__(self, start: Callable[[], Any], seed: int) -> None:
         self._paths: list[tuple[int, ...]] = []
-        super().__init__(scheduler, seed)
-        assert isinstance(self.runner, ScoreRunner)
-        self.runner.shape = scheduler.shape
+        super().__init__(start, seed)
+
+    def _start_runner(self) -> ScoreRunner:
+        runner = ScoreRunner(self._error_rate, self.draw)
+        runner.shape = self.scheduler.shape
+        return runner
 
     def _make_request(self) -> Asked:
         draw = self.draw
