@@ -1,7 +1,7 @@
 """Random events on the real scheduler: no token is lost, no block leaks, windows yield tokens.
 
 Requests arrive and are aborted, memory comes and goes, and the engine is lost and starts again.
-FLASHEDGE_REPLAY_SCHEDULES sets the number of schedules. A thousand of both kinds take about 100 s.
+FLASHEDGE_REPLAY_SCHEDULES sets how many schedules. A thousand of both kinds take 2 to 4 minutes.
 """
 
 from __future__ import annotations

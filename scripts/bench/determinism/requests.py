@@ -6,7 +6,7 @@ machine's or emulated (`kernel_variance`). Log-probabilities are compared to the
 
     python -m scripts.bench.determinism.requests [--quick]
 
-The last line is JSON. About 20 minutes on one core; --quick takes 30 s.
+The last line is JSON. About 25 minutes on one core; --quick takes 30 s.
 """
 
 from __future__ import annotations

@@ -135,12 +135,12 @@ class TokenRunner:
     """Stands for the model runner."""
 
     def __init__(self, error_rate: float, draw: Random) -> None:
-        """error_rate: how often a shared step draws a wrong token for a deterministic request."""
+        """error_rate: how often a shared step draws any token for a deterministic request."""
         self._error_rate = error_rate
         self._draw = draw
         self.asked: dict[str, Asked] = {}
         self._states: dict[str, RunnerState] = {}
-        self.passes = self.rollbacks = 0
+        self.passes = 0
 
     def run(self, output: Any) -> Any:
         """Returns vLLM's ModelRunnerOutput of a step."""
@@ -186,7 +186,6 @@ class TokenRunner:
         if replay_pass is not None and replay_pass.is_verify:
             (row,) = accept([truth], [span.guesses])
             drawn = [token for token in row if token != REJECTED]
-            self.rollbacks += len(drawn) <= len(span.guesses)
         else:
             drawn = truth
             if self._draw.random() < self._error_rate and state.asked.deterministic:

@@ -200,11 +200,13 @@ def count_preemptions(status: Mapping[str, Any]) -> int:
 
 
 def list_arrivals(asked: argparse.Namespace, load: int, share: float) -> list[Arrival]:
-    """Each load and rate has problems of its own."""
+    """Each load and rate has problems of its own. Raises SystemExit where there are too few."""
+    if asked.loads * len(asked.shares) * asked.size > USED:
+        raise SystemExit(f"loads x shares x size are more than the {USED} problems")
     numbers = list(range(USED))
     Random(0).shuffle(numbers)
     first = (load * len(asked.shares) + asked.shares.index(share)) * asked.size
-    chosen = [numbers[i % USED] for i in range(first, first + asked.size)]
+    chosen = [numbers[i] for i in range(first, first + asked.size)]
     rate = share * asked.capacity if share else 0.0
     times = draw_times(asked.size, rate, load)
     return [Arrival(number=i, at_s=t, seed=i) for i, t in zip(chosen, times, strict=True)]

@@ -1,6 +1,6 @@
 """Boosting against exits alone on real engines, at the same time: two daemons, a core for each.
 
-    python -m scripts.bench.mcts.together [--loads 8] [--size 25] [--shares 0.9 0 0.6 0.3]
+    python -m scripts.bench.mcts.together [--loads 5] [--size 25] [--shares 0.9 0 0.6 0.3]
 
 In `real_load` the variants take turns, and where the machine's speed changes from minute to minute
 that change is all one sees. Here both serve the same load at once, so that it meets both, and then
@@ -119,7 +119,7 @@ def compare_share(records: Records, share: float, loads: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--loads", type=int, default=8)
+    parser.add_argument("--loads", type=int, default=5)
     parser.add_argument("--size", type=int, default=25, help="searches of a load")
     parser.add_argument("--shares", type=float, nargs="+", default=list(SHARES))
     parser.add_argument("--capacity", type=float, default=0.76, help="searches a second")
@@ -129,6 +129,8 @@ def main() -> None:
     rows = read_problems("heldout", USED)
     with ExitStack() as stack:
         cores = sorted(os.sched_getaffinity(0))[:2]
+        if len(cores) < 2:
+            raise SystemExit("two cores are needed, one for each daemon")
         daemons = [stack.enter_context(start_on_core(core)) for core in cores]
         for daemon in daemons:
             measure_capacity(daemon, rows, asked.n, asked.size // 2)  # warm up
