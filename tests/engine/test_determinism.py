@@ -36,7 +36,10 @@ def test_the_flag_gives_the_same_bits_alone_and_beside_others(found: Any, kernel
     assert flagged
     assert all((case["differ"], case["logprobs_differ"]) == (0, 0) for case in flagged)
     assert all(case["preemptions"] for case in flagged)
-    assert all(case["differ"] >= case["requests"] / 4 for case in plain), "else it proves nothing"
+    assert all(case["logprobs_differ"] >= case["requests"] / 4 for case in plain), (
+        "else it proves nothing"
+    )
+    assert all(case["differ"] for case in plain), "some tokens, too; how many the machine decides"
 
 
 def test_candidates_were_rolled_back(found: Any) -> None:
