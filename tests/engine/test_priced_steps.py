@@ -15,24 +15,24 @@ from flashedge.models.shape import QWEN25_7B
 from flashedge.scheduling.costs.roofline import PlainShare, estimate_step_s
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
 from scripts.bench.determinism.card import (
-    EAGER_S,
-    Setting,
+    build_engine,
     flag,
     make_jobs,
     measure_stall,
     write_checkpoint,
 )
+from scripts.bench.determinism.priced_engine import EAGER_S, PricedEngine
 
 
 @pytest.fixture
-def setting(tmp_path: Path) -> Setting:
+def engine(tmp_path: Path) -> PricedEngine:
     compat.prepare_environment(1)
-    return Setting(model=QWEN25_7B, checkpoint=write_checkpoint(tmp_path), error_rate=0.01)
+    return build_engine(QWEN25_7B, write_checkpoint(tmp_path), error_rate=0.01)
 
 
 @pytest.mark.parametrize("percent", [0, 30, 100])
-def test_every_request_gets_its_tokens(setting: Setting, percent: int) -> None:
-    served = setting.serve(flag(make_jobs(24, seed=1, rate_per_s=4.0), percent))
+def test_every_request_gets_its_tokens(engine: PricedEngine, percent: int) -> None:
+    served = engine.serve(flag(make_jobs(24, seed=1, rate_per_s=4.0), percent))
     assert all(len(job.token_s) == job.max_tokens for job in served.jobs)
     assert all(job.first_s > 0.0 for job in served.jobs)
     passes = served.counters["verify_passes"] + served.counters["prefill_passes"]
@@ -40,20 +40,20 @@ def test_every_request_gets_its_tokens(setting: Setting, percent: int) -> None:
     assert bool(served.counters["rollbacks"]) == bool(served.recomputed) == bool(percent)
 
 
-def test_without_the_flag_no_shape_changes_anything(setting: Setting) -> None:
+def test_without_the_flag_no_shape_changes_anything(engine: PricedEngine) -> None:
     jobs = make_jobs(24, seed=1)
-    one = setting.serve(flag(jobs, 0))
-    other = replace(setting, shape=ReplayShape(window=16)).serve(flag(jobs, 0))
+    one = engine.serve(flag(jobs, 0))
+    other = replace(engine, shape=ReplayShape(window=16)).serve(flag(jobs, 0))
     assert one.jobs == other.jobs
 
 
-def test_others_wait_for_one_pass_beside_a_long_prompt(setting: Setting) -> None:
+def test_others_wait_for_one_pass_beside_a_long_prompt(engine: PricedEngine) -> None:
     """Without the flag they wait for vLLM's chunk of 2,048 tokens."""
-    found, long = measure_stall(setting, long=4096), 4096
-    whole_pass = PlainShare(context=long, new=setting.shape.rows)
+    found, long = measure_stall(engine, long=4096), 4096
+    whole_pass = PlainShare(context=long, new=engine.shape.rows)
     step = [PlainShare(context=64 + 400, new=1)] * 17
     bound_s = EAGER_S + sum(
-        estimate_step_s(setting.device, setting.model, batch) for batch in ([whole_pass], step)
+        estimate_step_s(engine.device, engine.model, batch) for batch in ([whole_pass], step)
     )
     assert found["none_most_ms"] < found["flagged_most_ms"] <= 1000 * bound_s
     assert found["flagged_most_ms"] < found["plain_most_ms"]

@@ -1,16 +1,16 @@
 """What would deterministic requests cost on an RTX 4090?
 
 Nothing is measured here. The product's scheduler decides every step (`token_runner`), and a step
-takes what a roofline of the card's data sheet says, with the overheads of `benchmark.devices`. A
-pass pays for all of its rows, and for a launch without CUDA graph. How often a shared step draws a
-wrong candidate is not known for this card: RATES spans what the paper saw on its own.
+takes what a roofline of the card's data sheet says, with the overheads of `benchmark.devices`
+(`priced_engine`). How often a shared step draws a wrong candidate is not known for this card: RATES
+spans what the paper saw on its own.
 
     python -m scripts.bench.determinism.card [--requests 192] [--seeds 2] [--quick]
 
 Lengths follow the paper's ShareGPT (Table 3): log-normal with its means and medians. Reported are
 shares of deterministic requests, against none, all there at once and at 60 % of that rate; one of
 eleven (Fig. 5); windows and groups (Fig. 12); and how long other requests wait beside a prompt of
-16k tokens. The last line is JSON. About 25 minutes on one core.
+16k tokens. The last line is JSON. About 20 minutes on one core.
 
 Ref: arXiv 2601.17768 §5.
 """
@@ -23,37 +23,25 @@ import math
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 from statistics import fmean, median
 from typing import Any
 
-from flashedge.benchmark.devices import CARDS, OVERHEADS
 from flashedge.cli.progress import show_bar
-from flashedge.engine.vllm.inside.determinism.replay_pass import find_pass
-from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC
 from flashedge.models.memory.batch_limits import MAX_STEP_TOKENS
 from flashedge.models.shape import QWEN25_1_5B, QWEN25_7B, ModelShape
-from flashedge.scheduling.costs.roofline import Device, estimate_sums_s
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
 from scripts.bench.daemon import report
 from scripts.bench.determinism.core import BUNDLED
-from scripts.bench.determinism.token_runner import (
-    VOCABULARY,
-    TokenRunner,
-    build_request,
-    find_start,
-    make_scheduler,
-)
+from scripts.bench.determinism.priced_engine import CARD, PricedEngine, Served, Timed
+from scripts.bench.determinism.scenario import choose_evenly
+from scripts.bench.determinism.token_runner import VOCABULARY
 from scripts.bench.flashtts.study import format_table
 from scripts.bench.mcts.figures import find_quantile
 
 MODELS: Mapping[str, ModelShape] = {"1.5B": QWEN25_1_5B, "7B": QWEN25_7B}
-CARD = CARDS["rtx4090"]
-OVERHEAD = "typical"
-EAGER_S = 0.005
-"""What a pass takes beyond a step with CUDA graph, to launch its kernels one by one (assumed)."""
 RATES: Mapping[str, float] = {"rarely": 1e-4, "often": 4e-3}
 """How often a candidate is wrong. With `rarely`, windows of 64 recompute some 0.3 % of the tokens,
 as the paper's ShareGPT offline (Table 4); with `often`, windows of 32 some 6 %, like its ShareGPT
@@ -62,129 +50,20 @@ SHARES = (0, 2, 5, 10, 20, 50, 100)
 SHAPE = ReplayShape(window=64, group=4, prefill_windows=4)
 """What the self-test of a card tries first."""
 WINDOWS, GROUPS = (16, 32, 64, 128, 256, 512), (1, 2, 4, 8, 16, 32)
-BLOCK, SEQUENCES, CONTEXT, LONG = 16, 128, 4096, 16_384
-MEMORY_SHARE, OTHER_BYTES = 0.9, 2 << 30
+CONTEXT, LONG = 4096, 16_384
 PROMPT, ANSWER = (304.0, 136.0), (192.0, 118.0)
 """Mean and median of the lengths, in tokens."""
 LOAD = 0.6
 """Of the requests a second that are finished when all are there at once."""
 
 
-@dataclass(slots=True, kw_only=True)
-class Timed:
-    """A request and when its tokens came, in virtual seconds. Implements `Asked`."""
-
-    prompt: tuple[int, ...]
-    seed: int
-    max_tokens: int
-    deterministic: bool = False
-    arrived_s: float = 0.0
-    token_s: list[float] = field(default_factory=list)
-    """For each token."""
-
-    @property
-    def latency_s(self) -> float:
-        return self.token_s[-1] - self.arrived_s
-
-    @property
-    def first_s(self) -> float:
-        return self.token_s[0] - self.arrived_s
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Served:
-    """What became of a load."""
-
-    jobs: list[Timed]
-    makespan_s: float
-    counters: dict[str, int]
-
-    @property
-    def tokens_per_s(self) -> float:
-        return sum(len(job.token_s) for job in self.jobs) / self.makespan_s
-
-    @property
-    def recomputed(self) -> float:
-        """Candidates that were thrown away, relative to the tokens that count."""
-        return self.counters["recomputed_tokens"] / max(1, self.counters["verified_tokens"])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Setting:
-    """An engine on the card."""
-
-    model: ModelShape
-    checkpoint: Path
-    """Its context length is all that is read."""
-    shape: ReplayShape = SHAPE
-    error_rate: float = RATES["rarely"]
-    eager_s: float = EAGER_S
-    context: int = CONTEXT
-
-    @property
-    def device(self) -> Device:
-        return CARD.build_device(OVERHEADS[OVERHEAD])
-
-    def serve(self, jobs: Sequence[Timed]) -> Served:
-        """Serve the requests in virtual time."""
-        room = CARD.memory_bytes * MEMORY_SHARE - self.model.weights_bytes - OTHER_BYTES
-        scheduler = make_scheduler(
-            self.shape,
-            self.checkpoint,
-            blocks=int(room / self.model.kv_bytes_per_token / BLOCK),
-            block_tokens=BLOCK,
-            sequences=SEQUENCES,
-            max_model_len=self.context,
-        )
-        runner = TokenRunner(self.error_rate, Random(0))
-        waiting = sorted(enumerate(jobs), key=lambda one: one[1].arrived_s)
-        named: dict[str, Timed] = {}
-        now_s = 0.0
-        while waiting or scheduler.has_requests():
-            if not scheduler.has_requests():
-                now_s = max(now_s, waiting[0][1].arrived_s)
-            while waiting and waiting[0][1].arrived_s <= now_s:
-                number, job = waiting.pop(0)
-                named[f"r{number}"] = runner.asked[f"r{number}"] = job
-                scheduler.add_request(_build_request(f"r{number}", job))
-            output = scheduler.schedule()
-            ran = runner.run(output)
-            now_s += self.price(output)
-            for of_client in scheduler.update_from_output(output, ran).values():
-                for found in of_client.outputs:
-                    named[found.request_id].token_s += [now_s] * len(found.new_token_ids)
-        return Served(jobs=list(jobs), makespan_s=now_s, counters=dict(scheduler.replay_counters))
-
-    def price(self, output: Any) -> float:
-        """Seconds of a step."""
-        counts = output.num_scheduled_tokens
-        attended = tokens = 0.0
-        for name, new in counts.items():
-            context = find_start(output, name)
-            attended += new * (context + (new + 1) / 2)
-            tokens += context + new
-        replay_pass = find_pass(output)
-        rows = sum(counts.values()) if replay_pass is None else replay_pass.rows
-        step_s = estimate_sums_s(
-            self.device,
-            self.model,
-            attended=attended,
-            new=float(rows),
-            tokens=tokens,
-            count=float(len(counts)),
-        )
-        return step_s + (0.0 if replay_pass is None else self.eager_s)
-
-
-def _build_request(name: str, job: Timed) -> Any:
-    from vllm import SamplingParams
-
-    params = SamplingParams(
-        max_tokens=job.max_tokens,
-        ignore_eos=True,
-        extra_args={ARGS_KEY: {DETERMINISTIC: job.deterministic, "seed": job.seed}},
+def build_engine(
+    model: ModelShape, checkpoint: Path, *, error_rate: float = RATES["rarely"]
+) -> PricedEngine:
+    """The engine whose variations are compared."""
+    return PricedEngine(
+        model=model, checkpoint=checkpoint, shape=SHAPE, error_rate=error_rate, context=CONTEXT
     )
-    return build_request(name, job.prompt, BLOCK, sampling_params=params, pooling_params=None)
 
 
 def make_jobs(count: int, seed: int, rate_per_s: float = 0.0) -> list[Timed]:
@@ -213,17 +92,16 @@ def draw_length(draw: Random, lengths: tuple[float, float]) -> int:
 
 def flag(jobs: Sequence[Timed], percent: int) -> list[Timed]:
     """The requests, a share of them deterministic, spread evenly, and none served yet."""
-    count = round(len(jobs) * percent / 100)
-    chosen = {int(i * len(jobs) / count) for i in range(count)} if count else set()
+    chosen = choose_evenly(len(jobs), percent)
     return [replace(job, deterministic=i in chosen, token_s=[]) for i, job in enumerate(jobs)]
 
 
-def compare_shares(setting: Setting, loads: Sequence[Sequence[Timed]]) -> list[dict[str, Any]]:
+def compare_shares(engine: PricedEngine, loads: Sequence[Sequence[Timed]]) -> list[dict[str, Any]]:
     """Ratios to the same loads without the flag, the mean of the loads; rollbacks are summed."""
-    plain = [setting.serve(flag(jobs, 0)) for jobs in loads]
+    plain = [engine.serve(flag(jobs, 0)) for jobs in loads]
     rows = []
     for percent in SHARES:
-        served = [setting.serve(flag(jobs, percent)) for jobs in loads]
+        served = [engine.serve(flag(jobs, percent)) for jobs in loads]
         pairs = list(zip(plain, served, strict=True))
         rows.append(
             {
@@ -256,7 +134,7 @@ def _others(plain: Served, served: Served) -> float:
     return median(b.latency_s for _, b in pairs) / median(a.latency_s for a, _ in pairs)
 
 
-def compare_eleven(setting: Setting) -> dict[str, float]:
+def compare_eleven(engine: PricedEngine) -> dict[str, float]:
     """Eleven requests side by side, one of them deterministic. Ref: Fig. 5."""
     draw = Random(2)
     jobs = [
@@ -267,7 +145,7 @@ def compare_eleven(setting: Setting) -> dict[str, float]:
         )
         for number in range(11)
     ]
-    plain, served = setting.serve(flag(jobs, 0)), setting.serve(flag(jobs, 9))
+    plain, served = engine.serve(flag(jobs, 0)), engine.serve(flag(jobs, 9))
     assert sum(job.deterministic for job in served.jobs) == 1, "one of eleven"
     return {
         "throughput": served.tokens_per_s / plain.tokens_per_s,
@@ -276,7 +154,7 @@ def compare_eleven(setting: Setting) -> dict[str, float]:
     }
 
 
-def compare_shapes(setting: Setting, jobs: Sequence[Timed]) -> Iterator[dict[str, Any]]:
+def compare_shapes(engine: PricedEngine, jobs: Sequence[Timed]) -> Iterator[dict[str, Any]]:
     """p99 latency and recomputed share of every window and group whose pass fits a step, all
     requests deterministic."""
     for group in GROUPS:
@@ -284,7 +162,7 @@ def compare_shapes(setting: Setting, jobs: Sequence[Timed]) -> Iterator[dict[str
             shape = ReplayShape(window=window, group=group, prefill_windows=group)
             if shape.rows > MAX_STEP_TOKENS:
                 continue
-            served = replace(setting, shape=shape).serve(flag(jobs, 100))
+            served = replace(engine, shape=shape).serve(flag(jobs, 100))
             yield {
                 "group": group,
                 "window": window,
@@ -295,10 +173,10 @@ def compare_shapes(setting: Setting, jobs: Sequence[Timed]) -> Iterator[dict[str
             }
 
 
-def measure_stall(setting: Setting, long: int = LONG) -> dict[str, float]:
+def measure_stall(engine: PricedEngine, long: int = LONG) -> dict[str, float]:
     """The longest and the p99 pause between two tokens of 16 plain requests, in ms, beside a prompt
     of `long` tokens: none, plain, or deterministic."""
-    setting = replace(setting, context=long + 64)
+    engine = replace(engine, context=long + 64)
     draw = Random(1)
     others = [
         Timed(prompt=tuple(draw.choices(range(VOCABULARY), k=64)), seed=number, max_tokens=400)
@@ -313,7 +191,7 @@ def measure_stall(setting: Setting, long: int = LONG) -> dict[str, float]:
             jobs.append(
                 Timed(prompt=prompt, seed=0, max_tokens=4, deterministic=flagged, arrived_s=late)
             )
-        served = setting.serve(jobs)
+        served = engine.serve(jobs)
         pauses = [
             1000 * (b - a)
             for job in served.jobs[: len(others)]
@@ -353,20 +231,20 @@ def main() -> None:
     ):
         checkpoint = write_checkpoint(Path(folder))
         for name, model in models.items():
-            setting = Setting(model=model, checkpoint=checkpoint)
+            engine = build_engine(model, checkpoint)
             at_once = [make_jobs(asked.requests, seed) for seed in range(asked.seeds)]
-            per_s = LOAD * asked.requests / setting.serve(flag(at_once[0], 0)).makespan_s
+            per_s = LOAD * asked.requests / engine.serve(flag(at_once[0], 0)).makespan_s
             spread = [make_jobs(asked.requests, seed, per_s) for seed in range(asked.seeds)]
             for rate, chance in rates.items():
-                one = replace(setting, error_rate=chance)
+                one = replace(engine, error_rate=chance)
                 elevens.append({"model": name, "wrong": rate, **compare_eleven(one)})
                 for load, jobs in {"at once": at_once, f"{per_s:.1f}/s": spread}.items():
                     about = {"model": name, "wrong": rate, "arrivals": load}
                     shares += [{**about, **row} for row in compare_shares(one, jobs)]
             if not asked.quick:
-                often = replace(setting, error_rate=RATES["often"])
+                often = replace(engine, error_rate=RATES["often"])
                 shapes += [{"model": name, **row} for row in compare_shapes(often, spread[0])]
-            stalls.append({"model": name, **measure_stall(setting)})
+            stalls.append({"model": name, **measure_stall(engine)})
             advance(1)
     for rows in filter(None, (shares, elevens, shapes, stalls)):
         print(format_table(list(rows[0]), [[_cell(v) for v in row.values()] for row in rows]))

@@ -23,6 +23,7 @@ from typing import Any
 
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
 from scripts.bench.determinism.core import Core, Job
+from scripts.bench.determinism.scenario import choose_evenly
 from scripts.bench.determinism.wide_model import make_wide_model
 
 SHARES = (0, 2, 5, 10, 20, 50, 100)
@@ -114,9 +115,7 @@ _runs = iter(range(10**9))
 
 def run(core: Core, jobs: Sequence[Job], share: float) -> dict[str, float]:
     """Figures of one run with the flag on `share` percent of the requests."""
-    count, number = round(len(jobs) * share / 100), next(_runs)
-    every = len(jobs) / count if count else 0.0
-    flagged = {int(i * every) for i in range(count)}
+    flagged, number = choose_evenly(len(jobs), share), next(_runs)
     some = [
         replace(job.again(name=f"{number}-{job.name}"), deterministic=i in flagged)
         for i, job in enumerate(jobs)

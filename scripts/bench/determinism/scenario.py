@@ -39,6 +39,12 @@ def make_jobs(
     return jobs
 
 
+def choose_evenly(total: int, percent: float) -> set[int]:
+    """The places of a share of so many requests, spread evenly."""
+    count = round(total * percent / 100)
+    return {int(i * total / count) for i in range(count)}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     """How requests fared beside others, compared with alone."""

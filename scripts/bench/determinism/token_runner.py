@@ -1,12 +1,12 @@
 """The real scheduler without a model: a token is a hash of the path before it.
 
 Used where only the steps count: by the tests with random events, and to price steps on a card
-(`card.py`). The runner keeps tokens as vLLM's first runner does.
+(`priced_engine.py`). The runner keeps tokens as vLLM's first runner does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -35,12 +35,11 @@ def make_scheduler(
     sequences: int,
     max_model_len: int,
     scheduler_class: Any = None,
-    extra: Mapping[str, Any] | None = None,
 ) -> Any:
     """A scheduler without engine.
 
     model: a checkpoint, of which only the configuration is read. scheduler_class: None for
-    EdgeScheduler. extra: further options of vLLM.
+    EdgeScheduler.
     """
     import torch
     from vllm.utils.hashing import sha256
@@ -58,7 +57,6 @@ def make_scheduler(
         kv_bytes=1 << 20,
         max_num_seqs=sequences,
         replay_shape=shape,
-        extra=dict(extra or {}),
     )
     config = options.build_args().create_engine_config()
     config.cache_config.num_gpu_blocks = blocks
