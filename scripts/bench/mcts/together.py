@@ -4,7 +4,7 @@
 
 In `real_load` the variants take turns, and where the machine's speed changes from minute to minute
 that change is all one sees. Here both serve the same load at once, so that it meets both, and then
-once more with the cores exchanged. Reported for each rate, a share of `--capacity`, are mean
+once more with the cores exchanged. Reported for each rate, a share of the capacity, are mean
 latencies, their p99 and searches a second, as ratios with 95 % intervals by bootstrap over loads,
 and the ratio of the means of every pair. What was measured is appended to
 `runs/mcts/together.jsonl`, and a second call resumes. The last line is JSON.
@@ -20,6 +20,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from flashedge.cli.progress import show_bar
@@ -33,9 +34,9 @@ from scripts.bench.mcts.real_load import (
     Arrival,
     MeasuredLoad,
     Task,
+    draw_at_once,
     grade,
     list_arrivals,
-    measure_capacity,
     run_load,
 )
 
@@ -66,7 +67,7 @@ async def run_both(
     rows: Rows,
     n: int,
     arrivals: Sequence[Arrival],
-) -> dict[str, LoadRecord]:
+) -> list[LoadRecord]:
     """The load on both daemons at once, a variant each. Answers are graded once both are done."""
     found = await asyncio.gather(
         *(
@@ -74,9 +75,14 @@ async def run_both(
             for daemon, variant in zip(daemons, variants, strict=True)
         )
     )
-    return {
-        variant: await grade(record, rows) for variant, record in zip(variants, found, strict=True)
-    }
+    return [await grade(record, rows) for record in found]
+
+
+def measure_capacity(daemons: Sequence[Daemon], rows: Rows, n: int, size: int) -> float:
+    """Searches a second that PE+NE finishes on each daemon while both serve all of them at once."""
+    for count in (size // 2, size):  # the first warms up
+        found = asyncio.run(run_both(daemons, (BASE, BASE), rows, n, draw_at_once(count)))
+    return round(mean(count / one.makespan_s for one in found), 3)
 
 
 def measure_all(asked: argparse.Namespace, rows: Rows, daemons: Sequence[Daemon]) -> Records:
@@ -94,8 +100,8 @@ def measure_all(asked: argparse.Namespace, rows: Rows, daemons: Sequence[Daemon]
                     tasks = {name: Task(name, share, 2 * load + turn) for name in variants}
                     if not all(task in kept.records for task in tasks.values()):
                         pair = asyncio.run(run_both(daemons, variants, rows, asked.n, arrivals))
-                        for name, task in tasks.items():
-                            kept.append(MeasuredLoad(task=task, record=pair[name]))
+                        for task, record in zip(tasks.values(), pair, strict=True):
+                            kept.append(MeasuredLoad(task=task, record=record))
                     advance(1)
         return dict(kept.records)
 
@@ -122,7 +128,7 @@ def main() -> None:
     parser.add_argument("--loads", type=int, default=5)
     parser.add_argument("--size", type=int, default=25, help="searches of a load")
     parser.add_argument("--shares", type=float, nargs="+", default=list(SHARES))
-    parser.add_argument("--capacity", type=float, default=0.76, help="searches a second")
+    parser.add_argument("--capacity", type=float, help="searches a second; left out: measured")
     parser.add_argument("-n", type=int, default=8, help="rollouts")
     parser.add_argument("--out", type=Path, default=FILE)
     asked = parser.parse_args()
@@ -132,8 +138,10 @@ def main() -> None:
         if len(cores) < 2:
             raise SystemExit("two cores are needed, one for each daemon")
         daemons = [stack.enter_context(start_on_core(core)) for core in cores]
-        for daemon in daemons:
-            measure_capacity(daemon, rows, asked.n, asked.size // 2)  # warm up
+        measured = measure_capacity(daemons, rows, asked.n, asked.size)
+        if asked.capacity is None:
+            asked.capacity = measured
+        print(f"capacity: {measured} searches a second (--capacity to go on with it)")
         records = measure_all(asked, rows, daemons)
     report(
         n=asked.n,
