@@ -49,7 +49,7 @@ class SimModel:
     """
 
     def __init__(self, trace: StepTrace, *, right: float = 0.6, common: float = 0.0) -> None:
-        """right: the share of paths that box the problem's right answer.
+        """right: the share of paths that box the problem's right answer, where its row gives none.
 
         common: the chance that a step is written in the words of greedy decoding, as small models
         often do. Siblings then agree in a share of common² of all pairs. Log-probabilities are
@@ -70,6 +70,11 @@ class SimModel:
         """The row that a prompt names (#3), or else one by the prompt's hash."""
         named = next((t - ROWS for t in prompt if ROWS <= t < ROWS + NUM_ROWS), None)
         return (digest(prompt) if named is None else named) % len(self._trace.rows)
+
+    def find_right(self, row: int) -> float:
+        """The share of the row's paths that box the right answer."""
+        right = self._trace.rows[row].right
+        return self.right if right is None else right
 
     def step_lengths(self, row: int, step: int) -> _StepLengths:
         """Never empty: behind the longest sample a path concludes at once."""
@@ -156,11 +161,12 @@ class Reader:
         return _pick(u, ends, lambda: (BLANK_LINE, 0.0), lambda: _draw_word(more))
 
     def _box_answer(self, more: int) -> tuple[int, float]:
-        other = (1 - self._model.right) / NUM_ANSWERS
-        if (more >> 32) / 2**31 < self._model.right:
-            return BOXED + self._answer, log(self._model.right + other)
+        right = self._model.find_right(self._row)
+        other = (1 - right) / NUM_ANSWERS
+        if (more >> 32) / 2**31 < right:
+            return BOXED + self._answer, log(right + other)
         k = more % NUM_ANSWERS
-        return BOXED + k, log(other + (self._model.right if k == self._answer else 0.0))
+        return BOXED + k, log(other + (right if k == self._answer else 0.0))
 
 
 def digest(token_ids: Sequence[int]) -> int:

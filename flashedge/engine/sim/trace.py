@@ -16,6 +16,8 @@ class TraceRow:
     prompt_tokens: int
     step_tokens: tuple[tuple[int, ...], ...]
     """One tuple for each sample: the tokens of its steps, in order."""
+    right: float | None = None
+    """The share of paths that box the problem's right answer. None: the model's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,9 @@
 
 Searches by self-consistency and long chats on a simulated RTX 4090, by the product's driver, queue,
 admission and board in virtual time. Every variant gets the same programs at the same times (paired
-by seed), and path lengths are predicted with the errors of the paper's text predictor. The base
-deadline of each kind is its median latency at the lowest rate under fcfs; all difficulties count 2.
+by seed), and path lengths are predicted with the errors of the paper's text predictor. How far the
+paths of a problem agree was measured on the bundled pair. The base deadline of each kind is its
+median latency at the lowest rate under fcfs; all difficulties count 2.
 The last line is JSON. `real_programs` asks the same of real engines.
 
 Hypothesis (arXiv 2412.20993 §4.2, App. G.2, G.3): at 90 % attainment the rate is 1.6 to 3.3 times
@@ -17,8 +18,10 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache, partial
+from random import Random
 from typing import Any
 
 from flashedge.benchmark.load.record import ProgramRecord
@@ -26,34 +29,53 @@ from flashedge.benchmark.load.virtual_load import build_virtual_load, measure_lo
 from flashedge.benchmark.load.virtual_server import VirtualLoad, run_virtual_load
 from flashedge.benchmark.simulate import Question, build_bench
 from flashedge.config import load_config
+from flashedge.engine.sim.trace import StepTrace
 from flashedge.runtime.request.early_exit import ExitOptions
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import run_in_parallel
 from scripts.bench.scheduling.policies import OUTPUT
 from scripts.bench.scheduling.program_study import VARIANTS, Task, format_study, plan, summarize
 
-PAIR, STRATEGY, PATHS, PROBLEMS = "math-1.5b+skywork-1.5b", "self_consistency", 16, 40
+STRATEGY, PATHS, PROBLEMS = "self_consistency", 16, 40
 RATES = (0.5, 2.0, 4.0, 6.0, 8.0, 12.0)
+AGREEMENT = (
+    *(0.17, 0.23, 0.30, 0.37, 0.40, 0.47, 0.50, 0.57, 0.60, 0.63),
+    *(0.63, 0.67, 0.73, 0.77, 0.80, 0.83, 0.87, 0.90, 0.93, 0.97),
+)
+"""Share of a problem's paths that give its most frequent answer: even quantiles over 1,000
+calibration problems of the bundled pair, from the entropy of 30 answers each, as if the rest of
+them all differed."""
 Rows = list[dict[str, Any]]
 
 
 @cache
-def build_load(variant: str, seed: int) -> VirtualLoad:
+def build_load(pair: str, variant: str, seed: int) -> VirtualLoad:
     chosen = VARIANTS[variant]
     config = replace(load_config(), **chosen.list_settings())
     question = Question(
-        gpu="rtx4090", pair=PAIR, strategy=STRATEGY, n=PATHS, problems=PROBLEMS, share=None
+        gpu="rtx4090", pair=pair, strategy=STRATEGY, n=PATHS, problems=PROBLEMS, share=None
     )
     load = build_virtual_load(build_bench(question, config), config, seed=seed)
+    load = replace(load, trace=_set_agreement(load.trace, load.search_rows))
     if chosen.exits_early:
         return replace(load, search=replace(load.search, early_exit=ExitOptions()))
     return load
 
 
-def run_task(programs: int, mix: str, task: Task) -> Rows:
+def _set_agreement(trace: StepTrace, searched: Sequence[int]) -> StepTrace:
+    """Problems of all degrees of difficulty, the same for every seed and variant."""
+    rows = list(trace.rows)
+    shares = [AGREEMENT[place % len(AGREEMENT)] for place in range(len(searched))]
+    Random(0).shuffle(shares)
+    for row, share in zip(searched, shares, strict=True):
+        rows[row] = replace(rows[row], right=share)
+    return StepTrace(tuple(rows))
+
+
+def run_task(pair: str, programs: int, mix: str, task: Task) -> Rows:
     variant, rate, seed = task
     planned = plan(programs, rate, seed, mix, PROBLEMS)
-    records = run_virtual_load(build_load(variant, seed), planned)
+    records = run_virtual_load(build_load(pair, variant, seed), planned)
     return [record.to_json() for record in records]
 
 
@@ -63,19 +85,26 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="+", default=list(RATES))
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--mix", default="chat=0.5,search=0.5")
+    parser.add_argument("--pair", default="math-1.5b+skywork-1.5b", help="models")
+    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
     asked = parser.parse_args()
-    tasks = [(v, r, s) for v in VARIANTS for r in sorted(asked.rates) for s in range(asked.seeds)]
-    name = f"programs-{asked.programs}-{asked.mix}"
+    tasks = [
+        (v, r, s) for v in asked.variants for r in sorted(asked.rates) for s in range(asked.seeds)
+    ]
+    name = f"programs-{asked.pair}-{asked.programs}-{asked.mix}"
     found = {
         task: [ProgramRecord.from_json(row) for row in rows]
-        for task, rows in run_in_parallel(name, partial(run_task, asked.programs, asked.mix), tasks)
+        for task, rows in run_in_parallel(
+            name, partial(run_task, asked.pair, asked.programs, asked.mix), tasks
+        )
     }
     figures = summarize(found)
     print(format_study(figures, "programs/s") + "\n")
-    dispersion = measure_load_dispersion(build_load("fcfs", 0))
+    dispersion = measure_load_dispersion(build_load(asked.pair, "fcfs", 0))
     OUTPUT.mkdir(parents=True, exist_ok=True)
     (OUTPUT / "programs.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     report(
+        pair=asked.pair,
         programs=asked.programs,
         seeds=asked.seeds,
         mix=asked.mix,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
@@ -58,6 +59,29 @@ def test_a_reader_can_start_anywhere_in_a_path(model: SimModel) -> None:
         token, _ = reader.draw(9)
         reader.read(token)
         ids.append(token)
+
+
+@pytest.mark.parametrize("right", [0.0, 0.3, 1.0])
+def test_a_row_may_tell_how_many_of_its_paths_are_right(right: float) -> None:
+    rows = (replace(TRACE.rows[0], right=right), TRACE.rows[1])
+    model = SimModel(StepTrace(rows), right=0.6)
+    assert draw_right_share(model, 0) == pytest.approx(right, abs=0.08)
+    assert draw_right_share(model, 1) == pytest.approx(0.6, abs=0.08)
+
+
+def draw_right_share(model: SimModel, row: int, paths: int = 300) -> float:
+    """The share of paths that box their most frequent answer; 0 where every answer is rare."""
+    boxed = Counter[int]()
+    for seed in range(paths):
+        reader = model.reader(SimCodec().encode_chat(TRACE.problem(row).messages))
+        tokens = [EOS + 1]
+        while tokens[-1] != EOS:
+            token, _ = reader.draw(seed)
+            reader.read(token)
+            tokens.append(token)
+        boxed[tokens[-2]] += 1
+    share = boxed.most_common(1)[0][1] / paths
+    return share if share > 0.1 else 0.0
 
 
 def test_common_is_the_share_of_equal_siblings() -> None:
