@@ -12,6 +12,8 @@ from flashedge.certainty.skyline import Skyline
 
 POLICIES = ("length", "static", "every_5", "every_step", "initial_curve", "dynamic_curve")
 _EVERY: Mapping[str, int] = MappingProxyType({"static": 0, "every_5": 5, "every_step": 1})
+_AT_A_TIME: Mapping[str, int] = MappingProxyType({**_EVERY, "dynamic_curve": 1})
+"""Most progress between two later decisions. 0, as for all others: there is one decision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +30,12 @@ class Rule:
     """`length` only: stop runs that have spent at most so many tokens."""
     curve: tuple[tuple[float, int], ...] = ()
     """Curves only: (certainty, progress needed) pairs."""
+
+    def find_largest_group(self, cap: int) -> int:
+        """The most progress between two decisions of a run that ends at `cap`."""
+        first = min(self.detect, cap)
+        rest = cap - first
+        return max(first, min(rest, _AT_A_TIME.get(self.policy, 0) or rest))
 
     def build_policy(self) -> Policy:
         if self.policy in _EVERY:

@@ -28,6 +28,7 @@ from flashedge.runtime.programs.predictions import Predictions
 from flashedge.runtime.programs.search_speed import SearchSpeed
 from flashedge.runtime.queue import QueueView
 from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.strategies import count_paths_at_once
 from flashedge.scheduling.lengths.base import LengthDistribution
 from flashedge.scheduling.lengths.observed import OutputLengths
 from flashedge.scheduling.lengths.request import FinishedOutputs, LengthRequest
@@ -132,7 +133,7 @@ class Programs:
         key = asker.program or run_id
         request = describe_search(spec, prompt_ids, asker.client)
         self._runs[run_id] = RunProgress(key=key, spec=spec, request=request)
-        self._join_predicted(key, request, asker, Kind.SEARCH)
+        self._join_predicted(key, request, asker, Kind.SEARCH, width=count_paths_at_once(spec))
 
     def find_program(self, run_id: str) -> str:
         """The key of a run's program."""
@@ -196,7 +197,14 @@ class Programs:
 
     # ------------------------------------------------------------ lengths
 
-    def _join_predicted(self, key: str, request: LengthRequest, asker: Asker, usual: Kind) -> None:
+    def _join_predicted(
+        self,
+        key: str,
+        request: LengthRequest,
+        asker: Asker,
+        usual: Kind,
+        width: int | None = None,
+    ) -> None:
         """Join a program now, as long as its limit; its prediction arrives later."""
         self.join(
             Program(
@@ -205,6 +213,7 @@ class Programs:
                 kind=asker.choose_kind(usual),
                 arrived_s=self._clock(),
                 outputs=request.outputs,
+                width=width,
                 max_tokens=request.max_tokens,
                 prompt_tokens=request.num_prompt_tokens or 0,
             )
@@ -234,6 +243,7 @@ class Programs:
             self._board.update(
                 key,
                 outputs=known.outputs + member.outputs,
+                width=known.sequences + member.sequences,
                 max_tokens=max(known.max_tokens, member.max_tokens),
                 prompt_tokens=known.prompt_tokens + member.prompt_tokens,
             )
@@ -320,7 +330,7 @@ class Programs:
         if program is None:
             return RunWork(left_tokens=0.0, outputs=1)
         left = None if program.lengths is None else estimate_work(program).expected / members
-        return RunWork(left_tokens=left, outputs=max(1, program.outputs // members))
+        return RunWork(left_tokens=left, outputs=max(1, program.sequences // members))
 
     @property
     def policy(self) -> str:

@@ -9,7 +9,11 @@ from types import MappingProxyType
 from typing import Any
 
 from flashedge.errors import ConfigError, RequestError
-from flashedge.runtime.request.early_exit import ExitOptions, build_exit_policy
+from flashedge.runtime.request.early_exit import (
+    ExitOptions,
+    build_exit_policy,
+    build_exit_rule,
+)
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.search.base import Search
 from flashedge.search.catalog import STRATEGIES, WITHOUT_STEP_SCORES, make_search
@@ -58,6 +62,17 @@ def find_watched_options(strategy: str, n: object) -> Mapping[str, Any]:
     """
     several = strategy == "rebase" and isinstance(n, int) and n > REBASE_TREE
     return {"width": REBASE_TREE} if several else {}
+
+
+def count_paths_at_once(spec: RunSpec) -> int:
+    """The most paths that the search draws at once.
+
+    Those that draw whole answers draw them in groups where they may exit early: the next group
+    begins once the policy has seen the last one.
+    """
+    if spec.early_exit is None or spec.strategy not in WITHOUT_STEP_SCORES:
+        return spec.n
+    return build_exit_rule(spec.early_exit, spec.strategy).find_largest_group(spec.n)
 
 
 def build_search(spec: RunSpec, judges: Judges = "steps") -> Search[Any]:

@@ -37,6 +37,9 @@ class Program:
     outputs: int = 1
     """Outputs that it still means to draw, the finished ones included: answers or paths."""
 
+    width: int | None = None
+    """Most of them that it draws at once. None: all."""
+
     max_tokens: int
     """Limit of one output."""
 
@@ -58,3 +61,8 @@ class Program:
 
     started_s: float | None = None
     """When it first ran. None while it waits for admission."""
+
+    @property
+    def sequences(self) -> int:
+        """The most outputs that it draws at once, at least one."""
+        return max(1, self.outputs if self.width is None else min(self.outputs, self.width))

@@ -6,6 +6,8 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from flashedge.certainty.combine import Thresholds
 from flashedge.certainty.history import Checkpoint
@@ -18,6 +20,7 @@ from flashedge.certainty.policies import (
     Reason,
     Threshold,
 )
+from flashedge.certainty.rules import POLICIES, Rule
 from flashedge.certainty.skyline import Skyline
 from flashedge.errors import RequestError
 from flashedge.runtime.request.early_exit import ExitOptions, build_exit_policy
@@ -42,6 +45,29 @@ def grants(policy: Policy, entropies: list[float], cap: int = 20) -> list[int]:
         if given[-1] == 0:
             break
     return given
+
+
+@given(
+    name=st.sampled_from(POLICIES),
+    detect=st.integers(1, 20),
+    cap=st.integers(1, 40),
+    entropies=st.lists(st.floats(0, 1), min_size=40, max_size=40),
+    give_up_after=st.integers(0, 20),
+)
+def test_no_group_is_larger_than_the_rule_says(
+    name: str, detect: int, cap: int, entropies: list[float], give_up_after: int
+) -> None:
+    rule = Rule(
+        policy=name,
+        detect=detect,
+        thresholds=(("entropy", 0.7),),
+        max_tokens=10,
+        curve=((0.2, 18), (0.5, 12), (0.9, 6)),
+    )
+    policy = rule.build_policy()
+    if give_up_after:
+        policy = GiveUp(policy=policy, after=give_up_after, below=0.3, measure="entropy")
+    assert max(grants(policy, entropies, cap)) <= rule.find_largest_group(cap) <= cap
 
 
 def test_even_gives_all() -> None:

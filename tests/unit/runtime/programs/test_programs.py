@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from math import log
 from typing import Any
 
@@ -20,6 +21,7 @@ from flashedge.runtime.programs.outlook import Outlook
 from flashedge.runtime.programs.plain import ProgramRequests
 from flashedge.runtime.programs.programs import LOOK_S, Programs
 from flashedge.runtime.queue import RunQueue
+from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.scheduling.lengths.families.log_t import LogT
 from flashedge.scheduling.programs.admission import Capacity
 from tests.support.runtime_rig import BEAM
@@ -147,6 +149,23 @@ async def test_the_queue_starts_as_many_runs_as_the_memory_holds() -> None:
     rig.programs.end_run("a")
     queue.leave("a")
     assert (queue.running, queue.waiting) == (2, 0)
+    await rig.programs.stop()
+
+
+async def test_runs_that_may_exit_early_need_room_for_a_group() -> None:
+    """Of 16 paths the first 5 are drawn, then the other 11."""
+    rig = Rig()
+    room = Capacity(kv_tokens=10_000, max_running=8, useful_sequences=32)
+    rig.programs.set_capacity(room)
+    whole = replace(BEAM, strategy="self_consistency", n=16, options={})
+    for number in range(4):
+        spec = replace(whole, early_exit=ExitOptions()) if number < 2 else whole
+        rig.programs.add_run(f"run-{number}", spec, tuple(range(10)), NOBODY)
+        rig.predict(f"run-{number}", 10)
+    assert rig.programs.may_start("run-1", ["run-0"])
+    assert not rig.programs.may_start("run-2", ["run-0", "run-1"]), "11 and 11 leave 10"
+    assert rig.programs.may_start("run-3", ["run-2"])
+    assert not rig.programs.may_start("run-0", ["run-2", "run-3"])
     await rig.programs.stop()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import log
 
 from hypothesis import given
@@ -73,6 +74,23 @@ def test_a_need_is_predicted_from_the_lengths() -> None:
     found = predict_need(program)
     assert found.sequences == 8
     assert abs(found.kv_tokens - 850) <= 5
+
+
+def test_a_program_that_draws_in_groups_needs_room_for_one_group() -> None:
+    lengths = LogT(mu=log(100), sigma=1e-3)
+    program = Program(
+        key="a",
+        arrived_s=0,
+        outputs=16,
+        width=5,
+        max_tokens=4096,
+        prompt_tokens=50,
+        lengths=lengths,
+    )
+    found = predict_need(program)
+    assert found.sequences == 5
+    assert abs(found.kv_tokens - 550) <= 5
+    assert predict_need(replace(program, width=30)).sequences == 16
 
 
 def test_an_unpredicted_output_counts_by_a_share_of_its_limit() -> None:
