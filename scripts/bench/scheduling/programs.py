@@ -49,9 +49,9 @@ Rows = list[dict[str, Any]]
 
 
 @cache
-def build_load(pair: str, variant: str, seed: int) -> VirtualLoad:
+def build_load(pair: str, most: int, variant: str, seed: int) -> VirtualLoad:
     chosen = VARIANTS[variant]
-    config = replace(load_config(), **chosen.list_settings())
+    config = replace(load_config(), max_running=most, **chosen.list_settings())
     question = Question(
         gpu="rtx4090", pair=pair, strategy=STRATEGY, n=PATHS, problems=PROBLEMS, share=None
     )
@@ -72,10 +72,10 @@ def _set_agreement(trace: StepTrace, searched: Sequence[int]) -> StepTrace:
     return StepTrace(tuple(rows))
 
 
-def run_task(pair: str, programs: int, mix: str, task: Task) -> Rows:
+def run_task(pair: str, most: int, programs: int, mix: str, task: Task) -> Rows:
     variant, rate, seed = task
     planned = plan(programs, rate, seed, mix, PROBLEMS)
-    records = run_virtual_load(build_load(pair, variant, seed), planned)
+    records = run_virtual_load(build_load(pair, most, variant, seed), planned)
     return [record.to_json() for record in records]
 
 
@@ -87,24 +87,25 @@ def main() -> None:
     parser.add_argument("--mix", default="chat=0.5,search=0.5")
     parser.add_argument("--pair", default="math-1.5b+skywork-1.5b", help="models")
     parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
+    parser.add_argument("--max-running", type=int, default=8, help="most searches at once")
     asked = parser.parse_args()
     tasks = [
         (v, r, s) for v in asked.variants for r in sorted(asked.rates) for s in range(asked.seeds)
     ]
-    name = f"programs-{asked.pair}-{asked.programs}-{asked.mix}"
+    name = f"programs-{asked.pair}-{asked.max_running}-{asked.programs}-{asked.mix}"
+    run = partial(run_task, asked.pair, asked.max_running, asked.programs, asked.mix)
     found = {
         task: [ProgramRecord.from_json(row) for row in rows]
-        for task, rows in run_in_parallel(
-            name, partial(run_task, asked.pair, asked.programs, asked.mix), tasks
-        )
+        for task, rows in run_in_parallel(name, run, tasks)
     }
     figures = summarize(found)
     print(format_study(figures, "programs/s") + "\n")
-    dispersion = measure_load_dispersion(build_load(asked.pair, "fcfs", 0))
+    dispersion = measure_load_dispersion(build_load(asked.pair, asked.max_running, "fcfs", 0))
     OUTPUT.mkdir(parents=True, exist_ok=True)
     (OUTPUT / "programs.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
     report(
         pair=asked.pair,
+        max_running=asked.max_running,
         programs=asked.programs,
         seeds=asked.seeds,
         mix=asked.mix,
