@@ -10,10 +10,18 @@ from flashedge.certainty.combine import Thresholds
 from flashedge.certainty.policies import Curve, Length, Policy, Threshold
 from flashedge.certainty.skyline import Skyline
 
-POLICIES = ("length", "static", "every_5", "every_step", "initial_curve", "dynamic_curve")
-_EVERY: Mapping[str, int] = MappingProxyType({"static": 0, "every_5": 5, "every_step": 1})
-_AT_A_TIME: Mapping[str, int] = MappingProxyType({**_EVERY, "dynamic_curve": 1})
-"""Most progress between two later decisions. 0, as for all others: there is one decision."""
+_EVERY: Mapping[str, int] = MappingProxyType(
+    {
+        "length": 0,
+        "static": 0,
+        "every_5": 5,
+        "every_step": 1,
+        "initial_curve": 0,
+        "dynamic_curve": 1,
+    }
+)
+"""Progress between two decisions after the first one. 0: there is no other."""
+POLICIES = tuple(_EVERY)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,17 +43,18 @@ class Rule:
         """The most progress between two decisions of a run that ends at `cap`."""
         first = min(self.detect, cap)
         rest = cap - first
-        return max(first, min(rest, _AT_A_TIME.get(self.policy, 0) or rest))
+        return max(first, min(rest, _EVERY[self.policy] or rest))
 
     def build_policy(self) -> Policy:
-        if self.policy in _EVERY:
-            least = Thresholds(least=self.thresholds)
-            return Threshold(detect=self.detect, thresholds=least, every=_EVERY[self.policy])
+        every = _EVERY[self.policy]
         if self.policy == "length":
             return Length(detect=self.detect, max_tokens=self.max_tokens)
-        return Curve(
-            detect=self.detect,
-            measure=self.thresholds[0][0],
-            skyline=Skyline.fit(self.curve),
-            every=1 if self.policy == "dynamic_curve" else 0,
-        )
+        if self.policy.endswith("curve"):
+            return Curve(
+                detect=self.detect,
+                measure=self.thresholds[0][0],
+                skyline=Skyline.fit(self.curve),
+                every=every,
+            )
+        least = Thresholds(least=self.thresholds)
+        return Threshold(detect=self.detect, thresholds=least, every=every)

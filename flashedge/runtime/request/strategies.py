@@ -9,11 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from flashedge.errors import ConfigError, RequestError
-from flashedge.runtime.request.early_exit import (
-    ExitOptions,
-    build_exit_policy,
-    build_exit_rule,
-)
+from flashedge.runtime.request.early_exit import ExitOptions, build_exit_policy, build_exit_rule
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.search.base import Search
 from flashedge.search.catalog import STRATEGIES, WITHOUT_STEP_SCORES, make_search
