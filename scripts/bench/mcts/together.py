@@ -80,9 +80,8 @@ async def run_both(
 
 def measure_capacity(daemons: Sequence[Daemon], rows: Rows, n: int, size: int) -> float:
     """Searches a second that PE+NE finishes on each daemon while both serve all of them at once."""
-    for count in (size // 2, size):  # the first warms up
-        found = asyncio.run(run_both(daemons, (BASE, BASE), rows, n, draw_at_once(count)))
-    return round(mean(count / one.makespan_s for one in found), 3)
+    found = asyncio.run(run_both(daemons, (BASE, BASE), rows, n, draw_at_once(size)))
+    return mean(size / one.makespan_s for one in found)
 
 
 def measure_all(asked: argparse.Namespace, rows: Rows, daemons: Sequence[Daemon]) -> Records:
@@ -138,10 +137,10 @@ def main() -> None:
         if len(cores) < 2:
             raise SystemExit("two cores are needed, one for each daemon")
         daemons = [stack.enter_context(start_on_core(core)) for core in cores]
-        measured = measure_capacity(daemons, rows, asked.n, asked.size)
+        measure_capacity(daemons, rows, asked.n, asked.size // 2)  # warm up
         if asked.capacity is None:
-            asked.capacity = measured
-        print(f"capacity: {measured} searches a second (--capacity to go on with it)")
+            asked.capacity = round(measure_capacity(daemons, rows, asked.n, asked.size), 3)
+        print(f"capacity: {asked.capacity} searches a second (--capacity to go on with it)")
         records = measure_all(asked, rows, daemons)
     report(
         n=asked.n,

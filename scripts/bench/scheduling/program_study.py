@@ -5,6 +5,7 @@ Ref: arXiv 2412.20993 §4.2, App. F.3, G.2, G.3.
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
@@ -78,6 +79,21 @@ VARIANTS: Mapping[str, Variant] = {
 assert all(hasattr(Config, name) for name in VARIANTS["fcfs"].list_settings())
 
 
+def add_variants(parser: argparse.ArgumentParser) -> None:
+    """The option `--variants`, for `list_variants`."""
+    parser.add_argument(
+        "--variants",
+        nargs="+",
+        choices=list(VARIANTS),
+        default=list(VARIANTS),
+        help="fcfs is always among them: all are compared with it",
+    )
+
+
+def list_variants(asked: argparse.Namespace) -> list[str]:
+    return list(dict.fromkeys(("fcfs", *asked.variants)))
+
+
 def plan(
     programs: int, rate: float, seed: int, mix: str, problems: int
 ) -> tuple[PlannedProgram, ...]:
@@ -109,8 +125,9 @@ def build_slo(records: Sequence[ProgramRecord]) -> Slo:
     return Slo(base_s=base_s)
 
 
-def describe(records: Sequence[ProgramRecord], slo: Slo) -> dict[str, float]:
-    timings, needed = Timings.of_records(records), list_needed_scales(records, slo)
+def describe(records: Sequence[ProgramRecord], needed: Sequence[float]) -> dict[str, float]:
+    """needed: see `list_needed_scales`."""
+    timings = Timings.of_records(records)
     return {
         "latency_s": float(timings.latency_s.mean()),
         "per_token_s": float(timings.per_token_s.mean()),
@@ -133,8 +150,9 @@ def summarize(
     rates = sorted({rate for _, rate, _ in found})
     seeds = sorted({seed for _, _, seed in found})
     slo = build_slo([r for seed in seeds for r in found["fcfs", rates[0], seed]])
-    cells = {task: describe(records, slo) for task, records in found.items()}
-    sustained = {scale: _find_sustained(found, slo, scale) for scale in SCALES}
+    needed = {task: list_needed_scales(records, slo) for task, records in found.items()}
+    cells = {task: describe(records, needed[task]) for task, records in found.items()}
+    sustained = {scale: _find_sustained(needed, scale) for scale in SCALES}
     if rights is not None:
         cells = {task: {**cell, "right": rights[task]} for task, cell in cells.items()}
     figures: dict[str, Any] = {}
@@ -153,13 +171,12 @@ def summarize(
 
 
 def _find_sustained(
-    found: Mapping[Task, Sequence[ProgramRecord]], slo: Slo, scale: float
+    needed: Mapping[Task, Sequence[float]], scale: float
 ) -> Mapping[str, Mapping[int, float]]:
     """The highest rate at which 90 % of the deadlines are met, by variant and seed."""
     points: dict[str, dict[int, list[tuple[float, float]]]] = {}
-    for variant, rate, seed in sorted(found):
-        needed = list_needed_scales(found[variant, rate, seed], slo)
-        share = compute_attainment(needed, scale) or 0.0
+    for variant, rate, seed in sorted(needed):
+        share = compute_attainment(needed[variant, rate, seed], scale) or 0.0
         points.setdefault(variant, {}).setdefault(seed, []).append((rate, share))
     return {
         variant: {seed: find_highest_rate(one) for seed, one in by_seed.items()}

@@ -34,7 +34,15 @@ from flashedge.runtime.request.early_exit import ExitOptions
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import run_in_parallel
 from scripts.bench.scheduling.policies import OUTPUT
-from scripts.bench.scheduling.program_study import VARIANTS, Task, format_study, plan, summarize
+from scripts.bench.scheduling.program_study import (
+    VARIANTS,
+    Task,
+    add_variants,
+    format_study,
+    list_variants,
+    plan,
+    summarize,
+)
 
 STRATEGY, PATHS, PROBLEMS = "self_consistency", 16, 40
 RATES = (0.5, 2.0, 4.0, 6.0, 8.0, 12.0)
@@ -86,11 +94,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--mix", default="chat=0.5,search=0.5")
     parser.add_argument("--pair", default="math-1.5b+skywork-1.5b", help="models")
-    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
+    add_variants(parser)
     parser.add_argument("--max-running", type=int, default=8, help="most searches at once")
     asked = parser.parse_args()
     tasks = [
-        (v, r, s) for v in asked.variants for r in sorted(asked.rates) for s in range(asked.seeds)
+        (v, r, s)
+        for v in list_variants(asked)
+        for r in sorted(asked.rates)
+        for s in range(asked.seeds)
     ]
     name = f"programs-{asked.pair}-{asked.max_running}-{asked.programs}-{asked.mix}"
     run = partial(run_task, asked.pair, asked.max_running, asked.programs, asked.mix)

@@ -34,7 +34,15 @@ from flashedge.files.journal import Journal
 from flashedge.files.problems import FileProblem, read_problems
 from scripts.bench.daemon import DATA, Daemon, report, start_daemon
 from scripts.bench.scheduling.policies import OUTPUT
-from scripts.bench.scheduling.program_study import VARIANTS, Task, format_study, plan, summarize
+from scripts.bench.scheduling.program_study import (
+    VARIANTS,
+    Task,
+    add_variants,
+    format_study,
+    list_variants,
+    plan,
+    summarize,
+)
 
 RATES = (0.3, 0.6, 0.9, 1.2, 2.0)
 PATHS = (4, 8, 16, 32)
@@ -109,7 +117,7 @@ def measure_capacity(daemon: Daemon, count: int, problems: Sequence[FileProblem]
 def measure(
     asked: argparse.Namespace, problems: Sequence[FileProblem], kept: Journal[Task, Cell]
 ) -> None:
-    names = list(asked.variants)
+    names = list_variants(asked)
     with show_bar("serving", len(names) * len(asked.rates) * asked.seeds, unit="loads") as advance:
         for seed in range(asked.seeds):
             turn = seed % len(names)
@@ -149,7 +157,7 @@ def main() -> None:
     parser.add_argument("--programs", type=int, default=60)
     parser.add_argument("--rates", type=float, nargs="+", default=list(RATES))
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--variants", nargs="+", choices=list(VARIANTS), default=list(VARIANTS))
+    add_variants(parser)
     parser.add_argument("--capacity", type=float, help="programs a second; left out: measured")
     asked = parser.parse_args()
     problems = read_problems(DATA / "heldout.jsonl", USED)
