@@ -211,6 +211,11 @@ class Config:
         "on a CPU where each engine has cores of its own.",
     )
     scheduling_score_once: bool = setting(True, "Score equal paths of a run in one pass.")
+    scheduling_paths_ahead: bool = setting(
+        True,
+        "Draw the next group of a search that may exit early while its policy has not seen the "
+        "current one, where the engine has room.",
+    )
     scheduling_lookahead: bool = setting(
         False,
         "Score a drafted step together with the step before it. On simulated engines it costs "

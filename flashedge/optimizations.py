@@ -51,6 +51,10 @@ class Optimizations:
     score_once: bool = True
     """Score equal paths of a run in one pass. Ours."""
 
+    paths_ahead: bool = True
+    """Draw the next group of a search that may exit early while its policy has not seen the current
+    one, where the engine has room. Ours."""
+
     @classmethod
     def only(cls, *switches: str) -> Self:
         """These are on, all others off. Raises TypeError for an unknown switch."""

@@ -153,7 +153,7 @@ class Speculation:
     """What drafts brought to a run."""
 
     drawn_tokens: int = 0
-    """Tokens drafted beyond the ends of steps."""
+    """Tokens drafted beyond the ends of steps, or of paths that no node had asked for yet."""
 
     kept_tokens: int = 0
     """Drafted tokens that became part of a step."""
@@ -163,6 +163,14 @@ class Speculation:
 
     scored_steps: int = 0
     """Steps that were scored together with the step before."""
+
+    def __add__(self, other: Speculation) -> Speculation:
+        return Speculation(
+            drawn_tokens=self.drawn_tokens + other.drawn_tokens,
+            kept_tokens=self.kept_tokens + other.kept_tokens,
+            kept_steps=self.kept_steps + other.kept_steps,
+            scored_steps=self.scored_steps + other.scored_steps,
+        )
 
     @property
     def wasted_tokens(self) -> int:

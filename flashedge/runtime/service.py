@@ -323,7 +323,12 @@ class Service:
         try:
             async with self._queue.wait_turn(run.id):
                 self.programs.note_start(run.id)
-                tools = Tools(grader=self._grader, texts=self._texts, boosting=self._boosting)
+                tools = Tools(
+                    grader=self._grader,
+                    texts=self._texts,
+                    boosting=self._boosting,
+                    room_ahead=self.programs.room_ahead,
+                )
                 program = self.programs.find_program(run.id)
                 run.mark_finished(
                     await execute(run, pair, search, prompt_ids, earlier, tools, program)

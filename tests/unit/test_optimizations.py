@@ -161,6 +161,10 @@ SHORT_OF_MEMORY = {"prefix_order", "kv_split", "offload"}
 """Switches that only matter where the paths of a level do not all fit."""
 
 
+ELSEWHERE = {"paths_ahead"}
+"""Tested apart, since they need other searches: `runtime/drive/test_paths_ahead.py`."""
+
+
 def bench_of(home: Path, n: int) -> Bench:
     """A pair with little KV memory, whose generator often repeats itself in siblings."""
     question = Question(
@@ -195,7 +199,7 @@ def run_with(bench: Bench, optimizations: Optimizations) -> VirtualRun:
     return bench.run(Rung(name="", about="", optimizations=optimizations), bench.rows[0])
 
 
-@pytest.mark.parametrize("switch", SWITCHES)
+@pytest.mark.parametrize("switch", [one for one in SWITCHES if one not in ELSEWHERE])
 def test_every_switch_changes_what_a_run_costs_and_never_its_tree(
     tmp_path: Path, switch: str
 ) -> None:

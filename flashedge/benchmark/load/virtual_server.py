@@ -112,6 +112,7 @@ async def _run(load: VirtualLoad, programs: Sequence[PlannedProgram]) -> list[Pr
 async def _measure_capacity(load: VirtualLoad, pair: VirtualPair) -> Capacity:
     setup = load.setup
     curve = RooflineCurve(device=setup.device, shape=setup.generator)
+    step_s = curve.decode_at(CONTEXT_TOKENS)
     return Capacity(
         kv_tokens=count_kv_tokens(
             await pair.generator.view(),
@@ -119,7 +120,8 @@ async def _measure_capacity(load: VirtualLoad, pair: VirtualPair) -> Capacity:
             is_shared=load.optimizations.kv_split,
         ),
         max_running=load.config.max_running,
-        useful_sequences=find_useful_batch(curve.decode_at(CONTEXT_TOKENS), setup.max_num_seqs),
+        useful_sequences=find_useful_batch(step_s, setup.max_num_seqs),
+        step_s=step_s,
     )
 
 
@@ -186,7 +188,7 @@ class VirtualServer:
         def note(event: Event) -> None:
             self._board.note_event(run, event)
 
-        engines = replace(self._engines, program=run)
+        engines = replace(self._engines, program=run, room_ahead=self._board.room_ahead)
         with engines.join_kv(note) as memory:
             search = memory.watch(build_search(spec), len(prompt))
             outcome = await Driver(search, spec, prompt, engines, note).run()

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, assert_never
 from flashedge import events
 from flashedge.answers.equality import group_answers
 from flashedge.answers.structured import list_call_marks
-from flashedge.engine.base import Chunk, ExtendRequest
+from flashedge.engine.base import Chunk
 from flashedge.events import EarlyExit, Event
 from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN, EarlierRun
 from flashedge.runtime.drive.engines import Engines
@@ -24,6 +24,8 @@ from flashedge.runtime.drive.growth import Growth
 from flashedge.runtime.drive.open_work import OpenWork
 from flashedge.runtime.drive.ordering import order_commands
 from flashedge.runtime.drive.outcome import DEADLINE, Outcome
+from flashedge.runtime.drive.path_request import build_path_request
+from flashedge.runtime.drive.paths_ahead import PathsAhead
 from flashedge.runtime.drive.probing import build_probe_request, run_probe
 from flashedge.runtime.drive.restart_notes import RestartNotes
 from flashedge.runtime.drive.retry import retry_after_restart
@@ -92,6 +94,7 @@ class Driver:
             max_step_tokens=spec.max_step_tokens,
         )
         self._speculation_client = SpeculationClient(search, spec, engines, self._texts)
+        self._ahead = PathsAhead(search, spec, prompt_ids, engines, earlier, self._start)
         self._restarts = RestartNotes(engines.generator, engines.verifier, emit)
         self.generating = Stopwatch()
         self.scoring = Scoring(
@@ -113,7 +116,7 @@ class Driver:
         search, late, limit_s = self._search, False, self._spec.deadline_s
         cut_at = None if limit_s is None else asyncio.get_running_loop().time() + limit_s
         state, commands = search.start(self._spec.problem, self._spec.seed, self._spec.limits)
-        with raise_first_error():
+        with raise_first_error(), self._ahead:
             async with self._speculation_client, asyncio.TaskGroup() as self._group:
                 ticker = self._group.create_task(self._report_progress())
                 while (finish := self._execute(commands, state)) is None:
@@ -143,8 +146,8 @@ class Driver:
 
     @property
     def speculation(self) -> Speculation:
-        """What speculation drafted and what the run used of it. Complete once the run is over."""
-        return self._speculation_client.usage
+        """What was drawn ahead and what the run used of it. Complete once the run is over."""
+        return self._speculation_client.usage + self._ahead.usage
 
     # ------------------------------------------------------------ commands
 
@@ -186,6 +189,7 @@ class Driver:
                     finish = command
                 case _:
                     assert_never(command)
+        self._ahead.follow(state, commands)
         return finish
 
     def _start(self, work: Coroutine[Any, Any, T], node: NodeId | None = None) -> asyncio.Task[T]:
@@ -201,25 +205,21 @@ class Driver:
     ) -> None:
         """Generate a child's segment. ids, steps: tokens and steps of the path to the parent."""
         generator = self._engines.generator
-        request = ExtendRequest(
-            token_ids=ids,
-            seed=child.seed,
-            sampling=self._spec.sampling,
-            max_tokens=granularity.max_tokens,
-            to_boundary=not granularity.to_end,
-            step_rule=self._spec.step_rule,
-            entropy_rule=None if granularity.to_end else self._spec.entropy_rule,
-            guidance=self._spec.guidance,
-            answer_start=len(self._prompt_ids),
+        request = build_path_request(
+            self._spec,
+            ids,
+            child.seed,
+            granularity,
+            prompt_tokens=len(self._prompt_ids),
             program=self._engines.program,
             continuation=self._get_continuation(child.node),
-            deterministic=self._spec.deterministic,
         )
 
         async def work() -> list[Chunk]:
             chunks: list[Chunk] = []
             self._growth.start(child.node)
-            async with aclosing(generator.extend(request)) as stream:
+            drawn = self._ahead.take(request) or generator.extend(request)
+            async with aclosing(drawn) as stream:
                 async for chunk in stream:
                     chunks.append(chunk)
                     self._growth.add(child.node, chunk.token_ids)

@@ -25,6 +25,7 @@ from flashedge.runtime.lengths.path_counter import PathCounter
 from flashedge.runtime.programs.asker import Asker
 from flashedge.runtime.programs.outlook import Outlook, Scheduling
 from flashedge.runtime.programs.predictions import Predictions
+from flashedge.runtime.programs.room_ahead import RoomAhead
 from flashedge.runtime.programs.search_speed import SearchSpeed
 from flashedge.runtime.queue import QueueView
 from flashedge.runtime.request.spec import RunSpec
@@ -109,6 +110,8 @@ class Programs:
             kv_tokens=1 << 40, max_running=config.max_running, useful_sequences=USUAL_BATCH
         )
         self._capacity = self._unmeasured
+        self.room_ahead = RoomAhead(lambda: self._board.programs)
+        """Of searches that draw their next group of paths ahead."""
         self._speed = SearchSpeed()
         self._changed = asyncio.Event()
         self._sent: tuple[str, ...] = ()
@@ -119,6 +122,7 @@ class Programs:
     def set_capacity(self, capacity: Capacity | None) -> None:
         """What the engines have room for. None: that is not known."""
         self._capacity = capacity or self._unmeasured
+        self.room_ahead.set_capacity(capacity)
         self._speed.set_curve(self._capacity.step_s)
 
     async def stop(self) -> None:
@@ -194,6 +198,7 @@ class Programs:
             now_s = self._clock()
             self._note_wait(program.kind, now_s - program.arrived_s)
             self._update(key, started_s=now_s)
+            self.room_ahead.make_room()
 
     # ------------------------------------------------------------ lengths
 

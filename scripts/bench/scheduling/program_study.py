@@ -48,6 +48,8 @@ class Variant:
     policy: str
     is_gang: bool = False
     exits_early: bool = False
+    draws_ahead: bool = False
+    """Whether searches draw their next group before they know whether they exit."""
 
     def list_settings(self) -> dict[str, Any]:
         """The fields of `Config` that it needs."""
@@ -55,6 +57,7 @@ class Variant:
             "scheduling_policy": self.policy,
             "scheduling_gang": self.is_gang,
             "scheduling_fair_clients": False,
+            "scheduling_paths_ahead": self.draws_ahead,
             "queue_limit": 10_000,
         }
 
@@ -62,6 +65,9 @@ class Variant:
 VARIANTS: Mapping[str, Variant] = {
     "fcfs": Variant(about="by arrival: the naive twin", policy="fcfs"),
     "fcfs+exit": Variant(about="and searches stop when certain", policy="fcfs", exits_early=True),
+    "fcfs+exit+ahead": Variant(
+        about="and draw their next group ahead", policy="fcfs", exits_early=True, draws_ahead=True
+    ),
     "gang": Variant(
         about="programs by arrival, all requests of one together", policy="gang", is_gang=True
     ),
@@ -74,6 +80,13 @@ VARIANTS: Mapping[str, Variant] = {
     "tie+gang": Variant(about="tie instead of sjf", policy="tie", is_gang=True),
     "tie+gang+exit": Variant(
         about="tie, gang and early exit", policy="tie", is_gang=True, exits_early=True
+    ),
+    "tie+gang+exit+ahead": Variant(
+        about="and groups drawn ahead: the default",
+        policy="tie",
+        is_gang=True,
+        exits_early=True,
+        draws_ahead=True,
     ),
 }
 assert all(hasattr(Config, name) for name in VARIANTS["fcfs"].list_settings())

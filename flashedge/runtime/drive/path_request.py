@@ -1,0 +1,35 @@
+"""The request for a node's segment. What it yields depends on the path and the seed alone."""
+
+from __future__ import annotations
+
+from flashedge.engine.base import ExtendRequest
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.scheduling.speculation.continuation import Continuation
+from flashedge.types import Granularity, TokenIds
+
+
+def build_path_request(
+    spec: RunSpec,
+    path: TokenIds,
+    seed: int,
+    granularity: Granularity,
+    *,
+    prompt_tokens: int,
+    program: str | None,
+    continuation: Continuation | None = None,
+) -> ExtendRequest:
+    """Build the request that continues a path. path: the prompt and the path to the parent."""
+    return ExtendRequest(
+        token_ids=path,
+        seed=seed,
+        sampling=spec.sampling,
+        max_tokens=granularity.max_tokens,
+        to_boundary=not granularity.to_end,
+        step_rule=spec.step_rule,
+        entropy_rule=None if granularity.to_end else spec.entropy_rule,
+        guidance=spec.guidance,
+        answer_start=prompt_tokens,
+        program=program,
+        continuation=continuation,
+        deterministic=spec.deterministic,
+    )
