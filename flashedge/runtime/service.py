@@ -283,10 +283,9 @@ class Service:
     @property
     def scheduling(self) -> Scheduling:
         """The policy, and what is known of each program."""
-        described = self.programs.describe(self._queue.view())
         boosting = self._boosting
         return replace(
-            described,
+            self._outlooks.describe(),
             boosts=boosting.list_standings(),
             boost_running_s=boosting.running_s,
             boost_open_s=boosting.open_s,

@@ -14,7 +14,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from flashedge.config import Config
@@ -23,7 +23,6 @@ from flashedge.events import CertaintyUpdated, Event, StepCompleted
 from flashedge.runtime.lengths.base import describe_plain, describe_search
 from flashedge.runtime.lengths.path_counter import PathCounter
 from flashedge.runtime.programs.asker import Asker
-from flashedge.runtime.programs.outlook import Outlook, Scheduling
 from flashedge.runtime.programs.predictions import Predictions
 from flashedge.runtime.programs.room_ahead import RoomAhead
 from flashedge.runtime.programs.search_speed import SearchSpeed
@@ -38,7 +37,6 @@ from flashedge.scheduling.programs.board import ProgramBoard, Rules
 from flashedge.scheduling.programs.expected_start import RunWork, predict_starts
 from flashedge.scheduling.programs.policies import POLICIES
 from flashedge.scheduling.programs.program import Kind, Program
-from flashedge.scheduling.programs.standing import Standing, find_standings, predict_output
 from flashedge.scheduling.programs.work import estimate_work
 from flashedge.types import TokenIds
 
@@ -55,7 +53,6 @@ SendOrder = Callable[[Sequence[str]], Awaitable[None]]
 """Sends an order of programs to all engines."""
 NoteWait = Callable[[Kind, float], None]
 """Notes how many seconds a program of this kind has waited for its start."""
-NO_RUNS = QueueView()
 
 
 def _note_nothing(kind: Kind, waited_s: float) -> None: ...
@@ -291,39 +288,22 @@ class Programs:
         program = self._board.get(self.find_program(run_id))
         return Need(kv_tokens=0, sequences=0) if program is None else predict_need(program)
 
-    # ------------------------------------------------------------ what users see
+    # ------------------------------------------------------------ what is known of them
 
-    def describe(self, runs: QueueView) -> Scheduling:
-        """The policy, and what is known of each program. runs: those of the queue."""
-        return Scheduling(policy=self.policy, programs=tuple(self.list_standings(runs)))
+    def list_ordered(self) -> list[Program]:
+        """All programs, in their order."""
+        return [program for key in self._order() if (program := self._board.get(key)) is not None]
 
-    def list_standings(self, runs: QueueView = NO_RUNS) -> list[Standing]:
-        """What is known of each program, in their order."""
-        now_s, order = self._clock(), self._order()
-        programs = [p for key in order if (p := self._board.get(key)) is not None]
-        queued: dict[str, float | None] = {}
-        for run_id, start_s in zip(runs.waiting, self._predict_starts(runs), strict=True):
-            queued.setdefault(self.find_program(run_id), start_s)
-        return find_standings(programs, now_s, queued)
+    def get(self, key: str) -> Program | None:
+        """None for a program that is over."""
+        return self._board.get(key)
 
-    def find_outlooks(self, runs: QueueView) -> dict[str, Outlook]:
-        """What is known of each run of the queue, by its id."""
-        found = {run_id: self._find_outlook(run_id) for run_id in runs.running}
-        starts = self._predict_starts(runs)
-        for position, (run_id, start_s) in enumerate(zip(runs.waiting, starts, strict=True)):
-            outlook = self._find_outlook(run_id)
-            found[run_id] = replace(outlook, position=position, starts_in_s=start_s)
-        return found
+    def now_s(self) -> float:
+        """The time by which programs arrive and start."""
+        return self._clock()
 
-    def _find_outlook(self, run_id: str) -> Outlook:
-        program = self._board.get(self.find_program(run_id))
-        if program is None:
-            return Outlook()
-        median, tail = predict_output(program)
-        return Outlook(median_tokens=median, tail_tokens=tail)
-
-    def _predict_starts(self, runs: QueueView) -> list[float | None]:
-        """Seconds until each waiting run starts, as far as that is known."""
+    def predict_starts(self, runs: QueueView) -> list[float | None]:
+        """Seconds until each waiting run of the queue starts, as far as that is known."""
         running = [self._measure_work(run_id) for run_id in runs.running]
         waiting = [self._measure_work(run_id) for run_id in runs.waiting]
         return predict_starts(running, waiting, self._speed.measure(self._clock()))

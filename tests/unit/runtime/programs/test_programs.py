@@ -18,6 +18,7 @@ from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.plain_requests import PlainRequests
 from flashedge.runtime.programs.asker import NOBODY, Asker
 from flashedge.runtime.programs.outlook import Outlook
+from flashedge.runtime.programs.outlooks import Outlooks
 from flashedge.runtime.programs.plain import ProgramRequests
 from flashedge.runtime.programs.programs import LOOK_S, Programs
 from flashedge.runtime.queue import RunQueue
@@ -39,6 +40,8 @@ class Rig:
         config = load_config({"scheduling_policy": "shortest", **settings}, environ={})
         self.sent: list[tuple[str, ...]] = []
         self.programs = Programs(config, self._send, clock=asyncio.get_running_loop().time)
+        self.queue = RunQueue(self.programs, 16)
+        self.outlooks = Outlooks(self.programs, self.queue)
 
     async def _send(self, keys: Sequence[str]) -> None:
         self.sent.append(tuple(keys))
@@ -102,13 +105,13 @@ async def test_requests_with_one_key_are_one_program() -> None:
     rig = Rig()
     rig.add("run-1", Asker(program="job", client="agent"))
     rig.add("run-2", Asker(program="job", client="agent"))
-    (standing,) = rig.programs.list_standings()
+    (standing,) = rig.outlooks.list_standings()
     assert (standing.key, standing.client) == ("job", "agent")
     assert rig.programs.find_program("run-2") == "job"
     rig.programs.end_run("run-1")
-    assert len(rig.programs.list_standings()) == 1, "its second member is still here"
+    assert len(rig.outlooks.list_standings()) == 1, "its second member is still here"
     rig.programs.end_run("run-2")
-    assert rig.programs.list_standings() == []
+    assert rig.outlooks.list_standings() == []
     await rig.programs.stop()
 
 
@@ -125,13 +128,13 @@ async def test_tokens_and_certainty_shorten_what_is_left() -> None:
     rig = Rig()
     rig.add("a")
     rig.predict("a", 100)
-    whole = rig.programs.list_standings()[0].left_tokens
+    whole = rig.outlooks.list_standings()[0].left_tokens
     assert whole == pytest.approx(BEAM.n * 100, rel=0.01)
     rig.step("a", 200)
-    assert rig.programs.list_standings()[0].left_tokens == pytest.approx(whole - 200, rel=0.01)
+    assert rig.outlooks.list_standings()[0].left_tokens == pytest.approx(whole - 200, rel=0.01)
     sure = CertaintyUpdated(certainty=0.9, answers=1)
     rig.programs.note_event("a", sure)
-    assert rig.programs.list_standings()[0].left_tokens == pytest.approx(whole - 200, rel=0.01), (
+    assert rig.outlooks.list_standings()[0].left_tokens == pytest.approx(whole - 200, rel=0.01), (
         "a run without early exit goes on however sure it is"
     )
     await rig.programs.stop()
@@ -196,10 +199,6 @@ async def test_the_shortest_waiting_run_starts_next() -> None:
 class QueuedRig(Rig):
     """Programs behind a queue in which each run of BEAM is 8 paths of the predicted length."""
 
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings)
-        self.queue = RunQueue(self.programs, 16)
-
     def submit(self, run_id: str, median: float | None, asker: Asker = NOBODY) -> None:
         self.add(run_id, asker)
         if median is not None:
@@ -209,7 +208,7 @@ class QueuedRig(Rig):
             self.programs.note_start(run_id)
 
     def find_outlook(self, run_id: str) -> Outlook:
-        return self.programs.find_outlooks(self.queue.view())[run_id]
+        return self.outlooks.find_all()[run_id]
 
     async def draw(self, run_id: str, tokens_per_s: int, seconds: int) -> None:
         for _ in range(seconds):
@@ -231,7 +230,7 @@ async def test_a_start_is_expected_once_a_rate_was_measured() -> None:
     assert rig.find_outlook("c").starts_in_s == pytest.approx(left_s + BEAM.n * 200 / 20, rel=0.1)
     assert rig.find_outlook("a").starts_in_s is None, "it runs"
     assert rig.find_outlook("a").median_tokens == pytest.approx(100, rel=0.01)
-    scheduling = rig.programs.describe(rig.queue.view())
+    scheduling = rig.outlooks.describe()
     assert scheduling.policy == "shortest"
     assert [s.key for s in scheduling.programs] == ["a", "b", "c"]
     assert [s.place for s in scheduling.programs] == [None, 0, 1]
@@ -259,7 +258,7 @@ async def test_a_run_of_a_program_that_has_started_waits_too() -> None:
     outlook = rig.find_outlook("b")
     assert outlook.position == 0
     assert outlook.starts_in_s == pytest.approx((2 * BEAM.n * 100 - 100) / 2 / 20, rel=0.1)
-    (standing,) = rig.programs.describe(rig.queue.view()).programs
+    (standing,) = rig.outlooks.describe().programs
     assert (standing.place, standing.starts_in_s) == (None, None)
     await rig.programs.stop()
 
@@ -309,11 +308,11 @@ async def test_a_plain_request_is_a_program_while_it_is_open() -> None:
     async def abort() -> None: ...
 
     with plain.open(ask, abort) as request:
-        (before,) = rig.programs.list_standings()
+        (before,) = rig.outlooks.list_standings()
         assert (before.kind, before.has_started) == ("chat", False)
         request.note(prompt_tokens=7, new_tokens=3, finishes=())
-        (during,) = rig.programs.list_standings()
+        (during,) = rig.outlooks.list_standings()
         assert during.has_started
         assert during.left_tokens < before.left_tokens
-    assert rig.programs.list_standings() == []
+    assert rig.outlooks.list_standings() == []
     await rig.programs.stop()
