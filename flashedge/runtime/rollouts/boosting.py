@@ -21,6 +21,7 @@ from flashedge.engine.base import EngineView
 from flashedge.errors import EngineError
 from flashedge.events import Event
 from flashedge.runtime.rollouts.run_watch import RunWatch
+from flashedge.scheduling.rollouts.after_waiting import AfterWaiting
 from flashedge.scheduling.rollouts.allocation import Allocator, ByScore
 from flashedge.scheduling.rollouts.board import RolloutBoard
 from flashedge.scheduling.rollouts.gate import EngineLoad, Gate, Opening
@@ -29,9 +30,6 @@ from flashedge.scheduling.rollouts.standing import BoostStanding
 
 LOOK_S = 0.25
 """How often the engines are looked at while boosted runs go on."""
-REOPEN_S = 1.0
-"""How long the gate stays closed after somebody waited. Each closing cancels rollouts, so it must
-not open between two that wait shortly after each other."""
 OTHERS_LOOKS = 4
 """Sequences of others count once they are there at so many looks in a row."""
 KEPT_KV_SHARE = 0.1
@@ -79,8 +77,7 @@ class _Station:
     others: deque[int] = field(default_factory=lambda: deque((0,), maxlen=OTHERS_LOOKS))
     """Sequences of other runs and requests at the last looks. The fewest count: for a moment an
     engine goes on with what a run has cancelled."""
-    closed_until_s: float = 0.0
-    """The gate stays closed until then, since somebody waited a moment ago."""
+    after_waiting: AfterWaiting = field(default_factory=AfterWaiting)
     opening: Opening = field(default=Opening(budget=0, reason="nothing runs"))
 
 
@@ -95,7 +92,6 @@ class Boosting:
         gate: Gate | None = None,
         clock: Callable[[], float] = time.monotonic,
         look_s: float = LOOK_S,
-        reopen_s: float = REOPEN_S,
     ) -> None:
         """count_queued: how many programs wait in the queue."""
         self._count_queued = count_queued
@@ -103,7 +99,6 @@ class Boosting:
         self._gate = gate or Gate()
         self._clock = clock
         self._look_s = look_s
-        self._reopen_s = reopen_s
         self._stations: dict[str, _Station] = {}
         self._stations_of: dict[str, _Station] = {}
         """By run."""
@@ -216,9 +211,8 @@ class Boosting:
         if not runs:
             return
         load = self._measure_load(station)
-        if load.queued or load.waiting:
-            station.closed_until_s = now_s + self._reopen_s
-        if now_s < station.closed_until_s:
+        waits = bool(load.queued or load.waiting)
+        if station.after_waiting.note(now_s, waits=waits):
             load = replace(load, waiting=max(1, load.waiting))
         cost = self._find_cost(station)
         station.opening = self._gate.open(runs, self._allocator, load, cost, now_s)

@@ -2,8 +2,9 @@
 
 The paper has a constant M and was slower with boosting in one of four configurations: rollouts
 that were not needed kept others waiting. Here M follows from what the engines do. While a program
-waits in the queue, or a request waits in an engine, M is the number of runs, so that each has one
-rollout. Otherwise it is the number of rollouts with which the runs gain most, as far as
+waits in the queue, or a request waits in an engine, and for as long again after
+(`after_waiting.py`), M is the number of runs, so that each has one rollout. Otherwise it is the
+number of rollouts with which the runs gain most, as far as
 
 - they fit into the free KV memory and the engine's batch
 - nobody, neither a boosted run nor a bystander, is slower than without boosting by more than the

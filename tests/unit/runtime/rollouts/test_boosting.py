@@ -13,8 +13,9 @@ from flashedge.engine.base import EngineView
 from flashedge.engine.sim.clock import run_virtual
 from flashedge.errors import EngineDead
 from flashedge.events import NodeScored, NodesExpanded, NodesMarked, RolloutsEnded, StepCompleted
-from flashedge.runtime.rollouts.boosting import LOOK_S, OTHERS_LOOKS, REOPEN_S, Boosting
+from flashedge.runtime.rollouts.boosting import LOOK_S, OTHERS_LOOKS, Boosting
 from flashedge.runtime.rollouts.run_watch import RunWatch
+from flashedge.scheduling.rollouts.after_waiting import SHORTEST_S
 from flashedge.scheduling.rollouts.allocation import Fixed
 from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
 from flashedge.types import NodeId
@@ -106,7 +107,7 @@ def test_who_waits_closes_the_gate_within_a_look() -> None:
             await asyncio.sleep(LOOK_S)
             assert rig.told["a"][-1] == 1
             rig.queued = 0
-            await asyncio.sleep(REOPEN_S - 2 * LOOK_S)
+            await asyncio.sleep(SHORTEST_S - 2 * LOOK_S)
             assert rig.told["a"][-1] == 1
             await asyncio.sleep(3 * LOOK_S)
             assert rig.told["a"][-1] == 8
