@@ -213,8 +213,8 @@ class Config:
     scheduling_score_once: bool = setting(True, "Score equal paths of a run in one pass.")
     scheduling_paths_ahead: bool = setting(
         True,
-        "Draw the next group of a search that may exit early while its policy has not seen the "
-        "current one, where the engine has room.",
+        "Start the next group of paths of an early-exit search before the current one ends, where "
+        "that is expected to save time.",
     )
     scheduling_lookahead: bool = setting(
         False,

@@ -52,8 +52,8 @@ class Optimizations:
     """Score equal paths of a run in one pass. Ours."""
 
     paths_ahead: bool = True
-    """Draw the next group of a search that may exit early while its policy has not seen the current
-    one, where the engine has room. Ours."""
+    """Start the next group of paths of an early-exit search before the current one ends, where that
+    is expected to save time. Ours."""
 
     @classmethod
     def only(cls, *switches: str) -> Self:

@@ -150,16 +150,16 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Speculation:
-    """What drafts brought to a run."""
+    """What was drawn before the search asked for it: drafted steps, and paths ahead."""
 
     drawn_tokens: int = 0
     """Tokens drafted beyond the ends of steps, or of paths that no node had asked for yet."""
 
     kept_tokens: int = 0
-    """Drafted tokens that became part of a step."""
+    """Those of them that became part of the tree."""
 
     kept_steps: int = 0
-    """Steps that began with a draft."""
+    """Steps, or whole paths, that began with a draft."""
 
     scored_steps: int = 0
     """Steps that were scored together with the step before."""
@@ -174,7 +174,7 @@ class Speculation:
 
     @property
     def wasted_tokens(self) -> int:
-        """Drafted tokens that no step used, once the run is over."""
+        """Those of the drawn tokens that nothing used, once the run is over."""
         return max(0, self.drawn_tokens - self.kept_tokens)
 
 

@@ -84,7 +84,7 @@ class Metrics:
         )
         self._chats = counter("chats", "Plain chat requests that ended.", "finished_reason")
         self._tree = counter("tree_tokens", "Committed tokens of search trees.")
-        self._speculated = counter("speculated_tokens", "Drafted tokens that no step used.")
+        self._speculated = counter("speculated_tokens", "Tokens drawn ahead that nothing used.")
         self._kept = counter("speculation_kept_tokens", "Drafted tokens that steps began with.")
         self._kept_steps = counter(
             "speculation_kept_steps", "Steps that began with drafted tokens."

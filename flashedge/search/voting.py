@@ -98,7 +98,8 @@ class VotingSearch(ABC, Generic[S]):
 
     def find_next_ask(self, state: S) -> int:
         """The progress at which the policy is asked once more if, at the one that is due next,
-        nothing is certain. `n` or less; that of the one due next where the search ends there."""
+        nothing is certain. `n` or less; that of the one due next where the search ends there, as
+        one does that is given up while nothing is certain."""
         at = min(self.n, state.ask_at)
         if self.policy is None:
             return at

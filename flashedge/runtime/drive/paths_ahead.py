@@ -16,6 +16,7 @@ from contextlib import aclosing
 from dataclasses import replace
 from typing import Any, Self
 
+from flashedge.certainty.policies import Reason
 from flashedge.engine.base import Chunk, ExtendRequest, Generator
 from flashedge.errors import FlashEdgeError
 from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN, EarlierRun
@@ -23,6 +24,7 @@ from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.path_request import build_path_request
 from flashedge.runtime.programs.room_ahead import GroupAhead
 from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.strategies import count_paths_at_once
 from flashedge.search.base import Command, Expand, Finish, Search, SearchState
 from flashedge.search.tree import ROOT
 from flashedge.types import Speculation, TokenIds
@@ -71,7 +73,8 @@ class _Path:
 
 
 class PathsAhead:
-    """One run's paths ahead, used as a context. Does nothing where the run is granted no room."""
+    """One run's paths ahead, used as a context. Does nothing where the run gets no room, and for a
+    run that continues another, whose paths are known already."""
 
     def __init__(
         self,
@@ -94,9 +97,20 @@ class PathsAhead:
         self._engines = engines
         self._start = start
         self._group: GroupAhead | None = None
-        self._paths: dict[int, _Path] = {}
+        self._undecided: dict[int, _Path] = {}
+        """Paths of the group that the search may ask for, by seed."""
+        self._asked: dict[int, _Path] = {}
+        """Paths that the search has asked for, until their nodes take them over."""
         self._is_undecided = False
-        self._drawn_before = self._kept_tokens = self._kept_paths = 0
+        self._usage = Speculation()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """The run is over, however it ended."""
+        self.drop()
+        self._stop(self._asked)
 
     def follow(self, state: SearchState, commands: Sequence[Command]) -> None:
         """Note what the search decided, and draw the group behind the one that it begins. Call it
@@ -105,61 +119,61 @@ class PathsAhead:
             return
         for command in commands:
             match command:
-                case Expand(parent=parent) if parent == ROOT:
-                    self._decide(went_on=True)
+                case Expand(parent=parent, children=children) if parent == ROOT:
+                    self._note_decision(went_on=True)
+                    for child in children:
+                        if (path := self._undecided.pop(child.seed, None)) is not None:
+                            self._asked[child.seed] = path
+                    self.drop()
                     self._draw_next(state, command)
-                case Finish():
-                    self._decide(went_on=False)
+                case Finish(cut_by=cut_by):
+                    if cut_by in frozenset(Reason):
+                        self._note_decision(went_on=False)
+                    self.drop()
                 case _:
                     pass
 
     def take(self, request: ExtendRequest) -> AsyncGenerator[Chunk] | None:
         """The stream of a path that is drawn ahead, if this request is its own."""
-        path = self._paths.get(request.seed)
+        path = self._asked.get(request.seed)
         if path is None or path.error is not None:
             return None
         if path.request != replace(request, continuation=None):
             return None
-        del self._paths[request.seed]
-        self._drawn_before += path.tokens
-        self._kept_tokens += path.tokens
-        self._kept_paths += path.tokens > 0
-        return path.stream()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """The run is over, however it ended."""
-        self.drop()
+        return self._hand_over(self._asked.pop(request.seed))
 
     def drop(self) -> None:
-        """Stop what no node has taken over."""
-        for path in self._paths.values():
-            self._drawn_before += path.tokens
-            path.stop()
-        self._paths.clear()
-        self._release()
+        """Stop what the search has not asked for."""
+        self._stop(self._undecided)
+        if self._room is not None and self._group is not None:
+            self._room.release(self._group)
+        self._group = None
 
     @property
     def usage(self) -> Speculation:
         """What was drawn ahead and used. Complete once the run is over."""
-        return Speculation(
-            drawn_tokens=self._drawn_before + sum(path.tokens for path in self._paths.values()),
-            kept_tokens=self._kept_tokens,
-            kept_steps=self._kept_paths,
-        )
+        return self._usage
 
-    def _decide(self, *, went_on: bool) -> None:
+    async def _hand_over(self, path: _Path) -> AsyncGenerator[Chunk]:
+        """A path counts as kept once it is whole."""
+        drawn = path.tokens
+        self._usage += Speculation(drawn_tokens=drawn)
+        async with aclosing(path.stream()) as stream:
+            async for chunk in stream:
+                yield chunk
+        self._usage += Speculation(kept_tokens=drawn, kept_steps=int(drawn > 0))
+
+    def _stop(self, paths: dict[int, _Path]) -> None:
+        for path in paths.values():
+            self._usage += Speculation(drawn_tokens=path.tokens)
+            path.stop()
+        paths.clear()
+
+    def _note_decision(self, *, went_on: bool) -> None:
+        """The policy has decided, if it was asked about a further group."""
         if self._room is not None and self._is_undecided:
-            self._room.going_on.note(went_on)
+            self._room.continuations.note(went_on)
         self._is_undecided = False
-        self._release()
-
-    def _release(self) -> None:
-        if self._room is not None and self._group is not None:
-            self._room.release(self._group)
-        self._group = None
 
     def _draw_next(self, state: SearchState, current: Expand) -> None:
         ahead = self._search.lookahead(state, ROOT)
@@ -167,10 +181,14 @@ class PathsAhead:
         if self._room is None or not seeds:
             return
         self._is_undecided = True
-        program = self._engines.program or ""
-        now = len(current.children)
-        group = GroupAhead(program=program, now=now, paths=len(seeds), drop=self.drop)
-        if not self._room.ask(group):
+        group = GroupAhead(
+            program=self._engines.program or "",
+            width=count_paths_at_once(self._spec),
+            now=len(current.children),
+            paths=len(seeds),
+            drop=self.drop,
+        )
+        if not self._room.reserve(group):
             return
         self._group = group
         for seed in seeds:
@@ -182,5 +200,5 @@ class PathsAhead:
                 prompt_tokens=len(self._prompt_ids),
                 program=self._engines.program,
             )
-            path = self._paths[seed] = _Path(request, self._engines.generator)
+            path = self._undecided[seed] = _Path(request, self._engines.generator)
             path.task = self._start(path.draw())

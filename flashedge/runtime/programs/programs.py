@@ -144,7 +144,9 @@ class Programs:
     def note_start(self, run_id: str) -> None:
         """The run has left the queue."""
         self._speed.start(run_id, self._measure_work(run_id).outputs, self._clock())
-        self.mark_started(self.find_program(run_id))
+        key = self.find_program(run_id)
+        self.mark_started(key)
+        self.room_ahead.make_room(key)
 
     def note_event(self, run_id: str, event: Event) -> None:
         """Follow a run's progress. An unknown run has none."""
@@ -181,6 +183,7 @@ class Programs:
             client=asker.client,
         )
         self._join_predicted(ask.program, request, asker, Kind.CHAT)
+        self.room_ahead.make_room(ask.program)
         return request
 
     def end_request(self, key: str, request: LengthRequest, lengths: OutputLengths | None) -> None:
@@ -195,7 +198,6 @@ class Programs:
             now_s = self._clock()
             self._note_wait(program.kind, now_s - program.arrived_s)
             self._update(key, started_s=now_s)
-            self.room_ahead.make_room()
 
     # ------------------------------------------------------------ lengths
 

@@ -1,16 +1,17 @@
 """Whether a search that may exit early draws its next group of paths ahead.
 
 Such a search draws a group, asks its policy, and draws the next group only where the policy is not
-sure enough. A group takes as long as its longest path, so an engine with room for both is left
-half empty, and the search takes nearly twice as long as one that never asks. Drawing the next group
-beside the current one mends that, and wastes it where the search then ends.
+sure enough. A group takes as long as its longest path. On an engine with room for both groups, the
+search therefore takes nearly twice as long as one that never asks. If the next group is drawn
+beside the current one, that time is saved; if the search then ends, its tokens are wasted.
 
-The next group is drawn ahead where that is expected to save more than it costs, in seconds of all
-programs that the engines serve or that wait for them:
+The next group is drawn ahead where that is expected to save more time than it costs, summed over
+all programs that run or wait, for each step of the current group:
 
-- this search saves the steps of its next group, with the chance that it goes on
-- every step of the current group takes longer, for this search
-- the others wait for wasted tokens only: what is used had to be drawn at some time
+- this search saves a step of its next group, with the chance that it goes on
+- this search's own step takes longer
+- the others lose that time too, with the chance that the tokens are wasted; what is used had to be
+  drawn at some time
 
 Both groups are taken to need the same number of steps. A path's tokens depend on its seed alone, so
 the tree is the same. Ours; its rival is the sequential loop of arXiv 2412.20993 App. G.4.
@@ -41,7 +42,7 @@ def is_worthwhile(group: NextGroup, beside: int, programs: int, step_s: BatchTim
     """Whether drawing the group ahead is expected to save time.
 
     beside: sequences of the other programs in the engine. programs: those that run or wait, this
-    one included. step_s: seconds of a decode step of a batch.
+    one included. step_s: seconds of a decode step of a batch. All seconds are of one step.
     """
     slower_s = step_s(beside + group.now + group.paths) - step_s(beside + group.now)
     saved_s = group.chance * step_s(beside + group.paths)
@@ -49,8 +50,8 @@ def is_worthwhile(group: NextGroup, beside: int, programs: int, step_s: BatchTim
     return saved_s > slower_s + (programs - 1) * wasted_s
 
 
-class GoingOn:
-    """Counts how often searches go on after a group, and so predicts it."""
+class ContinuationRate:
+    """How often searches go on after a group, which predicts whether the next one does."""
 
     def __init__(self) -> None:
         self._asked = self._went_on = 0

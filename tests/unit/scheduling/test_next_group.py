@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashedge.scheduling.speculation.next_group import GoingOn, NextGroup, is_worthwhile
+from flashedge.scheduling.speculation.next_group import ContinuationRate, NextGroup, is_worthwhile
 
 EVEN = NextGroup(now=5, paths=11, chance=0.5)
 
@@ -71,8 +71,8 @@ def test_a_likelier_group_is_drawn_ahead_wherever_a_less_likely_one_is(
 
 
 def test_the_chance_is_learned() -> None:
-    going_on = GoingOn()
-    assert going_on.chance == pytest.approx(0.5)
+    rate = ContinuationRate()
+    assert rate.chance == pytest.approx(0.5)
     for went_on in (True, False, False, False):
-        going_on.note(went_on)
-    assert going_on.chance == pytest.approx(2 / 6)
+        rate.note(went_on)
+    assert rate.chance == pytest.approx(2 / 6)

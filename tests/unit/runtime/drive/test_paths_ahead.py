@@ -11,6 +11,7 @@ from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.engine.sim.pair import Faults
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.earlier_run import EarlierRun
+from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.programs.program import Program
 from flashedge.search.tree import ROOT
@@ -49,7 +50,7 @@ async def test_a_search_that_ends_leaves_what_was_drawn_ahead() -> None:
     usage = ahead.driver.speculation
     assert usage.kept_tokens == 0
     assert usage.wasted_tokens > 0
-    assert ahead.room.going_on.chance == pytest.approx(1 / 3)
+    assert ahead.room.continuations.chance == pytest.approx(1 / 3)
     await assert_nothing_left(ahead.engines)
 
 
@@ -57,7 +58,7 @@ async def test_whether_searches_go_on_is_learned_also_where_nothing_is_drawn_ahe
     ahead = AheadRig(BY_VOTE, capacity=None)
     await ahead.run()
     assert ahead.driver.speculation.drawn_tokens == 0
-    assert ahead.room.going_on.chance == pytest.approx(2 / 3)
+    assert ahead.room.continuations.chance == pytest.approx(2 / 3)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +69,7 @@ async def test_whether_searches_go_on_is_learned_also_where_nothing_is_drawn_ahe
 async def test_a_search_without_groups_draws_nothing_ahead(spec: RunSpec) -> None:
     ahead = AheadRig(spec)
     await ahead.run()
-    assert ahead.room.going_on.chance == pytest.approx(0.5)
+    assert ahead.room.continuations.chance == pytest.approx(0.5)
     await assert_nothing_left(ahead.engines)
 
 
@@ -91,7 +92,7 @@ async def test_what_is_dropped_for_a_program_that_starts_is_drawn_when_its_turn_
     run = asyncio.create_task(ahead.run())
     await asyncio.sleep(0.003)
     ahead.programs.append(Program(key="other", arrived_s=0.0, started_s=0.0, max_tokens=4 * 4096))
-    ahead.room.make_room()
+    ahead.room.make_room("other")
     assert await run == expected
     usage = ahead.driver.speculation
     assert usage.kept_tokens == 0
@@ -115,6 +116,27 @@ async def test_a_failed_request_is_sent_again_by_its_node() -> None:
         ahead = AheadRig(BY_VOTE, engines=sim_engines(generator=fails))
         assert await ahead.run() == expected
         await assert_nothing_left(ahead.engines)
+
+
+async def test_paths_that_the_search_does_not_ask_for_are_stopped_at_once() -> None:
+    """The unsure policy would draw all of the others; at its real certainty it wants two more."""
+    curve = ((0.0, 8), (0.001, 5))
+    exits = ExitOptions(policy="initial_curve", detect=3, thresholds={"entropy": 1.0}, curve=curve)
+    spec = replace(BY_VOTE, early_exit=exits)
+    expected = await AheadRig(spec, on=False).run()
+    ahead = AheadRig(spec)
+    assert await ahead.run() == expected
+    assert len(expected.tree.children(ROOT)) == 5
+    usage = ahead.driver.speculation
+    assert usage.kept_steps == 2
+    assert usage.wasted_tokens > 0
+    await assert_nothing_left(ahead.engines)
+
+
+async def test_a_deadline_says_nothing_about_whether_searches_go_on() -> None:
+    ahead = AheadRig(replace(BY_VOTE, deadline_s=0.003))
+    await ahead.run()
+    assert ahead.room.continuations.chance == pytest.approx(0.5)
 
 
 async def test_a_run_cancelled_at_any_moment_leaves_nothing() -> None:

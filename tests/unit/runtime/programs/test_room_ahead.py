@@ -12,6 +12,7 @@ CAPACITY = Capacity(
     kv_tokens=10_000, max_running=8, useful_sequences=64, step_s=lambda batch: 1.0 + 0.001 * batch
 )
 SEARCH = Program(key="a", arrived_s=0.0, started_s=0.0, outputs=16, width=11, max_tokens=400)
+"""Unpredicted, so a path counts a quarter of its limit: 100 tokens."""
 
 
 class Rig:
@@ -21,64 +22,66 @@ class Rig:
         self.room = RoomAhead(lambda: self.programs)
         self.room.set_capacity(capacity)
 
-    def ask(self, key: str = "a", paths: int = 11, now: int = 5) -> GroupAhead | None:
-        """The group, if it is granted."""
+    def reserve(self, key: str = "a", paths: int = 11, now: int = 5) -> GroupAhead | None:
+        """The group, if it gets room."""
 
         def drop() -> None:
             self.dropped.append(key)
 
-        group = GroupAhead(program=key, now=now, paths=paths, drop=drop)
-        return group if self.room.ask(group) else None
+        group = GroupAhead(program=key, width=11, now=now, paths=paths, drop=drop)
+        return group if self.room.reserve(group) else None
 
     def start(self, key: str, outputs: int = 16) -> None:
         self.programs.append(replace(SEARCH, key=key, outputs=outputs, width=None))
-        self.room.make_room()
+        self.room.make_room(key)
+
+
+def search(key: str, **fields: object) -> Program:
+    return replace(SEARCH, key=key, **fields)  # type: ignore[arg-type]
 
 
 def test_a_search_alone_may_draw_ahead() -> None:
-    assert Rig(SEARCH).ask() is not None
+    assert Rig(SEARCH).reserve() is not None
 
 
-def test_nothing_is_granted_where_the_engines_are_not_known() -> None:
-    assert Rig(SEARCH, capacity=None).ask() is None
-    assert Rig(SEARCH, capacity=replace(CAPACITY, step_s=None)).ask() is None
-    assert Rig().ask() is None, "nor to a program that is not there"
+def test_nothing_is_drawn_ahead_where_the_engines_are_not_known() -> None:
+    assert Rig(SEARCH, capacity=None).reserve() is None
+    assert Rig(SEARCH, capacity=replace(CAPACITY, step_s=None)).reserve() is None
+    assert Rig().reserve() is None, "nor for a program that is not there"
 
 
-def test_a_full_batch_grants_nothing() -> None:
-    others = [replace(SEARCH, key=str(i), width=16) for i in range(4)]
-    assert Rig(SEARCH, *others).ask() is None
-    assert Rig(SEARCH, *others[:3]).ask() is not None
+def test_a_full_batch_has_no_room() -> None:
+    others = [search(str(i), width=16) for i in range(4)]
+    assert Rig(SEARCH, *others).reserve() is None
+    assert Rig(SEARCH, *others[:3]).reserve() is not None
 
 
 def test_programs_that_wait_take_no_room() -> None:
-    others = [replace(SEARCH, key=str(i), width=16, started_s=None) for i in range(4)]
-    assert Rig(SEARCH, *others).ask() is not None
+    others = [search(str(i), width=16, started_s=None) for i in range(4)]
+    assert Rig(SEARCH, *others).reserve() is not None
 
 
 def test_groups_take_room_from_each_other_until_they_are_released() -> None:
-    searches = [replace(SEARCH, key=key) for key in "abcd"]
-    rig = Rig(*searches, capacity=replace(CAPACITY, useful_sequences=53))
-    first = rig.ask("a")
+    capacity = replace(CAPACITY, useful_sequences=4 * 11 + 5)
+    rig = Rig(*(search(key) for key in "abcd"), capacity=capacity)
+    first = rig.reserve("a")
     assert first is not None
-    assert rig.ask("b") is None, "33 of the others, 5 more for the first group, 5 and 11 of its own"
+    assert rig.reserve("b") is None, "the first one takes five sequences more than admitted"
     rig.room.release(first)
     rig.room.release(first)
-    assert rig.ask("b") is not None
+    assert rig.reserve("b") is not None
 
 
 def test_the_kv_bounds_what_is_drawn_ahead() -> None:
-    needed = (5 + 11) * 100  # a quarter of the limit for each unpredicted path
-    assert Rig(SEARCH, capacity=replace(CAPACITY, kv_tokens=needed)).ask() is not None
-    assert Rig(SEARCH, capacity=replace(CAPACITY, kv_tokens=needed - 1)).ask() is None
+    needed = (5 + 11) * 100
+    assert Rig(SEARCH, capacity=replace(CAPACITY, kv_tokens=needed)).reserve() is not None
+    assert Rig(SEARCH, capacity=replace(CAPACITY, kv_tokens=needed - 1)).reserve() is None
 
 
-def test_a_program_that_starts_gets_the_room_of_the_latest_groups() -> None:
-    rig = Rig(
-        SEARCH, replace(SEARCH, key="b"), capacity=replace(CAPACITY, kv_tokens=2 * 1600 + 500)
-    )
-    assert rig.ask("a") is not None
-    assert rig.ask("b") is not None
+def test_a_run_that_starts_gets_the_kv_of_the_latest_groups() -> None:
+    rig = Rig(SEARCH, search("b"), capacity=replace(CAPACITY, kv_tokens=2 * 1600 + 500))
+    assert rig.reserve("a") is not None
+    assert rig.reserve("b") is not None
     rig.start("small", outputs=5)
     assert rig.dropped == []
     rig.start("c", outputs=5)
@@ -87,3 +90,33 @@ def test_a_program_that_starts_gets_the_room_of_the_latest_groups() -> None:
     assert rig.dropped == ["b", "a"]
     rig.start("e")
     assert rig.dropped == ["b", "a"], "nothing is left to drop"
+
+
+def test_a_request_that_arrives_gets_its_place_in_the_batch() -> None:
+    rig = Rig(SEARCH, capacity=replace(CAPACITY, useful_sequences=16))
+    assert rig.reserve() is not None
+    rig.programs.append(search("chat", outputs=1, width=None, started_s=None))
+    rig.room.make_room("chat")
+    assert rig.dropped == ["a"]
+
+
+def test_runs_of_one_program_take_room_from_each_other() -> None:
+    """Four runs with one key: each may draw 5 beyond the 11 for which it was admitted."""
+    capacity = replace(CAPACITY, useful_sequences=4 * 11 + 2 * 5)
+    program = search("a", outputs=64, width=44)
+    granted = [
+        rig.reserve() is not None for rig in [Rig(program, capacity=capacity)] for _ in range(4)
+    ]
+    assert granted == [True, True, False, False]
+
+
+def test_runs_of_one_program_wait_for_each_others_waste() -> None:
+    def slow(batch: int) -> float:
+        return 1.0 + 0.02 * batch
+
+    capacity = replace(CAPACITY, useful_sequences=512, step_s=slow)
+    for program, granted in ((SEARCH, True), (search("a", outputs=128, width=88), False)):
+        rig = Rig(program, capacity=capacity)
+        for _ in range(2):
+            rig.room.continuations.note(went_on=False)
+        assert (rig.reserve() is not None) is granted
