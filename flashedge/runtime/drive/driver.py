@@ -218,7 +218,7 @@ class Driver:
         async def work() -> list[Chunk]:
             chunks: list[Chunk] = []
             self._growth.start(child.node)
-            drawn = self._ahead.take(request) or generator.extend(request)
+            drawn = self._ahead.adopt(request) or generator.extend(request)
             async with aclosing(drawn) as stream:
                 async for chunk in stream:
                     chunks.append(chunk)

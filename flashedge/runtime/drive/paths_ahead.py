@@ -1,7 +1,7 @@
 """Draws the next group of paths while the policy has not seen the current one.
 
 Only searches that may exit early draw whole paths in groups. A path drawn ahead is the very request
-that its node would make: when the search asks for the node, it takes over what is drawn and what is
+that its node would make: when the search asks for the node, it adopts what is drawn and what is
 still to come. When the search ends instead, the path was drawn for nothing.
 
 `runtime/programs/room_ahead.py` says whether there is room. Off: `scheduling_paths_ahead = false`.
@@ -46,7 +46,7 @@ class _Path:
         self._chunks: asyncio.Queue[Chunk | None] = asyncio.Queue()
 
     async def draw(self) -> None:
-        """Draw the path. An error concerns whoever has taken it over, if anybody has."""
+        """Draw the path. An error concerns the node that has adopted it, if any."""
         try:
             async with aclosing(self._generator.extend(self.request)) as stream:
                 async for chunk in stream:
@@ -100,7 +100,7 @@ class PathsAhead:
         self._undecided: dict[int, _Path] = {}
         """Paths of the group that the search may ask for, by seed."""
         self._asked: dict[int, _Path] = {}
-        """Paths that the search has asked for, until their nodes take them over."""
+        """Paths that the search has asked for, until their nodes adopt them."""
         self._is_undecided = False
         self._usage = Speculation()
 
@@ -133,14 +133,14 @@ class PathsAhead:
                 case _:
                     pass
 
-    def take(self, request: ExtendRequest) -> AsyncGenerator[Chunk] | None:
+    def adopt(self, request: ExtendRequest) -> AsyncGenerator[Chunk] | None:
         """The stream of a path that is drawn ahead, if this request is its own."""
         path = self._asked.get(request.seed)
         if path is None or path.error is not None:
             return None
         if path.request != replace(request, continuation=None):
             return None
-        return self._hand_over(self._asked.pop(request.seed))
+        return self._pass_on(self._asked.pop(request.seed))
 
     def drop(self) -> None:
         """Stop what the search has not asked for."""
@@ -154,7 +154,7 @@ class PathsAhead:
         """What was drawn ahead and used. Complete once the run is over."""
         return self._usage
 
-    async def _hand_over(self, path: _Path) -> AsyncGenerator[Chunk]:
+    async def _pass_on(self, path: _Path) -> AsyncGenerator[Chunk]:
         """A path counts as kept once it is whole."""
         drawn = path.tokens
         self._usage += Speculation(drawn_tokens=drawn)
