@@ -1,4 +1,5 @@
-"""How long the gate stays shut after somebody has waited: for as long again as the waiting lasted.
+"""How long the gate stays shut after somebody has waited: for as long as the waiting had lasted,
+pauses between two that wait included.
 
 A rollout that is cancelled was computed for nothing. While the engines idle nobody misses that
 time, but where programs have waited for most of a minute, more of them are likely to wait soon, and
@@ -12,7 +13,7 @@ SHORTEST_S = 1.0
 """Each closing cancels rollouts, so the gate must not open between two programs that wait shortly
 after each other."""
 LONGEST_S = 60.0
-"""A load that was heavy for an hour may be over."""
+"""Longest pause: even an hour of heavy load may be over by then."""
 
 
 class AfterWaiting:
@@ -21,7 +22,7 @@ class AfterWaiting:
     def __init__(self, shortest_s: float = SHORTEST_S, longest_s: float = LONGEST_S) -> None:
         self._shortest_s, self._longest_s = shortest_s, longest_s
         self._began_s: float | None = None
-        """When the waiting began that may still keep the gate shut."""
+        """When the waiting began, kept until the gate opens again."""
         self._shut_until_s = 0.0
 
     def note(self, now_s: float, *, waits: bool) -> bool:
