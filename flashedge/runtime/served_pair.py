@@ -153,7 +153,14 @@ class ServedPair:
             self._pair, generator, verifier, curves, self._config
         )
         set_flat_batch(generator.speculator, curves.generator, self._config)
-        self._capacity = await measure_capacity(generator, verifier, curves.generator, self._config)
+        self._capacity = await measure_capacity(
+            generator,
+            verifier,
+            curves.generator,
+            max_running=self._config.max_running,
+            max_sequences=self.max_sequences,
+            is_shared=self._config.scheduling_kv_split,
+        )
         threads = self._config.threads_per_engine
         self._rollout_cost = build_rollout_cost(curves, generator, verifier, threads)
 

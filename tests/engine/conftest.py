@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
+from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import load_config
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.generator import VllmGenerator
@@ -21,6 +22,7 @@ from flashedge.engine.vllm.pair import VllmPair
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.models.registry import find_pair
 from flashedge.models.specs import ModelSpec
+from flashedge.runtime.drive.engines import Engines
 from flashedge.types import Problem
 from scripts.bench.daemon import Daemon, start_daemon
 from tests.support.tool_caller import ENTRY, make_tool_caller
@@ -49,6 +51,14 @@ async def pair(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[VllmPa
     await engines.start()
     yield engines
     await engines.stop()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def engines(pair: VllmPair) -> AsyncIterator[Engines]:
+    """The bundled pair with a grader, as a driver works with it."""
+    grader = MathGrader()
+    yield Engines(generator=pair.generator, verifier=pair.verifier, grader=grader)
+    await grader.close()
 
 
 class MappedPair(VllmPair):

@@ -9,13 +9,10 @@ import os
 import random
 import signal
 import time
-from collections.abc import AsyncIterator
 from dataclasses import replace
 
 import pytest
-import pytest_asyncio
 
-from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.engine.base import ScoreRequest
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import EngineRestarted, Event, NodesExpanded, StepCompleted
@@ -40,13 +37,6 @@ EASY, HARD = problems("heldout_easy.jsonl", 8), problems("heldout.jsonl", 8)
 BEAM = RunSpec(problem=HARD[0], pair="bundled", n=8, seed=11)
 BEST = replace(BEAM, strategy="best_of_n")
 SPECS = pytest.mark.parametrize("spec", [BEAM, BEST], ids=lambda spec: spec.strategy)
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def engines(pair: VllmPair) -> AsyncIterator[Engines]:
-    grader = MathGrader()
-    yield Engines(generator=pair.generator, verifier=pair.verifier, grader=grader)
-    await grader.close()
 
 
 async def assert_idle(engines: Engines) -> None:

@@ -4,17 +4,14 @@ are high, and the stock twin ends them there too."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
 from functools import cache
 
 import pytest
-import pytest_asyncio
 import torch
 from transformers import AutoModelForCausalLM
 
-from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.engine.base import Chunk
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.pair import VllmPair
@@ -42,13 +39,6 @@ UNSURE = RunSpec(
     max_steps=MAX_STEPS,
 )
 DRAFTED = RunSpec(problem=HARD[1], pair="bundled", n=16, seed=21)
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def engines(pair: VllmPair) -> AsyncIterator[Engines]:
-    grader = MathGrader()
-    yield Engines(generator=pair.generator, verifier=pair.verifier, grader=grader)
-    await grader.close()
 
 
 @cache

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import pytest_asyncio
 
-from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.engine.base import ExtendRequest, Generator
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.inside.guided_steps import find_guided_path
@@ -45,13 +42,6 @@ SPEC = RunSpec(
     max_step_tokens=4,
     max_steps=6,
 )
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def engines(pair: VllmPair) -> AsyncIterator[Engines]:
-    grader = MathGrader()
-    yield Engines(generator=pair.generator, verifier=pair.verifier, grader=grader)
-    await grader.close()
 
 
 def guide(request: ExtendRequest) -> ExtendRequest:

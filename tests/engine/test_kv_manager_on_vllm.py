@@ -8,7 +8,6 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import pytest
-import pytest_asyncio
 
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import load_config
@@ -41,12 +40,6 @@ async def engines_of(pair: VllmPair) -> AsyncIterator[Engines]:
     grader = MathGrader()
     yield Engines(generator=pair.generator, verifier=pair.verifier, grader=grader)
     await grader.close()
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def engines(pair: VllmPair) -> AsyncIterator[Engines]:
-    async with engines_of(pair) as found:
-        yield found
 
 
 @asynccontextmanager

@@ -13,10 +13,9 @@ import pytest
 from flashedge.events import EngineRestarted
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.spec import RunSpec
-from tests.engine.test_driver_on_vllm import BEST, EASY, HARD, assert_idle, engines
+from tests.engine.test_driver_on_vllm import BEST, EASY, HARD, assert_idle
 from tests.support.paths_ahead_rig import UNSURE, AheadRig
 
-__all__ = ["engines"]  # a fixture
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 BY_SCORE = replace(BEST, early_exit=UNSURE)

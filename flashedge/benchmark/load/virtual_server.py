@@ -27,16 +27,14 @@ from flashedge.events import Event
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Engines, build_engines
-from flashedge.runtime.drive.flat_batch import CONTEXT_TOKENS
 from flashedge.runtime.programs.asker import Asker
-from flashedge.runtime.programs.capacity import count_kv_tokens
+from flashedge.runtime.programs.capacity import measure_capacity
 from flashedge.runtime.programs.programs import Programs
 from flashedge.runtime.queue import RunQueue
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import build_search
 from flashedge.scheduling.costs.curves import RooflineCurve
 from flashedge.scheduling.lengths.base import LengthDistribution
-from flashedge.scheduling.programs.admission import Capacity, find_useful_batch
 from flashedge.scheduling.programs.program import Kind
 from flashedge.types import TokenIds
 
@@ -98,7 +96,15 @@ async def _run(load: VirtualLoad, programs: Sequence[PlannedProgram]) -> list[Pr
         await asyncio.gather(generator.rank_programs(keys), verifier.rank_programs(keys))
 
     board = Programs(load.config, send_order, clock=now)
-    board.set_capacity(await _measure_capacity(load, pair))
+    capacity = await measure_capacity(
+        generator,
+        verifier,
+        RooflineCurve(device=setup.device, shape=setup.generator),
+        max_running=load.config.max_running,
+        max_sequences=setup.max_num_seqs,
+        is_shared=load.optimizations.kv_split,
+    )
+    board.set_capacity(capacity)
     server = VirtualServer(load, engines, board)
     generator.on_step = server.watch_step
     ids = range(1 + max((program.problem for program in programs), default=0))
@@ -107,22 +113,6 @@ async def _run(load: VirtualLoad, programs: Sequence[PlannedProgram]) -> list[Pr
     if manager is not None:
         await manager.stop()
     return sorted(records, key=lambda record: record.number)
-
-
-async def _measure_capacity(load: VirtualLoad, pair: VirtualPair) -> Capacity:
-    setup = load.setup
-    curve = RooflineCurve(device=setup.device, shape=setup.generator)
-    step_s = curve.decode_at(CONTEXT_TOKENS)
-    return Capacity(
-        kv_tokens=count_kv_tokens(
-            await pair.generator.view(),
-            await pair.verifier.view(),
-            is_shared=load.optimizations.kv_split,
-        ),
-        max_running=load.config.max_running,
-        useful_sequences=find_useful_batch(step_s, setup.max_num_seqs),
-        step_s=step_s,
-    )
 
 
 class VirtualServer:

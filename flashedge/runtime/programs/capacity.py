@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from flashedge.config import Config
 from flashedge.engine.base import EngineView, Generator, Verifier
-from flashedge.engine.memory_plan import count_sequences
 from flashedge.runtime.drive.flat_batch import CONTEXT_TOKENS
 from flashedge.scheduling.costs.curves import CostCurve
 from flashedge.scheduling.programs.admission import Capacity, find_useful_batch
 
 
 async def measure_capacity(
-    generator: Generator, verifier: Verifier, curve: CostCurve, config: Config
+    generator: Generator,
+    verifier: Verifier,
+    curve: CostCurve,
+    *,
+    max_running: int,
+    max_sequences: int,
+    is_shared: bool,
 ) -> Capacity:
-    """Measure the room of two started engines. curve: of the generator. Raises EngineDead."""
-    views = await generator.view(), await verifier.view()
-    most, step_s = count_sequences(config), curve.decode_at(CONTEXT_TOKENS)
+    """Measure the room of two started engines. Raises EngineDead.
+
+    curve: of the generator. max_sequences: most in one step of the generator. is_shared: see
+    `count_kv_tokens`.
+    """
+    views, step_s = (await generator.view(), await verifier.view()), curve.decode_at(CONTEXT_TOKENS)
     return Capacity(
-        kv_tokens=count_kv_tokens(*views, is_shared=config.scheduling_kv_split),
-        max_running=config.max_running,
-        useful_sequences=find_useful_batch(step_s, most),
+        kv_tokens=count_kv_tokens(*views, is_shared=is_shared),
+        max_running=max_running,
+        useful_sequences=find_useful_batch(step_s, max_sequences),
         step_s=step_s,
     )
 

@@ -46,6 +46,7 @@ from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Problem, Speculation
 from scripts.bench.daemon import read_problems, report
 from scripts.bench.flashtts.kv_rig import forget_kv
+from scripts.bench.turns import rotate
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,8 +167,7 @@ async def measure_ways(
     await bench.search(RunSpec(problem=chosen[0], pair="bundled", n=n, seed=999), WAYS["on"])
     for index, problem in enumerate(chosen):
         spec = RunSpec(problem=problem, pair="bundled", n=n, seed=index)
-        turn = index % len(names)
-        order = names[turn:] + names[:turn]
+        order = rotate(names, index)
         for name in (order if index % 2 else order[::-1]) * repeats:
             runs[name][index].append(await bench.search(spec, WAYS[name]))
     return runs

@@ -24,7 +24,7 @@ from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Engines, build_engines
 from flashedge.runtime.programs.asker import Asker
-from flashedge.runtime.programs.capacity import count_kv_tokens
+from flashedge.runtime.programs.capacity import measure_capacity
 from flashedge.runtime.programs.programs import Programs
 from flashedge.runtime.queue import RunQueue
 from flashedge.runtime.request.spec import RunSpec
@@ -34,7 +34,6 @@ from flashedge.runtime.rollouts.run_watch import RunWatch, find_accept
 from flashedge.scheduling.costs.curves import RooflineCurve
 from flashedge.scheduling.costs.roofline import Device
 from flashedge.scheduling.lengths.families.point import Point
-from flashedge.scheduling.programs.admission import Capacity, find_useful_batch
 from flashedge.scheduling.rollouts.allocation import Allocator
 from flashedge.scheduling.rollouts.gate import Gate
 from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
@@ -148,7 +147,15 @@ class _Server:
             await asyncio.gather(generator.rank_programs(keys), verifier.rank_programs(keys))
 
         self._board = Programs(load.config, send_order, clock=now)
-        self._board.set_capacity(await self._measure_capacity())
+        capacity = await measure_capacity(
+            generator,
+            verifier,
+            _build_curve(generator),
+            max_running=load.config.max_running,
+            max_sequences=MAX_SEQUENCES,
+            is_shared=False,
+        )
+        self._board.set_capacity(capacity)
         self._queue = RunQueue(self._board, load.config.queue_limit)
         self._boosting = None
         if load.boost is not None:
@@ -181,18 +188,6 @@ class _Server:
             boosted_share=boosted_share,
             missed_share=sum(one.missed for one in load.problems) / max(1, asked),
             preemptions=(await generator.view()).preemptions,
-        )
-
-    async def _measure_capacity(self) -> Capacity:
-        engines = self._engines
-        return Capacity(
-            kv_tokens=count_kv_tokens(
-                *[await e.view() for e in (engines.generator, engines.verifier)], is_shared=False
-            ),
-            max_running=self._load.config.max_running,
-            useful_sequences=find_useful_batch(
-                _build_curve(engines.generator).decode_at(256), MAX_SEQUENCES
-            ),
         )
 
     async def _serve(self, run: SimulatedProblem) -> None:

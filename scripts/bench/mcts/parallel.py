@@ -35,6 +35,7 @@ from flashedge.statistics import bootstrap
 from scripts.bench.daemon import read_problems, report
 from scripts.bench.flashtts.kv_rig import forget_kv
 from scripts.bench.mcts.rig import Bench, build_spec, count_duplicates, open_bench
+from scripts.bench.turns import compare_seconds, rotate
 
 FOLDER = Path("runs/mcts")
 WAYS = ("launch", "arrival")
@@ -104,25 +105,12 @@ def summarize(rows: Rows, way: str, base: str) -> dict[str, Any]:
         "tokens": mean(rows, "tokens"),
         "cancelled_tokens": mean(rows, "cancelled_tokens"),
         "seconds": mean(rows, "seconds"),
-        "time_ratio": compare(rows, way, base),
+        "time_ratio": compare_seconds(rows, way, base),
         "duplicates": share("duplicates", "rollouts"),
         "waits": share("waits", "rollouts"),
         "in_flight": mean(rows, "mean_in_flight"),
         "expanding": mean(rows, "mean_expanding"),
     }
-
-
-def compare(rows: Rows, way: str, base: str) -> list[float]:
-    """Seconds of a way relative to another: the ratio and its interval."""
-
-    def ratio(of: Rows) -> float:
-        return _sum_seconds(of, way) / _sum_seconds(of, base)
-
-    return [ratio(rows), *bootstrap(rows, ratio)]
-
-
-def _sum_seconds(rows: Rows, way: str) -> float:
-    return sum(row[way].seconds for row in rows)
 
 
 async def main() -> None:
@@ -141,13 +129,14 @@ async def main() -> None:
         async with open_bench() as bench:
             await measure(bench, rows[0], 999, options.n, ways[-1])  # warm up
             for index, row in enumerate(rows):
-                turn = index % len(ways)
-                for way in ways[turn:] + ways[:turn]:
+                for way in rotate(ways, index):
                     if (row["id"], way) not in journal.records:
                         journal.append(await measure(bench, row, index, options.n, way))
                         load.append(os.getloadavg()[0])
         done = [{way: journal.records[row["id"], way] for way in ways} for row in rows]
-    waiting = {p: compare(done, f"{p}-launch", f"{p}-arrival") for p in options.parallel if p > 1}
+    waiting = {
+        p: compare_seconds(done, f"{p}-launch", f"{p}-arrival") for p in options.parallel if p > 1
+    }
     report(
         problems=len(rows),
         n=options.n,

@@ -9,10 +9,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from flashedge.answers.workers.mathematics import MathGrader
-from flashedge.config import load_config
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import Event
-from flashedge.models.registry import find_pair
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import build_engines
@@ -22,7 +20,8 @@ from flashedge.runtime.request.strategies import build_search, find_defaults
 from flashedge.search.base import Command
 from flashedge.search.mcts.state import MctsState, Move
 from flashedge.search.strategies.mcts import Mcts
-from flashedge.types import NodeId, Problem
+from flashedge.types import Problem
+from scripts.bench.real_pair import is_right, open_pair
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,14 +62,8 @@ class StateWatch(Mcts):
 @asynccontextmanager
 async def open_bench() -> AsyncIterator[Bench]:
     """Start the bundled pair, as the usual settings say."""
-    config = load_config({})
-    pair, grader = VllmPair(find_pair("bundled", config), config), MathGrader()
-    await pair.start()
-    try:
+    async with open_pair() as (pair, grader):
         yield Bench(pair, grader)
-    finally:
-        await grader.close()
-        await pair.stop()
 
 
 def build_spec(row: Mapping[str, str], *, n: int, seed: int, **options: Any) -> RunSpec:
@@ -116,14 +109,9 @@ class Bench:
             outcome=outcome,
             state=watch.states[-1],
             events=tuple(told),
-            right=await self.is_right(outcome.finish.answer, row["answer"]),
+            right=await is_right(self.grader, outcome.finish.answer, row["answer"]),
             seconds=seconds,
             cancelled_tokens=driver.cancelled_tokens,
             mean_in_flight=sum(len(state.flights) for state in turns) / len(turns),
             mean_expanding=sum(len(state.expanding) for state in turns) / len(turns),
         )
-
-    async def is_right(self, answer: str | None, known: str) -> bool:
-        nodes = {NodeId(0): answer, NodeId(1): known}
-        found = await self.grader.cluster(nodes)
-        return answer is not None and found[NodeId(0)] == found[NodeId(1)]

@@ -29,6 +29,7 @@ from typing import Any
 
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import load_config
+from flashedge.engine.memory_plan import count_sequences
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.files.journal import Journal
 from flashedge.models.registry import find_pair
@@ -42,10 +43,11 @@ from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import build_search, find_defaults
 from flashedge.scheduling.programs.program import Program
-from flashedge.statistics import bootstrap
-from flashedge.types import NodeId, Problem
+from flashedge.types import Problem
 from scripts.bench.daemon import read_problems, report
 from scripts.bench.flashtts.kv_rig import forget_kv
+from scripts.bench.real_pair import is_right, open_pair
+from scripts.bench.turns import compare_seconds, rotate
 
 FILE = Path("runs/scheduling/groups_ahead.jsonl")
 WHOLE, GROUPS, AHEAD = WAYS = ("whole", "groups", "ahead")
@@ -85,7 +87,14 @@ class Bench:
         """Load what the daemon knows of the device."""
         config, pair = load_config({}), self._pair
         curves = load_curves(find_pair("bundled", config), config)
-        capacity = await measure_capacity(pair.generator, pair.verifier, curves.generator, config)
+        capacity = await measure_capacity(
+            pair.generator,
+            pair.verifier,
+            curves.generator,
+            max_running=config.max_running,
+            max_sequences=count_sequences(config),
+            is_shared=config.scheduling_kv_split,
+        )
         print(f"curves: {curves.source}; useful batch: {capacity.useful_sequences}")
         self._room.set_capacity(capacity)
 
@@ -112,12 +121,10 @@ class Bench:
         driver = Driver(build_search(spec), spec, prompt, engines, lambda event: None)
         outcome = await driver.run()
         seconds = time.monotonic() - now_s
-        answer = outcome.finish.answer
-        found = await self._grader.cluster({NodeId(0): answer, NodeId(1): row["answer"]})
         return Measured(
             problem=row["id"],
             way=way,
-            right=answer is not None and found[NodeId(0)] == found[NodeId(1)],
+            right=await is_right(self._grader, outcome.finish.answer, row["answer"]),
             seconds=seconds,
             tokens=outcome.tree.committed_tokens,
             wasted_tokens=driver.speculation.wasted_tokens,
@@ -131,43 +138,27 @@ Rows = Sequence[Mapping[str, Measured]]
 """For each problem: what was measured, by way."""
 
 
-def compare(rows: Rows, way: str, base: str) -> list[float]:
-    """Seconds of a way relative to another: the ratio and its interval."""
-
-    def ratio(of: Rows) -> float:
-        return sum(row[way].seconds for row in of) / sum(row[base].seconds for row in of)
-
-    return [ratio(rows), *bootstrap(rows, ratio)]
-
-
 def summarize(rows: Rows, way: str) -> dict[str, Any]:
     def mean(name: str) -> float:
         return float(sum(getattr(row[way], name) for row in rows) / len(rows))
 
     names = ("seconds", "tokens", "wasted_tokens", "right", "is_ahead")
-    return {**{name: mean(name) for name in names}, "time_ratio": compare(rows, way, WHOLE)}
+    return {**{name: mean(name) for name in names}, "time_ratio": compare_seconds(rows, way, WHOLE)}
 
 
 async def measure_all(asked: argparse.Namespace, rows: Sequence[Mapping[str, str]]) -> Rows:
-    config, grader = load_config({}), MathGrader()
-    pair = VllmPair(find_pair("bundled", config), config)
     with Journal[tuple[str, str], Measured](
         asked.out, {"n": asked.n}, lambda data: Measured(**data), lambda m: (m.problem, m.way)
     ) as journal:
-        await pair.start()
-        try:
+        async with open_pair() as (pair, grader):
             bench = Bench(pair, grader)
             await bench.learn_speed()
             for way in WAYS:
                 await bench.run(rows[0], asked.n, 999, way)  # warm up
             for index, row in enumerate(rows):
-                turn = index % len(WAYS)
-                for way in WAYS[turn:] + WAYS[:turn]:
+                for way in rotate(WAYS, index):
                     if (row["id"], way) not in journal.records:
                         journal.append(await bench.run(row, asked.n, index, way))
-        finally:
-            await grader.close()
-            await pair.stop()
         return [{way: journal.records[row["id"], way] for way in WAYS} for row in rows]
 
 
@@ -185,7 +176,7 @@ def main() -> None:
         n=asked.n,
         problems=len(rows),
         ways={way: summarize(rows, way) for way in WAYS},
-        ahead_over_groups=compare(rows, AHEAD, GROUPS),
+        ahead_over_groups=compare_seconds(rows, AHEAD, GROUPS),
         load=sum(one.load for row in rows for one in row.values()) / (len(WAYS) * len(rows)),
     )
 
