@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -66,6 +66,7 @@ class _Station:
 
     engines: BoostedEngines
     board: RolloutBoard
+    after_waiting: AfterWaiting
     watches: dict[str, RunWatch] = field(default_factory=dict)
     allow: dict[str, Allow] = field(default_factory=dict)
     views: Mapping[str, EngineView] = field(default_factory=dict)
@@ -77,7 +78,6 @@ class _Station:
     others: deque[int] = field(default_factory=lambda: deque((0,), maxlen=OTHERS_LOOKS))
     """Sequences of other runs and requests at the last looks. The fewest count: for a moment an
     engine goes on with what a run has cancelled."""
-    after_waiting: AfterWaiting = field(default_factory=AfterWaiting)
     opening: Opening = field(default=Opening(budget=0, reason="nothing runs"))
 
 
@@ -102,6 +102,8 @@ class Boosting:
         self._stations: dict[str, _Station] = {}
         self._stations_of: dict[str, _Station] = {}
         """By run."""
+        self._after_waiting: defaultdict[str, AfterWaiting] = defaultdict(AfterWaiting)
+        """By pair. Outlives the stations: under load many a run comes right after the last."""
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.running_s = self.open_s = 0.0
@@ -130,8 +132,11 @@ class Boosting:
         key = watch.contender.key
         station = self._stations.get(engines.name)
         if station is None:
-            board = RolloutBoard(self._allocator)
-            station = self._stations[engines.name] = _Station(engines=engines, board=board)
+            station = self._stations[engines.name] = _Station(
+                engines=engines,
+                board=RolloutBoard(self._allocator),
+                after_waiting=self._after_waiting[engines.name],
+            )
         station.engines = engines
         station.board.add(watch.contender)
         station.watches[key], station.allow[key] = watch, allow
@@ -210,19 +215,18 @@ class Boosting:
         runs, now_s = station.board.runs, self._clock()
         if not runs:
             return
-        load = self._measure_load(station)
-        waits = bool(load.queued or load.waiting)
-        if station.after_waiting.note(now_s, waits=waits):
-            load = replace(load, waiting=max(1, load.waiting))
-        cost = self._find_cost(station)
+        load, cost = self._measure_load(station, now_s), self._find_cost(station)
         station.opening = self._gate.open(runs, self._allocator, load, cost, now_s)
         for move in station.board.plan(station.opening.budget, now_s):
             station.allow[move.key](move.rollouts, station.opening.budget)
 
-    def _measure_load(self, station: _Station) -> EngineLoad:
+    def _measure_load(self, station: _Station, now_s: float) -> EngineLoad:
+        queued = self._count_queued()
+        waits = queued > 0 or station.waits
         return EngineLoad(
-            queued=self._count_queued(),
+            queued=queued,
             waiting=int(station.waits),
+            is_after_waiting=station.after_waiting.note(now_s, waits=waits) and not waits,
             others=min(station.others),
             free_kv_tokens=self._count_free_tokens(station),
             max_sequences=station.engines.max_sequences,

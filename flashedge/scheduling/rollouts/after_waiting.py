@@ -1,41 +1,47 @@
-"""How long the gate stays shut after somebody has waited: for as long as the waiting had lasted,
-pauses between two that wait included.
+"""How long the gate stays shut after somebody has waited: until nobody has waited for as long as
+somebody had.
 
 A rollout that is cancelled was computed for nothing. While the engines idle nobody misses that
 time, but where programs have waited for most of a minute, more of them are likely to wait soon, and
-what was wasted meanwhile makes all of them later. How long the waiting lasted tells how busy the
-engines are, without a constant that fits all devices. Ours.
+what was wasted meanwhile makes all of them later. So the time in which somebody waits adds up, and
+the time in which nobody does is taken off again: under lasting load the gate opens where people
+wait for less than half of the time. That needs no constant that would have to fit every device.
+Ours.
 """
 
 from __future__ import annotations
 
 SHORTEST_S = 1.0
-"""Each closing cancels rollouts, so the gate must not open between two programs that wait shortly
-after each other."""
+"""Shortest pause: each closing cancels rollouts, so the gate must not open between two programs
+that wait shortly after each other."""
 LONGEST_S = 60.0
 """Longest pause: even an hour of heavy load may be over by then."""
 
 
 class AfterWaiting:
-    """Follows who waits. Has no clock: times are arguments, in seconds."""
+    """Follows who waits. Has no clock: times are arguments, in seconds, and must not fall."""
 
-    def __init__(self, shortest_s: float = SHORTEST_S, longest_s: float = LONGEST_S) -> None:
-        self._shortest_s, self._longest_s = shortest_s, longest_s
-        self._began_s: float | None = None
-        """When the waiting began, kept until the gate opens again."""
+    def __init__(self) -> None:
+        self._balance_s = 0.0
+        """Time waited, less the time since in which nobody did."""
         self._shut_until_s = 0.0
+        """End of the shortest pause."""
+        self._noted_s = 0.0
+        self._waited = False
+        """What was noted last, and when."""
 
     def note(self, now_s: float, *, waits: bool) -> bool:
         """Whether the gate is shut now. waits: whether anybody waits now.
 
-        Who begins to wait before the gate opens again prolongs the waiting.
+        Between two notes somebody waited if both say so, and nobody if neither does. Nobody is
+        known to have waited for longer than `SHORTEST_S` without a note.
         """
+        passed_s = now_s - self._noted_s
+        if waits and self._waited:
+            self._balance_s = min(self._balance_s + min(passed_s, SHORTEST_S), LONGEST_S)
+        elif not waits and not self._waited:
+            self._balance_s = max(0.0, self._balance_s - passed_s)
         if waits:
-            if self._began_s is None:
-                self._began_s = now_s
-            lasted_s = now_s - self._began_s
-            pause_s = min(max(lasted_s, self._shortest_s), self._longest_s)
-            self._shut_until_s = now_s + pause_s
-        elif now_s >= self._shut_until_s:
-            self._began_s = None
-        return now_s < self._shut_until_s
+            self._shut_until_s = now_s + SHORTEST_S
+        self._noted_s, self._waited = now_s, waits
+        return self._balance_s > 0.0 or now_s < self._shut_until_s

@@ -2,9 +2,9 @@
 
 The paper has a constant M and was slower with boosting in one of four configurations: rollouts
 that were not needed kept others waiting. Here M follows from what the engines do. While a program
-waits in the queue, or a request waits in an engine, and for as long again after
-(`after_waiting.py`), M is the number of runs, so that each has one rollout. Otherwise it is the
-number of rollouts with which the runs gain most, as far as
+waits in the queue, or a request waits in an engine, and for as long again (`after_waiting.py`), M
+is the number of runs, so that each has one rollout. Otherwise it is the number of rollouts with
+which the runs gain most, as far as
 
 - they fit into the free KV memory and the engine's batch
 - nobody, neither a boosted run nor a bystander, is slower than without boosting by more than the
@@ -35,6 +35,9 @@ class EngineLoad:
 
     waiting: int
     """Requests that wait in an engine for room."""
+
+    is_after_waiting: bool
+    """Whether it is too soon after somebody waited (`after_waiting.py`)."""
 
     others: int
     """Sequences of the generator that belong to no contender."""
@@ -83,6 +86,8 @@ class Gate:
             return Opening(budget=least, reason="programs wait in the queue")
         if load.waiting:
             return Opening(budget=least, reason="requests wait in an engine")
+        if load.is_after_waiting:
+            return Opening(budget=least, reason="somebody waited shortly before")
         if cost is None:
             return Opening(budget=least, reason="the speed of the engines is not known")
         growing = [run for run in runs if allocator.can_grow(run)]

@@ -116,6 +116,26 @@ def test_who_waits_closes_the_gate_within_a_look() -> None:
     run_virtual(scenario())
 
 
+def test_it_stays_shut_for_as_long_again_though_the_run_that_saw_it_has_ended() -> None:
+    async def scenario() -> None:
+        rig = Rig()
+        with rig.join("a"):
+            rig.queued = 1
+            await asyncio.sleep(10.0)
+        rig.queued = 0
+        with rig.join("b"):
+            rig.end_rollout("b")
+            await asyncio.sleep(9.0)
+            assert set(rig.told["b"]) == {1}
+            [standing] = rig.boosting.list_standings()
+            assert standing.reason == "somebody waited shortly before"
+            await asyncio.sleep(2.0)
+            assert rig.told["b"][-1] == 8
+        await rig.boosting.stop()
+
+    run_virtual(scenario())
+
+
 @pytest.mark.parametrize(
     ("running", "used", "closes"), [(256, 10, True), (40, 9_500, True), (40, 10, False)]
 )

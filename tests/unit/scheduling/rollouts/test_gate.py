@@ -23,7 +23,11 @@ def open_gate(
 
 @pytest.mark.parametrize(
     ("load", "reason"),
-    [({"queued": 1}, "in the queue"), ({"waiting": 1}, "in an engine")],
+    [
+        ({"queued": 1}, "in the queue"),
+        ({"waiting": 1}, "in an engine"),
+        ({"is_after_waiting": True}, "shortly before"),
+    ],
 )
 def test_who_waits_closes_it(load: dict[str, Any], reason: str) -> None:
     found = open_gate([make_contender("a"), make_contender("b")], **load)
