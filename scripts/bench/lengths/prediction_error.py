@@ -42,6 +42,7 @@ from flashedge.runtime.lengths.text import TextPredictor
 from flashedge.scheduling.lengths.request import FinishedOutputs
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import format_table
+from scripts.bench.lengths.explained import measure_explained
 from scripts.bench.lengths.workload import LengthWorkload
 
 RUNS = (0, 10, 100, 1_000)
@@ -49,6 +50,8 @@ FEW_RUNS = (100, 200, 400)
 """After these the text model log_t is measured as well."""
 DRIFT_RUNS = (0, 10, 30, 100)
 FIRST_HELD_OUT, FIRST_SWEPT, SWEPT = 1_000_000, 2_000_000, 200
+MANY_OUTPUTS = 100
+"""Of the prompts by which it is measured how much of the variance is explained."""
 PAPER = "log_t_fitted"
 MODELS = (*FAMILIES, PAPER, *(name for name in OBJECTIVES if name != DISTRIBUTION))
 """Text models. log_t_fitted has the paper's loss; point and ranking are the rivals'."""
@@ -195,15 +198,22 @@ def main() -> None:
     for count in FEW_RUNS if FAMILIES[0] in given.models else ():
         text = train_text(FAMILIES[0], runs[:count], vocabulary)
         found[f"text, {FAMILIES[0]}, {count} runs"] = measure(text, held_out)
+    sampled = LengthWorkload(encode, outputs=MANY_OUTPUTS).make_many(
+        range(FIRST_HELD_OUT, FIRST_HELD_OUT + given.held_out)
+    )
+    explained = {}
     for name in given.models:
         text = train_text(name, runs, vocabulary)
         found[f"text, {name}"] = measure(text, held_out)
+        if name in (FAMILIES[0], PAPER):
+            explained[name] = [round(share, 3) for share in measure_explained(text, sampled)]
     print_accuracies(found)
     report(
         workload="synthetic prompts, lengths of Qwen2.5-Math on MATH",
         runs=given.runs,
         outputs_a_run=8,
         errors={name: one.to_json() for name, one in found.items()},
+        explained=explained,
     )
 
 

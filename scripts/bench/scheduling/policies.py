@@ -1,10 +1,11 @@
 """Which order of waiting requests is the best, and how does that depend on rate and dispersion?
 
-    python -m scripts.bench.scheduling.policies [--requests 2000] [--seeds 8] [--quick]
+    python -m scripts.bench.scheduling.policies [--requests 2000] [--seeds 8] [--explained MU SIGMA]
 
 Single requests with known lengths on a simulated RTX 4090, served from event to event. Every policy
-gets the same requests at the same times (paired by seed), the same predictions with the errors of
-the paper's text predictor, and no preemption. Rates are multiples of what the card serves; "batch"
+gets the same requests at the same times (paired by seed), the same predictions, and no preemption.
+Predictions explain the shares of the variance of mu and of log sigma that --explained tells; left
+out, the paper's. Rates are multiples of what the card serves; "batch"
 is all requests at once. Ratios are over FCFS and over the better of the two point predictors
 (ssjf, ltr), with 95 % bootstrap intervals over seeds. The last line is JSON.
 
@@ -31,6 +32,7 @@ from flashedge.benchmark.load.timings import (
     find_finish_time,
 )
 from flashedge.benchmark.requests.event_driven import serve_by_events
+from flashedge.benchmark.requests.predictions import PAPER, Quality
 from flashedge.benchmark.requests.rivals import NAMES, POINT_RIVALS
 from scripts.bench.daemon import ROOT, report
 from scripts.bench.flashtts.study import format_table, run_in_parallel
@@ -47,10 +49,12 @@ Task = tuple[str, int]  # workload, seed
 Rows = dict[str, dict[str, dict[str, float]]]  # rate -> policy -> figures
 
 
-def run_task(requests: int, rates: Sequence[float], policies: Sequence[str], task: Task) -> Rows:
+def run_task(
+    requests: int, rates: Sequence[float], policies: Sequence[str], quality: Quality, task: Task
+) -> Rows:
     """Serve one workload and seed at all rates under all policies."""
     name, seed = task
-    load, engine = build_load(name, requests, seed), build_engine()
+    load, engine = build_load(name, requests, seed, quality), build_engine()
     found: Rows = {"about": {"dispersion": load.prompts.dispersion.to_json()}}
     found["about"]["capacity"] = {"per_s": load.capacity}
     used = (BURST_RATE,) if load.is_bursty else rates
@@ -145,13 +149,23 @@ def main() -> None:
     parser.add_argument("--rates", type=float, nargs="+", default=list(RATES))
     parser.add_argument("--workloads", nargs="+", choices=list(WORKLOADS), default=list(WORKLOADS))
     parser.add_argument("--policies", nargs="+", choices=NAMES, default=list(NAMES))
+    parser.add_argument(
+        "--explained",
+        type=float,
+        nargs=2,
+        metavar=("MU", "SIGMA"),
+        default=(PAPER.mu, PAPER.sigma),
+        help="shares of the variances of mu and log sigma that predictions explain",
+    )
     parser.add_argument("--quick", action="store_true", help="600 requests, 3 seeds")
     asked = parser.parse_args()
     requests, seeds = (600, 3) if asked.quick else (asked.requests, asked.seeds)
     tasks = [(name, seed) for name in asked.workloads for seed in range(seeds)]
     policies = [p for p in NAMES if p in {"fcfs", *asked.policies}]
-    work = partial(run_task, requests, asked.rates, policies)
-    name = f"policies-{requests}-{'-'.join(map(str, asked.rates))}-{len(policies)}"
+    quality = Quality(mu=asked.explained[0], sigma=asked.explained[1])
+    work = partial(run_task, requests, asked.rates, policies, quality)
+    knows = "" if quality == PAPER else f"-{quality.mu:g}-{quality.sigma:g}"
+    name = f"policies-{requests}-{'-'.join(map(str, asked.rates))}-{len(policies)}{knows}"
     by_workload: dict[str, dict[int, Rows]] = {}
     for (workload, seed), rows in run_in_parallel(name, work, tasks):
         by_workload.setdefault(workload, {})[seed] = rows
@@ -166,10 +180,13 @@ def main() -> None:
         "# Orders of waiting requests\n\nSimulated, not measured. Times are means over seeds,"
         " ratios are paired by seed with 95 % intervals."
     )
-    (OUTPUT / "policies.md").write_text("\n\n".join([head, *pages]) + "\n", encoding="utf-8")
-    (OUTPUT / "policies.json").write_text(json.dumps(figures, indent=1) + "\n", encoding="utf-8")
+    (OUTPUT / f"policies{knows}.md").write_text(
+        "\n\n".join([head, *pages]) + "\n", encoding="utf-8"
+    )
+    kept = json.dumps(figures, indent=1) + "\n"
+    (OUTPUT / f"policies{knows}.json").write_text(kept, encoding="utf-8")
     print("\n\n".join(pages))
-    report(requests=requests, seeds=seeds, workloads=figures)
+    report(requests=requests, seeds=seeds, explained=list(asked.explained), workloads=figures)
 
 
 if __name__ == "__main__":

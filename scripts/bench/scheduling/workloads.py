@@ -17,7 +17,7 @@ from flashedge.benchmark.load.arrivals import BurstyArrivals
 from flashedge.benchmark.requests.case import RequestCase
 from flashedge.benchmark.requests.event_driven import serve_by_events
 from flashedge.benchmark.requests.orders import order_by_arrival
-from flashedge.benchmark.requests.predictions import PAPER, predict
+from flashedge.benchmark.requests.predictions import PAPER, Quality, predict
 from flashedge.benchmark.requests.prior import (
     DEFAULT,
     SHIFTED,
@@ -132,9 +132,9 @@ class Load(RequestLoad):
         )
 
 
-def build_load(name: str, count: int, seed: int) -> Load:
-    """Draw a workload's requests for the simulated card."""
-    load = draw_load(name, count, seed)
+def build_load(name: str, count: int, seed: int, quality: Quality = PAPER) -> Load:
+    """Draw a workload's requests for the simulated card. quality: of the predictions."""
+    load = draw_load(name, count, seed, quality=quality)
     return Load(
         prompts=load.prompts,
         rivals=load.rivals,
@@ -144,8 +144,11 @@ def build_load(name: str, count: int, seed: int) -> Load:
     )
 
 
-def draw_load(name: str, count: int, seed: int, *, shrink: int = 1) -> RequestLoad:
-    """Draw a workload's requests. shrink: what all lengths are divided by."""
+def draw_load(
+    name: str, count: int, seed: int, *, shrink: int = 1, quality: Quality = PAPER
+) -> RequestLoad:
+    """Draw a workload's requests. shrink: what all lengths are divided by. quality: of the
+    predictions."""
     workload = WORKLOADS[name]
     if workload.within_cv is None and workload.trained_on is None:
         chats = LONG_CHATS if workload.has_chats else None
@@ -159,7 +162,7 @@ def draw_load(name: str, count: int, seed: int, *, shrink: int = 1) -> RequestLo
         prompts = shrink_prompts(prompts, shrink)
         longest = trained_on.max_tokens // shrink
         trained_on = replace(trained_on, mu=trained_on.mu - log(shrink), max_tokens=longest)
-    rivals = Rivals(prompts, predict(prompts, trained_on, PAPER, seed), seed)
+    rivals = Rivals(prompts, predict(prompts, trained_on, quality, seed), seed)
     return RequestLoad(prompts=prompts, rivals=rivals, seed=seed, is_bursty=workload.is_bursty)
 
 

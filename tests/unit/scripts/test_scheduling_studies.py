@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from flashedge.benchmark.requests.predictions import PAPER, Quality
 from scripts.bench.scheduling import decay, policies
 from scripts.bench.scheduling.workloads import WORKLOADS, build_load
 
@@ -27,7 +28,8 @@ def test_the_policies_study(
     monkeypatch.setattr(policies, "OUTPUT", tmp_path)
     names = ["fcfs", "ssjf", "ltr", "tie", "oracle_length"]
     by_seed = {
-        seed: policies.run_task(400, (0.3, 3.0), names, ("cv 1.09", seed)) for seed in range(3)
+        seed: policies.run_task(400, (0.3, 3.0), names, PAPER, ("cv 1.09", seed))
+        for seed in range(3)
     }
     found = policies.summarize(by_seed)
     assert list(found) == ["0.3", "3", "batch"]
@@ -47,6 +49,14 @@ def test_the_policies_study(
     page = policies.print_tables("cv 1.09", by_seed[0]["about"], found)
     assert "| oracle_length |" in page
     assert json.dumps(by_seed[0]["about"]) in page
+
+
+def test_predictions_that_explain_less_order_the_same_requests_worse() -> None:
+    def measure_tau(quality: Quality) -> float:
+        rows = policies.run_task(400, (3.0,), ["fcfs", "ssjf"], quality, ("cv 0.5", 1))
+        return rows["3"]["ssjf"]["order_tau"]
+
+    assert measure_tau(Quality(mu=0.2, sigma=0.1)) < measure_tau(PAPER) - 0.1
 
 
 @pytest.mark.parametrize("name", list(WORKLOADS))
