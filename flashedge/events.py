@@ -92,6 +92,9 @@ class RolloutsEnded:
     nodes: tuple[NodeId, ...]
     """The node in which each rollout ended, in order."""
 
+    futile: int = 0
+    """Further rollouts that were cut, since nothing below their node can be good enough."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolloutsAllowed:

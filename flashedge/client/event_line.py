@@ -119,7 +119,9 @@ def describe(event: Event) -> str | None:
             return f"{format_count(len(event.nodes), 'node')} {event.status}"
         case events.RolloutsEnded():
             ends = ", ".join(str(node) for node in event.nodes)
-            return f"{format_count(len(event.nodes), 'rollout')} ended in node {ends}"
+            ended = f"{format_count(len(event.nodes), 'rollout')} ended in node {ends}"
+            cut = f"{format_count(event.futile, 'futile rollout')} cut"
+            return ", ".join(([ended] if event.nodes else []) + ([cut] if event.futile else []))
         case events.RolloutsInFlight(flights=flights):
             return f"{format_count(len(flights), 'rollout')} in flight"
         case events.RolloutsAllowed(rollouts=rollouts, of=of):

@@ -157,11 +157,16 @@ def paths_wanted(view: RunView) -> int | None:
     return n if isinstance(n, int) and view.config.get("strategy") != "probed_cot" else None
 
 
+def count_rollouts(view: RunView) -> int:
+    """Rollouts of an MCTS run that are over."""
+    return len(view.rollouts) + view.futile_rollouts
+
+
 def describe_progress(view: RunView) -> str:
     """`level 7 · 3/16 paths`, or `5/12 rollouts`, and how many are in flight."""
     n = paths_wanted(view)
     if is_mcts(view):
-        parts = [f"{len(view.rollouts)}/{n} rollouts", describe_flights(view)]
+        parts = [f"{count_rollouts(view)}/{n} rollouts", describe_flights(view)]
         return " · ".join(part for part in parts if part)
     of = f"{view.paths_done}/{n} paths" if n is not None else f"{view.paths_done} paths"
     return f"level {view.level} · {of}" if view.level > 1 or not _draws_whole(view) else of
@@ -195,7 +200,7 @@ def describe_rest(view: RunView, elapsed_s: float | None) -> str | None:
     """
     if elapsed_s is None or view.state != "running":
         return None
-    n, done = paths_wanted(view), len(view.rollouts)
+    n, done = paths_wanted(view), count_rollouts(view)
     if is_mcts(view) and n and done >= MIN_ROLLOUTS:
         return f"about {duration_text(elapsed_s / done * max(n - done, 0))} left"
     deadline = view.config.get("deadline_s")

@@ -128,7 +128,11 @@ class _ViewDraft:
                     self._mark(node, event.status)
             case events.RolloutsEnded():
                 before = self._fields.get("rollouts", self._view.rollouts)
-                self._fields["rollouts"] = (*before, *event.nodes)
+                futile: int = self._fields.get("futile_rollouts", self._view.futile_rollouts)
+                self._fields |= {
+                    "rollouts": (*before, *event.nodes),
+                    "futile_rollouts": futile + event.futile,
+                }
             case events.RolloutsAllowed(rollouts=rollouts, of=of):
                 allowed = self._fields.get("allowed", self._view.allowed)
                 boosts: int = self._fields.get("boosts", self._view.boosts)

@@ -80,6 +80,9 @@ class RunView:
     rollouts: tuple[NodeId, ...] = ()
     """MCTS: the nodes in which rollouts ended, in order."""
 
+    futile_rollouts: int = 0
+    """MCTS: further rollouts, which were cut since nothing below their node can be good enough."""
+
     flights: tuple[tuple[int, NodeId], ...] = ()
     """MCTS with several rollouts at once: (number, node) of those in flight."""
 

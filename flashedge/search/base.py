@@ -187,6 +187,12 @@ class SearchState(Protocol):
         ...
 
     @property
+    def num_futile(self) -> int:
+        """MCTS: rollouts that were cut, since nothing below their node can be good enough. They
+        count among those that the search was asked for. 0 for every other search."""
+        ...
+
+    @property
     def flights(self) -> tuple[Flight, ...]:
         """MCTS: the rollouts in flight, the one whose turn is next first. Empty for every other
         search."""

@@ -19,5 +19,9 @@ class NoFlights:
         return 0
 
     @property
+    def num_futile(self) -> int:
+        return 0
+
+    @property
     def num_cancelled(self) -> int:
         return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 from textual.message import Message
 
-from flashedge.client.run_figures import duration_text, is_mcts
+from flashedge.client.run_figures import count_rollouts, duration_text, is_mcts
 from flashedge.client.run_view import RunView
 from flashedge.client.words import describe_wait
 from flashedge.tui.state.dashboard import Dashboard
@@ -145,7 +145,7 @@ def _draw_paths(run: RunRow, tree: RunView | None) -> str:
     if tree is None:
         return ""
     if is_mcts(tree):
-        paths = f"r {len(tree.rollouts)}/{run.n}"
+        paths = f"r {count_rollouts(tree)}/{run.n}"
     else:
         paths = f"L{tree.level} {tree.paths_done}/{run.n}"
     if len(tree.flights) > 1:

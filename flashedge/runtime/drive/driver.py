@@ -130,7 +130,7 @@ class Driver:
                         if new_state is not state:  # the same state: the result was too late
                             turn, state = state.turn, new_state
                             self._emitter.emit_result(result, state.tree, turn)
-                            self._emitter.emit_rollouts(state.rollouts)
+                            self._emitter.emit_rollouts(state.rollouts, state.num_futile)
                             self._emitter.emit_flights(state.flights, state.num_cancelled)
                             self._emitter.emit_certainty(state.history)
                 self._cancel_work()

@@ -52,7 +52,7 @@ class EventEmitter:
         self._aggregate = aggregate
         self._take_answer = take_answer
         self._tree = Tree()
-        self._num_checkpoints = self._num_rollouts = 0
+        self._num_checkpoints = self._num_rollouts = self._num_futile = 0
         self._has_several = False
         self._flying: set[int] = set()
 
@@ -99,11 +99,12 @@ class EventEmitter:
             )
         self._num_checkpoints = len(history)
 
-    def emit_rollouts(self, rollouts: tuple[NodeId, ...]) -> None:
-        """Emit the rollouts that are new."""
-        if len(rollouts) > self._num_rollouts:
-            self._emit(RolloutsEnded(nodes=rollouts[self._num_rollouts :]))
-            self._num_rollouts = len(rollouts)
+    def emit_rollouts(self, rollouts: tuple[NodeId, ...], num_futile: int) -> None:
+        """Emit the rollouts that ended or were cut since the last call."""
+        nodes, futile = rollouts[self._num_rollouts :], num_futile - self._num_futile
+        if nodes or futile:
+            self._emit(RolloutsEnded(nodes=nodes, futile=futile))
+            self._num_rollouts, self._num_futile = len(rollouts), num_futile
 
     def emit_flights(self, flights: tuple[Flight, ...], cancelled: int) -> None:
         """Emit which rollouts are in flight if others are. A run that never had several, and may

@@ -13,7 +13,7 @@ import asyncio
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -151,8 +151,7 @@ class Boosting:
             del station.watches[key], station.allow[key], self._stations_of[key]
             if not station.watches:
                 del self._stations[engines.name]
-            if not self._stations:
-                self._counted_s = None  # the time until the next run does not count
+            self._count_time()  # the time until the next run does not count
             self._look_soon()
 
     def note_event(self, run_id: str, event: Event) -> None:
@@ -184,14 +183,16 @@ class Boosting:
             self._task = asyncio.get_running_loop().create_task(self._look(), name="boosting")
 
     async def _look(self) -> None:
+        """Divide anew at each change, and look at the engines at regular times in between, however
+        often something changes."""
+        due_s = self._clock() + self._look_s
         while self._stations:
-            try:
-                async with asyncio.timeout(self._look_s):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, due_s - self._clock())):
                     await self._changed.wait()
-                is_due = False
-            except TimeoutError:
-                is_due = True
             self._changed.clear()
+            if is_due := self._clock() >= due_s:
+                due_s = self._clock() + self._look_s
             for station in list(self._stations.values()):
                 await self._look_at(station, is_due=is_due)
                 self._divide(station)
@@ -266,7 +267,7 @@ class Boosting:
                 for station in self._stations.values()
             ):
                 self.open_s += passed_s
-        self._counted_s = now_s
+        self._counted_s = now_s if self._stations else None
 
 
 def _count_others(station: _Station) -> int:

@@ -67,7 +67,7 @@ class RunWatch:
         self._most = most
         self._prompt_tokens = prompt_tokens
         self._best: float | None = None
-        self._ended = 0
+        self._ended = self._futile = 0
         self._scores: dict[NodeId, float] = {}
         self._lengths: dict[NodeId, int] = {}
         self._parents: dict[NodeId, NodeId] = {}
@@ -110,8 +110,8 @@ class RunWatch:
                     self._close(node)
             case NodeScored(node=node, score=score):
                 self._scores[node] = score
-            case RolloutsEnded(nodes=nodes):
-                return self._end(nodes)
+            case RolloutsEnded(nodes=nodes, futile=futile):
+                return self._end(nodes, futile)
             case _:
                 pass
         return {}
@@ -136,8 +136,9 @@ class RunWatch:
                 self._level_tokens += longest
                 self._levels += 1
 
-    def _end(self, nodes: tuple[NodeId, ...]) -> Mapping[str, Any]:
+    def _end(self, nodes: tuple[NodeId, ...], futile: int) -> Mapping[str, Any]:
         self._ended += len(nodes)
+        self._futile += futile
         rewards = [self._scores[node] for node in nodes if node in self._scores]
         self._best = max((r for r in (self._best, *rewards) if r is not None), default=None)
         nearness = None
@@ -146,6 +147,6 @@ class RunWatch:
         return {
             "observed": self._ended,
             "nearness": nearness,
-            "most": max(1, min(self._most, self._n - self._ended)),
+            "most": max(1, min(self._most, self._n - self._ended - self._futile)),
             "path_tokens": max(self._lengths.values(), default=self._prompt_tokens),
         }

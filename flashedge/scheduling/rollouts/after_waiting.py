@@ -5,7 +5,7 @@ A rollout that is cancelled was computed for nothing. While the engines idle nob
 time, but where programs have waited for most of a minute, more of them are likely to wait soon, and
 what was wasted meanwhile makes all of them later. So the time in which somebody waits adds up, and
 the time in which nobody does is taken off again: under lasting load the gate opens where people
-wait for less than half of the time. That needs no constant that would have to fit every device.
+wait for less than half of the time, and where at least `SHORTEST_S` passes between two that wait.
 Ours.
 """
 
@@ -33,15 +33,19 @@ class AfterWaiting:
     def note(self, now_s: float, *, waits: bool) -> bool:
         """Whether the gate is shut now. waits: whether anybody waits now.
 
-        Between two notes somebody waited if both say so, and nobody if neither does. Nobody is
-        known to have waited for longer than `SHORTEST_S` without a note.
+        Between two notes somebody waited if both say so, and nobody if neither does. What passed
+        without a note for longer than `SHORTEST_S` counts as time in which nobody waited.
         """
-        passed_s = now_s - self._noted_s
+        seen_s = min(now_s - self._noted_s, SHORTEST_S)
+        self._drain(now_s - self._noted_s - seen_s)
         if waits and self._waited:
-            self._balance_s = min(self._balance_s + min(passed_s, SHORTEST_S), LONGEST_S)
+            self._balance_s = min(self._balance_s + seen_s, LONGEST_S)
         elif not waits and not self._waited:
-            self._balance_s = max(0.0, self._balance_s - passed_s)
+            self._drain(seen_s)
         if waits:
             self._shut_until_s = now_s + SHORTEST_S
         self._noted_s, self._waited = now_s, waits
         return self._balance_s > 0.0 or now_s < self._shut_until_s
+
+    def _drain(self, free_s: float) -> None:
+        self._balance_s = max(0.0, self._balance_s - free_s)

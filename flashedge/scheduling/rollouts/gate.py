@@ -87,7 +87,7 @@ class Gate:
         if load.waiting:
             return Opening(budget=least, reason="requests wait in an engine")
         if load.is_after_waiting:
-            return Opening(budget=least, reason="somebody waited shortly before")
+            return Opening(budget=least, reason="somebody waited within the last minute")
         if cost is None:
             return Opening(budget=least, reason="the speed of the engines is not known")
         growing = [run for run in runs if allocator.can_grow(run)]

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from flashedge import events
 from flashedge.cli.solve.live_tree import render
+from flashedge.client.event_line import describe
 from flashedge.client.node_view import ROOT
 from flashedge.client.run_figures import describe_flights, describe_progress, flights_through
 from flashedge.client.run_fold import fold
@@ -67,6 +68,14 @@ def test_tokens_of_cancelled_nodes_are_not_committed() -> None:
     assert any(node.status == "cancelled" for node in view.nodes.values())
     assert view.tokens == ran.tree.committed_tokens
     assert view.boosts > 0
+
+
+def test_rollouts_that_were_cut_count_among_those_that_are_over() -> None:
+    cut = events.RolloutsEnded(nodes=(), futile=2)
+    assert describe_progress(boosted_view(cut)).startswith("3/12 rollouts")
+    assert describe(cut) == "2 futile rollouts cut"
+    both = events.RolloutsEnded(nodes=(ONE,), futile=1)
+    assert describe(both) == "1 rollout ended in node 1, 1 futile rollout cut"
 
 
 def test_a_serial_search_says_nothing_of_rollouts_in_flight() -> None:

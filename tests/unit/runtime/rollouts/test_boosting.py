@@ -42,8 +42,10 @@ class Engines:
     max_sequences: int = 256
     view: EngineView = IDLE
     is_dead: bool = False
+    answers_in_s: float = 0.0
 
     async def views(self) -> Mapping[str, EngineView]:
+        await asyncio.sleep(self.answers_in_s)
         if self.is_dead:
             raise EngineDead("the engine is gone")
         return {"generator": self.view, "verifier": self.view}
@@ -128,9 +130,25 @@ def test_it_stays_shut_for_as_long_again_though_the_run_that_saw_it_has_ended() 
             await asyncio.sleep(9.0)
             assert set(rig.told["b"]) == {1}
             [standing] = rig.boosting.list_standings()
-            assert standing.reason == "somebody waited shortly before"
+            assert standing.reason == "somebody waited within the last minute"
             await asyncio.sleep(2.0)
             assert rig.told["b"][-1] == 8
+        await rig.boosting.stop()
+
+    run_virtual(scenario())
+
+
+def test_engines_are_looked_at_however_often_rollouts_end() -> None:
+    async def scenario() -> None:
+        rig = Rig()
+        with rig.join("a", n=200):
+            rig.end_rollout("a")
+            rig.engines.view = replace(IDLE, waiting=3, running=256)
+            for _ in range(20):
+                await asyncio.sleep(0.4 * LOOK_S)
+                rig.end_rollout("a")
+            [standing] = rig.boosting.list_standings()
+            assert standing.reason == "requests wait in an engine"
         await rig.boosting.stop()
 
     run_virtual(scenario())
@@ -249,6 +267,21 @@ def test_the_open_time_is_counted() -> None:
     run_virtual(scenario())
 
 
+def test_the_time_between_runs_does_not_count_though_a_look_outlives_its_run() -> None:
+    async def scenario() -> None:
+        rig = Rig()
+        rig.engines.answers_in_s = 0.05
+        with rig.join("a"):
+            await asyncio.sleep(0.02)
+        await asyncio.sleep(3_600.0)
+        with rig.join("b"):
+            await asyncio.sleep(1.0)
+        assert rig.boosting.running_s == pytest.approx(1.02)
+        await rig.boosting.stop()
+
+    run_virtual(scenario())
+
+
 def test_a_watch_follows_rewards_paths_and_levels() -> None:
     watch = RunWatch("a", arrived_s=0.0, n=4, branching=2, prompt_tokens=10, accept=0.8, most=8)
     one, two, three = NodeId(1), NodeId(2), NodeId(3)
@@ -282,3 +315,6 @@ def test_a_watch_follows_rewards_paths_and_levels() -> None:
         "most": 3,
         "path_tokens": 22,
     }
+    changes = watch.observe(RolloutsEnded(nodes=(), futile=2))
+    assert changes["observed"] == 1
+    assert changes["most"] == 1

@@ -46,7 +46,7 @@ def test_nothing_is_left_that_a_run_could_use(runs: list[Contender], budget: int
 
 
 def test_shares_follow_the_scores() -> None:
-    """S = 1, 2 and 3 of 6: a budget of 12 is divided into 2, 4 and 6."""
+    """S = 1, 2 and 3 of 6: a budget of 13 is divided into 2, 4 and 7."""
     score = DopScore(beta=0.0)
     runs = [
         make_contender(name, arrived_s=-(2.718281828459045**s - 1), most=12)
@@ -60,8 +60,10 @@ def test_shares_follow_the_scores() -> None:
 def test_as_printed_the_sum_would_exceed_the_budget() -> None:
     """Nine new runs have one rollout each by max(1, ·), and the old one its share of ten."""
     young = [make_contender(f"young-{i}", arrived_s=99.9) for i in range(9)]
-    found = ByScore().divide([make_contender("old"), *young], 10, 100.0)
-    assert set(found.values()) == {1}
+    runs = [make_contender("old"), *young]
+    scores = [DopScore().rate(run, 100.0) for run in runs]
+    assert sum(max(1, int(s / sum(scores) * 10)) for s in scores) > 10
+    assert set(ByScore().divide(runs, 10, 100.0).values()) == {1}
 
 
 def test_a_run_near_its_end_goes_before_an_older_one() -> None:

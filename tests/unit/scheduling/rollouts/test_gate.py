@@ -26,7 +26,7 @@ def open_gate(
     [
         ({"queued": 1}, "in the queue"),
         ({"waiting": 1}, "in an engine"),
-        ({"is_after_waiting": True}, "shortly before"),
+        ({"is_after_waiting": True}, "the last minute"),
     ],
 )
 def test_who_waits_closes_it(load: dict[str, Any], reason: str) -> None:
