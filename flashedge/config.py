@@ -168,7 +168,9 @@ class Config:
         True, "Let clients take turns by what they were served. No effect under fcfs."
     )
     scheduling_escalate_s: float = setting(
-        60.0, "A program that has waited this many seconds goes before all others.", at_least=0
+        60.0,
+        "A program that got no token for this many seconds goes before all others.",
+        at_least=0,
     )
     scheduling_admission: bool = setting(
         True,

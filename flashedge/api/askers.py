@@ -17,12 +17,17 @@ LONGEST_NAME = 200
 def read_asker(request: Request, priority: int) -> Asker:
     """priority: of the request's body."""
     address = request.client.host if request.client else "unknown"
-    program = request.headers.get("x-flashedge-program")
+    client = shorten(request.headers.get("x-flashedge-client") or address)
     return Asker(
-        client=shorten(request.headers.get("x-flashedge-client") or address),
-        program=shorten(program) if program else None,
+        client=client,
+        program=name_program(client, request.headers.get("x-flashedge-program")),
         priority=limit_priority(priority),
     )
+
+
+def name_program(client: str, name: str | None) -> str | None:
+    """The key of a program. Clients that choose the same name have different programs."""
+    return f"{shorten(name)} of {client}" if name else None
 
 
 def shorten(name: str) -> str:

@@ -73,12 +73,13 @@ class ProgramMachine(RuleBasedStateMachine):
         paths=st.integers(1, 32),
         priority=st.integers(-1, 1),
         client=st.sampled_from(("agent", "person")),
+        program=st.sampled_from((None, None, "job", "other job")),
     )
-    def submit(self, paths: int, priority: int, client: str) -> None:
+    def submit(self, paths: int, priority: int, client: str, program: str | None) -> None:
         run = f"run-{len(self.arrived_s)}"
 
         def do() -> None:
-            asker = Asker(client=client, priority=priority)
+            asker = Asker(client=client, priority=priority, program=program)
             self.programs.add_run(run, replace(BEAM, n=paths), tuple(range(20)), asker)
             self.arrived_s[run] = self.now_s
             self.waiting[run] = None
@@ -165,7 +166,8 @@ class ProgramMachine(RuleBasedStateMachine):
             self.running[run] = None
         if not started:
             return
-        needs = [predict_need(program) for r in self.running if (program := self._program(r))]
+        needs = [predict_need(work) for r in self.running if (work := self.programs.get_run(r))]
+        assert len(needs) == len(self.running)
         if len(self.running) > 1:
             assert sum(need.kv_tokens for need in needs) <= self.room.kv_tokens
             assert sum(need.sequences for need in needs) <= self.room.useful_sequences
@@ -174,13 +176,16 @@ class ProgramMachine(RuleBasedStateMachine):
             passed = [
                 other
                 for other in self.waiting
-                if self.now_s - self.arrived_s[other] >= ESCALATE_S
-                and self.arrived_s[other] < self.arrived_s[run]
+                if self.now_s - self._waits_since(other) >= ESCALATE_S
+                and self._waits_since(other) < self._waits_since(run)
             ]
             assert not passed, f"{run} passed {passed}"
 
-    def _program(self, run: str) -> Any:
-        return self.programs._board.get(run)
+    def _waits_since(self, run: str) -> float:
+        """Since when the program of a run waits."""
+        program = self.programs.get(self.programs.find_program(run))
+        assert program is not None
+        return program.waits_since_s
 
 
 TestProgramMachine = ProgramMachine.TestCase

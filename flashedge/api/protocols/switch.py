@@ -25,7 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flashedge.api import sse
 from flashedge.api.asgi import drop_length
-from flashedge.api.askers import limit_priority, shorten
+from flashedge.api.askers import limit_priority, name_program, shorten
 from flashedge.api.bodies import load_object
 from flashedge.api.contract import Defaults, ServicePort
 from flashedge.api.durations import parse_keep_alive
@@ -196,13 +196,12 @@ def read_tags(scope: Scope, body: Mapping[str, Any]) -> RequestTags:
     user = metadata.get("user_id") if isinstance(metadata, Mapping) else None
     address = (scope.get("client") or ("unknown",))[0]
     seed = _read_int(body, "seed")
+    names = body.get("user"), body.get("safety_identifier"), user
+    client = _choose_name(headers.get("x-flashedge-client"), *names) or str(address)
+    program = _choose_name(headers.get("x-flashedge-program"), body.get("prompt_cache_key"))
     return RequestTags(
-        client=_choose_name(
-            headers.get("x-flashedge-client"),
-            *(body.get("user"), body.get("safety_identifier"), user),
-        )
-        or str(address),
-        program=_choose_name(headers.get("x-flashedge-program"), body.get("prompt_cache_key")),
+        client=client,
+        program=name_program(client, program),
         seed=secrets.randbelow(MAX_SEED) if seed is None else seed & MAX_SEED,
         is_seeded=seed is not None,
         priority=limit_priority(_read_int(body, "priority") or 0),

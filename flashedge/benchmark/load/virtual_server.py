@@ -204,15 +204,15 @@ class VirtualServer:
             max_tokens=load.chat_tokens,
         )
         tokens = 0
-        board.add_request(ask, asker)
+        opened = board.add_request(ask, asker)
         try:
-            self._forecast(key, row)
+            self._forecast(opened.member, row)
             async with aclosing(generator.extend(request)) as chunks:
                 async for chunk in chunks:
-                    board.note_tokens(key, len(chunk.token_ids))
+                    board.note_tokens(opened.member, len(chunk.token_ids))
                     tokens += len(chunk.token_ids)
         finally:
-            board.leave(key)
+            board.end_request(opened, None)
         finished_s = asyncio.get_running_loop().time()
         return Served(
             started_s=self._began_s.get(key, finished_s),
@@ -221,9 +221,9 @@ class VirtualServer:
             output_tokens=tokens,
         )
 
-    def _forecast(self, key: str, row: int) -> None:
+    def _forecast(self, member: str, row: int) -> None:
         if row in self._load.forecasts:
-            self._board.predict(key, self._load.forecasts[row])
+            self._board.predict(member, self._load.forecasts[row])
 
 
 def _build_asker(program: PlannedProgram) -> Asker:

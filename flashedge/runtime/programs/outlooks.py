@@ -60,8 +60,8 @@ class Outlooks:
         return find_standings(programs.list_ordered(), programs.now_s(), queued)
 
     def _predict_lengths(self, run_id: str) -> Outlook:
-        program = self._programs.get(self._programs.find_program(run_id))
-        if program is None:
+        run = self._programs.get_run(run_id)
+        if run is None:
             return OVER
-        median, tail = predict_output(program)
+        median, tail = predict_output(run)
         return Outlook(median_tokens=median, tail_tokens=tail)

@@ -28,21 +28,22 @@ class ProgramRequests(PlainRequestsProxy):
         """See `engine.plain_requests`."""
         with self._plain.open(ask, abort) as request:
             asker = Asker(client=ask.client, program=ask.program, priority=ask.priority)
-            predicted = self._programs.add_request(ask, asker)
-            noted = _ProgramRequest(request, self._programs, ask.program)
+            opened = self._programs.add_request(ask, asker)
+            noted = _ProgramRequest(request, self._programs, ask.program, opened.member)
             try:
                 yield noted
             finally:
-                self._programs.end_request(ask.program, predicted, noted.count(ask.choices))
+                self._programs.end_request(opened, noted.count(ask.choices))
 
 
 class _ProgramRequest:
     """Tells the program of each output."""
 
-    def __init__(self, request: PlainRequest, programs: Programs, key: str) -> None:
+    def __init__(self, request: PlainRequest, programs: Programs, key: str, member: str) -> None:
         self._request = request
         self._programs = programs
         self._key = key
+        self._member = member
         self._tokens = 0
         self._finishes: list[str] = []
 
@@ -53,7 +54,7 @@ class _ProgramRequest:
         self._tokens += new_tokens
         if new_tokens:
             self._programs.mark_started(self._key)
-            self._programs.note_tokens(self._key, new_tokens)
+            self._programs.note_tokens(self._member, new_tokens)
 
     def count(self, choices: int) -> OutputLengths | None:
         """How long the output became. None of several choices, which only their sum is known of."""

@@ -1,9 +1,9 @@
 """The programs of the daemon: it registers runs and plain requests on the board, lets runs start by
 its order, and sends that order to the engines.
 
-A run, or a plain request, joins a program: its own, or the one whose key it carries. The program is
-over when its last member leaves. The order is sent again whenever it changes: on each arrival, end
-and step, and once a second while something waits, since waiting changes it too.
+A run, or a plain request, joins a program: its own, or the one whose key it carries (`roster.py`).
+The order is sent again whenever it changes: on each arrival, end and step, and once a second while
+something waits, since waiting changes it too.
 
 Ref: ADR 18; arXiv 2412.20993 App. D.3.1; arXiv 2604.00499 §4.
 """
@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 
 from flashedge.config import Config
 from flashedge.engine.plain_requests import PlainAsk
@@ -25,6 +25,7 @@ from flashedge.runtime.lengths.path_counter import PathCounter
 from flashedge.runtime.programs.asker import Asker
 from flashedge.runtime.programs.predictions import Predictions
 from flashedge.runtime.programs.room_ahead import RoomAhead
+from flashedge.runtime.programs.roster import Roster
 from flashedge.runtime.programs.search_speed import SearchSpeed
 from flashedge.runtime.queue import QueueView
 from flashedge.runtime.request.spec import RunSpec
@@ -74,12 +75,17 @@ def build_rules(config: Config) -> Rules:
 class RunProgress:
     """What is known of a run that is not over."""
 
-    key: str
-    """Its program."""
-
     spec: RunSpec
     request: LengthRequest
     paths: PathCounter = field(default_factory=lambda: PathCounter(sees_progress=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenRequest:
+    """A plain request that is a member of a program."""
+
+    member: str
+    request: LengthRequest
 
 
 class Programs:
@@ -99,7 +105,9 @@ class Programs:
         self._note_wait = note_wait
         self._clock = clock
         self._board = ProgramBoard(build_rules(config))
-        self._members: Counter[str] = Counter()
+        self._roster = Roster(self._board, clock, self._note_change)
+        self._numbers = count()
+        """Of plain requests."""
         self._runs: dict[str, RunProgress] = {}
         self.on_prediction: Callable[[], None] = lambda: None
         """Called when a prediction has arrived: more may start now."""
@@ -107,7 +115,7 @@ class Programs:
             kv_tokens=1 << 40, max_running=config.max_running, useful_sequences=USUAL_BATCH
         )
         self._capacity = self._unmeasured
-        self.room_ahead = RoomAhead(lambda: self._board.programs)
+        self.room_ahead = RoomAhead(self._roster.list_served)
         """Of searches that draw their next group of paths ahead."""
         self._speed = SearchSpeed()
         self._changed = asyncio.Event()
@@ -131,21 +139,22 @@ class Programs:
 
     def add_run(self, run_id: str, spec: RunSpec, prompt_ids: TokenIds, asker: Asker) -> None:
         """A run was submitted."""
-        key = asker.program or run_id
         request = describe_search(spec, prompt_ids, asker.client)
-        self._runs[run_id] = RunProgress(key=key, spec=spec, request=request)
-        self._join_predicted(key, request, asker, Kind.SEARCH, width=count_paths_at_once(spec))
+        self._runs[run_id] = RunProgress(spec=spec, request=request)
+        width = count_paths_at_once(spec)
+        self._join(run_id, asker.program or run_id, request, asker, Kind.SEARCH, width)
 
     def find_program(self, run_id: str) -> str:
         """The key of a run's program."""
-        run = self._runs.get(run_id)
-        return run_id if run is None else run.key
+        return self._roster.find_program(run_id) or run_id
 
     def note_start(self, run_id: str) -> None:
         """The run has left the queue."""
         self._speed.start(run_id, self._measure_work(run_id).outputs, self._clock())
-        key = self.find_program(run_id)
+        key, member = self.find_program(run_id), self._roster.get(run_id)
         self.mark_started(key)
+        if member is not None:
+            self._roster.change(run_id, shared_tokens=member.prompt_tokens)  # they are cached now
         self.room_ahead.make_room(key)
 
     def note_event(self, run_id: str, event: Event) -> None:
@@ -157,9 +166,9 @@ class Programs:
         match event:
             case StepCompleted(token_ids=token_ids):
                 self._speed.add(len(token_ids), self._clock())
-                self.note_tokens(run.key, len(token_ids))
+                self._roster.note_tokens(run_id, len(token_ids))
             case CertaintyUpdated(certainty=float(certainty)) if run.spec.early_exit is not None:
-                self._update(run.key, progress=certainty)
+                self._roster.change(run_id, progress=certainty)
             case _:
                 pass
 
@@ -168,13 +177,13 @@ class Programs:
         self._speed.end(run_id, self._clock())
         run = self._runs.pop(run_id, None)
         if run is not None:
-            self.leave(run.key)
+            self._roster.leave(run_id)
             self._learn(run.request, run.paths.count())
 
     # ------------------------------------------------------------ plain requests
 
-    def add_request(self, ask: PlainAsk, asker: Asker) -> LengthRequest:
-        """A plain request has arrived. Returns how its lengths are predicted."""
+    def add_request(self, ask: PlainAsk, asker: Asker) -> OpenRequest:
+        """A plain request has arrived. The engines have it already."""
         request = describe_plain(
             ask.pair,
             ask.prompt_ids,
@@ -182,52 +191,31 @@ class Programs:
             outputs=ask.choices,
             client=asker.client,
         )
-        self._join_predicted(ask.program, request, asker, Kind.CHAT)
+        member = f"{ask.program} {next(self._numbers)}"
+        self._join(member, ask.program, request, asker, Kind.CHAT, is_served=True)
         self.room_ahead.make_room(ask.program)
-        return request
+        return OpenRequest(member=member, request=request)
 
-    def end_request(self, key: str, request: LengthRequest, lengths: OutputLengths | None) -> None:
+    def end_request(self, ended: OpenRequest, lengths: OutputLengths | None) -> None:
         """A plain request is over. lengths: of its outputs, None where they are not known."""
-        self.leave(key)
-        self._learn(request, lengths)
+        self._roster.leave(ended.member)
+        self._learn(ended.request, lengths)
 
     def mark_started(self, key: str) -> None:
         """A member of the program runs. The first one counts."""
-        program = self._board.get(key)
-        if program is not None and program.started_s is None:
-            now_s = self._clock()
-            self._note_wait(program.kind, now_s - program.arrived_s)
-            self._update(key, started_s=now_s)
+        program, waited_s = self._board.get(key), self._roster.mark_started(key)
+        if program is not None and waited_s is not None:
+            self._note_wait(program.kind, waited_s)
+
+    def note_tokens(self, member: str, tokens: int) -> None:
+        """A member has drawn so many more tokens."""
+        self._roster.note_tokens(member, tokens)
 
     # ------------------------------------------------------------ lengths
 
-    def _join_predicted(
-        self,
-        key: str,
-        request: LengthRequest,
-        asker: Asker,
-        usual: Kind,
-        width: int | None = None,
-    ) -> None:
-        """Join a program now, as long as its limit; its prediction arrives later."""
-        self.join(
-            Program(
-                key=key,
-                client=asker.client,
-                kind=asker.choose_kind(usual),
-                arrived_s=self._clock(),
-                outputs=request.outputs,
-                width=width,
-                max_tokens=request.max_tokens,
-                prompt_tokens=request.num_prompt_tokens or 0,
-            )
-        )
-        if self._predictions is not None:
-            self._predictions.submit(request, partial(self.predict, key))
-
-    def predict(self, key: str, lengths: LengthDistribution) -> None:
-        """The prediction of a program's outputs has arrived."""
-        self._update(key, lengths=lengths)
+    def predict(self, member: str, lengths: LengthDistribution) -> None:
+        """The prediction of a member's outputs has arrived."""
+        self._roster.change(member, lengths=lengths)
         self.on_prediction()
 
     def _learn(self, request: LengthRequest, lengths: OutputLengths | None) -> None:
@@ -236,40 +224,36 @@ class Programs:
 
     # ------------------------------------------------------------ members of a program
 
-    def join(self, member: Program) -> None:
-        """Add a run or a request to its program, which begins with its first member."""
-        key = member.key
-        self._members[key] += 1
-        known = self._board.get(key)
-        if known is None:
-            self._board.add(member)
-        else:
-            self._board.update(
-                key,
-                outputs=known.outputs + member.outputs,
-                width=known.sequences + member.sequences,
-                max_tokens=max(known.max_tokens, member.max_tokens),
-                prompt_tokens=known.prompt_tokens + member.prompt_tokens,
-            )
-        self._note_change()
+    def _join(
+        self,
+        member: str,
+        key: str,
+        request: LengthRequest,
+        asker: Asker,
+        usual: Kind,
+        width: int | None = None,
+        *,
+        is_served: bool = False,
+    ) -> None:
+        """Add a member to a program now, as long as its limit; its prediction arrives later.
 
-    def leave(self, key: str) -> None:
-        """A member is over."""
-        self._members[key] -= 1
-        if self._members[key] <= 0:
-            del self._members[key]
-            self._board.remove(key)
-        self._note_change()
-
-    def note_tokens(self, key: str, tokens: int) -> None:
-        """A program has drawn so many more tokens."""
-        program = self._board.get(key)
-        if program is not None:
-            self._update(key, drawn_tokens=program.drawn_tokens + tokens)
-
-    def _update(self, key: str, **changes: object) -> None:
-        if self._board.update(key, **changes):
-            self._note_change()
+        is_served: whether the engines have it already.
+        """
+        now_s = self._clock()
+        work = Program(
+            key=key,
+            client=asker.client,
+            kind=asker.choose_kind(usual),
+            arrived_s=now_s,
+            outputs=request.outputs,
+            width=width,
+            max_tokens=request.max_tokens,
+            prompt_tokens=request.num_prompt_tokens or 0,
+            started_s=now_s if is_served else None,
+        )
+        self._roster.join(member, work, request.prompt_ids)
+        if self._predictions is not None:
+            self._predictions.submit(request, partial(self.predict, member))
 
     # ------------------------------------------------------------ Admission
 
@@ -287,8 +271,8 @@ class Programs:
         return can_start(self._find_need(run_id), [self._find_need(r) for r in running], capacity)
 
     def _find_need(self, run_id: str) -> Need:
-        program = self._board.get(self.find_program(run_id))
-        return Need(kv_tokens=0, sequences=0) if program is None else predict_need(program)
+        run = self._roster.get(run_id)
+        return Need(kv_tokens=0, sequences=0) if run is None else predict_need(run)
 
     # ------------------------------------------------------------ what is known of them
 
@@ -299,6 +283,10 @@ class Programs:
     def get(self, key: str) -> Program | None:
         """None for a program that is over."""
         return self._board.get(key)
+
+    def get_run(self, run_id: str) -> Program | None:
+        """What one run does, as a part of its program. None for one that is over."""
+        return self._roster.get(run_id)
 
     def now_s(self) -> float:
         """The time by which programs arrive and start."""
@@ -311,13 +299,12 @@ class Programs:
         return predict_starts(running, waiting, self._speed.measure(self._clock()))
 
     def _measure_work(self, run_id: str) -> RunWork:
-        """What a run still generates: its share of what its program does."""
-        key = self.find_program(run_id)
-        program, members = self._board.get(key), max(1, self._members[key])
-        if program is None:
+        """What a run still generates."""
+        run = self._roster.get(run_id)
+        if run is None:
             return RunWork(left_tokens=0.0, outputs=1)
-        left = None if program.lengths is None else estimate_work(program).expected / members
-        return RunWork(left_tokens=left, outputs=max(1, program.sequences // members))
+        left = None if run.lengths is None else estimate_work(run).expected
+        return RunWork(left_tokens=left, outputs=run.sequences)
 
     @property
     def policy(self) -> str:

@@ -4,9 +4,9 @@ A program is admitted where all of these hold, and always where nothing else run
 
 - its predicted KV fits beside what the running programs are predicted to need
 - the engine's batch has places for its sequences
-- the batch gains from it: one more sequence must raise the tokens a second. Where it does not, more
-  programs at once only make each of them slower, and running them one after the other is better
-  for the mean and no worse for the last.
+- the batch gains from it: twice the batch must bring at least a tenth more tokens a second. Where
+  it does not, more programs at once only make each of them slower, and running them one after the
+  other is better for the mean and no worse for the last.
 
 Programs start in the order of the board. One that does not fit holds the others back: letting
 smaller ones pass would starve it.
@@ -38,7 +38,7 @@ class Capacity:
     """Most programs at once, whatever the memory."""
 
     useful_sequences: int
-    """Sequences up to which one more raises the generator's tokens a second, at most its batch."""
+    """Sequences up to which twice as many bring a tenth more tokens a second, at most its batch."""
 
     step_s: BatchTime | None = None
     """Seconds of a decode step of the generator, by its batch. None where it was not measured."""

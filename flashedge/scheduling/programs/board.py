@@ -2,13 +2,14 @@
 
 The order of programs:
 
-1. those that waited for `escalate_after_s` or longer, by arrival
+1. those that got nothing for `escalate_after_s` or longer, the longest first
 2. chats, then searches, then batch work (`Kind`)
 3. within a kind: those that have started, where programs are scheduled as a gang
 4. by the policy's score, then by arrival, then by key
-5. clients take turns (`fairness`), within 2 and 3
 
-By (1) no program starves: once it is escalated, only programs that arrived before it go first.
+Within 2 and 3 clients take turns (`fairness`), which goes before 4.
+
+By (1) no program starves: once it is escalated, only programs that wait for longer go first.
 
 Ref: arXiv 2412.20993 App. D.3.1; arXiv 2604.00499 §4.
 """
@@ -44,7 +45,7 @@ class Rules:
     """Whether chats go before searches, and both before batch work."""
 
     escalate_after_s: float | None = 60.0
-    """A program that waited so long goes first. None: never."""
+    """A program that got no token for so long goes first. None: never."""
 
 
 class ProgramBoard:
@@ -127,17 +128,17 @@ class ProgramBoard:
     def _find_class(self, program: Program, now_s: float) -> tuple[int, float, int]:
         """What goes before any score."""
         if self._is_escalated(program, now_s):
-            return (0, program.arrived_s, 0)
+            return (0, program.waits_since_s, 0)
         kind = _KIND_PLACES[program.kind] if self.rules.ranks_kinds else 0
         waits = self.rules.is_gang and program.started_s is None
         return (1, kind, waits)
 
     def _is_escalated(self, program: Program, now_s: float) -> bool:
         limit = self.rules.escalate_after_s
-        return limit is not None and now_s - program.arrived_s >= limit
+        return limit is not None and now_s - program.waits_since_s >= limit
 
     def _take_turns(self, ordered: Sequence[Program], now_s: float) -> tuple[Program, ...]:
-        """Interleave the clients within each class. The escalated ones stay by arrival."""
+        """Interleave the clients within each class. The escalated ones stay as they are."""
         groups: dict[tuple[int, float, int], list[Program]] = {}
         for program in ordered:
             groups.setdefault(self._find_class(program, now_s), []).append(program)

@@ -62,6 +62,14 @@ class Program:
     started_s: float | None = None
     """When it first ran. None while it waits for admission."""
 
+    served_s: float | None = None
+    """When it last got a token. None: never."""
+
+    @property
+    def waits_since_s(self) -> float:
+        """Since when it got nothing."""
+        return self.arrived_s if self.served_s is None else self.served_s
+
     @property
     def sequences(self) -> int:
         """The most outputs that it draws at once, at least one."""

@@ -15,6 +15,8 @@ from flashedge.scheduling.lengths.base import LengthDistribution
 from flashedge.scheduling.lengths.tail import TailFigures, compute_figures
 from flashedge.scheduling.programs.program import Program
 
+ROUNDED_TOKENS = 16
+"""Tokens drawn are rounded down to a multiple of it, since each number's figures are kept."""
 LEAST_LEFT = 0.02
 """Share of a program's work that counts as left until it is over."""
 
@@ -39,7 +41,7 @@ def estimate_work(program: Program) -> Work:
     if program.lengths is None:
         return _leave(program, Work(expected=float(outputs * most), tail=float(outputs * most)))
     if outputs == 1:
-        drawn = min(program.drawn_tokens, most - 1)
+        drawn = min(program.drawn_tokens // ROUNDED_TOKENS * ROUNDED_TOKENS, most - 1)
         one = find_figures(program.lengths, most, drawn)
         return Work(
             expected=max(1.0, one.expected - drawn),
@@ -62,7 +64,6 @@ def _leave(program: Program, whole: Work) -> Work:
 def find_figures(lengths: LengthDistribution, limit: int, drawn: int) -> TailFigures:
     """The figures of one output's length. Kept, since programs are scored again and again.
 
-    drawn: tokens that it has already; rounded down by the caller where each token would be a new
-    entry.
+    drawn: tokens that it has already.
     """
     return compute_figures(lengths, limit, drawn=drawn)

@@ -21,7 +21,7 @@ TRUE = [
 ]
 
 
-class Told:
+class Scripted:
     """Implements what `measure_explained` asks of a predictor, and says what it was told."""
 
     def __init__(self, of: Mapping[LengthRequest, LengthDistribution]) -> None:
@@ -50,8 +50,8 @@ def finished() -> list[FinishedOutputs]:
     return found
 
 
-def predict(finished: Sequence[FinishedOutputs], said: Sequence[LogT]) -> Told:
-    return Told(dict(zip([one.request for one in finished], said, strict=True)))
+def predict(finished: Sequence[FinishedOutputs], said: Sequence[LogT]) -> Scripted:
+    return Scripted(dict(zip([one.request for one in finished], said, strict=True)))
 
 
 def test_the_truth_explains_all_also_when_it_is_rescaled(finished: list[FinishedOutputs]) -> None:

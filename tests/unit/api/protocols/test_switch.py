@@ -96,8 +96,8 @@ async def test_another_method_or_path_stays_with_us() -> None:
     [
         ({}, {}, "127.0.0.1", None),
         ({"X-FlashEdge-Client": "ide"}, {"user": "u"}, "ide", None),
-        ({"X-FlashEdge-Program": "p"}, {"prompt_cache_key": "k"}, "127.0.0.1", "p"),
-        ({}, {"user": "u", "prompt_cache_key": "k"}, "u", "k"),
+        ({"X-FlashEdge-Program": "p"}, {"prompt_cache_key": "k"}, "127.0.0.1", "p of 127.0.0.1"),
+        ({}, {"user": "u", "prompt_cache_key": "k"}, "u", "k of u"),
         ({}, {"safety_identifier": "s"}, "s", None),
         ({}, {"metadata": {"user_id": "m"}}, "m", None),
         ({}, {"user": 5, "metadata": "x", "prompt_cache_key": ["y"]}, "127.0.0.1", None),

@@ -202,7 +202,7 @@ class QueuedRig(Rig):
     def submit(self, run_id: str, median: float | None, asker: Asker = NOBODY) -> None:
         self.add(run_id, asker)
         if median is not None:
-            self.predict(self.programs.find_program(run_id), median)
+            self.predict(run_id, median)
         self.queue.reserve(run_id)
         if run_id in self.queue.view().running:
             self.programs.note_start(run_id)
@@ -257,9 +257,74 @@ async def test_a_run_of_a_program_that_has_started_waits_too() -> None:
     await rig.draw("a", 20, 5)
     outlook = rig.find_outlook("b")
     assert outlook.position == 0
-    assert outlook.starts_in_s == pytest.approx((2 * BEAM.n * 100 - 100) / 2 / 20, rel=0.1)
+    assert outlook.starts_in_s == pytest.approx((BEAM.n * 100 - 100) / 20, rel=0.1)
     (standing,) = rig.outlooks.describe().programs
     assert (standing.place, standing.starts_in_s) == (None, None)
+    await rig.programs.stop()
+
+
+async def test_runs_of_one_program_are_admitted_like_those_of_several() -> None:
+    """Each needs room for its own 8 paths, and leaves it when it ends."""
+    rig = QueuedRig(max_running=32)
+    rig.programs.set_capacity(Capacity(kv_tokens=1 << 20, max_running=32, useful_sequences=64))
+    job = Asker(program="job")
+    for number in range(9):
+        rig.submit(f"job-{number}", 100, job)
+    assert len(rig.queue.view().running) == 8
+    for number in range(8):
+        rig.programs.end_run(f"job-{number}")
+        rig.queue.leave(f"job-{number}")
+    (program,) = rig.programs.list_ordered()
+    assert (program.outputs, program.sequences) == (8, 8)
+    for number in range(7):
+        rig.submit(f"other-{number}", 100)
+    assert rig.queue.view().waiting == ()
+    await rig.programs.stop()
+
+
+async def test_a_run_that_is_certain_says_nothing_of_the_others_of_its_program() -> None:
+    rig = Rig()
+    spec = replace(BEAM, strategy="self_consistency", early_exit=ExitOptions())
+    for run_id in ("sure", "new"):
+        rig.programs.add_run(run_id, spec, tuple(range(10)), Asker(program="job"))
+        rig.predict(run_id, 100)
+    (before,) = rig.outlooks.list_standings()
+    sure = CertaintyUpdated(certainty=1.0, answers=1, measures={}, progress=1, tokens=1, answer="4")
+    rig.programs.note_event("sure", sure)
+    (after,) = rig.outlooks.list_standings()
+    assert after.left_tokens == pytest.approx(before.left_tokens / 2, rel=0.01)
+    rig.programs.end_run("sure")
+    (after,) = rig.outlooks.list_standings()
+    assert after.left_tokens == pytest.approx(before.left_tokens / 2, rel=0.05)
+    await rig.programs.stop()
+
+
+@pytest.mark.parametrize(("thinks_s", "goes_on"), [(20.0, True), (100.0, False)])
+async def test_an_agents_next_question_goes_on_where_its_program_was(
+    thinks_s: float, goes_on: bool
+) -> None:
+    rig = Rig()
+    job = Asker(program="job")
+    rig.add("first", job)
+    rig.programs.note_start("first")
+    rig.programs.end_run("first")
+    await asyncio.sleep(thinks_s)
+    rig.add("other")
+    rig.predict("other", 10)
+    rig.add("next", job)
+    rig.predict("next", 1000)
+    expected = ["next", "other"] if goes_on else ["other", "next"]
+    assert list(rig.programs.order(["other", "next"])) == expected
+    await rig.programs.stop()
+
+
+async def test_by_prefix_a_prompt_that_is_open_already_goes_first() -> None:
+    rig = Rig(scheduling_policy="prefix")
+    rig.programs.add_run("a", BEAM, (1, 2, 3, 4, 5), NOBODY)
+    rig.programs.note_start("a")
+    rig.programs.add_run("other", BEAM, (1, 9, 9, 9, 9), NOBODY)
+    rig.programs.add_run("alike", BEAM, (1, 2, 3, 9, 9), NOBODY)
+    assert list(rig.programs.order(["other", "alike"])) == ["alike", "other"]
     await rig.programs.stop()
 
 
@@ -267,10 +332,10 @@ async def test_tokens_of_plain_requests_are_no_speed_of_searches() -> None:
     rig = QueuedRig(max_running=1)
     rig.submit("a", 100)
     rig.submit("b", 200)
-    rig.programs.add_request(PlainAsk(program="chat", max_tokens=64), NOBODY)
+    chat = rig.programs.add_request(PlainAsk(program="chat", max_tokens=64), NOBODY)
     await rig.draw("a", 20, 4)
     before = rig.find_outlook("b").starts_in_s
-    rig.programs.note_tokens("chat", 1000)
+    rig.programs.note_tokens(chat.member, 1000)
     assert rig.find_outlook("b").starts_in_s == before
     await rig.programs.stop()
 
