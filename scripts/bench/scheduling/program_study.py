@@ -27,6 +27,7 @@ from flashedge.benchmark.load.slo import Slo
 from flashedge.benchmark.load.timings import Timings
 from flashedge.config import Config
 from flashedge.scheduling.programs.program import Kind
+from flashedge.types import USUAL_POLICY
 from scripts.bench.flashtts.study import format_table
 
 Task = tuple[str, float, int]
@@ -47,6 +48,8 @@ class Variant:
     about: str
     policy: str
     is_gang: bool = False
+    is_fair: bool = False
+    """Whether clients take turns."""
     exits_early: bool = False
     draws_ahead: bool = False
     """Whether searches draw their next group before they know whether they exit."""
@@ -56,7 +59,7 @@ class Variant:
         return {
             "scheduling_policy": self.policy,
             "scheduling_gang": self.is_gang,
-            "scheduling_fair_clients": False,
+            "scheduling_fair_clients": self.is_fair,
             "scheduling_paths_ahead": self.draws_ahead,
             "queue_limit": 10_000,
         }
@@ -68,6 +71,7 @@ VARIANTS: Mapping[str, Variant] = {
     "fcfs+exit+ahead": Variant(
         about="and draw their next group ahead", policy="fcfs", exits_early=True, draws_ahead=True
     ),
+    "kinds": Variant(about="chats first, by arrival: what all below do as well", policy="gang"),
     "gang": Variant(
         about="programs by arrival, all requests of one together", policy="gang", is_gang=True
     ),
@@ -82,9 +86,17 @@ VARIANTS: Mapping[str, Variant] = {
         about="tie, gang and early exit", policy="tie", is_gang=True, exits_early=True
     ),
     "tie+gang+exit+ahead": Variant(
-        about="and groups drawn ahead: the default",
+        about="and groups drawn ahead",
         policy="tie",
         is_gang=True,
+        exits_early=True,
+        draws_ahead=True,
+    ),
+    "default": Variant(
+        about="sjf, gang, clients in turns, early exit, groups drawn ahead",
+        policy=USUAL_POLICY,
+        is_gang=True,
+        is_fair=True,
         exits_early=True,
         draws_ahead=True,
     ),
