@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flashedge.scheduling.lengths.families.log_t import LogT
+from flashedge.scheduling.lengths.tail import compute_figures
 from flashedge.scheduling.programs.board import ProgramBoard, Rules
 from flashedge.scheduling.programs.policies import (
     POLICIES,
@@ -110,12 +111,56 @@ def test_served_tokens_count_against_a_client() -> None:
 
 
 def test_a_client_that_returns_has_saved_nothing_up() -> None:
+    """It was served little before its pause. It does not go first until it has caught up."""
     board = ProgramBoard(replace(SHORTEST, is_fair=True))
+    board.add(make("old", size=10, client="late"))
     board.add(make("a", size=100, client="agent"))
+    board.remove("old")
     board.update("a", drawn_tokens=5000)
     board.add(make("z", size=900, client="late"))
     board.add(make("b", size=10, client="agent"))
     assert board.order(1.0, BATCH)[0] in "ab", "both clients begin at the same count"
+
+
+def test_a_client_that_returns_keeps_its_count() -> None:
+    board = ProgramBoard(replace(SHORTEST, is_fair=True))
+    board.add(make("a", size=100, client="agent"))
+    board.add(make("old", size=10, client="late"))
+    board.update("old", drawn_tokens=5000)
+    board.remove("old")
+    board.add(make("y", size=1, client="late"))
+    assert board.order(1.0, BATCH) == ("a", "y")
+
+
+def test_the_longest_cached_prefix_goes_first() -> None:
+    prefix = replace(PLAIN, policy=POLICIES["prefix"])
+    assert place(prefix, make("a", shared_tokens=5), make("b", shared_tokens=9)) == "ba"
+
+
+def test_what_takes_the_longest_for_its_size_goes_first_by_finish_time() -> None:
+    fair = replace(PLAIN, policy=POLICIES["fair_finish"])
+    small, large = make("small", size=10, arrived_s=0.0), make("large", size=1000, arrived_s=0.0)
+    board = ProgramBoard(fair)
+    for program in (large, small):
+        board.add(program)
+    assert board.order(20.0, BATCH) == ("small", "large"), "the same wait is worse for a small one"
+
+
+@pytest.mark.parametrize("policy", ["tie_01", "tie_05"])
+def test_a_fixed_weight_of_the_tail_prefers_the_certain_program(policy: str) -> None:
+    """Of two with the same expectation."""
+    risky, sure = make("a", lengths=LogT(mu=5.0, sigma=0.6)), make("b", size=1.0)
+    expected = compute_figures(LogT(mu=5.0, sigma=0.6), 4096).expected
+    sure = replace(sure, lengths=make_lengths(expected))
+    assert place(replace(PLAIN, policy=POLICIES[policy]), risky, sure) == "ba"
+
+
+def test_a_random_order_is_that_of_the_keys_alone() -> None:
+    random = replace(PLAIN, policy=POLICIES["random"])
+    programs = [make(key, size=size) for key, size in zip("abcdefgh", range(1, 9), strict=True)]
+    found = place(random, *programs)
+    assert found == place(random, *reversed(programs))
+    assert found != "abcdefgh"
 
 
 def test_an_unknown_program_is_left_alone() -> None:
