@@ -37,29 +37,58 @@ def complete_key(incomplete: str) -> list[str]:
 Key = Annotated[
     str,
     typer.Argument(
-        metavar="KEY", help="A setting, as `config show` names it.", autocompletion=complete_key
+        metavar="KEY",
+        help="A setting, such as scheduling_policy or scheduling.policy.",
+        autocompletion=complete_key,
     ),
 ]
 
 
 @app.command(name="show")
 def show(
+    key: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[KEY]",
+            help="One setting, to be told what it means. Left out: all.",
+            autocompletion=complete_key,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Show every setting, its value and where the value comes from.
+    """Show the settings, their values and where each value comes from.
 
     The source is default, environment (a FLASHEDGE_... variable) or the path of config.toml.
     """
     values = trace_settings()
+    one = None if key is None else find_setting(key)
     if as_json:
-        output.print_json([_describe(s, values[s.name]) for s in list_settings()])
+        settings = list_settings() if one is None else [one]
+        output.print_json([_describe(s, values[s.name]) for s in settings])
+        return
+    if one is not None:
+        _explain(one, values[one.name])
         return
     rows = [
         (s.name, _format_value(s, values[s.name].value), _name_source(values[s.name]))
         for s in list_settings()
     ]
     output.print_table(("setting", "value", "source"), rows, "no settings")
-    output.note("What a setting means: flashedge config show --json")
+    output.note("What a setting means: flashedge config show KEY")
+
+
+def _explain(setting: Setting, found: SettingValue) -> None:
+    """Print what one setting means."""
+    table = f"[{setting.table}] {setting.key}" if setting.table else setting.key
+    lines = [
+        f"{setting.name} = {_format_value(setting, found.value)} ({_name_source(found)})",
+        setting.description,
+        f"default: {_format_value(setting, setting.default)}",
+    ]
+    if setting.choices:
+        lines.append(f"choices: {', '.join(setting.choices)}")
+    lines.append(f"in config.toml: {table}; in the environment: {setting.variable}")
+    print("\n".join(lines))
 
 
 @app.command(name="path")

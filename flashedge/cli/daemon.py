@@ -140,7 +140,11 @@ def unload(as_json: Json = False) -> None:
 
 
 def ps(as_json: Json = False) -> None:
-    """Show the daemon, its engines and their load.
+    """Show the daemon, its engines and their load, and the programs that run or wait.
+
+    Of each program: its place in the queue, how long it has waited, the predicted length of one of
+    its answers or paths (half are longer than the median, a tenth longer than the tail), and when
+    it is expected to start.
 
     Exits 1 when no daemon runs or an engine is not ready.
     """

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from flashedge.cli.solve.strategy_flags import complete_strategy
+from flashedge.types import POLICY_NAMES
 
 LOAD, PROGRAMS, DEADLINES, SIMULATION = "Load", "Programs", "Deadlines", "Simulated card"
 OUTPUT = "Output"
@@ -167,7 +168,8 @@ Policy = Annotated[
     str | None,
     typer.Option(
         metavar="NAME",
-        help="Which program goes first, instead of the setting scheduling_policy.",
+        help="Which program goes first, instead of the setting scheduling_policy: "
+        f"{', '.join(POLICY_NAMES)}.",
         rich_help_panel=SIMULATION,
     ),
 ]

@@ -43,6 +43,24 @@ def test_show_lists_every_setting_with_its_source(
     assert any(line.split() == ["port", "9001", str(file)] for line in lines)
 
 
+@pytest.mark.parametrize("key", ["scheduling_policy", "scheduling.policy"])
+def test_show_tells_what_one_setting_means(cli: Cli, key: str) -> None:
+    lines = cli("config", "show", key).out.splitlines()
+    assert lines[0] == "scheduling_policy = shortest (default)"
+    assert lines[1].startswith("Which of the waiting programs goes next")
+    assert "choices: fcfs, gang, tie, shortest" in lines[3]
+    assert "[scheduling] policy" in lines[4]
+    assert "FLASHEDGE_SCHEDULING_POLICY" in lines[4]
+    (one,) = json.loads(cli("config", "show", key, "--json").out)
+    assert one["name"] == "scheduling_policy"
+
+
+def test_show_of_an_unknown_setting_names_the_nearest(cli: Cli) -> None:
+    ended = cli("config", "show", "prot")
+    assert ended.code == 2
+    assert "did you mean 'port'?" in ended.err
+
+
 def test_path_is_the_file(cli: Cli, file: Path) -> None:
     assert cli("config", "path").out == f"{file}\n"
 
