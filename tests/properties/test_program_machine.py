@@ -20,6 +20,7 @@ from flashedge.runtime.queue import RunQueue
 from flashedge.scheduling.lengths.families.log_t import LogT
 from flashedge.scheduling.programs.admission import Capacity, predict_need
 from flashedge.scheduling.programs.policies import POLICIES
+from flashedge.scheduling.programs.program import Program
 from tests.support.runtime_rig import BEAM
 
 ESCALATE_S = 40.0
@@ -176,16 +177,16 @@ class ProgramMachine(RuleBasedStateMachine):
             passed = [
                 other
                 for other in self.waiting
-                if self.now_s - self._waits_since(other) >= ESCALATE_S
-                and self._waits_since(other) < self._waits_since(run)
+                if self.now_s - self._find(other).waits_since_s >= ESCALATE_S
+                and self._find(other).arrived_s < self._find(run).arrived_s
             ]
             assert not passed, f"{run} passed {passed}"
 
-    def _waits_since(self, run: str) -> float:
-        """Since when the program of a run waits."""
+    def _find(self, run: str) -> Program:
+        """The program of a run."""
         program = self.programs.get(self.programs.find_program(run))
         assert program is not None
-        return program.waits_since_s
+        return program
 
 
 TestProgramMachine = ProgramMachine.TestCase

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from flashedge.scheduling.programs.program import Program
-from flashedge.types import TokenIds
+from flashedge.scheduling.programs.program import Kind, Program
+from flashedge.scheduling.programs.work import Work, estimate_work
+
+_URGENCY = {kind: at for at, kind in enumerate(Kind)}
 
 
 class Members:
@@ -20,16 +22,15 @@ class Members:
     def __init__(self) -> None:
         self._members: dict[str, dict[str, Program]] = {}
         """By program, in the order of their arrival."""
+        self._works: dict[str, Work] = {}
+        """What each member has left."""
         self._keys: dict[str, str] = {}
         """The program of each member."""
-        self._prompts: dict[str, TokenIds] = {}
 
-    def add(self, member: str, work: Program, prompt_ids: TokenIds = ()) -> None:
-        """work.key: the program that it joins."""
-        shared = max((count_shared(prompt_ids, p) for p in self._prompts.values()), default=0)
-        work = replace(work, shared_tokens=shared)
-        self._members.setdefault(work.key, {})[member] = work
-        self._keys[member], self._prompts[member] = work.key, prompt_ids
+    def add(self, member: str, program: Program) -> None:
+        """program: what the member does, under the key of the program that it joins."""
+        self._keys[member] = program.key
+        self._put(member, program)
 
     def get(self, member: str) -> Program | None:
         """What one member does. None for one that is over."""
@@ -43,15 +44,15 @@ class Members:
     def change(self, member: str, **changes: Any) -> None:
         """Change what a member does. Nothing changes for one that is over: its last news may come
         late."""
-        work = self.get(member)
-        if work is not None:
-            self._members[work.key][member] = replace(work, **changes)
+        program = self.get(member)
+        if program is not None:
+            self._put(member, replace(program, **changes))
 
     def remove(self, member: str) -> None:
         """The member is over. Again, this does nothing."""
         key = self._keys.pop(member, None)
         if key is not None:
-            del self._members[key][member], self._prompts[member]
+            del self._members[key][member], self._works[member]
             if not self._members[key]:
                 del self._members[key]
 
@@ -59,20 +60,33 @@ class Members:
         """What the open members of a program do."""
         return tuple(self._members.get(key, {}).values())
 
-    def combine(self, key: str) -> Program | None:
-        """The program as a whole. None without open members."""
-        members = self.list(key)
-        return combine(members) if members else None
+    def list_all(self) -> Sequence[Program]:
+        """What all open members do."""
+        return [program for members in self._members.values() for program in members.values()]
+
+    def combine_works(self, key: str) -> Work:
+        """What the open members of a program have left."""
+        works = (self._works[member] for member in self._members[key])
+        return sum(works, Work(expected=0.0, tail=0.0))
+
+    def _put(self, member: str, program: Program) -> None:
+        self._members.setdefault(program.key, {})[member] = program
+        self._works[member] = estimate_work(program)
 
 
 def combine(members: Sequence[Program]) -> Program:
-    """What several members of one program do together. It is their first one's otherwise."""
+    """What several members of one program do together. It is their first one's otherwise.
+
+    Their lengths differ: those predicted last stand for all, so ask `Members.combine_works` for the
+    work that is left.
+    """
     first = members[0]
     if len(members) == 1:
         return first
     outputs = sum(member.outputs for member in members)
     return replace(
         first,
+        kind=min((member.kind for member in members), key=lambda kind: _URGENCY[kind]),
         outputs=outputs,
         width=sum(member.sequences for member in members),
         max_tokens=max(member.max_tokens for member in members),
@@ -82,11 +96,3 @@ def combine(members: Sequence[Program]) -> Program:
         drawn_tokens=sum(member.drawn_tokens for member in members),
         progress=sum(m.outputs * m.progress for m in members) / max(1, outputs),
     )
-
-
-def count_shared(left: TokenIds, right: TokenIds) -> int:
-    """Tokens that both begin with."""
-    for place, (one, other) in enumerate(zip(left, right, strict=False)):
-        if one != other:
-            return place
-    return min(len(left), len(right))

@@ -19,10 +19,11 @@ from itertools import count
 
 from flashedge.config import Config
 from flashedge.engine.plain_requests import PlainAsk
-from flashedge.events import CertaintyUpdated, Event, StepCompleted
+from flashedge.events import CertaintyUpdated, Event, Progress, StepCompleted
 from flashedge.runtime.lengths.base import describe_plain, describe_search
 from flashedge.runtime.lengths.path_counter import PathCounter
 from flashedge.runtime.programs.asker import Asker
+from flashedge.runtime.programs.cached_prompts import CachedPrompts, NoPrompts, Prompts
 from flashedge.runtime.programs.predictions import Predictions
 from flashedge.runtime.programs.room_ahead import RoomAhead
 from flashedge.runtime.programs.roster import Roster
@@ -38,11 +39,13 @@ from flashedge.scheduling.programs.board import ProgramBoard, Rules
 from flashedge.scheduling.programs.expected_start import RunWork, predict_starts
 from flashedge.scheduling.programs.policies import POLICIES
 from flashedge.scheduling.programs.program import Kind, Program
-from flashedge.scheduling.programs.work import estimate_work
+from flashedge.scheduling.programs.work import Work, estimate_work
 from flashedge.types import TokenIds
 
 ARRIVAL_ORDER = "fcfs"
 """The policy under which the engines' own queues stay as they are."""
+BY_PREFIX = "prefix"
+"""The policy that asks which prompts are cached."""
 USUAL_BATCH = 256
 """Sequences that engines of unknown speed have use for."""
 LEAST_INTERVAL_S = 0.02
@@ -67,7 +70,7 @@ def build_rules(config: Config) -> Rules:
         is_gang=config.scheduling_gang and is_ordered,
         is_fair=config.scheduling_fair_clients and is_ordered,
         ranks_kinds=is_ordered,
-        escalate_after_s=config.scheduling_escalate_s,
+        escalate_after_s=config.scheduling_escalate_s if is_ordered else None,
     )
 
 
@@ -108,6 +111,8 @@ class Programs:
         self._roster = Roster(self._board, clock, self._note_change)
         self._numbers = count()
         """Of plain requests."""
+        asks = config.scheduling_policy == BY_PREFIX
+        self._prompts: Prompts = CachedPrompts() if asks else NoPrompts()
         self._runs: dict[str, RunProgress] = {}
         self.on_prediction: Callable[[], None] = lambda: None
         """Called when a prediction has arrived: more may start now."""
@@ -115,7 +120,7 @@ class Programs:
             kv_tokens=1 << 40, max_running=config.max_running, useful_sequences=USUAL_BATCH
         )
         self._capacity = self._unmeasured
-        self.room_ahead = RoomAhead(self._roster.list_served)
+        self.room_ahead = RoomAhead(self._roster.list_members)
         """Of searches that draw their next group of paths ahead."""
         self._speed = SearchSpeed()
         self._changed = asyncio.Event()
@@ -151,11 +156,12 @@ class Programs:
     def note_start(self, run_id: str) -> None:
         """The run has left the queue."""
         self._speed.start(run_id, self._measure_work(run_id).outputs, self._clock())
-        key, member = self.find_program(run_id), self._roster.get(run_id)
-        self.mark_started(key)
-        if member is not None:
-            self._roster.change(run_id, shared_tokens=member.prompt_tokens)  # they are cached now
-        self.room_ahead.make_room(key)
+        self._roster.change(run_id, started_s=self._clock())
+        self.mark_started(self.find_program(run_id))
+        run = self._runs.get(run_id)
+        if run is not None:
+            self._note_prompt(run.request.prompt_ids)
+        self.room_ahead.make_room()
 
     def note_event(self, run_id: str, event: Event) -> None:
         """Follow a run's progress. An unknown run has none."""
@@ -167,6 +173,8 @@ class Programs:
             case StepCompleted(token_ids=token_ids):
                 self._speed.add(len(token_ids), self._clock())
                 self._roster.note_tokens(run_id, len(token_ids))
+            case Progress():
+                self._roster.note_service(run_id)
             case CertaintyUpdated(certainty=float(certainty)) if run.spec.early_exit is not None:
                 self._roster.change(run_id, progress=certainty)
             case _:
@@ -193,7 +201,8 @@ class Programs:
         )
         member = f"{ask.program} {next(self._numbers)}"
         self._join(member, ask.program, request, asker, Kind.CHAT, is_served=True)
-        self.room_ahead.make_room(ask.program)
+        self._note_prompt(request.prompt_ids)
+        self.room_ahead.make_room()
         return OpenRequest(member=member, request=request)
 
     def end_request(self, ended: OpenRequest, lengths: OutputLengths | None) -> None:
@@ -250,10 +259,21 @@ class Programs:
             max_tokens=request.max_tokens,
             prompt_tokens=request.num_prompt_tokens or 0,
             started_s=now_s if is_served else None,
+            shared_tokens=self._prompts.count_shared(request.prompt_ids),
         )
-        self._roster.join(member, work, request.prompt_ids)
+        self._roster.join(member, work)
         if self._predictions is not None:
             self._predictions.submit(request, partial(self.predict, member))
+
+    def _note_prompt(self, prompt: TokenIds) -> None:
+        """The engines compute this prompt, from which what waits may gain."""
+        self._prompts.note(prompt)
+        for run_id, run in self._runs.items():
+            work = self._roster.get(run_id)
+            if work is not None and work.started_s is None:
+                shared = self._prompts.count_shared(run.request.prompt_ids)
+                if shared != work.shared_tokens:
+                    self._roster.change(run_id, shared_tokens=shared)
 
     # ------------------------------------------------------------ Admission
 
@@ -276,9 +296,13 @@ class Programs:
 
     # ------------------------------------------------------------ what is known of them
 
-    def list_ordered(self) -> list[Program]:
-        """All programs, in their order."""
-        return [program for key in self._order() if (program := self._board.get(key)) is not None]
+    def list_ordered(self) -> list[tuple[Program, Work]]:
+        """All programs, in their order, each with what it has left."""
+        return [
+            (program, self._board.find_work(key))
+            for key in self._order()
+            if (program := self._board.get(key)) is not None
+        ]
 
     def get(self, key: str) -> Program | None:
         """None for a program that is over."""

@@ -42,9 +42,10 @@ class GroupAhead:
 class RoomAhead:
     """Keeps room for groups, as long as the device has it."""
 
-    def __init__(self, programs: Callable[[], Sequence[Program]]) -> None:
-        """programs: all that run or wait."""
-        self._list_programs = programs
+    def __init__(self, members: Callable[[], Sequence[Program]]) -> None:
+        """members: all runs and plain requests, under their programs' keys. Those that the engines
+        have are started."""
+        self._list_members = members
         self._capacity: Capacity | None = None
         self._groups: list[GroupAhead] = []
         self.continuations = ContinuationRate()
@@ -55,19 +56,17 @@ class RoomAhead:
 
     def reserve(self, group: GroupAhead) -> bool:
         """Keep room for a group until `release`. False where it may not be drawn ahead."""
-        capacity, programs = self._capacity, self._list_programs()
-        own = next((p for p in programs if p.key == group.program), None)
-        if own is None or capacity is None or capacity.step_s is None:
+        capacity, members = self._capacity, self._list_members()
+        is_here = any(m.key == group.program and m.started_s is not None for m in members)
+        if not is_here or capacity is None or capacity.step_s is None:
             return False
-        beside = sum(p.sequences for p in programs if p.started_s is not None or p is own)
+        beside = sum(m.sequences for m in members if m.started_s is not None)
         beside += sum(other.extra for other in self._groups) - group.width
-        siblings = max(0, own.sequences // group.width - 1)  # other runs of the program
         following = NextGroup(now=group.now, paths=group.paths, chance=self.continuations.chance)
-        served = len(programs) + siblings
-        if not is_worthwhile(following, max(0, beside), served, capacity.step_s):
+        if not is_worthwhile(following, max(0, beside), len(members), capacity.step_s):
             return False
         self._groups.append(group)
-        if self._fits(group.program):
+        if self._fits():
             return True
         self._groups.remove(group)
         return False
@@ -77,23 +76,23 @@ class RoomAhead:
         if group in self._groups:
             self._groups.remove(group)
 
-    def make_room(self, program: str) -> None:
-        """This program is about to be served: drop what no longer fits."""
-        while self._groups and not self._fits(program):
+    def make_room(self) -> None:
+        """The engines have another member: drop what no longer fits."""
+        while self._groups and not self._fits():
             self._groups.pop().drop()
 
-    def _fits(self, program: str) -> bool:
-        """Whether batch and KV hold what runs, this program, and all that is drawn ahead."""
+    def _fits(self) -> bool:
+        """Whether batch and KV hold what the engines have, and all that is drawn ahead."""
         if self._capacity is None:
             return True
-        programs = {p.key: p for p in self._list_programs()}
-        served = [p for p in programs.values() if p.started_s is not None or p.key == program]
+        served = [m for m in self._list_members() if m.started_s is not None]
+        by_program = {m.key: m for m in served}
         ahead = [
-            replace(p, outputs=group.extra, width=None, prompt_tokens=0)
+            replace(m, outputs=group.extra, width=None, prompt_tokens=0)
             for group in self._groups
-            if group.extra and (p := programs.get(group.program)) is not None
+            if group.extra and (m := by_program.get(group.program)) is not None
         ]
-        need = sum((predict_need(p) for p in (*served, *ahead)), NOTHING)
+        need = sum((predict_need(m) for m in (*served, *ahead)), NOTHING)
         return (
             need.kv_tokens <= self._capacity.kv_tokens
             and need.sequences <= self._capacity.useful_sequences

@@ -1,23 +1,22 @@
 """The programs that are here, and their members: whatever a member does changes its program.
 
 A program begins with its first member and is over when the last one has left. If another one comes
-within `RETURNS_S`, as of an agent that asks one question after another, it goes on where it was.
+within `RETURNS_S`, as of an agent that asks one question after another, it counts as under way.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from flashedge.runtime.programs.members import Members
+from flashedge.runtime.programs.members import Members, combine
 from flashedge.scheduling.programs.board import ProgramBoard
 from flashedge.scheduling.programs.program import Program
-from flashedge.types import TokenIds
 
 RETURNS_S = 60.0
 """An agent thinks for so long between two questions, at most."""
 COMBINED = (
-    *("outputs", "width", "max_tokens", "prompt_tokens", "shared_tokens"),
+    *("kind", "outputs", "width", "max_tokens", "prompt_tokens", "shared_tokens"),
     *("lengths", "drawn_tokens", "progress"),
 )
 """What a program has of its members. The rest is its own."""
@@ -34,8 +33,8 @@ class Roster:
         self._clock = clock
         self._on_change = on_change
         self._members = Members()
-        self._left: dict[str, tuple[float, Program]] = {}
-        """Programs whose last member has left, and when."""
+        self._left_s: dict[str, float] = {}
+        """When the last member of a program that had started has left."""
 
     def get(self, member: str) -> Program | None:
         """What one member does. None for one that is over."""
@@ -45,21 +44,19 @@ class Roster:
         """The key of its program. None for one that is over."""
         return self._members.find_program(member)
 
-    def list_served(self) -> list[Program]:
-        """All programs, with those as started of which the engines have a member."""
-        return [
-            replace(program, started_s=program.arrived_s)
-            if any(member.started_s is not None for member in self._members.list(program.key))
-            else program
-            for program in self._board.programs
-        ]
+    def list_members(self) -> Sequence[Program]:
+        """What each member does, under its program's key."""
+        return self._members.list_all()
 
-    def join(self, member: str, work: Program, prompt_ids: TokenIds) -> None:
-        """Add a member. work: see `Members`; work.started_s: since when the engines have it."""
-        self._members.add(member, work, prompt_ids)
-        if work.key not in self._board:
-            self._board.add(self._recall(replace(work, started_s=None)))
-        self._combine(work.key)
+    def join(self, member: str, program: Program) -> None:
+        """Add a member. program: see `Members`; program.started_s: since when the engines have
+        it."""
+        key = program.key
+        self._members.add(member, program)
+        if key not in self._board:
+            new = replace(program, started_s=None, is_resumed=self._has_returned(key))
+            self._board.add(new, self._members.combine_works(key))
+        self._combine(key)
 
     def leave(self, member: str) -> None:
         """A member is over. Again, this does nothing."""
@@ -67,11 +64,14 @@ class Roster:
         if key is None:
             return
         self._members.remove(member)
+        if self._members.list(key):
+            self._combine(key)
+            return
         program = self._board.get(key)
-        if not self._members.list(key) and program is not None:
-            self._left[key] = self._clock(), program
-            self._board.remove(key)
-        self._combine(key)
+        if program is not None and program.is_under_way:
+            self._left_s[key] = self._clock()
+        self._board.remove(key)
+        self._on_change()
 
     def change(self, member: str, **changes: object) -> None:
         """Change what a member does. Nothing changes for one that is over."""
@@ -83,33 +83,42 @@ class Roster:
     def note_tokens(self, member: str, tokens: int) -> None:
         """A member has drawn so many more tokens."""
         work = self._members.get(member)
-        if work is not None:
-            self._board.update(work.key, served_s=self._clock())
-            self.change(member, drawn_tokens=work.drawn_tokens + tokens)
+        program = None if work is None else self._board.get(work.key)
+        if work is None or program is None:
+            return
+        self._members.change(member, drawn_tokens=work.drawn_tokens + tokens)
+        self._board.update(
+            work.key,
+            self._members.combine_works(work.key),
+            drawn_tokens=program.drawn_tokens + tokens,
+            served_s=self._clock(),
+        )
+        self._on_change()
+
+    def note_service(self, member: str) -> None:
+        """The engines go on with a member, though what it draws is counted later."""
+        key = self._members.find_program(member)
+        if key is not None:
+            self._board.update(key, self._board.find_work(key), served_s=self._clock())
 
     def mark_started(self, key: str) -> float | None:
         """A member of the program runs. Returns how long it waited if it is the first one."""
         program, now_s = self._board.get(key), self._clock()
         if program is None or program.started_s is not None:
             return None
-        self._board.update(key, started_s=now_s)
+        self._board.update(key, self._board.find_work(key), started_s=now_s)
         self._on_change()
         return now_s - program.arrived_s
 
-    def _recall(self, program: Program) -> Program:
-        """The program as it was, if it has left a short while ago."""
+    def _has_returned(self, key: str) -> bool:
+        """Whether a program has left a short while ago."""
         now_s = self._clock()
-        self._left = {k: v for k, v in self._left.items() if now_s - v[0] <= RETURNS_S}
-        if program.key not in self._left:
-            return program
-        _, before = self._left.pop(program.key)
-        return replace(
-            program, arrived_s=before.arrived_s, started_s=before.started_s, served_s=now_s
-        )
+        self._left_s = {k: s for k, s in self._left_s.items() if now_s - s <= RETURNS_S}
+        return self._left_s.pop(key, None) is not None
 
     def _combine(self, key: str) -> None:
         """Bring the board up to what the members of a program do now."""
-        whole = self._members.combine(key)
-        if whole is not None:
-            self._board.update(key, **{name: getattr(whole, name) for name in COMBINED})
+        whole = combine(self._members.list(key))
+        changes = {name: getattr(whole, name) for name in COMBINED}
+        self._board.update(key, self._members.combine_works(key), **changes)
         self._on_change()

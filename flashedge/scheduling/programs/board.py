@@ -2,14 +2,14 @@
 
 The order of programs:
 
-1. those that got nothing for `escalate_after_s` or longer, the longest first
+1. those that once got no token for `escalate_after_s`, by arrival
 2. chats, then searches, then batch work (`Kind`)
 3. within a kind: those that have started, where programs are scheduled as a gang
 4. by the policy's score, then by arrival, then by key
 
 Within 2 and 3 clients take turns (`fairness`), which goes before 4.
 
-By (1) no program starves: once it is escalated, only programs that wait for longer go first.
+By (1) no program starves: from then on only such programs that arrived before it go first.
 
 Ref: arXiv 2412.20993 App. D.3.1; arXiv 2604.00499 §4.
 """
@@ -45,7 +45,7 @@ class Rules:
     """Whether chats go before searches, and both before batch work."""
 
     escalate_after_s: float | None = 60.0
-    """A program that got no token for so long goes first. None: never."""
+    """A program that got no token for so long goes first until it is over. None: never."""
 
 
 class ProgramBoard:
@@ -56,6 +56,7 @@ class ProgramBoard:
         self._programs: dict[str, Program] = {}
         self._works: dict[str, Work] = {}
         """By key. Estimated when a program changes, since it is ordered far more often."""
+        self._escalated: set[str] = set()
         self._served = ServedTokens()
 
     def __contains__(self, key: str) -> bool:
@@ -72,15 +73,23 @@ class ProgramBoard:
         """All of them, in the order of their arrival at the board."""
         return tuple(self._programs.values())
 
-    def add(self, program: Program) -> None:
-        """Raises ValueError for a key that is here already."""
+    def find_work(self, key: str) -> Work:
+        """What a program has left. Raises KeyError for one that is not here."""
+        return self._works[key]
+
+    def add(self, program: Program, work: Work | None = None) -> None:
+        """work: what it has left, where that does not follow from its fields.
+
+        Raises ValueError for a key that is here already.
+        """
         if program.key in self._programs:
             raise ValueError(f"program {program.key!r} is on the board already")
         self._served.join(program.client, self._list_clients())
-        self._put(program)
+        self._put(program, work)
 
-    def update(self, key: str, **changes: Any) -> bool:
-        """Change fields of a program. Newly drawn tokens count as its client's service.
+    def update(self, key: str, work: Work | None = None, **changes: Any) -> bool:
+        """Change fields of a program. Newly drawn tokens count as its client's service. work: see
+        `add`.
 
         False, and nothing changes, for a program that is gone: its last news may come late.
         """
@@ -88,7 +97,7 @@ class ProgramBoard:
         if before is None:
             return False
         after = replace(before, **changes)
-        self._put(after)
+        self._put(after, work)
         self._served.add(after.client, max(0, after.drawn_tokens - before.drawn_tokens))
         return True
 
@@ -96,11 +105,12 @@ class ProgramBoard:
         """The program is over. Does nothing where it is gone."""
         self._programs.pop(key, None)
         self._works.pop(key, None)
+        self._escalated.discard(key)
         self._served.forget(self._list_clients())
 
-    def _put(self, program: Program) -> None:
+    def _put(self, program: Program, work: Work | None) -> None:
         self._programs[program.key] = program
-        self._works[program.key] = estimate_work(program)
+        self._works[program.key] = work or estimate_work(program)
 
     # ------------------------------------------------------------ the order
 
@@ -114,36 +124,48 @@ class ProgramBoard:
     ) -> tuple[Program, ...]:
         """Order programs of the board."""
         found = list(programs)
+        self._escalate(now_s)
         waiting = sum(program.started_s is None for program in self._programs.values())
         pressure = Pressure(waiting=waiting, max_batch=max_batch)
         table = ProgramTable.build(found, self._works, now_s)
         scores = self.rules.policy.score(table, pressure)
         scored = sorted(
             zip(found, scores, strict=True),
-            key=lambda pair: (self._find_class(pair[0], now_s), pair[1], *_tie_break(pair[0])),
+            key=lambda pair: (self._find_class(pair[0]), pair[1], *_tie_break(pair[0])),
         )
         ordered = [program for program, _ in scored]
-        return self._take_turns(ordered, now_s) if self.rules.is_fair else tuple(ordered)
+        return self._take_turns(ordered) if self.rules.is_fair else tuple(ordered)
 
-    def _find_class(self, program: Program, now_s: float) -> tuple[int, float, int]:
+    def _find_class(self, program: Program) -> tuple[int, float, int]:
         """What goes before any score."""
-        if self._is_escalated(program, now_s):
-            return (0, program.waits_since_s, 0)
+        if program.key in self._escalated:
+            return (0, program.arrived_s, 0)
         kind = _KIND_PLACES[program.kind] if self.rules.ranks_kinds else 0
-        waits = self.rules.is_gang and program.started_s is None
+        waits = self.rules.is_gang and not program.is_under_way
         return (1, kind, waits)
 
-    def _is_escalated(self, program: Program, now_s: float) -> bool:
+    def _escalate(self, now_s: float) -> None:
+        """Note who got nothing for too long. With one token a minute it would starve all the same,
+        so it keeps its place until it is over."""
         limit = self.rules.escalate_after_s
-        return limit is not None and now_s - program.waits_since_s >= limit
+        if limit is not None:
+            self._escalated |= {
+                program.key
+                for program in self._programs.values()
+                if now_s - program.waits_since_s >= limit
+            }
 
-    def _take_turns(self, ordered: Sequence[Program], now_s: float) -> tuple[Program, ...]:
+    def _take_turns(self, ordered: Sequence[Program]) -> tuple[Program, ...]:
         """Interleave the clients within each class. The escalated ones stay as they are."""
         groups: dict[tuple[int, float, int], list[Program]] = {}
         for program in ordered:
-            groups.setdefault(self._find_class(program, now_s), []).append(program)
+            groups.setdefault(self._find_class(program), []).append(program)
         served = self._served.by_client()
-        return tuple(p for group in groups.values() for p in interleave_clients(group, served))
+        return tuple(
+            program
+            for group in groups.values()
+            for program in interleave_clients(group, served, self._works)
+        )
 
     def _list_clients(self) -> list[str]:
         return list({program.client for program in self._programs.values()})

@@ -14,15 +14,17 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 
 from flashedge.scheduling.programs.program import Program
-from flashedge.scheduling.programs.work import estimate_work
+from flashedge.scheduling.programs.work import Work
 
 
 def interleave_clients(
-    programs: Sequence[Program], served_tokens: Mapping[str, float]
+    programs: Sequence[Program],
+    served_tokens: Mapping[str, float],
+    works: Mapping[str, Work],
 ) -> tuple[Program, ...]:
     """Reorder programs, the best first, so that clients take turns by their service.
 
-    served_tokens: by client; a missing client counts as the least served one.
+    served_tokens: by client; a missing client counts as the least served one. works: by key.
     Programs of one client keep their order.
     """
     queues: dict[str, deque[Program]] = {}
@@ -38,7 +40,7 @@ def interleave_clients(
         client = min(queues, key=lambda name: (served[name], place[name]))
         program = queues[client].popleft()
         found.append(program)
-        served[client] += estimate_work(program).expected
+        served[client] += works[program.key].expected
         if not queues[client]:
             del queues[client]
     return tuple(found)

@@ -2,9 +2,9 @@
 
 A policy gives each program a score, and the lowest goes first. The default is `shortest`: in
 simulation nothing else has a lower mean latency, and the tail weight of TIE costs some of it
-(docs/results/scheduling.md). Rivals that predict one length, or a
-rank, are the same policy over distributions of one point: `shortest` over point predictions is
-SSJF, over ranks LTR, over true lengths the oracle.
+(docs/results/scheduling.md). Rivals that predict one length, or a rank, are the same policy over
+distributions of one point: `shortest` over point predictions is SSJF, over ranks LTR, over true
+lengths the oracle. Scores of `shortest` and `tie` are halved for every 5 s of waiting.
 
 | name | the program that goes first |
 |---|---|
@@ -14,7 +14,7 @@ SSJF, over ranks LTR, over true lengths the oracle.
 | random | a random one, the same for the same key |
 | shortest | the one with the least expected work: SEPT, or SSJF and LTR by their predictors |
 | tie | the one with the least expected work and tail risk, by an adaptive weight |
-| tie_01, tie_05 | the same with a fixed weight of the tail, for comparison |
+| tie_01, tie_05 | the same with a fixed weight of the tail and without decay, for comparison |
 | fair_finish | the one whose finish time is the worst for its size |
 
 Ref: arXiv 2604.00499 §4, App. C.1; arXiv 2412.20993 App. D.3.1.

@@ -65,10 +65,18 @@ class Program:
     served_s: float | None = None
     """When it last got a token. None: never."""
 
+    is_resumed: bool = False
+    """Whether it had started before, and comes back after a short pause."""
+
     @property
     def waits_since_s(self) -> float:
         """Since when it got nothing."""
         return self.arrived_s if self.served_s is None else self.served_s
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether it goes before those of its kind that have not started."""
+        return self.started_s is not None or self.is_resumed
 
     @property
     def sequences(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from flashedge.scheduling.programs.program import Program
-from flashedge.scheduling.programs.work import estimate_work, find_figures
+from flashedge.scheduling.programs.work import Work, find_figures
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,16 +49,18 @@ def predict_output(program: Program) -> tuple[float | None, float | None]:
 
 
 def find_standings(
-    programs: Sequence[Program], now_s: float, queued: Mapping[str, float | None]
+    programs: Sequence[tuple[Program, Work]],
+    now_s: float,
+    queued: Mapping[str, float | None],
 ) -> list[Standing]:
-    """The standings of programs, which are given in their order.
+    """The standings of programs, which are given in their order, each with what it has left.
 
     queued: by the keys of the programs that have a run in the queue, the seconds until it starts,
     or None where that is not known.
     """
     found: list[Standing] = []
     before = 0
-    for program in programs:
+    for program, work in programs:
         has_started = program.started_s is not None
         is_queued = not has_started and program.key in queued
         median, tail = predict_output(program)
@@ -72,7 +74,7 @@ def find_standings(
                 waited_s=max(0.0, _find_end_of_wait(program, now_s) - program.arrived_s),
                 median_tokens=median,
                 tail_tokens=tail,
-                left_tokens=estimate_work(program).expected,
+                left_tokens=work.expected,
                 starts_in_s=queued[program.key] if is_queued else None,
             )
         )

@@ -30,6 +30,10 @@ class Work:
     tail: float
     """Their mean in the worst tenth of the cases (CVaR)."""
 
+    def __add__(self, other: Work) -> Work:
+        """Both. Their tails are taken to come together."""
+        return Work(expected=self.expected + other.expected, tail=self.tail + other.tail)
+
 
 def estimate_work(program: Program) -> Work:
     """Estimate the tokens that a program still generates. Unpredicted outputs count in full.

@@ -18,6 +18,7 @@ from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.programs.outlook import Scheduling
 from flashedge.scheduling.programs.program import Kind, Program
 from flashedge.scheduling.programs.standing import find_standings
+from flashedge.scheduling.programs.work import estimate_work
 from flashedge.types import NodeId
 from tests.support.made_run import build_result, build_step
 
@@ -94,7 +95,7 @@ def test_waits_of_programs_and_seconds_of_boosts_are_counted() -> None:
     programs = [waiting, replace(waiting, key="b"), replace(waiting, key="c", started_s=1.0)]
     now = Scheduling(
         policy="fcfs",
-        programs=find_standings(programs, 2.0, {}),
+        programs=find_standings([(p, estimate_work(p)) for p in programs], 2.0, {}),
         boost_running_s=3.0,
         boost_open_s=0.5,
     )

@@ -92,7 +92,7 @@ async def test_what_is_dropped_for_a_program_that_starts_is_drawn_when_its_turn_
     run = asyncio.create_task(ahead.run())
     await asyncio.sleep(0.003)
     ahead.programs.append(Program(key="other", arrived_s=0.0, started_s=0.0, max_tokens=4 * 4096))
-    ahead.room.make_room("other")
+    ahead.room.make_room()
     assert await run == expected
     usage = ahead.driver.speculation
     assert usage.kept_tokens == 0

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import log
 
 import pytest
 
-from flashedge.runtime.programs.members import Members, combine, count_shared
+from flashedge.runtime.programs.members import Members, combine
 from flashedge.scheduling.lengths.families.log_t import LogT
-from flashedge.scheduling.programs.program import Program
+from flashedge.scheduling.programs.program import Kind, Program
 
 SHORT, LONG = LogT(mu=log(10), sigma=0.1), LogT(mu=log(500), sigma=0.1)
 CHAT = Program(key="job", arrived_s=0.0, max_tokens=64, prompt_tokens=7, drawn_tokens=20)
@@ -41,20 +42,23 @@ def test_a_member_that_ends_takes_all_of_its_own_with_it() -> None:
     members.change("search", drawn_tokens=900)
     members.remove("search")
     members.remove("search")
-    assert members.combine("job") == CHAT
+    assert members.list("job") == (CHAT,)
     members.change("search", drawn_tokens=1_000)
     members.remove("chat")
-    assert members.combine("job") is None
+    assert members.list("job") == ()
     assert members.find_program("chat") is None
 
 
-def test_prompts_share_what_both_begin_with() -> None:
-    assert count_shared((1, 2, 3), (1, 2, 4, 5)) == 2
-    assert count_shared((1, 2), (1, 2, 4)) == 2
-    assert count_shared((), (1,)) == 0
+def test_what_is_left_is_what_each_member_has_left() -> None:
+    """Whichever of them was predicted last."""
     members = Members()
-    members.add("a", CHAT, (1, 2, 3, 4))
-    members.add("b", CHAT, (1, 2, 9))
-    found = members.get("b")
-    assert found is not None
-    assert found.shared_tokens == 2
+    members.add("search", SEARCH)
+    members.add("chat", replace(CHAT, lengths=SHORT, drawn_tokens=0))
+    left = members.combine_works("job").expected
+    assert left == pytest.approx(16 * 383 + 10, rel=0.05)  # paths of 500 tokens, cut at 400
+
+
+def test_the_most_urgent_member_says_what_a_program_is_for() -> None:
+    batch = replace(SEARCH, kind=Kind.BATCH)
+    assert combine([batch, replace(CHAT, kind=Kind.CHAT)]).kind is Kind.CHAT
+    assert combine([batch, SEARCH]).kind is Kind.SEARCH

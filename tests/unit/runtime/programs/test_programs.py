@@ -13,7 +13,7 @@ import pytest
 from flashedge.config import load_config
 from flashedge.engine.plain_requests import PlainAsk
 from flashedge.engine.sim.clock import VirtualTimePolicy
-from flashedge.events import CertaintyUpdated, StepCompleted
+from flashedge.events import CertaintyUpdated, Progress, StepCompleted
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.plain_requests import PlainRequests
 from flashedge.runtime.programs.asker import NOBODY, Asker
@@ -25,6 +25,7 @@ from flashedge.runtime.queue import RunQueue
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.scheduling.lengths.families.log_t import LogT
 from flashedge.scheduling.programs.admission import Capacity
+from flashedge.types import NodeId
 from tests.support.runtime_rig import BEAM
 
 
@@ -274,7 +275,7 @@ async def test_runs_of_one_program_are_admitted_like_those_of_several() -> None:
     for number in range(8):
         rig.programs.end_run(f"job-{number}")
         rig.queue.leave(f"job-{number}")
-    (program,) = rig.programs.list_ordered()
+    ((program, _),) = rig.programs.list_ordered()
     assert (program.outputs, program.sequences) == (8, 8)
     for number in range(7):
         rig.submit(f"other-{number}", 100)
@@ -292,7 +293,7 @@ async def test_a_run_that_is_certain_says_nothing_of_the_others_of_its_program()
     sure = CertaintyUpdated(certainty=1.0, answers=1, measures={}, progress=1, tokens=1, answer="4")
     rig.programs.note_event("sure", sure)
     (after,) = rig.outlooks.list_standings()
-    assert after.left_tokens == pytest.approx(before.left_tokens / 2, rel=0.01)
+    assert after.left_tokens == pytest.approx(before.left_tokens / 2, rel=0.03)
     rig.programs.end_run("sure")
     (after,) = rig.outlooks.list_standings()
     assert after.left_tokens == pytest.approx(before.left_tokens / 2, rel=0.05)
@@ -318,13 +319,47 @@ async def test_an_agents_next_question_goes_on_where_its_program_was(
     await rig.programs.stop()
 
 
+async def test_a_program_that_returns_waits_in_the_queue_like_any_other() -> None:
+    rig = QueuedRig(max_running=1)
+    job = Asker(program="job")
+    rig.submit("first", 100, job)
+    rig.programs.end_run("first")
+    rig.queue.leave("first")
+    await asyncio.sleep(5)
+    rig.submit("other", 100)
+    rig.submit("next", 100, job)
+    standings = {standing.key: standing for standing in rig.outlooks.list_standings()}
+    assert (standings["job"].has_started, standings["job"].place) == (False, 0)
+    assert standings["job"].waited_s == 0.0
+    await rig.programs.stop()
+
+
+async def test_a_search_that_draws_a_long_step_does_not_wait() -> None:
+    rig = Rig(scheduling_escalate_s=30.0)
+    rig.add("batch", Asker(priority=1))
+    rig.programs.note_start("batch")
+    for _ in range(40):
+        await asyncio.sleep(1)
+        rig.programs.note_event("batch", Progress(tokens=((NodeId(1), 5),)))
+    rig.programs.add_request(PlainAsk(program="chat", max_tokens=64), NOBODY)
+    assert list(rig.programs.order(["batch", "chat"])) == ["chat", "batch"]
+    await rig.programs.stop()
+
+
 async def test_by_prefix_a_prompt_that_is_open_already_goes_first() -> None:
     rig = Rig(scheduling_policy="prefix")
     rig.programs.add_run("a", BEAM, (1, 2, 3, 4, 5), NOBODY)
     rig.programs.note_start("a")
     rig.programs.add_run("other", BEAM, (1, 9, 9, 9, 9), NOBODY)
     rig.programs.add_run("alike", BEAM, (1, 2, 3, 9, 9), NOBODY)
+    rig.programs.add_run("later", BEAM, (1, 9, 9, 7, 7), NOBODY)
     assert list(rig.programs.order(["other", "alike"])) == ["alike", "other"]
+    rig.programs.note_start("other")
+    assert list(rig.programs.order(["alike", "later"])) == ["alike", "later"]
+    rig.programs.note_start("alike")
+    rig.programs.end_run("alike")
+    rig.programs.add_run("same", BEAM, (1, 2, 3, 9, 9), NOBODY)
+    assert list(rig.programs.order(["later", "same"])) == ["same", "later"], "it is cached still"
     await rig.programs.stop()
 
 

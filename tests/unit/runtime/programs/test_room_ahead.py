@@ -33,7 +33,7 @@ class Rig:
 
     def start(self, key: str, outputs: int = 16) -> None:
         self.programs.append(replace(SEARCH, key=key, outputs=outputs, width=None))
-        self.room.make_room(key)
+        self.room.make_room()
 
 
 def search(key: str, **fields: object) -> Program:
@@ -95,19 +95,22 @@ def test_a_run_that_starts_gets_the_kv_of_the_latest_groups() -> None:
 def test_a_request_that_arrives_gets_its_place_in_the_batch() -> None:
     rig = Rig(SEARCH, capacity=replace(CAPACITY, useful_sequences=16))
     assert rig.reserve() is not None
-    rig.programs.append(search("chat", outputs=1, width=None, started_s=None))
-    rig.room.make_room("chat")
+    rig.programs.append(search("chat", outputs=1, width=None))
+    rig.room.make_room()
     assert rig.dropped == ["a"]
 
 
 def test_runs_of_one_program_take_room_from_each_other() -> None:
     """Four runs with one key: each may draw 5 beyond the 11 for which it was admitted."""
     capacity = replace(CAPACITY, useful_sequences=4 * 11 + 2 * 5)
-    program = search("a", outputs=64, width=44)
-    granted = [
-        rig.reserve() is not None for rig in [Rig(program, capacity=capacity)] for _ in range(4)
-    ]
-    assert granted == [True, True, False, False]
+    rig = Rig(*[SEARCH] * 4, capacity=capacity)
+    assert [rig.reserve() is not None for _ in range(4)] == [True, True, False, False]
+
+
+def test_runs_of_a_program_that_wait_take_no_room() -> None:
+    waiting = replace(SEARCH, started_s=None)
+    rig = Rig(SEARCH, *[waiting] * 8, capacity=replace(CAPACITY, useful_sequences=16))
+    assert rig.reserve() is not None
 
 
 def test_runs_of_one_program_wait_for_each_others_waste() -> None:
@@ -115,8 +118,8 @@ def test_runs_of_one_program_wait_for_each_others_waste() -> None:
         return 1.0 + 0.02 * batch
 
     capacity = replace(CAPACITY, useful_sequences=512, step_s=slow)
-    for program, granted in ((SEARCH, True), (search("a", outputs=128, width=88), False)):
-        rig = Rig(program, capacity=capacity)
+    for runs, granted in ((1, True), (8, False)):
+        rig = Rig(*[SEARCH] * runs, capacity=capacity)
         for _ in range(2):
             rig.room.continuations.note(went_on=False)
         assert (rig.reserve() is not None) is granted

@@ -220,8 +220,8 @@ SOME_PROGRAM = st.builds(
 def test_what_has_waited_long_enough_is_passed_by_no_later_program(
     found: list[dict[str, Any]], policy: str, is_gang: bool, is_fair: bool, ranks_kinds: bool
 ) -> None:
-    """The bound: once a program got nothing for `escalate_after_s`, only those that wait for longer
-    go before it, whatever the policy."""
+    """The bound: once a program got nothing for `escalate_after_s`, only those that arrived before
+    it go before it, whatever the policy."""
     rules = Rules(
         policy=POLICIES[policy],
         is_gang=is_gang,
@@ -240,11 +240,12 @@ def test_what_has_waited_long_enough_is_passed_by_no_later_program(
         if 100.0 - program.waits_since_s < 30.0:
             continue
         before = [board.get(other) for other in order[:at]]
-        assert all(p is not None and p.waits_since_s <= program.waits_since_s for p in before)
+        assert all(p is not None and p.arrived_s <= program.arrived_s for p in before)
 
 
 def test_work_that_goes_on_is_not_what_waits() -> None:
-    """However long batch work runs, a chat that arrives goes first, until it gets nothing."""
+    """However long batch work runs, a chat that arrives goes first, until the work got nothing for
+    too long: then it keeps its place until it is over."""
     board = ProgramBoard(Rules(policy=POLICIES["shortest"], escalate_after_s=30.0))
     board.add(make("batch", kind=Kind.BATCH, arrived_s=0.0))
     board.update("batch", started_s=1.0, served_s=99.0)
@@ -252,6 +253,11 @@ def test_work_that_goes_on_is_not_what_waits() -> None:
     assert board.order(100.0, BATCH) == ("chat", "batch")
     board.update("chat", served_s=128.0)
     assert board.order(129.0, BATCH) == ("batch", "chat")
+    board.update("batch", served_s=129.0)
+    assert board.order(130.0, BATCH) == ("batch", "chat")
+    board.remove("batch")
+    board.add(make("batch", kind=Kind.BATCH, arrived_s=131.0))
+    assert board.order(132.0, BATCH) == ("chat", "batch")
 
 
 @given(st.lists(SOME_PROGRAM, min_size=1, max_size=8), st.sampled_from(sorted(POLICIES)))
