@@ -2,17 +2,15 @@
 its order, and sends that order to the engines.
 
 A run, or a plain request, joins a program: its own, or the one whose key it carries (`roster.py`).
-The order is sent again whenever it changes: on each arrival, end and step, and once a second while
-something waits, since waiting changes it too.
+The order is sent again whenever it changes (`order_sender.py`).
 
 Ref: ADR 18; arXiv 2412.20993 App. D.3.1; arXiv 2604.00499 §4.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
@@ -24,6 +22,7 @@ from flashedge.runtime.lengths.base import describe_plain, describe_search
 from flashedge.runtime.lengths.path_counter import PathCounter
 from flashedge.runtime.programs.asker import Asker
 from flashedge.runtime.programs.cached_prompts import CachedPrompts, NoPrompts, Prompts
+from flashedge.runtime.programs.order_sender import OrderSender, SendOrder
 from flashedge.runtime.programs.predictions import Predictions
 from flashedge.runtime.programs.room_ahead import RoomAhead
 from flashedge.runtime.programs.roster import Roster
@@ -48,13 +47,7 @@ BY_PREFIX = "prefix"
 """The policy that asks which prompts are cached."""
 USUAL_BATCH = 256
 """Sequences that engines of unknown speed have use for."""
-LEAST_INTERVAL_S = 0.02
-"""Between two orders that are sent."""
-LOOK_S = 1.0
-"""How often the order is made anew while nothing happens but waiting."""
 
-SendOrder = Callable[[Sequence[str]], Awaitable[None]]
-"""Sends an order of programs to all engines."""
 NoteWait = Callable[[Kind, float], None]
 """Notes how many seconds a program of this kind has waited for its start."""
 
@@ -103,7 +96,7 @@ class Programs:
         note_wait: NoteWait = _note_nothing,
     ) -> None:
         self._config = config
-        self._send_order = send_order
+        self._sender = OrderSender(self._order, send_order)
         self._predictions = predictions
         self._note_wait = note_wait
         self._clock = clock
@@ -123,9 +116,6 @@ class Programs:
         self.room_ahead = RoomAhead(self._roster.list_members)
         """Of searches that draw their next group of paths ahead."""
         self._speed = SearchSpeed()
-        self._changed = asyncio.Event()
-        self._sent: tuple[str, ...] = ()
-        self._task: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------ life
 
@@ -136,9 +126,7 @@ class Programs:
         self._speed.set_curve(self._capacity.step_s)
 
     async def stop(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait({self._task})
+        await self._sender.stop()
 
     # ------------------------------------------------------------ runs
 
@@ -340,23 +328,5 @@ class Programs:
         return self._board.order(self._clock(), self._capacity.useful_sequences)
 
     def _note_change(self) -> None:
-        if self.policy == ARRIVAL_ORDER:
-            return
-        self._changed.set()
-        if self._task is None or self._task.done():
-            self._task = asyncio.get_running_loop().create_task(self._send(), name="program-order")
-
-    async def _send(self) -> None:
-        """Send the order whenever it has changed, as long as there are programs."""
-        while len(self._board):
-            try:
-                async with asyncio.timeout(LOOK_S):
-                    await self._changed.wait()
-            except TimeoutError:
-                pass  # time alone changes the order, too
-            self._changed.clear()
-            order = self._order()
-            if order != self._sent:
-                self._sent = order
-                await self._send_order(order)
-            await asyncio.sleep(LEAST_INTERVAL_S)
+        if self.policy != ARRIVAL_ORDER:
+            self._sender.note_change()

@@ -17,10 +17,11 @@ from flashedge.events import CertaintyUpdated, Progress, StepCompleted
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.plain_requests import PlainRequests
 from flashedge.runtime.programs.asker import NOBODY, Asker
+from flashedge.runtime.programs.order_sender import LOOK_S
 from flashedge.runtime.programs.outlook import Outlook
 from flashedge.runtime.programs.outlooks import Outlooks
 from flashedge.runtime.programs.plain import ProgramRequests
-from flashedge.runtime.programs.programs import LOOK_S, Programs
+from flashedge.runtime.programs.programs import Programs
 from flashedge.runtime.queue import RunQueue
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.scheduling.lengths.families.log_t import LogT
@@ -76,6 +77,19 @@ async def test_the_engines_get_the_order_whenever_it_changes() -> None:
     await asyncio.sleep(2 * LOOK_S)
     assert rig.sent[-1] == ()
     assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing is left to send"
+
+
+async def test_a_program_that_comes_right_after_the_last_one_is_sent_too() -> None:
+    rig = Rig()
+    rig.add("a")
+    await asyncio.sleep(0.1)
+    rig.programs.end_run("a")
+    await asyncio.sleep(0.01)
+    assert rig.sent[-1] == ()
+    rig.add("b")
+    await asyncio.sleep(0.1)
+    assert rig.sent[-1] == ("b",)
+    await rig.programs.stop()
 
 
 async def test_waiting_alone_changes_the_order() -> None:
