@@ -2,8 +2,9 @@
 
     python -m scripts.bench.scheduling.real_programs [--seeds 3] [--programs 60]
 
-A daemon with the bundled pair for each variant and seed, over HTTP: chats, and searches by
-self-consistency of 4 to 32 paths, with so little KV memory that requests wait in the engine too.
+A daemon with the bundled pair for each variant and seed, over HTTP, with a quick profile of the
+device: chats, and searches by self-consistency of 4 to 32 paths, with so little KV memory that
+requests wait in the engine too.
 Lengths are predicted by what the daemon has seen: the load of another seed runs first and does not
 count. Rates are multiples of the programs a second that fcfs finishes while all are there at once.
 Every variant gets the same programs at the same times, paired by seed; the variants rotate. The
@@ -128,7 +129,7 @@ def measure(
                     continue
                 chosen = VARIANTS[variant]
                 settings = {**chosen.list_settings(), "generator_kv_bytes": KV_MIB << 20}
-                with start_daemon(**settings) as daemon:
+                with start_daemon(profiled=True, **settings) as daemon:
                     measure_capacity(daemon, asked.programs, problems)  # the predictor learns
                     for rate in left:
                         programs = plan(
@@ -163,11 +164,16 @@ def main() -> None:
     problems = read_problems(DATA / "heldout.jsonl", USED)
     if asked.capacity is None:
         settings = {**VARIANTS["fcfs"].list_settings(), "generator_kv_bytes": KV_MIB << 20}
-        with start_daemon(**settings) as daemon:
+        with start_daemon(profiled=True, **settings) as daemon:
             measure_capacity(daemon, asked.programs, problems)
             asked.capacity = round(measure_capacity(daemon, asked.programs, problems), 2)
         print(f"capacity: {asked.capacity} programs a second (--capacity to go on with it)")
-    about = {"programs": asked.programs, "kv_mib": KV_MIB, "capacity_per_s": asked.capacity}
+    about = {
+        "programs": asked.programs,
+        "kv_mib": KV_MIB,
+        "capacity_per_s": asked.capacity,
+        "is_profiled": True,
+    }
     path = OUTPUT / "real_programs.jsonl"
     with Journal(path, about, Cell.from_json, key=lambda cell: cell.task) as kept:
         measure(asked, problems, kept)
