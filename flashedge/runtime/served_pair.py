@@ -34,6 +34,7 @@ from flashedge.runtime.kv.curves import load_curves
 from flashedge.runtime.kv.manager import KvManager
 from flashedge.runtime.programs.capacity import measure_capacity
 from flashedge.runtime.rollouts.cost import build_rollout_cost
+from flashedge.scheduling.costs.curves import MeasuredCurve
 from flashedge.scheduling.programs.admission import Capacity
 from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
 from flashedge.search.steps import MARKER_WORDS
@@ -160,6 +161,7 @@ class ServedPair:
             max_running=self._config.max_running,
             max_sequences=self.max_sequences,
             is_shared=self._config.scheduling_kv_split,
+            is_assumed=not isinstance(curves.generator, MeasuredCurve),
         )
         threads = self._config.threads_per_engine
         self._rollout_cost = build_rollout_cost(curves, generator, verifier, threads)

@@ -16,18 +16,20 @@ async def measure_capacity(
     max_running: int,
     max_sequences: int,
     is_shared: bool,
+    is_assumed: bool = False,
 ) -> Capacity:
     """Measure the room of two started engines. Raises EngineDead.
 
     curve: of the generator. max_sequences: most in one step of the generator. is_shared: see
-    `count_kv_tokens`.
+    `count_kv_tokens`. is_assumed: whether the curve is only assumed, so that nobody may be made to
+    wait by it.
     """
     views, step_s = (await generator.view(), await verifier.view()), curve.decode_at(CONTEXT_TOKENS)
     return Capacity(
         kv_tokens=count_kv_tokens(*views, is_shared=is_shared),
         max_running=max_running,
         useful_sequences=find_useful_batch(step_s, max_sequences),
-        step_s=step_s,
+        step_s=None if is_assumed else step_s,
     )
 
 

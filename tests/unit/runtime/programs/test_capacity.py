@@ -1,0 +1,39 @@
+"""What is known of the room of two started engines."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from flashedge.engine.sim.clock import run_virtual
+from flashedge.runtime.programs.capacity import measure_capacity
+from flashedge.scheduling.programs.admission import Capacity
+from tests.support.rollout_rig import LinearCurve
+from tests.support.runtime_rig import sim_engines
+
+
+def measure(*, is_assumed: bool) -> Capacity:
+    async def scenario() -> Capacity:
+        engines = sim_engines()
+        await asyncio.sleep(0)
+        return await measure_capacity(
+            engines.generator,
+            engines.verifier,
+            LinearCurve(sequence_s=0.001),
+            max_running=8,
+            max_sequences=64,
+            is_shared=False,
+            is_assumed=is_assumed,
+        )
+
+    return run_virtual(scenario())
+
+
+def test_an_assumed_speed_bounds_the_batch_and_nothing_else() -> None:
+    measured, assumed = measure(is_assumed=False), measure(is_assumed=True)
+    assert measured.step_s is not None
+    assert measured.step_s(10) == pytest.approx(0.02)
+    assert assumed.step_s is None
+    assert assumed.useful_sequences == measured.useful_sequences > 1
+    assert assumed.kv_tokens == measured.kv_tokens > 0
