@@ -100,7 +100,7 @@ def test_a_search_that_waits_says_so_everywhere(shared_daemon: subprocess.Popen[
         (False, 0),
     ]
     last = scheduling["programs"][-1]
-    assert (last["key"], last["client"], last["kind"]) == ("job", "cli", "batch")
+    assert (last["key"], last["client"], last["kind"]) == ("job of cli", "cli", "batch")
     assert "#1     job" in cli("ps").stdout
     assert "queued #1" in cli("runs", "ls").stdout
     assert cli("runs", "show", queued["id"]).stderr.startswith(

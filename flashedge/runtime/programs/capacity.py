@@ -29,7 +29,8 @@ async def measure_capacity(
         kv_tokens=count_kv_tokens(*views, is_shared=is_shared),
         max_running=max_running,
         useful_sequences=find_useful_batch(step_s, max_sequences),
-        step_s=None if is_assumed else step_s,
+        step_s=step_s,
+        is_assumed=is_assumed,
     )
 
 

@@ -58,7 +58,7 @@ class RoomAhead:
         """Keep room for a group until `release`. False where it may not be drawn ahead."""
         capacity, members = self._capacity, self._list_members()
         is_here = any(m.key == group.program and m.started_s is not None for m in members)
-        if not is_here or capacity is None or capacity.step_s is None:
+        if not is_here or capacity is None or capacity.step_s is None or capacity.is_assumed:
             return False
         beside = sum(m.sequences for m in members if m.started_s is not None)
         beside += sum(other.extra for other in self._groups) - group.width

@@ -41,7 +41,10 @@ class Capacity:
     """Sequences up to which twice as many bring a tenth more tokens a second, at most its batch."""
 
     step_s: BatchTime | None = None
-    """Seconds of a decode step of the generator, by its batch. None where it was not measured."""
+    """Seconds of a decode step of the generator, by its batch. None where it is not known."""
+
+    is_assumed: bool = False
+    """Whether step_s is only assumed: good for estimates, but nobody may be made to wait by it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ def register() -> None:
     """Register our classes with this process's vLLM. May be called again."""
     from vllm import ModelRegistry
 
+    allow_matrix_tiles()
     if SKYWORK not in ModelRegistry.get_supported_archs():
         ModelRegistry.register_model(
             SKYWORK, "flashedge.engine.vllm.inside.skywork_model:SkyworkForPrm"
@@ -30,3 +31,13 @@ def register() -> None:
 
         apply_patches(ProcessKind.CORE)
         get_step_record()  # from here on an error that ends the start is written into it
+
+
+def allow_matrix_tiles() -> bool:
+    """Ask Linux for the matrix tiles (AMX) of CPUs that have them. False where there are none.
+
+    vLLM's attention uses them for bfloat16, but does not ask: the first tile ends the process.
+    """
+    import torch
+
+    return bool(torch.cpu._init_amx())  # type: ignore[no-untyped-call]

@@ -47,6 +47,7 @@ def test_a_search_alone_may_draw_ahead() -> None:
 def test_nothing_is_drawn_ahead_where_the_engines_are_not_known() -> None:
     assert Rig(SEARCH, capacity=None).reserve() is None
     assert Rig(SEARCH, capacity=replace(CAPACITY, step_s=None)).reserve() is None
+    assert Rig(SEARCH, capacity=replace(CAPACITY, is_assumed=True)).reserve() is None
     assert Rig().reserve() is None, "nor for a program that is not there"
 
 

@@ -28,7 +28,7 @@ NAMES = [name for seam in SEAMS for name in seam.list_full_names()]
 OWNERS = {seam.owner for seam in SEAMS}
 SCHEDULER = "vllm.v1.core.sched.scheduler:Scheduler"
 BUILT_BY_KEYWORD = ("SamplingParams", "PoolingParams", "PoolerConfig", "SamplingMetadata")
-OF_TORCH = {"_cdata"}
+OF_TORCH = {"_init_amx", "_cdata"}
 
 
 @pytest.fixture(scope="module")
