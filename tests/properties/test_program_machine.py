@@ -184,7 +184,7 @@ class ProgramMachine(RuleBasedStateMachine):
 
     def _find(self, run: str) -> Program:
         """The program of a run."""
-        program = self.programs.get(self.programs.find_program(run))
+        program = self.programs._board.get(self.programs.find_program(run))
         assert program is not None
         return program
 

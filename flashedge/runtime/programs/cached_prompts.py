@@ -17,8 +17,8 @@ KEPT_PROMPTS = 256
 class Prompts(Protocol):
     """Remembers prompts."""
 
-    def note(self, prompt: TokenIds) -> None:
-        """The engines compute this prompt."""
+    def note(self, prompt: TokenIds) -> bool:
+        """The engines compute this prompt. Returns whether others may share more than before."""
         ...
 
     def count_shared(self, prompt: TokenIds) -> int:
@@ -32,9 +32,11 @@ class CachedPrompts:
     def __init__(self) -> None:
         self._prompts: deque[TokenIds] = deque(maxlen=KEPT_PROMPTS)
 
-    def note(self, prompt: TokenIds) -> None:
-        if prompt not in self._prompts:
+    def note(self, prompt: TokenIds) -> bool:
+        is_new = prompt not in self._prompts
+        if is_new:
             self._prompts.append(prompt)
+        return is_new
 
     def count_shared(self, prompt: TokenIds) -> int:
         return max((count_shared(prompt, known) for known in self._prompts), default=0)
@@ -43,8 +45,8 @@ class CachedPrompts:
 class NoPrompts:
     """Implements `Prompts` for policies that do not ask."""
 
-    def note(self, prompt: TokenIds) -> None:
-        pass
+    def note(self, prompt: TokenIds) -> bool:
+        return False
 
     def count_shared(self, prompt: TokenIds) -> int:
         return 0

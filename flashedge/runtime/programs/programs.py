@@ -237,7 +237,7 @@ class Programs:
         is_served: whether the engines have it already.
         """
         now_s = self._clock()
-        work = Program(
+        program = Program(
             key=key,
             client=asker.client,
             kind=asker.choose_kind(usual),
@@ -249,19 +249,19 @@ class Programs:
             started_s=now_s if is_served else None,
             shared_tokens=self._prompts.count_shared(request.prompt_ids),
         )
-        self._roster.join(member, work)
+        self._roster.join(member, program)
         if self._predictions is not None:
             self._predictions.submit(request, partial(self.predict, member))
 
     def _note_prompt(self, prompt: TokenIds) -> None:
         """The engines compute this prompt, from which what waits may gain."""
-        self._prompts.note(prompt)
+        if not self._prompts.note(prompt):
+            return
         for run_id, run in self._runs.items():
-            work = self._roster.get(run_id)
-            if work is not None and work.started_s is None:
+            waiting = self._roster.get(run_id)
+            if waiting is not None and waiting.started_s is None:
                 shared = self._prompts.count_shared(run.request.prompt_ids)
-                if shared != work.shared_tokens:
-                    self._roster.change(run_id, shared_tokens=shared)
+                self._roster.change(run_id, shared_tokens=shared)
 
     # ------------------------------------------------------------ Admission
 
@@ -291,10 +291,6 @@ class Programs:
             for key in self._order()
             if (program := self._board.get(key)) is not None
         ]
-
-    def get(self, key: str) -> Program | None:
-        """None for a program that is over."""
-        return self._board.get(key)
 
     def get_run(self, run_id: str) -> Program | None:
         """What one run does, as a part of its program. None for one that is over."""

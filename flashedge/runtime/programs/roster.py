@@ -53,10 +53,12 @@ class Roster:
         it."""
         key = program.key
         self._members.add(member, program)
-        if key not in self._board:
-            new = replace(program, started_s=None, is_resumed=self._has_returned(key))
-            self._board.add(new, self._members.combine_works(key))
-        self._combine(key)
+        if key in self._board:
+            self._combine(key)
+            return
+        new = replace(program, started_s=None, is_resumed=self._has_returned(key))
+        self._board.add(new, self._members.combine_works(key))
+        self._on_change()
 
     def leave(self, member: str) -> None:
         """A member is over. Again, this does nothing."""
@@ -82,15 +84,15 @@ class Roster:
 
     def note_tokens(self, member: str, tokens: int) -> None:
         """A member has drawn so many more tokens."""
-        work = self._members.get(member)
-        program = None if work is None else self._board.get(work.key)
-        if work is None or program is None:
+        own = self._members.get(member)
+        whole = None if own is None else self._board.get(own.key)
+        if own is None or whole is None:
             return
-        self._members.change(member, drawn_tokens=work.drawn_tokens + tokens)
+        self._members.change(member, drawn_tokens=own.drawn_tokens + tokens)
         self._board.update(
-            work.key,
-            self._members.combine_works(work.key),
-            drawn_tokens=program.drawn_tokens + tokens,
+            own.key,
+            self._members.combine_works(own.key),
+            drawn_tokens=whole.drawn_tokens + tokens,
             served_s=self._clock(),
         )
         self._on_change()

@@ -42,6 +42,7 @@ from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Problem
 from scripts.bench.daemon import DATA, report
 from scripts.bench.flashtts.kv_rig import Rig, drive_search, forget_kv, rig
+from scripts.bench.turns import rotate
 
 BY_NAME = {rung.name: rung for rung in ALL}
 PROBLEMS = DATA / "heldout.jsonl"
@@ -134,8 +135,7 @@ def list_runs(
     """List all runs, in their order."""
     for n in asked.n:
         for problem in problems:
-            turn = problem.index % len(asked.rungs)
-            order = [*asked.rungs[turn:], *asked.rungs[:turn]]
+            order = rotate(asked.rungs, problem.index)
             for number in range(asked.rounds):
                 forward = (problem.index + number) % 2
                 for rung in order if forward else order[::-1]:

@@ -48,6 +48,7 @@ from scripts.bench.mcts.figures import Pool, compare, measure
 from scripts.bench.mcts.forgetful_daemon import ROUTE
 from scripts.bench.mcts.load_record import LoadRecord, SearchRecord, draw_times
 from scripts.bench.mcts.variants import BRANCHING, VARIANTS, N
+from scripts.bench.turns import rotate
 
 FILE = Path("runs/mcts/real_load.jsonl")
 SHARES = (SATURATED, 0.3, 0.5, 0.7, 0.9)
@@ -235,10 +236,9 @@ def measure_all(
         show_bar("serving", total, unit="loads") as advance,
     ):
         for load in range(asked.loads):
-            turn = load % len(names)
             for share in asked.shares:
                 arrivals = list_arrivals(asked, load, share)
-                for variant in names[turn:] + names[:turn]:
+                for variant in rotate(names, load):
                     task = Task(variant, share, load)
                     if task not in kept.records:
                         record = asyncio.run(run_load(daemon, rows, variant, asked.n, arrivals))

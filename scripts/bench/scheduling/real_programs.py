@@ -44,6 +44,7 @@ from scripts.bench.scheduling.program_study import (
     plan,
     summarize,
 )
+from scripts.bench.turns import rotate
 
 RATES = (0.3, 0.6, 0.9, 1.2, 2.0)
 PATHS = (4, 8, 16, 32)
@@ -121,8 +122,7 @@ def measure(
     names = list_variants(asked)
     with show_bar("serving", len(names) * len(asked.rates) * asked.seeds, unit="loads") as advance:
         for seed in range(asked.seeds):
-            turn = seed % len(names)
-            for variant in names[turn:] + names[:turn]:
+            for variant in rotate(names, seed):
                 left = [r for r in asked.rates if (variant, r, seed) not in kept.records]
                 advance(len(asked.rates) - len(left))
                 if not left:

@@ -44,6 +44,7 @@ from flashedge.types import Sampling, TokenIds
 from scripts.bench.daemon import report
 from scripts.bench.scheduling.policies import BATCH, OUTPUT, describe, print_tables, summarize
 from scripts.bench.scheduling.workloads import WORKLOADS, RequestLoad, draw_load
+from scripts.bench.turns import rotate
 
 BATCH_SIZE = 8
 SHRINK = 4
@@ -204,8 +205,7 @@ async def measure(asked: argparse.Namespace, kept: Journal[Any, Cell]) -> None:
                 capacity = await measure_capacity(generator, load)
                 for at, rate in enumerate(rates):
                     name = BATCH if rate == math.inf else f"{rate:g}"
-                    turn = (seed * len(rates) + at) % len(policies)
-                    for policy in policies[turn:] + policies[:turn]:
+                    for policy in rotate(policies, seed * len(rates) + at):
                         if (workload, seed, name, policy) not in kept.records:
                             arrived_s = load.draw_arrivals(rate * capacity)
                             order = load.rivals.order(policy, arrived_s, BATCH_SIZE)
