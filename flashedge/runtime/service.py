@@ -90,7 +90,7 @@ class Service:
         self._loader = PairLoader(open_pair, plain, config.loaded_pairs, first)
         self._queue = RunQueue(self.programs, config.queue_limit)
         self.programs.on_prediction = self._queue.admit
-        self._boosting = Boosting(lambda: self._queue.waiting)
+        self._boosting = Boosting()
         self._outlooks = Outlooks(self.programs, self._queue)
         self._tasks: set[asyncio.Task[None]] = set()
         self.idle = IdleClock(config.keep_alive_s, self._is_busy)

@@ -40,9 +40,7 @@ def make_cost(sequence_s: float, pass_s: float = 0.0) -> RolloutCost:
 
 def make_load(**fields: Any) -> EngineLoad:
     usual: dict[str, Any] = {
-        "queued": 0,
-        "waiting": 0,
-        "is_after_waiting": False,
+        "has_waiting": False,
         "others": 0,
         "free_kv_tokens": 1e9,
         "max_sequences": 256,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,6 @@ from flashedge.engine.base import EngineView
 from flashedge.errors import EngineError
 from flashedge.events import Event
 from flashedge.runtime.rollouts.run_watch import RunWatch
-from flashedge.scheduling.rollouts.after_waiting import AfterWaiting
 from flashedge.scheduling.rollouts.allocation import Allocator, ByScore
 from flashedge.scheduling.rollouts.board import RolloutBoard
 from flashedge.scheduling.rollouts.gate import EngineLoad, Gate, Opening
@@ -66,7 +65,6 @@ class _Station:
 
     engines: BoostedEngines
     board: RolloutBoard
-    after_waiting: AfterWaiting
     watches: dict[str, RunWatch] = field(default_factory=dict)
     allow: dict[str, Allow] = field(default_factory=dict)
     views: Mapping[str, EngineView] = field(default_factory=dict)
@@ -86,15 +84,12 @@ class Boosting:
 
     def __init__(
         self,
-        count_queued: Callable[[], int],
         *,
         allocator: Allocator | None = None,
         gate: Gate | None = None,
         clock: Callable[[], float] = time.monotonic,
         look_s: float = LOOK_S,
     ) -> None:
-        """count_queued: how many programs wait in the queue."""
-        self._count_queued = count_queued
         self._allocator = allocator or ByScore()
         self._gate = gate or Gate()
         self._clock = clock
@@ -102,8 +97,6 @@ class Boosting:
         self._stations: dict[str, _Station] = {}
         self._stations_of: dict[str, _Station] = {}
         """By run."""
-        self._after_waiting: defaultdict[str, AfterWaiting] = defaultdict(AfterWaiting)
-        """By pair. Outlives the stations: under load many a run comes right after the last."""
         self._changed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.running_s = self.open_s = 0.0
@@ -133,9 +126,7 @@ class Boosting:
         station = self._stations.get(engines.name)
         if station is None:
             station = self._stations[engines.name] = _Station(
-                engines=engines,
-                board=RolloutBoard(self._allocator),
-                after_waiting=self._after_waiting[engines.name],
+                engines=engines, board=RolloutBoard(self._allocator)
             )
         station.engines = engines
         station.board.add(watch.contender)
@@ -216,18 +207,14 @@ class Boosting:
         runs, now_s = station.board.runs, self._clock()
         if not runs:
             return
-        load, cost = self._measure_load(station, now_s), self._find_cost(station)
+        load, cost = self._measure_load(station), self._find_cost(station)
         station.opening = self._gate.open(runs, self._allocator, load, cost, now_s)
         for move in station.board.plan(station.opening.budget, now_s):
             station.allow[move.key](move.rollouts, station.opening.budget)
 
-    def _measure_load(self, station: _Station, now_s: float) -> EngineLoad:
-        queued = self._count_queued()
-        waits = queued > 0 or station.waits
+    def _measure_load(self, station: _Station) -> EngineLoad:
         return EngineLoad(
-            queued=queued,
-            waiting=int(station.waits),
-            is_after_waiting=station.after_waiting.note(now_s, waits=waits) and not waits,
+            has_waiting=station.waits,
             others=min(station.others),
             free_kv_tokens=self._count_free_tokens(station),
             max_sequences=station.engines.max_sequences,

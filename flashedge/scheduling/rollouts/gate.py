@@ -1,25 +1,23 @@
-"""The gate of boosting: how many rollouts may be in flight, so that nobody waits for them.
+"""The gate of boosting: how many rollouts may be in flight, so that nobody waits longer for them.
 
 The paper has a constant M and was slower with boosting in one of four configurations: rollouts
-that were not needed kept others waiting. Here M follows from what the engines do. While a program
-waits in the queue, or a request waits in an engine, and for as long again (`after_waiting.py`), M
-is the number of runs, so that each has one rollout. Otherwise it is the number of rollouts with
-which the runs gain most, as far as
+that were not needed kept others waiting. Here M is the number of rollouts with which the runs get
+through most work together, as far as
 
 - they fit into the free KV memory and the engine's batch
-- nobody, neither a boosted run nor a bystander, is slower than without boosting by more than the
-  margin.
+- no sequence of anybody else becomes slower than without boosting by more than the margin
+- the gain is worth the rollouts that will be cancelled.
 
 A run with P rollouts in flight is taken to advance P^efficiency times as fast as with one, while
-each token takes longer as the batch grows. What the runs gain is the sum of the logarithms of their
-speeds. Ours, not the paper's.
+each token takes longer as the batch grows. Work is the sum of these speeds, so whoever waits in the
+queue comes in sooner as well. Where a request waits in an engine for room, M is the number of runs,
+so that each has one rollout. Ours, not the paper's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log
 
 from flashedge.scheduling.rollouts.allocation import Allocation, Allocator
 from flashedge.scheduling.rollouts.contender import Contender
@@ -30,14 +28,8 @@ from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
 class EngineLoad:
     """What the engines do now."""
 
-    queued: int
-    """Programs that wait in the queue."""
-
-    waiting: int
-    """Requests that wait in an engine for room."""
-
-    is_after_waiting: bool
-    """Whether it is too soon after somebody waited (`after_waiting.py`)."""
+    has_waiting: bool
+    """Whether a request waits in an engine for room."""
 
     others: int
     """Sequences of the generator that belong to no contender."""
@@ -65,11 +57,17 @@ class Gate:
     """Finds M."""
 
     margin: float = 0.2
-    """How much slower than without boosting anybody may become. Chosen on calibration problems
-    (`scripts.bench.mcts.choose_gate`), as are the other defaults of boosting."""
+    """How much slower than without boosting a token of others may become: of chats, and of searches
+    that are not boosted."""
 
-    efficiency: float = 0.7
-    """A run with P rollouts in flight is taken to advance P to this power times as fast."""
+    efficiency: float = 0.8
+    """A run with P rollouts in flight is taken to advance P to this power times as fast. Chosen on
+    calibration problems (`scripts.bench.mcts.choose_gate`), as are the other defaults of
+    boosting but the margin."""
+
+    least_gain: float = 1.1
+    """How many times as much work must be done for rollouts to be added. It pays for those that are
+    cancelled once a run has ended."""
 
     def open(
         self,
@@ -82,19 +80,15 @@ class Gate:
         """Find the number of rollouts. cost: None where the device was not measured, which keeps
         the gate closed."""
         least = len(runs)
-        if load.queued:
-            return Opening(budget=least, reason="programs wait in the queue")
-        if load.waiting:
+        if load.has_waiting:
             return Opening(budget=least, reason="requests wait in an engine")
-        if load.is_after_waiting:
-            return Opening(budget=least, reason="somebody waited within the last minute")
         if cost is None:
             return Opening(budget=least, reason="the speed of the engines is not known")
         growing = [run for run in runs if allocator.can_grow(run)]
         if not growing:
             return Opening(budget=least, reason="no run has a use for more")
         most = least + sum(run.most - 1 for run in growing)
-        best, found, reason = 0.0, least, "more would slow others down"
+        best, found, reason = self.least_gain, least, "more would gain too little"
         for budget in range(least + 1, most + 1):
             allocation = allocator.divide(runs, budget, now_s)
             if not _fits_kv(runs, allocation, load):
@@ -115,17 +109,15 @@ class Gate:
         load: EngineLoad,
         cost: RolloutCost,
     ) -> float | None:
-        """Sum of the logarithms of how many times faster each run is. None where it would make
-        anybody too slow."""
+        """How many times as much work the runs do together. None where others would become too
+        slow."""
         slowdown = _count_token_s(runs, allocation, load, cost) / _count_token_s(
             runs, {run.key: 1 for run in runs}, load, cost
         )
-        speedups = [allocation[run.key] ** self.efficiency / slowdown for run in runs]
-        if load.others:
-            speedups.append(1.0 / slowdown)
-        if min(speedups) < 1.0 / (1.0 + self.margin):
+        if load.others and slowdown > 1.0 + self.margin:
             return None
-        return sum(log(speedup) for speedup in speedups)
+        work: float = sum(allocation[run.key] ** self.efficiency for run in runs)
+        return work / len(runs) / slowdown
 
 
 def _count_token_s(

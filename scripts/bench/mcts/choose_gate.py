@@ -29,20 +29,20 @@ from scripts.bench.mcts.boosting import CONFIG, LOAD_SIZE, SATURATED, read_probl
 from scripts.bench.mcts.figures import Pool, find_quantile, list_latencies, measure
 from scripts.bench.mcts.load import Boost, Load, run_load
 from scripts.bench.mcts.load_record import LoadRecord, draw_times
-from scripts.bench.mcts.places import build_place
+from scripts.bench.mcts.places import CORE, build_place
 from scripts.bench.mcts.variants import BOOST, VARIANTS
 
-PLACES = ("1.5B on one card", "7B on one card")
+PLACES = ("1.5B on one card", "7B on one card", CORE)
 SHARES, LOADS, SEED, TOLERANCE = (0.3, 0.9, SATURATED), 2, 50, 0.01
 BASE = "PE+NE"
 CANDIDATES: Mapping[str, Boost] = {
     "as chosen": BOOST,
-    **{f"margin {value}": replace(BOOST, gate=Gate(margin=value)) for value in (0.05, 0.1, 0.4)},
+    **{f"gain {value}": replace(BOOST, gate=Gate(least_gain=value)) for value in (1.0, 1.05, 1.2)},
     **{
         f"beta {value}": replace(BOOST, allocator=ByScore(score=DopScore(beta=value)))
         for value in (0.0, 1.0, 4.0)
     },
-    **{f"efficiency {value}": replace(BOOST, gate=Gate(efficiency=value)) for value in (0.5, 0.9)},
+    **{f"efficiency {value}": replace(BOOST, gate=Gate(efficiency=value)) for value in (0.7, 0.9)},
     **{f"most {value}": replace(BOOST, most=value) for value in (4, 16)},
     "observed 2": replace(BOOST, allocator=ByScore(least_observed=2)),
 }

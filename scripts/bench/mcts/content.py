@@ -1,4 +1,4 @@
-"""What simulated searches write: steps of recorded trees, with lengths of another model.
+"""What simulated searches write: steps of recorded trees, with their own or other lengths.
 
 A step's tokens are all the same number, which names its content; its text names it too. So a path
 says by its last token where in the recorded tree it is. The content of a node is a function of the
@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from statistics import fmean
 from typing import Any
 
 from flashedge.engine.base import NO_VARIABLES
@@ -62,7 +63,29 @@ class SimulatedProblem:
     number: int
     """Of the run, so that no run finds another's KV (as in arXiv 2604.00510 §5.1)."""
     problem: RecordedProblem
-    lengths: TraceRow
+    lengths: TraceRow | None
+    """Of prompt and steps. None: as recorded."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        row = self.lengths
+        return self.problem.prompt_tokens if row is None else row.prompt_tokens
+
+    def draw_tokens(self, node: RecordedNode, step: int, key: int) -> int:
+        """Tokens of a node: its own, or those of one of the samples at the same step. key: of its
+        path."""
+        if self.lengths is None:
+            return max(LEAST_TOKENS, node.tokens)
+        samples = self.lengths.step_tokens
+        reached = [sample[step] for sample in samples if len(sample) > step]
+        pool = reached or [sample[-1] for sample in samples]
+        return min(MOST_TOKENS, max(LEAST_TOKENS, pool[mix64(key, 7) % len(pool)]))
+
+    def predict_tokens(self) -> float:
+        """Mean length of a path."""
+        if self.lengths is None:
+            return self.problem.find_mean_path()
+        return fmean(sum(sample) for sample in self.lengths.step_tokens)
 
     def as_problem(self) -> Problem:
         return Problem.from_text(f"run {self.number}")
@@ -80,7 +103,7 @@ class Contents:
                 run.problem.root,
                 run.problem.number,
                 run.problem.number,
-                run.lengths.prompt_tokens,
+                run.prompt_tokens,
                 run,
             )
             for run in runs
@@ -126,8 +149,9 @@ class Contents:
         content = self._known.get((parent.id, first))
         if content is None:
             key = mix64(parent.key, first)
-            tokens = _draw_tokens(parent, key)
-            content = self._add(children[first], key, seed, tokens, parent.run)
+            node = children[first]
+            tokens = parent.run.draw_tokens(node, at.depth, key)
+            content = self._add(node, key, seed, tokens, parent.run)
             self._known[parent.id, first] = content
         else:
             content.seeds.append(seed)
@@ -175,11 +199,3 @@ class Contents:
                 texts.append(self.find(token).text)
             previous = token
         return "".join(texts)
-
-
-def _draw_tokens(parent: Content, key: int) -> int:
-    """As long as one of the samples of the same problem and step."""
-    samples, step = parent.run.lengths.step_tokens, parent.node.depth
-    reached = [sample[step] for sample in samples if len(sample) > step]
-    pool = reached or [sample[-1] for sample in samples]
-    return min(MOST_TOKENS, max(LEAST_TOKENS, pool[mix64(key, 7) % len(pool)]))

@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 
-from flashedge.benchmark.devices import Overheads
 from flashedge.benchmark.lengths import load_trace
 from flashedge.benchmark.virtual_pair import IntegerGrader
 from flashedge.config import Config
@@ -56,7 +54,10 @@ class Place:
     kv_bytes: tuple[int, int]
     """Of generator and verifier."""
     is_shared: bool
-    verifier_overheads: Overheads | None = None
+    verifier_device: Device | None = None
+    """The speed of the verifier, where it differs."""
+    has_recorded_lengths: bool = False
+    """Whether steps are as long as recorded, or as those of Qwen2.5-Math."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +118,11 @@ class _Server:
         self._load = load
         rows = load_trace("math").rows
         self._runs = [
-            SimulatedProblem(number=i, problem=one, lengths=rows[one.number % len(rows)])
+            SimulatedProblem(
+                number=i,
+                problem=one,
+                lengths=None if load.place.has_recorded_lengths else rows[one.number % len(rows)],
+            )
             for i, one in enumerate(load.problems)
         ]
         for one in load.problems:
@@ -132,11 +137,10 @@ class _Server:
             self._contents,
             device,
         )
-        second = place.device
-        if place.verifier_overheads is not None:
-            second = place.verifier_overheads.apply(second)
         verifier = LeapingVerifier(
-            _build_config(place, place.verifier, place.kv_bytes[1], second),
+            _build_config(
+                place, place.verifier, place.kv_bytes[1], place.verifier_device or place.device
+            ),
             self._contents,
             device if place.is_shared else SharedDevice(),
         )
@@ -160,7 +164,6 @@ class _Server:
         self._boosting = None
         if load.boost is not None:
             self._boosting = Boosting(
-                lambda: self._queue.waiting,
                 allocator=load.boost.allocator,
                 gate=load.boost.gate,
                 clock=now,
@@ -204,8 +207,7 @@ class _Server:
                 self._boosting.note_event(key, event)
 
         try:
-            lengths = [sum(sample) for sample in run.lengths.step_tokens]
-            self._board.predict(key, Point(fmean(lengths)))
+            self._board.predict(key, Point(run.predict_tokens()))
             self._queue.reserve(key)
             async with self._queue.wait_turn(key):
                 self._board.note_start(key)

@@ -25,6 +25,7 @@ class RecordedNode:
     """One step of a recorded path."""
 
     depth: int
+    tokens: int = 0
     logprob: float = 0.0
     """Mean of its tokens'."""
     scores: tuple[float, ...] = ()
@@ -44,6 +45,7 @@ class RecordedProblem:
     def __init__(self, number: int) -> None:
         self.number = number
         self.root = RecordedNode(depth=0)
+        self.prompt_tokens = 0
         self.right: dict[str, bool] = {}
         self.asked = self.missed = 0
         self._parents: dict[int, list[RecordedNode]] = {}
@@ -52,17 +54,23 @@ class RecordedProblem:
     def add(self, record: dict[str, Any]) -> None:
         """Add a tree that was searched with this problem's seed."""
         self.right.update(record["right"])
+        self.prompt_tokens = record["prompt_tokens"]
         made: list[RecordedNode | None] = [self.root]
         for row in record["nodes"][1:]:
             parent = made[row[0]]
             if parent is None or len(row) < 3:
                 made.append(None)
                 continue
-            _, index, _, logprob, _, scores, ends, answer, same = row
+            _, index, tokens, logprob, _, scores, ends, answer, same = row
             node = parent.children.get(index)
             if node is None:
                 node = parent.children[index] = RecordedNode(
-                    depth=parent.depth + 1, logprob=logprob, ends=ends, answer=answer, same=same
+                    depth=parent.depth + 1,
+                    tokens=tokens,
+                    logprob=logprob,
+                    ends=ends,
+                    answer=answer,
+                    same=same,
                 )
             if scores and not node.scores:
                 node.scores = tuple(scores)
@@ -103,6 +111,17 @@ class RecordedProblem:
         )
         nearest = ranked[:3]
         return nearest[mix64(seed, depth) % len(nearest)]
+
+    def find_mean_path(self) -> float:
+        """Mean tokens of a finished path."""
+        lengths = [0.0]
+        open_paths = [(self.root, 0)]
+        while open_paths:
+            node, tokens = open_paths.pop()
+            if node.ends:
+                lengths.append(float(tokens + node.tokens))
+            open_paths += [(child, tokens + node.tokens) for child in node.children.values()]
+        return sum(lengths) / max(1, len(lengths) - 1)
 
     def list_rollouts(self, record: dict[str, Any]) -> Sequence[tuple[float, float, bool]]:
         """Of each finished path of a record: the score of its first step, the product of all

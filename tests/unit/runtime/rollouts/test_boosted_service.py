@@ -64,12 +64,13 @@ async def test_who_does_not_ask_is_not_boosted(rig: Rig) -> None:
     assert await count_boosts(rig, LONG) > 0
 
 
-async def test_a_run_in_the_queue_keeps_the_gate_closed(rig: Rig) -> None:
+async def test_runs_are_boosted_though_another_waits_for_their_end(rig: Rig) -> None:
+    """Steps take the same time whatever the batch, so it comes in sooner."""
     runs = [rig.service.submit(replace(LONG, seed=seed)) for seed in range(3)]
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.5)
+    assert runs[2].position is not None
     [standing] = rig.service.scheduling.boosts
-    assert set(standing.runs.values()) == {1}
-    assert standing.reason == "programs wait in the queue"
+    assert min(standing.runs.values()) > 1
     await asyncio.gather(*(run.result() for run in runs))
 
 

@@ -15,7 +15,6 @@ from flashedge.errors import EngineDead
 from flashedge.events import NodeScored, NodesExpanded, NodesMarked, RolloutsEnded, StepCompleted
 from flashedge.runtime.rollouts.boosting import LOOK_S, OTHERS_LOOKS, Boosting
 from flashedge.runtime.rollouts.run_watch import RunWatch
-from flashedge.scheduling.rollouts.after_waiting import SHORTEST_S
 from flashedge.scheduling.rollouts.allocation import Fixed
 from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
 from flashedge.types import NodeId
@@ -55,12 +54,11 @@ class Rig:
     """Boosting, one pair of engines, and the allowances that its runs were told."""
 
     def __init__(self, **options: Any) -> None:
-        self.queued = 0
         self.engines = Engines()
         self.told: dict[str, list[int]] = {}
         self.order: list[tuple[str, int]] = []
         loop = asyncio.get_running_loop()
-        self.boosting = Boosting(lambda: self.queued, clock=loop.time, **options)
+        self.boosting = Boosting(clock=loop.time, **options)
 
     def watch(self, key: str, n: int = 12) -> RunWatch:
         return RunWatch(
@@ -99,40 +97,19 @@ def test_a_run_is_boosted_once_a_rollout_has_ended() -> None:
     run_virtual(scenario())
 
 
-def test_who_waits_closes_the_gate_within_a_look() -> None:
+def test_a_request_that_finds_no_room_closes_the_gate_until_it_has_some() -> None:
     async def scenario() -> None:
         rig = Rig()
         with rig.join("a"):
             rig.end_rollout("a")
-            await asyncio.sleep(1.0)
-            rig.queued = 1
-            await asyncio.sleep(LOOK_S)
-            assert rig.told["a"][-1] == 1
-            rig.queued = 0
-            await asyncio.sleep(SHORTEST_S - 2 * LOOK_S)
-            assert rig.told["a"][-1] == 1
-            await asyncio.sleep(3 * LOOK_S)
+            await asyncio.sleep(1.1 * LOOK_S)
             assert rig.told["a"][-1] == 8
-        await rig.boosting.stop()
-
-    run_virtual(scenario())
-
-
-def test_it_stays_shut_for_as_long_again_though_the_run_that_saw_it_has_ended() -> None:
-    async def scenario() -> None:
-        rig = Rig()
-        with rig.join("a"):
-            rig.queued = 1
-            await asyncio.sleep(10.0)
-        rig.queued = 0
-        with rig.join("b"):
-            rig.end_rollout("b")
-            await asyncio.sleep(9.0)
-            assert set(rig.told["b"]) == {1}
-            [standing] = rig.boosting.list_standings()
-            assert standing.reason == "somebody waited within the last minute"
-            await asyncio.sleep(2.0)
-            assert rig.told["b"][-1] == 8
+            rig.engines.view = replace(IDLE, waiting=1, running=256)
+            await asyncio.sleep(2 * LOOK_S)
+            assert rig.told["a"][-1] == 1
+            rig.engines.view = IDLE
+            await asyncio.sleep(LOOK_S)
+            assert rig.told["a"][-1] == 8
         await rig.boosting.stop()
 
     run_virtual(scenario())
