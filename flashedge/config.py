@@ -179,7 +179,7 @@ class Config:
     )
     scheduling_boost: str = setting(
         "asked",
-        "Which MCTS runs may have more rollouts in flight while nobody waits for them: those that "
+        "Which MCTS runs may have more rollouts in flight where that gets more done: those that "
         "ask for it (asked), all, or none (off). What such a run explores depends on the load.",
         choices=("off", "asked", "all"),
     )

@@ -78,7 +78,7 @@ OPTIONS: Mapping[str, Mapping[str, StrategyOption]] = MappingProxyType(
                 kind=str, about="prior of a child", choices=("logprob", "uniform")
             ),
             "parallel": _int("rollouts in flight at once", 1, 1024),
-            "boost": _bool("have more rollouts in flight while nobody waits for them"),
+            "boost": _bool("have more rollouts in flight where that gets more done"),
             "take": StrategyOption(
                 kind=str,
                 about="order in which results are taken; by arrival the tree is not reproducible",

@@ -1,1 +1,1 @@
-"""Boosting: gives MCTS runs more rollouts while nobody waits for them, and replays such runs."""
+"""Boosting: gives MCTS runs more rollouts where that gets more done, and replays such runs."""

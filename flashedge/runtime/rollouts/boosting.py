@@ -1,8 +1,8 @@
 """Boosting in the daemon: one board for all MCTS runs that ask for it.
 
 Rollouts are divided anew when a run arrives or ends, when a rollout ends, and every `LOOK_S`
-seconds, since engines and queue change meanwhile. What a run gets is told to its driver as an
-`Allowance`; the run stores it, so that it can be replayed (`replay.py`).
+seconds, since the load of the engines changes meanwhile. What a run gets is told to its driver as
+an `Allowance`; the run stores it, so that it can be replayed (`replay.py`).
 
 Off: `scheduling_boost = "off"`. Ref: arXiv 2604.00510 §4.5 (Algorithm 1), with a gate of our own.
 """
@@ -29,10 +29,12 @@ from flashedge.scheduling.rollouts.standing import BoostStanding
 
 LOOK_S = 0.25
 """How often the engines are looked at while boosted runs go on."""
-OTHERS_LOOKS = 4
-"""Sequences of others count once they are there at so many looks in a row."""
-KEPT_KV_SHARE = 0.1
-"""Share of an engine's KV that boosting leaves free, for what waits for the next look."""
+OTHERS_LOOKS = 2
+"""Sequences of others count once they are there at so many looks in a row: for a moment an engine
+goes on with what a run has cancelled."""
+KEPT_SHARE = 0.1
+"""Share of an engine's KV and batch that boosting leaves free, for what comes before the next
+look."""
 
 Allow = Callable[[int, int], None]
 """Tells a run how many rollouts it may have in flight, and how many all runs may have."""
@@ -74,8 +76,7 @@ class _Station:
     in a row counts: room may come with the next step."""
     waits: bool = False
     others: deque[int] = field(default_factory=lambda: deque((0,), maxlen=OTHERS_LOOKS))
-    """Sequences of other runs and requests at the last looks. The fewest count: for a moment an
-    engine goes on with what a run has cancelled."""
+    """Sequences of other runs and requests at the last looks. The fewest count."""
     opening: Opening = field(default=Opening(budget=0, reason="nothing runs"))
 
 
@@ -217,13 +218,13 @@ class Boosting:
             has_waiting=station.waits,
             others=min(station.others),
             free_kv_tokens=self._count_free_tokens(station),
-            max_sequences=station.engines.max_sequences,
+            max_sequences=int(station.engines.max_sequences * (1 - KEPT_SHARE)),
         )
 
     def _count_free_tokens(self, station: _Station) -> float:
         """Tokens that fit beside one rollout of each run: what is free, and what boosts hold."""
         free = [
-            (view.quota_blocks * (1 - KEPT_KV_SHARE) - view.blocks_used) * view.block_tokens
+            (view.quota_blocks * (1 - KEPT_SHARE) - view.blocks_used) * view.block_tokens
             for view in station.views.values()
         ]
         granted = station.board.granted
@@ -267,5 +268,5 @@ def _count_others(station: _Station) -> int:
 
 def _has_no_room(view: EngineView, max_sequences: int) -> bool:
     """Whether requests wait that the next step can't take: its batch or its KV memory is full."""
-    is_short = view.quota_blocks * (1 - KEPT_KV_SHARE) < view.blocks_used
+    is_short = view.quota_blocks * (1 - KEPT_SHARE) < view.blocks_used
     return view.waiting > 0 and (view.running >= max_sequences or is_short)

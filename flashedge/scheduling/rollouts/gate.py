@@ -1,17 +1,17 @@
-"""The gate of boosting: how many rollouts may be in flight, so that nobody waits longer for them.
+"""The gate of boosting: how many rollouts may be in flight, so that they do not cost more than they
+gain.
 
 The paper has a constant M and was slower with boosting in one of four configurations: rollouts
-that were not needed kept others waiting. Here M is the number of rollouts with which the runs get
-through most work together, as far as
+that were not needed kept others waiting. Here M is the number of rollouts with which the engines
+finish most rollouts a second, as far as
 
 - they fit into the free KV memory and the engine's batch
 - no sequence of anybody else becomes slower than without boosting by more than the margin
 - the gain is worth the rollouts that will be cancelled.
 
-A run with P rollouts in flight is taken to advance P^efficiency times as fast as with one, while
-each token takes longer as the batch grows. Work is the sum of these speeds, so whoever waits in the
-queue comes in sooner as well. Where a request waits in an engine for room, M is the number of runs,
-so that each has one rollout. Ours, not the paper's.
+Each rollout makes the batch larger and every token later, by the measured curves. Whoever waits in
+the queue comes in sooner where more is done. Where a request waits in an engine for room, M is the
+number of runs, so that each has one rollout. Ours, not the paper's.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class EngineLoad:
     """Tokens whose KV still fits into each engine beside what contenders with one rollout hold."""
 
     max_sequences: int
-    """Most sequences in one step of the generator."""
+    """Most sequences of contenders and others in one step of the generator."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,14 +60,10 @@ class Gate:
     """How much slower than without boosting a token of others may become: of chats, and of searches
     that are not boosted."""
 
-    efficiency: float = 0.8
-    """A run with P rollouts in flight is taken to advance P to this power times as fast. Chosen on
-    calibration problems (`scripts.bench.mcts.choose_gate`), as are the other defaults of
-    boosting but the margin."""
-
     least_gain: float = 1.1
-    """How many times as much work must be done for rollouts to be added. It pays for those that are
-    cancelled once a run has ended."""
+    """How many times as many rollouts a second there must be for any to be added. It pays for those
+    that are cancelled when their run ends. Chosen on calibration problems
+    (`scripts.bench.mcts.choose_gate`), as are the other defaults of boosting but the margin."""
 
     def open(
         self,
@@ -88,36 +84,36 @@ class Gate:
         if not growing:
             return Opening(budget=least, reason="no run has a use for more")
         most = least + sum(run.most - 1 for run in growing)
+        alone_s = _count_token_s(runs, {run.key: 1 for run in runs}, load, cost)
         best, found, reason = self.least_gain, least, "more would gain too little"
         for budget in range(least + 1, most + 1):
             allocation = allocator.divide(runs, budget, now_s)
-            if not _fits_kv(runs, allocation, load):
-                return Opening(budget=found, reason="the KV memory is full")
-            if _count_sequences(runs, allocation, load) > load.max_sequences:
-                return Opening(budget=found, reason="the batch is full")
-            gain = self._find_gain(runs, allocation, load, cost)
-            if gain is not None and gain > best:
+            slowdown = _count_token_s(runs, allocation, load, cost) / alone_s
+            if limit := self._find_limit(runs, allocation, load, slowdown):
+                return Opening(budget=found, reason=limit if found == budget - 1 else reason)
+            gain = sum(allocation.values()) / len(runs) / slowdown
+            if gain > best:
                 best, found = gain, budget
         if found == most:
             reason = "the runs have a use for no more"
         return Opening(budget=found, reason=reason)
 
-    def _find_gain(
+    def _find_limit(
         self,
         runs: Sequence[Contender],
         allocation: Allocation,
         load: EngineLoad,
-        cost: RolloutCost,
-    ) -> float | None:
-        """How many times as much work the runs do together. None where others would become too
-        slow."""
-        slowdown = _count_token_s(runs, allocation, load, cost) / _count_token_s(
-            runs, {run.key: 1 for run in runs}, load, cost
-        )
+        slowdown: float,
+    ) -> str | None:
+        """What speaks against so many rollouts, whatever they gain. It speaks against more as
+        well."""
+        if not _fits_kv(runs, allocation, load):
+            return "the KV memory is full"
+        if _count_sequences(runs, allocation, load) > load.max_sequences:
+            return "the batch is full"
         if load.others and slowdown > 1.0 + self.margin:
-            return None
-        work: float = sum(allocation[run.key] ** self.efficiency for run in runs)
-        return work / len(runs) / slowdown
+            return "more would slow others down"
+        return None
 
 
 def _count_token_s(

@@ -1,7 +1,8 @@
 """What one more rollout costs everybody: the time between two tokens, by measured curves.
 
 A rollout adds its children to every decode step, and a pass of the verifier to every level. Where
-both engines compute on one device, that pass holds up the decode steps.
+both engines compute on one device, that pass holds up the decode steps. Otherwise both work at the
+same time, and the slower one sets the pace.
 """
 
 from __future__ import annotations
@@ -31,13 +32,12 @@ class RolloutCost:
     """Decode steps of a level."""
 
     def count_token_s(self, others: int, rollouts: int, branching: int) -> float:
-        """Seconds from one token of a sequence to its next one.
+        """Seconds from one token of a sequence to its next one, verification included.
 
         others: sequences beside the rollouts; branching: sequences of one rollout.
         """
         batch = max(1, others + rollouts * branching)
         token_s = self.generator.decode_at(self.context)(batch)
-        if not self.shares_device:
-            return token_s
         pass_s = self.verifier.prefill_at(self.context, self.level_tokens / 2)(branching)
-        return token_s + rollouts * pass_s / self.level_tokens
+        verifying_s = rollouts * pass_s / self.level_tokens
+        return token_s + verifying_s if self.shares_device else max(token_s, verifying_s)

@@ -42,7 +42,6 @@ CANDIDATES: Mapping[str, Boost] = {
         f"beta {value}": replace(BOOST, allocator=ByScore(score=DopScore(beta=value)))
         for value in (0.0, 1.0, 4.0)
     },
-    **{f"efficiency {value}": replace(BOOST, gate=Gate(efficiency=value)) for value in (0.7, 0.9)},
     **{f"most {value}": replace(BOOST, most=value) for value in (4, 16)},
     "observed 2": replace(BOOST, allocator=ByScore(least_observed=2)),
 }

@@ -40,7 +40,7 @@ from scripts.bench.mcts.leaping_engine import LeapingGenerator, LeapingVerifier,
 from scripts.bench.mcts.load_record import LoadRecord, SearchRecord
 from scripts.bench.mcts.recorded_tree import RecordedProblem
 
-CONTEXT, MAX_SEQUENCES, BLOCK_TOKENS = 4096, 128, 16
+CONTEXT, BLOCK_TOKENS = 4096, 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +54,7 @@ class Place:
     kv_bytes: tuple[int, int]
     """Of generator and verifier."""
     is_shared: bool
+    max_sequences: int = 128
     verifier_device: Device | None = None
     """The speed of the verifier, where it differs."""
     has_recorded_lengths: bool = False
@@ -91,16 +92,16 @@ class _Engines:
     """Implements `BoostedEngines`."""
 
     name = "simulated"
-    max_sequences = MAX_SEQUENCES
 
     def __init__(
-        self, generator: LeapingGenerator, verifier: LeapingVerifier, is_shared: bool
+        self, place: Place, generator: LeapingGenerator, verifier: LeapingVerifier
     ) -> None:
+        self.max_sequences = place.max_sequences
         self.generator, self.verifier = generator, verifier
         self.rollout_cost = RolloutCost(
             generator=_build_curve(generator),
             verifier=_build_curve(verifier),
-            shares_device=is_shared,
+            shares_device=place.is_shared,
         )
 
     async def views(self) -> Mapping[str, EngineView]:
@@ -144,7 +145,7 @@ class _Server:
             self._contents,
             device if place.is_shared else SharedDevice(),
         )
-        self._engines = _Engines(generator, verifier, place.is_shared)
+        self._engines = _Engines(place, generator, verifier)
         now = asyncio.get_running_loop().time
 
         async def send_order(keys: Sequence[str]) -> None:
@@ -156,7 +157,7 @@ class _Server:
             verifier,
             _build_curve(generator),
             max_running=load.config.max_running,
-            max_sequences=MAX_SEQUENCES,
+            max_sequences=place.max_sequences,
             is_shared=False,
         )
         self._board.set_capacity(capacity)
@@ -276,6 +277,6 @@ def _build_config(place: Place, shape: ModelShape, kv_bytes: int, device: Device
         device=device,
         block_tokens=BLOCK_TOKENS,
         max_model_len=CONTEXT,
-        max_num_seqs=MAX_SEQUENCES,
+        max_num_seqs=place.max_sequences,
         max_batched_tokens=2048,
     )

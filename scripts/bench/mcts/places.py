@@ -10,6 +10,7 @@ from functools import cache
 from flashedge.benchmark.simulate import STUDY_OVERHEAD_BYTES, Question, build_bench
 from flashedge.config import load_config
 from flashedge.models.checkpoint_shape import find_shape
+from flashedge.models.memory.batch_limits import CPU_SEQUENCES
 from flashedge.models.registry import find_pair
 from flashedge.scheduling.costs.roofline import Device
 from scripts.bench.mcts.load import Place
@@ -46,7 +47,7 @@ VERIFIER_CORE = replace(
 )
 """As `flashedge profile --quick` measured both models on one core each of a Xeon with AMX, at the
 same time, on 2026-11-25."""
-CORE_KV_BYTES = 256 * 2**20
+CORE_KV_BYTES = 2 * 2**30
 """Of each model."""
 
 
@@ -62,6 +63,7 @@ def build_core() -> Place:
         verifier_device=VERIFIER_CORE,
         kv_bytes=(CORE_KV_BYTES, CORE_KV_BYTES),
         is_shared=True,
+        max_sequences=CPU_SEQUENCES,
         has_recorded_lengths=True,
     )
 

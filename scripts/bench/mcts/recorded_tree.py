@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import log, prod
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from flashedge.search.seeds import mix64
@@ -113,15 +114,15 @@ class RecordedProblem:
         return nearest[mix64(seed, depth) % len(nearest)]
 
     def find_mean_path(self) -> float:
-        """Mean tokens of a finished path."""
-        lengths = [0.0]
+        """Mean tokens of a finished path, 1 where none has finished."""
+        lengths = []
         open_paths = [(self.root, 0)]
         while open_paths:
             node, tokens = open_paths.pop()
             if node.ends:
-                lengths.append(float(tokens + node.tokens))
+                lengths.append(tokens + node.tokens)
             open_paths += [(child, tokens + node.tokens) for child in node.children.values()]
-        return sum(lengths) / max(1, len(lengths) - 1)
+        return fmean(lengths or [1])
 
     def list_rollouts(self, record: dict[str, Any]) -> Sequence[tuple[float, float, bool]]:
         """Of each finished path of a record: the score of its first step, the product of all

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -10,7 +12,7 @@ from flashedge.scheduling.rollouts.allocation import ByScore, Fixed
 from flashedge.scheduling.rollouts.contender import Contender
 from flashedge.scheduling.rollouts.gate import Gate, Opening
 from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
-from tests.support.rollout_rig import make_contender, make_cost, make_load
+from tests.support.rollout_rig import LinearCurve, make_contender, make_cost, make_load
 
 FLAT = make_cost(0.0)
 
@@ -40,55 +42,75 @@ def test_a_bystander_becomes_slower_by_the_margin_at_most() -> None:
     cost = make_cost(1e-4)
     assert open_gate([make_contender("a")], cost, others=40).budget == 1 + 3
     assert open_gate([make_contender("a")], cost, others=40, margin=0.05).budget == 2
+    assert open_gate([make_contender("a")], cost, others=40).reason == "more would slow others down"
 
 
-def test_a_run_that_cannot_grow_counts_for_as_much_as_one_that_does() -> None:
-    """Its own loss is weighed against the gain of the other."""
-    cost = make_cost(2e-3)
+def test_the_rollouts_of_runs_that_cannot_grow_count_as_well() -> None:
+    """Alone eight rollouts are finished 1.21 times as fast as one. Beside a run with one rollout
+    nine are finished 1.09 times as fast as two."""
+    cost = make_cost(1e-2)
     assert open_gate([make_contender("a")], cost).budget > 1
     beside = [make_contender("a"), make_contender("new", observed=0)]
     assert open_gate(beside, cost).budget == 2
 
 
-@pytest.mark.parametrize("sequence_s", [0.0, 1e-4, 5e-4, 1e-3, 1e-2])
+@dataclass(frozen=True)
+class CrowdedCurve(LinearCurve):
+    """A step takes `crowd_s` longer for each pair of sequences."""
+
+    crowd_s: float = 1e-5
+
+    def decode_at(self, context: float) -> Callable[[int], float]:
+        return lambda batch: self.fixed_s + batch**2 * self.crowd_s
+
+
+@pytest.mark.parametrize("crowd_s", [0.0, 1e-6, 1e-5, 1e-4, 1e-3])
 @pytest.mark.parametrize("count", [1, 3, 8])
-def test_no_other_number_does_more_work(sequence_s: float, count: int) -> None:
-    """Compared with each number in turn, at a cost by hand: 10 ms a step and so much a
-    sequence."""
+def test_no_other_number_finishes_more_rollouts(crowd_s: float, count: int) -> None:
+    """Compared with each number in turn, by hand."""
     runs = [make_contender(str(i)) for i in range(count)]
-    gate = Gate()
+    cost = replace(FLAT, generator=CrowdedCurve(crowd_s=crowd_s))
 
-    def do_work(budget: int) -> float:
-        rollouts = ByScore().divide(runs, budget, 10.0).values()
-        token_s = 0.01 + 4 * sum(rollouts) * sequence_s
-        return sum(p**gate.efficiency for p in rollouts) / token_s
+    def finish(rollouts: int) -> float:
+        return rollouts / (0.01 + (4 * rollouts) ** 2 * crowd_s)
 
-    found = gate.open(runs, ByScore(), make_load(), make_cost(sequence_s), 10.0).budget
-    gains = {m: do_work(m) / do_work(count) for m in range(count, 8 * count + 1)}
+    found = open_gate(runs, cost)
+    gains = {m: finish(m) / finish(count) for m in range(count, 8 * count + 1)}
     best = max(gains, key=lambda m: gains[m])
-    if gains[best] > gate.least_gain:
-        assert gains[found] == pytest.approx(gains[best])
-    else:
-        assert found == count
+    assert found.budget == (best if gains[best] > Gate().least_gain else count)
+    if found.budget < 8 * count:
+        assert found.reason == "more would gain too little"
 
 
 def test_a_gain_that_cancelled_rollouts_would_eat_up_does_not_count() -> None:
-    """With eight rollouts a step takes 42 instead of 14 ms, and the run advances 5.28 times as
-    fast: 1.76 times the work."""
+    """With eight rollouts a step takes 42 instead of 14 ms: 2.67 times as many a second."""
     cost, run = make_cost(1e-3), make_contender("a")
 
     def find_budget(least_gain: float) -> int:
         gate = Gate(least_gain=least_gain)
         return gate.open([run], ByScore(), make_load(), cost, 10.0).budget
 
-    assert find_budget(1.7) == 8
-    assert find_budget(1.8) == 1
+    assert find_budget(2.6) == 8
+    assert find_budget(2.7) == 1
 
 
 def test_a_lone_run_takes_what_makes_it_faster() -> None:
     """Where a step takes as long as its batch is large, rollouts side by side gain nothing."""
     steep = make_cost(1.0)
     assert open_gate([make_contender("a")], steep).budget == 1
+
+
+def test_a_limit_is_no_reason_where_more_would_gain_too_little_anyway() -> None:
+    """A rollout more is finished at best 1.09 times as fast, and the third has no room."""
+    short = {"free_kv_tokens": 1200.0, "max_sequences": 12}
+    found = open_gate([make_contender("a", path_tokens=500)], make_cost(0.05), **short)
+    assert (found.budget, found.reason) == (1, "more would gain too little")
+
+
+def test_a_verifier_on_its_own_device_sets_the_pace_where_it_is_slower() -> None:
+    own = replace(make_cost(0.0, pass_s=2.0), shares_device=False)
+    assert own.count_token_s(0, 1, 4) == 2.0 / own.level_tokens
+    assert open_gate([make_contender("a")], own).budget == 1
 
 
 def test_passes_of_the_verifier_count_where_it_shares_the_device() -> None:
