@@ -37,7 +37,7 @@ SHARES, LOADS, SEED, TOLERANCE = (0.3, 0.9, SATURATED), 2, 50, 0.01
 BASE = "PE+NE"
 CANDIDATES: Mapping[str, Boost] = {
     "as chosen": BOOST,
-    **{f"gain {value}": replace(BOOST, gate=Gate(least_gain=value)) for value in (1.0, 1.05, 1.2)},
+    **{f"gain {value}": replace(BOOST, gate=Gate(least_gain=value)) for value in (1.1, 1.2, 1.5)},
     **{
         f"beta {value}": replace(BOOST, allocator=ByScore(score=DopScore(beta=value)))
         for value in (0.0, 1.0, 4.0)

@@ -47,7 +47,6 @@ CONTEXT, BLOCK_TOKENS = 4096, 16
 class Place:
     """Two models on one device, or on a device each."""
 
-    name: str
     generator: ModelShape
     verifier: ModelShape
     device: Device

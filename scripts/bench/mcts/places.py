@@ -3,11 +3,12 @@ core of a CPU."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 from flashedge.benchmark.simulate import STUDY_OVERHEAD_BYTES, Question, build_bench
+from flashedge.benchmark.virtual_pair import Setup
 from flashedge.config import load_config
 from flashedge.models.checkpoint_shape import find_shape
 from flashedge.models.memory.batch_limits import CPU_SEQUENCES
@@ -15,25 +16,9 @@ from flashedge.models.registry import find_pair
 from flashedge.scheduling.costs.roofline import Device
 from scripts.bench.mcts.load import Place
 
+SMALL, LARGE = "math-1.5b+skywork-1.5b", "math-7b+skywork-1.5b"
 CARD_SHARE = 0.9
 """Of the memory of a card that the engines may use."""
-PAIRS: Mapping[str, str] = {
-    "1.5B": "math-1.5b+skywork-1.5b",
-    "7B": "math-7b+skywork-1.5b",
-}
-PLACES: Mapping[str, tuple[str, bool]] = {
-    "1.5B on one card": ("1.5B", True),
-    "7B on one card": ("7B", True),
-    "1.5B on two cards a model": ("1.5B", False),
-    "7B on two cards a model": ("7B", False),
-}
-"""Pair, and whether both models share one card. With two cards a model (as in arXiv 2604.00510
-§5.1) an engine has twice the memory, the bandwidth and the FLOP/s; what its cards lose by
-exchanging results is not counted."""
-
-CORE = "bundled on one core"
-"""The bundled pair on one core, with its own lengths. What the real daemon does on one core can be
-simulated there without the noise of a machine."""
 GENERATOR_CORE = Device(
     name="one core of a Xeon",
     flops=87e9,
@@ -51,12 +36,52 @@ CORE_KV_BYTES = 2 * 2**30
 """Of each model."""
 
 
-@cache
-def build_core() -> Place:
+def _build_setup(pair: str) -> Setup:
+    question = Question(gpu="rtx4090", pair=pair, strategy="mcts", n=16, problems=1)
+    return build_bench(question, load_config(environ={})).setup
+
+
+def _share_card(pair: str) -> Place:
+    """Both models on one card, with KV for as many tokens each."""
+    setup = _build_setup(pair)
+    shapes = setup.generator, setup.verifier
+    each = setup.kv_bytes // sum(shape.kv_bytes_per_token for shape in shapes)
+    return Place(
+        generator=shapes[0],
+        verifier=shapes[1],
+        device=setup.device,
+        kv_bytes=(each * shapes[0].kv_bytes_per_token, each * shapes[1].kv_bytes_per_token),
+        is_shared=True,
+    )
+
+
+def _give_two_cards(pair: str) -> Place:
+    """Two cards a model, as in arXiv 2604.00510 §5.1: twice the memory, the bandwidth and the
+    FLOP/s. What the cards lose by exchanging results is not counted."""
+    setup = _build_setup(pair)
+    one = setup.device
+    room = round(2 * one.memory_bytes * CARD_SHARE) - 2 * STUDY_OVERHEAD_BYTES
+    return Place(
+        generator=setup.generator,
+        verifier=setup.verifier,
+        device=replace(
+            one,
+            name=f"two {one.name}",
+            flops=2 * one.flops,
+            bandwidth=2 * one.bandwidth,
+            memory_bytes=2 * one.memory_bytes,
+        ),
+        kv_bytes=(room - setup.generator.weights_bytes, room - setup.verifier.weights_bytes),
+        is_shared=False,
+    )
+
+
+def _share_core() -> Place:
+    """The bundled pair on one core, with its own lengths. What the real daemon does there can be
+    simulated without the noise of a machine."""
     config = load_config(environ={})
     pair = find_pair("bundled", config)
     return Place(
-        name=CORE,
         generator=find_shape(pair.generator, config),
         verifier=find_shape(pair.verifier, config),
         device=GENERATOR_CORE,
@@ -68,33 +93,17 @@ def build_core() -> Place:
     )
 
 
+CORE = "bundled on one core"
+PLACES: Mapping[str, Callable[[], Place]] = {
+    "1.5B on one card": partial(_share_card, SMALL),
+    "7B on one card": partial(_share_card, LARGE),
+    "1.5B on two cards a model": partial(_give_two_cards, SMALL),
+    "7B on two cards a model": partial(_give_two_cards, LARGE),
+    CORE: _share_core,
+}
+
+
 @cache
 def build_place(name: str) -> Place:
-    if name == CORE:
-        return build_core()
-    pair, is_shared = PLACES[name]
-    question = Question(gpu="rtx4090", pair=PAIRS[pair], strategy="mcts", n=16, problems=1)
-    setup = build_bench(question, load_config(environ={})).setup
-    shapes = setup.generator, setup.verifier
-    if is_shared:
-        each = setup.kv_bytes // sum(shape.kv_bytes_per_token for shape in shapes)
-        kv_bytes = tuple(each * shape.kv_bytes_per_token for shape in shapes)
-        device = setup.device
-    else:
-        room = round(2 * setup.device.memory_bytes * CARD_SHARE) - 2 * STUDY_OVERHEAD_BYTES
-        kv_bytes = tuple(room - shape.weights_bytes for shape in shapes)
-        device = replace(
-            setup.device,
-            name=f"two {setup.device.name}",
-            flops=2 * setup.device.flops,
-            bandwidth=2 * setup.device.bandwidth,
-            memory_bytes=2 * setup.device.memory_bytes,
-        )
-    return Place(
-        name=name,
-        generator=setup.generator,
-        verifier=setup.verifier,
-        device=device,
-        kv_bytes=(kv_bytes[0], kv_bytes[1]),
-        is_shared=is_shared,
-    )
+    """name: one of `PLACES`."""
+    return PLACES[name]()

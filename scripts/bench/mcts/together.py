@@ -92,7 +92,7 @@ def measure_all(asked: argparse.Namespace, rows: Rows, daemons: Sequence[Daemon]
         Journal(asked.out, about, MeasuredLoad.from_json, lambda one: one.task) as kept,
         show_bar("serving", 2 * asked.loads * len(asked.shares), unit="pairs") as advance,
     ):
-        for load in range(asked.loads):
+        for load in range(asked.first, asked.first + asked.loads):
             for share in asked.shares:
                 arrivals = list_arrivals(asked, load, share)
                 for turn, variants in enumerate(turns):
@@ -105,10 +105,11 @@ def measure_all(asked: argparse.Namespace, rows: Rows, daemons: Sequence[Daemon]
         return dict(kept.records)
 
 
-def compare_share(records: Records, share: float, loads: int) -> dict[str, Any]:
+def compare_share(records: Records, share: float, first: int, loads: int) -> dict[str, Any]:
     """The figures of one rate."""
+    turns = range(2 * first, 2 * (first + loads))
     found = {
-        name: [records[Task(name, share, turn)].record for turn in range(2 * loads)]
+        name: [records[Task(name, share, turn)].record for turn in turns]
         for name in (BASE, BOOSTED)
     }
     pools = {name: Pool(_join(turns)) for name, turns in found.items()}
@@ -125,6 +126,7 @@ def compare_share(records: Records, share: float, loads: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--loads", type=int, default=5)
+    parser.add_argument("--first", type=int, default=0, help="number of the first load")
     parser.add_argument("--size", type=int, default=25, help="searches of a load")
     parser.add_argument("--shares", type=float, nargs="+", default=list(SHARES))
     parser.add_argument("--capacity", type=float, help="searches a second; left out: measured")
@@ -147,7 +149,10 @@ def main() -> None:
         loads=asked.loads,
         size=asked.size,
         capacity_per_s=asked.capacity,
-        shares={f"{share:g}": compare_share(records, share, asked.loads) for share in asked.shares},
+        shares={
+            f"{share:g}": compare_share(records, share, asked.first, asked.loads)
+            for share in asked.shares
+        },
     )
 
 
