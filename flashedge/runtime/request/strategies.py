@@ -64,8 +64,11 @@ def count_paths_at_once(spec: RunSpec) -> int:
     """The most paths that the search draws at once.
 
     Those that draw whole answers draw them in groups where they may exit early: the next group
-    begins once the policy has seen the last one.
+    begins once the policy has seen the last one. MCTS draws the children of the rollouts in flight;
+    what boosting adds takes only room that is free, and is not counted.
     """
+    if spec.strategy == "mcts":
+        return min(spec.n, int(spec.options.get("parallel", 1))) * spec.branching
     if spec.early_exit is None or spec.strategy not in WITHOUT_STEP_SCORES:
         return spec.n
     return build_exit_rule(spec.early_exit, spec.strategy).find_largest_group(spec.n)
