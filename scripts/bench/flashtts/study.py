@@ -143,10 +143,10 @@ def _freeze(task: Any) -> Any:
 
 
 def _hash_code() -> str:
-    """Hash the code that decides what is simulated."""
+    """Hash the code that decides what is simulated: the package, and the studies themselves."""
     digest = hashlib.sha256()
-    for folder in ("benchmark", "engine", "scheduling", "search"):
-        for file in sorted((ROOT / "flashedge" / folder).rglob("*.py")):
+    for folder in ("flashedge", "scripts/bench"):
+        for file in sorted((ROOT / folder).rglob("*.py")):
             digest.update(file.read_bytes())
     return digest.hexdigest()[:8]
 
