@@ -1,5 +1,5 @@
-"""The gate of boosting: how many rollouts may be in flight, so that they do not cost more than they
-gain.
+"""The gate of boosting: it finds how many rollouts may be in flight, so that they gain more than
+they cost.
 
 The paper has a constant M and was slower with boosting in one of four configurations: rollouts
 that were not needed kept others waiting. Here M is the number of rollouts with which the engines

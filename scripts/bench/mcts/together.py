@@ -107,9 +107,9 @@ def measure_all(asked: argparse.Namespace, rows: Rows, daemons: Sequence[Daemon]
 
 def compare_share(records: Records, share: float, first: int, loads: int) -> dict[str, Any]:
     """The figures of one rate."""
-    turns = range(2 * first, 2 * (first + loads))
+    numbers = range(2 * first, 2 * (first + loads))
     found = {
-        name: [records[Task(name, share, turn)].record for turn in turns]
+        name: [records[Task(name, share, number)].record for number in numbers]
         for name in (BASE, BOOSTED)
     }
     pools = {name: Pool(_join(turns)) for name, turns in found.items()}
