@@ -46,6 +46,15 @@ def have_own_processors(threads: int) -> bool:
     return runs_on_cpu() and len(os.sched_getaffinity(0)) >= 2 * threads
 
 
+def has_own_processor(threads: int) -> bool:
+    """Whether this process computes without slowing two engines of so many threads each.
+
+    The process of an engine on a card keeps one processor busy, whatever its threads.
+    """
+    busy = 2 * threads if runs_on_cpu() else 2
+    return len(os.sched_getaffinity(0)) > busy
+
+
 def detect_device_kind() -> str:
     """Return what the engines run on, cpu or cuda. Raises ConfigError without vLLM."""
     return "cpu" if runs_on_cpu() else "cuda"

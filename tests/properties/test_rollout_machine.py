@@ -101,7 +101,7 @@ class RolloutMachine(RuleBasedStateMachine):
         assert sum(rollouts >= 1 for rollouts in granted.values()) == min(self.budget, len(runs))
         for run in runs:
             assert granted[run.key] <= max(1, run.most)
-            assert granted[run.key] <= 1 or self.board.allocator.can_grow(run)
+            assert granted[run.key] <= 1 or self.board.allocator.find_most(run) > 1
 
     @invariant()
     def only_who_is_near_its_end_passes_an_older_run(self) -> None:

@@ -74,25 +74,21 @@ class Members:
         self._works[member] = estimate_work(program)
 
 
-def combine(members: Sequence[Program]) -> Program:
-    """What several members of one program do together. It is their first one's otherwise.
+def combine(members: Sequence[Program]) -> dict[str, Any]:
+    """What a program has of its open members, as fields of `Program`. The rest is its own.
 
     Their lengths differ: those predicted last stand for all, so ask `Members.combine_works` for the
     work that is left.
     """
-    first = members[0]
-    if len(members) == 1:
-        return first
     outputs = sum(member.outputs for member in members)
-    return replace(
-        first,
-        kind=min((member.kind for member in members), key=lambda kind: _URGENCY[kind]),
-        outputs=outputs,
-        width=sum(member.sequences for member in members),
-        max_tokens=max(member.max_tokens for member in members),
-        prompt_tokens=sum(member.prompt_tokens for member in members),
-        shared_tokens=sum(member.shared_tokens for member in members),
-        lengths=next((m.lengths for m in reversed(members) if m.lengths is not None), None),
-        drawn_tokens=sum(member.drawn_tokens for member in members),
-        progress=sum(m.outputs * m.progress for m in members) / max(1, outputs),
-    )
+    return {
+        "kind": min((member.kind for member in members), key=lambda kind: _URGENCY[kind]),
+        "outputs": outputs,
+        "width": sum(member.sequences for member in members),
+        "max_tokens": max(member.max_tokens for member in members),
+        "prompt_tokens": sum(member.prompt_tokens for member in members),
+        "shared_tokens": sum(member.shared_tokens for member in members),
+        "lengths": next((m.lengths for m in reversed(members) if m.lengths is not None), None),
+        "drawn_tokens": sum(member.drawn_tokens for member in members),
+        "progress": sum(m.outputs * m.progress for m in members) / max(1, outputs),
+    }

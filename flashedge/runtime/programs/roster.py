@@ -15,11 +15,6 @@ from flashedge.scheduling.programs.program import Program
 
 RETURNS_S = 60.0
 """An agent thinks for so long between two questions, at most."""
-COMBINED = (
-    *("kind", "outputs", "width", "max_tokens", "prompt_tokens", "shared_tokens"),
-    *("lengths", "drawn_tokens", "progress"),
-)
-"""What a program has of its members. The rest is its own."""
 
 
 class Roster:
@@ -120,7 +115,6 @@ class Roster:
 
     def _combine(self, key: str) -> None:
         """Bring the board up to what the members of a program do now."""
-        whole = combine(self._members.list(key))
-        changes = {name: getattr(whole, name) for name in COMBINED}
+        changes = combine(self._members.list(key))
         self._board.update(key, self._members.combine_works(key), **changes)
         self._on_change()

@@ -19,7 +19,8 @@ from typing import Protocol
 
 from flashedge.engine.base import EngineView
 from flashedge.errors import EngineError
-from flashedge.events import Event
+from flashedge.events import Event, StepCompleted
+from flashedge.runtime.rollouts.daemon_time import DaemonTime
 from flashedge.runtime.rollouts.run_watch import RunWatch
 from flashedge.scheduling.rollouts.allocation import Allocator, ByScore
 from flashedge.scheduling.rollouts.board import RolloutBoard
@@ -70,7 +71,9 @@ class _Station:
     watches: dict[str, RunWatch] = field(default_factory=dict)
     allow: dict[str, Allow] = field(default_factory=dict)
     views: Mapping[str, EngineView] = field(default_factory=dict)
-    """What the engines did at the last look."""
+    """What the engines did at the last look. Empty until the first one, and where they are dead."""
+    free_kv_tokens: float = 0.0
+    """Tokens for which there was room at the last look, beside one rollout of each run."""
     was_waiting: bool = False
     """Whether a request waited for room in an engine at the last look. Only what waits at two looks
     in a row counts: room may come with the next step."""
@@ -78,6 +81,10 @@ class _Station:
     others: deque[int] = field(default_factory=lambda: deque((0,), maxlen=OTHERS_LOOKS))
     """Sequences of other runs and requests at the last looks. The fewest count."""
     opening: Opening = field(default=Opening(budget=0, reason="nothing runs"))
+
+    def count_own(self) -> int:
+        """Sequences of the boosted runs."""
+        return sum(watch.open_sequences for watch in self.watches.values())
 
 
 class Boosting:
@@ -90,11 +97,13 @@ class Boosting:
         gate: Gate | None = None,
         clock: Callable[[], float] = time.monotonic,
         look_s: float = LOOK_S,
+        daemon: DaemonTime | None = None,
     ) -> None:
         self._allocator = allocator or ByScore()
         self._gate = gate or Gate()
         self._clock = clock
         self._look_s = look_s
+        self._daemon = daemon or DaemonTime()
         self._stations: dict[str, _Station] = {}
         self._stations_of: dict[str, _Station] = {}
         """By run."""
@@ -151,6 +160,8 @@ class Boosting:
         station = self._stations_of.get(run_id)
         if station is None:
             return
+        if isinstance(event, StepCompleted):
+            self._daemon.note_tokens(len(event.token_ids))
         changes = station.watches[run_id].observe(event)
         if changes and station.board.update(run_id, **changes):
             self._look_soon()
@@ -185,20 +196,29 @@ class Boosting:
             self._changed.clear()
             if is_due := self._clock() >= due_s:
                 due_s = self._clock() + self._look_s
+                self._daemon.look(self._find_boosted_share())
             for station in list(self._stations.values()):
-                await self._look_at(station, is_due=is_due)
+                if is_due or not station.views:
+                    await self._look_at(station)
                 self._divide(station)
+        self._daemon.pause()
 
-    async def _look_at(self, station: _Station, *, is_due: bool) -> None:
+    def _find_boosted_share(self) -> float:
+        """The share of boosted runs in all sequences."""
+        own = sum(station.count_own() for station in self._stations.values())
+        others = sum(min(station.others) for station in self._stations.values())
+        return own / (own + others) if own else 1.0
+
+    async def _look_at(self, station: _Station) -> None:
         try:
             station.views = await station.engines.views()
         except EngineError:
             station.views = {}
-        if is_due:
-            most = station.engines.max_sequences
-            waiting = any(_has_no_room(view, most) for view in station.views.values())
-            station.waits, station.was_waiting = waiting and station.was_waiting, waiting
-            station.others.append(_count_others(station))
+        most = station.engines.max_sequences
+        waiting = any(_has_no_room(view, most) for view in station.views.values())
+        station.waits, station.was_waiting = waiting and station.was_waiting, waiting
+        station.others.append(_count_others(station))
+        station.free_kv_tokens = _count_free_tokens(station)
 
     # ------------------------------------------------------------ dividing
 
@@ -209,7 +229,7 @@ class Boosting:
         if not runs:
             return
         load, cost = self._measure_load(station), self._find_cost(station)
-        station.opening = self._gate.open(runs, self._allocator, load, cost, now_s)
+        station.opening = self._gate.open(runs, self._allocator, load, cost)
         for move in station.board.plan(station.opening.budget, now_s):
             station.allow[move.key](move.rollouts, station.opening.budget)
 
@@ -217,19 +237,9 @@ class Boosting:
         return EngineLoad(
             has_waiting=station.waits,
             others=min(station.others),
-            free_kv_tokens=self._count_free_tokens(station),
+            free_kv_tokens=station.free_kv_tokens,
             max_sequences=int(station.engines.max_sequences * (1 - KEPT_SHARE)),
         )
-
-    def _count_free_tokens(self, station: _Station) -> float:
-        """Tokens that fit beside one rollout of each run: what is free, and what boosts hold."""
-        free = [
-            (view.quota_blocks * (1 - KEPT_SHARE) - view.blocks_used) * view.block_tokens
-            for view in station.views.values()
-        ]
-        granted = station.board.granted
-        boosts = sum(max(0, granted[r.key] - 1) * r.path_tokens for r in station.board.runs)
-        return max(0.0, min(free, default=0.0) + boosts)
 
     def _find_cost(self, station: _Station) -> RolloutCost | None:
         """The cost of a rollout with the lengths of these runs."""
@@ -243,6 +253,7 @@ class Boosting:
             cost,
             context=max(1.0, sum(paths) / len(paths)),
             level_tokens=tokens / levels if levels else LEVEL_TOKENS,
+            daemon_s=self._daemon.token_s,
         )
 
     def _count_time(self) -> None:
@@ -262,8 +273,18 @@ def _count_others(station: _Station) -> int:
     """Sequences of the generator beside those of the boosted runs."""
     generator = station.views.get("generator")
     running = generator.running + generator.waiting if generator is not None else 0
-    own = sum(watch.open_sequences for watch in station.watches.values())
-    return max(0, running - own)
+    return max(0, running - station.count_own())
+
+
+def _count_free_tokens(station: _Station) -> float:
+    """Tokens that fit beside one rollout of each run: what is free, and what boosts hold."""
+    free = [
+        (view.quota_blocks * (1 - KEPT_SHARE) - view.blocks_used) * view.block_tokens
+        for view in station.views.values()
+    ]
+    granted = station.board.granted
+    boosts = sum(max(0, granted[r.key] - 1) * r.path_tokens for r in station.board.runs)
+    return max(0.0, min(free, default=0.0) + boosts)
 
 
 def _has_no_room(view: EngineView, max_sequences: int) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flashedge.engine.base import Generator, Verifier
-from flashedge.engine.platform import have_own_processors
+from flashedge.engine.platform import has_own_processor, have_own_processors
 from flashedge.runtime.kv.curves import Curves
 from flashedge.scheduling.costs.curves import MeasuredCurve
 from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
@@ -27,4 +27,5 @@ def build_rollout_cost(
         generator=curves.generator,
         verifier=curves.verifier,
         shares_device=not (have_own_processors(threads) or has_own),
+        shares_daemon=not has_own_processor(threads),
     )

@@ -38,7 +38,8 @@ class Program:
     """Outputs that it still means to draw, the finished ones included: answers or paths."""
 
     width: int | None = None
-    """Most of them that it draws at once. None: all."""
+    """Sequences that it draws at once. None: all outputs. MCTS may draw more than it has outputs:
+    several children for each rollout in flight."""
 
     max_tokens: int
     """Limit of one output."""
@@ -80,5 +81,5 @@ class Program:
 
     @property
     def sequences(self) -> int:
-        """The most outputs that it draws at once, at least one."""
-        return max(1, self.outputs if self.width is None else min(self.outputs, self.width))
+        """The most sequences that it draws at once, at least one."""
+        return max(1, self.outputs if self.width is None else self.width)

@@ -27,8 +27,8 @@ class Allocator(Protocol):
         allows it."""
         ...
 
-    def can_grow(self, run: Contender) -> bool:
-        """Whether the run may get more than one rollout at all."""
+    def find_most(self, run: Contender) -> int:
+        """The most rollouts that the run may get, at least 1."""
         ...
 
 
@@ -42,15 +42,15 @@ class ByScore:
     """Rollouts that must have ended before a run may have several. It keeps runs that one rollout
     decides from being boosted."""
 
-    def can_grow(self, run: Contender) -> bool:
-        return run.observed >= self.least_observed and run.most > 1
+    def find_most(self, run: Contender) -> int:
+        return run.most if run.observed >= self.least_observed else 1
 
     def divide(self, runs: Sequence[Contender], budget: int, now_s: float) -> Allocation:
         """In the order of the scores: 1 for each run, then up to its share ⌊S/ΣS·M⌋, then what is
         left, one at a time."""
         ranked = self.score.rank(list(runs), now_s)
         found = _give_one(ranked, budget)
-        growing = [run for run in ranked if self.can_grow(run)]
+        growing = [run for run in ranked if self.find_most(run) > 1]
         scores = {run.key: self.score.rate(run, now_s) for run in ranked}
         total = sum(scores.values())
         left = budget - sum(found.values())
@@ -69,8 +69,8 @@ class Fixed:
 
     each: int = 1
 
-    def can_grow(self, run: Contender) -> bool:
-        return self.each > 1 and run.most > 1
+    def find_most(self, run: Contender) -> int:
+        return max(1, min(self.each, run.most))
 
     def divide(self, runs: Sequence[Contender], budget: int, now_s: float) -> Allocation:
         """In the order of arrival, while the budget lasts."""
@@ -78,7 +78,7 @@ class Fixed:
         found = _give_one(ranked, budget)
         left = budget - sum(found.values())
         for run in ranked:
-            more = min(left, max(0, min(self.each, run.most) - found[run.key]))
+            more = min(left, max(0, self.find_most(run) - found[run.key]))
             found[run.key] += more
             left -= more
         return found

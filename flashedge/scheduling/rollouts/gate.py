@@ -18,8 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
+from typing import NamedTuple
 
-from flashedge.scheduling.rollouts.allocation import Allocation, Allocator
+from flashedge.scheduling.rollouts.allocation import Allocator
 from flashedge.scheduling.rollouts.contender import Contender
 from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
 
@@ -39,6 +41,16 @@ class EngineLoad:
 
     max_sequences: int
     """Most sequences of contenders and others in one step of the generator."""
+
+
+class Needed(NamedTuple):
+    """What a number of rollouts needs."""
+
+    kv_tokens: float
+    """Tokens of the rollouts beyond the first of each run."""
+
+    sequences: float
+    """Sequences of all rollouts and of others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +83,6 @@ class Gate:
         allocator: Allocator,
         load: EngineLoad,
         cost: RolloutCost | None,
-        now_s: float,
     ) -> Opening:
         """Find the number of rollouts. cost: None where the device was not measured, which keeps
         the gate closed."""
@@ -80,55 +91,36 @@ class Gate:
             return Opening(budget=least, reason="requests wait in an engine")
         if cost is None:
             return Opening(budget=least, reason="the speed of the engines is not known")
-        growing = [run for run in runs if allocator.can_grow(run)]
+        growing = [run for run in runs if allocator.find_most(run) > 1]
         if not growing:
             return Opening(budget=least, reason="no run has a use for more")
-        most = least + sum(run.most - 1 for run in growing)
-        alone_s = _count_token_s(runs, {run.key: 1 for run in runs}, load, cost)
+        most = least + sum(allocator.find_most(run) - 1 for run in growing)
+        branching = fmean(run.branching for run in runs)
+        path_tokens = fmean(run.path_tokens for run in growing)
+        token_s = cost.predict_token_s(load.others, branching)
         best, found, reason = self.least_gain, least, "more would gain too little"
         for budget in range(least + 1, most + 1):
-            allocation = allocator.divide(runs, budget, now_s)
-            slowdown = _count_token_s(runs, allocation, load, cost) / alone_s
-            if limit := self._find_limit(runs, allocation, load, slowdown):
+            slowdown = token_s(budget) / token_s(least)
+            needed = Needed(
+                kv_tokens=(budget - least) * path_tokens,
+                sequences=load.others + budget * branching,
+            )
+            if limit := self._find_limit(needed, load, slowdown):
                 return Opening(budget=found, reason=limit if found == budget - 1 else reason)
-            gain = sum(allocation.values()) / len(runs) / slowdown
+            gain = budget / least / slowdown
             if gain > best:
                 best, found = gain, budget
         if found == most:
             reason = "the runs have a use for no more"
         return Opening(budget=found, reason=reason)
 
-    def _find_limit(
-        self,
-        runs: Sequence[Contender],
-        allocation: Allocation,
-        load: EngineLoad,
-        slowdown: float,
-    ) -> str | None:
+    def _find_limit(self, needed: Needed, load: EngineLoad, slowdown: float) -> str | None:
         """What speaks against so many rollouts, whatever they gain. It speaks against more as
         well."""
-        if not _fits_kv(runs, allocation, load):
+        if needed.kv_tokens > load.free_kv_tokens:
             return "the KV memory is full"
-        if _count_sequences(runs, allocation, load) > load.max_sequences:
+        if needed.sequences > load.max_sequences:
             return "the batch is full"
         if load.others and slowdown > 1.0 + self.margin:
             return "more would slow others down"
         return None
-
-
-def _count_token_s(
-    runs: Sequence[Contender], allocation: Allocation, load: EngineLoad, cost: RolloutCost
-) -> float:
-    rollouts = sum(allocation.values())
-    sequences = sum(run.branching * allocation[run.key] for run in runs)
-    return cost.count_token_s(load.others, rollouts, max(1, round(sequences / max(1, rollouts))))
-
-
-def _count_sequences(runs: Sequence[Contender], allocation: Allocation, load: EngineLoad) -> int:
-    return load.others + sum(run.branching * allocation[run.key] for run in runs)
-
-
-def _fits_kv(runs: Sequence[Contender], allocation: Allocation, load: EngineLoad) -> bool:
-    """Whether the rollouts beyond the first of each run fit into the free memory."""
-    more = sum(run.path_tokens * max(0, allocation[run.key] - 1) for run in runs)
-    return more <= load.free_kv_tokens

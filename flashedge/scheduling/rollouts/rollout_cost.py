@@ -2,11 +2,13 @@
 
 A rollout adds its children to every decode step, and a pass of the verifier to every level. Where
 both engines compute on one device, that pass holds up the decode steps. Otherwise both work at the
-same time, and the slower one sets the pace.
+same time, and the slower one sets the pace. The same holds for the daemon, which follows every
+token: it holds up engines with which it shares processors, and may be the slowest of the three.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from flashedge.scheduling.costs.curves import CostCurve
@@ -25,19 +27,36 @@ class RolloutCost:
     shares_device: bool
     """Whether a pass of the verifier holds up the generator."""
 
+    shares_daemon: bool = False
+    """Whether what the daemon computes holds up the engines."""
+
+    daemon_s: float = 0.0
+    """Seconds that the daemon computes for a token of one sequence."""
+
     context: float = 256.0
     """Tokens of a typical path."""
 
     level_tokens: float = LEVEL_TOKENS
     """Decode steps of a level."""
 
-    def count_token_s(self, others: int, rollouts: int, branching: int) -> float:
-        """Seconds from one token of a sequence to its next one, verification included.
+    def predict_token_s(self, others: int, branching: float) -> Callable[[int], float]:
+        """Seconds from one token of a sequence to its next one, with verification and the daemon,
+        by the number of rollouts.
 
         others: sequences beside the rollouts; branching: sequences of one rollout.
         """
-        batch = max(1, others + rollouts * branching)
-        token_s = self.generator.decode_at(self.context)(batch)
-        pass_s = self.verifier.prefill_at(self.context, self.level_tokens / 2)(branching)
-        verifying_s = rollouts * pass_s / self.level_tokens
-        return token_s + verifying_s if self.shares_device else max(token_s, verifying_s)
+        decode_s = self.generator.decode_at(self.context)
+        pass_s = self.verifier.prefill_at(self.context, self.level_tokens / 2)(round(branching))
+
+        def predict(rollouts: int) -> float:
+            batch = max(1, others + round(rollouts * branching))
+            verifying_s = rollouts * pass_s / self.level_tokens
+            engines_s = _join(decode_s(batch), verifying_s, self.shares_device)
+            return _join(engines_s, batch * self.daemon_s, self.shares_daemon)
+
+        return predict
+
+
+def _join(one_s: float, other_s: float, shared: bool) -> float:
+    """Seconds of two that follow each other, on shared processors, or of the slower one."""
+    return one_s + other_s if shared else max(one_s, other_s)

@@ -21,33 +21,21 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 from collections.abc import Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any, NamedTuple, Self
 
-import httpx
-import psutil
-
-from flashedge import events
-from flashedge.benchmark.grades import grade_pairs
 from flashedge.cli.progress import show_bar
-from flashedge.client import follow
-from flashedge.client.async_client import AsyncClient
-from flashedge.config import load_config
-from flashedge.daemon import control
 from flashedge.files.journal import Journal
-from flashedge.runtime.run import create_run_id
 from scripts.bench.daemon import Daemon, read_problems, report, start_daemon
 from scripts.bench.flashtts.study import format_table
 from scripts.bench.mcts.boosting import HEAD, SATURATED, format_row
 from scripts.bench.mcts.figures import Pool, compare, measure
-from scripts.bench.mcts.forgetful_daemon import ROUTE
-from scripts.bench.mcts.load_record import LoadRecord, SearchRecord, draw_times
-from scripts.bench.mcts.variants import BRANCHING, VARIANTS, N
+from scripts.bench.mcts.load_record import LoadRecord, draw_times
+from scripts.bench.mcts.served_load import Arrival, grade, serve_load
+from scripts.bench.mcts.variants import VARIANTS, N
 from scripts.bench.turns import rotate
 
 FILE = Path("runs/mcts/real_load.jsonl")
@@ -81,125 +69,6 @@ class MeasuredLoad:
         return cls(task=Task(*fields["task"]), record=LoadRecord.from_json(fields["record"]))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Arrival:
-    """A problem and when it arrives."""
-
-    number: int
-    at_s: float
-    seed: int
-
-
-def build_body(variant: str, row: Mapping[str, str], seed: int, n: int) -> dict[str, Any]:
-    """The request of a search."""
-    chosen = VARIANTS[variant]
-    body = {"problem": row["problem"], "seed": seed, "branching": BRANCHING}
-    if chosen.strategy == "beam":
-        return {**body, "strategy": "beam", "n": 8}
-    usual = {"strategy": "mcts", "n": n, "aggregate": "prod", "selection": "best"}
-    return {**body, **usual, "options": dict(chosen.options)}
-
-
-async def serve(client: AsyncClient, body: Mapping[str, Any], at: Arrival) -> SearchRecord:
-    """Run one search to its end. Its answer's place says whether it is right: not yet graded."""
-    now, run = asyncio.get_running_loop().time, create_run_id()
-    arrived_s, started_s, boosts = now(), None, 0
-    result: Mapping[str, Any] | None = None
-    await client.submit({**body, "id": run})
-    async with aclosing(follow.follow(client, run, follow.UNATTENDED)) as pieces:
-        async for piece in pieces:
-            for _, event in piece:
-                match event:
-                    case events.RunStarted():
-                        started_s = now()
-                    case events.RolloutsAllowed(rollouts=rollouts):
-                        boosts += rollouts > 1
-                    case events.RunFinished(result=found):
-                        result = found
-                    case _:
-                        pass
-    if result is None:
-        raise SystemExit(f"run {run} has no result")
-    latency_s = now() - arrived_s
-    usage = result["usage"]
-    return SearchRecord(
-        problem=at.number,
-        arrived_s=at.at_s,
-        wait_s=0.0 if started_s is None else started_s - arrived_s,
-        latency_s=latency_s,
-        tokens=usage["tree_tokens"] + usage["cancelled_tokens"],
-        right=False,
-        answer=result["answer"],
-        cut_by=result["cut_by"],
-        unlikely=result["unlikely"],
-        rollouts=len(result["completions"]),
-        boosts=boosts,
-        cancelled_tokens=usage["cancelled_tokens"],
-    )
-
-
-async def run_load(
-    daemon: Daemon,
-    rows: Sequence[Mapping[str, str]],
-    variant: str,
-    n: int,
-    arrivals: Sequence[Arrival],
-) -> LoadRecord:
-    """Let the engines forget, then send the searches at their times and await all. Their answers
-    are not graded."""
-    async with httpx.AsyncClient(timeout=60) as plain:
-        (await plain.post(daemon.url + ROUTE)).raise_for_status()
-    config = load_config(environ=daemon.env)
-    loop = asyncio.get_running_loop()
-    async with control.connect_async(config, max_streams=2 * len(arrivals)) as client:
-        before, cpu_s, began_s = await client.status(), sum_cpu_s(daemon.pid), loop.time()
-        async with asyncio.TaskGroup() as group:
-            tasks = []
-            for at in arrivals:
-                await asyncio.sleep(max(0.0, began_s + at.at_s - loop.time()))
-                body = build_body(variant, rows[at.number], at.seed, n)
-                tasks.append(group.create_task(serve(client, body, at)))
-        makespan_s = loop.time() - began_s
-        after, cpu_s = await client.status(), sum_cpu_s(daemon.pid) - cpu_s
-    opened, ran = (
-        after["scheduling"][name] - before["scheduling"][name]
-        for name in ("boost_open_s", "boost_running_s")
-    )
-    return LoadRecord(
-        searches=tuple(task.result() for task in tasks),
-        makespan_s=makespan_s,
-        busy_share=cpu_s / makespan_s / len(os.sched_getaffinity(daemon.pid)),
-        boosted_share=opened / ran if ran else 0.0,
-        missed_share=0.0,
-        preemptions=count_preemptions(after) - count_preemptions(before),
-    )
-
-
-async def grade(record: LoadRecord, rows: Sequence[Mapping[str, str]]) -> LoadRecord:
-    """The record with its answers graded."""
-    right = {one.problem: rows[one.problem]["answer"] for one in record.searches}
-    answers = ((one.problem, one.answer) for one in record.searches if one.answer)
-    graded = await grade_pairs(answers, right)
-    return replace(
-        record,
-        searches=tuple(
-            replace(one, right=bool(one.answer) and graded[one.problem, one.answer])
-            for one in record.searches
-        ),
-    )
-
-
-def sum_cpu_s(pid: int) -> float:
-    """Processor seconds of a process and of those below it that live."""
-    daemon = psutil.Process(pid)
-    times = [p.cpu_times() for p in (daemon, *daemon.children(recursive=True))]
-    return float(sum(t.user + t.system for t in times))
-
-
-def count_preemptions(status: Mapping[str, Any]) -> int:
-    return sum((one["view"] or {}).get("preemptions", 0) for one in status["engines"].values())
-
-
 def list_arrivals(asked: argparse.Namespace, load: int, share: float) -> list[Arrival]:
     """Each load and rate has problems of its own. Raises SystemExit where there are too few."""
     if asked.loads * len(asked.shares) * asked.size > USED:
@@ -215,7 +84,7 @@ def list_arrivals(asked: argparse.Namespace, load: int, share: float) -> list[Ar
 
 def measure_capacity(daemon: Daemon, rows: Sequence[Mapping[str, str]], n: int, size: int) -> float:
     """Searches a second that PE+NE finishes when all arrive at once."""
-    record = asyncio.run(run_load(daemon, rows, "PE+NE", n, draw_at_once(size)))
+    record = asyncio.run(serve_load(daemon, rows, "PE+NE", n, draw_at_once(size)))
     return len(record.searches) / record.makespan_s
 
 
@@ -241,7 +110,7 @@ def measure_all(
                 for variant in rotate(names, load):
                     task = Task(variant, share, load)
                     if task not in kept.records:
-                        record = asyncio.run(run_load(daemon, rows, variant, asked.n, arrivals))
+                        record = asyncio.run(serve_load(daemon, rows, variant, asked.n, arrivals))
                         record = asyncio.run(grade(record, rows))
                         kept.append(MeasuredLoad(task=task, record=record))
                     advance(1)

@@ -31,14 +31,12 @@ from scripts.bench.mcts.load_record import LoadRecord
 from scripts.bench.mcts.real_load import (
     FORGETFUL,
     USED,
-    Arrival,
     MeasuredLoad,
     Task,
     draw_at_once,
-    grade,
     list_arrivals,
-    run_load,
 )
+from scripts.bench.mcts.served_load import Arrival, grade, serve_load
 
 BASE, BOOSTED = "PE+NE", "boost"
 FILE = Path("runs/mcts/together.jsonl")
@@ -71,7 +69,7 @@ async def run_both(
     """The load on both daemons at once, a variant each. Answers are graded once both are done."""
     found = await asyncio.gather(
         *(
-            run_load(daemon, rows, variant, n, arrivals)
+            serve_load(daemon, rows, variant, n, arrivals)
             for daemon, variant in zip(daemons, variants, strict=True)
         )
     )

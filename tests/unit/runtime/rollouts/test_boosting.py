@@ -14,6 +14,7 @@ from flashedge.engine.sim.clock import run_virtual
 from flashedge.errors import EngineDead
 from flashedge.events import NodeScored, NodesExpanded, NodesMarked, RolloutsEnded, StepCompleted
 from flashedge.runtime.rollouts.boosting import LOOK_S, OTHERS_LOOKS, Boosting
+from flashedge.runtime.rollouts.daemon_time import DaemonTime
 from flashedge.runtime.rollouts.run_watch import RunWatch
 from flashedge.scheduling.rollouts.allocation import Fixed
 from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
@@ -42,8 +43,10 @@ class Engines:
     view: EngineView = IDLE
     is_dead: bool = False
     answers_in_s: float = 0.0
+    asked: int = 0
 
     async def views(self) -> Mapping[str, EngineView]:
+        self.asked += 1
         await asyncio.sleep(self.answers_in_s)
         if self.is_dead:
             raise EngineDead("the engine is gone")
@@ -58,7 +61,9 @@ class Rig:
         self.told: dict[str, list[int]] = {}
         self.order: list[tuple[str, int]] = []
         loop = asyncio.get_running_loop()
-        self.boosting = Boosting(clock=loop.time, **options)
+        self.cpu_s = 0.0
+        daemon = DaemonTime(lambda: self.cpu_s)
+        self.boosting = Boosting(clock=loop.time, daemon=daemon, **options)
 
     def watch(self, key: str, n: int = 12) -> RunWatch:
         return RunWatch(
@@ -77,6 +82,17 @@ class Rig:
     def end_rollout(self, key: str, score: float = 0.5) -> None:
         self.boosting.note_event(key, NodeScored(node=NodeId(1), scores=(score,), score=score))
         self.boosting.note_event(key, RolloutsEnded(nodes=(NodeId(1),)))
+
+
+def make_step(node: NodeId, tokens: int) -> StepCompleted:
+    return StepCompleted(
+        node=node,
+        token_ids=tuple(range(tokens)),
+        logprobs=(0.0,) * tokens,
+        text="",
+        steps=("",),
+        finish="boundary",
+    )
 
 
 def test_a_run_is_boosted_once_a_rollout_has_ended() -> None:
@@ -263,21 +279,11 @@ def test_a_watch_follows_rewards_paths_and_levels() -> None:
     watch = RunWatch("a", arrived_s=0.0, n=4, branching=2, prompt_tokens=10, accept=0.8, most=8)
     one, two, three = NodeId(1), NodeId(2), NodeId(3)
 
-    def step(node: NodeId, tokens: int) -> StepCompleted:
-        return StepCompleted(
-            node=node,
-            token_ids=tuple(range(tokens)),
-            logprobs=(0.0,) * tokens,
-            text="",
-            steps=("",),
-            finish="boundary",
-        )
-
     expanded = NodesExpanded(parent=NodeId(0), depth=1, children=((one, 0, 5), (two, 1, 6)))
     assert watch.observe(expanded) == {}
     assert watch.open_sequences == 2
-    watch.observe(step(one, 7))
-    watch.observe(step(two, 12))
+    watch.observe(make_step(one, 7))
+    watch.observe(make_step(two, 12))
     assert watch.open_sequences == 0
     assert watch.level_tokens == (12, 1)
     watch.observe(NodesExpanded(parent=two, depth=2, children=((three, 0, 7),)))
@@ -295,3 +301,42 @@ def test_a_watch_follows_rewards_paths_and_levels() -> None:
     changes = watch.observe(RolloutsEnded(nodes=(), futile=2))
     assert changes["observed"] == 1
     assert changes["most"] == 1
+
+
+def test_a_daemon_that_is_busy_with_each_token_closes_the_gate() -> None:
+    """A step takes 10 ms. The daemon has no processor of its own and takes 10 ms for a token, so
+    eight rollouts take as long as eight times one."""
+
+    async def scenario() -> None:
+        rig = Rig()
+        rig.engines.view = replace(IDLE, running=0)
+        rig.engines.rollout_cost = replace(make_cost(0.0), shares_daemon=True)
+        with rig.join("a", n=400):
+            rig.end_rollout("a")
+            await asyncio.sleep(1.1 * LOOK_S)
+            assert rig.told["a"][-1] == 8
+            for _ in range(4):
+                rig.boosting.note_event("a", make_step(NodeId(2), 200))
+                rig.cpu_s += 200 * 0.01
+                await asyncio.sleep(LOOK_S)
+            assert rig.told["a"][-1] == 1
+            [standing] = rig.boosting.list_standings()
+            assert standing.reason == "more would gain too little"
+        await rig.boosting.stop()
+
+    run_virtual(scenario())
+
+
+def test_engines_are_not_asked_at_each_change() -> None:
+    async def scenario() -> None:
+        rig = Rig()
+        with rig.join("a", n=400):
+            await asyncio.sleep(0.1 * LOOK_S)
+            asked = rig.engines.asked
+            for _ in range(20):
+                rig.end_rollout("a")
+                await asyncio.sleep(0.1 * LOOK_S)
+            assert rig.engines.asked - asked <= 3
+        await rig.boosting.stop()
+
+    run_virtual(scenario())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import log
 
 from hypothesis import given
@@ -90,7 +89,12 @@ def test_a_program_that_draws_in_groups_needs_room_for_one_group() -> None:
     found = predict_need(program)
     assert found.sequences == 5
     assert abs(found.kv_tokens - 550) <= 5
-    assert predict_need(replace(program, width=30)).sequences == 16
+
+
+def test_mcts_needs_room_for_the_children_of_all_rollouts_in_flight() -> None:
+    """Eight of 16 rollouts, of four children each."""
+    program = Program(key="a", arrived_s=0, outputs=16, width=32, max_tokens=4096)
+    assert predict_need(program).sequences == 32
 
 
 def test_an_unpredicted_output_counts_by_a_share_of_its_limit() -> None:

@@ -34,7 +34,7 @@ def test_the_budget_holds_and_everybody_has_one_while_it_allows(
     assert sum(rollouts >= 1 for rollouts in found.values()) == min(budget, len(runs))
     for run in runs:
         assert found[run.key] <= run.most
-        assert found[run.key] <= 1 or allocator.can_grow(run)
+        assert found[run.key] <= 1 or allocator.find_most(run) > 1
 
 
 @given(runs=RUNS, budget=st.integers(10, 60))
@@ -42,7 +42,7 @@ def test_nothing_is_left_that_a_run_could_use(runs: list[Contender], budget: int
     allocator = ByScore()
     found = allocator.divide(runs, budget, 100.0)
     if sum(found.values()) < budget:
-        assert all(found[r.key] == r.most for r in runs if allocator.can_grow(r))
+        assert all(found[r.key] == r.most for r in runs if allocator.find_most(r) > 1)
 
 
 def test_shares_follow_the_scores() -> None:

@@ -20,7 +20,7 @@ FLAT = make_cost(0.0)
 def open_gate(
     runs: list[Contender], cost: RolloutCost | None = FLAT, *, margin: float = 0.1, **load: Any
 ) -> Opening:
-    return Gate(margin=margin).open(runs, ByScore(), make_load(**load), cost, 10.0)
+    return Gate(margin=margin).open(runs, ByScore(), make_load(**load), cost)
 
 
 def test_a_request_that_finds_no_room_closes_it() -> None:
@@ -88,7 +88,7 @@ def test_a_gain_that_cancelled_rollouts_would_eat_up_does_not_count() -> None:
 
     def find_budget(least_gain: float) -> int:
         gate = Gate(least_gain=least_gain)
-        return gate.open([run], ByScore(), make_load(), cost, 10.0).budget
+        return gate.open([run], ByScore(), make_load(), cost).budget
 
     assert find_budget(2.6) == 8
     assert find_budget(2.7) == 1
@@ -109,7 +109,7 @@ def test_a_limit_is_no_reason_where_more_would_gain_too_little_anyway() -> None:
 
 def test_a_verifier_on_its_own_device_sets_the_pace_where_it_is_slower() -> None:
     own = replace(make_cost(0.0, pass_s=2.0), shares_device=False)
-    assert own.count_token_s(0, 1, 4) == 2.0 / own.level_tokens
+    assert own.predict_token_s(0, 4)(1) == 2.0 / own.level_tokens
     assert open_gate([make_contender("a")], own).budget == 1
 
 
@@ -117,6 +117,21 @@ def test_passes_of_the_verifier_count_where_it_shares_the_device() -> None:
     run = make_contender("a", most=16)
     apart, shared = make_cost(0.0), make_cost(0.0, pass_s=0.2)
     assert open_gate([run], shared, others=8).budget < open_gate([run], apart, others=8).budget
+
+
+def test_the_daemon_counts_like_a_third_engine() -> None:
+    """A step takes 10 ms, and the daemon 1 ms for each of its tokens."""
+    apart = replace(FLAT, daemon_s=1e-3)
+    shared = replace(apart, shares_daemon=True)
+    assert [apart.predict_token_s(0, 4)(m) for m in (1, 4)] == pytest.approx([0.010, 0.016])
+    assert [shared.predict_token_s(0, 4)(m) for m in (1, 4)] == pytest.approx([0.014, 0.026])
+    assert open_gate([make_contender("a")], FLAT, others=16).budget == 8
+    assert (
+        open_gate([make_contender("a")], shared, others=16).reason == "more would slow others down"
+    )
+    crowd = [make_contender(str(i)) for i in range(8)]
+    assert open_gate(crowd, FLAT).budget == 64
+    assert open_gate(crowd, apart).budget == 8
 
 
 def test_the_free_memory_and_the_batch_are_limits() -> None:
@@ -128,5 +143,5 @@ def test_the_free_memory_and_the_batch_are_limits() -> None:
 
 
 def test_the_serial_twin_is_never_boosted() -> None:
-    found = Gate().open([make_contender("a")], Fixed(), make_load(), FLAT, 10.0)
+    found = Gate().open([make_contender("a")], Fixed(), make_load(), FLAT)
     assert found.budget == 1
