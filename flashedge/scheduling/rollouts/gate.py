@@ -9,7 +9,8 @@ finish most rollouts a second, as far as
 - no sequence of anybody else becomes slower than without boosting by more than the margin
 - the gain is worth the rollouts that will be cancelled.
 
-Each rollout makes the batch larger and every token later, by the measured curves. Whoever waits in
+Each rollout makes the batch larger and every token later, by the measured curves and by the time
+that the daemon takes for a token. Rollouts of a mean kind count. Whoever waits in
 the queue comes in sooner where more is done. Where a request waits in an engine for room, M is the
 number of runs, so that each has one rollout. Ours, not the paper's.
 """
@@ -74,8 +75,8 @@ class Gate:
 
     least_gain: float = 1.3
     """How many times as many rollouts a second there must be for any to be added. It pays for those
-    that are cancelled when their run ends, and for what the curves leave out: the time of the
-    daemon itself. On one core, where that is nearly half, a predicted gain of 1.25 was none."""
+    that are cancelled when their run ends, and for what no curve shows. On one core a predicted
+    gain of 1.25 was none, before the time of the daemon was counted."""
 
     def open(
         self,

@@ -69,9 +69,14 @@ class MeasuredLoad:
         return cls(task=Task(*fields["task"]), record=LoadRecord.from_json(fields["record"]))
 
 
+def list_loads(asked: argparse.Namespace) -> range:
+    """The numbers of the loads."""
+    return range(asked.first, asked.first + asked.loads)
+
+
 def list_arrivals(asked: argparse.Namespace, load: int, share: float) -> list[Arrival]:
     """Each load and rate has problems of its own. Raises SystemExit where there are too few."""
-    if asked.loads * len(asked.shares) * asked.size > USED:
+    if list_loads(asked).stop * len(asked.shares) * asked.size > USED:
         raise SystemExit(f"loads x shares x size are more than the {USED} problems")
     numbers = list(range(USED))
     Random(0).shuffle(numbers)
@@ -104,7 +109,7 @@ def measure_all(
         Journal(asked.out, about, MeasuredLoad.from_json, lambda one: one.task) as kept,
         show_bar("serving", total, unit="loads") as advance,
     ):
-        for load in range(asked.loads):
+        for load in list_loads(asked):
             for share in asked.shares:
                 arrivals = list_arrivals(asked, load, share)
                 for variant in rotate(names, load):
@@ -120,6 +125,7 @@ def measure_all(
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--loads", type=int, default=4)
+    parser.add_argument("--first", type=int, default=0, help="number of the first load")
     parser.add_argument("--size", type=int, default=20, help="searches of a load")
     parser.add_argument("--shares", type=float, nargs="+", default=list(SHARES))
     parser.add_argument("-n", type=int, default=N, help="rollouts")
@@ -138,7 +144,7 @@ def main() -> None:
     lines = []
     for share in asked.shares:
         pools = {
-            variant: Pool([found[Task(variant, share, load)] for load in range(asked.loads)])
+            variant: Pool([found[Task(variant, share, load)] for load in list_loads(asked)])
             for variant in asked.variants
         }
         figures[f"{share:g}"] = {

@@ -35,6 +35,7 @@ from scripts.bench.mcts.real_load import (
     Task,
     draw_at_once,
     list_arrivals,
+    list_loads,
 )
 from scripts.bench.mcts.served_load import Arrival, grade, serve_load
 
@@ -90,7 +91,7 @@ def measure_all(asked: argparse.Namespace, rows: Rows, daemons: Sequence[Daemon]
         Journal(asked.out, about, MeasuredLoad.from_json, lambda one: one.task) as kept,
         show_bar("serving", 2 * asked.loads * len(asked.shares), unit="pairs") as advance,
     ):
-        for load in range(asked.first, asked.first + asked.loads):
+        for load in list_loads(asked):
             for share in asked.shares:
                 arrivals = list_arrivals(asked, load, share)
                 for turn, variants in enumerate(turns):
@@ -137,6 +138,7 @@ def main() -> None:
         if len(cores) < 2:
             raise SystemExit("two cores are needed, one for each daemon")
         daemons = [stack.enter_context(start_on_core(core)) for core in cores]
+        os.sched_setaffinity(0, cores[:1])  # what this process takes, it takes from the same daemon
         measure_capacity(daemons, rows, asked.n, asked.size // 2)  # warm up
         if asked.capacity is None:
             asked.capacity = round(measure_capacity(daemons, rows, asked.n, asked.size), 3)
