@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 from statistics import fmean
 from typing import NamedTuple
 
@@ -44,6 +45,10 @@ class EngineLoad:
     """Most sequences of contenders and others in one step of the generator."""
 
 
+IDLE = EngineLoad(has_waiting=False, others=0, free_kv_tokens=inf, max_sequences=1 << 30)
+"""Engines that have room for everything."""
+
+
 class Needed(NamedTuple):
     """What a number of rollouts needs."""
 
@@ -52,6 +57,9 @@ class Needed(NamedTuple):
 
     sequences: float
     """Sequences of all rollouts and of others."""
+
+    slowdown: float
+    """How many times as long others wait for a token as beside one rollout of each run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +94,11 @@ class Gate:
         cost: RolloutCost | None,
     ) -> Opening:
         """Find the number of rollouts. cost: None where the device was not measured, which keeps
-        the gate closed."""
+        the gate closed.
+
+        What gains does not depend on the load, which only limits it: where nothing gains with
+        `IDLE`, nothing does.
+        """
         least = len(runs)
         if load.has_waiting:
             return Opening(budget=least, reason="requests wait in an engine")
@@ -98,30 +110,31 @@ class Gate:
         most = least + sum(allocator.find_most(run) - 1 for run in growing)
         branching = fmean(run.branching for run in runs)
         path_tokens = fmean(run.path_tokens for run in growing)
-        token_s = cost.predict_token_s(load.others, branching)
+        alone_s = cost.predict_token_s(0, branching)
+        beside_s = cost.predict_token_s(load.others, branching)
         best, found, reason = self.least_gain, least, "more would gain too little"
         for budget in range(least + 1, most + 1):
-            slowdown = token_s(budget) / token_s(least)
             needed = Needed(
                 kv_tokens=(budget - least) * path_tokens,
                 sequences=load.others + budget * branching,
+                slowdown=beside_s(budget) / beside_s(least),
             )
-            if limit := self._find_limit(needed, load, slowdown):
+            if limit := self._find_limit(needed, load):
                 return Opening(budget=found, reason=limit if found == budget - 1 else reason)
-            gain = budget / least / slowdown
+            gain = budget / least * alone_s(least) / alone_s(budget)
             if gain > best:
                 best, found = gain, budget
         if found == most:
             reason = "the runs have a use for no more"
         return Opening(budget=found, reason=reason)
 
-    def _find_limit(self, needed: Needed, load: EngineLoad, slowdown: float) -> str | None:
+    def _find_limit(self, needed: Needed, load: EngineLoad) -> str | None:
         """What speaks against so many rollouts, whatever they gain. It speaks against more as
         well."""
         if needed.kv_tokens > load.free_kv_tokens:
             return "the KV memory is full"
         if needed.sequences > load.max_sequences:
             return "the batch is full"
-        if load.others and slowdown > 1.0 + self.margin:
+        if load.others and needed.slowdown > 1.0 + self.margin:
             return "more would slow others down"
         return None

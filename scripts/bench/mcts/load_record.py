@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from random import Random
+from statistics import fmean
 from typing import Any, Self
 
 
@@ -58,6 +59,18 @@ class LoadRecord:
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         searches = tuple(SearchRecord.from_json(one) for one in data["searches"])
         return cls(**{**data, "searches": searches})
+
+
+def join(turns: Sequence[LoadRecord]) -> LoadRecord:
+    """Several turns at one load as one record."""
+    return LoadRecord(
+        searches=tuple(search for turn in turns for search in turn.searches),
+        makespan_s=sum(turn.makespan_s for turn in turns),
+        busy_share=fmean(turn.busy_share for turn in turns),
+        boosted_share=fmean(turn.boosted_share for turn in turns),
+        missed_share=fmean(turn.missed_share for turn in turns),
+        preemptions=sum(turn.preemptions for turn in turns),
+    )
 
 
 def draw_times(count: int, rate: float, seed: int) -> list[float]:

@@ -1,30 +1,33 @@
-"""Does boosting ever hurt on real engines? MCTS under load on a daemon with the bundled pair.
+"""Does boosting ever hurt on real engines? MCTS under load, two variants at the same time.
 
-    python -m scripts.bench.mcts.real_load [--loads 4] [--size 20] [--shares 0 0.3 0.5 0.7 0.9]
+    python -m scripts.bench.mcts.real_load [--loads 5] [--size 25] [--shares 0 0.6 1.0 1.2]
 
-The variants of `variants.py` take turns on one daemon: for each load and rate every variant serves
-the same problems with the same seeds at the same times, and the next load begins with another
-variant. Before each, the engines drop their KV and the verifier its scores (`forgetful_daemon`), so
-that no variant finds what another one has computed. A rate is given
-as a share of the searches a second that PE+NE finishes when all arrive at once (`--capacity`, else
-measured on other seeds); 0 is all at once. The daemon has a profile, which boosting needs.
+Two daemons with the bundled pair, a core for each, serve the same problems with the same seeds at
+the same times, each with another variant of `variants.py` (`PAIRS`). So a change of the machine's
+speed meets both. Exits alone and boosting run once more with the cores exchanged. Before each load
+the engines drop their KV and the verifier its scores (`forgetful_daemon`), so that no variant finds
+what another one has computed. A rate is given as a share of the searches a second that PE+NE
+finishes on a core when all arrive at once (`--capacity`, else measured on other seeds); 0 is all at
+once. The daemons have a profile, which boosting needs.
 
-`card busy` is the processor time of daemon and engines, relative to the time that passed on the
-processors the daemon may use (`taskset -c 0 python -m …`). Intervals: 95 %, by bootstrap over
-loads. What was measured is appended to `runs/mcts/real_load.jsonl`, and a second call resumes. The
-last line is JSON.
+`card busy` is the processor time of a daemon and its engines, relative to the time that passed.
+Intervals: 95 %, by bootstrap over loads. What was measured is appended to
+`runs/mcts/real_load.jsonl`, and a second call resumes. The last line is JSON.
 
-Hypothesis: as `boosting.py` simulates it.
+Hypothesis: as `boosting.py` simulates it; boosting is never below 0.98.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from statistics import mean
 from typing import Any, NamedTuple, Self
 
 from flashedge.cli.progress import show_bar
@@ -32,26 +35,35 @@ from flashedge.files.journal import Journal
 from scripts.bench.daemon import Daemon, read_problems, report, start_daemon
 from scripts.bench.flashtts.study import format_table
 from scripts.bench.mcts.boosting import HEAD, SATURATED, format_row
-from scripts.bench.mcts.figures import Pool, compare, measure
-from scripts.bench.mcts.load_record import LoadRecord, draw_times
+from scripts.bench.mcts.figures import Pool, compare, list_latencies, measure
+from scripts.bench.mcts.load_record import LoadRecord, draw_times, join
 from scripts.bench.mcts.served_load import Arrival, grade, serve_load
-from scripts.bench.mcts.variants import VARIANTS, N
+from scripts.bench.mcts.variants import VARIANTS
 from scripts.bench.turns import rotate
 
+Pair = tuple[str, str]
+
 FILE = Path("runs/mcts/real_load.jsonl")
-SHARES = (SATURATED, 0.3, 0.5, 0.7, 0.9)
+SHARES = (SATURATED, 0.6, 1.0, 1.2)
+BASE, BOOSTED = "PE+NE", "boost"
+EXCHANGED: Sequence[Pair] = ((BASE, BOOSTED), (BOOSTED, BASE))
+PAIRS: Sequence[Pair] = (*EXCHANGED, ("serial", "PE"), ("parallel", "beam-8"))
+"""What runs at the same time, on the first core and on the second."""
 FORGETFUL = "scripts.bench.mcts.forgetful_daemon"
 USED = 500
 WARM_UP_SEED = 100_000
 """Added to the seeds of the load that measures the capacity."""
 
+Rows = Sequence[Mapping[str, str]]
+
 
 class Task(NamedTuple):
-    """Identifies a load."""
+    """Identifies a variant's turn at a load."""
 
     variant: str
     share: float
     load: int
+    core: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +79,40 @@ class MeasuredLoad:
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Self:
         return cls(task=Task(*fields["task"]), record=LoadRecord.from_json(fields["record"]))
+
+
+Records = Mapping[Task, MeasuredLoad]
+
+
+@contextmanager
+def start_daemons(cores: Sequence[int]) -> Iterator[Sequence[Daemon]]:
+    """A daemon on each core, with all of its processes. This process stays on the first one: what
+    it takes, it takes from the same daemon."""
+    own = os.sched_getaffinity(0)
+    with ExitStack() as stack:
+        daemons = []
+        try:
+            for core in cores:
+                os.sched_setaffinity(0, {core})
+                started = start_daemon(FORGETFUL, profiled=True, queue_limit=10_000)
+                daemons.append(stack.enter_context(started))
+            os.sched_setaffinity(0, cores[:1])
+            yield daemons
+        finally:
+            os.sched_setaffinity(0, own)
+
+
+async def serve_pair(
+    daemons: Sequence[Daemon], variants: Pair, rows: Rows, n: int, arrivals: Sequence[Arrival]
+) -> list[LoadRecord]:
+    """The load on both daemons at once, a variant each. Answers are graded once both are done."""
+    found = await asyncio.gather(
+        *(
+            serve_load(daemon, rows, variant, n, arrivals)
+            for daemon, variant in zip(daemons, variants, strict=True)
+        )
+    )
+    return [await grade(record, rows) for record in found]
 
 
 def list_loads(asked: argparse.Namespace) -> range:
@@ -87,78 +133,94 @@ def list_arrivals(asked: argparse.Namespace, load: int, share: float) -> list[Ar
     return [Arrival(number=i, at_s=t, seed=i) for i, t in zip(chosen, times, strict=True)]
 
 
-def measure_capacity(daemon: Daemon, rows: Sequence[Mapping[str, str]], n: int, size: int) -> float:
-    """Searches a second that PE+NE finishes when all arrive at once."""
-    record = asyncio.run(serve_load(daemon, rows, "PE+NE", n, draw_at_once(size)))
-    return len(record.searches) / record.makespan_s
-
-
-def draw_at_once(size: int) -> list[Arrival]:
-    """Problems drawn from all, since the first ones are easier than the rest."""
+def measure_capacity(daemons: Sequence[Daemon], rows: Rows, n: int, size: int) -> float:
+    """Searches a second that PE+NE finishes on each daemon while both serve all of them at once.
+    The problems are drawn from all, since the first ones are easier than the rest."""
     numbers = Random(WARM_UP_SEED).sample(range(USED), size)
-    return [Arrival(number=i, at_s=0.0, seed=WARM_UP_SEED + i) for i in numbers]
+    arrivals = [Arrival(number=i, at_s=0.0, seed=WARM_UP_SEED + i) for i in numbers]
+    found = asyncio.run(serve_pair(daemons, (BASE, BASE), rows, n, arrivals))
+    return mean(size / one.makespan_s for one in found)
 
 
-def measure_all(
-    asked: argparse.Namespace, rows: Sequence[Mapping[str, str]], daemon: Daemon
-) -> dict[Task, LoadRecord]:
-    names = list(asked.variants)
+def measure_all(asked: argparse.Namespace, rows: Rows, daemons: Sequence[Daemon]) -> Records:
     about = {"n": asked.n, "size": asked.size, "shares": asked.shares, "capacity": asked.capacity}
-    total = len(names) * len(asked.shares) * asked.loads
+    pairs = EXCHANGED if asked.boosting_only else PAIRS
     with (
         Journal(asked.out, about, MeasuredLoad.from_json, lambda one: one.task) as kept,
-        show_bar("serving", total, unit="loads") as advance,
+        show_bar("serving", len(pairs) * asked.loads * len(asked.shares), unit="pairs") as advance,
     ):
         for load in list_loads(asked):
             for share in asked.shares:
                 arrivals = list_arrivals(asked, load, share)
-                for variant in rotate(names, load):
-                    task = Task(variant, share, load)
-                    if task not in kept.records:
-                        record = asyncio.run(serve_load(daemon, rows, variant, asked.n, arrivals))
-                        record = asyncio.run(grade(record, rows))
-                        kept.append(MeasuredLoad(task=task, record=record))
+                for pair in rotate(pairs, load):
+                    tasks = [Task(name, share, load, core) for core, name in enumerate(pair)]
+                    if not all(task in kept.records for task in tasks):
+                        served = asyncio.run(serve_pair(daemons, pair, rows, asked.n, arrivals))
+                        for task, record in zip(tasks, served, strict=True):
+                            kept.append(MeasuredLoad(task=task, record=record))
                     advance(1)
-        return {task: one.record for task, one in kept.records.items()}
+        return dict(kept.records)
+
+
+def pool_loads(records: Records, variant: str, share: float, loads: Sequence[int]) -> Pool:
+    """A variant's loads. Turns on both cores are one load: a load is a sample, wherever it ran."""
+    tasks = [[Task(variant, share, load, core) for core in (0, 1)] for load in loads]
+    return Pool([join([records[t].record for t in turns if t in records]) for turns in tasks])
+
+
+def describe_share(
+    records: Records, share: float, loads: Sequence[int], variants: Sequence[str]
+) -> dict[str, Any]:
+    """The figures of one rate: of each variant, and the ratio of the means of PE+NE and boost in
+    each pair that ran at the same time."""
+    pools = {name: pool_loads(records, name, share, loads) for name in variants}
+    ratios = [
+        mean(list_latencies([records[Task(BASE, share, load, core)].record]))
+        / mean(list_latencies([records[Task(BOOSTED, share, load, 1 - core)].record]))
+        for load in loads
+        for core in (0, 1)
+    ]
+    rows = {name: {**measure(pool), **compare(pool, pools)} for name, pool in pools.items()}
+    return {"variants": rows, "ratios": ratios}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--loads", type=int, default=4)
+    parser.add_argument("--loads", type=int, default=5)
     parser.add_argument("--first", type=int, default=0, help="number of the first load")
-    parser.add_argument("--size", type=int, default=20, help="searches of a load")
+    parser.add_argument("--size", type=int, default=25, help="searches of a load")
     parser.add_argument("--shares", type=float, nargs="+", default=list(SHARES))
-    parser.add_argument("-n", type=int, default=N, help="rollouts")
-    parser.add_argument("--variants", nargs="+", choices=VARIANTS, default=list(VARIANTS))
+    parser.add_argument("-n", type=int, default=8, help="rollouts")
+    parser.add_argument("--boosting-only", action="store_true", help="only PE+NE and boost")
     parser.add_argument("--capacity", type=float, help="searches a second; left out: measured")
     parser.add_argument("--out", type=Path, default=FILE)
     asked = parser.parse_args()
+    cores = sorted(os.sched_getaffinity(0))[:2]
+    if len(cores) < 2:
+        raise SystemExit("two cores are needed, one for each daemon")
     rows = read_problems("heldout", USED)
-    with start_daemon(FORGETFUL, profiled=True, queue_limit=10_000) as daemon:
-        measure_capacity(daemon, rows, asked.n, asked.size // 2)  # warm up
+    with start_daemons(cores) as daemons:
+        measure_capacity(daemons, rows, asked.n, asked.size // 2)  # warm up
         if asked.capacity is None:
-            asked.capacity = round(measure_capacity(daemon, rows, asked.n, asked.size), 3)
+            asked.capacity = round(measure_capacity(daemons, rows, asked.n, asked.size), 3)
         print(f"capacity: {asked.capacity} searches a second (--capacity to go on with it)")
-        found = measure_all(asked, rows, daemon)
-    figures: dict[str, Any] = {}
-    lines = []
-    for share in asked.shares:
-        pools = {
-            variant: Pool([found[Task(variant, share, load)] for load in list_loads(asked)])
-            for variant in asked.variants
-        }
-        figures[f"{share:g}"] = {
-            variant: {**measure(pool), **compare(pool, pools)} for variant, pool in pools.items()
-        }
-        cell = f"{share:.0%}" if share else "all at once"
-        lines += [format_row(cell, name, row) for name, row in figures[f"{share:g}"].items()]
+        records = measure_all(asked, rows, daemons)
+    variants = [BASE, BOOSTED] if asked.boosting_only else list(VARIANTS)
+    figures = {
+        share: describe_share(records, share, list_loads(asked), variants) for share in asked.shares
+    }
+    lines = [
+        format_row(f"{share:.0%}" if share else "all at once", name, row)
+        for share, found in figures.items()
+        for name, row in found["variants"].items()
+    ]
     print(format_table(HEAD, lines) + "\n")
     report(
         n=asked.n,
         loads=asked.loads,
         size=asked.size,
         capacity_per_s=asked.capacity,
-        shares=figures,
+        shares={f"{share:g}": found for share, found in figures.items()},
     )
 
 

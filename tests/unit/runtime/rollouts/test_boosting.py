@@ -340,3 +340,22 @@ def test_engines_are_not_asked_at_each_change() -> None:
         await rig.boosting.stop()
 
     run_virtual(scenario())
+
+
+def test_engines_are_not_asked_where_more_rollouts_would_gain_nothing() -> None:
+    async def scenario() -> None:
+        rig = Rig()
+        rig.engines.rollout_cost = make_cost(1.0)
+        with rig.join("a", n=400):
+            rig.end_rollout("a")
+            await asyncio.sleep(10 * LOOK_S)
+            assert rig.engines.asked == 0
+            [standing] = rig.boosting.list_standings()
+            assert (standing.budget, standing.reason) == (1, "more would gain too little")
+            rig.engines.rollout_cost = make_cost(0.0)
+            await asyncio.sleep(LOOK_S)
+            assert rig.engines.asked == 1
+            assert rig.told["a"] == [1, 8]
+        await rig.boosting.stop()
+
+    run_virtual(scenario())
