@@ -43,6 +43,7 @@ from flashedge.runtime.request.determinism import check_same_bits, check_shapes
 from flashedge.runtime.request.spec import RunSpec, check_continues
 from flashedge.runtime.request.strategies import build_search
 from flashedge.runtime.rollouts.boosting import Boosting
+from flashedge.runtime.rollouts.daemon_time import DaemonTime
 from flashedge.runtime.run import STOPPED, Run, RunStatus, check_run_id, create_run_id
 from flashedge.runtime.served_pair import ServedPair, ServiceHealth
 from flashedge.search.base import Search
@@ -90,7 +91,7 @@ class Service:
         self._loader = PairLoader(open_pair, plain, config.loaded_pairs, first)
         self._queue = RunQueue(self.programs, config.queue_limit)
         self.programs.on_prediction = self._queue.admit
-        self._boosting = Boosting()
+        self._boosting = Boosting(daemon=DaemonTime(lambda: self.programs.drawn_tokens))
         self._outlooks = Outlooks(self.programs, self._queue)
         self._tasks: set[asyncio.Task[None]] = set()
         self.idle = IdleClock(config.keep_alive_s, self._is_busy)

@@ -107,6 +107,8 @@ class Programs:
         asks = config.scheduling_policy == BY_PREFIX
         self._prompts: Prompts = CachedPrompts() if asks else NoPrompts()
         self._runs: dict[str, RunProgress] = {}
+        self.drawn_tokens = 0
+        """Of all runs and plain requests since the daemon began."""
         self.on_prediction: Callable[[], None] = lambda: None
         """Called when a prediction has arrived: more may start now."""
         self._unmeasured = Capacity(
@@ -159,6 +161,7 @@ class Programs:
         run.paths.observe(event)
         match event:
             case StepCompleted(token_ids=token_ids):
+                self.drawn_tokens += len(token_ids)
                 self._speed.add(len(token_ids), self._clock())
                 self._roster.note_tokens(run_id, len(token_ids))
             case Progress():
@@ -206,6 +209,7 @@ class Programs:
 
     def note_tokens(self, member: str, tokens: int) -> None:
         """A member has drawn so many more tokens."""
+        self.drawn_tokens += tokens
         self._roster.note_tokens(member, tokens)
 
     # ------------------------------------------------------------ lengths

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from flashedge.engine.base import EngineView
 from flashedge.errors import EngineError
-from flashedge.events import Event, StepCompleted
+from flashedge.events import Event
 from flashedge.runtime.rollouts.daemon_time import DaemonTime
 from flashedge.runtime.rollouts.run_watch import RunWatch
 from flashedge.scheduling.rollouts.allocation import Allocator, ByScore
@@ -73,15 +73,15 @@ class _Station:
     allow: dict[str, Allow] = field(default_factory=dict)
     views: Mapping[str, EngineView] = field(default_factory=dict)
     """What the engines did at the last look. Empty until the first one, and where they are dead."""
-    is_stale: bool = True
-    """Whether the last look was long ago."""
+    looked_s: float | None = None
+    """When the last look was. None before the first one."""
     free_kv_tokens: float = 0.0
     """Tokens for which there was room at the last look, beside one rollout of each run."""
     was_waiting: bool = False
     """Whether a request waited for room in an engine at the last look. Only what waits at two looks
     in a row counts: room may come with the next step."""
     waits: bool = False
-    others: deque[int] = field(default_factory=lambda: deque((0,), maxlen=OTHERS_LOOKS))
+    others: deque[int] = field(default_factory=lambda: deque(maxlen=OTHERS_LOOKS))
     """Sequences of other runs and requests at the last looks. The fewest count."""
     opening: Opening = field(default=Opening(budget=0, reason="nothing runs"))
 
@@ -106,7 +106,7 @@ class Boosting:
         self._gate = gate or Gate()
         self._clock = clock
         self._look_s = look_s
-        self._daemon = daemon or DaemonTime()
+        self._daemon = daemon or DaemonTime(lambda: 0)
         self._stations: dict[str, _Station] = {}
         self._stations_of: dict[str, _Station] = {}
         """By run."""
@@ -163,8 +163,6 @@ class Boosting:
         station = self._stations_of.get(run_id)
         if station is None:
             return
-        if isinstance(event, StepCompleted):
-            self._daemon.note_tokens(len(event.token_ids))
         changes = station.watches[run_id].observe(event)
         if changes and station.board.update(run_id, **changes):
             self._look_soon()
@@ -199,36 +197,40 @@ class Boosting:
             self._changed.clear()
             if is_due := self._clock() >= due_s:
                 due_s = self._clock() + self._look_s
-                self._daemon.look(self._find_boosted_share())
+                self._daemon.look()
             for station in list(self._stations.values()):
-                station.is_stale |= is_due
-                if station.is_stale and self._would_open(station):
+                if (is_due or not self._is_recent(station)) and self._would_open(station):
                     await self._look_at(station)
                 self._divide(station)
         self._daemon.pause()
 
-    def _find_boosted_share(self) -> float:
-        """The share of boosted runs in all sequences."""
-        own = sum(station.count_own() for station in self._stations.values())
-        others = sum(min(station.others) for station in self._stations.values())
-        return own / (own + others) if own else 1.0
+    def _is_recent(self, station: _Station) -> bool:
+        """Whether the last look still tells what the engines do."""
+        looked_s = station.looked_s
+        return looked_s is not None and self._clock() - looked_s <= 2 * self._look_s
 
     def _would_open(self, station: _Station) -> bool:
         """Whether the gate would let more through if the engines had room."""
-        runs, cost = station.board.runs, self._find_cost(station)
+        runs = station.board.runs
+        if not runs:  # the last one ended during a look at another pair
+            return False
+        cost = self._find_cost(station)
         return self._gate.open(runs, self._allocator, IDLE, cost).budget > len(runs)
 
     async def _look_at(self, station: _Station) -> None:
-        station.is_stale = False
         try:
             station.views = await station.engines.views()
         except EngineError:
             station.views = {}
         most = station.engines.max_sequences
         waiting = any(_has_no_room(view, most) for view in station.views.values())
+        if not self._is_recent(station):  # nothing was cancelled a moment ago: one look is enough
+            station.others.clear()
+            station.was_waiting = waiting
         station.waits, station.was_waiting = waiting and station.was_waiting, waiting
         station.others.append(_count_others(station))
         station.free_kv_tokens = _count_free_tokens(station)
+        station.looked_s = self._clock()
 
     # ------------------------------------------------------------ dividing
 
@@ -238,11 +240,14 @@ class Boosting:
         runs, now_s = station.board.runs, self._clock()
         if not runs:
             return
-        is_known = bool(station.views) and not station.is_stale
-        load = self._measure_load(station) if is_known else IDLE
+        is_recent = self._is_recent(station)
+        load = self._measure_load(station) if is_recent and station.views else IDLE
         opening = self._gate.open(runs, self._allocator, load, self._find_cost(station))
-        if not is_known and opening.budget > len(runs):
-            opening = Opening(budget=len(runs), reason="the engines have not answered")
+        if load is IDLE:  # nobody gets more until it is known whether there is room
+            most = max(len(runs), 0 if is_recent else sum(station.board.granted.values()))
+            if opening.budget > most:
+                reason = "the engines do not answer" if is_recent else "the engines are being asked"
+                opening = Opening(budget=most, reason=reason)
         station.opening = opening
         for move in station.board.plan(station.opening.budget, now_s):
             station.allow[move.key](move.rollouts, station.opening.budget)
@@ -250,7 +255,7 @@ class Boosting:
     def _measure_load(self, station: _Station) -> EngineLoad:
         return EngineLoad(
             has_waiting=station.waits,
-            others=min(station.others),
+            others=min(station.others, default=0),
             free_kv_tokens=station.free_kv_tokens,
             max_sequences=int(station.engines.max_sequences * (1 - KEPT_SHARE)),
         )

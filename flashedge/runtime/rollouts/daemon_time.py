@@ -1,4 +1,4 @@
-"""How long the daemon itself computes for each token that boosted runs draw.
+"""How long the daemon itself computes for each token that the engines draw.
 
 Engines are profiled without it. With many sequences in flight its time counts: it is added to
 theirs where they share processors, and may bound them where they do not (`RolloutCost`).
@@ -16,12 +16,19 @@ MOST_TOKENS = 5_000
 
 
 class DaemonTime:
-    """Measures it while boosted runs go on. Ours, not the paper's."""
+    """Measures it while boosted runs go on. Ours, not the paper's.
 
-    def __init__(self, cpu_s: Callable[[], float] = time.process_time) -> None:
-        """cpu_s: the processor time of this process so far."""
+    Tokens of rollouts that are cancelled do not count, so it is rather too long.
+    """
+
+    def __init__(
+        self, count_tokens: Callable[[], int], cpu_s: Callable[[], float] = time.process_time
+    ) -> None:
+        """count_tokens: those of all runs and plain requests so far; cpu_s: the processor time of
+        this process so far."""
+        self._count_tokens = count_tokens
         self._cpu_s = cpu_s
-        self._since_s: float | None = None
+        self._since: tuple[float, int] | None = None
         self._spent_s = self._tokens = 0.0
 
     @property
@@ -29,24 +36,20 @@ class DaemonTime:
         """Seconds of a processor for a token of one sequence. 0 until enough was measured."""
         return self._spent_s / self._tokens if self._tokens >= LEAST_TOKENS else 0.0
 
-    def note_tokens(self, tokens: int) -> None:
-        """A boosted run has drawn so many more."""
-        self._tokens += tokens
-
-    def look(self, share: float) -> None:
-        """Count the time since the last look.
-
-        share: of all sequences, that of boosted runs. The rest of the time served others.
-        """
-        now_s = self._cpu_s()
-        if self._since_s is not None:
-            self._spent_s += (now_s - self._since_s) * share
-        self._since_s = now_s
+    def look(self) -> None:
+        """Count what came since the last look. The first one, and the first after a pause, only
+        begins."""
+        cpu_s, tokens = self._cpu_s(), self._count_tokens()
+        if self._since is not None:
+            self._spent_s += cpu_s - self._since[0]
+            self._tokens += tokens - self._since[1]
+        self._since = cpu_s, tokens
         if self._tokens > MOST_TOKENS:
             kept = MOST_TOKENS / self._tokens
             self._spent_s *= kept
             self._tokens *= kept
 
     def pause(self) -> None:
-        """No boosted run goes on: the time until the next look does not count."""
-        self._since_s = None
+        """No boosted run goes on: what comes until the next look does not count."""
+        self.look()
+        self._since = None

@@ -10,7 +10,7 @@ finish most rollouts a second, as far as
 - the gain is worth the rollouts that will be cancelled.
 
 Each rollout makes the batch larger and every token later, by the measured curves and by the time
-that the daemon takes for a token. Rollouts of a mean kind count. Whoever waits in
+that the daemon takes for a token. Rollouts more are taken to be of a mean kind. Whoever waits in
 the queue comes in sooner where more is done. Where a request waits in an engine for room, M is the
 number of runs, so that each has one rollout. Ours, not the paper's.
 """
@@ -55,7 +55,7 @@ class Needed(NamedTuple):
     kv_tokens: float
     """Tokens of the rollouts beyond the first of each run."""
 
-    sequences: float
+    sequences: int
     """Sequences of all rollouts and of others."""
 
     slowdown: float
@@ -108,20 +108,22 @@ class Gate:
         if not growing:
             return Opening(budget=least, reason="no run has a use for more")
         most = least + sum(allocator.find_most(run) - 1 for run in growing)
-        branching = fmean(run.branching for run in runs)
+        own = sum(run.branching for run in runs)
+        branching = fmean(run.branching for run in growing)
         path_tokens = fmean(run.path_tokens for run in growing)
-        alone_s = cost.predict_token_s(0, branching)
-        beside_s = cost.predict_token_s(load.others, branching)
+        token_s = cost.predict_token_s(branching)
         best, found, reason = self.least_gain, least, "more would gain too little"
         for budget in range(least + 1, most + 1):
+            sequences = own + round((budget - least) * branching)
             needed = Needed(
                 kv_tokens=(budget - least) * path_tokens,
-                sequences=load.others + budget * branching,
-                slowdown=beside_s(budget) / beside_s(least),
+                sequences=load.others + sequences,
+                slowdown=token_s(load.others + sequences, budget)
+                / token_s(load.others + own, least),
             )
             if limit := self._find_limit(needed, load):
                 return Opening(budget=found, reason=limit if found == budget - 1 else reason)
-            gain = budget / least * alone_s(least) / alone_s(budget)
+            gain = budget / least * token_s(own, least) / token_s(sequences, budget)
             if gain > best:
                 best, found = gain, budget
         if found == most:

@@ -39,17 +39,17 @@ class RolloutCost:
     level_tokens: float = LEVEL_TOKENS
     """Decode steps of a level."""
 
-    def predict_token_s(self, others: int, branching: float) -> Callable[[int], float]:
+    def predict_token_s(self, branching: float) -> Callable[[int, int], float]:
         """Seconds from one token of a sequence to its next one, with verification and the daemon,
-        by the number of rollouts.
+        by the sequences of the generator and the rollouts among them.
 
-        others: sequences beside the rollouts; branching: sequences of one rollout.
+        branching: sequences of one rollout.
         """
         decode_s = self.generator.decode_at(self.context)
         pass_s = self.verifier.prefill_at(self.context, self.level_tokens / 2)(round(branching))
 
-        def predict(rollouts: int) -> float:
-            batch = max(1, others + round(rollouts * branching))
+        def predict(sequences: int, rollouts: int) -> float:
+            batch = max(1, sequences)
             verifying_s = rollouts * pass_s / self.level_tokens
             engines_s = _join(decode_s(batch), verifying_s, self.shares_device)
             return _join(engines_s, batch * self.daemon_s, self.shares_daemon)

@@ -28,7 +28,6 @@ from flashedge.runtime.queue import RunQueue
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import build_search
 from flashedge.runtime.rollouts.boosting import Boosting
-from flashedge.runtime.rollouts.daemon_time import DaemonTime
 from flashedge.runtime.rollouts.run_watch import RunWatch, find_accept
 from flashedge.scheduling.costs.curves import RooflineCurve
 from flashedge.scheduling.costs.roofline import Device
@@ -168,7 +167,6 @@ class _Server:
                 allocator=load.boost.allocator,
                 gate=load.boost.gate,
                 clock=now,
-                daemon=DaemonTime(lambda: 0.0),
             )
         self._records: dict[int, SearchRecord] = {}
         optimizations = Optimizations.only("suffix_scoring", "score_once")

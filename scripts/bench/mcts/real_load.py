@@ -1,14 +1,15 @@
 """Does boosting ever hurt on real engines? MCTS under load, two variants at the same time.
 
-    python -m scripts.bench.mcts.real_load [--loads 5] [--size 25] [--shares 0 0.6 1.0 1.2]
+    python -m scripts.bench.mcts.real_load [--loads 4] [--size 25] [--shares 0 0.6 0.8 1.0 1.2]
 
 Two daemons with the bundled pair, a core for each, serve the same problems with the same seeds at
-the same times, each with another variant of `variants.py` (`PAIRS`). So a change of the machine's
-speed meets both. Exits alone and boosting run once more with the cores exchanged. Before each load
-the engines drop their KV and the verifier its scores (`forgetful_daemon`), so that no variant finds
-what another one has computed. A rate is given as a share of the searches a second that PE+NE
-finishes on a core when all arrive at once (`--capacity`, else measured on other seeds); 0 is all at
-once. The daemons have a profile, which boosting needs.
+the same times, each with another variant of `variants.py`. So a change of the machine's speed meets
+both. Exits alone and boosting run once more with the cores exchanged. The others have the other
+core in every second load, so take an even number of loads. Before each load the engines drop their
+KV and the verifier its scores (`forgetful_daemon`), so that no variant finds what another one has
+computed. A rate is given as a share of the searches a second that PE+NE finishes on a core when all
+arrive at once (`--capacity`, else measured on other seeds); 0 is all at once. The daemons have a
+profile, which boosting needs.
 
 `card busy` is the processor time of a daemon and its engines, relative to the time that passed.
 Intervals: 95 %, by bootstrap over loads. What was measured is appended to
@@ -44,11 +45,11 @@ from scripts.bench.turns import rotate
 Pair = tuple[str, str]
 
 FILE = Path("runs/mcts/real_load.jsonl")
-SHARES = (SATURATED, 0.6, 1.0, 1.2)
+SHARES = (SATURATED, 0.6, 0.8, 1.0, 1.2)
 BASE, BOOSTED = "PE+NE", "boost"
 EXCHANGED: Sequence[Pair] = ((BASE, BOOSTED), (BOOSTED, BASE))
-PAIRS: Sequence[Pair] = (*EXCHANGED, ("serial", "PE"), ("parallel", "beam-8"))
-"""What runs at the same time, on the first core and on the second."""
+OTHERS: Sequence[Pair] = (("serial", "PE"), ("parallel", "beam-8"))
+"""Pairs that run once, with other cores in every second load."""
 FORGETFUL = "scripts.bench.mcts.forgetful_daemon"
 USED = 500
 WARM_UP_SEED = 100_000
@@ -144,7 +145,7 @@ def measure_capacity(daemons: Sequence[Daemon], rows: Rows, n: int, size: int) -
 
 def measure_all(asked: argparse.Namespace, rows: Rows, daemons: Sequence[Daemon]) -> Records:
     about = {"n": asked.n, "size": asked.size, "shares": asked.shares, "capacity": asked.capacity}
-    pairs = EXCHANGED if asked.boosting_only else PAIRS
+    pairs = EXCHANGED if asked.boosting_only else (*EXCHANGED, *OTHERS)
     with (
         Journal(asked.out, about, MeasuredLoad.from_json, lambda one: one.task) as kept,
         show_bar("serving", len(pairs) * asked.loads * len(asked.shares), unit="pairs") as advance,
@@ -152,12 +153,14 @@ def measure_all(asked: argparse.Namespace, rows: Rows, daemons: Sequence[Daemon]
         for load in list_loads(asked):
             for share in asked.shares:
                 arrivals = list_arrivals(asked, load, share)
-                for pair in rotate(pairs, load):
+                for chosen in rotate(pairs, load):
+                    pair = chosen[::-1] if load % 2 else chosen
                     tasks = [Task(name, share, load, core) for core, name in enumerate(pair)]
                     if not all(task in kept.records for task in tasks):
                         served = asyncio.run(serve_pair(daemons, pair, rows, asked.n, arrivals))
                         for task, record in zip(tasks, served, strict=True):
-                            kept.append(MeasuredLoad(task=task, record=record))
+                            if task not in kept.records:
+                                kept.append(MeasuredLoad(task=task, record=record))
                     advance(1)
         return dict(kept.records)
 
@@ -186,7 +189,7 @@ def describe_share(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--loads", type=int, default=5)
+    parser.add_argument("--loads", type=int, default=4)
     parser.add_argument("--first", type=int, default=0, help="number of the first load")
     parser.add_argument("--size", type=int, default=25, help="searches of a load")
     parser.add_argument("--shares", type=float, nargs="+", default=list(SHARES))

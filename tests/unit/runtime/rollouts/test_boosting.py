@@ -61,8 +61,8 @@ class Rig:
         self.told: dict[str, list[int]] = {}
         self.order: list[tuple[str, int]] = []
         loop = asyncio.get_running_loop()
-        self.cpu_s = 0.0
-        daemon = DaemonTime(lambda: self.cpu_s)
+        self.cpu_s, self.tokens = 0.0, 0
+        daemon = DaemonTime(lambda: self.tokens, lambda: self.cpu_s)
         self.boosting = Boosting(clock=loop.time, daemon=daemon, **options)
 
     def watch(self, key: str, n: int = 12) -> RunWatch:
@@ -316,7 +316,7 @@ def test_a_daemon_that_is_busy_with_each_token_closes_the_gate() -> None:
             await asyncio.sleep(1.1 * LOOK_S)
             assert rig.told["a"][-1] == 8
             for _ in range(4):
-                rig.boosting.note_event("a", make_step(NodeId(2), 200))
+                rig.tokens += 200
                 rig.cpu_s += 200 * 0.01
                 await asyncio.sleep(LOOK_S)
             assert rig.told["a"][-1] == 1
@@ -336,7 +336,7 @@ def test_engines_are_not_asked_at_each_change() -> None:
             for _ in range(20):
                 rig.end_rollout("a")
                 await asyncio.sleep(0.1 * LOOK_S)
-            assert rig.engines.asked - asked <= 3
+            assert 1 <= rig.engines.asked - asked <= 3
         await rig.boosting.stop()
 
     run_virtual(scenario())
@@ -356,6 +356,61 @@ def test_engines_are_not_asked_where_more_rollouts_would_gain_nothing() -> None:
             await asyncio.sleep(LOOK_S)
             assert rig.engines.asked == 1
             assert rig.told["a"] == [1, 8]
+        await rig.boosting.stop()
+
+    run_virtual(scenario())
+
+
+def test_chats_that_were_there_count_at_the_first_opening() -> None:
+    """Beside 30 sequences of others the margin lets three rollouts through."""
+
+    async def scenario() -> None:
+        rig = Rig()
+        rig.engines.view = replace(IDLE, running=30)
+        rig.engines.rollout_cost = make_cost(4e-4)
+        with rig.join("a", n=400):
+            await asyncio.sleep(10 * LOOK_S)
+            rig.end_rollout("a")
+            await asyncio.sleep(3 * LOOK_S)
+            assert rig.told["a"] == [1, 3]
+        await rig.boosting.stop()
+
+    run_virtual(scenario())
+
+
+def test_a_pair_whose_last_run_ends_while_another_one_is_asked_does_no_harm() -> None:
+    async def scenario() -> None:
+        rig = Rig()
+        rig.engines.answers_in_s = 0.1
+        slow = rig.engines
+        with rig.join("a", n=400):
+            rig.end_rollout("a")
+            rig.engines = Engines(name="other")
+            with rig.join("b", n=400):
+                rig.end_rollout("b")
+                await asyncio.sleep(LOOK_S + 0.05)
+            await asyncio.sleep(LOOK_S)
+            slow.view = replace(IDLE, waiting=1, running=256)
+            await asyncio.sleep(5 * LOOK_S)
+            assert rig.told["a"][-1] == 1
+        await rig.boosting.stop()
+
+    run_virtual(scenario())
+
+
+def test_a_run_that_joins_while_the_engines_are_asked_takes_no_more_than_there_is() -> None:
+    async def scenario() -> None:
+        rig = Rig()
+        with rig.join("a", n=400):
+            rig.end_rollout("a")
+            await asyncio.sleep(1.1 * LOOK_S)
+            rig.engines.answers_in_s = 100.0
+            await asyncio.sleep(5 * LOOK_S)
+            with rig.join("b", n=400):
+                [standing] = rig.boosting.list_standings()
+                assert standing.reason == "the engines are being asked"
+                assert sum(standing.runs.values()) == 8
+                assert standing.runs["b"] == 1
         await rig.boosting.stop()
 
     run_virtual(scenario())

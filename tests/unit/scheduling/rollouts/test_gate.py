@@ -109,7 +109,7 @@ def test_a_limit_is_no_reason_where_more_would_gain_too_little_anyway() -> None:
 
 def test_a_verifier_on_its_own_device_sets_the_pace_where_it_is_slower() -> None:
     own = replace(make_cost(0.0, pass_s=2.0), shares_device=False)
-    assert own.predict_token_s(0, 4)(1) == 2.0 / own.level_tokens
+    assert own.predict_token_s(4)(4, 1) == 2.0 / own.level_tokens
     assert open_gate([make_contender("a")], own).budget == 1
 
 
@@ -123,8 +123,8 @@ def test_the_daemon_counts_like_a_third_engine() -> None:
     """A step takes 10 ms, and the daemon 1 ms for each of its tokens."""
     apart = replace(FLAT, daemon_s=1e-3)
     shared = replace(apart, shares_daemon=True)
-    assert [apart.predict_token_s(0, 4)(m) for m in (1, 4)] == pytest.approx([0.010, 0.016])
-    assert [shared.predict_token_s(0, 4)(m) for m in (1, 4)] == pytest.approx([0.014, 0.026])
+    assert [apart.predict_token_s(4)(4 * m, m) for m in (1, 4)] == pytest.approx([0.010, 0.016])
+    assert [shared.predict_token_s(4)(4 * m, m) for m in (1, 4)] == pytest.approx([0.014, 0.026])
     assert open_gate([make_contender("a")], FLAT, others=16).budget == 8
     assert (
         open_gate([make_contender("a")], shared, others=16).reason == "more would slow others down"
@@ -145,3 +145,11 @@ def test_the_free_memory_and_the_batch_are_limits() -> None:
 def test_the_serial_twin_is_never_boosted() -> None:
     found = Gate().open([make_contender("a")], Fixed(), make_load(), FLAT)
     assert found.budget == 1
+
+
+def test_only_what_may_grow_makes_the_batch_larger() -> None:
+    """Seven new runs of 2 sequences, and one of 16 that may have eight rollouts: 14 + 16 m."""
+    runs = [make_contender(str(i), branching=2, observed=0) for i in range(7)]
+    runs.append(make_contender("large", branching=16))
+    found = open_gate(runs, max_sequences=14 + 16 * 4)
+    assert (found.budget, found.reason) == (7 + 4, "the batch is full")
