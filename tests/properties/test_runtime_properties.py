@@ -106,7 +106,9 @@ async def do(rig: Rig, runs: list[Run], step: Any) -> None:
             try:
                 runs.append(rig.service.submit(spec))
             except QueueFull:
-                assert rig.service.counts["running"] == rig.config.max_running
+                counts = rig.service.counts  # fewer than max_running where memory is short
+                assert counts["running"] >= 1
+                assert counts["queued"] >= rig.config.queue_limit
             except EngineDead:
                 assert rig.service.health().state == "failed"
         case Cancel(number) if runs:
