@@ -106,9 +106,11 @@ async def do(rig: Rig, runs: list[Run], step: Any) -> None:
             try:
                 runs.append(rig.service.submit(spec))
             except QueueFull:
-                counts = rig.service.counts  # fewer than max_running where memory is short
-                assert counts["running"] >= 1
+                counts = rig.service.counts
                 assert counts["queued"] >= rig.config.queue_limit
+                # where memory is short, fewer than max_running run, and somebody waits
+                assert counts["running"] == rig.config.max_running or counts["queued"]
+                assert counts["running"] >= 1
             except EngineDead:
                 assert rig.service.health().state == "failed"
         case Cancel(number) if runs:

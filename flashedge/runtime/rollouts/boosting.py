@@ -244,9 +244,11 @@ class Boosting:
         load = self._measure_load(station) if is_recent and station.views else IDLE
         opening = self._gate.open(runs, self._allocator, load, self._find_cost(station))
         if load is IDLE:  # nobody gets more until it is known whether there is room
-            most = max(len(runs), 0 if is_recent else sum(station.board.granted.values()))
+            most, reason = len(runs), "the engines do not answer"
+            if not is_recent:
+                granted = sum(station.board.granted.values())
+                most, reason = max(most, granted), "the engines are being asked"
             if opening.budget > most:
-                reason = "the engines do not answer" if is_recent else "the engines are being asked"
                 opening = Opening(budget=most, reason=reason)
         station.opening = opening
         for move in station.board.plan(station.opening.budget, now_s):

