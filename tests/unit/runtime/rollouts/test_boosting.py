@@ -13,9 +13,10 @@ from flashedge.engine.base import EngineView
 from flashedge.engine.sim.clock import run_virtual
 from flashedge.errors import EngineDead
 from flashedge.events import NodeScored, NodesExpanded, NodesMarked, RolloutsEnded, StepCompleted
-from flashedge.runtime.rollouts.boosting import LOOK_S, OTHERS_LOOKS, Boosting
+from flashedge.runtime.rollouts.boosting import LOOK_S, Boosting
 from flashedge.runtime.rollouts.daemon_time import DaemonTime
 from flashedge.runtime.rollouts.run_watch import RunWatch
+from flashedge.runtime.rollouts.station import OTHERS_LOOKS
 from flashedge.scheduling.rollouts.allocation import Fixed
 from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
 from flashedge.types import NodeId
