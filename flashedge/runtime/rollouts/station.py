@@ -60,7 +60,7 @@ class Station:
     watches: dict[str, RunWatch] = field(default_factory=dict)
     allow: dict[str, Allow] = field(default_factory=dict)
     opening: Opening = field(default=Opening(budget=0, reason="nothing runs"))
-    looked_s: float | None = None
+    _looked_s: float | None = None
     """When the last look was. None before the first one."""
     _answered: bool = False
     """Whether the engines answered at the last look."""
@@ -91,7 +91,7 @@ class Station:
 
     def is_recent(self, now_s: float) -> bool:
         """Whether the last look still tells what the engines do."""
-        return self.looked_s is not None and now_s - self.looked_s <= self.recent_s
+        return self._looked_s is not None and now_s - self._looked_s <= self.recent_s
 
     async def look(self, clock: Callable[[], float]) -> None:
         """Ask the engines for their load."""
@@ -108,7 +108,7 @@ class Station:
         self._waits, self._was_waiting = waiting and self._was_waiting, waiting
         self._others.append(self._count_others(views))
         self._free_kv_tokens = self._count_free_tokens(views)
-        self._answered, self.looked_s = bool(views), now_s
+        self._answered, self._looked_s = bool(views), now_s
 
     def find_load(self, now_s: float) -> EngineLoad | None:
         """The load of the engines. None where the last look is too old, or they did not answer."""

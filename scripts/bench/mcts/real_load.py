@@ -36,7 +36,7 @@ from flashedge.files.journal import Journal
 from scripts.bench.daemon import Daemon, read_problems, report, start_daemon
 from scripts.bench.flashtts.study import format_table
 from scripts.bench.mcts.boosting import HEAD, SATURATED, format_row
-from scripts.bench.mcts.figures import Pool, compare, list_latencies, measure
+from scripts.bench.mcts.figures import BASE, Pool, compare, list_latencies, measure
 from scripts.bench.mcts.load_record import LoadRecord, draw_times, join
 from scripts.bench.mcts.served_load import Arrival, grade, serve_load
 from scripts.bench.mcts.variants import VARIANTS
@@ -46,7 +46,7 @@ Pair = tuple[str, str]
 
 FILE = Path("runs/mcts/real_load.jsonl")
 SHARES = (SATURATED, 0.6, 0.8, 1.0, 1.2)
-BASE, BOOSTED = "PE+NE", "boost"
+BOOSTED = "boost"
 EXCHANGED: Sequence[Pair] = ((BASE, BOOSTED), (BOOSTED, BASE))
 OTHERS: Sequence[Pair] = (("serial", "PE"), ("parallel", "beam-8"))
 """Pairs that run once, with other cores in every second load."""
