@@ -13,13 +13,12 @@ from flashedge.cli import (
     config,
     daemon,
     exit_codes,
+    lab,
     output,
     profile,
     runs,
-    simulate,
     tui,
 )
-from flashedge.cli.bench import command as bench
 from flashedge.cli.calibrate import command as calibrate
 from flashedge.cli.doctor import command as doctor
 from flashedge.cli.lengths import command as lengths
@@ -38,6 +37,7 @@ EPILOG = f"""\
 
 app = typer.Typer(
     name="flashedge",
+    cls=lab.GroupWithLab,
     help="A local reasoning server: verifier-guided search on your own machine.",
     epilog=EPILOG,
     no_args_is_help=True,
@@ -62,8 +62,8 @@ app.add_typer(models.app, name="models", rich_help_panel=MACHINE)
 app.add_typer(lengths.app, name="lengths", rich_help_panel=MACHINE)
 app.command(name="doctor", rich_help_panel=MACHINE)(doctor.doctor)
 app.command(name="profile", rich_help_panel=MACHINE)(profile.profile)
-app.command(name="simulate", epilog=simulate.EPILOG, rich_help_panel=MACHINE)(simulate.simulate)
-app.add_typer(bench.app, name="bench", rich_help_panel=MACHINE)
+lab.add_lab_command(app, "simulate", MACHINE)
+lab.add_lab_command(app, "bench", MACHINE)
 
 
 def _print_version(requested: bool) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flashedge.benchmark.devices import find_card
 from flashedge.config import Config, load_config
 from flashedge.engine.vllm.pair import build_options
 from flashedge.errors import ConfigError
@@ -23,6 +22,7 @@ from flashedge.models.memory.fit import find_need
 from flashedge.models.memory.kv_plan import MemoryPlan, plan_memory, set_sizes
 from flashedge.models.registry import find_pair
 from flashedge.models.specs import ModelSpec
+from scripts.lab.benchmark.devices import find_card
 
 CARDS = ("rtx4080", "rtx4090", "rtx5090")
 """16, 24 and 32 GB."""

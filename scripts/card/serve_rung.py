@@ -24,8 +24,6 @@ from statistics import median
 from typing import Any
 
 from flashedge.answers.workers.mathematics import MathGrader
-from flashedge.benchmark.goodput import compute_goodput
-from flashedge.benchmark.live_run import RunKey, time_run
 from flashedge.client.sync_client import Client
 from flashedge.config import Config, load_config
 from flashedge.engine.vllm import compat
@@ -43,6 +41,8 @@ from flashedge.types import Message, NodeId, Problem
 from scripts.bench.daemon import find_free_port, report, start_daemon
 from scripts.bench.flashtts.kv_rig import drive_search
 from scripts.card.served import ServedGenerator, ServedVerifier, build_command, serve
+from scripts.lab.benchmark.goodput import compute_goodput
+from scripts.lab.benchmark.live_run import RunKey, time_run
 
 SHARE = 0.44
 """Of the card's memory, for each server."""

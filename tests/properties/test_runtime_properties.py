@@ -12,14 +12,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flashedge.engine.sim.clock import run_virtual
-from flashedge.engine.sim.pair import Faults
 from flashedge.errors import EngineDead, QueueFull
 from flashedge.events import TERMINAL, RunFinished, RunStarted
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.run import Run
 from flashedge.types import Problem
+from scripts.lab.sim.clock import run_virtual
+from scripts.lab.sim.pair import Faults
 from tests.support.runtime_rig import CONFIG, TIGHT, both, folded
 from tests.support.service_rig import Rig, log_of
 from tests.unit.runtime.test_run import FailingStore

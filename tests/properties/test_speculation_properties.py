@@ -11,8 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from flashedge.engine.sim.clock import run_virtual
-from flashedge.engine.sim.pair import Faults
 from flashedge.errors import EngineError
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.outcome import Outcome
@@ -22,6 +20,8 @@ from flashedge.scheduling.speculation.draft_board import DraftBoard
 from flashedge.scheduling.speculation.draft_choice import BatchView, count_slots, limit_drafts
 from flashedge.scheduling.speculation.drafts import Beam, Draft, DraftState
 from flashedge.types import FinishReason, Granularity, Sampling
+from scripts.lab.sim.clock import run_virtual
+from scripts.lab.sim.pair import Faults
 from tests.support.runtime_rig import assert_nothing_left, both
 from tests.support.speculation_rig import AMPLE, drive_run, engines_with, spec_for
 

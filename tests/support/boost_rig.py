@@ -6,7 +6,6 @@ import asyncio
 from dataclasses import dataclass, replace
 from random import Random
 
-from flashedge.engine.sim.clock import run_virtual
 from flashedge.events import Event, RunFinished, RunStarted
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.records.result import build_result
@@ -14,6 +13,7 @@ from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import build_search
 from flashedge.search.tree import Tree
 from flashedge.types import Timing, Usage
+from scripts.lab.sim.clock import run_virtual
 from tests.support.runtime_rig import BEAM, folded, nodes_of, prompt_of, sim_engines
 
 SPEC = replace(

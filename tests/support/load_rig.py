@@ -9,10 +9,10 @@ from typing import Any
 import httpx
 
 from flashedge import events
-from flashedge.benchmark.load.record import End, ProgramRecord
 from flashedge.events import Event
 from flashedge.scheduling.programs.program import Kind
 from flashedge.types import NodeId
+from scripts.lab.benchmark.load.record import End, ProgramRecord
 from tests.support.fake_daemon import BatchDaemon, encode_events, refuse
 
 

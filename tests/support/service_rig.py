@@ -12,7 +12,6 @@ from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import load_config
 from flashedge.engine.base import Health
 from flashedge.engine.plain_requests import PlainRequests
-from flashedge.engine.sim.pair import Faults
 from flashedge.events import Event
 from flashedge.models.registry import find_pair
 from flashedge.runtime.drive.engines import Engines
@@ -21,6 +20,7 @@ from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.run import Run
 from flashedge.runtime.served_pair import ServedPair
 from flashedge.runtime.service import Service
+from scripts.lab.sim.pair import Faults
 from tests.support.fake_protocols import FakeProtocols
 from tests.support.runtime_rig import BEAM, CONFIG, assert_nothing_left, sim_engines
 

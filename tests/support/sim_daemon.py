@@ -15,14 +15,14 @@ from flashedge.config import Config
 from flashedge.daemon import process as daemon
 from flashedge.engine.base import Health
 from flashedge.engine.plain_requests import PlainRequests
-from flashedge.engine.sim.model import SimModel
-from flashedge.engine.sim.pair import simulated_pair
-from flashedge.engine.sim.trace import StepTrace
 from flashedge.models.registry import find_pair
 from flashedge.models.shape import ModelShape
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.served_pair import ServedPair
 from flashedge.runtime.service import Service
+from scripts.lab.sim.model import SimModel
+from scripts.lab.sim.pair import simulated_pair
+from scripts.lab.sim.trace import StepTrace
 from tests.support.fake_protocols import FakeProtocols
 
 TRACE = Path(__file__).parents[1] / "data" / "step_lengths_small.jsonl"

@@ -11,15 +11,15 @@ from typing import Any
 
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.engine.base import Chunk, ExtendRequest
-from flashedge.engine.sim.config import Faults, SimConfig
-from flashedge.engine.sim.model import SimModel
-from flashedge.engine.sim.pair import SimulatedGenerator, SimulatedVerifier
-from flashedge.engine.sim.sequence import Slice
-from flashedge.engine.sim.trace import StepTrace, TraceRow
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.outcome import Outcome
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.types import Speculation
+from scripts.lab.sim.config import Faults, SimConfig
+from scripts.lab.sim.model import SimModel
+from scripts.lab.sim.pair import SimulatedGenerator, SimulatedVerifier
+from scripts.lab.sim.sequence import Slice
+from scripts.lab.sim.trace import StepTrace, TraceRow
 from tests.support.runtime_rig import BEAM, CONFIG, driver_of
 
 

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from flashedge import optimizations
-from flashedge.benchmark.ladder import Rung
-from flashedge.benchmark.simulate import Bench, Question, build_bench
-from flashedge.benchmark.virtual_run import VirtualRun
 from flashedge.config import Config, load_config
 from flashedge.optimizations import CONFIG_KEYS, KEY_PREFIX, SWITCHES, Optimizations
 from flashedge.runtime.drive.engines import TwinEngines, build_engines
+from scripts.lab.benchmark.ladder import Rung
+from scripts.lab.benchmark.simulate import Bench, Question, build_bench
+from scripts.lab.benchmark.virtual_run import VirtualRun
 from tests.support.runtime_rig import BEAM
 from tests.support.service_rig import Rig
 

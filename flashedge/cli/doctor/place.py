@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from flashedge.benchmark.devices import CARDS, find_card
 from flashedge.config import Config
 from flashedge.engine.memory_plan import read_place, read_ram
-from flashedge.errors import ConfigError, EngineError, NotFound
+from flashedge.errors import ConfigError, EngineError
 from flashedge.models.memory.card_memory import CardMemory, Place, SeparateCards, build_idle_card
+from flashedge.models.memory.known_cards import find_known_card
 from flashedge.sizes import parse_size
 
 
@@ -49,14 +49,7 @@ def _build_card(name: str) -> CardMemory:
     size = parse_size(name)
     if size is not None and not name.isdigit():
         return build_idle_card("a card", size)
-    try:
-        _, card = find_card(name)
-    except NotFound as error:
-        raise NotFound(
-            f"{name!r} is no card that FlashEdge knows; known: {', '.join(CARDS)}",
-            hint="for another card give its memory: --gpu 80GiB",
-            param="gpu",
-        ) from error
+    _, card = find_known_card(name)
     return build_idle_card(card.sheet, card.memory_bytes)
 
 

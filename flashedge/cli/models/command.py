@@ -8,8 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from flashedge.cli import output
-from flashedge.cli.models.evaluate import evaluate
+from flashedge.cli import lab, output
 from flashedge.config import Config, find_nearest, load_config
 from flashedge.errors import CheckpointError, ConfigError, NotFound
 from flashedge.models.folders import is_folder, locate_model
@@ -19,6 +18,7 @@ from flashedge.models.memory.card_memory import (
     describe_count,
 )
 from flashedge.models.memory.fit import PairNeed, find_need
+from flashedge.models.memory.known_cards import KNOWN_CARDS
 from flashedge.models.registry import find_embedder, find_pair, load_pairs
 from flashedge.models.specs import ModelSpec, Pair
 from flashedge.sizes import format_size
@@ -28,13 +28,17 @@ EPILOG = """\
   flashedge models pull math-1.5b+skywork-1.5b
   flashedge models eval --problems problems.jsonl -n 4,16
 """
-app = typer.Typer(help="Pairs of a generator and a verifier.", no_args_is_help=True, epilog=EPILOG)
-app.command(name="eval")(evaluate)
-SHOP_CARDS = tuple(
-    build_idle_card(name, mib << 20)
-    for name, mib in (("16 GB", 16_376), ("24 GB", 24_564), ("32 GB", 32_607))
+app = typer.Typer(
+    cls=lab.GroupWithLab,
+    help="Pairs of a generator and a verifier.",
+    no_args_is_help=True,
+    epilog=EPILOG,
 )
-"""What a 4080, a 4090 and a 5090 report."""
+lab.add_lab_command(app, "eval")
+SHOP_CARDS = tuple(
+    build_idle_card(name, KNOWN_CARDS[card].memory_bytes)
+    for name, card in (("16 GB", "rtx4080"), ("24 GB", "rtx4090"), ("32 GB", "rtx5090"))
+)
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Name = Annotated[

@@ -38,7 +38,7 @@ from flashedge.scheduling.lengths.families.point import Point
 
 PRIOR_SPREAD = 0.2
 """Standard deviation of the logarithm of a prompt's lengths. In the eight samples of each of 100
-problems that the package has (`benchmark/step_lengths.jsonl`) it is 0.199, pooled."""
+problems that come with the lab (`scripts/lab/benchmark/step_lengths.jsonl`) it is 0.199, pooled."""
 
 _LONGEST_LOG = log(1e9)
 _WIDEST = 10.0  # a spread of ln X

@@ -28,9 +28,9 @@ from flashedge.cli.connection import connect_ready
 from flashedge.cli.progress import show_bar
 from flashedge.config import load_config
 from flashedge.daemon import control as daemon_control
-from flashedge.evaluation.runs import run_to_end
 from flashedge.files.problems import LabelledProblem, read_labelled
 from flashedge.statistics import mean
+from scripts.lab.evaluation.runs import run_to_end
 
 
 def main() -> None:

@@ -22,9 +22,9 @@ from flashedge.cli.connection import connect_ready
 from flashedge.cli.progress import show_bar
 from flashedge.config import load_config
 from flashedge.daemon import control as daemon_control
-from flashedge.evaluation.runs import run_to_end
 from flashedge.files.problems import read_labelled
 from flashedge.statistics import mean
+from scripts.lab.evaluation.runs import run_to_end
 
 SIDES: Mapping[str, Mapping[str, Any]] = {"plain": {"probe_tokens": 0}, "probed": {}}
 

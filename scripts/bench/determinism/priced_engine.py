@@ -14,7 +14,6 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from flashedge.benchmark.devices import CARDS, OVERHEADS
 from flashedge.engine.vllm.inside.determinism.replay_pass import find_pass
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC
 from flashedge.models.shape import ModelShape
@@ -26,6 +25,7 @@ from scripts.bench.determinism.token_runner import (
     find_start,
     make_scheduler,
 )
+from scripts.lab.benchmark.devices import CARDS, OVERHEADS
 
 CARD = CARDS["rtx4090"]
 OVERHEAD = "typical"

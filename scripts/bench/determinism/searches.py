@@ -23,7 +23,6 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from flashedge.benchmark.virtual_pair import IntegerGrader
 from flashedge.certainty.history import ENTROPY
 from flashedge.engine.base import ScoreRequest, StepScores
 from flashedge.engine.proxy import EngineProxy
@@ -43,6 +42,7 @@ from scripts.bench.determinism import kernel_variance
 from scripts.bench.determinism.kernel_variance import Kernels
 from scripts.bench.determinism.load import disturb
 from scripts.bench.determinism.requests import SHAPES
+from scripts.lab.benchmark.virtual_pair import IntegerGrader
 
 if TYPE_CHECKING:
     from scripts.bench.determinism.stepped_pair import SteppedPair

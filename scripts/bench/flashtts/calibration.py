@@ -32,9 +32,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 
-from flashedge.benchmark.ladder import Rung
-from flashedge.benchmark.simulate import STUDY_OVERHEAD_BYTES, Question, build_bench
-from flashedge.benchmark.virtual_run import simulate_run
 from flashedge.cli.progress import show_bar
 from flashedge.config import load_config
 from flashedge.models.shape import ModelShape
@@ -42,6 +39,9 @@ from flashedge.optimizations import Optimizations
 from flashedge.scheduling.costs.roofline import Device, make_even_step
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import add_lengths_flag, format_table, save_json, save_tables
+from scripts.lab.benchmark.ladder import Rung
+from scripts.lab.benchmark.simulate import STUDY_OVERHEAD_BYTES, Question, build_bench
+from scripts.lab.benchmark.virtual_run import simulate_run
 
 PUBLIC_S = {1: 9.5, 4: 12.7, 16: 18.3, 64: 31.8, 256: 65.3}
 FITTED = (1, 256)

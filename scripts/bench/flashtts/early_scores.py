@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from flashedge.benchmark.live import parse_budget
 from flashedge.files.problems import FileProblem, read_problems
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.outcome import Outcome
@@ -26,6 +25,7 @@ from flashedge.statistics import interval
 from flashedge.types import Problem
 from scripts.bench.daemon import DATA, report
 from scripts.bench.flashtts.kv_rig import Rig, drive_search, forget_kv, rig
+from scripts.lab.benchmark.live import parse_budget
 
 Seconds = tuple[float, float]  # all of a run, waiting for scores
 

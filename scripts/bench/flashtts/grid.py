@@ -22,8 +22,6 @@ from math import log2
 from statistics import mean
 from typing import Any
 
-from flashedge.benchmark.devices import OVERHEADS
-from flashedge.benchmark.ladder import RUNGS
 from flashedge.plots import draw_plot
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import (
@@ -41,6 +39,8 @@ from scripts.bench.flashtts.study import (
     save_json,
     save_tables,
 )
+from scripts.lab.benchmark.devices import OVERHEADS
+from scripts.lab.benchmark.ladder import RUNGS
 
 Cell = tuple[str, str, int]  # pair, workload, n
 Rows = list[dict[str, float]]

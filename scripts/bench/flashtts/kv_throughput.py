@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from flashedge.benchmark.devices import find_card
 from flashedge.errors import ConfigError
 from flashedge.models.shape import ModelShape
 from flashedge.plots import draw_plot
@@ -31,6 +30,7 @@ from scripts.bench.flashtts.study import (
     save_json,
     save_tables,
 )
+from scripts.lab.benchmark.devices import find_card
 
 NAME = "kv_throughput"
 CONTEXT = 512

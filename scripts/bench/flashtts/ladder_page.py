@@ -20,9 +20,6 @@ from math import log2
 from pathlib import Path
 from typing import Any
 
-from flashedge.benchmark.grades import grade_answers
-from flashedge.benchmark.ladder import ALL, ONCE, RUNGS, STOCK_ENGINE
-from flashedge.benchmark.live_run import LiveRun, compare_runs
 from flashedge.files.problems import read_problems
 from flashedge.plots import draw_plot
 from flashedge.statistics import mean
@@ -35,6 +32,9 @@ from scripts.bench.flashtts.study import (
     save_json,
     save_tables,
 )
+from scripts.lab.benchmark.grades import grade_answers
+from scripts.lab.benchmark.ladder import ALL, ONCE, RUNGS, STOCK_ENGINE
+from scripts.lab.benchmark.live_run import LiveRun, compare_runs
 
 NAMES = [rung.name for rung in ALL]
 STOCK, SUFFIX = NAMES[:2]

@@ -2,11 +2,11 @@
 
     python -m scripts.bench.flashtts.ladder_real [--n 4 16 64] [--kv 34MiB 512MiB] [--problems 100]
 
-The same two engines serve all rungs (`flashedge.benchmark.ladder`), so the runs of a problem follow
-each other in time (A B C …). Their order rotates and is reversed from problem to problem and from
-round to round. Before each run both prefix caches and the verifier's memory of scores are emptied.
-Each engine has half of the KV until the split moves it. The least KV that can be halved is 33 MiB,
-twice what the verifier needs for a request of full length.
+The same two engines serve all rungs (`scripts.lab.benchmark.ladder`), so the runs of a problem
+follow each other in time (A B C …). Their order rotates and is reversed from problem to problem and
+from round to round. Before each run both prefix caches and the verifier's memory of scores are
+emptied. Each engine has half of the KV until the split moves it. The least KV that can be halved is
+33 MiB, twice what the verifier needs for a request of full length.
 
 Run `flashedge profile` first: its curves decide the split and how far batches are filled. Results
 are kept in `--output`, so that the same command resumes an interrupted one. The last line is JSON:
@@ -27,11 +27,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flashedge.benchmark.goodput import compute_goodput
-from flashedge.benchmark.grades import grade_answers
-from flashedge.benchmark.ladder import ALL, Rung
-from flashedge.benchmark.live import parse_budget
-from flashedge.benchmark.live_run import LiveRun, RunKey, compare_runs
 from flashedge.events import Event, NodesMarked
 from flashedge.files.journal import Journal
 from flashedge.files.problems import FileProblem, file_digest, read_problems
@@ -43,6 +38,11 @@ from flashedge.types import NodeId, Problem
 from scripts.bench.daemon import DATA, report
 from scripts.bench.flashtts.kv_rig import Rig, drive_search, forget_kv, rig
 from scripts.bench.turns import rotate
+from scripts.lab.benchmark.goodput import compute_goodput
+from scripts.lab.benchmark.grades import grade_answers
+from scripts.lab.benchmark.ladder import ALL, Rung
+from scripts.lab.benchmark.live import parse_budget
+from scripts.lab.benchmark.live_run import LiveRun, RunKey, compare_runs
 
 BY_NAME = {rung.name: rung for rung in ALL}
 PROBLEMS = DATA / "heldout.jsonl"

@@ -15,7 +15,6 @@ import argparse
 from functools import partial
 from typing import Any
 
-from flashedge.benchmark.ladder import RUNGS
 from flashedge.plots import draw_plot
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import (
@@ -30,6 +29,7 @@ from scripts.bench.flashtts.study import (
     save_json,
     save_tables,
 )
+from scripts.lab.benchmark.ladder import RUNGS
 
 NAME = "memory_sweep"
 BYTES = (0.3e9, 0.5e9, 0.75e9, 1.0e9, 1.5e9, 3e9, 6e9, 14e9)

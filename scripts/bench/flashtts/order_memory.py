@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 from random import Random
 
-from flashedge.benchmark.ladder import RUNGS
 from flashedge.plots import draw_plot
 from flashedge.scheduling.prefix_order import arrival_order, prefix_order
 from flashedge.search.tree import Tree
@@ -27,6 +26,7 @@ from scripts.bench.flashtts.study import (
     save_json,
     save_tables,
 )
+from scripts.lab.benchmark.ladder import RUNGS
 
 NAME = "order_memory"
 MEMORY_MB = (50, 100, 200, 400)

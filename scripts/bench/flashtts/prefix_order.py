@@ -21,12 +21,6 @@ from random import Random
 from typing import Any
 
 from flashedge.answers.workers.mathematics import MathGrader
-from flashedge.engine.sim.blocks import chain
-from flashedge.engine.sim.clock import run_virtual
-from flashedge.engine.sim.config import SimConfig
-from flashedge.engine.sim.model import SimModel
-from flashedge.engine.sim.pair import SimulatedGenerator, SimulatedVerifier
-from flashedge.engine.sim.trace import StepTrace
 from flashedge.models.shape import QWEN25_1_5B
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.engines import Engines
@@ -39,6 +33,12 @@ from flashedge.types import TokenIds
 from scripts.bench.daemon import DATA, report
 from scripts.bench.flashtts.orders import random_order, scattered_order
 from scripts.bench.flashtts.radix_cost import count_evictions, measure_cache_cost
+from scripts.lab.sim.blocks import chain
+from scripts.lab.sim.clock import run_virtual
+from scripts.lab.sim.config import SimConfig
+from scripts.lab.sim.model import SimModel
+from scripts.lab.sim.pair import SimulatedGenerator, SimulatedVerifier
+from scripts.lab.sim.trace import StepTrace
 
 TRACE = StepTrace.read(DATA / "step_lengths_small.jsonl")
 BLOCK = 16

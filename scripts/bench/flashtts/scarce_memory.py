@@ -28,10 +28,6 @@ from random import Random
 from statistics import mean, median
 from typing import Any
 
-from flashedge.benchmark.ladder import Rung
-from flashedge.benchmark.simulate import Bench
-from flashedge.benchmark.virtual_run import simulate_run
-from flashedge.engine.sim.trace import StepTrace, TraceRow
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.ordering import Ordering
 from flashedge.scheduling.prefix_order import Order, Paths, arrival_order, prefix_order, sweep_order
@@ -40,6 +36,10 @@ from flashedge.statistics import bootstrap
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.orders import random_order
 from scripts.bench.flashtts.study import WORKERS, build_cell, format_table
+from scripts.lab.benchmark.ladder import Rung
+from scripts.lab.benchmark.simulate import Bench
+from scripts.lab.benchmark.virtual_run import simulate_run
+from scripts.lab.sim.trace import StepTrace, TraceRow
 
 Task = tuple[int, int, str, int]
 """n, MiB of KV for both engines, arm, row."""

@@ -18,8 +18,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from flashedge.benchmark.devices import Overheads
-from flashedge.benchmark.ladder import BEST, RUNGS, SUFFIX
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import (
     PAIRS,
@@ -33,6 +31,8 @@ from scripts.bench.flashtts.study import (
     save_json,
     save_tables,
 )
+from scripts.lab.benchmark.devices import Overheads
+from scripts.lab.benchmark.ladder import BEST, RUNGS, SUFFIX
 
 NAME = "sensitivity"
 WORKLOAD = "aime"

@@ -27,16 +27,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from flashedge.benchmark.ladder import ALL
-from flashedge.benchmark.live import parse_budget
-from flashedge.benchmark.live_run import LiveRun, compare_runs
-from flashedge.benchmark.virtual_pair import Setup
-from flashedge.benchmark.virtual_run import VirtualRun, simulate_run
 from flashedge.config import Config, load_config
 from flashedge.engine.memory_plan import count_sequences
 from flashedge.engine.platform import choose_block_tokens
 from flashedge.engine.profiles import find_profile
-from flashedge.engine.sim.trace import StepTrace, TraceRow
 from flashedge.files.problems import FileProblem, read_problems
 from flashedge.models.checkpoint_shape import find_pair_shapes
 from flashedge.models.registry import find_pair
@@ -53,6 +47,12 @@ from scripts.bench.daemon import DATA, report
 from scripts.bench.flashtts.kv_rig import drive_search, rig
 from scripts.bench.flashtts.ladder_real import digest_tree, open_records
 from scripts.bench.flashtts.study import run_in_parallel
+from scripts.lab.benchmark.ladder import ALL
+from scripts.lab.benchmark.live import parse_budget
+from scripts.lab.benchmark.live_run import LiveRun, compare_runs
+from scripts.lab.benchmark.virtual_pair import Setup
+from scripts.lab.benchmark.virtual_run import VirtualRun, simulate_run
+from scripts.lab.sim.trace import StepTrace, TraceRow
 
 ROOM_BYTES = 512 << 20  # of KV while the samples are drawn
 FRESH = 1000  # added to a problem's seed: other paths than the ladder's

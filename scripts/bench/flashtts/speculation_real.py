@@ -32,7 +32,6 @@ from dataclasses import dataclass, field
 from statistics import mean, median
 
 from flashedge.answers.workers.mathematics import MathGrader
-from flashedge.benchmark.goodput import compute_goodput
 from flashedge.config import load_config
 from flashedge.engine.vllm.pair import VllmPair
 from flashedge.events import Event, NodesMarked
@@ -47,6 +46,7 @@ from flashedge.types import NodeId, Problem, Speculation
 from scripts.bench.daemon import read_problems, report
 from scripts.bench.flashtts.kv_rig import forget_kv
 from scripts.bench.turns import rotate
+from scripts.lab.benchmark.goodput import compute_goodput
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,12 +32,6 @@ from random import Random
 from statistics import mean
 
 from flashedge.answers.workers.mathematics import MathGrader
-from flashedge.benchmark.goodput import compute_goodput
-from flashedge.engine.sim.clock import run_virtual
-from flashedge.engine.sim.config import SimConfig
-from flashedge.engine.sim.model import SimModel
-from flashedge.engine.sim.pair import SimulatedGenerator, SimulatedVerifier
-from flashedge.engine.sim.trace import StepTrace, TraceRow
 from flashedge.events import Event, NodesMarked
 from flashedge.models.shape import QWEN25_1_5B
 from flashedge.optimizations import Optimizations
@@ -50,6 +44,12 @@ from flashedge.scheduling.speculation.draft_choice import find_flat_batch
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Speculation
 from scripts.bench.daemon import DATA, report
+from scripts.lab.benchmark.goodput import compute_goodput
+from scripts.lab.sim.clock import run_virtual
+from scripts.lab.sim.config import SimConfig
+from scripts.lab.sim.model import SimModel
+from scripts.lab.sim.pair import SimulatedGenerator, SimulatedVerifier
+from scripts.lab.sim.trace import StepTrace, TraceRow
 
 CONTEXT = 4096
 KV_TOKENS = {"ample": 1 << 20, "tight": 6144}

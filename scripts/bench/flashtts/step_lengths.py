@@ -12,10 +12,10 @@ import argparse
 from random import Random
 from statistics import fmean
 
-from flashedge.benchmark.lengths import LENGTHS, group_lengths, load_trace
-from flashedge.engine.sim.trace import StepTrace
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import format_table
+from scripts.lab.benchmark.lengths import LENGTHS, group_lengths, load_trace
+from scripts.lab.sim.trace import StepTrace
 
 SAMPLES = 8
 

@@ -1,7 +1,7 @@
 """Shared by the scripts of the simulated 4090: the paper's three pairs, problems, tables, plots.
 
 Each script answers one question, saves its tables and plots in runs/flashtts/ and prints JSON as
-its last line. None of them measures anything: the device is simulated (`flashedge.benchmark`).
+its last line. None of them measures anything: the device is simulated (`scripts.lab.benchmark`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, TypeVar, cast
 
-from flashedge.benchmark.ladder import Rung
-from flashedge.benchmark.lengths import LENGTHS
-from flashedge.benchmark.simulate import Bench, Question, build_bench, compare_rungs
 from flashedge.cli.progress import show_bar
 from flashedge.config import load_config
 from flashedge.statistics import interval
 from scripts.bench.daemon import ROOT
+from scripts.lab.benchmark.ladder import Rung
+from scripts.lab.benchmark.lengths import LENGTHS
+from scripts.lab.benchmark.simulate import Bench, Question, build_bench, compare_rungs
 
 OUTPUT = ROOT / "runs" / "flashtts"
 WORKLOADS = ("aime", "amc")

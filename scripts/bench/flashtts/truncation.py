@@ -16,10 +16,6 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from flashedge.benchmark.devices import OVERHEADS
-from flashedge.benchmark.ladder import RUNGS
-from flashedge.benchmark.simulate import summarize_runs
-from flashedge.benchmark.virtual_run import simulate_run
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import (
     add_lengths_flag,
@@ -30,6 +26,10 @@ from scripts.bench.flashtts.study import (
     save_json,
     save_tables,
 )
+from scripts.lab.benchmark.devices import OVERHEADS
+from scripts.lab.benchmark.ladder import RUNGS
+from scripts.lab.benchmark.simulate import summarize_runs
+from scripts.lab.benchmark.virtual_run import simulate_run
 
 NAME = "truncation"
 PAIR = "1.5B+1.5B"

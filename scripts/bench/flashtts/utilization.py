@@ -17,10 +17,6 @@ from dataclasses import dataclass, replace
 from statistics import mean
 from typing import Any
 
-from flashedge.benchmark.ladder import RUNGS
-from flashedge.benchmark.simulate import Bench
-from flashedge.benchmark.virtual_run import simulate_run
-from flashedge.engine.sim.sequence import Slice
 from flashedge.plots import draw_plot
 from flashedge.scheduling.costs.roofline import count_flops
 from scripts.bench.daemon import report
@@ -32,6 +28,10 @@ from scripts.bench.flashtts.study import (
     save_json,
     save_tables,
 )
+from scripts.lab.benchmark.ladder import RUNGS
+from scripts.lab.benchmark.simulate import Bench
+from scripts.lab.benchmark.virtual_run import simulate_run
+from scripts.lab.sim.sequence import Slice
 
 NAME = "utilization"
 Way = tuple[int, int | None]  # rung; flat batch, None: by the roofline, 0: the paper's rule

@@ -14,7 +14,6 @@ import argparse
 from functools import partial
 from typing import Any
 
-from flashedge.benchmark.ladder import RUNGS
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import (
     add_lengths_flag,
@@ -26,6 +25,7 @@ from scripts.bench.flashtts.study import (
     save_json,
     save_tables,
 )
+from scripts.lab.benchmark.ladder import RUNGS
 
 NAME = "variants"
 PAIR = "1.5B+1.5B"

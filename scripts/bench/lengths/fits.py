@@ -33,10 +33,10 @@ from flashedge.plots import draw_plot
 from flashedge.scheduling.lengths.base import Floats
 from flashedge.scheduling.lengths.families.catalog import FAMILIES
 from flashedge.scheduling.lengths.fit import fit, log_likelihood
-from flashedge.scheduling.lengths.ks import run_ks_test
 from flashedge.statistics import bootstrap, interval, mean
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import format_table
+from scripts.bench.lengths.ks import run_ks_test
 from scripts.bench.lengths.prompts import (
     Prompt,
     read_sampled,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flashedge.benchmark.lengths import load_trace
+from scripts.lab.benchmark.lengths import load_trace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

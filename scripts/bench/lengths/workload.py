@@ -1,10 +1,10 @@
 """A synthetic workload whose lengths are real: prompts that say how long their answers get.
 
 The prompts are the bundled pair's word problems of 2 to 10 steps. The lengths are those of
-Qwen2.5-Math on 100 problems of MATH (`benchmark/step_lengths.jsonl`, smoothed). What is synthetic
-is that the two belong together: a problem with more steps draws its outputs from a problem of MATH
-with longer answers. The problem of MATH is chosen at random among those about as long, so that a
-prompt does not tell everything.
+Qwen2.5-Math on 100 problems of MATH (`scripts/lab/benchmark/step_lengths.jsonl`, smoothed). What is
+synthetic is that the two belong together: a problem with more steps draws its outputs from a
+problem of MATH with longer answers. The problem of MATH is chosen at random among those about as
+long, so that a prompt does not tell everything.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from random import Random
 from statistics import fmean
 
-from flashedge.benchmark.lengths import group_lengths, load_trace
 from flashedge.runtime.lengths.base import EncodePrompt, join_turns
 from flashedge.scheduling.lengths.observed import OutputLengths
 from flashedge.scheduling.lengths.request import FinishedOutputs, LengthRequest
 from flashedge.types import Message
+from scripts.lab.benchmark.lengths import group_lengths, load_trace
 from scripts.train_pair.problems import TRAINING, make_problem
 
 LEAST_STEPS, MOST_STEPS = 3, 12

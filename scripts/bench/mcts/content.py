@@ -15,12 +15,12 @@ from statistics import fmean
 from typing import Any
 
 from flashedge.engine.base import NO_VARIABLES
-from flashedge.engine.sim.codec import EOS, RULES
-from flashedge.engine.sim.trace import TraceRow
 from flashedge.search.seeds import child_seed, mix64
 from flashedge.search.steps import BoundaryRule
 from flashedge.types import Message, Problem, TokenIds
 from scripts.bench.mcts.recorded_tree import RecordedNode, RecordedProblem
+from scripts.lab.sim.codec import EOS, RULES
+from scripts.lab.sim.trace import TraceRow
 
 FILLER, FIRST = 1, 1024
 LEAST_TOKENS, MOST_TOKENS, MOST_CHILDREN = 3, 1024, 64

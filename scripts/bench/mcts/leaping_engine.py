@@ -1,6 +1,6 @@
 """Simulated engines that decode many steps at once, for loads of thousands of searches.
 
-They are the engines of `flashedge.engine.sim`: the same scheduler, KV blocks, prefix cache and
+They are the engines of `scripts.lab.sim`: the same scheduler, KV blocks, prefix cache and
 costs. While a batch only decodes and nothing arrives, its steps differ in nothing but their
 seconds. So they are computed in one leap that ends where the first request ends, or at the first
 step after which something has arrived. Engines on one device take turns, step by step.
@@ -15,14 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flashedge.engine.base import Chunk, ExtendRequest, ScoreRequest, StepScores
-from flashedge.engine.sim.config import SimConfig
-from flashedge.engine.sim.engine_loop import SimEngine
-from flashedge.engine.sim.jobs import Job, ScoringJob
-from flashedge.engine.sim.sequence import SequenceState, SimSequence, Slice
 from flashedge.errors import EngineError, PathOverflow
 from flashedge.scheduling.costs.roofline import estimate_decode_steps_s, estimate_step_s
 from flashedge.types import FinishReason
 from scripts.bench.mcts.content import Content, Contents
+from scripts.lab.sim.config import SimConfig
+from scripts.lab.sim.engine_loop import SimEngine
+from scripts.lab.sim.jobs import Job, ScoringJob
+from scripts.lab.sim.sequence import SequenceState, SimSequence, Slice
 
 Seconds = NDArray[np.float64]
 LONGEST_LEAP = 256

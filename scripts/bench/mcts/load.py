@@ -10,12 +10,8 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from flashedge.benchmark.lengths import load_trace
-from flashedge.benchmark.virtual_pair import IntegerGrader
 from flashedge.config import Config
 from flashedge.engine.base import EngineView
-from flashedge.engine.sim.clock import run_virtual
-from flashedge.engine.sim.config import SimConfig
 from flashedge.events import Event
 from flashedge.models.shape import ModelShape
 from flashedge.optimizations import Optimizations
@@ -39,6 +35,10 @@ from scripts.bench.mcts.content import Contents, SimulatedProblem
 from scripts.bench.mcts.leaping_engine import LeapingGenerator, LeapingVerifier, SharedDevice
 from scripts.bench.mcts.load_record import LoadRecord, SearchRecord
 from scripts.bench.mcts.recorded_tree import RecordedProblem
+from scripts.lab.benchmark.lengths import load_trace
+from scripts.lab.benchmark.virtual_pair import IntegerGrader
+from scripts.lab.sim.clock import run_virtual
+from scripts.lab.sim.config import SimConfig
 
 CONTEXT, BLOCK_TOKENS = 4096, 16
 

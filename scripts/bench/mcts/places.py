@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial
 
-from flashedge.benchmark.simulate import STUDY_OVERHEAD_BYTES, Question, build_bench
-from flashedge.benchmark.virtual_pair import Setup
 from flashedge.config import load_config
 from flashedge.models.checkpoint_shape import find_shape
 from flashedge.models.memory.batch_limits import CPU_SEQUENCES
 from flashedge.models.registry import find_pair
 from flashedge.scheduling.costs.roofline import Device
 from scripts.bench.mcts.load import Place
+from scripts.lab.benchmark.simulate import STUDY_OVERHEAD_BYTES, Question, build_bench
+from scripts.lab.benchmark.virtual_pair import Setup
 
 SMALL, LARGE = "math-1.5b+skywork-1.5b", "math-7b+skywork-1.5b"
 CARD_SHARE = 0.9

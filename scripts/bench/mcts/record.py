@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from flashedge.answers.extraction import extract_answer
-from flashedge.benchmark.grades import grade_pairs
 from flashedge.files.journal import Journal
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.request.spec import RunSpec
@@ -27,6 +26,7 @@ from flashedge.search.tree import Node, NodeStatus, Tree
 from flashedge.types import Problem
 from scripts.bench.daemon import read_problems, report
 from scripts.bench.flashtts.kv_rig import Rig, drive_search, rig
+from scripts.lab.benchmark.grades import grade_pairs
 
 N, BRANCHING, AT_ONCE = 16, 4, 24
 WAYS: Mapping[str, Mapping[str, Any]] = {

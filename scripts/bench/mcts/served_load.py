@@ -13,7 +13,6 @@ import httpx
 import psutil
 
 from flashedge import events
-from flashedge.benchmark.grades import grade_pairs
 from flashedge.client import follow
 from flashedge.client.async_client import AsyncClient
 from flashedge.config import load_config
@@ -23,6 +22,7 @@ from scripts.bench.daemon import Daemon
 from scripts.bench.mcts.forgetful_daemon import ROUTE
 from scripts.bench.mcts.load_record import LoadRecord, SearchRecord
 from scripts.bench.mcts.variants import BRANCHING, VARIANTS
+from scripts.lab.benchmark.grades import grade_pairs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,17 +23,17 @@ from typing import Any
 
 import numpy as np
 
-from flashedge.benchmark.load.comparison import Estimate, compare_paired
-from flashedge.benchmark.requests.case import RequestCase
-from flashedge.benchmark.requests.event_driven import serve_by_events
-from flashedge.benchmark.requests.orders import WaitingOrder
-from flashedge.benchmark.requests.rivals import NAMES, EscalatingOrder
 from flashedge.scheduling.lengths.tie import Decay
 from flashedge.scheduling.programs.policies import NO_DECAY
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import format_table, run_in_parallel
 from scripts.bench.scheduling.policies import OUTPUT
 from scripts.bench.scheduling.workloads import Load, build_engine, build_load
+from scripts.lab.benchmark.load.comparison import Estimate, compare_paired
+from scripts.lab.benchmark.requests.case import RequestCase
+from scripts.lab.benchmark.requests.event_driven import serve_by_events
+from scripts.lab.benchmark.requests.orders import WaitingOrder
+from scripts.lab.benchmark.requests.rivals import NAMES, EscalatingOrder
 
 CHOSEN_ON, JUDGED_ON = 100, 0
 """First seeds of the calibration and of the judgement."""

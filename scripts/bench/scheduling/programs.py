@@ -24,12 +24,7 @@ from functools import cache, partial
 from random import Random
 from typing import Any
 
-from flashedge.benchmark.load.record import ProgramRecord
-from flashedge.benchmark.load.virtual_load import build_virtual_load, measure_load_dispersion
-from flashedge.benchmark.load.virtual_server import VirtualLoad, run_virtual_load
-from flashedge.benchmark.simulate import Question, build_bench
 from flashedge.config import load_config
-from flashedge.engine.sim.trace import StepTrace
 from flashedge.runtime.request.early_exit import ExitOptions
 from scripts.bench.daemon import report
 from scripts.bench.flashtts.study import run_in_parallel
@@ -43,6 +38,11 @@ from scripts.bench.scheduling.program_study import (
     plan,
     summarize,
 )
+from scripts.lab.benchmark.load.record import ProgramRecord
+from scripts.lab.benchmark.load.virtual_load import build_virtual_load, measure_load_dispersion
+from scripts.lab.benchmark.load.virtual_server import VirtualLoad, run_virtual_load
+from scripts.lab.benchmark.simulate import Question, build_bench
+from scripts.lab.sim.trace import StepTrace
 
 STRATEGY, PATHS, PROBLEMS = "self_consistency", 16, 40
 RATES = (0.5, 2.0, 4.0, 6.0, 8.0, 12.0)

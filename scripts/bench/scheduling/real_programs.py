@@ -23,11 +23,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flashedge.benchmark.grades import grade_pairs
-from flashedge.benchmark.load.daemon_server import DaemonServer
-from flashedge.benchmark.load.open_load import Served, run_load
-from flashedge.benchmark.load.plan import PlannedProgram
-from flashedge.benchmark.load.record import ProgramRecord
 from flashedge.cli.progress import show_bar
 from flashedge.config import load_config
 from flashedge.daemon import control
@@ -45,6 +40,11 @@ from scripts.bench.scheduling.program_study import (
     summarize,
 )
 from scripts.bench.turns import rotate
+from scripts.lab.benchmark.grades import grade_pairs
+from scripts.lab.benchmark.load.daemon_server import DaemonServer
+from scripts.lab.benchmark.load.open_load import Served, run_load
+from scripts.lab.benchmark.load.plan import PlannedProgram
+from scripts.lab.benchmark.load.record import ProgramRecord
 
 RATES = (0.3, 0.6, 0.9, 1.2, 2.0)
 PATHS = (4, 8, 16, 32)

@@ -29,9 +29,6 @@ from typing import Any
 
 import numpy as np
 
-from flashedge.benchmark.load.timings import Timings
-from flashedge.benchmark.requests.orders import WaitingOrder, sort_waiting
-from flashedge.benchmark.requests.rivals import NAMES
 from flashedge.cli.progress import show_bar
 from flashedge.config import load_config
 from flashedge.engine.base import ExtendRequest
@@ -45,6 +42,9 @@ from scripts.bench.daemon import report
 from scripts.bench.scheduling.policies import BATCH, OUTPUT, describe, print_tables, summarize
 from scripts.bench.scheduling.workloads import WORKLOADS, RequestLoad, draw_load
 from scripts.bench.turns import rotate
+from scripts.lab.benchmark.load.timings import Timings
+from scripts.lab.benchmark.requests.orders import WaitingOrder, sort_waiting
+from scripts.lab.benchmark.requests.rivals import NAMES
 
 BATCH_SIZE = 8
 SHRINK = 4

@@ -12,25 +12,25 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from flashedge.benchmark.devices import CARDS, OVERHEADS
-from flashedge.benchmark.load.arrivals import BurstyArrivals
-from flashedge.benchmark.requests.case import RequestCase
-from flashedge.benchmark.requests.event_driven import serve_by_events
-from flashedge.benchmark.requests.orders import order_by_arrival
-from flashedge.benchmark.requests.predictions import PAPER, Quality, predict
-from flashedge.benchmark.requests.prior import (
+from flashedge.config import load_config
+from flashedge.models.checkpoint_shape import find_pair_shapes
+from flashedge.models.registry import find_pair
+from scripts.lab.benchmark.devices import CARDS, OVERHEADS
+from scripts.lab.benchmark.load.arrivals import BurstyArrivals
+from scripts.lab.benchmark.requests.case import RequestCase
+from scripts.lab.benchmark.requests.event_driven import serve_by_events
+from scripts.lab.benchmark.requests.orders import order_by_arrival
+from scripts.lab.benchmark.requests.predictions import PAPER, Quality, predict
+from scripts.lab.benchmark.requests.prior import (
     DEFAULT,
     SHIFTED,
     LengthPrior,
     scale_to_dispersion,
 )
-from flashedge.benchmark.requests.prompts import Prompts, draw_prompts, draw_trace_prompts
-from flashedge.benchmark.requests.rivals import Rivals
-from flashedge.benchmark.simulate import SHARE, STUDY_OVERHEAD_BYTES
-from flashedge.config import load_config
-from flashedge.engine.sim.config import SimConfig
-from flashedge.models.checkpoint_shape import find_pair_shapes
-from flashedge.models.registry import find_pair
+from scripts.lab.benchmark.requests.prompts import Prompts, draw_prompts, draw_trace_prompts
+from scripts.lab.benchmark.requests.rivals import Rivals
+from scripts.lab.benchmark.simulate import SHARE, STUDY_OVERHEAD_BYTES
+from scripts.lab.sim.config import SimConfig
 
 PAIR = "math-7b+skywork-1.5b"
 MAX_NUM_SEQS = 128  # what FlashEdge configures on a card

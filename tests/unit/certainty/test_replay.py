@@ -12,13 +12,13 @@ from flashedge.certainty.history import CONSISTENCY, ENTROPY, REWARD, Checkpoint
 from flashedge.certainty.policies import Allotment, Even
 from flashedge.certainty.replay import Ending, RunTrace, find_stop, replay
 from flashedge.certainty.rules import Rule
-from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.runtime.records.recordings import Recording, build_recording
 from flashedge.runtime.records.result import build_result
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import find_defaults
 from flashedge.types import Timing, Usage
+from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM, Story, drive, sim_engines
 
 PROBES = {"probe_tokens": 3, "suffix": "\n\nTherefore", "max_probe_tokens": 20, "window": 2}

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from flashedge.cli.bench.flashtts import warn_unpaired
 from flashedge.cli.daemon import describe_kernels, describe_replays
 from flashedge.cli.solve.result import warn_about
+from scripts.lab.cli.bench.flashtts import warn_unpaired
 
 INVARIANT = {"batch_invariant": True, "invariant_tokens": 2048, "max_logprob_difference": 0.0}
 

@@ -7,10 +7,6 @@ from pathlib import Path
 import pytest
 
 from flashedge.engine.probe import GeneratorProbe, VerifierProbe
-from flashedge.engine.sim.clock import run_virtual
-from flashedge.engine.sim.model import SimModel
-from flashedge.engine.sim.pair import simulated_pair
-from flashedge.engine.sim.trace import StepTrace, TraceRow
 from flashedge.errors import CheckpointError
 from flashedge.models.checkpoint_shape import read_shape
 from flashedge.models.shape import QWEN25_1_5B, QWEN25_7B
@@ -19,6 +15,10 @@ from flashedge.profiler.measure import profile_models
 from flashedge.profiler.probes import DECODE, PREFILL
 from flashedge.profiler.profile import ModelProfile
 from flashedge.scheduling.costs.roofline import RTX_4090
+from scripts.lab.sim.clock import run_virtual
+from scripts.lab.sim.model import SimModel
+from scripts.lab.sim.pair import simulated_pair
+from scripts.lab.sim.trace import StepTrace, TraceRow
 from tests.support.paths import ROOT
 
 KV_BYTES = 16 << 30

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.runtime.records.retention import DAY_S
+from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM
 from tests.support.service_rig import Rig, ended, log_of
 

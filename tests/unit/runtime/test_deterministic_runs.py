@@ -12,12 +12,12 @@ import pytest
 import pytest_asyncio
 
 from flashedge.engine.base import Chunk, ExtendRequest, ScoreRequest, StepScores
-from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.errors import Conflict, RequestError
 from flashedge.runtime.records.repetition import RecordedRun, find_difference
 from flashedge.runtime.request.calibrations import pin_early_exit
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.spec import RunSpec
+from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM
 from tests.support.service_rig import SELF_TEST, Rig, log_of
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.errors import ConfigError, DaemonStopping, EngineDead, EngineError, NotFound
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.pair_loader import PairLoader
 from flashedge.runtime.plain_requests import PlainRequests
+from scripts.lab.sim.clock import VirtualTimePolicy
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ import random
 
 import pytest
 
-from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.errors import QueueFull
 from flashedge.runtime.queue import FirstCome, RunQueue
+from scripts.lab.sim.clock import VirtualTimePolicy
 
 
 @pytest.fixture

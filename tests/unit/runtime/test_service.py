@@ -14,8 +14,6 @@ import pytest
 import pytest_asyncio
 
 from flashedge.engine.base import ScoreRequest, StepScores
-from flashedge.engine.sim.clock import VirtualTimePolicy
-from flashedge.engine.sim.pair import Faults
 from flashedge.errors import (
     Conflict,
     ContextOverflow,
@@ -32,6 +30,8 @@ from flashedge.runtime.records.archive import ArchivedRun
 from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.run import Cancelled, Run
 from flashedge.types import Problem
+from scripts.lab.sim.clock import VirtualTimePolicy
+from scripts.lab.sim.pair import Faults
 from tests.support.runtime_rig import BEAM, BEST
 from tests.support.service_rig import SLOW, Rig, ended, log_of
 from tests.unit.runtime.test_run import FailingStore

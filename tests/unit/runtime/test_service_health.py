@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from flashedge.engine.base import Health
-from flashedge.engine.sim.clock import VirtualTimePolicy
-from flashedge.engine.sim.pair import Faults
 from flashedge.errors import EngineDead, EngineError, RequestError
+from scripts.lab.sim.clock import VirtualTimePolicy
+from scripts.lab.sim.pair import Faults
 from tests.support.runtime_rig import BEAM, both
 from tests.support.service_rig import SELF_TEST, Rig, ended
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from flashedge.engine.sim.clock import run_virtual
 from flashedge.events import KvSplitChanged
+from scripts.lab.sim.clock import run_virtual
 from tests.support.runtime_rig import BEAM, ROOM
 from tests.support.service_rig import Rig, log_of
 

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from flashedge.api.specs import ModelName
-from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.errors import ConfigError, NotFound, RequestError
 from flashedge.runtime.request import strategies
 from flashedge.runtime.request.early_exit import ExitOptions
@@ -25,6 +24,7 @@ from flashedge.search.strategies.rebase import Rebase
 from flashedge.search.strategies.varying_granularity import VaryingGranularity
 from flashedge.search.tree import NodeStatus, Tree
 from flashedge.types import FinishReason, NodeId, Segment
+from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM, drive, sim_engines
 
 

@@ -14,7 +14,7 @@ ASSUMED_RUNS = 4.0
 """Runs that the assumptions count as, until runs show how it is."""
 ASSUMED_SIGMA, ASSUMED_BETWEEN = 0.2, 0.35
 """Scale within a prompt, and standard deviation of mu between prompts of a group. About those of
-100 problems of MATH (`benchmark/step_lengths.jsonl`): 0.08 to 0.26, and 0.36."""
+100 problems of MATH (`scripts/lab/benchmark/step_lengths.jsonl`): 0.08 to 0.26, and 0.36."""
 LOG_SIGMA_SD = 0.5
 """How much ln sigma differs between prompts."""
 LEAST_BETWEEN = 0.05

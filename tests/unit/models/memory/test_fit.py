@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from flashedge.benchmark.simulate import Question, build_bench
 from flashedge.cli.doctor.check import BAD, GOOD, WARNING, Check
 from flashedge.cli.doctor.fit import check_fit
 from flashedge.config import Config, load_config
@@ -17,6 +16,7 @@ from flashedge.errors import CheckpointError, NotFound
 from flashedge.models.memory.card_memory import CardMemory, build_idle_card
 from flashedge.models.memory.fit import choose_quantized, find_need, list_fitting
 from flashedge.models.registry import find_pair, load_pairs
+from scripts.lab.benchmark.simulate import Question, build_bench
 from tests.support.cli_rig import Cli, cli_for
 from tests.support.fake_nvml import FakeNvml
 

@@ -11,8 +11,6 @@ from dataclasses import replace
 
 import pytest
 
-from flashedge.engine.sim.clock import VirtualTimePolicy
-from flashedge.engine.sim.pair import Faults
 from flashedge.errors import EngineDead, GenerationFailed
 from flashedge.events import (
     CertaintyUpdated,
@@ -23,6 +21,8 @@ from flashedge.events import (
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.costs.roofline import RTX_4090
 from flashedge.search.tree import NodeStatus
+from scripts.lab.sim.clock import VirtualTimePolicy
+from scripts.lab.sim.pair import Faults
 from tests.support.runtime_rig import (
     BEAM,
     BEST,

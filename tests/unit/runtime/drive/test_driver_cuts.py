@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from flashedge.engine.sim.clock import VirtualTimePolicy
-from flashedge.engine.sim.pair import Faults
 from flashedge.events import Event, NodeScored, NodesExpanded, StepCompleted
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.search.tree import ROOT, NodeStatus
+from scripts.lab.sim.clock import VirtualTimePolicy
+from scripts.lab.sim.pair import Faults
 from tests.support.runtime_rig import (
     BEAM,
     BEST,

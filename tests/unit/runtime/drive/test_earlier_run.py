@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.errors import Conflict, NotFound, RequestError
 from flashedge.runtime.drive.earlier_run import EarlierRun
+from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM, drive, driver_of, sim_engines
 from tests.support.service_rig import Rig
 from tests.unit.runtime.drive.test_strategies import every_strategy, spec_of

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from flashedge.engine.sim.clock import VirtualTimePolicy
-from flashedge.engine.sim.pair import Faults, SimConfig
 from flashedge.events import EngineRestarted, Event, StepCompleted
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.search.catalog import STRATEGIES
+from scripts.lab.sim.clock import VirtualTimePolicy
+from scripts.lab.sim.pair import Faults, SimConfig
 from tests.support.runtime_rig import (
     BEAM,
     CONFIG,

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from flashedge.engine.base import ScoreRequest, StepScores
-from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.errors import RequestError
 from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN
 from flashedge.runtime.drive.scoring import Scoring
@@ -20,6 +19,7 @@ from flashedge.runtime.thinking import Thinking
 from flashedge.search.steps import split_steps
 from flashedge.search.tree import ROOT, Tree
 from flashedge.types import FinishReason, Judges, Segment
+from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEST, sim_engines
 from tests.unit.runtime.test_thinking import CLOSED
 

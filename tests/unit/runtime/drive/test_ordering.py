@@ -16,12 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flashedge.engine.base import Chunk, ExtendRequest, Generator
-from flashedge.engine.sim.clock import VirtualTimePolicy, run_virtual
 from flashedge.runtime.drive.ordering import Ordering
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.prefix_order import arrival_order, prefix_order, sweep_order
 from flashedge.types import TokenIds
 from scripts.bench.flashtts.orders import random_order, scattered_order, sum_shared
+from scripts.lab.sim.clock import VirtualTimePolicy, run_virtual
 from tests.support.runtime_rig import BEAM, TIGHT, TINY, drive, driver_of, sim_engines
 from tests.support.service_rig import Rig, ended
 from tests.unit.runtime.drive.test_strategies import spec_of

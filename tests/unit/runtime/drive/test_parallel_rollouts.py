@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from flashedge.engine.sim.clock import VirtualTimePolicy
-from flashedge.engine.sim.pair import Faults
 from flashedge.events import Event, NodesMarked, RolloutsEnded
 from flashedge.optimizations import SWITCHES
 from flashedge.runtime.drive.earlier_run import EarlierRun
@@ -23,6 +21,8 @@ from flashedge.search.base import Search
 from flashedge.search.mcts.state import MctsState
 from flashedge.search.strategies.mcts import Mcts
 from flashedge.search.tree import NodeStatus
+from scripts.lab.sim.clock import VirtualTimePolicy
+from scripts.lab.sim.pair import Faults
 from tests.support.runtime_rig import (
     BEAM,
     TIGHT,

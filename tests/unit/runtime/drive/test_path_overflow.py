@@ -9,10 +9,10 @@ import pytest
 
 from flashedge.engine.base import ScoreRequest, StepScores
 from flashedge.engine.proxy import EngineProxy
-from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.errors import ContextOverflow, PathOverflow
 from flashedge.runtime.drive.engines import Engines
 from flashedge.search.catalog import STRATEGIES
+from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM, assert_nothing_left, drive, sim_engines
 
 

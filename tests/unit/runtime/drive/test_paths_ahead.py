@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from flashedge.engine.sim.clock import VirtualTimePolicy
-from flashedge.engine.sim.pair import Faults
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.drive.earlier_run import EarlierRun
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.programs.program import Program
 from flashedge.search.tree import ROOT
+from scripts.lab.sim.clock import VirtualTimePolicy
+from scripts.lab.sim.pair import Faults
 from tests.support.paths_ahead_rig import SURE, UNSURE, AheadRig
 from tests.support.runtime_rig import BEST, assert_nothing_left, folded, nodes_of, sim_engines
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.errors import ContextOverflow, EngineDead, GenerationFailed
 from flashedge.runtime.drive.retry import retry_after_restart
+from scripts.lab.sim.clock import VirtualTimePolicy
 
 DEAD = EngineDead("it died")
 FAILED = GenerationFailed("it failed")

@@ -9,13 +9,13 @@ import pytest
 
 from flashedge.engine.base import ScoreRequest, StepScores, Verifier
 from flashedge.engine.proxy import EngineProxy
-from flashedge.engine.sim.clock import VirtualTimePolicy
-from flashedge.engine.sim.model import SimModel
-from flashedge.engine.sim.pair import Faults, SimulatedVerifier
 from flashedge.errors import GenerationFailed
 from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.score_once import ScoreOnce
 from flashedge.search.catalog import STRATEGIES
+from scripts.lab.sim.clock import VirtualTimePolicy
+from scripts.lab.sim.model import SimModel
+from scripts.lab.sim.pair import Faults, SimulatedVerifier
 from tests.support.runtime_rig import (
     BEAM,
     CONFIG,

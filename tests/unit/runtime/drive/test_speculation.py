@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from flashedge.engine.base import ScoreRequest, StepScores
-from flashedge.engine.sim.clock import VirtualTimePolicy, run_virtual
-from flashedge.engine.sim.pair import Faults
 from flashedge.errors import ContextOverflow
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.search.tree import NodeStatus
 from flashedge.types import FinishReason, Granularity, Speculation, TokenIds
+from scripts.lab.sim.clock import VirtualTimePolicy, run_virtual
+from scripts.lab.sim.pair import Faults
 from tests.support.engine_rig import ask, generate, generate_all, settle
 from tests.support.runtime_rig import assert_nothing_left, both
 from tests.support.service_rig import Rig, ended

@@ -10,8 +10,6 @@ import pytest
 from flashedge import events
 from flashedge.answers.extraction import extract_answer
 from flashedge.certainty.history import ENTROPY
-from flashedge.engine.sim.clock import VirtualTimePolicy
-from flashedge.engine.sim.pair import Faults
 from flashedge.runtime.records.result import build_result
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.spec import RunSpec
@@ -19,6 +17,8 @@ from flashedge.runtime.request.strategies import find_defaults
 from flashedge.search.catalog import STRATEGIES
 from flashedge.search.tree import ROOT, NodeStatus
 from flashedge.types import Timing, Usage
+from scripts.lab.sim.clock import VirtualTimePolicy
+from scripts.lab.sim.pair import Faults
 from tests.support.runtime_rig import (
     BEAM,
     TIGHT,

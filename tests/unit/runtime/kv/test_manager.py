@@ -9,9 +9,6 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from flashedge.engine.sim.clock import run_virtual
-from flashedge.engine.sim.engine_loop import SimEngine
-from flashedge.engine.sim.pair import Faults
 from flashedge.errors import GenerationFailed
 from flashedge.events import Event, KvSplitChanged, Offloaded, Restored
 from flashedge.runtime.drive.engines import Engines
@@ -24,6 +21,9 @@ from flashedge.scheduling.costs.curves import RooflineCurve
 from flashedge.scheduling.costs.roofline import RTX_4090
 from flashedge.scheduling.kv.split import HostLink, KvSplit
 from flashedge.scheduling.kv.stages import Workload
+from scripts.lab.sim.clock import run_virtual
+from scripts.lab.sim.engine_loop import SimEngine
+from scripts.lab.sim.pair import Faults
 from tests.support.engine_rig import ask, generate
 from tests.support.runtime_rig import (
     BEAM,

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.events import Progress, RunStarted, StepCompleted
 from flashedge.runtime.lengths.path_counter import PathCounter
 from flashedge.runtime.lengths.stored_runs import count_outline, read_newest
@@ -17,6 +16,7 @@ from flashedge.runtime.records.store import RunStore
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.lengths.observed import OutputLengths
 from flashedge.types import FinishReason, NodeId
+from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM, BEST, Story, drive, sim_engines
 
 SAMPLES = replace(BEST, strategy="self_consistency")

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
-from flashedge.engine.sim.clock import run_virtual
 from flashedge.runtime.programs.capacity import measure_capacity
 from flashedge.scheduling.programs.admission import Capacity
+from scripts.lab.sim.clock import run_virtual
 from tests.support.rollout_rig import LinearCurve
 from tests.support.runtime_rig import sim_engines
 

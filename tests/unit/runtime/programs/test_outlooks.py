@@ -11,13 +11,13 @@ from statistics import mean, median, pstdev
 
 import pytest
 
-from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.runtime.programs import search_speed
 from flashedge.runtime.programs.outlook import Outlook
 from flashedge.runtime.programs.outlooks import KEPT_S
 from flashedge.runtime.run import Run
 from flashedge.runtime.service import Service
 from flashedge.scheduling.lengths.families.log_normal import LogNormal
+from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM, BEST
 from tests.support.service_rig import Rig, ended
 

@@ -12,7 +12,6 @@ import pytest
 
 from flashedge.config import load_config
 from flashedge.engine.plain_requests import PlainAsk
-from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.events import CertaintyUpdated, Progress, StepCompleted
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.plain_requests import PlainRequests
@@ -27,6 +26,7 @@ from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.scheduling.lengths.families.log_t import LogT
 from flashedge.scheduling.programs.admission import Capacity
 from flashedge.types import NodeId
+from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM
 
 

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flashedge.engine.sim.clock import VirtualTimePolicy, run_virtual
 from flashedge.events import TERMINAL, Event, NodesMarked, Progress, RunCancelled, RunFinished
 from flashedge.runtime.records.event_log import EventLog
 from flashedge.types import NodeId
+from scripts.lab.sim.clock import VirtualTimePolicy, run_virtual
 
 END = RunFinished(result={})
 

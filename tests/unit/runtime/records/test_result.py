@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.runtime.records import result
 from flashedge.runtime.thinking import Thinking
 from flashedge.types import Timing, Usage
+from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM, drive, sim_engines
 from tests.unit.runtime.test_thinking import ThinkingCodec
 

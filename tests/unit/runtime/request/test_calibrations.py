@@ -12,7 +12,6 @@ import pytest
 
 from flashedge.certainty.rules import Rule
 from flashedge.config import Config, load_config
-from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.errors import ConfigError, Conflict
 from flashedge.events import RunStarted
 from flashedge.models.fingerprint import pair_fingerprint
@@ -27,6 +26,7 @@ from flashedge.runtime.request.calibrations import (
 )
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.spec import RunSpec
+from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM
 from tests.support.service_rig import Rig, log_of
 

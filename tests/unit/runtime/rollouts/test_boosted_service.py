@@ -12,11 +12,11 @@ import pytest_asyncio
 
 from flashedge.answers.equality import WordGroups
 from flashedge.answers.workers.mathematics import MathGrader
-from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.errors import Conflict
 from flashedge.events import RolloutsAllowed
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.rollouts.replay import RunLog, replay
+from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.boost_rig import SPEC
 from tests.support.rollout_rig import make_cost
 from tests.support.service_rig import Rig, log_of

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from flashedge.engine.base import EngineView
-from flashedge.engine.sim.clock import run_virtual
 from flashedge.errors import EngineDead
 from flashedge.events import NodeScored, NodesExpanded, NodesMarked, RolloutsEnded, StepCompleted
 from flashedge.runtime.rollouts.boosting import LOOK_S, Boosting
@@ -20,6 +19,7 @@ from flashedge.runtime.rollouts.station import OTHERS_LOOKS
 from flashedge.scheduling.rollouts.allocation import Fixed
 from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
 from flashedge.types import NodeId
+from scripts.lab.sim.clock import run_virtual
 from tests.support.rollout_rig import make_cost
 
 IDLE = EngineView(

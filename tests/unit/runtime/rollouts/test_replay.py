@@ -10,12 +10,12 @@ import pytest
 
 from flashedge.answers.equality import WordGroups
 from flashedge.answers.workers.mathematics import MathGrader
-from flashedge.engine.sim.clock import run_virtual
 from flashedge.errors import Conflict
 from flashedge.events import RolloutsAllowed, RunFinished, RunStarted, StepCompleted
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.rollouts.replay import RunLog, build_replay_search, replay
 from flashedge.search.tree import Tree
+from scripts.lab.sim.clock import run_virtual
 from tests.support.boost_rig import EXITS, SPEC, run_boosted
 from tests.support.runtime_rig import CONFIG, prompt_of, sim_engines
 

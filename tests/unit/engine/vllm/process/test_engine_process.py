@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.step_record import RECORD_BYTES, StepRecord
 from flashedge.engine.vllm.process import engine_process
 from flashedge.engine.vllm.process.engine_process import EngineProcess
 from flashedge.engine.vllm.process.live_process import ProcessEnded
 from flashedge.errors import EngineDead, EngineError
+from scripts.lab.sim.clock import VirtualTimePolicy
 
 OPTIONS = EngineOptions(
     name="generator",

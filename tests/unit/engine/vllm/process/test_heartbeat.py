@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.engine.vllm.process.heartbeat import watch_heart
+from scripts.lab.sim.clock import VirtualTimePolicy
 
 HANG_S = 60.0
 

@@ -1,0 +1,1 @@
+"""Measuring tools: they compare, simulate and evaluate the product, which never imports them."""

@@ -1,0 +1,114 @@
+"""Cards that can be simulated: the makers' figures, and assumed overheads of the engines.
+
+What an engine adds to the roofline is not known for any card. `OVERHEADS` spans what public figures
+of a 4090 allow, and every simulated gain depends on it: see scripts/bench/flashtts/sensitivity.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from flashedge.errors import NotFound
+from flashedge.models.memory.known_cards import KNOWN_CARDS, find_known_card
+from flashedge.profiler.datasheet import find_sheet
+from flashedge.scheduling.costs.roofline import Device
+from flashedge.scheduling.kv.split import HostLink
+
+HOST_BYTES = 32 << 30  # RAM for offloaded KV
+SWITCH_S = 0.005  # to pause one engine and resume the other (assumed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overheads:
+    """What an engine step takes beyond the roofline of its model on the card."""
+
+    step_s: float
+    """Seconds of each step."""
+
+    sequence_s: float
+    """Seconds of each sequence in a step."""
+
+    def apply(self, device: Device) -> Device:
+        """Build the device with these overheads in place of its own."""
+        return replace(device, overhead_s=self.step_s, sequence_s=self.sequence_s)
+
+    def __str__(self) -> str:
+        return f"{self.step_s * 1e3:g} ms a step + {self.sequence_s * 1e6:g} us a sequence"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Card:
+    """A card by its data sheet."""
+
+    sheet: str
+    """NVML's name of the card. `profiler.datasheet` has its peak and bandwidth by this name."""
+
+    memory_bytes: int
+    """As the driver reports it."""
+
+    link_bytes_per_s: float
+    """Bandwidth to pinned host memory, one way."""
+
+    def build_device(self, overheads: Overheads) -> Device:
+        """Build the device, with the data sheet's peak and bandwidth and these overheads."""
+        sheet = find_sheet(self.sheet)
+        assert sheet is not None, f"{self.sheet} has no data sheet"
+        return Device(
+            name=self.sheet,
+            flops=sheet.tflops * 1e12,
+            bandwidth=sheet.gb_per_s * 1e9,
+            memory_bytes=self.memory_bytes,
+            overhead_s=overheads.step_s,
+            sequence_s=overheads.sequence_s,
+        )
+
+    @property
+    def link(self) -> HostLink:
+        return HostLink(
+            bytes_per_s=self.link_bytes_per_s, capacity_bytes=HOST_BYTES, switch_s=SWITCH_S
+        )
+
+
+LINKS_GB_PER_S: Mapping[str, float] = MappingProxyType(
+    {
+        "rtx4090": 25.0,  # PCIe 4.0 x16: 25 of 32 GB/s
+        "rtx4080": 25.0,
+        "rtx3090": 25.0,
+        "rtx5090": 50.0,  # PCIe 5.0 x16
+    }
+)
+CARDS: Mapping[str, Card] = MappingProxyType(
+    {
+        name: Card(
+            sheet=KNOWN_CARDS[name].sheet,
+            memory_bytes=KNOWN_CARDS[name].memory_bytes,
+            link_bytes_per_s=link * 1e9,
+        )
+        for name, link in LINKS_GB_PER_S.items()
+    }
+)
+
+# Public decode throughput of vLLM on a 4090 leaves some 70 us a sequence at 1.5B and 140 us at 7B
+# beside 3 ms a step. A fit to public seconds of whole searches, which confounds overheads with path
+# lengths, gave about the highest. Both: python -m scripts.bench.flashtts.calibration [--decode].
+# Other cards are assumed to have the same overheads.
+OVERHEADS: Mapping[str, Overheads] = MappingProxyType(
+    {
+        "low": Overheads(step_s=0.001, sequence_s=0.0),
+        "typical": Overheads(step_s=0.003, sequence_s=80e-6),
+        "high": Overheads(step_s=0.009, sequence_s=240e-6),
+    }
+)
+
+
+def find_card(name: str) -> tuple[str, Card]:
+    """Find (name, card), ignoring case, spaces and hyphens. Raises NotFound."""
+    try:
+        known, _ = find_known_card(name)
+        return known, CARDS[known]
+    except (KeyError, NotFound) as error:
+        raise NotFound(
+            f"no card {name!r} can be simulated", hint=f"known: {', '.join(CARDS)}", param="gpu"
+        ) from error

@@ -1,0 +1,160 @@
+"""Step lengths that the simulation draws from, as observed or with a smooth tail.
+
+step_lengths.jsonl holds integers alone: for 100 problems of MATH (MIT licence) the level, the
+tokens of the prompt and, for 8 samples of Qwen2.5-Math each, the tokens of every step. The paths
+of a level take the lengths that the samples of *one* problem have at that step. Draws from all
+problems would make every level more irregular than it is.
+
+Eight samples cap the longest of many paths at the longest of eight. `smooth` replaces the samples
+of each problem and step by a log-normal with their mean. Its scale is their own, drawn towards the
+scale of all steps as by one more degree of freedom. The scale of all steps alone would overstate
+the longest of eight.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from math import exp, log, sqrt
+from pathlib import Path
+from statistics import NormalDist, fmean
+from types import MappingProxyType
+
+from flashedge.errors import NotFound
+from scripts.lab.sim.trace import StepTrace, TraceRow
+
+FILE = Path(__file__).parent / "step_lengths.jsonl"
+LENGTHS = ("smooth", "observed")
+"""How lengths are drawn."""
+COPIES = 128
+"""Quantiles of the log-normal for each observed sample."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLengths:
+    """A choice of problems whose step lengths are drawn."""
+
+    about: str
+
+    levels: frozenset[int]
+    """Levels of difficulty in MATH, from 1 (easy) to 5."""
+
+
+WORKLOADS: Mapping[str, StepLengths] = MappingProxyType(
+    {
+        "aime": StepLengths(
+            about="AIME-like: problems of MATH level 5, 515 tokens a path",
+            levels=frozenset({5}),
+        ),
+        "amc": StepLengths(
+            about="AMC-like: problems of MATH levels 3 and 4, 359 tokens a path",
+            levels=frozenset({3, 4}),
+        ),
+        "math": StepLengths(
+            about="MATH-like: all levels, 382 tokens a path", levels=frozenset({1, 2, 3, 4, 5})
+        ),
+    }
+)
+
+
+@cache
+def load_trace(workload: str, lengths: str = "observed") -> StepTrace:
+    """Load the problems of a workload, in a fixed order. Raises NotFound."""
+    if lengths not in LENGTHS:
+        raise NotFound(
+            f"there are no lengths {lengths!r}",
+            hint=f"known: {', '.join(LENGTHS)}",
+            param="lengths",
+        )
+    if workload not in WORKLOADS:
+        raise NotFound(
+            f"there is no workload {workload!r}",
+            hint=f"known: {', '.join(WORKLOADS)}",
+            param="workload",
+        )
+    levels = WORKLOADS[workload].levels
+    lines = map(json.loads, FILE.read_text(encoding="utf-8").splitlines())
+    trace = StepTrace(
+        tuple(
+            TraceRow(
+                prompt_tokens=line["prompt_tokens"],
+                step_tokens=tuple(map(tuple, line["step_tokens"])),
+            )
+            for line in lines
+            if line["level"] in levels
+        )
+    )
+    return smooth(trace) if lengths == "smooth" else trace
+
+
+def smooth(trace: StepTrace, copies: int = COPIES) -> StepTrace:
+    """Replace each sample by `copies` samples with as many steps, whose lengths are quantiles of
+    the log-normal of their problem and step. Nothing is random here, so equal seeds still draw
+    equal lengths."""
+    pooled = estimate_variance(trace)
+    return StepTrace(tuple(_smooth_row(row, pooled, copies) for row in trace.rows))
+
+
+def estimate_variance(trace: StepTrace) -> float:
+    """Estimate the variance of a length's logarithm within a problem and step, pooled over all."""
+    groups = [group for row in trace.rows for group in group_lengths(row).values()]
+    freedom = sum(len(group) - 1 for group in groups)
+    return sum(map(_sum_squares, groups)) / freedom if freedom else 0.0
+
+
+def group_lengths(row: TraceRow) -> dict[tuple[int, bool], list[int]]:
+    """Group a problem's lengths by (step, whether it is the sample's last), in the samples'
+    order."""
+    groups: defaultdict[tuple[int, bool], list[int]] = defaultdict(list)
+    for sample in row.step_tokens:
+        for step, tokens in enumerate(sample):
+            groups[step, step == len(sample) - 1].append(tokens)
+    return dict(groups)
+
+
+def _smooth_row(row: TraceRow, pooled: float, copies: int) -> TraceRow:
+    quantiles = {
+        key: iter(_list_quantiles(group, pooled, copies * len(group)))
+        for key, group in group_lengths(row).items()
+    }
+    return TraceRow(
+        prompt_tokens=row.prompt_tokens,
+        step_tokens=tuple(
+            tuple(next(quantiles[step, step == len(sample) - 1]) for step in range(len(sample)))
+            for _ in range(copies)
+            for sample in row.step_tokens
+        ),
+    )
+
+
+def _list_quantiles(group: Sequence[int], pooled: float, count: int) -> list[int]:
+    """List `count` even quantiles of a log-normal with the mean of `group`, at least 1 each."""
+    scale = sqrt((_sum_squares(group) + pooled) / len(group))  # one more degree of freedom
+    shape = [exp(scale * quantile) for quantile in _list_normal_quantiles(count)]
+    factor = fmean(group) / fmean(shape)
+    return [max(1, round(factor * value)) for value in shape]
+
+
+@cache
+def _list_normal_quantiles(count: int) -> tuple[float, ...]:
+    return tuple(NormalDist().inv_cdf((i + 0.5) / count) for i in range(count))
+
+
+def _sum_squares(group: Sequence[int]) -> float:
+    """Sum the squared deviations of the lengths' logarithms from their mean."""
+    logs = [log(tokens) for tokens in group]
+    centre = fmean(logs)
+    return sum((value - centre) ** 2 for value in logs)
+
+
+def pick_rows(trace: StepTrace, count: int) -> tuple[int, ...]:
+    """Pick rows that are spread evenly over the trace sorted by length, so that few problems have
+    the mix of all. Returns (min(count, rows),) indices."""
+    by_length = sorted(
+        range(len(trace.rows)), key=lambda i: sum(map(sum, trace.rows[i].step_tokens))
+    )
+    count = min(count, len(by_length))
+    return tuple(by_length[(2 * i + 1) * len(by_length) // (2 * count)] for i in range(count))

@@ -1,0 +1,258 @@
+"""Serves a load from event to event: the same rules and times as `stepwise`, in far fewer steps.
+
+Between two events every running request gains one token a step, so all these steps are computed at
+once. An event is an arrival while the batch has room, an end, a prefill, or a shortage of blocks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flashedge.scheduling.costs.roofline import estimate_decode_steps_s, estimate_sums_s
+from scripts.lab.benchmark.requests.case import Integers, RequestCase, ServedCase, check_fits
+from scripts.lab.benchmark.requests.orders import WaitingOrder, sort_waiting
+from scripts.lab.sim.config import SimConfig
+
+_NONE = np.zeros(0, dtype=np.int64)
+
+
+def serve_by_events(case: RequestCase, config: SimConfig, order: WaitingOrder) -> ServedCase:
+    """Serve a case. Raises ValueError where a request does not fit."""
+    check_fits(case, config)
+    return _Serving(case, config, order).run()
+
+
+class _Serving:
+    """The state of one case. `_running` and the three arrays beside it are parallel, in any
+    order."""
+
+    def __init__(self, case: RequestCase, config: SimConfig, order: WaitingOrder) -> None:
+        self._case, self._config, self._order = case, config, order
+        self._quota = config.kv_bytes // config.block_bytes
+        count = len(case)
+        self._started_s, self._first_s, self._finished_s = (
+            np.full(count, np.nan) for _ in range(3)
+        )
+        self._now_s = 0.0
+        self._arrived = 0  # requests before this one have arrived
+        self._steps = self._preemptions = 0
+        self._is_waiting = np.zeros(count, dtype=bool)
+        self._waiting = 0
+        self._line = _NONE
+        """The next requests to admit, as far as the batch has room."""
+        self._is_stale = True  # the line is to be sorted anew
+        self._is_blocked = False  # the first of the line finds no memory
+        self._kept_length = case.prompt_tokens.copy()
+        """Tokens of each request that is not running. What it generated before it was preempted
+        counts."""
+        self._kept_left = case.output_tokens.copy()
+        self._running = _NONE
+        self._length = _NONE
+        """Tokens, with the last one drawn."""
+        self._computed = _NONE
+        """Tokens whose KV is there."""
+        self._left = _NONE
+        """Tokens to draw."""
+        self._is_prefilling = False  # whether a running request is not just decoding
+
+    def run(self) -> ServedCase:
+        while len(self._running) or self._waiting or self._arrived < len(self._case):
+            self._receive()
+            if not len(self._running) and not self._waiting:
+                self._now_s = float(self._case.arrived_s[self._arrived])
+            elif not self._skip_decodes():
+                self._step()
+        return ServedCase(
+            started_s=self._started_s,
+            first_token_s=self._first_s,
+            finished_s=self._finished_s,
+            steps=self._steps,
+            preemptions=self._preemptions,
+        )
+
+    def _receive(self) -> None:
+        """Let the requests in line that have arrived by now."""
+        until = int(np.searchsorted(self._case.arrived_s, self._now_s, side="right"))
+        if until > self._arrived:
+            self._is_waiting[self._arrived : until] = True
+            self._waiting += until - self._arrived
+            self._arrived = until
+            self._is_stale, self._is_blocked = True, False
+
+    # ------------------------------------------------------------ many steps at once
+
+    def _skip_decodes(self) -> bool:
+        """Run the steps to the next event. False where the next step is itself one."""
+        is_full = len(self._running) >= self._config.max_num_seqs
+        can_admit = self._waiting and not is_full and not self._is_blocked
+        if not len(self._running) or self._is_prefilling or can_admit:
+            return False
+        steps = self._count_fitting(int(self._left.min()))
+        if not steps:
+            return False
+        took_s = estimate_decode_steps_s(
+            self._config.device,
+            self._config.shape,
+            float(self._computed.sum()),
+            len(self._running),
+            steps,
+        )
+        ends_s = np.cumsum(np.concatenate(((self._now_s,), took_s)))[1:]
+        if not is_full and self._arrived < len(self._case):
+            steps = min(
+                steps, int(np.searchsorted(ends_s, self._case.arrived_s[self._arrived])) + 1
+            )
+        self._now_s = float(ends_s[steps - 1])
+        self._steps += steps
+        for counter, sign in ((self._computed, 1), (self._length, 1), (self._left, -1)):
+            counter += sign * steps
+        self._finish()
+        return True
+
+    def _count_fitting(self, most: int) -> int:
+        """How many further tokens of each running request have room for their KV, up to `most`."""
+        if self._count_blocks(self._computed + most) <= self._quota:
+            return most
+        low, high = 0, most  # `low` fits, `high` does not
+        while high - low > 1:
+            middle = (low + high) // 2
+            if self._count_blocks(self._computed + middle) <= self._quota:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    def _count_blocks(self, tokens: Integers) -> int:
+        return int((-(-tokens // self._config.block_tokens)).sum())
+
+    # ------------------------------------------------------------ one step
+
+    def _step(self) -> None:
+        """One step that prefills, admits or runs out of blocks."""
+        self._sort_line()
+        room = self._config.max_batched_tokens
+        new = self._length - self._computed
+        used = self._count_blocks(self._computed + new)
+        if new.sum() > room or used > self._quota:
+            new, used, is_preempted = self._plan_scarce()
+        else:
+            is_preempted = False
+        room -= int(new.sum())
+        if not is_preempted:
+            new = self._admit(new, room, used)
+        is_in_step = new > 0
+        after = self._computed + new
+        self._now_s += estimate_sums_s(
+            self._config.device,
+            self._config.shape,
+            attended=float((new * (self._computed + (new + 1) / 2)).sum()),
+            new=float(new.sum()),
+            tokens=float(after[is_in_step].sum()),
+            count=float(is_in_step.sum()),
+        )
+        self._steps += 1
+        self._computed = after
+        self._draw_tokens(is_in_step)
+
+    def _sort_line(self) -> None:
+        """Sort the waiting requests where something happened since they were sorted last."""
+        room = self._config.max_num_seqs - len(self._running)
+        if self._is_stale and self._waiting and room > 0:
+            waiting = np.flatnonzero(self._is_waiting)
+            self._line = sort_waiting(self._order, waiting, self._now_s, room)
+            self._is_stale = False
+
+    def _plan_scarce(self) -> tuple[Integers, int, bool]:
+        """Plan the running requests one by one, in the order of arrival.
+
+        The last ones are preempted where blocks run out. Returns (new tokens of each running one,
+        blocks that they hold with them, whether one was preempted).
+        """
+        self._keep(np.argsort(self._running))
+        size, room = self._config.block_tokens, self._config.max_batched_tokens
+        computed = self._computed.tolist()
+        needed = (self._length - self._computed).tolist()
+        held = [-(-tokens // size) for tokens in computed]
+        new = [0] * len(computed)
+        used, alive, at = sum(held), len(computed), 0
+        while at < alive and room > 0:
+            tokens = min(needed[at], room)
+            blocks = -(-(computed[at] + tokens) // size)
+            while at < alive and used - held[at] + blocks > self._quota and blocks > held[at]:
+                alive -= 1
+                used -= held[alive]
+            if at < alive:
+                new[at], room = tokens, room - tokens
+                used += blocks - held[at]
+                held[at], at = blocks, at + 1
+        self._preempt(alive)
+        return np.array(new[:alive], dtype=np.int64), used, alive < len(computed)
+
+    def _preempt(self, alive: int) -> None:
+        """Put all running requests behind the first `alive` back in line, without their KV."""
+        gone = self._running[alive:]
+        if not len(gone):
+            return
+        self._kept_length[gone], self._kept_left[gone] = self._length[alive:], self._left[alive:]
+        self._is_waiting[gone] = True
+        self._waiting += len(gone)
+        self._preemptions += len(gone)
+        self._is_stale, self._is_blocked = True, False
+        self._keep(np.arange(alive))
+
+    def _admit(self, new: Integers, room: int, used: int) -> Integers:
+        """Admit requests from the line while the batch and the blocks have room. Returns the new
+        tokens of all running requests."""
+        size, admitted, tokens = self._config.block_tokens, [], []
+        places = self._config.max_num_seqs - len(self._running)
+        self._is_blocked = False
+        for number in self._line[:places].tolist():
+            if room <= 0:
+                break
+            first = min(int(self._kept_length[number]), room)
+            blocks = -(-first // size)
+            if used + blocks > self._quota:
+                self._is_blocked = True
+                break
+            used, room = used + blocks, room - first
+            admitted.append(number)
+            tokens.append(first)
+        if not admitted:
+            return new
+        self._line = self._line[len(admitted) :]
+        entering = np.array(admitted, dtype=np.int64)
+        self._is_waiting[entering] = False
+        self._waiting -= len(admitted)
+        fresh = entering[np.isnan(self._started_s[entering])]
+        self._started_s[fresh] = self._now_s
+        self._running = np.concatenate((self._running, entering))
+        self._length = np.concatenate((self._length, self._kept_length[entering]))
+        self._computed = np.concatenate((self._computed, np.zeros(len(admitted), dtype=np.int64)))
+        self._left = np.concatenate((self._left, self._kept_left[entering]))
+        return np.concatenate((new, np.array(tokens, dtype=np.int64)))
+
+    def _draw_tokens(self, is_in_step: NDArray[np.bool_]) -> None:
+        """Draw a token for each request of the step whose KV is complete."""
+        is_complete = is_in_step & (self._computed == self._length)
+        drawing = self._running[is_complete]
+        first = drawing[np.isnan(self._first_s[drawing])]
+        self._first_s[first] = self._now_s
+        self._left = self._left - is_complete
+        self._length = self._length + is_complete
+        self._finish()
+        lacks_more = self._length - self._computed > 1
+        self._is_prefilling = bool((lacks_more | np.isnan(self._first_s[self._running])).any())
+
+    def _finish(self) -> None:
+        """Drop the requests that have all their tokens."""
+        is_done = self._left == 0
+        if is_done.any():
+            self._finished_s[self._running[is_done]] = self._now_s
+            self._is_stale, self._is_blocked = True, False
+            self._keep(np.flatnonzero(~is_done))
+
+    def _keep(self, places: Integers) -> None:
+        """Keep the running requests at these places, in this order."""
+        self._running, self._length = self._running[places], self._length[places]
+        self._computed, self._left = self._computed[places], self._left[places]

@@ -1,0 +1,1 @@
+"""`flashedge bench`, `simulate` and `models eval`. The CLI finds them in a checkout alone."""

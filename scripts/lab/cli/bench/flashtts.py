@@ -1,0 +1,315 @@
+"""`bench flashtts`: the gain of each optimization, on real engines or on a simulated card."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flashedge.cli import exit_codes, output
+from flashedge.cli.progress import show_bar
+from flashedge.cli.solve.strategy_flags import complete_strategy
+from flashedge.config import Config, load_config
+from flashedge.errors import DaemonError, RequestError
+from scripts.lab.cli.evaluate import parse_widths
+
+if TYPE_CHECKING:
+    from flashedge.files.journal import Journal
+    from flashedge.models.specs import Pair
+    from scripts.lab.benchmark.live import BenchPlan
+    from scripts.lab.benchmark.live_run import LiveRun, RunKey
+
+RUNS, REPORT = "runs.jsonl", "report.json"
+PAPERS_PAIRS = ("math-1.5b+skywork-1.5b", "math-1.5b+shepherd-7b", "math-7b+skywork-1.5b")
+WORKLOADS = ("aime", "amc")
+SHARES = {"math-1.5b+skywork-1.5b": 0.4}  # arXiv 2509.00195 §6.1; the others 0.9
+
+
+def flashtts(
+    problems: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Problems for real engines: JSON lines of problem (and answer)."
+        ),
+    ] = None,
+    pair: Annotated[
+        str | None,
+        typer.Option(metavar="PAIR", help="Pair to measure.", show_default="the setting `pair`"),
+    ] = None,
+    limit: Annotated[int, typer.Option(metavar="N", min=1, help="Use the first N problems.")] = 4,
+    n: Annotated[
+        str, typer.Option("--n", "-n", metavar="N,N", help="Paths to complete, with commas.")
+    ] = "4,16",
+    rungs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME,NAME",
+            help="Rungs to run besides the stock loop: suffix, +P, +P+M, +P+M+S, +lookahead, …",
+        ),
+    ] = None,
+    kv: Annotated[
+        str,
+        typer.Option(
+            metavar="SIZE,SIZE",
+            help="KV memory of both engines together: plan (the pair's), 64MiB, …",
+        ),
+    ] = "plan",
+    rounds: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Repeat everything N times, in turn.")
+    ] = 1,
+    strategy: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Search strategy.", autocompletion=complete_strategy),
+    ] = "beam",
+    seed: Annotated[int, typer.Option(metavar="N", min=0, help="Seed of the searches.")] = 0,
+    simulated: Annotated[
+        bool, typer.Option("--simulated", help="Simulate a card; no engine runs.")
+    ] = False,
+    gpu: Annotated[
+        str | None,
+        typer.Option(metavar="CARD", help="With --simulated: the card.", show_default="rtx4090"),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            metavar="FOLDER",
+            help="Folder for the runs and the report. The same command resumes.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Compare the stock loop with each optimization: latency, goodput, equal trees."""
+    from scripts.lab.benchmark import ladder
+
+    config = load_config({"pair": pair})
+    chosen = ladder.find_rungs(None if rungs is None else [r.strip() for r in rungs.split(",")])
+    widths = parse_widths(n)
+    if simulated:
+        pairs = PAPERS_PAIRS if pair is None else (pair,)
+        rows = _simulate(gpu or "rtx4090", pairs, chosen, widths, limit, strategy, config)
+        _print_report(rows, as_json, {"simulated": True, "overheads": _name_overheads()})
+        return
+    if gpu is not None:
+        raise RequestError("--gpu needs --simulated", hint="add --simulated", param="gpu")
+    if problems is None:
+        raise RequestError(
+            "there are no problems to solve",
+            hint="add --problems FILE, or --simulated",
+            param="problems",
+        )
+    _measure(problems, chosen, widths, kv, limit, rounds, strategy, seed, folder, as_json, config)
+
+
+# ---------------------------------------------------------------- a simulated card
+
+
+def _simulate(
+    gpu: str,
+    pairs: Sequence[str],
+    chosen: Sequence[Any],
+    widths: Sequence[int],
+    problems: int,
+    strategy: str,
+    config: Config,
+) -> list[dict[str, Any]]:
+    from scripts.lab.benchmark.simulate import SHARE, Question, build_bench, run_ladder
+
+    cells = [
+        Question(
+            gpu=gpu,
+            pair=pair,
+            strategy=strategy,
+            n=n,
+            workload=workload,
+            problems=problems,
+            share=SHARES.get(pair, SHARE),
+        )
+        for pair in pairs
+        for workload in WORKLOADS
+        for n in widths
+    ]
+    benches = [(cell, build_bench(cell, config)) for cell in cells]
+    total = sum(len(bench.rows) for _, bench in benches) * len(chosen)
+    rows: list[dict[str, Any]] = []
+    with show_bar("simulating", total, unit="runs") as advance:
+        for cell, bench in benches:
+            where = {"case": f"{cell.pair}, {cell.workload}", "n": bench.search.n}
+            rows += [{**where, **row} for row in run_ladder(bench, chosen, advance)]
+    return rows
+
+
+# ---------------------------------------------------------------- real engines
+
+
+def _measure(
+    file: Path,
+    chosen: Sequence[Any],
+    widths: tuple[int, ...],
+    kv: str,
+    limit: int,
+    rounds: int,
+    strategy: str,
+    seed: int,
+    folder: Path | None,
+    as_json: bool,
+    config: Config,
+) -> None:
+    from flashedge.files.problems import read_problems
+    from flashedge.models.registry import find_pair
+    from scripts.lab.benchmark.grades import grade_answers
+    from scripts.lab.benchmark.ladder import STOCK_ENGINE
+    from scripts.lab.benchmark.live import BenchPlan, parse_budget, run_plan
+    from scripts.lab.benchmark.live_run import compare_runs
+
+    pair = find_pair(config.pair, config)
+    plan = BenchPlan(
+        rungs=tuple(chosen),
+        problems=read_problems(file, limit),
+        widths=widths,
+        kv=dict(parse_budget(part.strip()) for part in kv.split(",")),
+        rounds=rounds,
+        strategy=strategy,
+        seed=seed,
+    )
+    _check_alone(config)
+    folder = folder or config.state_dir / "benches" / f"flashtts-{config.pair}"
+    with _open_records(folder, pair, file, plan, config) as kept:
+        known = [key for key in plan.keys if key in kept.records]
+        with show_bar("measuring", plan.runs, done=len(known), unit="runs") as advance:
+
+            def record(run: LiveRun) -> None:
+                kept.append(run)
+                advance(1)
+
+            try:
+                run_plan(plan, config, output.note, record, kept=kept.records)
+                interrupted = False
+            except KeyboardInterrupt:
+                interrupted = True
+        runs = [kept.records[key] for key in plan.keys if key in kept.records]
+    if interrupted:
+        output.note(
+            f"interrupted after {len(runs)} of {plan.runs} runs; they are stored, and the same"
+            " command resumes"
+        )
+    rows = compare_runs(runs, asyncio.run(grade_answers(runs, plan.problems)))
+    about = {
+        "simulated": False,
+        "pair": config.pair,
+        "file": str(file),
+        "rounds": rounds,
+        "stock_engine": STOCK_ENGINE,
+    }
+    output.write_json(folder / REPORT, {**about, "rungs": rows})
+    _print_report([{**row, "case": f"KV {row['kv']}"} for row in rows], as_json, about)
+    output.note(STOCK_ENGINE)
+    warn_unpaired(rows)
+    output.note(f"wrote {RUNS} and {REPORT} in {folder}")
+    if interrupted:
+        raise typer.Exit(exit_codes.INTERRUPTED)
+
+
+def warn_unpaired(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Warn if a rung built other trees than the stock loop: then it did other work."""
+    shares = [row["same_trees"] for row in rows if row["same_trees"] is not None]
+    if shares and min(shares) < 1:
+        output.warn(
+            f"Only {min(shares):.0%} of a rung's trees equal the stock loop's, so its gain compares"
+            " different work. The kernels of this device are not batch-invariant (flashedge ps);"
+            " on a card, set batch_invariant and measure again."
+        )
+
+
+def _check_alone(config: Config) -> None:
+    from flashedge.daemon.files import find_holder
+
+    if (pid := find_holder(config)) is not None:
+        raise DaemonError(
+            f"a daemon runs (process {pid}); its work would spoil the measurement",
+            hint="stop it, then measure: flashedge down && flashedge bench flashtts …",
+        )
+
+
+def _open_records(
+    folder: Path, pair: Pair, file: Path, plan: BenchPlan, config: Config
+) -> Journal[RunKey, LiveRun]:
+    """Earlier measurements of the same models, problems and search.
+
+    Raises Conflict, StoreError.
+    """
+    from flashedge.files.journal import Journal
+    from flashedge.files.problems import file_digest
+    from flashedge.models.fingerprint import pair_fingerprint
+    from scripts.lab.benchmark.live_run import LiveRun
+
+    settings = {
+        "pair": pair.name,
+        "models": pair_fingerprint(pair, config),
+        "problems": file_digest(file),
+        "strategy": plan.strategy,
+        "seed": plan.seed,
+    }
+    return Journal(folder / RUNS, settings, LiveRun.from_json, key=lambda run: run.key)
+
+
+# ---------------------------------------------------------------- output
+
+
+def _name_overheads() -> str:
+    from scripts.lab.benchmark.devices import OVERHEADS
+
+    return str(OVERHEADS["typical"])
+
+
+def _print_report(
+    rows: Sequence[Mapping[str, Any]], as_json: bool, about: Mapping[str, Any]
+) -> None:
+    if as_json:
+        output.print_json({**about, "rungs": rows})
+        return
+    if about["simulated"]:
+        print("SIMULATED: a roofline model of the card in virtual time. This is not a measurement.")
+        print(f"Assumed overheads: {about['overheads']}. Other overheads: flashedge simulate")
+    columns = (
+        "n",
+        "rung",
+        "latency",
+        "generator",
+        "verifier",
+        "goodput",
+        "gain",
+        "over suffix",
+        "trees",
+    )
+    for case, group in groupby(rows, key=lambda row: row["case"]):
+        print(f"\n{case}")
+        output.print_table(columns, map(_format_rung, group), "nothing was run")
+    if not rows:
+        output.note("nothing was run")
+
+
+def _format_rung(row: Mapping[str, Any]) -> tuple[object, ...]:
+    same = row["same_trees"]
+    return (
+        row["n"],
+        row["rung"],
+        f"{row['latency_s']:.2f} s",
+        f"{row['generator_s']:.2f} s",
+        f"{row['verifier_s']:.2f} s",
+        f"{row['goodput']:.1f}",
+        _format_gain(row["goodput_gain"]),
+        _format_gain(row["gain_over_suffix"]),
+        None if same is None else "equal" if same == 1 else f"{same:.0%} equal",
+    )
+
+
+def _format_gain(gain: Mapping[str, float] | float | None) -> str | None:
+    """A measured gain has its interval, a simulated one is a number."""
+    if isinstance(gain, Mapping):
+        return f"{gain['value']:.2f}x ({gain['low']:.2f}-{gain['high']:.2f})"
+    return None if gain is None else f"{gain:.2f}x"

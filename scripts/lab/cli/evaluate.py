@@ -1,0 +1,244 @@
+"""`models eval`: measure a pair on problems with known answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flashedge.cli import output
+from flashedge.cli.progress import show_bar
+from flashedge.config import Config, load_config
+from flashedge.errors import FlashEdgeError, RequestError
+from flashedge.models.folders import resolve_model
+from flashedge.models.registry import find_pair
+
+if TYPE_CHECKING:
+    from flashedge.files.journal import Journal
+    from flashedge.files.problems import LabelledProblem
+    from scripts.lab.evaluation.measure import Watcher
+    from scripts.lab.evaluation.records import ProblemRecord, Settings
+
+MAX_N = 1024
+RECORDS, REPORT, PLOT = "problems.jsonl", "report.json", "reliability.svg"
+app = typer.Typer(add_completion=False)
+
+
+@app.command()
+def evaluate(
+    problems: Annotated[
+        Path, typer.Option(metavar="FILE", help="JSON lines of problem and answer.")
+    ],
+    pair: Annotated[
+        str | None,
+        typer.Argument(metavar="PAIR", help="Pair to measure.", show_default="the setting `pair`"),
+    ] = None,
+    limit: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Use only the first N problems.")
+    ] = None,
+    n: Annotated[
+        str, typer.Option("--n", "-n", metavar="N,N", help="Chains and paths, with commas.")
+    ] = "4,16",
+    temperature: Annotated[
+        float, typer.Option(metavar="X", min=0.0, max=2.0, help="Sampling temperature.")
+    ] = 0.8,
+    seed: Annotated[
+        int, typer.Option(metavar="N", min=0, help="The same seed gives the same chains.")
+    ] = 0,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            metavar="FOLDER",
+            help="Folder for the records and the report. The same command resumes.",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as JSON.")] = False,
+) -> None:
+    """Measure a pair on problems with known answers: sampling, votes, search, verifier.
+
+    Every figure comes with a 95 % interval.
+    """
+    from flashedge.files.problems import file_digest, read_labelled
+    from flashedge.models.fingerprint import pair_fingerprint
+    from scripts.lab.evaluation.figures import build_report
+    from scripts.lab.evaluation.records import Settings, open_records
+    from scripts.lab.evaluation.step_tokens import step_counter
+
+    sizes = parse_widths(n)
+    config = load_config({"pair": pair})
+    chosen = find_pair(config.pair, config)
+    selected = read_labelled(problems, limit)
+    generator, _ = (resolve_model(spec, config) for spec in (chosen.generator, chosen.verifier))
+    settings = Settings(
+        pair=chosen.name,
+        models=pair_fingerprint(chosen, config),
+        problems=file_digest(problems),
+        n=sizes,
+        temperature=temperature,
+        seed=seed,
+    )
+    folder = folder or config.state_dir / "evaluations" / f"{chosen.name}-{problems.stem}"
+    failed: dict[str, str] = {}
+    with open_records(folder / RECORDS, settings) as kept:
+        left = [problem for problem in selected if problem.index not in kept.records]
+        if left:
+            searches = chosen.verifier.judges == "steps"
+            _measure(config, settings, left, kept, step_counter(generator), failed, searches)
+        records = [kept.records[p.index] for p in selected if p.index in kept.records]
+    report = {
+        "settings": {**_describe(settings), "file": str(problems)},
+        **build_report(records, sizes),
+        "failed": failed,
+    }
+    _write(folder, report)
+    if as_json:
+        output.print_json(report)
+    else:
+        _print(report)
+    for name, why in failed.items():
+        output.note(f"left out: problem {name}: {why}")
+    output.note(f"{len(records)} problems; wrote {RECORDS}, {REPORT} and {PLOT} in {folder}")
+
+
+def parse_widths(text: str) -> tuple[int, ...]:
+    """(4, 16) of "16,4". Raises RequestError."""
+    parts = [part.strip() for part in text.split(",")]
+    if not all(p.isascii() and p.isdigit() and 1 <= int(p[:9]) <= MAX_N for p in parts):
+        raise RequestError(
+            f"--n is {text!r}; it must be integers in [1, {MAX_N}]",
+            hint="for example --n 4,16",
+            param="n",
+        )
+    return tuple(sorted({int(part) for part in parts}))
+
+
+# ---------------------------------------------------------------- measuring
+
+
+def _measure(
+    config: Config,
+    settings: Settings,
+    problems: Sequence[LabelledProblem],
+    kept: Journal[int, ProblemRecord],
+    count_steps: Any,
+    failed: dict[str, str],
+    searches: bool,
+) -> None:
+    """Measure `problems` with a bar on stderr. An interrupt reports what is stored.
+
+    searches: whether the pair's verifier serves beam search.
+    """
+    import asyncio
+
+    from flashedge.answers.workers.mathematics import MathGrader
+    from flashedge.cli.connection import connect_ready
+    from flashedge.daemon import control as daemon_control
+    from scripts.lab.evaluation.measure import Measurer, runs_per_problem
+
+    connect_ready(config).close()
+    runs = runs_per_problem(settings, searches)
+    total, done = (len(problems) + len(kept.records)) * runs, len(kept.records) * runs
+
+    async def work() -> None:
+        grader = MathGrader()
+        try:
+            async with daemon_control.connect_async(config, name="models-eval") as client:
+                with _record_progress(kept, failed, done, total) as watcher:
+                    await Measurer(
+                        client=client,
+                        grader=grader,
+                        settings=settings,
+                        count_steps=count_steps,
+                        watcher=watcher,
+                        in_flight=config.max_running + 1,  # one waits, so that none idles
+                        searches=searches,
+                    ).measure(problems)
+        finally:
+            await grader.close()
+
+    try:
+        asyncio.run(work())
+    except (KeyboardInterrupt, FlashEdgeError):
+        output.note(
+            f"{len(kept.records)} problems are stored in {kept.path}; the same command resumes"
+        )
+        raise
+
+
+@contextmanager
+def _record_progress(
+    kept: Journal[int, ProblemRecord], failed: dict[str, str], done: int, total: int
+) -> Iterator[Watcher]:
+    """A watcher that stores each record and moves a progress bar."""
+    with show_bar("measuring", total, done=done, unit="runs") as advance:
+
+        class Recorder:
+            def run_done(self) -> None:
+                advance(1)
+
+            def problem_done(self, record: ProblemRecord) -> None:
+                kept.append(record)
+
+            def problem_failed(self, problem: LabelledProblem, error: FlashEdgeError) -> None:
+                failed[str(problem.id)] = error.line
+
+        yield Recorder()
+
+
+# ---------------------------------------------------------------- output
+
+
+def _write(folder: Path, report: Mapping[str, Any]) -> None:
+    """Write report.json and the reliability plot. Raises StoreError or ConfigError."""
+    from flashedge.plots import draw_plot
+
+    output.write_json(folder / REPORT, report)
+    points = [(row["said"], row["true"]) for row in report["reliability"]]
+    draw_plot(
+        folder / PLOT,
+        {str(report["settings"]["pair"]): points},
+        title="Reliability of the verifier",
+        x="score of a step",
+        y="share of its chains that are right",
+        diagonal=True,
+        points=True,
+    )
+
+
+def _print(report: Mapping[str, Any]) -> None:
+    columns = ("", "value", "95 % interval", "problems")
+    rows: list[tuple[object, ...]] = []
+    for section in ("accuracy", "paired", "verifier", "step_tokens"):
+        word = "step tokens: " if section == "step_tokens" else ""
+        rows += [_format_row(word + name, figure) for name, figure in report[section].items()]
+        rows.append(("", "", "", ""))
+    for section, word in (("by_family", "family"), ("by_steps", "steps")):
+        for group, figures in report[section].items():
+            rows += [_format_row(f"{word} {group}: {name}", f) for name, f in figures.items()]
+    output.print_table(columns, rows, "nothing was measured")
+    table = [(r["said"], r["true"], r["count"]) for r in report["reliability"]]
+    output.print_table(("score", "share that is right", "steps"), table, "no steps were scored")
+
+
+def _format_row(name: str, figure: Mapping[str, Any]) -> tuple[object, ...]:
+    low, high = figure["low"], figure["high"]
+    return (
+        name,
+        _format(figure["value"]),
+        None if low is None else f"{_format(low)} … {_format(high)}",
+        figure["count"],
+    )
+
+
+def _format(value: float | None) -> str | None:
+    return None if value is None else f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"
+
+
+def _describe(settings: Settings) -> dict[str, Any]:
+    import dataclasses
+
+    return dataclasses.asdict(settings)

@@ -1,0 +1,134 @@
+"""`simulate`: what a pair would do on a card, in virtual time, without engine or download."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from flashedge.cli import output
+from flashedge.cli.progress import show_bar
+from flashedge.cli.solve.strategy_flags import complete_strategy
+from flashedge.config import load_config
+from flashedge.sizes import format_size
+
+COLUMNS = (
+    "",
+    "latency",
+    "generator",
+    "verifier",
+    "goodput",
+    "gain",
+    "over prefix cache",
+    "KV peak, GiB",
+)
+EPILOG = """\
+[bold]Example[/]
+  flashedge simulate --pair math-7b+skywork-1.5b --strategy beam-64
+"""
+app = typer.Typer(add_completion=False)
+
+
+@app.command(epilog=EPILOG)
+def simulate(
+    gpu: Annotated[
+        str,
+        typer.Option(metavar="CARD", help="Card to simulate: rtx3090, rtx4080, rtx4090, rtx5090."),
+    ] = "rtx4090",
+    pair: Annotated[
+        str, typer.Option(metavar="PAIR", help="Pair, as `models ls` names it.")
+    ] = "math-1.5b+skywork-1.5b",
+    strategy: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME[-N]",
+            help="Search strategy; beam-64 also sets --n.",
+            autocompletion=complete_strategy,
+        ),
+    ] = "beam",
+    n: Annotated[int, typer.Option("--n", "-n", metavar="N", help="Paths to complete.")] = 16,
+    workload: Annotated[
+        str,
+        typer.Option(metavar="NAME", help="Problems whose step lengths are used: aime, amc, math."),
+    ] = "math",
+    problems: Annotated[
+        int, typer.Option(metavar="N", min=1, max=100, help="Problems to run.")
+    ] = 4,
+    memory: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            min=0.05,
+            max=1.0,
+            help="Share of the card's memory to use.",
+            show_default="planned as the engines plan it",
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Estimate a pair's speed on a card: the stock loop, then each optimization."""
+    from scripts.lab.benchmark.devices import OVERHEADS
+    from scripts.lab.benchmark.ladder import RUNGS
+    from scripts.lab.benchmark.simulate import Question, list_assumptions, span_overheads
+
+    question = Question(
+        gpu=gpu,
+        pair=pair,
+        strategy=strategy,
+        n=n,
+        workload=workload,
+        problems=problems,
+        share=memory,
+    )
+    total = len(OVERHEADS) * len(RUNGS) * problems
+    with show_bar("simulating", total, unit="runs") as advance:
+        bench, rows = span_overheads(question, RUNGS, load_config(), advance)
+    basis = list_assumptions(bench, question)
+    if as_json:
+        output.print_json({**basis, "rungs": rows})
+    else:
+        _print(basis, rows)
+
+
+def _print(basis: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
+    from scripts.lab.benchmark.devices import OVERHEADS
+
+    device = basis["device"]
+    print(
+        f"SIMULATED: {basis['pair']}, {basis['strategy']} n={basis['n']} on {device['name']},"
+        f" {format_size(basis['kv_bytes'])} for KV"
+    )
+    print(f"{basis['about']}; means of {basis['problems']} problems, in virtual time")
+    print()
+    output.print_table(COLUMNS, map(_format_rung, rows), "nothing was simulated")
+    print(
+        "goodput: tokens/s of a completed path; KV peak: most KV that each engine's requests held"
+    )
+    print("gain: over the stock loop, which scores whole paths; over prefix cache: over a stock")
+    print("loop whose verifier has one")
+    if not all(row["same_trees"] for row in rows):
+        print("! not every rung built the stock loop's trees")
+    print(
+        f"Assumed overheads: {OVERHEADS['typical']}. A gain's range is from {OVERHEADS['low']}"
+        f" to {OVERHEADS['high']}."
+    )
+    print("This is a roofline model of the card, from its data sheet. It is not a measurement.")
+
+
+def _format_rung(row: dict[str, Any]) -> tuple[object, ...]:
+    peaks = (row["generator_peak_bytes"] / 2**30, row["verifier_peak_bytes"] / 2**30)
+    return (
+        row["about"],
+        f"{row['latency_s']:.2f} s",
+        f"{row['generator_s']:.2f} s",
+        f"{row['verifier_s']:.2f} s",
+        f"{row['goodput']:.1f}",
+        _format_gain(row["goodput_gain"], row["gain_range"]),
+        _format_gain(row["gain_over_suffix"], row["gain_over_suffix_range"]),
+        f"{peaks[0]:.2f} + {peaks[1]:.2f}",
+    )
+
+
+def _format_gain(gain: float, span: Sequence[float]) -> str:
+    return f"{gain:.2f}x ({span[0]:.2f}-{span[1]:.2f})"

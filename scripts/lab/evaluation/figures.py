@@ -1,0 +1,212 @@
+"""From records to figures: what each way of choosing reaches, and how well the verifier judges."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import zip_longest
+from typing import Any
+
+from flashedge.search.answer_choice import count_votes
+from flashedge.search.scoring import aggregate
+from flashedge.statistics import auc, bootstrap, calibration, interval, list_problem_aucs, mean
+from scripts.lab.evaluation.records import Chain, ProblemRecord
+
+AGGREGATES = ("last", "min", "prod")
+LABELS = "of a step: whether its chain's final answer is right (the file labels no steps)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A measured value with its bootstrap 95 % interval."""
+
+    value: float | None
+    """None where there is nothing to measure; so are the interval's ends."""
+
+    low: float | None
+    """The lower end of the interval."""
+
+    high: float | None
+    """The upper end of the interval."""
+
+    count: int
+    """Problems that the value is made of."""
+
+
+def estimate_mean(values: Sequence[float]) -> Figure:
+    """Estimate a mean over problems. values: one for each problem."""
+    return _build_figure(mean(values), interval(values), len(values))
+
+
+def grade_choices(records: Sequence[ProblemRecord], sizes: Sequence[int]) -> dict[str, list[float]]:
+    """Grade what every way of choosing an answer chooses: one value for each problem, 1 if it is
+    right. sizes: the values of n, ascending. A smaller n has the first n chains of the largest.
+    There is no beam search where none was measured."""
+    table: dict[str, list[float]] = {
+        "greedy": [float(r.greedy.right) for r in records],
+        "sample": [mean([float(c.right) for c in r.chains]) for r in records],
+    }
+    for n in sizes:
+        firsts = [r.chains[:n] for r in records]
+        table[f"pass@{n}"] = [float(any(c.right for c in chains)) for chains in firsts]
+        table[f"majority@{n}"] = [_grade_vote(chains, [1.0] * len(chains)) for chains in firsts]
+        for how in AGGREGATES:
+            scored = [(chains, [aggregate(c.scores, how) for c in chains]) for chains in firsts]
+            table[f"best-of-{n} ({how})"] = [_grade_best(*pair) for pair in scored]
+            table[f"weighted vote@{n} ({how})"] = [_grade_vote(*pair) for pair in scored]
+        if all(r.beams for r in records):
+            table[f"beam-{n}"] = [float(r.beams[n].right) for r in records]
+    return table
+
+
+def compare_beams(table: Mapping[str, Sequence[float]], sizes: Sequence[int]) -> dict[str, Figure]:
+    """Compare beam search with greedy decoding and with the vote, problem by problem."""
+    return {
+        f"beam-{n} minus {other}": estimate_mean(
+            [a - b for a, b in zip(table[f"beam-{n}"], table[other], strict=True)]
+        )
+        for n in sizes
+        for other in ("greedy", f"majority@{n}")
+        if f"beam-{n}" in table
+    }
+
+
+def measure_verifier(records: Sequence[ProblemRecord]) -> dict[str, Figure]:
+    """Measure the verifier: AUC of chains within a problem and pooled, calibration error of
+    steps."""
+    labels = [[c.right for c in r.chains] for r in records]
+    found: dict[str, Figure] = {}
+    for how in AGGREGATES:
+        scores = [[aggregate(c.scores, how) for c in r.chains] for r in records]
+        within = list_problem_aucs(scores, labels)
+        found[f"within-problem AUC ({how})"] = estimate_mean(within)
+        problems = [list(zip(*row, strict=True)) for row in zip(scores, labels, strict=True)]
+        found[f"pooled AUC ({how}), no gate"] = _estimate_statistic(problems, _compute_pooled_auc)
+    steps = [_list_judged_steps([r]) for r in records]
+    found["expected calibration error"] = _estimate_statistic(
+        steps, lambda some: calibration(*_split_columns(_flatten(some)))[0]
+    )
+    return found
+
+
+def tabulate_reliability(records: Sequence[ProblemRecord]) -> list[dict[str, float]]:
+    """Build a row for each tenth of the score: what the verifier said, and how often it was so."""
+    return calibration(*_split_columns(_list_judged_steps(records)))[1]
+
+
+def measure_step_tokens(records: Sequence[ProblemRecord]) -> dict[str, Figure]:
+    """Measure the mean and the longest step, and max/mean among samples of a problem's same
+    step."""
+    problems = [[c.step_tokens for c in r.chains if c.step_tokens] for r in records]
+    problems = [chains for chains in problems if chains]
+    lengths = [[float(t) for chain in chains for t in chain] for chains in problems]
+    longest = max((t for some in lengths for t in some), default=math.nan)
+    spreads = [s for s in map(_compute_spread, problems) if not math.isnan(s)]
+    return {
+        "mean": _estimate_statistic(lengths, lambda some: mean(_flatten(some))),
+        "max": _build_figure(longest, (math.nan, math.nan), len(problems)),
+        "spread (max/mean of a problem's step)": estimate_mean(spreads),
+    }
+
+
+def group_figures(
+    records: Sequence[ProblemRecord],
+    table: Mapping[str, Sequence[float]],
+    names: Sequence[str],
+    key: Callable[[ProblemRecord], Any],
+) -> dict[str, dict[str, Figure]]:
+    """Estimate the columns `names` for each value of `key`, in the order of the values.
+
+    Problems without a value (None) are left out.
+    """
+    keys = [key(record) for record in records]
+    found = sorted({k for k in keys if k is not None})
+    return {
+        str(group): {
+            name: estimate_mean([v for v, k in zip(table[name], keys, strict=True) if k == group])
+            for name in names
+        }
+        for group in found
+    }
+
+
+def build_report(records: Sequence[ProblemRecord], sizes: Sequence[int]) -> dict[str, Any]:
+    """Build the report: all figures as plain JSON values."""
+    table = grade_choices(records, sizes)
+    largest = sizes[-1]
+    usual = ("greedy", "sample", f"majority@{largest}", f"beam-{largest}")
+    told = [name for name in usual if name in table]
+    sections: dict[str, Any] = {
+        "accuracy": {name: estimate_mean(values) for name, values in table.items()},
+        "paired": compare_beams(table, sizes),
+        "verifier": measure_verifier(records),
+        "step_tokens": measure_step_tokens(records),
+        "by_family": group_figures(records, table, told, lambda r: r.family),
+        "by_steps": group_figures(records, table, told, lambda r: r.steps),
+    }
+    return {
+        "problems": len(records),
+        **_convert_to_json(sections),
+        "labels": LABELS,
+        "reliability": tabulate_reliability(records),
+    }
+
+
+# ---------------------------------------------------------------- inner
+
+Judged = tuple[float, bool]
+
+
+def _build_figure(value: float, bounds: tuple[float, float], count: int) -> Figure:
+    kept = [None if math.isnan(x) else round(x, 4) for x in (value, *bounds)]
+    return Figure(value=kept[0], low=kept[1], high=kept[2], count=count)
+
+
+def _estimate_statistic(
+    problems: Sequence[Sequence[Any]], statistic: Callable[[Sequence[Sequence[Any]]], float]
+) -> Figure:
+    """Estimate a statistic of the pooled problems. The bootstrap resamples problems."""
+    return _build_figure(statistic(problems), bootstrap(problems, statistic), len(problems))
+
+
+def _grade_vote(chains: Sequence[Chain], weights: Sequence[float]) -> float:
+    """Return 1 if the vote's answer is right. Equal votes go to the earlier chain."""
+    ballots = ((chain.answer, weight) for chain, weight in zip(chains, weights, strict=True))
+    counted = count_votes(ballots)
+    right = {chain.answer for chain in chains if chain.right}
+    return float(bool(counted) and counted[0].answer in right)
+
+
+def _grade_best(chains: Sequence[Chain], scores: Sequence[float]) -> float:
+    """Return 1 if the chain with the highest score is right. Of equals the earlier counts."""
+    return float(chains[scores.index(max(scores))].right) if chains else 0.0
+
+
+def _compute_pooled_auc(problems: Sequence[Sequence[Judged]]) -> float:
+    judged = _flatten(problems)
+    return auc([s for s, right in judged if right], [s for s, right in judged if not right])
+
+
+def _list_judged_steps(records: Iterable[ProblemRecord]) -> list[Judged]:
+    return [(score, c.right) for r in records for c in r.chains for score in c.scores]
+
+
+def _compute_spread(chains: Sequence[Sequence[int]]) -> float:
+    """Average max/mean over a problem's steps. A step that only one chain has says nothing."""
+    by_step = ([t for t in step if t is not None] for step in zip_longest(*chains))
+    return mean([max(step) / mean(step) for step in by_step if len(step) > 1])
+
+
+def _flatten(problems: Iterable[Sequence[Any]]) -> list[Any]:
+    return [item for problem in problems for item in problem]
+
+
+def _split_columns(judged: Sequence[Judged]) -> tuple[list[float], list[bool]]:
+    return [score for score, _ in judged], [right for _, right in judged]
+
+
+def _convert_to_json(value: Any) -> Any:
+    if isinstance(value, Figure):
+        return asdict(value)
+    return {k: _convert_to_json(v) for k, v in value.items()} if isinstance(value, dict) else value

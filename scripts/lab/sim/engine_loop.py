@@ -1,0 +1,244 @@
+"""The loop that a simulated Generator and Verifier share: plan a step, wait, deliver.
+
+The engine's task starts with the first request and ends when none is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from typing import Any, Literal
+
+from flashedge.engine.base import EngineView, Health
+from flashedge.errors import ConfigError, ContextOverflow, EngineDead, GenerationFailed
+from flashedge.scheduling.costs.roofline import estimate_step_s
+from scripts.lab.sim.blocks import BlockCache
+from scripts.lab.sim.config import Faults, SimConfig
+from scripts.lab.sim.jobs import Job
+from scripts.lab.sim.scheduler import SimScheduler
+from scripts.lab.sim.sequence import Slice
+
+Gate = AbstractAsyncContextManager[Any]
+
+
+class SimEngine:
+    """Base of the simulated engines: KV blocks, batching, cost, budget, health, faults."""
+
+    kind: Literal["simulated"] = "simulated"
+
+    def __init__(
+        self, config: SimConfig, *, faults: Faults | None = None, gate: Gate | None = None
+    ) -> None:
+        """gate: a lock shared by the engines of one device, so that one of them steps at a time.
+
+        Raises ConfigError when the KV can't hold one request of full length.
+        """
+        self.config = config
+        self.steps = 0
+        self.busy_s = 0.0
+        self.on_step: Callable[[tuple[Slice, ...], float], None] | None = None
+        """Called after each step with its batch and its seconds."""
+        self._faults = faults or Faults()
+        self._gate: Gate = gate or asyncio.Lock()
+        blocks = config.kv_bytes // config.block_bytes
+        if blocks * config.block_tokens < config.max_model_len:
+            raise ConfigError(
+                f"kv_bytes={config.kv_bytes} holds {blocks * config.block_tokens} tokens of "
+                f"{config.shape.name}, max_model_len is {config.max_model_len}",
+                hint="raise kv_bytes or lower max_model_len",
+                param="kv_bytes",
+            )
+        self._scheduler = SimScheduler(
+            BlockCache(blocks, config.block_tokens, reuse=config.reuse),
+            longest_tokens=config.max_model_len,
+            max_num_seqs=config.max_num_seqs,
+            max_batched_tokens=config.max_batched_tokens,
+            by_priority=config.by_priority,
+        )
+        self.suspects = asyncio.Lock()
+        """See `engine.base`."""
+        self._jobs: dict[int, Job] = {}
+        self._arrivals = 0
+        self._is_offloaded = False
+        self._task: asyncio.Task[None] | None = None
+        self._health = Health(state="ready", kv_memory="os")
+        self._settled = asyncio.Event()  # ready or failed, not dead
+        self._settled.set()
+
+    def __repr__(self) -> str:
+        c = self.config
+        return f"<{type(self).__name__} (simulated): {c.shape.name} on {c.device.name}>"
+
+    # ------------------------------------------------------------ the protocols
+
+    @property
+    def max_model_len(self) -> int:
+        return self.config.max_model_len
+
+    async def view(self) -> EngineView:
+        cache = self._scheduler.cache
+        return EngineView(
+            running=len(self._scheduler.running),
+            waiting=len(self._scheduler.waiting),
+            blocks_used=cache.used,
+            blocks_total=cache.total,
+            quota_blocks=cache.quota,
+            block_tokens=cache.block_tokens,
+            block_bytes=self.config.block_bytes,
+            preemptions=self._scheduler.preemptions,
+        )
+
+    async def budget(self, kv_bytes: int) -> int:
+        """Grants whole blocks, at most the engine's KV, at least one request of full length.
+        Requests beyond the quota are preempted now and go on when there is room."""
+        blocks = self._scheduler.set_quota(max(kv_bytes, 0) // self.config.block_bytes)
+        return blocks * self.config.block_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """KV that requests hold."""
+        return self._scheduler.cache.used * self.config.block_bytes
+
+    async def offload(self, *, keep: bool = True) -> int:
+        """Starts when the current step ends, and takes the bytes' time on the host link."""
+        self._is_offloaded = True
+        async with self._gate:
+            if not keep:
+                self._scheduler.drop_kv()
+            return await self._move_kv()
+
+    async def restore(self) -> int:
+        if not self._is_offloaded:
+            return 0
+        async with self._gate:
+            moved = await self._move_kv()
+        self._is_offloaded = False
+        self._wake()
+        return moved
+
+    async def rank_programs(self, keys: Sequence[str]) -> None:
+        """See `engine.base`."""
+        self._scheduler.rank_programs(keys)
+
+    async def _move_kv(self) -> int:
+        cache = self._scheduler.cache
+        moved = (cache.used + cache.cached) * self.config.block_bytes
+        await asyncio.sleep(moved / self.config.host_bytes_per_s)
+        return moved
+
+    def health(self) -> Health:
+        return self._health
+
+    async def wait_ready(self, timeout_s: float) -> None:
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._settled.wait()
+        except TimeoutError:
+            raise EngineDead(f"{self!r} was not ready within {timeout_s:g} s") from None
+        if self._health.state == "failed":
+            raise EngineDead(f"{self!r} was given up: {self._health.detail}")
+
+    # ------------------------------------------------------------ faults
+
+    def kill(self, detail: str = "killed") -> None:
+        """Die now. Open requests end in EngineDead, all KV is lost; the engine restarts as
+        `Faults` says."""
+        if self._health.state != "ready":
+            return
+        for job in tuple(self._jobs.values()):
+            self._end(job)
+            job.fail(EngineDead(f"{self!r} died: {detail}", hint="retry once it has restarted"))
+        self._scheduler.cache.clear()
+        restart_s = self._faults.restart_s
+        if restart_s is None:
+            self._health = replace(self._health, state="failed", detail=detail)
+            return
+        self._health = replace(self._health, state="dead", detail=detail)
+        self._settled.clear()
+        asyncio.get_running_loop().call_later(restart_s, self._restart)
+
+    def _restart(self) -> None:
+        old = self._health
+        self._health = replace(old, state="ready", restarts=old.restarts + 1)
+        self._settled.set()
+
+    # ------------------------------------------------------------ requests
+
+    def _next_id(self) -> int:
+        self._arrivals += 1
+        return self._arrivals - 1
+
+    def _check_length(self, tokens: int, what: str) -> None:
+        """Raises ContextOverflow unless one more token fits behind `tokens`."""
+        if tokens >= self.max_model_len:
+            raise ContextOverflow(
+                f"{what} has {tokens} tokens, the model's limit is {self.max_model_len} "
+                "(max_model_len)",
+                hint="shorten the problem or take a model with a longer context",
+            )
+
+    def _check_ready(self) -> None:
+        if self._health.state != "ready":
+            raise EngineDead(f"{self!r} is {self._health.state}: {self._health.detail}")
+
+    def _begin(self, job: Job) -> None:
+        """Raises EngineDead when the engine is not ready."""
+        self._check_ready()
+        self._jobs[job.sequence.id] = job
+        self._scheduler.add(job.sequence)
+        self._wake()
+
+    def _end(self, job: Job) -> None:
+        """Drop a job that is done or cancelled, and free its blocks. Again, this does nothing."""
+        self._jobs.pop(job.sequence.id, None)
+        self._scheduler.remove(job.sequence)
+
+    def _wake(self) -> None:
+        if self._task is None or self._task.done():
+            self._task = asyncio.get_running_loop().create_task(self._run(), name=repr(self))
+
+    # ------------------------------------------------------------ the loop
+
+    async def _run(self) -> None:
+        """Step until no request is left; `_wake` starts it again."""
+        try:
+            while batch := self._next_batch():
+                await self._compute(batch)
+                self.steps += 1
+                if self.steps in self._faults.die_after_steps:
+                    self.kill(f"fault injected after step {self.steps}")
+                self._deliver(batch)
+        except Exception as error:
+            self.kill(f"{type(error).__name__} in the simulator: {error}")
+            raise
+
+    def _next_batch(self) -> tuple[Slice, ...]:
+        if self._is_offloaded:
+            return ()
+        self._before_step()
+        return self._scheduler.plan()
+
+    def _before_step(self) -> None:
+        """Overridden by engines that change the queues before a step is planned."""
+
+    async def _compute(self, batch: tuple[Slice, ...]) -> None:
+        config = self.config
+        took_s = estimate_step_s(config.device, config.shape, batch)
+        async with self._gate:
+            await asyncio.sleep(took_s)
+        self.busy_s += took_s
+        if self.on_step is not None:
+            self.on_step(batch, took_s)
+
+    def _deliver(self, batch: Sequence[Slice]) -> None:
+        for work in batch:
+            if not self._scheduler.complete(work):
+                continue
+            job = self._jobs[work.sequence.id]
+            if work.sequence.id in self._faults.fail_requests:
+                self._end(job)
+                job.fail(GenerationFailed(f"request {work.sequence.id} failed: fault injected"))
+            elif job.advance():
+                self._end(job)

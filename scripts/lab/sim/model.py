@@ -1,0 +1,198 @@
+"""The simulated language model: next tokens whose step lengths follow a trace of real samples.
+
+It is a proper distribution over next tokens. At every token, the chance that the step ends now is
+the share of the trace's samples that end here, among those that are at least this long. So a path
+can be cut anywhere and continued later, and the paths of one level are as long as the samples of
+*one* problem and step were, not as independent draws from all problems.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from math import log
+
+from flashedge.search.seeds import mix64
+from scripts.lab.sim.codec import (
+    ASSISTANT,
+    BLANK_LINE,
+    BOXED,
+    EOS,
+    NEXT,
+    NUM_ANSWERS,
+    NUM_ROWS,
+    NUM_WORDS,
+    ROWS,
+    THEREFORE,
+    WORDS,
+)
+from scripts.lab.sim.trace import StepTrace
+
+
+@dataclass(frozen=True, slots=True)
+class _StepLengths:
+    """Lengths of one step among the samples that reach it."""
+
+    last: tuple[int, ...]
+    """Of samples that end with this step."""
+    inner: tuple[int, ...]
+    """Of samples that go on after it."""
+
+
+class SimModel:
+    """Draws next tokens as a pure function of (seed, absolute position, all tokens before).
+
+    Temperature 0 leaves the seed out. Any other temperature, top-k and top-p change nothing.
+    """
+
+    def __init__(self, trace: StepTrace, *, right: float = 0.6, common: float = 0.0) -> None:
+        """right: the share of paths that box the problem's right answer, where its row gives none.
+
+        common: the chance that a step is written in the words of greedy decoding, as small models
+        often do. Siblings then agree in a share of common² of all pairs. Log-probabilities are
+        reported as if it were 0.
+        """
+        if not trace.rows:
+            raise ValueError("the trace is empty")
+        self.right = right
+        self.common = common
+        self._trace = trace
+        self._lengths: dict[tuple[int, int], _StepLengths] = {}
+
+    def reader(self, token_ids: Sequence[int]) -> Reader:
+        """A reader that has read `token_ids` (prompt and path so far)."""
+        return Reader(self, token_ids)
+
+    def find_row(self, prompt: Sequence[int]) -> int:
+        """The row that a prompt names (#3), or else one by the prompt's hash."""
+        named = next((t - ROWS for t in prompt if ROWS <= t < ROWS + NUM_ROWS), None)
+        return (digest(prompt) if named is None else named) % len(self._trace.rows)
+
+    def find_right(self, row: int) -> float:
+        """The share of the row's paths that box the right answer."""
+        right = self._trace.rows[row].right
+        return self.right if right is None else right
+
+    def step_lengths(self, row: int, step: int) -> _StepLengths:
+        """Never empty: behind the longest sample a path concludes at once."""
+        if (row, step) not in self._lengths:
+            reached = [s for s in self._trace.rows[row].step_tokens if len(s) > step]
+            self._lengths[row, step] = _StepLengths(
+                last=tuple(max(3, s[step]) for s in reached if len(s) == step + 1),
+                inner=tuple(max(2, s[step]) for s in reached if len(s) > step + 1),
+            )
+            if not reached:
+                self._lengths[row, step] = _StepLengths(last=(3,), inner=())
+        return self._lengths[row, step]
+
+
+class Reader:
+    """Reads a path token by token and draws what comes next.
+
+    It keeps the number of the current step, its length so far, and a hash of the whole path.
+    """
+
+    def __init__(self, model: SimModel, token_ids: Sequence[int]) -> None:
+        ids = list(token_ids)
+        start = max((i + 1 for i, t in enumerate(ids) if t == ASSISTANT), default=0)
+        self._model = model
+        self._row = model.find_row(ids[:start])
+        self._answer = digest(ids[:start]) % NUM_ANSWERS
+        ends = (i + 1 for i in range(len(ids) - 1, start - 1, -1) if ids[i] == BLANK_LINE)
+        self._before = digest(ids[: next(ends, start)])  # of all before the step
+        self._hash = _hash(ids)
+        self._position = len(ids)
+        self._step = self._length = 0
+        self._first = self._token = EOS
+        for token in ids[start:]:
+            self._track(token)
+
+    def read(self, token: int) -> None:
+        """Append a token to the path."""
+        self._hash.update(array("I", (token,)).tobytes())
+        self._position += 1
+        self._track(token)
+        if token == BLANK_LINE:
+            self._before = self._digest_path()
+
+    def draw(self, seed: int | None) -> tuple[int, float]:
+        """The next token and its log-probability. seed None: greedy."""
+        context = self._digest_path()
+        if seed is None or self._is_common(seed):
+            noise = mix64(context)
+        else:
+            noise = mix64(mix64(seed, self._position), context)
+        return self._choose((noise >> 10) / 2**53, mix64(noise))
+
+    # ------------------------------------------------------------ inner
+
+    def _digest_path(self) -> int:
+        return int.from_bytes(self._hash.digest(), "little")
+
+    def _is_common(self, seed: int) -> bool:
+        """Whether the step is written in common words. The same for all of its tokens."""
+        common = self._model.common
+        return common > 0 and (mix64(seed, self._before) >> 10) / 2**53 < common
+
+    def _track(self, token: int) -> None:
+        self._token = token
+        if token == BLANK_LINE:
+            self._step, self._length = self._step + 1, 0
+            return
+        if self._length == 0:
+            self._first = token
+        self._length += 1
+
+    def _choose(self, u: float, more: int) -> tuple[int, float]:
+        """One token by `u` in [0, 1); `more` picks among equally likely ones."""
+        lengths = self._model.step_lengths(self._row, self._step)
+        if self._length == 0:
+            concludes = len(lengths.last) / (len(lengths.last) + len(lengths.inner))
+            return _pick(u, concludes, lambda: (THEREFORE, 0.0), lambda: (NEXT, 0.0))
+        if BOXED <= self._token < BOXED + NUM_ANSWERS or self._token == EOS:
+            return EOS, 0.0
+        if self._first == THEREFORE or not lengths.inner:
+            ends = _compute_hazard(lengths.last or (3,), self._length + 2)
+            return _pick(u, ends, lambda: self._box_answer(more), lambda: _draw_word(more))
+        ends = _compute_hazard(lengths.inner, self._length + 1)
+        return _pick(u, ends, lambda: (BLANK_LINE, 0.0), lambda: _draw_word(more))
+
+    def _box_answer(self, more: int) -> tuple[int, float]:
+        right = self._model.find_right(self._row)
+        other = (1 - right) / NUM_ANSWERS
+        if (more >> 32) / 2**31 < right:
+            return BOXED + self._answer, log(right + other)
+        k = more % NUM_ANSWERS
+        return BOXED + k, log(other + (right if k == self._answer else 0.0))
+
+
+def digest(token_ids: Sequence[int]) -> int:
+    """64 bits that identify a token sequence."""
+    return int.from_bytes(_hash(token_ids).digest(), "little")
+
+
+def _hash(token_ids: Sequence[int]) -> blake2b:
+    return blake2b(array("I", token_ids).tobytes(), digest_size=8)
+
+
+@lru_cache(maxsize=1 << 16)
+def _compute_hazard(lengths: tuple[int, ...], length: int) -> float:
+    """The chance that a step ends at `length`, given that it is at least that long."""
+    reached = sum(n >= length for n in lengths)
+    return sum(n == length for n in lengths) / reached if reached else 1.0
+
+
+def _draw_word(more: int) -> tuple[int, float]:
+    return WORDS + more % NUM_WORDS, -log(NUM_WORDS)
+
+
+def _pick(
+    u: float, p: float, yes: Callable[[], tuple[int, float]], no: Callable[[], tuple[int, float]]
+) -> tuple[int, float]:
+    """`yes` with probability p, else `no`. Adds the choice's log-probability."""
+    is_yes = u < p
+    token, logprob = yes() if is_yes else no()
+    return token, logprob + log(p if is_yes else 1.0 - p)

@@ -1,0 +1,249 @@
+"""Which requests run in a step of a simulated engine, and on which blocks. Pure: no clock.
+
+The rules are those of vLLM V1. Running requests go first, then waiting ones, each with as many
+tokens as the batch has room for (chunked prefill). When blocks run out, the request that would run
+last is preempted and computed again later; its prefix is reused where it is still cached.
+
+Drafts (arXiv 2509.00195 §4.1.2) come after all other requests.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from collections.abc import Sequence
+
+from scripts.lab.sim.blocks import BlockCache
+from scripts.lab.sim.sequence import SequenceState, SimSequence, Slice
+
+_S = SequenceState
+
+
+class SimScheduler:
+    """Holds every request that is not done."""
+
+    def __init__(
+        self,
+        cache: BlockCache,
+        *,
+        longest_tokens: int,
+        max_num_seqs: int,
+        max_batched_tokens: int,
+        by_priority: bool = False,
+    ) -> None:
+        """longest_tokens: no sequence grows beyond it; max_num_seqs: most sequences in one step;
+        by_priority: the lowest `priority` runs first, otherwise the first to arrive."""
+        self.cache = cache
+        self.running: list[
+            SimSequence
+        ] = []  # in order of `_rank`, as `waiting` is by `_rank_waiting`
+        self.waiting: list[SimSequence] = []
+        self.paused: list[SimSequence] = []
+        self.preemptions = 0
+        self._floor = cache.blocks_for(longest_tokens)
+        self.max_num_seqs = max_num_seqs
+        self._max_batched_tokens = max_batched_tokens
+        self._by_priority = by_priority
+        self._places: dict[str | None, int] = {}
+
+    # ------------------------------------------------------------ requests arrive and leave
+
+    def add(self, sequence: SimSequence) -> None:
+        insort(self.waiting, sequence, key=self._rank_waiting)
+
+    def pause(self, draft: SimSequence) -> None:
+        """Take a draft out of the batch, or let a new one start paused."""
+        self._leave_queue(draft)
+        draft.move(_S.PAUSED)
+        insort(self.paused, draft, key=self._rank)
+
+    def resume(self, draft: SimSequence) -> None:
+        """Put a paused draft back in line."""
+        self._leave_queue(draft)
+        draft.move(_S.WAITING)
+        self.add(draft)
+
+    def transfer_kv(self, source: SimSequence, target: SimSequence) -> None:
+        """Give the KV of `source` to `target`, whose tokens begin alike. `source` is done."""
+        target.blocks, source.blocks = source.blocks, []
+        target.computed, target.keys = source.computed, source.keys
+        self.remove(source)
+
+    def remove(self, sequence: SimSequence) -> None:
+        """Drop a finished or cancelled request and free its blocks. Again, this does nothing."""
+        if sequence.state is _S.DONE:
+            return
+        self._leave_queue(sequence)
+        self._free(sequence)
+        sequence.move(_S.DONE)
+
+    @property
+    def spare_blocks(self) -> int:
+        """Blocks that nothing holds."""
+        return self.cache.quota - self.cache.used
+
+    def set_quota(self, blocks: int) -> int:
+        """Limit the blocks in use, preempting as needed. Returns the quota granted, which is never
+        too small for one request of full length, so that the first in line can finish."""
+        quota = max(self._floor, min(blocks, self.cache.total))
+        while self.cache.used > quota:
+            self._free_more()
+        self.cache.set_quota(quota)
+        return quota
+
+    def drop_kv(self) -> None:
+        """Forget all KV: running requests start again, and no prefix is cached."""
+        for sequence in tuple(self.running):
+            if sequence.is_draft:
+                self.pause(sequence)
+            else:
+                self._preempt(sequence)
+        while self._reclaim_idle():
+            pass
+        self.cache.clear()
+
+    def rank_programs(self, keys: Sequence[str]) -> None:
+        """Sort waiting requests by their programs now, and as they arrive. What runs goes on."""
+        self._places = {key: place for place, key in enumerate(keys)}
+        self.waiting.sort(key=self._rank_waiting)
+
+    # ------------------------------------------------------------ one step
+
+    def plan(self) -> tuple[Slice, ...]:
+        """Choose the next batch and allocate its blocks. Empty when there is no request."""
+        batch: list[Slice] = []
+        room = self._max_batched_tokens
+        preempted = False
+        at = 0
+        while at < len(self.running) and room > 0:
+            sequence = self.running[at]
+            new = min(len(sequence.tokens) - sequence.computed, room)
+            if self._count_missing(sequence, new):
+                preempted |= self._make_room(sequence, new)
+                if sequence.state is not _S.RUNNING:
+                    continue  # it was the last one, so it was preempted itself
+            batch.append(self._schedule(sequence, new))
+            room, at = room - new, at + 1
+        if not preempted:
+            self._admit(batch, room)
+        return tuple(batch)
+
+    def complete(self, work: Slice) -> bool:
+        """Record that the slice is computed. True when the sequence has all of its KV, so that its
+        next token can be drawn; False also when it was preempted or removed meanwhile."""
+        sequence = work.sequence
+        if sequence.state is not _S.RUNNING:
+            return False
+        sequence.computed += work.new
+        return sequence.computed == len(sequence.tokens)
+
+    # ------------------------------------------------------------ inner
+
+    def _rank(self, sequence: SimSequence) -> tuple[bool, int, int]:
+        ordered = self._by_priority or sequence.is_draft
+        return (sequence.is_draft, sequence.priority if ordered else 0, sequence.id)
+
+    def _rank_waiting(self, sequence: SimSequence) -> tuple[bool, int, int, int]:
+        """By program, then like those that run. Drafts stay behind all others."""
+        is_draft, priority, number = self._rank(sequence)
+        place = self._places.get(sequence.program, len(self._places))
+        return (is_draft, place, priority, number)
+
+    def _leave_queue(self, sequence: SimSequence) -> None:
+        queues = {_S.RUNNING: self.running, _S.WAITING: self.waiting, _S.PAUSED: self.paused}
+        if sequence in queues[sequence.state]:  # a new one may be in none
+            queues[sequence.state].remove(sequence)
+
+    def _admit(self, batch: list[Slice], room: int) -> None:
+        for sequence in tuple(self.waiting):
+            if room <= 0 or len(self.running) >= self.max_num_seqs:
+                return
+            new = self._enter(sequence, room)
+            if new is None:
+                return
+            self.waiting.remove(sequence)
+            sequence.move(_S.RUNNING)
+            insort(self.running, sequence, key=self._rank)
+            batch.append(self._schedule(sequence, new))
+            room -= new
+
+    def _enter(self, sequence: SimSequence, room: int) -> int | None:
+        """Take the sequence's cached KV. Returns the tokens to compute now, None if they don't
+        fit."""
+        while True:
+            found = () if sequence.blocks else self._find_cached(sequence)
+            have = sequence.computed if sequence.blocks else len(found) * self.cache.block_tokens
+            new = min(len(sequence.tokens) - have, room)
+            held = len(found) + len(sequence.blocks)
+            if self.cache.fits(found, self.cache.blocks_for(have + new) - held):
+                break
+            if sequence.is_draft or not self._reclaim_idle(sequence):
+                return None
+        self.cache.hold(found)
+        sequence.blocks += found
+        sequence.computed = have
+        if sequence.cached is None:
+            sequence.cached = have
+        return new
+
+    def _find_cached(self, sequence: SimSequence) -> tuple[int, ...]:
+        """Whole cached blocks of the prefix, without the last token, whose output is needed."""
+        most = len(sequence.tokens) - 1
+        if sequence.reuse_tokens is not None:
+            most = min(most, sequence.reuse_tokens)
+        size = self.cache.block_tokens
+        return self.cache.lookup(sequence.key(i, size) for i in range(most // size))
+
+    def _make_room(self, sequence: SimSequence, new: int) -> bool:
+        """Free blocks until `new` tokens of `sequence` fit or it had to leave itself. True if a
+        standard request was preempted."""
+        preempted = False
+        while sequence.state is _S.RUNNING and not self.cache.fits(
+            (), self._count_missing(sequence, new)
+        ):
+            if sequence.is_draft:
+                self.pause(sequence)
+            else:
+                preempted |= self._free_more()
+        return preempted
+
+    def _free_more(self) -> bool:
+        """Free the blocks of an idle sequence, else take the last running one out of the batch; a
+        draft keeps its blocks for now. True if a standard request was preempted."""
+        if self._reclaim_idle():
+            return False
+        last = self.running[-1]
+        if last.is_draft:
+            self.pause(last)
+            return False
+        self._preempt(last)
+        return True
+
+    def _reclaim_idle(self, spared: SimSequence | None = None) -> bool:
+        """Free the KV of the last sequence that does not run and has some. False if none has."""
+        idle = [s for s in (*self.paused, *self.waiting) if s.blocks and s is not spared]
+        if idle:
+            self._free(max(idle, key=self._rank))
+        return bool(idle)
+
+    def _schedule(self, sequence: SimSequence, new: int) -> Slice:
+        """Allocate blocks, and let later requests find those that this step fills."""
+        if needed := self._count_missing(sequence, new):
+            sequence.blocks += self.cache.take(needed)
+        size = self.cache.block_tokens
+        for i in range(sequence.computed // size, (sequence.computed + new) // size):
+            self.cache.seal(sequence.blocks[i], sequence.key(i, size))
+        return Slice(sequence, sequence.computed, new)
+
+    def _count_missing(self, sequence: SimSequence, new: int) -> int:
+        return self.cache.blocks_for(sequence.computed + new) - len(sequence.blocks)
+
+    def _preempt(self, sequence: SimSequence) -> None:
+        self.running.remove(sequence)
+        self._free(sequence)
+        sequence.move(_S.WAITING)
+        self.preemptions += 1
+        insort(self.waiting, sequence, key=self._rank_waiting)
+
+    def _free(self, sequence: SimSequence) -> None:
+        self.cache.release(sequence.blocks)
+        sequence.blocks, sequence.computed = [], 0

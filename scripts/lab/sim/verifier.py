@@ -1,0 +1,106 @@
+"""The simulated verifier, and its naive twin."""
+
+from __future__ import annotations
+
+from math import sqrt
+from statistics import NormalDist
+
+from flashedge.engine.base import ScoreRequest, StepScores
+from flashedge.errors import ContextOverflow, PathOverflow, RequestError
+from scripts.lab.sim.codec import SEPARATOR, SimCodec
+from scripts.lab.sim.config import Faults, SimConfig
+from scripts.lab.sim.engine_loop import Gate, SimEngine
+from scripts.lab.sim.jobs import ScoringJob
+from scripts.lab.sim.model import digest
+from scripts.lab.sim.sequence import SimSequence
+
+
+class SimulatedVerifier(SimEngine):
+    """Implements engine.base.Verifier: scores that are a pure function of the path's text.
+
+    A path's latent quality is a Gaussian walk over its steps. Scores are the latents' normal
+    quantiles, so they are uniform in [0, 1] over paths.
+    """
+
+    def __init__(
+        self,
+        config: SimConfig,
+        *,
+        rho: float = 0.7,
+        faults: Faults | None = None,
+        gate: Gate | None = None,
+    ) -> None:
+        """rho: correlation of a step's latent with the latent before, so that good parents tend
+        to have good children. Assumed, not measured."""
+        super().__init__(config, faults=faults, gate=gate)
+        self._rho = rho
+        self._codec = SimCodec()
+
+    async def score(self, request: ScoreRequest) -> StepScores:
+        """KV is reused up to the first separator whose score is requested.
+
+        Raises RequestError, EngineError.
+        """
+        return await self._score(request, reuse=True)
+
+    async def score_whole(self, request: ScoreRequest) -> StepScores:
+        """The same scores by one pass over the whole path, with no KV reused."""
+        return await self._score(request, reuse=False)
+
+    async def _score(self, request: ScoreRequest, *, reuse: bool) -> StepScores:
+        if not 0 <= request.num_scored <= len(request.steps):
+            raise RequestError(
+                f"num_scored is {request.num_scored}; there are {len(request.steps)} steps",
+                param="num_scored",
+            )
+        tokens, separators = self._build_prompt(request)
+        try:
+            self._check_length(len(tokens) - 1, "the path to score")
+        except ContextOverflow as error:
+            problem = len(self._codec.encode_chat(request.problem.messages))
+            if problem < self.max_model_len:
+                raise PathOverflow(str(error), hint=error.hint) from None
+            raise
+        if request.num_scored == len(request.steps):
+            return StepScores(scores=(), tokens=len(tokens), cached_tokens=len(tokens))
+        sequence = SimSequence(
+            id=self._next_id(),
+            tokens=tokens,
+            program=request.program,
+            reuse_tokens=separators[request.num_scored] if reuse else 0,
+        )
+        job = ScoringJob(sequence)
+        self._begin(job)
+        try:
+            await job.done
+        finally:
+            self._end(job)
+        return StepScores(
+            scores=self._compute_scores(tokens, separators)[request.num_scored :],
+            tokens=len(tokens),
+            cached_tokens=sequence.cached or 0,
+        )
+
+    def _build_prompt(self, request: ScoreRequest) -> tuple[list[int], list[int]]:
+        """Token ids, and the position of each step's separator."""
+        tokens = list(self._codec.encode_chat(request.problem.messages))
+        separators = []
+        for step in request.steps:
+            separators.append(len(tokens) + len(ids := self._codec.encode(step.strip())))
+            tokens += [*ids, SEPARATOR]
+        return tokens, separators
+
+    def _compute_scores(self, tokens: list[int], separators: list[int]) -> tuple[float, ...]:
+        normal, latent, scores = NormalDist(), 0.0, []
+        for i, at in enumerate(separators):
+            fresh = normal.inv_cdf(((digest(tokens[: at + 1]) >> 11) + 0.5) / 2**53)
+            latent = self._rho * latent + sqrt(1 - self._rho**2) * fresh if i else fresh
+            scores.append(normal.cdf(latent))
+        return tuple(scores)
+
+
+class SimulatedStockVerifier(SimulatedVerifier):
+    """The naive twin: every score takes a pass over the whole path."""
+
+    async def score(self, request: ScoreRequest) -> StepScores:
+        return await self.score_whole(request)

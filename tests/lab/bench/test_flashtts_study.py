@@ -1,0 +1,202 @@
+"""The scripts of the simulated study: what is fitted is not what is reported, and the tables."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from scripts.bench.flashtts import grid, memory_sweep, order_memory, sensitivity, utilization
+from scripts.bench.flashtts.calibration import (
+    FITTED,
+    PUBLIC_S,
+    Load,
+    bound_sequence_s,
+    fit_overheads,
+    predict_errors,
+)
+from scripts.bench.flashtts.study import (
+    PAIRS,
+    WIDTHS,
+    average_problems,
+    build_cell,
+    choose_problem_count,
+    climb_ladder,
+    format_gain,
+    format_table,
+)
+from scripts.lab.benchmark.ladder import RUNGS
+from scripts.lab.sim.trace import StepTrace, TraceRow
+
+LOADS = {n: Load(roofline_s=5 + n / 20, steps=400 + 2 * n, sequences=400.0 * n) for n in PUBLIC_S}
+
+
+# ---------------------------------------------------------------- calibration
+
+
+def test_the_two_points_are_met_and_only_the_others_are_judged() -> None:
+    """The artifact's evaluation tunes on what it reports."""
+    found = fit_overheads(LOADS, FITTED)
+    for n in FITTED:
+        assert LOADS[n].seconds(*found) == pytest.approx(PUBLIC_S[n])
+    told = predict_errors(LOADS, FITTED)
+    assert set(told) == {f"n={n}" for n in PUBLIC_S if n not in FITTED}
+    assert told["n=16"] == pytest.approx(LOADS[16].seconds(*found) / PUBLIC_S[16] - 1, abs=5e-4)
+
+
+def test_the_fit_finds_the_overheads_that_made_the_points(monkeypatch: Any) -> None:
+    made = {n: load.seconds(0.004, 0.0003) for n, load in LOADS.items()}
+    monkeypatch.setattr("scripts.bench.flashtts.calibration.PUBLIC_S", made)
+    assert fit_overheads(LOADS, (4, 64)) == pytest.approx((0.004, 0.0003))
+    assert all(error == 0 for error in predict_errors(LOADS, (4, 64)).values())
+
+
+def test_public_throughput_leaves_less_for_a_sequence_the_more_a_step_takes() -> None:
+    """300 sequences of 600 tokens in two waves: 1,200 steps and 180,000 sequences in them."""
+    setup = build_cell("1.5B+1.5B", "amc", 8).setup
+    left = [bound_sequence_s(setup.device, setup.generator, 13.85, s) for s in (0.001, 0.004)]
+    assert left[0] - left[1] == pytest.approx(0.003 * 1200 / 180_000)
+    assert 0 < left[1] < left[0] < 1 / (13.85 * 600)
+
+
+# ---------------------------------------------------------------- cells and tables
+
+
+def test_a_cell_is_the_papers() -> None:
+    for pair, (_, share) in PAIRS.items():
+        bench = build_cell(pair, "amc", 8)
+        weights = bench.setup.generator.weights_bytes + bench.setup.verifier.weights_bytes
+        whole = bench.setup.device.memory_bytes * share
+        assert bench.setup.kv_bytes == pytest.approx(whole - weights - 2 * 1.2 * 2**30, abs=9)
+        assert len(bench.rows) == choose_problem_count(8)
+        assert bench.search.n == 8
+    assert all(choose_problem_count(a) >= choose_problem_count(b) for a, b in pairwise(WIDTHS))
+
+
+def test_rungs_are_compared_on_the_same_problem_and_averaged_over_problems() -> None:
+    bench = build_cell("7B+1.5B", "amc", 4)
+    ladder = RUNGS[:2]
+    cells = [climb_ladder(bench, row, ladder) for row in bench.rows[:2]]
+    assert all(problem[0]["goodput_gain"] == 1 for problem in cells)
+    stock, suffix = average_problems(cells)
+    assert stock["latency_cut"] == 0
+    both = [problem[1]["goodput_gain"] for problem in cells]
+    assert suffix["goodput_gain"] == pytest.approx(sum(both) / 2)
+    assert suffix["same_trees"] == 1
+
+
+def test_a_tree_that_differs_in_one_problem_shows_in_the_average() -> None:
+    figures = {"same_trees": True, "goodput_gain": 1.0}
+    (mean,) = average_problems([[figures], [{**figures, "same_trees": False}]])
+    assert mean["same_trees"] == 0.5
+
+
+def test_a_gain_has_an_interval_over_its_problems() -> None:
+    figures = [[{"goodput_gain": gain, "gain_over_suffix": 1.0}] for gain in (1.0, 2.0, 3.0)]
+    (row,) = average_problems(figures)
+    assert row["goodput_gain"] == 2
+    assert 1 <= row["goodput_gain_low"] < 2 < row["goodput_gain_high"] <= 3
+    assert format_gain(row, "gain_over_suffix") == "1.00 (1.00-1.00)"
+
+
+def test_the_summary_is_of_all_cells() -> None:
+    base = dict.fromkeys(
+        (
+            "goodput_gain",
+            "gain_over_suffix",
+            "latency_cut",
+            "same_trees",
+            "generator_s",
+            "verifier_s",
+        ),
+        1.0,
+    )
+    cells = {
+        ("1.5B+7B", "amc", n): [
+            {**base, "latency_cut": cut, "goodput_gain": gain, "verifier_s": 1 - cut}
+            if rung.name == "suffix"
+            else base
+            for rung in RUNGS
+        ]
+        for n, gain, cut in ((8, 2.0, 0.25), (16, 4.0, 0.75))
+    }
+    told = grid.summarize(cells)["suffix"]
+    assert told["mean_goodput_gain"] == 3
+    assert (told["peak_goodput_gain"], told["least_goodput_gain"]) == (4, 2)
+    assert told["least_and_most_latency_cut"] == [0.25, 0.75]
+    assert told["mean_gain_over_suffix"] == 1
+    assert told["verifier_latency_cut"] == 0.5
+    assert told["generator_latency_cut"] == 0
+
+
+def test_a_table() -> None:
+    assert format_table(("a", "b"), [(1, "x")], "c").splitlines() == [
+        "**c**",
+        "",
+        "| a | b |",
+        "|---|---|",
+        "| 1 | x |",
+    ]
+
+
+# ---------------------------------------------------------------- single questions
+
+
+def test_memory_goes_down_to_where_a_path_still_fits() -> None:
+    assert memory_sweep.list_budgets("1.5B+1.5B", 16) == list(memory_sweep.BYTES)
+    large = memory_sweep.list_budgets("1.5B+7B", 16)
+    assert large == [b for b in memory_sweep.BYTES if b >= 2 * 4096 * 131_072]
+    assert memory_sweep.BYTES[-1] == 14e9
+    assert 1.5e9 in memory_sweep.BYTES
+
+
+def test_each_cell_of_the_surface_has_both_gains_with_intervals() -> None:
+    asked = sensitivity.parse_flags(["--quick", "--pairs", "1.5B+1.5B"])
+    tasks = sensitivity.list_tasks(asked)
+    assert len(tasks) == len(set(tasks)) == 2 * 2 * 2
+    assert {task[2:4] for task in tasks} == {(1, 0), (1, 240), (9, 0), (9, 240)}
+    runs = [sensitivity.run_seed("smooth", 2, task) for task in tasks[:2]]
+    (row,) = average_problems(runs)[-1:]
+    cells = {tasks[0][:4]: row}
+    for name in sensitivity.COLUMNS:
+        assert f"| 1.5B+1.5B | 8 | 1 | {format_gain(row, name)} |" in sensitivity.build_table(
+            cells, name
+        )
+    assert row["goodput_gain"] > row["gain_over_suffix"]
+    assert row["same_trees"] == 1
+
+
+def test_a_level_is_its_generation_and_its_verification() -> None:
+    bench = build_cell("1.5B+1.5B", "amc", 4)
+    steps = utilization.record_steps(bench, bench.rows[0], 3, None)
+    first, second = (utilization.select_level(steps, number) for number in (1, 2))
+    assert steps[: len(first) + len(second)] == first + second
+    for level in (first, second):
+        kinds = [step.engine for step in level]
+        assert kinds == sorted(kinds)  # all of the generator's, then all of the verifier's
+        assert set(kinds) == {"generator", "verifier"}
+    assert all(0 < step.utilization <= 1 for step in steps)
+    assert all(step.sequences <= 4 for step in steps if step.engine == "generator")
+
+
+def test_kv_of_the_first_paths_counts_shared_segments_once() -> None:
+    bench = build_cell("1.5B+1.5B", "amc", 8)
+    tree = bench.run(RUNGS[1], bench.rows[0]).tree
+    paths = order_memory.find_widest_level(tree)
+    held = order_memory.count_tokens(tree, paths, tuple(range(len(paths))), 10)
+    nodes = {node for path in paths for node in path}
+    segments = [tree[node].segment for node in nodes]
+    assert held[-1] == 10 + sum(len(s.token_ids) for s in segments if s is not None)
+    assert held == sorted(held)
+    assert held[0] == 10 + tree[paths[0][-1]].path_tokens
+
+
+def test_a_trace_row_is_what_the_generator_draws_from() -> None:
+    """The lengths of one problem and step, not of all: independent draws inflate every gain."""
+    bench = build_cell("1.5B+1.5B", "amc", 4)
+    one = StepTrace((TraceRow(prompt_tokens=5, step_tokens=((7, 9), (7, 9))),))
+    tree = replace(bench, trace=one, rows=(0,)).run(RUNGS[1], 0).tree
+    sizes = {len(n.segment.token_ids) for n in tree.nodes.values() if n.segment is not None}
+    assert sizes == {7, 9}

@@ -1,0 +1,189 @@
+"""A load arrives at its times, on virtual time, and each program's end is recorded."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import pytest
+
+from flashedge.client.async_client import AsyncClient
+from flashedge.errors import DaemonError, EngineDead, QueueFull
+from flashedge.files.problems import FileProblem
+from flashedge.scheduling.programs.program import Kind
+from scripts.lab.benchmark.load.daemon_server import DaemonServer
+from scripts.lab.benchmark.load.open_load import Served, run_load
+from scripts.lab.benchmark.load.plan import PlannedProgram
+from scripts.lab.benchmark.load.record import End, ProgramRecord
+from scripts.lab.sim.clock import run_virtual
+from tests.support.load_rig import LoadDaemon
+
+
+def plan(*times: float, kind: Kind = Kind.SEARCH, first: int = 0) -> list[PlannedProgram]:
+    return [
+        PlannedProgram(
+            number=first + i, arrived_s=at, kind=kind, client="a", problem=first + i, seed=i
+        )
+        for i, at in enumerate(times)
+    ]
+
+
+class Desk:
+    """Serves one program at a time, 10 s each, in the order of arrival."""
+
+    def __init__(self, *errors: Exception | None) -> None:
+        self._lock = asyncio.Lock()
+        self._errors = dict(enumerate(errors))
+        self.left: list[int] = []
+
+    async def serve(self, program: PlannedProgram) -> Served:
+        now = asyncio.get_running_loop().time
+        try:
+            async with self._lock:
+                if error := self._errors.get(program.number):
+                    raise error
+                started_s = now()
+                await asyncio.sleep(10.0)
+        except asyncio.CancelledError:
+            self.left.append(program.number)
+            raise
+        return Served(
+            started_s=started_s, first_token_s=started_s + 1, finished_s=now(), output_tokens=5
+        )
+
+
+def run(programs: list[PlannedProgram], desk: Desk) -> list[ProgramRecord]:
+    records: list[ProgramRecord] = []
+    ids = [f"p{i}" for i in range(9)]
+    run_virtual(run_load(programs, desk, records.append, problem_ids=ids, part=1))
+    return records
+
+
+def test_programs_do_not_wait_to_arrive() -> None:
+    records = run(plan(3.0, 4.0, 25.0), Desk())
+    assert [r.number for r in records] == [0, 1, 2]
+    assert [r.wait_s for r in records] == pytest.approx([0.0, 9.0, 0.0])
+    assert [r.first_token_s for r in records] == pytest.approx([1.0, 10.0, 1.0])
+    assert [r.latency_s for r in records] == pytest.approx([10.0, 19.0, 10.0])
+    assert {(r.end, r.part, r.late_s) for r in records} == {(End.FINISHED, 1, 0.0)}
+    assert [r.problem for r in records] == ["p0", "p1", "p2"]
+
+
+def test_refused_and_failed_programs_are_recorded() -> None:
+    desk = Desk(QueueFull("full", retry_after_s=1.0), EngineDead("died"))
+    ends = {r.number: (r.end, r.error, r.latency_s) for r in run(plan(0.0, 1.0, 2.0), desk)}
+    assert ends[0] == (End.REFUSED, "full", None)
+    assert ends[1] == (End.FAILED, "died", None)
+    assert ends[2][0] is End.FINISHED
+
+
+def test_a_lost_daemon_ends_the_load_and_keeps_what_finished() -> None:
+    desk, records = Desk(None, DaemonError("gone")), list[ProgramRecord]()
+    with pytest.raises(DaemonError, match="gone"):
+        run_virtual(run_load(plan(0.0, 1.0, 2.0, 99.0), desk, records.append, problem_ids=range(4)))
+    assert [r.number for r in records] == [0]
+    assert desk.left == [2]  # it was open, and the fourth never arrived
+
+
+def test_an_interrupt_ends_open_programs() -> None:
+    desk, records = Desk(), list[ProgramRecord]()
+
+    async def interrupt() -> None:
+        async with asyncio.timeout(15.0):
+            await run_load(plan(0.0, 1.0), desk, records.append, problem_ids=range(2))
+
+    with pytest.raises(TimeoutError):
+        run_virtual(interrupt())
+    assert [r.number for r in records] == [0]
+    assert desk.left == [1]
+
+
+def test_nothing_to_do() -> None:
+    assert run([], Desk()) == []
+
+
+# ---------------------------------------------------------------- over HTTP
+
+PROBLEMS = [
+    FileProblem(index=i, id=f"p{i}", text=text)
+    for i, text in enumerate(("right 4", "right 7", "fail", "full", "slow", "gone"))
+]
+
+
+def serve(
+    daemon: LoadDaemon, programs: list[PlannedProgram], seconds: float = 60.0
+) -> dict[int, ProgramRecord]:
+    records: dict[int, ProgramRecord] = {}
+
+    async def work() -> None:
+        async with AsyncClient("http://daemon", transport=daemon) as client:
+            server = DaemonServer(
+                client=client,
+                problems=PROBLEMS,
+                model="bundled",
+                search={"strategy": "beam", "n": 4},
+                chat={"max_tokens": 9},
+            )
+            async with asyncio.timeout(seconds):
+                ids = [problem.id for problem in PROBLEMS]
+                await run_load(
+                    programs, server, lambda r: records.setdefault(r.number, r), problem_ids=ids
+                )
+
+    run_virtual(work())
+    return records
+
+
+def test_searches_are_runs() -> None:
+    daemon = LoadDaemon()
+    records = serve(daemon, plan(0.0, 0.1, 0.2, 0.3))
+    assert [records[i].end for i in range(4)] == [
+        End.FINISHED,
+        End.FINISHED,
+        End.FAILED,
+        End.REFUSED,
+    ]
+    assert (records[0].output_tokens, records[0].answer) == (10, "4")
+    assert records[2].error == "it died"
+    body = next(iter(daemon.submitted.values()))
+    assert {k: body[k] for k in ("problem", "strategy", "n", "seed")} == {
+        "problem": "right 4",
+        "strategy": "beam",
+        "n": 4,
+        "seed": 0,
+    }
+    submissions = [r for r in daemon.requests if r.url.path == "/v1/runs"]
+    assert {r.headers["x-flashedge-client"] for r in submissions} == {"a"}
+
+
+def test_chats_are_streams() -> None:
+    daemon = LoadDaemon()
+    records = serve(daemon, [*plan(0.0, 0.1, kind=Kind.CHAT), *plan(0.3, kind=Kind.CHAT, first=3)])
+    assert (records[0].output_tokens, records[0].answer) == (5, "4")
+    assert records[3].end is End.REFUSED
+    body = daemon.bodies("/v1/chat/completions")[1]
+    assert (body["model"], body["max_tokens"], body["seed"]) == ("bundled", 9, 1)
+    assert body["messages"] == [{"role": "user", "content": "right 7"}]
+    assert body["stream"] is True
+
+
+def test_an_interrupted_search_is_cancelled_at_the_daemon() -> None:
+    daemon = LoadDaemon()
+    with pytest.raises(TimeoutError):
+        serve(daemon, plan(0.0, first=4), seconds=5.0)
+    assert daemon.cancelled == list(daemon.submitted)
+
+
+def test_a_daemon_that_is_gone() -> None:
+    for kind in (Kind.CHAT, Kind.SEARCH):
+        with pytest.raises(DaemonError, match="no daemon answers"):
+            serve(LoadDaemon(), plan(0.0, first=5, kind=kind))
+
+
+async def test_a_reply_that_breaks_off_is_an_error() -> None:
+    def cut(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, content=b'data: {"choices": [{"delta": {"content": "a"}}]}\n\n')
+
+    async with AsyncClient("http://daemon", transport=httpx.MockTransport(cut)) as client:
+        with pytest.raises(DaemonError, match="middle of its reply"):
+            [piece async for piece in client.chat([], model="m")]

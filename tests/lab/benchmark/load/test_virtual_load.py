@@ -1,0 +1,143 @@
+"""Many programs at once on a simulated card, in virtual time, by the product's own scheduling."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flashedge.config import Config, load_config
+from flashedge.errors import NotFound
+from flashedge.runtime.drive.driver import Driver, Outcome
+from flashedge.scheduling.programs.policies import POLICIES
+from flashedge.scheduling.programs.program import Kind
+from flashedge.search.tree import Tree
+from scripts.lab.benchmark.load import virtual_server
+from scripts.lab.benchmark.load.arrivals import PoissonArrivals, RecordedArrivals
+from scripts.lab.benchmark.load.plan import PlannedProgram, plan_programs
+from scripts.lab.benchmark.load.record import End
+from scripts.lab.benchmark.load.timings import Timings
+from scripts.lab.benchmark.load.virtual_load import (
+    FORECASTS,
+    build_virtual_load,
+    measure_load_dispersion,
+)
+from scripts.lab.benchmark.load.virtual_server import VirtualLoad, run_virtual_load
+from scripts.lab.benchmark.simulate import Question, build_bench
+
+QUESTION = Question(
+    gpu="rtx4090",
+    pair="math-1.5b+skywork-1.5b",
+    strategy="beam",
+    n=4,
+    problems=8,
+    share=0.5,
+)
+MIX = {Kind.CHAT: 0.7, Kind.SEARCH: 0.3}
+
+
+def build(forecast: str = "log_t", **settings: object) -> VirtualLoad:
+    config: Config = replace(load_config(environ={}), **settings)  # type: ignore[arg-type]
+    return build_virtual_load(build_bench(QUESTION, config), config, forecast=forecast)
+
+
+def plan(rate: float, duration_s: float) -> tuple[PlannedProgram, ...]:
+    return plan_programs(PoissonArrivals(rate=rate), MIX, duration_s=duration_s, problems=8, seed=1)
+
+
+@pytest.fixture(scope="module")
+def load() -> VirtualLoad:
+    return build()
+
+
+def test_chats_and_searches_run_side_by_side(load: VirtualLoad) -> None:
+    programs = plan(4.0, 8.0)
+    records = run_virtual_load(load, programs)
+    assert [r.number for r in records] == [p.number for p in programs]
+    assert {r.end for r in records} == {End.FINISHED}
+    assert {r.kind for r in records} == {Kind.CHAT, Kind.SEARCH}
+    for record in records:
+        assert record.wait_s is not None
+        assert record.first_token_s is not None
+        assert record.latency_s is not None
+        assert 0 <= record.wait_s < record.first_token_s <= record.latency_s
+        assert record.output_tokens
+        assert record.late_s == 0
+    assert run_virtual_load(load, programs) == records  # nothing is random
+
+
+@pytest.fixture
+def trees(monkeypatch: pytest.MonkeyPatch) -> dict[str, Tree]:
+    """The tree of each search that is served meanwhile, by its program."""
+    found: dict[str, Tree] = {}
+
+    class KeepingDriver(Driver):
+        async def run(self) -> Outcome:
+            outcome = await super().run()
+            found[str(self._engines.program)] = outcome.tree
+            return outcome
+
+    monkeypatch.setattr(virtual_server, "Driver", KeepingDriver)
+    return found
+
+
+def test_a_run_has_the_same_tree_under_every_policy_as_alone(
+    load: VirtualLoad, trees: dict[str, Tree]
+) -> None:
+    programs = plan(20.0, 0.6)
+    for program in programs:
+        if program.kind is Kind.SEARCH:
+            run_virtual_load(load, (program,))
+    alone = dict(trees)
+    assert len(alone) >= 4
+    for number, policy in enumerate(POLICIES):
+        settings = {"scheduling_policy": policy, "scheduling_gang": number % 2 == 0}
+        config: Config = replace(load.config, **settings, max_running=3)  # type: ignore[arg-type]
+        trees.clear()
+        run_virtual_load(replace(load, config=config), programs)
+        assert trees == alone, policy
+
+
+def test_a_full_queue_refuses_searches(load: VirtualLoad) -> None:
+    few = replace(load, config=replace(load.config, queue_limit=1, max_running=1))
+    programs = plan_programs(
+        RecordedArrivals(times_s=(0.0, 0.1, 0.2, 0.3)),
+        {Kind.SEARCH: 1.0},
+        duration_s=1.0,
+        problems=8,
+    )
+    ends = [record.end for record in run_virtual_load(few, programs)]
+    assert ends == [End.FINISHED, End.FINISHED, End.REFUSED, End.REFUSED]
+
+
+def test_chats_need_no_turn_of_the_searches(load: VirtualLoad) -> None:
+    alone = run_virtual_load(load, plan(4.0, 2.0))
+    chats = Timings.of_records(r for r in alone if r.kind is Kind.CHAT)
+    assert chats.wait_s.max() < 1.0
+
+
+def test_the_dispersion_of_the_load_is_known(load: VirtualLoad) -> None:
+    found = measure_load_dispersion(load)
+    assert found["chat"].within_cv > 2 * found["search"].within_cv > 0.1
+    assert found["chat"].mean_tokens > 200
+
+
+def test_forecasts_by_name() -> None:
+    loads = {name: build(name) for name in FORECASTS}
+    assert not loads["none"].forecasts
+    rows = set(loads["log_t"].forecasts)
+    assert rows == {*loads["log_t"].search_rows, *loads["log_t"].chat_rows}
+    kinds = {
+        name: type(load.forecasts[load.chat_rows[0]]).__name__
+        for name, load in loads.items()
+        if name != "none"
+    }
+    assert kinds == {
+        "log_t": "LogT",
+        "log_normal": "LogNormal",
+        "point": "Point",
+        "oracle": "LogT",
+    }
+    assert loads["oracle"].forecasts != loads["log_t"].forecasts
+    with pytest.raises(NotFound, match="no forecast 'tea'"):
+        build("tea")

@@ -1,0 +1,298 @@
+"""The table of switches, and what each rung of it is on the simulated pair."""
+
+from __future__ import annotations
+
+import dataclasses
+from itertools import pairwise
+
+import pytest
+
+from flashedge.config import Config, load_config
+from flashedge.errors import NotFound
+from flashedge.optimizations import SWITCHES
+from scripts.bench.flashtts.step_lengths import measure_longest
+from scripts.lab.benchmark.devices import OVERHEADS, Overheads
+from scripts.lab.benchmark.ladder import ALL, BEST, ONCE, RUNGS, find_rungs
+from scripts.lab.benchmark.lengths import WORKLOADS, group_lengths, load_trace, pick_rows, smooth
+from scripts.lab.benchmark.simulate import (
+    Bench,
+    Question,
+    build_bench,
+    run_ladder,
+    span_overheads,
+    summarize_runs,
+)
+from scripts.lab.benchmark.virtual_run import VirtualRun, simulate_run
+from tests.support.paths import ROOT
+
+NAMED = {rung.name: rung for rung in RUNGS}
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Config:
+    home = tmp_path_factory.mktemp("home")
+    return load_config({}, {"FLASHEDGE_HOME": str(home)})
+
+
+def bench_of(config: Config, **fields: object) -> Bench:
+    """A 4090 with 1.5B + 7B, whose verifier is what memory is short for. Lengths are observed and
+    overheads high, where speculation does not pay for wide searches."""
+    asked = {
+        "gpu": "rtx4090",
+        "pair": "math-1.5b+shepherd-7b",
+        "strategy": "beam",
+        "n": 16,
+        "lengths": "observed",
+        "overheads": OVERHEADS["high"],
+    }
+    return build_bench(Question(**{**asked, "problems": 1, **fields}), config)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def ladder(config: Config) -> dict[str, VirtualRun]:
+    bench = bench_of(config, n=32, workload="aime")
+    tight = dataclasses.replace(bench.setup, kv_bytes=400 << 20, limits=(1024, 1024), link=None)
+    search = dataclasses.replace(bench.search, max_path_tokens=700)
+    bench = dataclasses.replace(bench, setup=tight, search=search)
+    return {rung.name: bench.run(rung, bench.rows[0]) for rung in RUNGS}
+
+
+# ---------------------------------------------------------------- the table
+
+
+def test_each_rung_adds_to_the_one_before() -> None:
+    on = [{switch for switch in SWITCHES if getattr(rung.optimizations, switch)} for rung in RUNGS]
+    assert all(before < after for before, after in pairwise(on))
+    assert [after - before for before, after in pairwise(on)] == [
+        {"suffix_scoring"},
+        {"prefix_order"},
+        {"kv_split", "offload"},
+        {"speculation"},
+        {"lookahead"},
+    ]
+    assert [rung.is_stock for rung in ALL] == [True, *[False] * (len(ALL) - 1)]
+    assert ONCE.optimizations == dataclasses.replace(BEST.optimizations, score_once=True)
+
+
+def test_rungs_are_found_by_name_and_the_stock_loop_is_always_there() -> None:
+    assert [r.name for r in find_rungs(["+P+M", "suffix"])] == ["stock", "suffix", "+P+M"]
+    assert find_rungs() == ALL
+    with pytest.raises(NotFound) as e:
+        find_rungs(["+Q"])
+    assert "+lookahead" in str(e.value.hint)
+
+
+# ---------------------------------------------------------------- the workload
+
+
+def test_a_workload_has_the_lengths_that_it_names() -> None:
+    assert len(load_trace("math").rows) == 100
+    assert len(load_trace("aime").rows) == 25
+    assert len(load_trace("amc").rows) == 48
+    for name, workload in WORKLOADS.items():
+        paths = [sum(s) for row in load_trace(name).rows for s in row.step_tokens]
+        assert f"{sum(paths) / len(paths):.0f} tokens a path" in workload.about
+
+
+def test_a_level_is_as_irregular_as_the_samples_of_one_problem_and_step() -> None:
+    """Max / mean over the samples of a problem's step; independent draws would have 2.5."""
+    ratios = []
+    for row in load_trace("math").rows:
+        for step in range(max(map(len, row.step_tokens))):
+            level = [s[step] for s in row.step_tokens if len(s) > step]
+            if len(level) > 1:
+                ratios.append(max(level) / (sum(level) / len(level)))
+    assert 1.3 < sum(ratios) / len(ratios) < 1.7
+
+
+def test_smooth_lengths_keep_the_observed_means_and_the_chance_to_conclude() -> None:
+    observed, smoothed = load_trace("math"), load_trace("math", "smooth")
+    for before, after in zip(observed.rows, smoothed.rows, strict=True):
+        groups, smooth_groups = group_lengths(before), group_lengths(after)
+        assert list(groups) == list(smooth_groups)
+        sizes = {len(smooth_groups[key]) / len(group) for key, group in groups.items()}
+        assert len(sizes) == 1
+        for key, group in groups.items():
+            mean = sum(group) / len(group)
+            assert abs(sum(smooth_groups[key]) / len(smooth_groups[key]) - mean) < max(
+                0.5, 0.01 * mean
+            )
+
+
+def test_smooth_lengths_have_the_tail_that_eight_samples_cannot_show() -> None:
+    observed, smoothed = load_trace("math"), load_trace("math", "smooth")
+    assert measure_longest(smoothed, 8) == pytest.approx(measure_longest(observed, 8), rel=0.2)
+    assert measure_longest(observed, 512) < 1.5
+    assert 2.0 < measure_longest(smoothed, 64) < 2.7
+    assert 2.8 < measure_longest(smoothed, 512) < 3.7
+
+
+def test_smooth_lengths_are_the_same_every_time_and_depend_on_the_seed(config: Config) -> None:
+    observed = load_trace("amc")
+    assert smooth(observed, 4) == smooth(observed, 4)
+    bench = bench_of(config, n=4, lengths="smooth")
+    row = bench.rows[0]
+    one, again, other = (bench.run(RUNGS[0], row, seed).tree for seed in (1, 1, 2))
+    assert one == again != other
+    with pytest.raises(NotFound, match="no lengths 'long'"):
+        load_trace("amc", "long")
+
+
+def test_few_problems_are_spread_over_all_lengths() -> None:
+    trace = load_trace("math")
+    rows = pick_rows(trace, 4)
+    sizes = [sum(map(sum, trace.rows[i].step_tokens)) for i in rows]
+    everything = sorted(sum(map(sum, row.step_tokens)) for row in trace.rows)
+    quarters = [everything[i * 25 : (i + 1) * 25] for i in range(4)]
+    assert all(q[0] <= size <= q[-1] for q, size in zip(quarters, sizes, strict=True))
+    assert len(set(pick_rows(trace, 1000))) == 100
+
+
+# ---------------------------------------------------------------- what a rung is
+
+
+def test_every_rung_builds_the_same_tree(ladder: dict[str, VirtualRun]) -> None:
+    assert all(run.tree == ladder["stock"].tree for run in ladder.values())
+    assert ladder["stock"].paths == 32
+
+
+def test_the_stock_loop_computes_whole_paths_and_suffix_scoring_does_not(
+    ladder: dict[str, VirtualRun],
+) -> None:
+    assert ladder["stock"].verifier_cached_tokens == 0
+    assert ladder["suffix"].verifier_cached_tokens > 0
+    assert ladder["suffix"].verify_s < ladder["stock"].verify_s
+
+
+def test_the_order_keeps_more_of_the_verifiers_tree(ladder: dict[str, VirtualRun]) -> None:
+    """The artifact's prefix-aware order is commented out: both rungs would then be alike."""
+    assert ladder["+P"].verifier_cached_tokens > ladder["suffix"].verifier_cached_tokens
+
+
+def test_the_split_moves_and_is_not_the_half(ladder: dict[str, VirtualRun]) -> None:
+    """The artifact's split is fixed. The 7B verifier gets what the generator can spare."""
+    assert ladder["+P"].split_moves == 0
+    assert ladder["+P+M"].split_moves > 0
+    assert ladder["+P+M"].verifier_cached_tokens > ladder["+P"].verifier_cached_tokens
+    assert ladder["+P+M"].verify_s < ladder["+P"].verify_s
+
+
+def test_speculation_and_lookahead_do_what_their_names_say(
+    config: Config, ladder: dict[str, VirtualRun]
+) -> None:
+    few = bench_of(config, n=8, workload="aime")
+    none, ahead, scored = (few.run(rung, few.rows[0]).speculation for rung in RUNGS[-3:])
+    assert none.kept_steps == 0
+    assert ahead.kept_steps > 0
+    assert ahead.scored_steps == 0
+    assert scored.scored_steps > 0
+    assert ladder["+P+M+S"].speculation.drawn_tokens == 0, "32 paths: it would not pay"
+
+
+def test_batches_are_filled_as_far_as_the_setup_says(config: Config) -> None:
+    """Else by the device's roofline; 0: only places that beams left."""
+    bench = bench_of(config)
+    begun = []
+    for flat in (0, 4, 64):
+        told = dataclasses.replace(bench, setup=dataclasses.replace(bench.setup, flat_batch=flat))
+        begun.append(told.run(NAMED["+P+M+S"], bench.rows[0]).speculation.kept_steps)
+    left, few, many = begun
+    assert few < left < many
+
+
+def test_the_offload_is_chosen_where_memory_is_short_and_takes_time(config: Config) -> None:
+    bench = bench_of(config, pair="math-1.5b+skywork-1.5b", n=64, kv_bytes=260 << 20)
+    run = bench.run(NAMED["+P+M"], bench.rows[0])
+    assert run.offloads > 0
+    assert run.offload_s > 0
+    without = dataclasses.replace(bench, setup=dataclasses.replace(bench.setup, link=None))
+    plain = without.run(NAMED["+P+M"], bench.rows[0])
+    assert plain.offloads == 0
+    assert plain.tree == run.tree
+
+
+def test_a_verifier_with_a_device_of_its_own_takes_that_ones_time(config: Config) -> None:
+    bench = bench_of(config, n=4)
+    slow = dataclasses.replace(bench.setup.device, overhead_s=1.0)
+    shared, own = (
+        simulate_run(
+            NAMED["suffix"],
+            dataclasses.replace(bench.setup, verifier_device=device),
+            bench.trace,
+            bench.rows[0],
+            bench.spec(bench.rows[0]),
+        )
+        for device in (None, slow)
+    )
+    assert own.tree == shared.tree
+    assert own.generate_s == pytest.approx(shared.generate_s)
+    assert own.verify_s > shared.verify_s + 1.0
+
+
+def test_a_verifier_may_have_overheads_of_its_own(config: Config) -> None:
+    """Its steps still take turns with the generator's on one device."""
+    equal = {"overheads": OVERHEADS["high"], "verifier_overheads": OVERHEADS["high"]}
+    more = Overheads(step_s=1.0, sequence_s=0.0)
+    shared, same, slow = (
+        bench.run(NAMED["suffix"], bench.rows[0])
+        for bench in (
+            bench_of(config, n=4),
+            bench_of(config, n=4, **equal),
+            bench_of(config, n=4, verifier_overheads=more),
+        )
+    )
+    assert same == shared
+    assert slow.tree == shared.tree
+    assert slow.verify_s > shared.verify_s + 1.0
+
+
+def test_no_more_than_n_paths_are_completed_and_goodput_is_of_those(
+    ladder: dict[str, VirtualRun],
+) -> None:
+    """In the artifact "completed" overshoots n, which flatters its goodput."""
+    assert {run.paths for run in ladder.values()} == {32}
+
+
+# ---------------------------------------------------------------- figures
+
+
+def test_figures_compare_problem_by_problem(config: Config) -> None:
+    bench = bench_of(config, n=4, problems=2)
+    ticks: list[int] = []
+    rows = run_ladder(bench, find_rungs(["suffix"]), ticks.append)
+    assert ticks == [1] * 4
+    assert [row["rung"] for row in rows] == ["stock", "suffix"]
+    assert rows[0]["goodput_gain"] == 1
+    assert rows[0]["latency_cut"] == 0
+    assert rows[1]["goodput_gain"] > 1
+    assert all(row["same_trees"] for row in rows)
+    first = [bench.run(RUNGS[0], row) for row in bench.rows]
+    told = summarize_runs(first, first)
+    assert told["latency_s"] == pytest.approx(sum(r.seconds for r in first) / 2)
+    apart = ("rung", "about", "gain_over_suffix")
+    assert told == {k: v for k, v in rows[0].items() if k not in apart}
+    assert rows[0]["gain_over_suffix"] < 1 == rows[1]["gain_over_suffix"]
+    (alone,) = run_ladder(bench, RUNGS[:1])
+    assert alone["gain_over_suffix"] is None
+
+
+def test_gains_are_given_for_the_lowest_and_the_highest_overheads(config: Config) -> None:
+    question = Question(
+        gpu="rtx4090", pair="math-1.5b+shepherd-7b", strategy="beam", n=4, problems=1
+    )
+    bench, rows = span_overheads(question, RUNGS[:2], config)
+    assert bench.setup.device.overhead_s == OVERHEADS["typical"].step_s
+    low, high = rows[1]["gain_range"]
+    assert low < rows[1]["goodput_gain"] < high
+    assert rows[1]["gain_over_suffix_range"] == [1, 1]
+
+
+def test_another_tree_is_noticed(config: Config) -> None:
+    bench = bench_of(config, n=4)
+    run, other = (bench.run(RUNGS[0], row) for row in (0, 1))
+    assert not summarize_runs([run], [other])["same_trees"]
+
+
+def test_the_lengths_ship_with_the_package() -> None:
+    text = (ROOT / "pyproject.toml").read_text()
+    assert "benchmark/*.jsonl" in text

@@ -1,0 +1,346 @@
+"""Block accounting of the simulated engine: nothing leaks, no bound is broken, all requests end."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    invariant,
+    precondition,
+    rule,
+)
+
+from scripts.lab.sim.blocks import BlockCache, OutOfBlocks, chain
+from scripts.lab.sim.scheduler import SimScheduler
+from scripts.lab.sim.sequence import SequenceState, SimSequence, Slice
+
+QUICK = settings(
+    max_examples=60,
+    stateful_step_count=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+TOTAL, SIZE = 12, 2
+
+
+class BlockCacheMachine(RuleBasedStateMachine):
+    """BlockCache against a model: reference counts, and a list of cached blocks, oldest first."""
+
+    groups = Bundle("groups")  # blocks with one holder each, as a request has
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache = BlockCache(TOTAL, SIZE)
+        self.refs: Counter[int] = Counter()
+        self.keys: dict[int, int] = {}
+        self.lru: list[int] = []
+
+    def used(self) -> int:
+        return sum(count > 0 for count in self.refs.values())
+
+    def evict_to(self, bound: int) -> None:
+        while self.lru and self.used() + len(self.lru) > bound:
+            del self.keys[self.lru.pop(0)]
+
+    @rule(target=groups, count=st.integers(0, 5))
+    def take(self, count: int) -> list[int]:
+        if self.used() + count > self.cache.quota:
+            with pytest.raises(OutOfBlocks):
+                self.cache.take(count)
+            return []
+        taken = self.cache.take(count)
+        self.evict_to(self.cache.quota - count)
+        assert len(set(taken)) == count
+        assert all(self.refs[block] == 0 and block not in self.keys for block in taken)
+        self.refs.update(taken)
+        return taken
+
+    @rule(group=groups, index=st.integers(0, 4), key=st.integers(1, 8))
+    def seal(self, group: list[int], index: int, key: int) -> None:
+        if index >= len(group):
+            return
+        block = group[index]
+        self.cache.seal(block, key)
+        if block not in self.keys and key not in self.keys.values():
+            self.keys[block] = key
+
+    @rule(target=groups, keys=st.lists(st.integers(1, 8), max_size=3, unique=True))
+    def find(self, keys: list[int]) -> list[int]:
+        """A new request holds the blocks that it finds, if they fit."""
+        found = self.cache.lookup(keys)
+        blocks = {key: block for block, key in self.keys.items()}
+        assert list(found) == [blocks[key] for key in keys[: len(found)]]
+        assert len(found) == len(keys) or keys[len(found)] not in blocks
+        unheld = sum(self.refs[block] == 0 for block in found)
+        assert self.cache.fits(found, 0) == (self.used() + unheld <= self.cache.quota)
+        if not self.cache.fits(found, 0):
+            return []
+        self.cache.hold(found)
+        self.refs.update(found)
+        self.lru = [block for block in self.lru if block not in found]
+        return list(found)
+
+    @rule(group=consumes(groups))
+    def release(self, group: list[int]) -> None:
+        self.cache.release(group)
+        for block in reversed(group):
+            self.refs[block] -= 1
+            if self.refs[block] == 0 and block in self.keys:
+                self.lru.append(block)
+
+    @rule(blocks=st.integers(0, TOTAL + 2))
+    def set_quota(self, blocks: int) -> None:
+        if self.used() > blocks:
+            before = self.cache.quota
+            with pytest.raises(ValueError, match="too small"):
+                self.cache.set_quota(blocks)
+            assert self.cache.quota == before
+            return
+        self.cache.set_quota(blocks)
+        assert self.cache.quota == min(blocks, TOTAL)
+        self.evict_to(blocks)
+
+    @invariant()
+    def agrees_with_the_model(self) -> None:
+        self.cache.check()
+        assert self.cache.used == self.used() <= self.cache.quota
+        assert self.cache.used + self.cache.free == TOTAL
+        assert self.cache.cached == len(self.lru)
+        assert self.cache.used + self.cache.cached <= self.cache.quota
+        for block in range(TOTAL):
+            assert self.cache.holders(block) == self.refs[block]
+        for block, key in self.keys.items():
+            assert self.cache.lookup([key]) == (block,)
+        for key in range(1, 9):
+            assert bool(self.cache.lookup([key])) == (key in self.keys.values())
+
+
+class SchedulerMachine(RuleBasedStateMachine):
+    """SimScheduler under requests, steps, cancels and quotas, compared with a shadow of what each
+    block holds."""
+
+    LONGEST, MAX_SEQS, BATCH = 14, 4, 7
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cache = BlockCache(TOTAL, SIZE)
+        self.scheduler = SimScheduler(
+            self.cache,
+            longest_tokens=self.LONGEST,
+            max_num_seqs=self.MAX_SEQS,
+            max_batched_tokens=self.BATCH,
+            by_priority=True,
+        )
+        self.open: dict[int, SimSequence] = {}
+        self.length: dict[int, int] = {}  # at which each request ends
+        self.ends: dict[int, str] = {}
+        self.shadow: dict[tuple[int, int], tuple[int, ...]] = {}  # slot -> the path up to it
+        self.batch: tuple[Slice, ...] = ()
+        self.arrivals = 0
+        self.adopters: set[int] = set()
+
+    @rule(
+        path=st.lists(st.integers(0, 1), min_size=1, max_size=LONGEST - 1),
+        more=st.integers(1, 6),
+        priority=st.integers(0, 2),
+        reuse=st.none() | st.integers(0, 6),
+        is_draft=st.booleans(),
+    )
+    def arrive(
+        self, path: list[int], more: int, priority: int, reuse: int | None, is_draft: bool
+    ) -> None:
+        sequence = SimSequence(
+            id=self.arrivals,
+            tokens=list(path),
+            priority=priority,
+            reuse_tokens=reuse,
+            is_draft=is_draft,
+        )
+        self.arrivals += 1
+        self.open[sequence.id] = sequence
+        self.length[sequence.id] = min(len(path) + more, self.LONGEST)
+        self.scheduler.add(sequence)
+
+    @precondition(lambda self: not self.batch)
+    @rule()
+    def begin_step(self) -> None:
+        self.batch = self.scheduler.plan()
+        if any(not sequence.is_draft for sequence in self.open.values()):
+            assert self.batch
+        assert sum(work.new for work in self.batch) <= self.BATCH
+        assert all(work.new >= 1 for work in self.batch)
+        assert len({work.sequence.id for work in self.batch}) == len(self.batch)
+        for work in self.batch:
+            for at in range(work.context, work.context + work.new):
+                slot = (work.sequence.blocks[at // SIZE], at % SIZE)
+                self.shadow[slot] = tuple(work.sequence.tokens[: at + 1])
+            cached, reuse = work.sequence.cached, work.sequence.reuse_tokens
+            assert cached is not None
+            assert cached % SIZE == 0 or work.sequence.id in self.adopters
+            assert cached < len(work.sequence.tokens)
+            assert reuse is None or cached <= reuse
+
+    @precondition(lambda self: self.batch)
+    @rule(token=st.integers(0, 1))
+    def end_step(self, token: int) -> None:
+        for work in self.batch:
+            if self.scheduler.complete(work):
+                work.sequence.tokens.append(token)
+                if len(work.sequence.tokens) >= self.length[work.sequence.id]:
+                    self.finish(work.sequence, "finished")
+        self.batch = ()
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def cancel(self, data: st.DataObject) -> None:
+        """Also in the middle of a step."""
+        self.finish(self.open[data.draw(st.sampled_from(sorted(self.open)))], "cancelled")
+
+    @rule(blocks=st.integers(0, TOTAL + 2))
+    def set_quota(self, blocks: int) -> None:
+        granted = self.scheduler.set_quota(blocks)
+        floor = self.cache.blocks_for(self.LONGEST)
+        assert granted == self.cache.quota == max(floor, min(blocks, TOTAL))
+
+    def one(self, data: st.DataObject, *states: SequenceState) -> SimSequence | None:
+        found = [s for s in self.open.values() if s.is_draft and s.state in states]
+        return data.draw(st.sampled_from(found)) if found else None
+
+    @rule(data=st.data())
+    def pause(self, data: st.DataObject) -> None:
+        """Also in the middle of a step."""
+        if sequence := self.one(data, SequenceState.RUNNING, SequenceState.WAITING):
+            self.scheduler.pause(sequence)
+
+    @rule(data=st.data())
+    def resume(self, data: st.DataObject) -> None:
+        if sequence := self.one(data, SequenceState.PAUSED):
+            self.scheduler.resume(sequence)
+
+    @rule(data=st.data())
+    def adopt(self, data: st.DataObject) -> None:
+        """A request adopts a draft: it keeps the KV."""
+        if sequence := self.one(data, *SequenceState):
+            adopter = SimSequence(id=self.arrivals, tokens=list(sequence.tokens))
+            self.arrivals += 1
+            self.adopters.add(adopter.id)
+            before = (list(sequence.blocks), sequence.computed)
+            self.scheduler.transfer_kv(sequence, adopter)
+            assert (adopter.blocks, adopter.computed) == before
+            self.ends[sequence.id] = "adopted"
+            self.open[adopter.id] = adopter
+            self.length[adopter.id] = self.length[sequence.id]
+            del self.open[sequence.id]
+            self.scheduler.add(adopter)
+
+    def finish(self, sequence: SimSequence, how: str) -> None:
+        assert sequence.id not in self.ends
+        self.scheduler.remove(sequence)
+        self.scheduler.remove(sequence)  # again: nothing happens
+        self.ends[sequence.id] = how
+        del self.open[sequence.id]
+
+    @invariant()
+    def blocks_add_up(self) -> None:
+        self.cache.check()
+        running, waiting = self.scheduler.running, self.scheduler.waiting
+        paused = self.scheduler.paused
+        assert {s.id for s in (*running, *waiting, *paused)} == set(self.open)
+        assert len(running) <= self.MAX_SEQS
+        holders = Counter(block for s in (*running, *waiting, *paused) for block in s.blocks)
+        assert self.cache.used == len(holders) <= self.cache.quota
+        assert all(self.cache.holders(b) == count for b, count in holders.items())
+        assert all(s.blocks or s.computed == 0 for s in (*waiting, *paused))
+        assert all(s.state is SequenceState.RUNNING for s in running)
+        assert all(s.state is SequenceState.PAUSED and s.is_draft for s in paused)
+        for queue in (running, waiting, paused):
+            ranks = [(s.is_draft, s.priority, s.id) for s in queue]
+            assert ranks == sorted(ranks)
+
+    @invariant()
+    def kv_matches_the_path(self) -> None:
+        for sequence in self.open.values():
+            assert sequence.computed < len(sequence.tokens)
+            for at in range(sequence.computed):
+                slot = (sequence.blocks[at // SIZE], at % SIZE)
+                assert self.shadow[slot] == tuple(sequence.tokens[: at + 1])
+
+    @invariant()
+    def cached_blocks_are_full_and_right(self) -> None:
+        for sequence in self.open.values():
+            keys: list[int] = []
+            for at in range(0, len(sequence.tokens) - SIZE + 1, SIZE):
+                keys.append(chain(keys[-1] if keys else 0, sequence.tokens[at : at + SIZE]))
+            for i, block in enumerate(self.cache.lookup(keys)):
+                for at in range(i * SIZE, (i + 1) * SIZE):
+                    assert self.shadow[block, at % SIZE] == tuple(sequence.tokens[: at + 1])
+
+    def teardown(self) -> None:
+        for _ in range(2000):
+            self.end_step(0)
+            if all(sequence.is_draft for sequence in self.open.values()):
+                break
+            self.begin_step()
+            self.blocks_add_up()
+        for sequence in tuple(self.open.values()):
+            if sequence.is_draft:
+                self.finish(sequence, "dropped")
+        assert not self.open, "a request never ended"
+        assert set(self.ends) == set(range(self.arrivals))
+        assert self.cache.used == 0
+        assert self.cache.free == TOTAL
+
+
+class TestBlockCache(BlockCacheMachine.TestCase):  # type: ignore[misc,name-defined]
+    settings = QUICK
+
+
+class TestScheduler(SchedulerMachine.TestCase):  # type: ignore[misc,name-defined]
+    settings = QUICK
+
+
+def test_the_deepest_block_of_the_oldest_path_goes_first() -> None:
+    cache = BlockCache(4, SIZE)
+    first, second = cache.take(2), cache.take(2)
+    for key, block in enumerate(first + second):
+        cache.seal(block, key)
+    cache.release(first)
+    cache.release(second)
+    evicted = []
+    for _ in range(4):
+        (block,) = cache.take(1)
+        evicted.append(block)
+    assert evicted == [first[1], first[0], second[1], second[0]]
+    assert cache.evictions == 4
+
+
+def test_no_reuse() -> None:
+    cache = BlockCache(2, SIZE, reuse=False)
+    (block,) = cache.take(1)
+    cache.seal(block, 1)
+    assert cache.lookup([1]) == ()
+
+
+def test_misuse_is_refused() -> None:
+    cache = BlockCache(2, SIZE)
+    (block,) = cache.take(1)
+    with pytest.raises(ValueError, match="still held"):
+        cache.clear()
+    cache.release([block])
+    with pytest.raises(ValueError, match="can't be released"):
+        cache.release([block])
+    with pytest.raises(ValueError, match="can't be sealed"):
+        cache.seal(block, 1)
+    with pytest.raises(ValueError, match="at least 1"):
+        BlockCache(0, SIZE)
+    done = SimSequence(id=0, tokens=[1])
+    done.move(SequenceState.DONE)
+    with pytest.raises(ValueError, match="not a legal move"):
+        done.move(SequenceState.RUNNING)
+    assert done.state is SequenceState.DONE

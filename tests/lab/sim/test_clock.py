@@ -1,0 +1,95 @@
+"""Virtual time: the clock jumps, timers decide the order, real I/O still works."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from scripts.lab.sim.clock import VirtualTimeDeadlock, VirtualTimePolicy, run_virtual
+
+
+def get_now_s() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def test_hours_pass_in_no_time() -> None:
+    async def main() -> float:
+        assert get_now_s() == 0.0
+        await asyncio.sleep(1e6)  # longer than one select may last
+        return get_now_s()
+
+    assert run_virtual(main()) == pytest.approx(1e6)
+
+
+def test_timers_decide_the_order() -> None:
+    async def main() -> list[tuple[float, str]]:
+        seen: list[tuple[float, str]] = []
+
+        async def tick(name: str, every_s: float, count: int) -> None:
+            for _ in range(count):
+                await asyncio.sleep(every_s)
+                seen.append((round(get_now_s(), 6), name))
+
+        await asyncio.gather(tick("a", 3.0, 2), tick("b", 2.0, 4))
+        return seen
+
+    first = run_virtual(main())
+    assert sorted(first) == [(2, "b"), (3, "a"), (4, "b"), (6, "a"), (6, "b"), (8, "b")]
+    assert [at for at, _ in first] == sorted(at for at, _ in first)
+    assert run_virtual(main()) == first
+
+
+def test_time_stands_still_while_anything_is_ready() -> None:
+    async def main() -> float:
+        asyncio.get_running_loop().call_later(0.001, lambda: None)
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        return get_now_s()
+
+    assert run_virtual(main()) <= 0.001
+
+
+def test_timeouts_are_virtual() -> None:
+    async def main() -> float:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(7200):
+                await asyncio.Event().wait()
+        return get_now_s()
+
+    assert run_virtual(main()) == pytest.approx(7200)
+
+
+def test_a_deadlock_is_an_error() -> None:
+    async def main() -> None:
+        await asyncio.Event().wait()
+
+    with pytest.raises(VirtualTimeDeadlock, match="stands still"):
+        run_virtual(main(), deadlock_s=0.05)
+
+
+def test_threads_wake_the_loop_and_cost_no_virtual_time() -> None:
+    async def main() -> float:
+        await asyncio.to_thread(time.sleep, 0.02)
+        return get_now_s()
+
+    assert run_virtual(main()) == 0.0
+
+
+def test_errors_are_raised() -> None:
+    async def main() -> None:
+        await asyncio.sleep(1)
+        raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        run_virtual(main())
+
+
+def test_the_policy_creates_virtual_loops() -> None:
+    loop = VirtualTimePolicy().new_event_loop()
+    try:
+        loop.run_until_complete(asyncio.sleep(100))
+        assert loop.time() == pytest.approx(100)
+    finally:
+        loop.close()

@@ -1,0 +1,127 @@
+"""The simulated model: its codec, step lengths, noise and cost."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from flashedge.models.shape import QWEN25_7B
+from flashedge.scheduling.costs.roofline import RTX_4090, PlainShare, estimate_step_s
+from scripts.lab.sim.codec import BLANK_LINE, EOS, NEXT, SimCodec
+from scripts.lab.sim.model import SimModel
+from scripts.lab.sim.trace import StepTrace
+from tests.support.paths import DATA
+
+TRACE = StepTrace.read(DATA / "step_lengths_small.jsonl")
+MODEL = SimModel(TRACE)
+
+
+def test_text_survives_the_codec() -> None:
+    codec = SimCodec()
+    text = "Next w5 w1023\n\nTherefore w0 \\boxed{42}"
+    ids = codec.encode(text)
+    assert codec.decode(ids).split() == text.split()
+    assert codec.encode(codec.decode(ids)) == ids
+    assert len(codec.encode_chat(TRACE.problem(0).messages)) == TRACE.rows[0].prompt_tokens
+
+
+@pytest.mark.parametrize("row", [0, 4, 7])
+def test_step_lengths_follow_one_row_of_the_trace(row: int) -> None:
+    samples = TRACE.rows[row].step_tokens
+    codec = SimCodec()
+    seen = set()
+    for seed in range(40):
+        ids = list(codec.encode_chat(TRACE.problem(row).messages))
+        reader = MODEL.reader(ids)
+        start, step = 0, 0
+        for length in range(1, 4000):
+            token, _ = reader.draw(seed)
+            reader.read(token)
+            if token in (0, 1):
+                known = {s[step] for s in samples if len(s) > step}
+                assert length - start in {max(n, 3) for n in known} | known
+                start, step = length, step + 1
+            if token == 0:
+                break
+        seen.add(step)
+        assert step in {len(s) for s in samples}
+    assert seen == {len(s) for s in samples}
+
+
+@pytest.mark.parametrize("model", [MODEL, SimModel(TRACE, common=0.5)])
+def test_a_reader_can_start_anywhere_in_a_path(model: SimModel) -> None:
+    ids = list(SimCodec().encode_chat(TRACE.problem(3).messages))
+    reader = model.reader(ids)
+    for _ in range(120):
+        assert model.reader(ids).draw(9) == reader.draw(9)
+        token, _ = reader.draw(9)
+        reader.read(token)
+        ids.append(token)
+
+
+@pytest.mark.parametrize("right", [0.0, 0.3, 1.0])
+def test_a_row_may_tell_how_many_of_its_paths_are_right(right: float) -> None:
+    rows = (replace(TRACE.rows[0], right=right), TRACE.rows[1])
+    model = SimModel(StepTrace(rows), right=0.6)
+    assert draw_right_share(model, 0) == pytest.approx(right, abs=0.08)
+    assert draw_right_share(model, 1) == pytest.approx(0.6, abs=0.08)
+
+
+def draw_right_share(model: SimModel, row: int, paths: int = 300) -> float:
+    """The share of paths that box their most frequent answer; 0 where every answer is rare."""
+    boxed = Counter[int]()
+    for seed in range(paths):
+        reader = model.reader(SimCodec().encode_chat(TRACE.problem(row).messages))
+        tokens = [EOS + 1]
+        while tokens[-1] != EOS:
+            token, _ = reader.draw(seed)
+            reader.read(token)
+            tokens.append(token)
+        boxed[tokens[-2]] += 1
+    share = boxed.most_common(1)[0][1] / paths
+    return share if share > 0.1 else 0.0
+
+
+def test_common_is_the_share_of_equal_siblings() -> None:
+    """Of 400 steps behind the same path, half use the common words and all others differ."""
+    model = SimModel(TRACE, common=0.5)
+    prompt = list(SimCodec().encode_chat(TRACE.problem(3).messages))
+    steps = [draw_step(model, [*prompt, *draw_step(MODEL, prompt, 0)], seed) for seed in range(400)]
+    (commonest, times), (_, next_times) = Counter(steps).most_common(2)
+    assert commonest == draw_step(model, [*prompt, *draw_step(MODEL, prompt, 0)], None)
+    assert 160 <= times <= 240  # four deviations around 200
+    assert next_times == 1
+
+
+def draw_step(model: SimModel, ids: list[int], seed: int | None) -> tuple[int, ...]:
+    """The step behind `ids`."""
+    reader, step = model.reader(ids), [NEXT]
+    while step[-1] not in (BLANK_LINE, EOS):
+        step.append(reader.draw(seed)[0])
+        reader.read(step[-1])
+    return tuple(step[1:])
+
+
+def test_tokens_depend_on_seed_position_and_context() -> None:
+    """Changing any one of them changes the words."""
+    prompt = list(SimCodec().encode_chat(TRACE.problem(0).messages))
+    paths = {
+        "plain": ([NEXT, 300, 301], 1),
+        "seed": ([NEXT, 300, 301], 2),
+        "position": ([NEXT, 300, 301, 301], 1),
+        "context": ([NEXT, 301, 300], 1),
+    }
+    drawn = {
+        name: MODEL.reader(prompt + path).draw(seed)[0] for name, (path, seed) in paths.items()
+    }
+    assert len(set(drawn.values())) == 4
+
+
+def test_decode_is_bound_by_bytes_and_prefill_by_flops() -> None:
+    decode_s = estimate_step_s(RTX_4090, QWEN25_7B, [PlainShare(500, 1)])
+    assert decode_s == pytest.approx(0.002 + 2 * 7_615_616_512 / 1008e9, rel=0.01)
+    prefill_s = estimate_step_s(RTX_4090, QWEN25_7B, [PlainShare(0, 4096)])
+    attention = 4 * 28 * 28 * 128 * 4096 * 4097 / 2
+    assert prefill_s == pytest.approx(0.002 + (2 * 7_615_616_512 * 4096 + attention) / 165e12)

@@ -1,0 +1,367 @@
+"""The simulated engines: the engine contract, and what only they have: virtual time and faults."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import replace
+
+import pytest
+
+from flashedge.engine.base import ExtendRequest, ScoreRequest
+from flashedge.errors import ConfigError, EngineDead, GenerationFailed, RequestError
+from flashedge.models.shape import QWEN25_1_5B
+from flashedge.scheduling.costs.roofline import RTX_4090, PlainShare, estimate_step_s
+from flashedge.types import FinishReason, Problem
+from scripts.lab.sim.clock import VirtualTimePolicy
+from scripts.lab.sim.model import SimModel
+from scripts.lab.sim.pair import (
+    Faults,
+    SimConfig,
+    SimulatedGenerator,
+    SimulatedVerifier,
+    simulated_pair,
+)
+from scripts.lab.sim.trace import StepTrace
+from tests.contracts.engine_contract import GeneratorContract, OffloadContract, VerifierContract
+from tests.support.engine_rig import (
+    PATH_TOKENS,
+    STEP_TOKENS,
+    ask,
+    generate,
+    generate_all,
+    score_by_steps,
+    settle,
+    some_steps,
+)
+from tests.support.paths import DATA
+
+TRACE = StepTrace.read(DATA / "step_lengths_small.jsonl")
+MODEL = SimModel(TRACE)
+SMALL = SimConfig(
+    shape=QWEN25_1_5B,
+    kv_bytes=4096 * QWEN25_1_5B.kv_bytes_per_token,
+    max_model_len=1024,
+    max_num_seqs=32,
+    max_batched_tokens=256,
+)
+
+
+@pytest.fixture
+def event_loop_policy() -> VirtualTimePolicy:
+    return VirtualTimePolicy()
+
+
+@pytest.fixture
+def problem() -> Problem:
+    return TRACE.problem(0)
+
+
+@pytest.fixture
+def generator() -> SimulatedGenerator:
+    return SimulatedGenerator(SMALL, MODEL)
+
+
+@pytest.fixture
+def verifier() -> SimulatedVerifier:
+    return SimulatedVerifier(SMALL)
+
+
+class TestGenerator(GeneratorContract):
+    pass
+
+
+class TestOffload(OffloadContract):
+    pass
+
+
+class TestVerifier(VerifierContract):
+    pass
+
+
+class TestTightGenerator(GeneratorContract):
+    """The same contract with few blocks, short batches, long chunks and order by priority."""
+
+    @pytest.fixture
+    def generator(self) -> SimulatedGenerator:
+        return SimulatedGenerator(
+            replace(
+                SMALL,
+                block_tokens=4,
+                kv_bytes=1280 * QWEN25_1_5B.kv_bytes_per_token,
+                max_model_len=640,
+                max_num_seqs=12,
+                max_batched_tokens=24,
+                by_priority=True,
+                stream_interval=5,
+            ),
+            MODEL,
+        )
+
+
+class TestTightVerifier(VerifierContract):
+    @pytest.fixture
+    def verifier(self) -> SimulatedVerifier:
+        return SimulatedVerifier(
+            replace(
+                SMALL,
+                block_tokens=4,
+                kv_bytes=1280 * QWEN25_1_5B.kv_bytes_per_token,
+                max_model_len=640,
+                max_batched_tokens=24,
+            )
+        )
+
+
+# ---------------------------------------------------------------- identity
+
+
+def test_a_simulated_engine_says_so(
+    generator: SimulatedGenerator, verifier: SimulatedVerifier
+) -> None:
+    for engine in (generator, verifier):
+        assert "simulated" in repr(engine)
+        assert engine.kind == "simulated"
+
+
+def test_the_kv_must_hold_one_request_of_full_length() -> None:
+    with pytest.raises(ConfigError, match="max_model_len is 4097"):
+        SimulatedVerifier(replace(SMALL, max_model_len=4097))
+
+
+# ---------------------------------------------------------------- time
+
+
+async def test_a_step_takes_its_estimated_time(
+    generator: SimulatedGenerator, problem: Problem
+) -> None:
+    loop = asyncio.get_running_loop()
+    request = ask(generator, problem, max_tokens=10)
+    await generate(generator, request)
+    assert generator.steps == 10
+    assert loop.time() == pytest.approx(generator.busy_s)
+    shares = [PlainShare(0, len(request.token_ids))]
+    shares += [PlainShare(len(request.token_ids) + i, 1) for i in range(9)]
+    alone_s = sum(estimate_step_s(RTX_4090, QWEN25_1_5B, [share]) for share in shares)
+    assert generator.busy_s == pytest.approx(alone_s)
+
+
+async def test_long_prompts_are_prefilled_in_chunks(generator: SimulatedGenerator) -> None:
+    filler = Problem.from_text(" ".join(f"word{i}" for i in range(600)))
+    await generate(generator, ask(generator, filler, max_tokens=1))
+    assert generator.steps == 3  # 602 tokens, at most 256 a step
+
+
+async def test_batches_are_bounded(generator: SimulatedGenerator, problem: Problem) -> None:
+    requests = [ask(generator, problem, seed=s, max_tokens=4) for s in range(40)]
+    tasks = [asyncio.create_task(generate(generator, r)) for r in requests]
+    while any(not task.done() for task in tasks):
+        assert (await generator.view()).running <= 32
+        await asyncio.sleep(0.001)
+
+
+async def test_engines_of_one_device_take_turns(problem: Problem) -> None:
+    kv_bytes = 8192 * QWEN25_1_5B.kv_bytes_per_token
+    generator, verifier = simulated_pair(
+        MODEL,
+        generator=QWEN25_1_5B,
+        verifier=QWEN25_1_5B,
+        generator_kv_bytes=kv_bytes,
+        verifier_kv_bytes=kv_bytes,
+    )
+    steps = some_steps(16)
+    await asyncio.gather(
+        generate(generator, ask(generator, problem)), score_by_steps(verifier, problem, steps)
+    )
+    took_s = asyncio.get_running_loop().time()
+    assert took_s == pytest.approx(generator.busy_s + verifier.busy_s)
+
+
+async def test_a_chunk_holds_an_interval(problem: Problem) -> None:
+    generator = SimulatedGenerator(replace(SMALL, stream_interval=16), MODEL)
+    sizes = []
+    async with aclosing(generator.extend(ask(generator, problem))) as chunks:
+        async for chunk in chunks:
+            sizes.append(len(chunk.token_ids))
+    assert sizes == [16, 16, 8]
+
+
+# ---------------------------------------------------------------- memory and order
+
+
+async def test_forks_share_their_prefix(generator: SimulatedGenerator) -> None:
+    filler = Problem.from_text(" ".join(f"word{i}" for i in range(98)))  # 100 tokens: 6 blocks, 4
+    requests = [ask(generator, filler, seed=s, max_tokens=10) for s in range(8)]
+    tasks = [asyncio.create_task(generate(generator, r)) for r in requests]
+    await asyncio.sleep(1e-6)
+    view = await generator.view()
+    assert view.running == 8
+    assert view.blocks_used == 6 + 8
+    outcomes = await asyncio.gather(*tasks)
+    assert [o.cached_tokens for o in outcomes] == [0] + [96] * 7
+
+
+async def test_the_last_token_is_never_cached(generator: SimulatedGenerator) -> None:
+    filler = Problem.from_text(" ".join(f"word{i}" for i in range(94)))  # 96 tokens: 6 blocks
+    request = ask(generator, filler, max_tokens=1)
+    await generate(generator, request)
+    assert (await generate(generator, request)).cached_tokens == 80
+
+
+async def test_preemption_changes_no_token(problem: Problem) -> None:
+    """12 paths of 37 + 200 tokens in 512 tokens of KV: most are preempted."""
+    ample = SimulatedGenerator(SMALL, MODEL)
+    tight = SimulatedGenerator(
+        replace(SMALL, kv_bytes=SMALL.kv_bytes // 8, max_model_len=512), MODEL
+    )
+    requests = [ask(ample, problem, seed=seed, max_tokens=200) for seed in range(12)]
+    expected = await generate_all(ample, requests)
+    assert [o.token_ids for o in await generate_all(tight, requests)] == [
+        o.token_ids for o in expected
+    ]
+    assert (await ample.view()).preemptions == 0
+    assert (await tight.view()).preemptions > 0
+    assert tight.busy_s > ample.busy_s
+    await settle(tight)
+
+
+async def record_finishing_order(
+    generator: SimulatedGenerator, requests: list[ExtendRequest]
+) -> list[int]:
+    order: list[int] = []
+
+    async def one(index: int) -> None:
+        await generate(generator, requests[index])
+        order.append(index)
+
+    async with asyncio.TaskGroup() as group:
+        for index in range(len(requests)):
+            group.create_task(one(index))
+    return order
+
+
+@pytest.mark.parametrize(("by_priority", "expected"), [(False, [0, 1, 2]), (True, [1, 2, 0])])
+async def test_waiting_requests_run_in_order(
+    problem: Problem, by_priority: bool, expected: list[int]
+) -> None:
+    config = replace(SMALL, max_num_seqs=1, by_priority=by_priority)
+    generator = SimulatedGenerator(config, MODEL)
+    requests = [
+        replace(ask(generator, problem, max_tokens=4), priority=priority) for priority in (5, 1, 3)
+    ]
+    assert await record_finishing_order(generator, requests) == expected
+
+
+async def test_a_smaller_quota_preempts_at_once(
+    generator: SimulatedGenerator, problem: Problem
+) -> None:
+    requests = [ask(generator, problem, seed=seed, max_tokens=200) for seed in range(8)]
+    tasks = [asyncio.create_task(generate(generator, request)) for request in requests]
+    await asyncio.sleep(0.9)
+    busy = await generator.view()
+    longest = SMALL.max_model_len // busy.block_tokens
+    assert busy.blocks_used > longest
+    await generator.budget(0)
+    view = await generator.view()
+    assert view.blocks_used <= view.quota_blocks == longest
+    assert view.preemptions > 0
+    await asyncio.gather(*tasks)
+    await settle(generator)
+
+
+async def test_reuse_stops_before_the_first_requested_score(
+    verifier: SimulatedVerifier, problem: Problem
+) -> None:
+    """A score exists only where its row is computed, so KV is reused up to there at most."""
+    steps = some_steps(64)
+    parts = await score_by_steps(verifier, problem, steps)
+    again = await verifier.score(ScoreRequest(problem=problem, steps=steps))
+    assert again.cached_tokens == (parts[0].tokens - 1) // 16 * 16
+    whole = await verifier.score_whole(ScoreRequest(problem=problem, steps=steps))
+    assert whole.cached_tokens == 0
+    assert whole.scores == again.scores
+    with pytest.raises(RequestError, match="num_scored is 5"):
+        await verifier.score(ScoreRequest(problem=problem, steps=steps, num_scored=5))
+
+
+# ---------------------------------------------------------------- faults
+
+
+async def test_a_death_ends_all_requests_and_a_restart_serves_again(problem: Problem) -> None:
+    faults = Faults(die_after_steps=frozenset({5}), restart_s=3.0)
+    generator = SimulatedGenerator(SMALL, MODEL, faults=faults)
+    requests = [ask(generator, problem, seed=seed) for seed in range(4)]
+    ends = await asyncio.gather(*(generate(generator, r) for r in requests), return_exceptions=True)
+    assert all(isinstance(end, EngineDead) for end in ends)
+    assert generator.health().state == "dead"
+    await settle(generator)
+    with pytest.raises(EngineDead):
+        await generate(generator, requests[0])
+    with pytest.raises(EngineDead, match="not ready within 1 s"):
+        await generator.wait_ready(1.0)
+    died_at = generator.busy_s
+    await generator.wait_ready(10.0)
+    assert asyncio.get_running_loop().time() == pytest.approx(died_at + 3.0)
+    assert generator.health().state == "ready"
+    assert generator.health().restarts == 1
+    unharmed = SimulatedGenerator(SMALL, MODEL)
+    again = await generate(generator, requests[0])
+    assert again == await generate(unharmed, requests[0])  # nothing is cached either
+
+
+async def test_a_verifier_dies_too(verifier: SimulatedVerifier, problem: Problem) -> None:
+    request = ScoreRequest(problem=problem, steps=some_steps(64))
+    scoring = asyncio.create_task(verifier.score(request))
+    await asyncio.sleep(0.001)
+    verifier.kill()
+    with pytest.raises(EngineDead):
+        await scoring
+    await verifier.wait_ready(10.0)
+    assert len((await verifier.score(request)).scores) == 4
+
+
+async def test_an_engine_may_be_given_up(problem: Problem) -> None:
+    faults = Faults(die_after_steps=frozenset({1}), restart_s=None)
+    generator = SimulatedGenerator(SMALL, MODEL, faults=faults)
+    with pytest.raises(EngineDead):
+        await generate(generator, ask(generator, problem))
+    assert generator.health().state == "failed"
+    with pytest.raises(EngineDead, match="given up"):
+        await generator.wait_ready(10.0)
+
+
+async def test_a_single_request_may_fail(problem: Problem) -> None:
+    generator = SimulatedGenerator(SMALL, MODEL, faults=Faults(fail_requests=frozenset({1})))
+    requests = [ask(generator, problem, seed=seed) for seed in range(3)]
+    ends = await asyncio.gather(*(generate(generator, r) for r in requests), return_exceptions=True)
+    assert [isinstance(end, GenerationFailed) for end in ends] == [False, True, False]
+    await settle(generator)
+    assert (await generate(generator, requests[1])).finish is FinishReason.STEP_LIMIT
+
+
+# ---------------------------------------------------------------- the whole
+
+
+async def test_many_paths_reach_their_end(problem: Problem) -> None:
+    """64 paths step by step, some of them cancelled: every one ends, and nothing is left."""
+    generator = SimulatedGenerator(SMALL, MODEL)
+
+    async def path(seed: int) -> FinishReason:
+        after: tuple[int, ...] = ()
+        while True:
+            request = ask(
+                generator, problem, seed=seed, after=after, max_tokens=STEP_TOKENS, to_boundary=True
+            )
+            step = await generate(generator, request)
+            after += step.token_ids
+            if step.finish.ends_path or len(after) > PATH_TOKENS:
+                return step.finish
+
+    tasks = [asyncio.create_task(path(seed)) for seed in range(64)]
+    await asyncio.sleep(0.2)
+    for task in tasks[::4]:
+        task.cancel()
+    ends = await asyncio.gather(*tasks, return_exceptions=True)
+    assert sum(isinstance(end, asyncio.CancelledError) for end in ends) == 16
+    assert {end for end in ends if isinstance(end, FinishReason)} == {FinishReason.STOP}
+    await settle(generator)
