@@ -3,19 +3,20 @@
 #   bash scripts/test.sh [--long] [pytest options]
 # --long: also the tests that are marked long; each says how long it takes, together some 20 minutes.
 # FLASHEDGE_FAST=1: no test that starts real engines.
+# FLASHEDGE_LAB=0: no test of the measuring tools (tests/lab).
 set -euo pipefail
 
 ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 VENV=${FLASHEDGE_VENV:-$ROOT/.venv}
 cd "$ROOT"
 
-if [ "${1:-}" = --help ]; then sed -n '2,5s/^# //p' "${BASH_SOURCE[0]}" && exit 0; fi
-marks="not long"
+if [ "${1:-}" = --help ]; then sed -n '2,6s/^# //p' "${BASH_SOURCE[0]}" && exit 0; fi
+marks=" and not long"
 if [ "${1:-}" = --long ]; then
   marks=""
   shift
 fi
-if [ "${FLASHEDGE_FAST:-0}" = 1 ]; then marks="${marks:+$marks and }not engine and not gpu"; fi
+if [ "${FLASHEDGE_FAST:-0}" = 1 ]; then marks="$marks and not engine and not gpu"; fi
 bash scripts/setup.sh --dev --quiet --no-profile
 
 # The environment of tests/clients is made beside the checks; the test that needs it waits for it.
@@ -35,7 +36,18 @@ trap 'rm -f "$types"' EXIT
 "$VENV/bin/python" -m mypy >"$types" 2>&1 &
 failed=0
 # Two processes: tests with real engines stay together in one, which starts each pair of engines once.
-run pytest -q -n 2 --dist loadgroup ${marks:+-m "$marks"} "$@" || failed=1
+run_tests() { # marks, pytest options…
+  local code=0
+  run pytest -q -n 2 --dist loadgroup -m "$@" || code=$?
+  if [ $code = 5 ]; then return; fi # the options select no test with these marks
+  selected=1
+  [ $code = 0 ] || failed=1
+}
+selected=0
+run_tests "not lab$marks" "$@"
+# An -m among the options takes the place of ours: the first call has run what it selects.
+if [ "${FLASHEDGE_LAB:-1}" = 1 ] && [[ " $* " != *" -m"* ]]; then run_tests "lab$marks" "$@"; fi
+if [ $selected = 0 ]; then printf 'no test was selected\n' && failed=1; fi
 printf '== mypy\n'
 wait $! || failed=1
 cat "$types"

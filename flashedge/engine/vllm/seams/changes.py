@@ -42,46 +42,17 @@ def find_changes(source: VllmSource, record: Record) -> list[SeamChange]:
     return found
 
 
-def find_new_importers(source: VllmSource, record: Record) -> dict[str, list[str]]:
-    """List, by name of each function that we replace, the modules that import it and did not.
-
-    There the function is not replaced. Reads all of vLLM's files, which takes seconds.
-    """
-    found = {}
-    for name, known in record.importers.items():
-        module = record.definitions[name].module
-        importers = source.list_importers(module, name.rpartition(":")[2])
-        if new := [importer for importer in importers if importer not in known]:
-            found[name] = new
-    return found
-
-
 def _compare(
     name: str, seam: Seam, old: Definition, new: Definition | None
 ) -> Iterator[SeamChange]:
     """Yield at most one change."""
-    is_breaking = True
     if new is None:
         what = f"{name} is gone (it was {old.signature})"
     elif new.signature != old.signature:
         what = f"{name} was {old.signature} and is {new.signature}"
+    elif new.digest != old.digest:
+        yield SeamChange(name=name, seam=seam, what=f"{name} changed inside", is_breaking=False)
+        return
     else:
-        is_breaking = False
-        if new.digest != old.digest:
-            what = f"{name} changed inside"
-        elif new.members != old.members:
-            what = f"{name} has other members: {_list_members(old, new)}"
-        else:
-            return
-    yield SeamChange(name=name, seam=seam, what=what, is_breaking=is_breaking)
-
-
-def _list_members(old: Definition, new: Definition) -> str:
-    """Say which members of a class were changed, added or removed."""
-    both = old.members.keys() & new.members.keys()
-    kinds = {
-        "changed": [key for key in both if old.members[key] != new.members[key]],
-        "new": new.members.keys() - old.members.keys(),
-        "gone": old.members.keys() - new.members.keys(),
-    }
-    return "; ".join(f"{kind} {', '.join(sorted(keys))}" for kind, keys in kinds.items() if keys)
+        return
+    yield SeamChange(name=name, seam=seam, what=what, is_breaking=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import ast
 import copy
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from importlib.resources.abc import Traversable
 from importlib.util import resolve_name
 
@@ -32,17 +32,10 @@ class Definition:
     """What code outside sees: parameters without their types, bases, fields, or a type."""
     digest: str = ""
     """Hash of the whole definition. Empty where only the signature matters."""
-    members: Mapping[str, str] = field(default_factory=dict)
-    """Of a class that we subclass: the digest of each member."""
-
-    @property
-    def module(self) -> str:
-        """The module that defines the name."""
-        return _name_module(self.files[-1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Located:
+class Located:
     """A definition that was found."""
 
     tree: ast.AST
@@ -55,15 +48,14 @@ class VllmSource:
 
     def __init__(self, root: Traversable) -> None:
         """root: the folder, or the wheel as a `zipfile.Path`, that the package `vllm` lies in."""
-        self._root = root
+        self.root = root
         self._modules: dict[str, ast.Module] = {}
-        self._texts: dict[str, str] = {}
         self._indexes: dict[ast.AST, dict[str, ast.stmt]] = {}
         """By module or class: its definitions by name."""
 
     def hash_file(self, path: str) -> str | None:
         """SHA-256 of a file, by its path such as "vllm/envs.py". None if there is no such file."""
-        file = self._root / path
+        file = self.root / path
         return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else None
 
     def find(self, name: str, use: Use) -> Definition | None:
@@ -72,117 +64,81 @@ class VllmSource:
         A name that its module imports from elsewhere in vLLM is followed. An attribute that a
         method sets counts as a member: `self.member = ...`.
         """
-        node = self._locate(name)
+        node = self.locate(name)
         if node is None:
             return None
-        members = {}
-        if use is Use.SUBCLASSED and isinstance(node.tree, ast.ClassDef):
-            members = {key: _digest(tree) for key, tree in self._list_members(node.tree).items()}
         return Definition(
-            files=tuple(self._find_file(module) or "" for module in node.modules),
+            files=tuple(self.find_file(module) or "" for module in node.modules),
             signature=_describe(node.tree, whole=use is Use.EXACT),
-            digest="" if use in (Use.NAMED, Use.SUBCLASSED) else _digest(node.tree),
-            members=members,
+            digest="" if use is Use.NAMED else digest_tree(node.tree),
         )
-
-    def get_text(self, name: str) -> str:
-        """The source text of a definition. Empty if there is none, or for a module."""
-        node = self._locate(name)
-        if node is None or isinstance(node.tree, ast.Module):
-            return ""
-        return ast.get_source_segment(self._texts[node.modules[-1]], node.tree, padded=True) or ""
-
-    def list_importers(self, module: str, name: str) -> tuple[str, ...]:
-        """The modules that import `name` from `module`. Reads all files, which takes a second."""
-        importers = []
-        for path in _list_python_files(self._root / "vllm", "vllm"):
-            if name.encode() not in (self._root / path).read_bytes():
-                continue
-            importer = _name_module(path)
-            imports = (n for n in ast.walk(self._parse(importer)) if isinstance(n, ast.ImportFrom))
-            if any(
-                alias.name == name and self._resolve_origin(importer, node) == module
-                for node in imports
-                for alias in node.names
-            ):
-                importers.append(importer)
-        return tuple(sorted(importers))
 
     # ------------------------------------------------------------ files and modules
 
-    def _find_file(self, module: str) -> str | None:
+    def find_file(self, module: str) -> str | None:
+        """The path of a module below the root, such as "vllm/envs.py"."""
         stem = module.replace(".", "/")
         for path in (f"{stem}.py", f"{stem}/__init__.py"):
-            if (self._root / path).is_file():
+            if (self.root / path).is_file():
                 return path
         return None
 
-    def _parse(self, module: str) -> ast.Module:
+    def parse(self, module: str) -> ast.Module:
+        """Parse a module that is there."""
         if module not in self._modules:
-            path = self._find_file(module)
+            path = self.find_file(module)
             assert path is not None, "the caller has found the file"
-            self._texts[module] = (self._root / path).read_text(encoding="utf-8")
-            self._modules[module] = ast.parse(self._texts[module])
+            text = (self.root / path).read_text(encoding="utf-8")
+            self._modules[module] = ast.parse(text)
         return self._modules[module]
 
     # ------------------------------------------------------------ definitions
 
-    def _locate(self, name: str) -> _Located | None:
+    def locate(self, name: str) -> Located | None:
+        """Locate "module:Name" or "module:Class.member"."""
         module, _, path = name.partition(":")
         first, _, member = path.partition(".")
         node = self._locate_in_module(module, first)
         if node is None or not member:
             return node
-        members = self._list_members(node.tree) if isinstance(node.tree, ast.ClassDef) else {}
-        return _Located(tree=members[member], modules=node.modules) if member in members else None
+        members = self.list_members(node.tree) if isinstance(node.tree, ast.ClassDef) else {}
+        return Located(tree=members[member], modules=node.modules) if member in members else None
 
-    def _locate_in_module(self, module: str, name: str) -> _Located | None:
-        if self._find_file(module) is None:
+    def _locate_in_module(self, module: str, name: str) -> Located | None:
+        if self.find_file(module) is None:
             return None
-        tree = self._parse(module)
+        tree = self.parse(module)
         if tree not in self._indexes:
             self._indexes[tree] = _index_definitions(tree.body)
         found = self._indexes[tree].get(name)
         origin, original, below = module, name, f"{module}.{name}"
         if isinstance(found, ast.ImportFrom):
-            origin = self._resolve_origin(module, found)
+            origin = self.resolve_origin(module, found)
             original = next(a.name for a in found.names if (a.asname or a.name) == name)
         elif found is not None:
-            return _Located(tree=found, modules=(module,))
+            return Located(tree=found, modules=(module,))
         if (origin, original) != (module, name):
             node = self._locate_in_module(origin, original)
-        elif self._find_file(below):  # also `from . import name`
-            node = _Located(tree=self._parse(below), modules=(below,))
+        elif self.find_file(below):  # also `from . import name`
+            node = Located(tree=self.parse(below), modules=(below,))
         else:
             return None
-        return node and _Located(tree=node.tree, modules=(module, *node.modules))
+        return node and Located(tree=node.tree, modules=(module, *node.modules))
 
-    def _list_members(self, owner: ast.ClassDef) -> dict[str, ast.stmt]:
+    def list_members(self, owner: ast.ClassDef) -> dict[str, ast.stmt]:
+        """By name: what a class of this vLLM defines itself, and what its methods set."""
         if owner not in self._indexes:
             self._indexes[owner] = _index_members(owner)
         return self._indexes[owner]
 
-    def _resolve_origin(self, module: str, node: ast.ImportFrom) -> str:
+    def resolve_origin(self, module: str, node: ast.ImportFrom) -> str:
         """The absolute name of the module that an import statement names."""
-        is_package = (self._find_file(module) or "").endswith("/__init__.py")
+        is_package = (self.find_file(module) or "").endswith("/__init__.py")
         package = module if is_package else module.rpartition(".")[0]
         return resolve_name("." * node.level + (node.module or ""), package)
 
 
 # ---------------------------------------------------------------- syntax trees
-
-
-def _name_module(path: str) -> str:
-    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-
-
-def _list_python_files(folder: Traversable, path: str) -> Iterator[str]:
-    for entry in folder.iterdir():
-        below = f"{path}/{entry.name}"
-        if entry.is_dir():
-            yield from _list_python_files(entry, below)
-        elif entry.name.endswith(".py"):
-            yield below
 
 
 def _iterate_statements(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
@@ -271,7 +227,8 @@ def _list_fields(owner: ast.ClassDef) -> Iterator[str]:
             yield from map(ast.unparse, node.targets)
 
 
-def _digest(node: ast.AST) -> str:
+def digest_tree(node: ast.AST) -> str:
+    """Hash a definition without its comments, docstrings and formatting."""
     return hashlib.sha256(_serialize(node).encode()).hexdigest()[:DIGEST_LETTERS]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from flashedge.engine.vllm import compat
-from flashedge.engine.vllm.seams.changes import SeamChange, find_changes, find_new_importers
+from flashedge.engine.vllm.seams.changes import SeamChange, find_changes
 from flashedge.engine.vllm.seams.record import load_record
 from flashedge.engine.vllm.seams.source import VllmSource
 from flashedge.errors import ConfigError
@@ -81,14 +81,14 @@ def test_only_the_body_changed(other: Path) -> None:
     changes = list_changes(other)
     assert not any(change.is_breaking for change in changes)
     first, second = map(str, changes)
-    assert "Scheduler has other members: changed _enqueue_waiting_request" in first
+    assert "Scheduler changed inside. FlashEdge inherits from it" in first
     assert "Scheduler._enqueue_waiting_request changed inside" in second
 
 
-def test_a_new_method_of_a_subclassed_class_is_named(other: Path) -> None:
+def test_a_new_method_of_a_subclassed_class_changes_it(other: Path) -> None:
     edit(other, SCHEDULER, f"    {ENQUEUE}", f"    def _drop(self): ...\n\n    {ENQUEUE}")
     (change,) = list_changes(other)
-    assert "has other members: new _drop." in str(change)
+    assert "Scheduler changed inside" in str(change)
     assert not change.is_breaking
 
 
@@ -101,15 +101,6 @@ def test_a_file_that_is_gone_takes_its_names_along(other: Path) -> None:
     (other / "vllm/v1/core/block_pool.py").unlink()
     gone = {change.name for change in list_changes(other)}
     assert "vllm.v1.core.block_pool:BlockPool.touch" in gone
-
-
-def test_a_new_module_that_imports_a_replaced_function_is_named(other: Path) -> None:
-    (other / "vllm/v3_runner.py").write_text(
-        "from vllm.v1.worker.utils import allocate_kv_cache as allocate\n", encoding="utf-8"
-    )
-    assert find_new_importers(VllmSource(other), load_record()) == {
-        "vllm.v1.worker.gpu_model_runner:allocate_kv_cache": ["vllm.v3_runner"]
-    }
 
 
 # ---------------------------------------------------------------- the start

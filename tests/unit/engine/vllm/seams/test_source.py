@@ -104,8 +104,6 @@ def test_an_imported_name_is_followed_to_its_definition(folder: Path) -> None:
     found = find(folder, "vllm:Machine.step")
     assert found is not None
     assert found.files == ("vllm/__init__.py", "vllm/core/__init__.py", FILE)
-    assert found.module == "vllm.core.engine"
-    assert VllmSource(folder).get_text("vllm:Machine.step").strip().startswith("async def step")
 
 
 def test_a_module_is_found_as_a_name_of_its_package(folder: Path) -> None:
@@ -154,19 +152,6 @@ def test_other_code_has_another_digest(folder: Path, old: str, new: str) -> None
     assert digest(folder, old, new) != before
 
 
-def test_members_of_a_subclassed_class_have_digests_of_their_own(folder: Path) -> None:
-    found = find(folder, "vllm.core.engine:Engine", Use.SUBCLASSED)
-    assert found is not None
-    expected = {"speed", "__init__", "running", "waiting", "is_idle", "step"}
-    assert found.members.keys() == expected
-    assert found.digest == ""
-
-
-def test_importers_are_found_under_another_name_and_by_relative_imports(folder: Path) -> None:
-    found = VllmSource(folder).list_importers("vllm.core.engine", "Rows")
-    assert found == ("vllm.core", "vllm.user")
-
-
 def test_a_wheel_reads_as_the_folder_does(folder: Path) -> None:
     wheel = folder / "vllm.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
@@ -177,5 +162,3 @@ def test_a_wheel_reads_as_the_folder_does(folder: Path) -> None:
     assert packed.find(name, Use.SUBCLASSED) == source.find(name, Use.SUBCLASSED)
     assert packed.hash_file(FILE) == source.hash_file(FILE) is not None
     assert packed.hash_file("vllm/gone.py") is source.hash_file("vllm/gone.py") is None
-    importers = ("vllm.core.engine", "Rows")
-    assert packed.list_importers(*importers) == source.list_importers(*importers)

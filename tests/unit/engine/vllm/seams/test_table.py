@@ -14,11 +14,16 @@ import flashedge
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.patches import PATCHES
-from flashedge.engine.vllm.seams.changes import find_changes, find_new_importers
+from flashedge.engine.vllm.seams.changes import find_changes
 from flashedge.engine.vllm.seams.record import load_record
 from flashedge.engine.vllm.seams.seam import Seam, Use
 from flashedge.engine.vllm.seams.source import VllmSource
 from flashedge.engine.vllm.seams.table import SEAMS
+from scripts.vllm_seams.importers import (
+    find_new_importers,
+    list_replaced_functions,
+    load_importers,
+)
 from tests.support.paths import ROOT
 
 PACKAGE = Path(flashedge.__file__).parent
@@ -59,9 +64,10 @@ def test_the_installed_build_has_every_name_as_the_cuda_build_has_it(
 
 
 def test_a_replaced_function_is_imported_where_it_was(installed: VllmSource) -> None:
-    record = load_record()
-    assert not find_new_importers(installed, record)
-    importers = record.importers["vllm.v1.worker.gpu_model_runner:allocate_kv_cache"]
+    known = load_importers()
+    assert list(known) == list_replaced_functions(), "run python -m scripts.vllm_seams record"
+    assert not find_new_importers(installed, known)
+    importers = known["vllm.v1.worker.gpu_model_runner:allocate_kv_cache"]
     assert "vllm.v1.worker.gpu_model_runner" in importers
     assert "vllm.v1.worker.gpu.attn_utils" in importers, "the second model runner's"
 

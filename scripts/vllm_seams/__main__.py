@@ -2,7 +2,8 @@
 
 python -m scripts.vllm_seams compare [VLLM] [--diff]
     Lists the names that FlashEdge depends on and that are different in VLLM. Exits 1 if one of them
-    is gone or has another signature. --diff shows how their source differs from the installed one.
+    is gone or has another signature. Members of a class, and with --diff the source of each name,
+    are compared with those of the installed vLLM.
 python -m scripts.vllm_seams record VLLM
     Writes what the names look like in VLLM into the package: from then on it is the checked one.
 
@@ -13,7 +14,6 @@ out: the installed vLLM. docs/upgrade-vllm.md says when to use which.
 from __future__ import annotations
 
 import argparse
-import difflib
 import email
 import sys
 import zipfile
@@ -21,9 +21,12 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 
 from flashedge.engine.vllm.compat import find_vllm_folder
-from flashedge.engine.vllm.seams.changes import SeamChange, find_changes, find_new_importers
-from flashedge.engine.vllm.seams.record import RECORD, load_record, make_record, save_record
+from flashedge.engine.vllm.seams.changes import find_changes
+from flashedge.engine.vllm.seams.record import RECORD, load_record
 from flashedge.engine.vllm.seams.source import VllmSource
+from scripts.vllm_seams import importers
+from scripts.vllm_seams.difference import diff_source, list_changed_members
+from scripts.vllm_seams.record import make_record, save_record
 
 CUDA_BUILD = "vllm"
 
@@ -64,11 +67,13 @@ def write_record(root: Traversable) -> int:
     distribution, version = read_version(root)
     if distribution != CUDA_BUILD:
         raise SystemExit(f"{distribution} {version}: the record is made from {CUDA_BUILD}")
+    source = VllmSource(root)
     try:
-        record = make_record(VllmSource(root), distribution, version)
+        record = make_record(source, distribution, version)
     except KeyError as error:
         raise SystemExit(f"{version} has no {error}: change the table first") from error
     save_record(record)
+    importers.save_importers(importers.find_importers(source))
     print(f"{RECORD}: {len(record.definitions)} names of {distribution} {version}")
     return 0
 
@@ -78,14 +83,18 @@ def print_changes(root: Traversable, *, with_diff: bool) -> int:
     changes = find_changes(source, record)
     breaking = [change for change in changes if change.is_breaking]
     others = [change for change in changes if not change.is_breaking]
+    new = importers.find_new_importers(source, importers.load_importers())
     for title, found in (("GONE OR OTHER SIGNATURE", breaking), ("CHANGED INSIDE", others)):
         if found:
             print(f"{title}\n")
         for change in found:
-            print(change, end="\n\n")
+            print(change)
+            if members := list_changed_members(change.name, installed, source):
+                print(f"  members: {members}")
+            print()
             if with_diff:
-                sys.stdout.writelines(diff_source(change, installed, source))
-    for name, modules in find_new_importers(source, record).items():
+                sys.stdout.writelines(diff_source(change.name, installed, source))
+    for name, modules in new.items():
         print(f"REPLACED, BUT NOT WHERE THESE IMPORT IT: {name}: {', '.join(modules)}\n")
     distribution, version = read_version(root)
     print(
@@ -94,13 +103,6 @@ def print_changes(root: Traversable, *, with_diff: bool) -> int:
         f"{len(others)} changed inside"
     )
     return 1 if breaking else 0
-
-
-def diff_source(change: SeamChange, old: VllmSource, new: VllmSource) -> list[str]:
-    """The differences of one name's source as lines."""
-    before, after = (source.get_text(change.name).splitlines() for source in (old, new))
-    lines = difflib.unified_diff(before, after, change.name, change.name, n=2, lineterm="")
-    return [f"{line}\n" for line in (*lines, "")]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,51 @@
+"""Makes the record of the names of one vLLM. The start check of the package reads it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from flashedge.engine.vllm.seams.record import RECORD, Record
+from flashedge.engine.vllm.seams.source import Definition, VllmSource
+from flashedge.engine.vllm.seams.table import SEAMS
+
+
+def make_record(source: VllmSource, distribution: str, version: str) -> Record:
+    """Read every name of the table. Raises KeyError for a name that this vLLM lacks."""
+    definitions = {}
+    for seam in SEAMS:
+        for name in seam.list_full_names():
+            found = source.find(name, seam.use)
+            if found is None:
+                raise KeyError(name)
+            definitions[name] = found
+    paths = sorted({path for found in definitions.values() for path in found.files})
+    return Record(
+        distribution=distribution,
+        version=version,
+        files={path: source.hash_file(path) or "" for path in paths},
+        definitions=definitions,
+    )
+
+
+def save_record(record: Record, file: Path = RECORD) -> None:
+    """Save a record as JSON, with a line for each file and each name."""
+    head = {"distribution": record.distribution, "version": record.version}
+    files = json.dumps(dict(record.files), indent=2)
+    names = ",\n".join(
+        f"  {json.dumps(name)}: {json.dumps(_write(found))}"
+        for name, found in record.definitions.items()
+    )
+    fields = [
+        *(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in head.items()),
+        f'"files": {files}',
+        f'"definitions": {{\n{names}\n}}',
+    ]
+    file.write_text("{\n" + ",\n".join(fields) + "\n}\n", encoding="utf-8")
+
+
+def _write(found: Definition) -> dict[str, Any]:
+    """The fields of a definition that are not empty."""
+    fields = {"files": found.files, "signature": found.signature, "digest": found.digest}
+    return {name: value for name, value in fields.items() if value}

@@ -1,0 +1,106 @@
+"""The wheel, installed into an environment of its own and used from an empty folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.support.wheel import Installed, install_wheel
+
+pytestmark = pytest.mark.xdist_group("wheel")  # one process builds it
+
+PROBLEM = "Dan has 24 nuts. Day 1: wins 20. How many nuts has Dan after day 1?"
+STRATEGY = """
+class FirstOnly:
+    def execute(self, tree, paths, width):
+        return {paths[0]: width}
+
+    def update_certainindex(self, tree, finished):
+        return None
+"""
+ENTRY_POINT = "[flashedge.strategies]\nfirst_only = my_way:FirstOnly\n"
+PAIR = """
+[pairs.mine]
+description = "a pair of the user's own"
+generator = "bundled"
+verifier = "bundled"
+"""
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
+    return install_wheel(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def own_files(installed: Installed) -> None:
+    """A strategy that a package of the user's registers, and a pair in the user's models.toml."""
+    packages = installed.site_packages
+    (packages / "my_way.py").write_text(STRATEGY)
+    metadata = packages / "my_way-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: my-way\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(ENTRY_POINT)
+    config = Path(installed.run("config", "path").stdout.strip()).parent
+    config.mkdir(parents=True, exist_ok=True)
+    (config / "models.toml").write_text(PAIR)
+
+
+def test_the_wheel_holds_the_package_alone(installed: Installed) -> None:
+    files = [file.split("/") for file in installed.list_files()]
+    assert {top for top, *_ in files if not top.endswith(".dist-info")} == {"flashedge"}
+    left_out = {"lab", "benchmark", "evaluation", "bench", "sim", "scripts", "tests"}
+    assert not [file for file in files if left_out & {*file}]
+    assert ["flashedge", "models.toml"] in files
+    assert ["flashedge", "tui", "app.py"] in files
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("bench", "load", "--rate", "2", "--problems", "problems.jsonl"),
+        ("bench",),
+        ("simulate", "--pair", "math-7b+skywork-1.5b", "-n", "64"),
+        ("models", "eval", "--problems", "problems.jsonl"),
+    ],
+    ids=" ".join,
+)
+def test_a_command_of_the_lab_says_what_it_needs(
+    installed: Installed, command: tuple[str, ...]
+) -> None:
+    done = installed.run(*command)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "only a checkout of the project has" in done.stderr
+    assert "bash scripts/setup.sh" in done.stderr
+    assert len(done.stderr.splitlines()) <= 3
+
+
+def test_the_commands_of_the_lab_are_listed(installed: Installed) -> None:
+    for group, name in (((), "bench"), ((), "simulate"), (("models",), "eval")):
+        listed = installed.run(*group, "--help")
+        assert listed.returncode == 0, listed.stderr
+        assert f" {name} " in listed.stdout
+
+
+@pytest.mark.usefixtures("own_files")
+def test_the_user_s_own_pair_is_listed(installed: Installed) -> None:
+    done = installed.run("models", "show", "mine")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("mine: a pair of the user's own")
+
+
+@pytest.mark.engine
+@pytest.mark.usefixtures("own_files")
+def test_it_solves_a_problem_by_the_user_s_own_strategy_and_pair(installed: Installed) -> None:
+    try:
+        solved = installed.run("solve", PROBLEM, "--json")
+        assert solved.returncode == 0, solved.stderr
+        assert json.loads(solved.stdout)["answer"] == "44"
+        own = installed.run("solve", PROBLEM, "--strategy", "first_only-4", "--json")
+        assert own.returncode == 0, own.stderr
+        assert json.loads(own.stdout)["strategy"] == "first_only"
+    finally:
+        stopped = installed.run("down")
+    assert stopped.returncode == 0, stopped.stderr
