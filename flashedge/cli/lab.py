@@ -51,10 +51,10 @@ class GroupWithLab(TyperGroup):
     """A group of commands that takes those of the lab from the checkout, if there is one."""
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        listed = super().get_command(ctx, cmd_name)
+        listed: Any = super().get_command(ctx, cmd_name)
         if listed is None or cmd_name not in COMMANDS or not has_lab():
             return listed
-        found = typer.main.get_command(import_app(COMMANDS[cmd_name].module))
+        found: Any = typer.main.get_command(import_app(COMMANDS[cmd_name].module))
         found.name, found.rich_help_panel = cmd_name, listed.rich_help_panel
         return found
 
@@ -63,7 +63,10 @@ def add_lab_command(app: typer.Typer, name: str, panel: str | None = None) -> No
     """List a command of the lab. `app` must be made with `cls=GroupWithLab`."""
 
     @app.command(
-        name=name, help=COMMANDS[name].help, rich_help_panel=panel, context_settings=ANY_OPTIONS
+        name=name,
+        help=f"{COMMANDS[name].help} Needs a checkout of the project.",
+        rich_help_panel=panel,
+        context_settings=ANY_OPTIONS,
     )
     def refuse(context: typer.Context) -> None:
         raise ConfigError(

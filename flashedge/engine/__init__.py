@@ -1,1 +1,1 @@
-"""The engines: protocols (`base`), the real ones (`vllm/`), the simulated one (`simulated`)."""
+"""The engines: protocols (`base`), and the real ones (`vllm/`)."""

@@ -50,9 +50,8 @@ class EnginePair(TwinEngines, Protocol):
     async def stop(self) -> None: ...
     def health(self) -> tuple[Health, Health]: ...
     async def self_test(self) -> dict[str, Any]: ...
-    async def serve_protocols(self, plain: PlainRequests) -> AsgiApp | None:
-        """The HTTP protocols over the generator, for requests that `plain` counts. None: only
-        searches are served."""
+    async def serve_protocols(self, plain: PlainRequests) -> AsgiApp:
+        """The HTTP protocols over the generator, for requests that `plain` counts."""
         ...
 
 
@@ -297,13 +296,8 @@ class ServedPair:
 
     @property
     def protocols(self) -> AsgiApp:
-        """The HTTP protocols for requests outside any run. Raises RequestError without any."""
-        if self._protocols is None:
-            raise RequestError(
-                "this daemon's engines are simulated, so it answers by searches only",
-                hint=f"name a search: {self.name}:beam-4",
-                param="model",
-            )
+        """The HTTP protocols for requests outside any run."""
+        assert self._protocols is not None, "`Service.use_pair` gives pairs that have started"
         return self._protocols
 
     def build_engines(self, grader: MathGrader, texts: TextGroups, *, baseline: bool) -> Engines:

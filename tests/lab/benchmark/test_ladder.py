@@ -23,7 +23,6 @@ from scripts.lab.benchmark.simulate import (
     summarize_runs,
 )
 from scripts.lab.benchmark.virtual_run import VirtualRun, simulate_run
-from tests.support.paths import ROOT
 
 NAMED = {rung.name: rung for rung in RUNGS}
 
@@ -291,8 +290,3 @@ def test_another_tree_is_noticed(config: Config) -> None:
     bench = bench_of(config, n=4)
     run, other = (bench.run(RUNGS[0], row) for row in (0, 1))
     assert not summarize_runs([run], [other])["same_trees"]
-
-
-def test_the_lengths_ship_with_the_package() -> None:
-    text = (ROOT / "pyproject.toml").read_text()
-    assert "benchmark/*.jsonl" in text

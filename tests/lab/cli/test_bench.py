@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flashedge.daemon import files as daemon_files
+from scripts.lab.cli.bench.flashtts import warn_unpaired
 from tests.support.cli_rig import Cli, cli_for
 
 
@@ -53,3 +54,11 @@ def test_what_is_refused(cli: Cli, problems: str, monkeypatch: pytest.MonkeyPatc
     done = cli("bench", "flashtts", "--problems", problems)
     assert done.code == 4
     assert "process 4242" in done.err
+
+
+@pytest.mark.parametrize("shares", [[None, 1.0], [None, 0.75, 1.0], []])
+def test_a_benchmark_of_other_trees_is_named(
+    capfd: pytest.CaptureFixture[str], shares: list[float | None]
+) -> None:
+    warn_unpaired([{"same_trees": share} for share in shares])
+    assert ("Only 75% of a rung's trees" in capfd.readouterr().err) == (0.75 in shares)

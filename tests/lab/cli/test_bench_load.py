@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from tests.lab.load_rig import LoadDaemon
 from tests.support.cli_rig import Cli, cli_for, with_daemon
-from tests.support.load_rig import LoadDaemon
 
 
 @pytest.fixture

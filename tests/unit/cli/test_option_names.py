@@ -12,8 +12,8 @@ from flashedge.cli.main import app
 
 def list_options(command: Any, name: str = "flashedge") -> Iterator[tuple[str, list[str]]]:
     """(command, spellings) of each option of `command` and of the commands below it."""
-    for below in getattr(command, "commands", {}).values():
-        yield from list_options(below, f"{name} {below.name}")
+    for below in getattr(command, "commands", {}):
+        yield from list_options(command.get_command(None, below), f"{name} {below}")
     for parameter in command.params:
         if parameter.param_type_name == "option":
             yield name, parameter.opts

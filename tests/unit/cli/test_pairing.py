@@ -8,7 +8,6 @@ import pytest
 
 from flashedge.cli.daemon import describe_kernels, describe_replays
 from flashedge.cli.solve.result import warn_about
-from scripts.lab.cli.bench.flashtts import warn_unpaired
 
 INVARIANT = {"batch_invariant": True, "invariant_tokens": 2048, "max_logprob_difference": 0.0}
 
@@ -58,11 +57,3 @@ def test_a_baseline_that_is_not_paired_is_named(
     warn_about({"answer": "4", "baseline": baseline, "deterministic": deterministic})
     said = "not batch-invariant" in capfd.readouterr().err
     assert said == (baseline and deterministic is False)
-
-
-@pytest.mark.parametrize("shares", [[None, 1.0], [None, 0.75, 1.0], []])
-def test_a_benchmark_of_other_trees_is_named(
-    capfd: pytest.CaptureFixture[str], shares: list[float | None]
-) -> None:
-    warn_unpaired([{"same_trees": share} for share in shares])
-    assert ("Only 75% of a rung's trees" in capfd.readouterr().err) == (0.75 in shares)

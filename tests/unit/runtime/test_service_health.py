@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flashedge.engine.base import Health
-from flashedge.errors import EngineDead, EngineError, RequestError
+from flashedge.errors import EngineDead, EngineError
 from scripts.lab.sim.clock import VirtualTimePolicy
 from scripts.lab.sim.pair import Faults
 from tests.support.runtime_rig import BEAM, both
@@ -139,16 +139,6 @@ async def test_protocols_are_served_once_the_engines_are_ready(tmp_path: Path) -
     await starting
     async with rig.service.use_pair("bundled") as pair:
         assert pair.protocols is not None
-    await rig.service.stop()
-
-
-async def test_a_pair_without_protocols_says_so(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
-    await rig.service.start()
-    rig.served._protocols = None
-    with pytest.raises(RequestError, match="simulated") as caught:
-        _ = rig.served.protocols
-    assert "bundled:beam-4" in (caught.value.hint or "")
     await rig.service.stop()
 
 

@@ -16,7 +16,7 @@ from scripts.lab.benchmark.load.open_load import Served, run_load
 from scripts.lab.benchmark.load.plan import PlannedProgram
 from scripts.lab.benchmark.load.record import End, ProgramRecord
 from scripts.lab.sim.clock import run_virtual
-from tests.support.load_rig import LoadDaemon
+from tests.lab.load_rig import LoadDaemon
 
 
 def plan(*times: float, kind: Kind = Kind.SEARCH, first: int = 0) -> list[PlannedProgram]:

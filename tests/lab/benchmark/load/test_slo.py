@@ -19,7 +19,7 @@ from scripts.lab.benchmark.load.attainment import (
 )
 from scripts.lab.benchmark.load.record import End
 from scripts.lab.benchmark.load.slo import Slo, rate_difficulty, read_factors
-from tests.support.load_rig import build_record
+from tests.lab.load_rig import build_record
 
 
 def test_difficulty_is_what_trial_runs_say() -> None:

@@ -26,7 +26,7 @@ from scripts.lab.benchmark.load.timings import (
     find_finish_time,
     summarize_values,
 )
-from tests.support.load_rig import build_record
+from tests.lab.load_rig import build_record
 
 RECORDS = [
     build_record(0, arrived_s=0.0, wait_s=1.0, first_token_s=2.0, latency_s=4.0, output_tokens=2),
