@@ -31,8 +31,8 @@ from flashedge.answers.numbers import find_numbers, numbers_conflict
 from flashedge.answers.spelling import normalize
 from flashedge.answers.words import MIN_LIKENESS, likeness
 from flashedge.answers.workers.embedding_groups import EmbeddingGroups
-from flashedge.statistics import auc
 from scripts.bench.daemon import DATA, report
+from scripts.lab.statistics import auc
 
 DRAWS = 2000
 GRID = [i / 100 for i in range(101)]

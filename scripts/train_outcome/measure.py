@@ -20,9 +20,10 @@ from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.request.strategies import build_search
 from flashedge.search.seeds import mix64
 from flashedge.search.tree import NodeStatus
-from flashedge.statistics import auc, interval, mean
+from flashedge.statistics import interval, mean
 from flashedge.types import Problem as Asked
 from flashedge.types import Sampling
+from scripts.lab.statistics import auc
 from scripts.train_pair.checker import is_correct
 from scripts.train_pair.problems import Problem
 

@@ -11,7 +11,7 @@ from flashedge.scheduling.lengths.base import LengthDistribution
 from flashedge.scheduling.lengths.families.log_t import LogT
 from flashedge.scheduling.lengths.fit import fit
 from flashedge.scheduling.lengths.request import FinishedOutputs
-from flashedge.statistics import pearson
+from scripts.lab.statistics import pearson
 
 
 def measure_explained(

@@ -23,7 +23,6 @@ from statistics import fmean
 from typing import Any
 
 from flashedge.config import load_config
-from flashedge.statistics import pearson
 from scripts.bench.daemon import ROOT, report
 from scripts.bench.flashtts.study import format_table, run_in_parallel
 from scripts.bench.mcts.figures import Pool, compare, measure
@@ -32,6 +31,7 @@ from scripts.bench.mcts.load_record import LoadRecord, draw_times
 from scripts.bench.mcts.places import PLACES, build_place
 from scripts.bench.mcts.recorded_tree import RecordedProblem, load_problems, load_records
 from scripts.bench.mcts.variants import VARIANTS
+from scripts.lab.statistics import pearson
 
 OUTPUT = ROOT / "runs" / "mcts"
 SHARES = (0.1, 0.3, 0.6, 0.9)

@@ -10,8 +10,9 @@ from typing import Any
 
 from flashedge.search.answer_choice import count_votes
 from flashedge.search.scoring import aggregate
-from flashedge.statistics import auc, bootstrap, calibration, interval, list_problem_aucs, mean
+from flashedge.statistics import bootstrap, interval, mean
 from scripts.lab.evaluation.records import Chain, ProblemRecord
+from scripts.lab.statistics import auc, calibration, list_problem_aucs
 
 AGGREGATES = ("last", "min", "prod")
 LABELS = "of a step: whether its chain's final answer is right (the file labels no steps)"

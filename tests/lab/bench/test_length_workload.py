@@ -7,10 +7,10 @@ from statistics import fmean
 
 import pytest
 
-from flashedge.statistics import pearson
 from scripts.bench.lengths.prediction_error import MODELS, build_settings
 from scripts.bench.lengths.workload import LengthWorkload
 from scripts.lab.benchmark.lengths import load_trace
+from scripts.lab.statistics import pearson
 from scripts.train_pair.problems import TRAINING, make_problem
 
 

@@ -1,0 +1,37 @@
+"""How well scores tell right from wrong."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from scripts.lab.statistics import auc, calibration, list_problem_aucs, pearson
+
+
+def test_auc_counts_ties_half() -> None:
+    assert auc([0.9, 0.8], [0.1, 0.2]) == 1.0
+    assert auc([0.1], [0.9]) == 0.0
+    assert auc([0.5, 0.5], [0.5]) == 0.5
+    assert auc([0.5, 0.9], [0.5]) == 0.75
+    assert math.isnan(auc([], [0.5]))
+
+
+def test_only_mixed_problems_have_an_auc() -> None:
+    scores = [[0.9, 0.1], [0.9, 0.1], [0.2, 0.8]]
+    labels = [[True, False], [True, True], [True, False]]
+    assert list_problem_aucs(scores, labels) == [1.0, 0.0]
+
+
+def test_calibration_error_is_the_gap_weighted_by_count() -> None:
+    error, rows = calibration([0.9, 0.9, 0.9, 0.1], [True, True, False, False])
+    assert error == pytest.approx(0.75 * (0.9 - 2 / 3) + 0.25 * 0.1)
+    assert [row["count"] for row in rows] == [1, 3]
+    assert calibration([1.0], [True])[0] == 0.0
+    assert math.isnan(calibration([], [])[0])
+
+
+def test_pearson_of_known_values() -> None:
+    assert pearson([1, 2, 3], [2, 4, 6]) == pytest.approx(1.0)
+    assert pearson([1, 2, 3], [1, 0, 1]) == pytest.approx(0.0)
+    assert math.isnan(pearson([1, 1], [1, 2]))
