@@ -27,7 +27,6 @@ COUNTERS = (
     "preempted",  # drafts taken out of the batch because memory was short
     "dropped_kv",  # drafts and waiting steps that lost their KV to others
     "reordered",  # steps before which the waiting requests changed their order
-    "idle_blocks",  # blocks of idle programs that are evicted first
     "offloaded",  # drafts that had KV when all KV was offloaded
 )
 

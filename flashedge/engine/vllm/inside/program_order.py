@@ -4,13 +4,16 @@ The order is of programs, not of requests: all requests of a program carry its k
 one program keep the order of their arrival. Requests of an unknown program go last. What runs is
 not interrupted for it, and no token depends on it.
 
+The prefix cache does not follow this order. vLLM evicts what was used longest ago, the end of a
+prompt before its beginning: an agent whose last request is over comes back with the same history.
+
 Ref: arXiv 2412.20993 App. D.3.1; ADR 18. Checked with vLLM 0.32.0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
 from typing import Any
 
 from vllm.v1.core.sched.output import SchedulerOutput
@@ -18,7 +21,6 @@ from vllm.v1.engine.core import EngineCore
 from vllm.v1.request import Request
 
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, PROGRAM
-from flashedge.engine.vllm.inside.kv.idle_programs import IdlePrograms
 from flashedge.engine.vllm.inside.speculation import SpeculativeScheduler
 
 
@@ -28,19 +30,10 @@ class ProgramScheduler(SpeculativeScheduler):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._places: Mapping[str | None, int] = {}
-        self._idle = IdlePrograms()
 
     def rank_programs(self, keys: Sequence[str]) -> None:
-        """From the next step on, waiting requests run in the order of these programs. All others
-        are idle."""
+        """From the next step on, waiting requests run in the order of these programs."""
         self._places = {key: place for place, key in enumerate(keys)}
-        self.counters["idle_blocks"] += self._idle.evict_first(self._pool, keys)
-
-    def _free_request_blocks(self, request: Request) -> None:
-        if self._places:  # without an order the cache is vLLM's own
-            groups = self.kv_cache_manager.get_block_ids(request.request_id)
-            self._idle.note_use(read_program(request), chain.from_iterable(groups))
-        super()._free_request_blocks(request)
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         if self._places and len(self.waiting) > 1:

@@ -21,7 +21,7 @@ _QUOTA, _PAUSED, _SPECULATION = (
     "inside/paused_requests.py",
     "inside/speculation.py",
 )
-_PROGRAMS, _IDLE = "inside/program_order.py", "inside/kv/idle_programs.py"
+_PROGRAMS = "inside/program_order.py"
 _DRAFTS, _BOUNDARIES = "inside/draft_requests.py", "inside/scheduler.py"
 _TENSOR, _WORKER = "inside/kv/tensor.py", "inside/kv/worker.py"
 _NOISE, _SKYWORK = "inside/noise.py", "inside/skywork_model.py"
@@ -61,9 +61,9 @@ SCHEDULER = (
          "A draft that goes on is put in line."),
     _use(_SCHEDULER, "_holds_kv_blocks", _WORKINGS, _SPECULATION,
          "A paused draft is PREEMPTED and has computed tokens: it resumes with its KV."),
-    _use(_SCHEDULER, "_free_request_blocks", _OVERRIDDEN, f"{_PAUSED} {_PROGRAMS} {_WINDOWS}",
-         "Requests that do not run give up their KV first. Tells which program used a block last."
-         " A deterministic request begins its windows anew."),
+    _use(_SCHEDULER, "_free_request_blocks", _OVERRIDDEN, f"{_PAUSED} {_WINDOWS}",
+         "Requests that do not run give up their KV first. A deterministic request begins its"
+         " windows anew."),
     _use(_SCHEDULER, "pause_state set_pause_state", _CALLED, _QUOTA,
          "The engine stands still while its KV is offloaded."),
     _use(_SCHEDULER, "running waiting kv_holding_waiting requests", _ACCESSED, _OURS,
@@ -84,14 +84,11 @@ SCHEDULER = (
          "A parameter of `update_from_output`."),
     _use(_MANAGER, "allocate_slots", _REPLACED, _PAUSED,
          "Of our scheduler's own manager: requests that do not run give up their KV first."),
-    _use(_MANAGER, "get_block_ids", _CALLED, f"{_QUOTA} {_PROGRAMS}",
-         "Finds the requests whose blocks a smaller quota takes, and a program's blocks."),
+    _use(_MANAGER, "get_block_ids", _CALLED, _QUOTA,
+         "Finds the requests whose blocks a smaller quota takes."),
     _use(_MANAGER, "block_pool", _ACCESSED, _QUOTA, "The quota reserves blocks of the pool."),
     _use(_POOL, "get_new_blocks free_blocks evict_blocks touch get_num_free_blocks", _CALLED,
          f"{_QUOTA} {_SPECULATION}", "The quota takes blocks out of the pool and returns them."),
-    _use(_POOL, "free_block_queue", _ACCESSED, _IDLE, "The KV of idle programs is evicted first."),
-    _use("v1.core.kv_cache_utils:FreeKVCacheBlockQueue", "remove prepend_n", _CALLED, _IDLE,
-         "Blocks of idle programs go to its front."),
     _use(_POOL, "blocks num_gpu_blocks", _ACCESSED, _QUOTA,
          "Blocks are numbered from 0. One is the null block, which no request gets."),
     _use("v1.core.kv_cache_utils:KVCacheBlock", "block_id ref_cnt is_null block_hash", _ACCESSED,
