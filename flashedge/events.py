@@ -36,6 +36,17 @@ class NodesExpanded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PromptRead:
+    """The first request of the run has begun to generate."""
+
+    tokens: int
+    """Of the run's prompt."""
+
+    cached_tokens: int
+    """Those of them whose KV the generator reused, as of the conversation's turn before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
     """How far nodes have generated. Sent at most ten times a second, and not stored."""
 
@@ -252,6 +263,7 @@ class RunCancelled:
 Event = (
     RunStarted
     | NodesExpanded
+    | PromptRead
     | Progress
     | StepCompleted
     | NodeScored

@@ -24,6 +24,7 @@ _CATEGORY: Mapping[type, str] = {
     events.Probed: "certainty",
     events.CertaintyUpdated: "certainty",
     events.EarlyExit: "certainty",
+    events.PromptRead: "memory",
     events.KvSplitChanged: "memory",
     events.Offloaded: "memory",
     events.Restored: "memory",
@@ -111,6 +112,8 @@ def describe(event: Event) -> str | None:
         case events.NodesExpanded():
             first = event.children[0][0] if event.children else "-"
             return f"node {event.parent}: {len(event.children)} children from {first}"
+        case events.PromptRead():
+            return f"prompt read: {event.cached_tokens} of {event.tokens} tokens were cached"
         case events.StepCompleted():
             return f"node {event.node}: {len(event.token_ids)} tokens, {event.finish}"
         case events.NodeScored():

@@ -154,8 +154,10 @@ class _ViewDraft:
                 self._fields["note"] = text
             case events.EngineRestarted():
                 self._fields["note"] = text
-            case events.Probed() | events.KvSplitChanged() | events.Offloaded() | events.Restored():
+            case events.PromptRead() | events.Probed():
                 pass  # in the log only: they don't change the tree
+            case events.KvSplitChanged() | events.Offloaded() | events.Restored():
+                pass  # likewise
             case events.RunFinished():
                 self.end("finished", result=event.result)
             case events.RunFailed():

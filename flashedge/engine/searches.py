@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from flashedge.events import PromptRead
 from flashedge.types import FinishReason, Problem, Sampling, TokenIds
 
 
@@ -56,6 +57,10 @@ class Found:
     paths: tuple[FoundPath, ...]
 
 
+SearchItem = PromptRead | Note | Found
+"""What a search says of itself: first of its prompt, then notes, and what it found last."""
+
+
 class Searcher(Protocol):
     """The search that one HTTP request asks for."""
 
@@ -72,8 +77,8 @@ class Searcher(Protocol):
         """Take the conversation as the verifier will see it. Called before `start`."""
         ...
 
-    def start(self, prompt: SearchPrompt) -> AsyncGenerator[Note | Found]:
-        """Queue the run, and follow it. `Found` comes last.
+    def start(self, prompt: SearchPrompt) -> AsyncGenerator[SearchItem]:
+        """Queue the run, and follow it.
 
         Raises what `Service.submit` raises; while it streams, what ended the run.
         """

@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from flashedge.api.sse import ClientGone, run_while_connected
 from flashedge.engine.plain_requests import PlainAsk, PlainRequests
 from flashedge.engine.request_tags import RequestTags, end_with_request, find_searcher, get_tags
-from flashedge.engine.searches import Found, FoundPath, Note, Searcher, SearchPrompt
+from flashedge.engine.searches import Found, FoundPath, Note, Searcher, SearchItem, SearchPrompt
 from flashedge.engine.vllm.serving.conversation import build_problem
 from flashedge.errors import DaemonStopping, FlashEdgeError
 from flashedge.types import Sampling
@@ -86,7 +86,7 @@ class FakeProtocols:
                 return
         await response(*asgi)
 
-    async def _search(self, found: AsyncGenerator[Note | Found]) -> dict[str, Any]:
+    async def _search(self, found: AsyncGenerator[SearchItem]) -> dict[str, Any]:
         choices: list[Any] = []
         async for item in found:
             if isinstance(item, Found):
@@ -95,13 +95,13 @@ class FakeProtocols:
                     choices.append({"index": index, "message": message, "finish_reason": "stop"})
         return {"id": "chatcmpl-1", "object": "chat.completion", "choices": choices}
 
-    async def _stream_search(self, found: AsyncGenerator[Note | Found]) -> AsyncGenerator[bytes]:
+    async def _stream_search(self, found: AsyncGenerator[SearchItem]) -> AsyncGenerator[bytes]:
         try:
             yield self._frame({"role": "assistant", "content": ""})
             async for item in found:
                 if isinstance(item, Note):
                     yield self._frame({"reasoning": item.text})
-                else:
+                elif isinstance(item, Found):
                     yield self._frame({"content": _read(item.paths[0])})
             yield self._frame({}, finish="stop")
         except FlashEdgeError as error:

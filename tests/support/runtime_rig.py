@@ -24,6 +24,7 @@ from flashedge.events import (
     Offloaded,
     Probed,
     Progress,
+    PromptRead,
     Restored,
     RolloutsAllowed,
     RolloutsEnded,
@@ -202,6 +203,8 @@ class Fold:
                 assert not of or rollouts <= of
             case RolloutsInFlight(flights=flights):
                 assert {node for _, node in flights} <= {ROOT, *nodes}
+            case PromptRead(tokens=tokens, cached_tokens=cached):
+                assert 0 <= cached <= tokens
             case KvSplitChanged() | Offloaded() | Restored():
                 pass  # of the engines
             case EngineRestarted(waited_s=waited_s):

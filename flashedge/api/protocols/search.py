@@ -17,11 +17,12 @@ from flashedge.api.schemas import SearchOptions
 from flashedge.api.specs import ModelName, build_run_spec
 from flashedge.api.sse import DISCONNECTED
 from flashedge.engine.request_tags import RequestTags
-from flashedge.engine.searches import Found, FoundPath, Note, SearchPrompt
+from flashedge.engine.searches import Found, FoundPath, Note, SearchItem, SearchPrompt
 from flashedge.errors import RequestError
 from flashedge.events import (
     NodeScored,
     NodesExpanded,
+    PromptRead,
     RunCancelled,
     RunFailed,
     RunFinished,
@@ -111,7 +112,7 @@ class ProtocolSearch:
         """See `engine.searches`."""
         self._problem = problem
 
-    def start(self, prompt: SearchPrompt) -> AsyncGenerator[Note | Found]:
+    def start(self, prompt: SearchPrompt) -> AsyncGenerator[SearchItem]:
         """See `engine.searches`."""
         if self._problem is None:  # gpt-oss: its handler does not use the chat template
             raise RequestError(
@@ -162,12 +163,14 @@ class ProtocolSearch:
             **fields,
         )
 
-    async def _follow(self, handle: HandlePort, choices: int) -> AsyncGenerator[Note | Found]:
+    async def _follow(self, handle: HandlePort, choices: int) -> AsyncGenerator[SearchItem]:
         parents: dict[NodeId, NodeId] = {}
         steps: dict[NodeId, StepCompleted] = {}
         async with aclosing(handle.events()) as events:  # type: ignore[type-var]
             async for _, event in events:
                 match event:
+                    case PromptRead():
+                        yield event
                     case NodesExpanded(parent=parent, children=children):
                         parents |= {child: parent for child, *_ in children}
                     case StepCompleted(node=node, text=text):

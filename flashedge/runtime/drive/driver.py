@@ -96,6 +96,8 @@ class Driver:
         self._speculation_client = SpeculationClient(search, spec, engines, self._texts)
         self._ahead = PathsAhead(search, spec, prompt_ids, engines, earlier, self._start)
         self._restarts = RestartNotes(engines.generator, engines.verifier, emit)
+        self._reads_prompt: NodeId | None = None
+        """The node whose request is the run's first. Those beside it find the prompt's KV."""
         self.generating = Stopwatch()
         self.scoring = Scoring(
             search,
@@ -215,12 +217,17 @@ class Driver:
             continuation=self._get_continuation(child.node),
         )
 
+        if self._reads_prompt is None:
+            self._reads_prompt = child.node
+
         async def work() -> list[Chunk]:
             chunks: list[Chunk] = []
             self._growth.start(child.node)
             drawn = self._ahead.adopt(request) or generator.extend(request)
             async with aclosing(drawn) as stream:
                 async for chunk in stream:
+                    if child.node == self._reads_prompt:
+                        self._emitter.emit_prompt(len(self._prompt_ids), chunk.cached_tokens)
                     chunks.append(chunk)
                     self._growth.add(child.node, chunk.token_ids)
             return chunks

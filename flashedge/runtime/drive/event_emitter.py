@@ -13,6 +13,7 @@ from flashedge.events import (
     NodeScored,
     NodesExpanded,
     NodesMarked,
+    PromptRead,
     RolloutsAllowed,
     RolloutsEnded,
     RolloutsInFlight,
@@ -53,7 +54,7 @@ class EventEmitter:
         self._take_answer = take_answer
         self._tree = Tree()
         self._num_checkpoints = self._num_rollouts = self._num_futile = 0
-        self._has_several = False
+        self._has_several = self._has_read_prompt = False
         self._flying: set[int] = set()
 
     def emit_result(self, result: Result, tree: Tree, turn: int) -> None:
@@ -125,6 +126,13 @@ class EventEmitter:
                 children=tuple((n.id, n.index, n.seed) for n in children),
             )
         )
+
+    def emit_prompt(self, tokens: int, cached_tokens: int) -> None:
+        """Emit what the run's first request found in the prefix cache. cached_tokens: from the
+        prompt's start, and of the path behind it where a run goes on."""
+        if not self._has_read_prompt:
+            self._has_read_prompt = True
+            self._emit(PromptRead(tokens=tokens, cached_tokens=min(tokens, cached_tokens)))
 
     def emit_statuses(self, tree: Tree, commands: Sequence[Command]) -> None:
         """Emit the statuses that the search changed when it last decided, at the end of a level.

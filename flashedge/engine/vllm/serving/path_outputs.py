@@ -40,6 +40,8 @@ class PathOutputs:
         self._tokenizer = tokenizer
         self.streams = self._params.output_kind is RequestOutputKind.DELTA
         """Whether the client sees the answer in pieces, and so can see notes before it."""
+        self.cached_tokens = 0
+        """Of the prompt. Streams report what the first output says."""
 
     def build_note(self, text: str) -> RequestOutput:
         logprobs: Any = [] if self._params.logprobs is not None else None
@@ -58,9 +60,8 @@ class PathOutputs:
 
     def _build(self, parts: list[CompletionOutput], finished: bool = False) -> RequestOutput:
         ids = self._request.prompt_token_ids
-        return RequestOutput(
-            self._request.request_id, None, ids, None, parts, finished, num_cached_tokens=0
-        )
+        name, cached = self._request.request_id, self.cached_tokens
+        return RequestOutput(name, None, ids, None, parts, finished, num_cached_tokens=cached)
 
     def _replay(self, index: int, path: FoundPath) -> Iterator[CompletionOutput]:
         """Outputs of one token each. The last one has the finish reason."""

@@ -18,12 +18,13 @@ from vllm import SamplingParams
 from vllm.exceptions import VLLMClientError
 
 from flashedge.engine.request_tags import end_with_request, get_searcher, note_failure
-from flashedge.engine.searches import Found, Note, SearchPrompt
+from flashedge.engine.searches import Found, SearchItem, SearchPrompt
 from flashedge.engine.vllm.serving.conversation import NOTES_BEGIN, NOTES_END
 from flashedge.engine.vllm.serving.guided_json import bound_guidance
 from flashedge.engine.vllm.serving.path_outputs import PathOutputs
 from flashedge.engine.vllm.serving.tagged_client import TaggedClient, fail_request
 from flashedge.errors import FlashEdgeError, RequestError
+from flashedge.events import PromptRead
 from flashedge.types import Sampling
 
 if TYPE_CHECKING:
@@ -71,13 +72,15 @@ class SearchClient(TaggedClient):
 
 
 async def _follow(
-    found: AsyncGenerator[Note | Found], outputs: PathOutputs
+    found: AsyncGenerator[SearchItem], outputs: PathOutputs
 ) -> AsyncGenerator[RequestOutput]:
     has_notes = False
     try:
         async with aclosing(found) as stream:
             async for item in stream:
-                if isinstance(item, Found):
+                if isinstance(item, PromptRead):
+                    outputs.cached_tokens = item.cached_tokens
+                elif isinstance(item, Found):
                     if has_notes:
                         yield outputs.build_note(NOTES_END)
                     for output in outputs.build_answer(item.paths):

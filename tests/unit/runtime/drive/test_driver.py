@@ -17,6 +17,7 @@ from flashedge.events import (
     EngineRestarted,
     Event,
     Progress,
+    PromptRead,
 )
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.costs.roofline import RTX_4090
@@ -36,6 +37,7 @@ from tests.support.runtime_rig import (
     folded,
     kinds,
     nodes_of,
+    prompt_of,
     sim_engines,
 )
 
@@ -98,8 +100,8 @@ async def test_open_ended_answers_are_grouped_as_texts() -> None:
 
 async def test_a_best_of_n_is_one_level() -> None:
     story = await drive(sim_engines(), BEST)
-    level = ["NodesMarked", "NodesExpanded", "StepCompleted", "NodeScored", "NodesMarked"]
-    assert kinds(story.events) == [*level, "CertaintyUpdated"]
+    level = ["NodesMarked", "NodesExpanded", "PromptRead", "StepCompleted", "NodeScored"]
+    assert kinds(story.events) == [*level, "NodesMarked", "CertaintyUpdated"]
 
 
 async def test_a_beam_decides_level_by_level() -> None:
@@ -107,7 +109,22 @@ async def test_a_beam_decides_level_by_level() -> None:
     level = ["NodesExpanded", "StepCompleted", "NodeScored", "NodesMarked"]
     depth = max(node.depth for node in story.outcome.tree.nodes.values())
     assert depth > 1
-    assert kinds(story.events) == ["NodesMarked", *level * depth, "CertaintyUpdated"]
+    first = ["NodesMarked", "NodesExpanded", "PromptRead", *level[1:]]
+    assert kinds(story.events) == [*first, *level * (depth - 1), "CertaintyUpdated"]
+
+
+async def test_a_run_tells_what_its_first_request_found_in_the_cache() -> None:
+    """Once, and not what the paths beside it found."""
+    engines = sim_engines(config=replace(CONFIG, block_tokens=4))
+    tokens = len(prompt_of(engines, BEAM))
+    stories = [await drive(engines, BEAM) for _ in range(2)]
+    found = [story.list_events(PromptRead) for story in stories]
+    whole_blocks = (tokens - 1) // 4 * 4
+    assert found == [
+        [PromptRead(tokens=tokens, cached_tokens=0)],
+        [PromptRead(tokens=tokens, cached_tokens=whole_blocks)],
+    ]
+    assert whole_blocks
 
 
 async def test_progress_counts_up_to_the_step() -> None:

@@ -1,0 +1,49 @@
+"""A conversation's next turn finds the one before in the prefix cache, whatever ran between."""
+
+from __future__ import annotations
+
+import json
+
+import httpx
+import pytest
+
+from scripts.bench.daemon import Daemon, read_problems
+from scripts.bench.prefix_cache import CHAT, Conversation, chat, measure, replay
+
+PROBLEMS = [row["problem"] for row in read_problems("heldout_easy", 12)]
+LONG = read_problems("heldout", 14)[-1]["problem"]
+
+CONVERSATIONS: dict[str, Conversation] = {
+    "chat": chat("\n".join(PROBLEMS[:4]), "bundled", "bundled"),
+    "agent": replay("bundled"),
+    "chat by beam-4": chat(PROBLEMS[5], "bundled:beam-4", "bundled:beam-4"),
+    "chat by beam-4, then plain": chat(PROBLEMS[6], "bundled:beam-4", "bundled"),
+}
+
+
+@pytest.mark.parametrize("name", CONVERSATIONS)
+def test_the_next_turn_finds_the_one_before(served: Daemon, name: str) -> None:
+    found = measure(served.url, name, CONVERSATIONS[name], between=2)
+    assert found.cached[0] < 32, "the first turn finds no more than the template's beginning"
+    assert found.least_share >= 0.9
+    if found.answer_share is not None:
+        assert found.answer_share >= 0.5, "all but the last block, and that of the turn's end"
+
+
+def test_a_streamed_search_reports_what_it_found(served: Daemon) -> None:
+    """Its notes come before the answer, and the handler reads the first output."""
+    body = {
+        "model": "bundled:beam-4",
+        "messages": [{"role": "user", "content": LONG}],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    cached = []
+    for _ in range(2):
+        answer = httpx.post(served.url + CHAT, json=body, timeout=120)
+        lines = [line[6:] for line in answer.text.splitlines() if line.startswith("data: {")]
+        usage = json.loads(lines[-1])["usage"]
+        cached.append(usage["prompt_tokens_details"]["cached_tokens"])
+    prompt = usage["prompt_tokens"]
+    assert cached[0] < 32
+    assert cached[1] == (prompt - 1) // 32 * 32 > 0
