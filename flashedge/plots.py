@@ -43,7 +43,13 @@ def draw_plot(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context({"svg.hashsalt": "flashedge", "axes.prop_cycle": _cycle()}):
+    with matplotlib.rc_context(
+        {
+            "svg.hashsalt": "flashedge",
+            "axes.prop_cycle": _cycle(),
+            "text.parse_math": False,  # a name may have a dollar sign
+        }
+    ):
         figure = Figure(figsize=(7, 4.5), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()

@@ -24,6 +24,7 @@ from flashedge.files.journal import (
     write_at_end,
 )
 from flashedge.files.problems import ProblemId
+from flashedge.literal import format_json
 
 
 class BatchJournal(Journal[ProblemId, BatchRecord]):
@@ -85,7 +86,7 @@ def _read_sheet(file: FileIO) -> dict[str, Any] | None:
 
 def _write_sheet(file: FileIO, path: Path, fields: Mapping[str, Any]) -> None:
     file.truncate(0)
-    write_at_end(file, json.dumps(fields, indent=1, ensure_ascii=False).encode())
+    write_at_end(file, format_json(fields, indent=1).encode())
     sync_folder(path)
 
 

@@ -21,6 +21,7 @@ from flashedge.cli.solve.strategy_flags import (
 )
 from flashedge.config import load_config
 from flashedge.errors import FlashEdgeError, RequestError
+from flashedge.literal import PieceJoiner, join_surrogates
 from flashedge.models.registry import find_pair
 from flashedge.types import MAX_SEED, Message
 
@@ -129,7 +130,7 @@ class Conversation:
             "seed": self.set_seed,
             "tree": self.show_tree,
             "new": self.forget,
-            "help": lambda _: print(COMMANDS),
+            "help": lambda _: output.say(COMMANDS),
         }
 
     def loop(self) -> None:
@@ -151,8 +152,7 @@ class Conversation:
         except FlashEdgeError as error:
             output.print_error(error)
         except KeyboardInterrupt:
-            print(file=sys.stderr)
-            output.note("stopped")
+            output.note("\nstopped")
 
     def set_search(self, text: str) -> None:
         if text in ("off", "none"):
@@ -210,21 +210,22 @@ class Conversation:
     def _generate(self, messages: list[Message]) -> str:
         texts: list[str] = []
         pieces = self._client.chat(messages, model=self._pair, seed=self._seed, **self._options)
+        answer, thoughts = PieceJoiner(), PieceJoiner()
         finish, thought = None, ""
         with contextlib.closing(pieces):
             for piece in pieces:
                 if piece.reasoning:
                     thought += piece.reasoning
-                    output.show_thinking(piece.reasoning)
+                    output.show_thinking(thoughts.join(piece.reasoning))
                 if piece.text and thought and not any(texts):
                     output.note("\n")
                 texts.append(piece.text)
                 finish = piece.finish or finish
-                print(piece.text, end="", flush=True)
-        print()
+                output.print_data(answer.join(piece.text), end="")
+        output.print_data(answer.end())
         if finish == "length":
             output.note("The answer reached the most tokens that it may have and was cut.")
-        return "".join(texts)
+        return join_surrogates("".join(texts))
 
     def _run_search(self, messages: list[Message]) -> str:
         body: dict[str, Any] = {
@@ -237,7 +238,7 @@ class Conversation:
             body["seed"] = self._seed
         self._last = follow_run(self._client, body, show=True)
         reply = str(self._last.get("text", "")).strip()
-        print(reply)
+        output.print_data(reply)
         if self._last.get("answer") is not None:
             warn_about(self._last)
         return reply
@@ -251,7 +252,7 @@ def _read_messages() -> Iterator[str]:
         except EOFError:
             return
         except KeyboardInterrupt:
-            print(file=sys.stderr)
+            output.note("")
             continue
         if message:
             yield message

@@ -88,13 +88,13 @@ def _explain(setting: Setting, found: SettingValue) -> None:
     if setting.choices:
         lines.append(f"choices: {', '.join(setting.choices)}")
     lines.append(f"in config.toml: {table}; in the environment: {setting.variable}")
-    print("\n".join(lines))
+    output.say("\n".join(lines))
 
 
 @app.command(name="path")
 def path() -> None:
     """Print the path of config.toml, whether or not it exists."""
-    print(load_config().config_file)
+    output.print_data(str(load_config().config_file))
 
 
 @app.command(name="set", epilog=EPILOG)
@@ -114,7 +114,7 @@ def set_value(
     parsed = setting.parse(value, "the command")
     write_setting(file, setting, _to_toml(setting, value, parsed))
     shown = _format_value(setting, parsed)
-    print(f"{setting.name} = {shown} in {file}")
+    output.say(f"{setting.name} = {shown} in {file}")
     source = trace_settings()[setting.name].source
     if source != str(file):
         output.warn(f"{setting.variable} is set in the environment and overrides the file.")
@@ -130,7 +130,7 @@ def unset_value(key: Key) -> None:
         return
     now = trace_settings()[setting.name]
     shown = _format_value(setting, now.value)
-    print(f"{setting.name} removed from {file}; now {shown} ({_name_source(now)})")
+    output.say(f"{setting.name} removed from {file}; now {shown} ({_name_source(now)})")
 
 
 def find_setting(key: str) -> Setting:
@@ -198,6 +198,8 @@ def _edit_file(file: Path, change: Callable[[Any], None]) -> None:
         new.replace(file)
     except TOMLKitError as error:
         raise ConfigError(f"{file} is not valid TOML: {error}") from error
+    except UnicodeEncodeError as error:
+        raise ConfigError(f"can't write {file}: the value is not UTF-8 text") from error
     except OSError as error:
         raise ConfigError(f"can't write {file}: {error.strerror}") from error
 

@@ -7,8 +7,11 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from rich.text import Text
+
 from flashedge.cli import output
 from flashedge.config import Config
+from flashedge.literal import show_in_line
 
 NOTE_EVERY_S = 15.0
 """Least time between two notes on a daemon that starts, where no terminal shows a spinner."""
@@ -44,9 +47,12 @@ def show_start() -> Iterator[Callable[[str], None]]:
         return
     began = time.monotonic()
     with console.status("starting the daemon") as spinner:
-        yield lambda state: spinner.update(
-            f"starting the daemon: {state} ({time.monotonic() - began:.0f} s)"
-        )
+
+        def show(state: str) -> None:
+            waited_s = time.monotonic() - began
+            spinner.update(Text(f"starting the daemon: {show_in_line(state)} ({waited_s:.0f} s)"))
+
+        yield show
 
 
 def _note_slow_start() -> Callable[[str], None]:

@@ -94,7 +94,7 @@ def up(
     if as_json:
         output.print_json({"url": record.url, "pid": record.pid, "pair": record.pair})
     else:
-        print(f"FlashEdge serves pair {record.pair} at {record.url}")
+        output.say(f"FlashEdge serves pair {record.pair} at {record.url}")
 
 
 def _install(config: Config, given: Mapping[str, object]) -> None:
@@ -124,7 +124,7 @@ def down(as_json: Json = False) -> None:
     elif pid is None:
         output.note("no daemon runs")
     else:
-        print(f"stopped the daemon (process {pid})")
+        output.say(f"stopped the daemon (process {pid})")
 
 
 def unload(as_json: Json = False) -> None:
@@ -168,20 +168,20 @@ def ps(as_json: Json = False) -> None:
         )
     else:
         age = format_duration(time.time() - record.started_at)
-        print(
+        output.say(
             f"{health['status']}: pair {describe_pairs(record.pair, status)} at {record.url},"
             f" process {record.pid}, up {age}"
         )
         runs, scheduling = status.get("runs") or {}, status.get("scheduling") or {}
         counts = f"{format_count(runs.get('running', 0), 'run')}, {runs.get('queued', 0)} waiting"
         policy = scheduling.get("policy")
-        print(counts if policy is None else f"{counts}, policy {policy}")
+        output.say(counts if policy is None else f"{counts}, policy {policy}")
         if verdict := describe_kernels(status.get("self_test") or {}):
-            print(verdict)
+            output.say(verdict)
         if done := describe_replays(engines.get("generator") or {}):
-            print(done)
+            output.say(done)
         if any(engine.get("cards") for engine in engines.values()):
-            print(describe_places(engines))
+            output.say(describe_places(engines))
         rows = [_format_engine(*item) for item in engines.items()]
         output.print_table(ENGINE_COLUMNS, rows, "no engines yet")
         if programs := scheduling.get("programs"):
@@ -189,7 +189,7 @@ def ps(as_json: Json = False) -> None:
         if boosts := scheduling.get("boosts"):
             print_boosts(boosts)
         if health.get("detail"):
-            print(health["detail"])
+            output.say(health["detail"])
     if any(engine.get("state") not in ("ready", "unloaded") for engine in engines.values()):
         raise typer.Exit(exit_codes.NO_RESULT)
 
@@ -214,7 +214,7 @@ def logs(
         raise DaemonError(f"there is no log at {path}", hint="start the daemon: flashedge up")
     with path.open(encoding="utf-8", errors="replace") as file:
         for line in collections.deque(file, maxlen=lines):
-            print(line, end="")
+            output.say(line.removesuffix("\n"))
     if follow:
         _follow_log(path)
 
@@ -226,7 +226,7 @@ def _follow_log(path: Path) -> None:
     while True:
         line = file.readline()
         if line:
-            print(line, end="", flush=True)
+            output.say(line.removesuffix("\n"))
             continue
         time.sleep(0.2)
         if path.exists() and path.stat().st_ino != os.fstat(file.fileno()).st_ino:

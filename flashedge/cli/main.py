@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -24,6 +24,7 @@ from flashedge.cli.doctor import command as doctor
 from flashedge.cli.lengths import command as lengths
 from flashedge.cli.models import command as models
 from flashedge.cli.solve import command as solve
+from flashedge.literal import show_literally
 
 SOLVE, DAEMON, MACHINE = "Solve problems", "Daemon", "Models and this machine"
 EPILOG = f"""\
@@ -68,7 +69,7 @@ lab.add_lab_command(app, "bench", MACHINE)
 
 def _print_version(requested: bool) -> None:
     if requested:
-        print(f"flashedge {__version__}")
+        output.say(f"flashedge {__version__}")
         raise typer.Exit
 
 
@@ -84,6 +85,7 @@ def _root(
 
 def run() -> None:
     """The console script. `exit_codes` lists its exit codes."""
+    sys.excepthook = output.print_traceback
     sys.exit(main())
 
 
@@ -105,6 +107,8 @@ def main(argv: list[str] | None = None) -> int:
         return leave.code if isinstance(leave.code, int) else 1
     except Exception as error:
         if hasattr(error, "show") and hasattr(error, "exit_code"):  # click's usage errors
-            error.show()
-            return int(error.exit_code)
+            usage: Any = error
+            usage.message = show_literally(usage.message)
+            usage.show()
+            return int(usage.exit_code)
         raise

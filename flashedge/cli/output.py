@@ -1,64 +1,65 @@
-"""What all commands share: results on stdout, messages on stderr, one way to report errors."""
+"""What all commands share: results on stdout, messages on stderr, one way to report errors.
+
+Nothing else prints. No text acts here: there is no markup, and control characters are visible
+(`flashedge.literal`). Only data in a pipe is raw: an answer, a page.
+"""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from flashedge.cli import exit_codes
+from flashedge.console import LiteralConsole
 from flashedge.errors import FlashEdgeError, StoreError
+from flashedge.literal import format_json, join_surrogates, show_in_line, show_literally
+
+if TYPE_CHECKING:
+    from rich.progress import TextColumn
 
 PIPE_WIDTH = 10_000  # columns of a table that no terminal shows: enough for any row
 
 
-def stdout() -> Console:
-    return Console()
+def stdout() -> LiteralConsole:
+    return LiteralConsole()
 
 
-def stderr() -> Console:
-    return Console(stderr=True)
+def stderr() -> LiteralConsole:
+    return LiteralConsole(stderr=True)
 
 
-def note(text: str) -> None:
-    """Print a message on stderr. It is never part of a command's result."""
-    _print_message(Text(text, style="dim"))
+def build_text_column(template: str) -> TextColumn:
+    """A column of a progress bar, such as `{task.description}`."""
+    from rich.progress import TextColumn
+
+    return TextColumn(template, markup=False)
 
 
-def show_thinking(piece: str) -> None:
-    """Print a part of a model's thinking on stderr, right behind the part before it."""
-    stderr().print(piece, style="dim", highlight=False, markup=False, soft_wrap=True, end="")
+# ---------------------------------------------------------------- stdout
 
 
-def warn(text: str) -> None:
-    """Print a message on stderr that the user should not miss."""
-    _print_message(Text(text, style="yellow"))
+def say(text: str = "") -> None:
+    """Print a result for people. It is literal in a pipe, too."""
+    print(show_literally(text), flush=True)
 
 
-def _print_message(text: Text) -> None:
-    """Print on stderr: a terminal gets lines that break at blanks, a pipe one long line."""
-    console = stderr()
-    console.print(text, soft_wrap=not console.is_terminal)
+def print_data(text: str, end: str = "\n") -> None:
+    """Print what a model or a user wrote, such as an answer: literal on a terminal, raw in a
+    pipe."""
+    is_terminal = sys.stdout.isatty()
+    print(show_literally(text) if is_terminal else join_surrogates(text), end=end, flush=True)
 
 
 def print_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False))
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a report to a file. Raises StoreError."""
-    try:
-        path.write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise StoreError(f"can't write {path}: {error.strerror}") from error
+    print(format_json(value, indent=2), flush=True)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
@@ -83,16 +84,64 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[object]], empty:
 def _render_cell(cell: object) -> str | Text:
     if isinstance(cell, Text):
         return cell
-    return escape("-" if cell is None else str(cell))
+    return "-" if cell is None else show_in_line(str(cell))
 
 
 def print_lines(columns: Sequence[str], rows: Iterable[Sequence[object]], empty: str) -> None:
     """Like `print_table`, but a row takes one line: a terminal cuts the cells that are too long."""
 
     def render(cell: object) -> Text:
-        return Text("-" if cell is None else str(cell), no_wrap=True, overflow="ellipsis")
+        return Text(str(_render_cell(cell)), no_wrap=True, overflow="ellipsis")
 
     print_table(columns, ([render(cell) for cell in row] for row in rows), empty)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a report to a file. Raises StoreError."""
+    try:
+        path.write_text(format_json(value, indent=2) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise StoreError(f"can't write {path}: {error.strerror}") from error
+
+
+# ---------------------------------------------------------------- stderr
+
+
+def note(text: str) -> None:
+    """Print a message on stderr. It is never part of a command's result."""
+    _print_message(text, "dim")
+
+
+def warn(text: str) -> None:
+    """Print a message on stderr that the user should not miss."""
+    _print_message(text, "yellow")
+
+
+def show_thinking(piece: str) -> None:
+    """Print a part of a model's thinking on stderr, right behind the part before it."""
+    stderr().print(piece, style="dim", soft_wrap=True, end="")
+
+
+def _print_message(text: str | Text, style: str = "") -> None:
+    """Print on stderr: a terminal gets lines that break at blanks, a pipe one long line."""
+    console = stderr()
+    console.print(text, style=style, soft_wrap=not console.is_terminal)
+
+
+def print_error(error: FlashEdgeError) -> None:
+    _print_message(Text.assemble(("error:", "bold red"), f" {show_literally(str(error))}"))
+    if error.hint:
+        _print_message(f"  {error.hint}")
+
+
+def print_traceback(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    """Report an error of our own code, as Python does: an exception's text may be from outside."""
+    _print_message("".join(traceback.format_exception(kind, error, trace)))
+
+
+# ---------------------------------------------------------------- the whole command
 
 
 def run_guarded(run: Callable[[], None]) -> int:
@@ -108,9 +157,3 @@ def run_guarded(run: Callable[[], None]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exit_codes.BROKEN_PIPE
     return 0
-
-
-def print_error(error: FlashEdgeError) -> None:
-    _print_message(Text.assemble(("error:", "bold red"), f" {error}"))
-    if error.hint:
-        _print_message(Text(f"  {error.hint}"))

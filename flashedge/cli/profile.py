@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TextIO
 
 import typer
-from rich.console import Console
 
 from flashedge.cli import output
 from flashedge.config import Config, load_config
+from flashedge.console import LiteralConsole
 from flashedge.errors import (
     Conflict,
     DaemonError,
@@ -212,13 +212,14 @@ def _divert_output(path: Path) -> Iterator[TextIO]:
 @contextlib.contextmanager
 def _show_bar(terminal: TextIO) -> Iterator[Progress]:
     """A bar with the time left. Call the value with a share in [0, 1] and what is measured now."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import BarColumn, Progress, TimeElapsedColumn
     from rich.progress import TimeRemainingColumn as Left
 
-    console = Console(file=terminal)
+    console = LiteralConsole(file=terminal)
     if not console.is_terminal:
         console.print("measuring: up to 3 minutes, half a minute with --quick", style="dim")
-    columns = (BarColumn(), TimeElapsedColumn(), Left(), TextColumn("left: {task.description}"))
+    words = output.build_text_column("left: {task.description}")
+    columns = (BarColumn(), TimeElapsedColumn(), Left(), words)
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
         task = progress.add_task("the device", total=1.0)
         yield lambda share, what: progress.update(task, completed=share, description=what)
@@ -231,15 +232,17 @@ def _print(found: Profile) -> None:
     from flashedge.plots import draw_text_plot
     from flashedge.profiler.report import build_roofline, list_device_rows, list_fit_rows
 
-    print(f"measured {found.made_at} on {found.fingerprint['device']}, in {found.wall_s:.0f} s")
+    output.say(
+        f"measured {found.made_at} on {found.fingerprint['device']}, in {found.wall_s:.0f} s"
+    )
     output.print_table(("device", "figure"), list_device_rows(found), "no figures")
-    print()
+    output.say()
     columns = ("fit", "overhead", "per sequence", "FLOP/s", "bytes/s", "error: median / p90")
     output.print_table(columns, list_fit_rows(found), "no fits")
-    print()
+    output.say()
     lines, marks = build_roofline(found)
     logs = {name: [(log10(x), log10(y)) for x, y in line] for name, line in lines.items()}
-    print(
+    output.say(
         draw_text_plot(
             logs,
             title="Roofline",

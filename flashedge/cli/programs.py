@@ -16,7 +16,7 @@ LONGEST_KEY = 16
 
 def print_programs(programs: Sequence[Mapping[str, Any]]) -> None:
     """Print a table of the standings, which are in their order. There must be one."""
-    print("\nprograms (median and tail: predicted tokens of one answer or path)")
+    output.say("\nprograms (median and tail: predicted tokens of one answer or path)")
     names = shorten_keys([str(program["key"]) for program in programs])
     rows = [_format_row(*item) for item in zip(names, programs, strict=True)]
     output.print_lines(COLUMNS, rows, "no programs")
@@ -27,7 +27,7 @@ def print_boosts(boosts: Sequence[Mapping[str, Any]]) -> None:
     for station in boosts:
         granted: Mapping[str, int] = station["runs"]
         budget = format_count(station["budget"], "rollout")
-        print(f"\nboosted runs: {sum(granted.values())} of {budget} ({station['reason']})")
+        output.say(f"\nboosted runs: {sum(granted.values())} of {budget} ({station['reason']})")
         names = shorten_ids(list(granted))
         rows = list(zip(names, granted.values(), strict=True))
         output.print_lines(("run", "rollouts"), rows, "no runs")

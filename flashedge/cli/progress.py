@@ -17,22 +17,21 @@ def show_bar(
         BarColumn,
         MofNCompleteColumn,
         Progress,
-        TextColumn,
         TimeElapsedColumn,
         TimeRemainingColumn,
     )
 
     columns = (
-        TextColumn("{task.description}"),
+        output.build_text_column("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn(f"{unit},"),
+        output.build_text_column("{task.fields[unit]},"),
         TimeElapsedColumn(),
-        TextColumn("elapsed,"),
+        output.build_text_column("elapsed,"),
         TimeRemainingColumn(),
-        TextColumn("left"),
+        output.build_text_column("left"),
     )
     console = output.stderr()
     with Progress(*columns, console=console, disable=not console.is_terminal) as progress:
-        task = progress.add_task(what, total=total, completed=done)
+        task = progress.add_task(what, total=total, completed=done, unit=unit)
         yield lambda count: progress.advance(task, count)

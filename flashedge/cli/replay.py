@@ -31,7 +31,7 @@ def replay_run(run: str, log: Any, config: Config, *, as_json: bool) -> None:
         output.print_json(figures)
     else:
         words = "the same tree" if difference is None else f"another tree: {difference}"
-        print(
+        output.say(
             f"{words} ({format_count(figures['nodes'], 'node')},"
             f" {format_count(len(log.script), 'change')} of the rollouts in flight,"
             f" {format_count(figures['cancelled_nodes'], 'node')} cancelled)"

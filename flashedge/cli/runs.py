@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ from flashedge.cli.run_ids import OVER, find_run, find_runs, shorten_ids
 from flashedge.client.words import describe_wait, format_count, format_duration
 from flashedge.config import load_config
 from flashedge.errors import ConfigError, Conflict, RequestError, RunInterrupted
+from flashedge.literal import format_json, show_in_line
 
 LINES, PAGE = (".jsonl", ".ndjson"), (".html", ".htm")
 MAX_ANSWER = 12
@@ -110,7 +110,7 @@ def show(
     else:
         error = found.get("error") or {}
         message = error.get("message") if isinstance(error, dict) else error
-        print(status + (f": {message}" if message else ""))
+        output.say(status + (f": {message}" if message else ""))
 
 
 @app.command(name="replay")
@@ -157,7 +157,7 @@ def export(
         found = client.run(run)
         text = _format_page(client, run, found) if html else _format_lines(client, run, found)
     if to is None:
-        print(text, end="")
+        output.print_data(text, end="")
         return
     try:
         to.write_text(text, encoding="utf-8")
@@ -253,10 +253,10 @@ def _check_target(to: Path, suffixes: tuple[str, ...], *, force: bool) -> None:
 def _format_lines(client: Any, run: str, found: dict[str, Any]) -> str:
     from flashedge.events import to_json
 
-    lines = [json.dumps({"run": found}, ensure_ascii=False)]
+    lines = [format_json({"run": found})]
     if found.get("status") in OVER:
         for number, event in load_events(client, run):
-            lines.append(json.dumps({"seq": number, "event": to_json(event)}))
+            lines.append(format_json({"seq": number, "event": to_json(event)}))
     return "\n".join(lines) + "\n"
 
 
@@ -275,8 +275,10 @@ def _format_page(client: Any, run: str, found: dict[str, Any]) -> str:
 def _format_run(name: str, run: dict[str, Any]) -> tuple[object, ...]:
     total, position = run.get("total_s"), run.get("position")
     answer = run.get("answer")
-    if answer is not None and len(answer) > MAX_ANSWER:
-        answer = answer[: MAX_ANSWER - 1] + "…"
+    if answer is not None:
+        answer = show_in_line(answer)
+        if len(answer) > MAX_ANSWER:
+            answer = answer[: MAX_ANSWER - 1] + "…"
     return (
         name,
         run["status"] if position is None else f"{run['status']} #{position + 1}",
@@ -285,5 +287,5 @@ def _format_run(name: str, run: dict[str, Any]) -> tuple[object, ...]:
         answer,
         run.get("tree_tokens"),
         None if total is None else f"{total:.1f}",
-        " ".join(str(run.get("problem", "")).split()),
+        run.get("problem", ""),
     )

@@ -52,9 +52,9 @@ def verify_run(client: Any, run: str, *, as_json: bool) -> None:
         output.print_json(figures)
     else:
         if changed is not None:
-            print(f"another fingerprint: {changed}")
+            output.say(f"another fingerprint: {changed}")
         words = "identical" if difference is None else f"not identical: {difference}"
-        print(
+        output.say(
             f"{words} ({format_count(nodes, 'node')}, {format_count(tokens, 'token')};"
             f" repeated as run {name})"
         )

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 
 from flashedge import events
-from flashedge.client.caller import build_headers
+from flashedge.client.caller import build_headers, make_sendable
 from flashedge.client.chat import (
     DONE,
     ChatPiece,
@@ -96,7 +96,7 @@ class AsyncClient:
         """
         timeout = httpx.Timeout(_CALL_TIMEOUT_S, read=_LOAD_TIMEOUT_S)
         return await self._json(
-            "POST", "/v1/runs", json=dict(body), headers=headers, timeout=timeout
+            "POST", "/v1/runs", json=make_sendable(body), headers=headers, timeout=timeout
         )
 
     async def cancel(self, run: str) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class AsyncClient:
         body = build_chat_body(messages, model, options)
         timeout = httpx.Timeout(_CALL_TIMEOUT_S, read=None)
         request = self._http.build_request(
-            "POST", CHAT, json=body, headers=headers, timeout=timeout
+            "POST", CHAT, json=make_sendable(body), headers=headers, timeout=timeout
         )
         async with aclosing(self._stream(request)) as blocks:
             async for block in blocks:

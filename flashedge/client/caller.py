@@ -1,8 +1,12 @@
-"""Who calls the daemon: the headers of a client's requests."""
+"""What a client's requests have in common: headers that say who calls, and bodies in Unicode."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 from flashedge.errors import RequestError
+from flashedge.literal import join_surrogates
 
 LONGEST_NAME = 200
 
@@ -19,6 +23,19 @@ def build_headers(*, api_key: str | None, name: str | None, program: str | None)
     if program is not None:
         headers["X-FlashEdge-Program"] = _check_name(program, "program")
     return headers
+
+
+def make_sendable(value: Any) -> Any:
+    """The JSON value with `�` for half surrogates: a model's text may be cut within a character,
+    and Python reads bytes of a command line that are not UTF-8 as halves."""
+    match value:
+        case str():
+            return join_surrogates(value)
+        case Mapping():
+            return {make_sendable(key): make_sendable(item) for key, item in value.items()}
+        case Sequence():
+            return [make_sendable(item) for item in value]
+    return value
 
 
 def _check_name(name: str, param: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, assert_never
 from flashedge import events
 from flashedge.client.words import format_count
 from flashedge.events import Event
+from flashedge.literal import show_in_line
 
 CATEGORIES = ("steps", "certainty", "memory", "errors")
 """What the lines can be filtered by. The run's start and end belong to none of them."""
@@ -104,6 +105,11 @@ def _sum_up(scores: list[EventLine]) -> list[EventLine]:
 
 def describe(event: Event) -> str | None:
     """The event in a line, without its number. None for Progress, which is sent too often."""
+    text = _describe(event)
+    return None if text is None else show_in_line(text)
+
+
+def _describe(event: Event) -> str | None:
     match event:
         case events.Progress():
             return None
@@ -134,7 +140,7 @@ def describe(event: Event) -> str | None:
             value = "unknown" if event.certainty is None else f"{event.certainty:.2f}"
             return f"certainty {value} from {format_count(event.answers, 'answer')}"
         case events.Probed():
-            return f"node {event.node} probed: {' '.join(event.text.split())[:60]}"
+            return f"node {event.node} probed: {show_in_line(event.text)[:60]}"
         case events.EarlyExit():
             return f"stopped early: {event.reason.replace('_', ' ')}"
         case events.EngineRestarted():

@@ -15,7 +15,7 @@ import httpx
 
 from flashedge import events
 from flashedge.client import follow
-from flashedge.client.caller import build_headers
+from flashedge.client.caller import build_headers, make_sendable
 from flashedge.client.chat import (
     DONE,
     ChatPiece,
@@ -126,7 +126,8 @@ class Client:
         run: str | None = None
         last = 0
         try:
-            for frame in self._stream("POST", "/v1/solve", json={**body, "stream": True}):
+            sent = make_sendable({**body, "stream": True})
+            for frame in self._stream("POST", "/v1/solve", json=sent):
                 if frame.event == "queued":
                     data = parse_frame(frame)
                     run = str(data["id"])
@@ -177,7 +178,7 @@ class Client:
 
     def start_run(self, body: Mapping[str, Any]) -> dict[str, Any]:
         """Start a run without following it: `{"id", "status", "position", …}`."""
-        return self._json("POST", "/v1/runs", json=dict(body))
+        return self._json("POST", "/v1/runs", json=make_sendable(body))
 
     def repeat_run(self, run: str) -> dict[str, Any]:
         """Start a run's request once more, as a new run: `{"id", "status", "position", …}`."""
@@ -207,7 +208,7 @@ class Client:
     ) -> Iterator[ChatPiece]:
         """Stream one reply. `options` are fields of /v1/chat/completions."""
         body = build_chat_body(messages, model, options)
-        for frame in self._stream("POST", CHAT, json=body):
+        for frame in self._stream("POST", CHAT, json=make_sendable(body)):
             if frame.data == DONE:
                 return
             yield from parse_chat_frame(frame)

@@ -36,6 +36,7 @@ from flashedge.daemon.files import (
 )
 from flashedge.daemon.renewal import OPTION, Inherited
 from flashedge.errors import DaemonError, FlashEdgeError
+from flashedge.literal import show_literally
 
 log = logging.getLogger("flashedge.daemon")
 GRACE_S = 5  # open connections may take so long to close, once their runs are over
@@ -258,6 +259,13 @@ def _exit_on_signal(number: int, _frame: object) -> NoReturn:
     raise SystemExit(0 if number == signal.SIGTERM else 130)
 
 
+class _LiteralFormatter(logging.Formatter):
+    """Log lines hold what requests hold, and people read them on terminals."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return show_literally(super().format(record))
+
+
 def _configure_logging(config: Config) -> None:
     """Log into one rotating file, and in a terminal to stderr too."""
     try:
@@ -270,7 +278,7 @@ def _configure_logging(config: Config) -> None:
     if sys.stderr.isatty():
         handlers.append(logging.StreamHandler())
     for handler in handlers:
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        handler.setFormatter(_LiteralFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=config.log_level.upper(), handlers=handlers, force=True)
     logging.getLogger("httpx").setLevel(logging.WARNING)
 
@@ -294,6 +302,6 @@ def main(argv: Sequence[str] | None = None, make: MakeApp = make_app) -> int:
             body = {"message": str(error), "hint": error.hint, "code": error.code}
             print(ERROR_MARK + json.dumps(body), file=sys.stderr, flush=True)
         else:
-            print(f"error: {error.line}", file=sys.stderr, flush=True)
+            print(f"error: {show_literally(error.line)}", file=sys.stderr, flush=True)
         return error.exit_code
     return 0

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from flashedge.errors import ConfigError, Conflict, StoreError
+from flashedge.literal import format_json
 
 _HEADER_START = b'{"settings": '
 
@@ -209,7 +210,7 @@ def write_at_end(file: FileIO, data: bytes) -> None:
 
 
 def _encode(fields: Mapping[str, Any]) -> bytes:
-    return json.dumps(fields, ensure_ascii=False).encode() + b"\n"
+    return format_json(fields).encode() + b"\n"
 
 
 def _is_json(line: bytes) -> bool:

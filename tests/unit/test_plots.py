@@ -100,3 +100,9 @@ def test_the_libraries_are_imported_only_to_draw() -> None:
     code = "import sys, flashedge.plots; print({'matplotlib', 'plotext'} & sys.modules.keys())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_a_name_with_dollar_signs_is_no_formula(tmp_path: Path) -> None:
+    name = r"$\frac{1}{$ a$b$"
+    draw_plot(tmp_path / "plot.svg", {name: [(0, 1), (1, 2)]}, title=name, x=name, y=name)
+    assert (tmp_path / "plot.svg").stat().st_size > 0

@@ -121,9 +121,9 @@ def calibrate(
     else:
         print_choice(calibration, choice, calibrator.compare(usual), stored)
         if saved is not None:
-            print(f"wrote {saved}")
+            output.say(f"wrote {saved}")
         elif choice.rule is None:
-            print("no rule qualifies: runs keep their full length, and nothing was written")
+            output.say("no rule qualifies: runs keep their full length, and nothing was written")
     if outcome == KEPT:
         assert stored is not None
         raise Conflict(

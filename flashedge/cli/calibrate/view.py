@@ -44,7 +44,7 @@ def print_choice(
     series = build_frontier(choice)
     if sum(map(len, series.values())) > 2:
         output.note(_draw_terminal(series))
-    print(f"rule: {describe_rule(choice.rule)}")
+    output.say(f"rule: {describe_rule(choice.rule)}")
     rows = []
     if choice.rule is not None:
         rows.append(_format_row("chosen", choice.comparison))
@@ -56,7 +56,7 @@ def print_choice(
     rows.append(_format_row("uncalibrated", usual))
     output.print_table(COLUMNS, [*rows, *_format_stored(stored)], "")
     if stored is not None:
-        print(f"stored rule: {describe_rule(stored.rule)} ({stored.date})")
+        output.say(f"stored rule: {describe_rule(stored.rule)} ({stored.date})")
     if choice.rule is None:
         output.note(_explain_none(choice, max_loss))
 

@@ -23,7 +23,7 @@ from flashedge.engine.platform import detect_device_kind, find_vllm
 from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.sizes import format_size
 
-_MARKS = {GOOD: "[green]✓[/]", WARNING: "[yellow]![/]", BAD: "[red]✗[/]"}
+_MARKS = {GOOD: ("✓", "green"), WARNING: ("!", "yellow"), BAD: ("✗", "red")}
 SETUP = "bash scripts/setup.sh"
 VLLM_VERSION = "0.32."
 
@@ -57,10 +57,11 @@ def doctor(
     else:
         console = output.stdout()
         for check in checks:
-            console.print(f"{_MARKS[check.verdict]} {check.name}: ", end="", highlight=False)
-            console.print(check.detail, markup=False, highlight=False, soft_wrap=True)
+            mark, style = _MARKS[check.verdict]
+            console.print(mark, style=style, end=" ")
+            console.print(f"{check.name}: {check.detail}", soft_wrap=True)
             if check.hint:
-                console.print(f"    {check.hint}", markup=False, highlight=False, soft_wrap=True)
+                console.print(f"    {check.hint}", soft_wrap=True)
     if any(c.verdict == BAD for c in checks):
         raise typer.Exit(exit_codes.NO_RESULT)
 

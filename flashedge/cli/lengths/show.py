@@ -52,7 +52,7 @@ def show(
         return
     output.print_table(MODEL_COLUMNS, map(_format_model, models), "no text model is trained")
     if models:
-        print()
+        output.say()
     output.print_table(GROUP_COLUMNS, map(_format_group, groups), "no run has ended yet")
     if groups:
         output.note(f"{history.num_prompts:,} prompts are known by themselves")
@@ -90,7 +90,7 @@ def _explain(
     if as_json:
         output.print_json(said)
     else:
-        print("\n\n".join(f"{name}: {words}" for name, words in said.items()))
+        output.say("\n\n".join(f"{name}: {words}" for name, words in said.items()))
 
 
 def _list_models(pair: Pair, config: Config) -> list[dict[str, Any]]:

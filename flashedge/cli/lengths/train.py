@@ -121,7 +121,7 @@ def train(
     else:
         print_accuracies(accuracies)
         if outcome == WRITTEN:
-            print(f"wrote {folder}")
+            output.say(f"wrote {folder}")
     if outcome == USELESS:
         output.warn(
             "the model is no better than one distribution for all prompts: nothing was written"

@@ -16,7 +16,7 @@ COLUMNS = ("", "median error", "95 %", "log score", "pinball", "tau", "within 50
 def print_accuracies(accuracies: Mapping[str, Accuracy]) -> None:
     """Print one row for each predictor, and what the columns mean."""
     prompts = next(iter(accuracies.values())).prompts
-    print(f"on {prompts} held-out prompts:")
+    output.say(f"on {prompts} held-out prompts:")
     output.print_table(COLUMNS, [_format(name, one) for name, one in accuracies.items()], "")
     output.note("median error: of the predicted median, as a share of the true one")
     output.note("log score: nats of one output, lower is better; pinball: lower is better")

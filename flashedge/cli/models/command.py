@@ -127,18 +127,18 @@ def show(name: Name, as_json: Json = False) -> None:
     if as_json:
         output.print_json(_describe(pair, config))
         return
-    print(f"{pair.name}: {pair.description}")
+    output.say(f"{pair.name}: {pair.description}")
     for role, spec in (("generator", pair.generator), ("verifier", pair.verifier)):
         folder = locate_model(spec, config)
         revision = f" @ {spec.revision}" if spec.revision else ""
-        print(f"  {role}: {spec.source}{revision}")
+        output.say(f"  {role}: {spec.source}{revision}")
         weights = "" if spec.weights_bytes is None else f", {format_size(spec.weights_bytes)}"
         quantized = "" if spec.quantization is None else f" as {spec.quantization}"
-        print(f"    {spec.dtype}{quantized}, {spec.max_model_len} tokens{weights}")
-        print(
+        output.say(f"    {spec.dtype}{quantized}, {spec.max_model_len} tokens{weights}")
+        output.say(
             f"    {folder if folder else 'not on this machine: flashedge models pull ' + pair.name}"
         )
-    print(f"  memory: {_describe_memory(pair, config)}")
+    output.say(f"  memory: {_describe_memory(pair, config)}")
 
 
 @app.command(name="pull")
@@ -161,9 +161,9 @@ def pull(
         if is_folder(spec.source):
             output.note(f"{spec.source} is a folder on this machine: nothing to download")
         elif source is None:
-            print(pull_from_hub(spec, config))
+            output.print_data(str(pull_from_hub(spec, config)))
         else:
-            print(pull_from_folder(spec, source.expanduser(), config))
+            output.print_data(str(pull_from_folder(spec, source.expanduser(), config)))
 
 
 @app.command(name="rm")

@@ -168,7 +168,6 @@ def show_progress(
         BarColumn,
         MofNCompleteColumn,
         Progress,
-        TextColumn,
         TimeRemainingColumn,
     )
 
@@ -181,7 +180,7 @@ def show_progress(
     columns = (
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.description}"),
+        output.build_text_column("{task.description}"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console) as progress:
@@ -230,4 +229,4 @@ def _summary(journal: BatchJournal, total: int, budget: Budget | None, *, as_jso
             if totals.cut
             else limit
         )
-    print(f"{', '.join(parts)}: {journal.path}", flush=True)
+    output.say(f"{', '.join(parts)}: {journal.path}")

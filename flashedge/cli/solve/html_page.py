@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from html import escape
 from typing import Any
 
 from flashedge.client.node_view import DROPPED, MARKS, MEANINGS, ROOT, NodeView
 from flashedge.client.run_view import RunView
 from flashedge.client.words import describe_distrust, describe_unlikely, format_count
+from flashedge.literal import escape_page
 from flashedge.types import NodeId
 
 _CSS = """
@@ -43,9 +43,9 @@ def page(view: RunView, found: Mapping[str, Any], problem: str) -> str:
             "<!doctype html>",
             '<html lang="en"><head><meta charset="utf-8">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
-            f"<title>{escape(title)}</title><style>{_CSS}</style></head><body>",
-            f"<h1>{escape(title)}</h1>",
-            f'<pre class="box">{escape(problem)}</pre>',
+            f"<title>{escape_page(title)}</title><style>{_CSS}</style></head><body>",
+            f"<h1>{escape_page(title)}</h1>",
+            f'<pre class="box">{escape_page(problem)}</pre>',
             *_warning(found),
             *_figures(view, found),
             *_votes(found),
@@ -61,9 +61,9 @@ def page(view: RunView, found: Mapping[str, Any], problem: str) -> str:
 
 def _warning(found: Mapping[str, Any]) -> Iterator[str]:
     if found.get("unlikely"):
-        yield f'<p class="warning">{escape(describe_unlikely())}</p>'
+        yield f'<p class="warning">{escape_page(describe_unlikely())}</p>'
     elif found.get("trusted") is False:
-        yield f'<p class="warning">{escape(describe_distrust())}</p>'
+        yield f'<p class="warning">{escape_page(describe_distrust())}</p>'
 
 
 def _figures(view: RunView, found: Mapping[str, Any]) -> Iterator[str]:
@@ -84,7 +84,7 @@ def _figures(view: RunView, found: Mapping[str, Any]) -> Iterator[str]:
     yield "<table>"
     for name, value in rows.items():
         if value is not None:
-            yield f"<tr><th>{name}</th><td>{escape(str(value))}</td></tr>"
+            yield f"<tr><th>{name}</th><td>{escape_page(str(value))}</td></tr>"
     yield "</table>"
 
 
@@ -94,7 +94,7 @@ def _votes(found: Mapping[str, Any]) -> Iterator[str]:
         return
     yield "<h2>Votes</h2><table><tr><th>answer</th><th>paths</th><th>weight</th></tr>"
     for vote in votes:
-        answer, count, weight = escape(str(vote["answer"])), vote["count"], vote["weight"]
+        answer, count, weight = escape_page(str(vote["answer"])), vote["count"], vote["weight"]
         yield f"<tr><td>{answer}</td><td>{count}</td><td>{weight:.2f}</td></tr>"
     yield "</table>"
 
@@ -106,7 +106,7 @@ def _best_path(view: RunView) -> Iterator[str]:
     yield "<h2>Best path</h2><table><tr><th>score</th><th>step</th></tr>"
     for node in (view.nodes[n] for n in view.path(NodeId(choice))):
         score = "" if node.score is None else f"{node.score:.2f}"
-        yield f"<tr><td>{score}</td><td><pre>{escape(node.text.strip())}</pre></td></tr>"
+        yield f"<tr><td>{score}</td><td><pre>{escape_page(node.text.strip())}</pre></td></tr>"
     yield "</table>"
 
 
@@ -115,7 +115,7 @@ def _legend(view: RunView) -> Iterator[str]:
     kinds = {node.kind for node in view.nodes.values() if node.id != ROOT}
     marks = [
         f'<span class="legend"><span class="line {kind}">{mark} {kind}</span>:'
-        f" {escape(MEANINGS[kind])}</span>"
+        f" {escape_page(MEANINGS[kind])}</span>"
         for kind, mark in MARKS.items()
         if kind in kinds
     ]
@@ -156,6 +156,6 @@ def _line(node: NodeView, best: bool) -> str:
     if node.score is not None:
         part = min(max(node.score, 0.0), 1.0)
         score = f'{node.score:.2f} <span class="bar"><i style="width:{part:.0%}"></i></span> '
-    text = escape(node.text.strip()) or format_count(node.tokens, "token")
-    title = escape(f"node {node.id}, {node.status}, {format_count(node.tokens, 'token')}")
+    text = escape_page(node.text.strip()) or format_count(node.tokens, "token")
+    title = escape_page(f"node {node.id}, {node.status}, {format_count(node.tokens, 'token')}")
     return f'<span class="line {node.kind}" title="{title}">{star}{node.mark} {score}{text}</span>'

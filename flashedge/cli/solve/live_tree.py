@@ -24,6 +24,7 @@ from flashedge.client.run_figures import (
 from flashedge.client.run_view import RunView
 from flashedge.client.tree_lines import TreeLine, tree_lines
 from flashedge.client.words import describe_wait, format_count
+from flashedge.literal import show_in_line
 from flashedge.types import NodeId
 
 STYLES: Mapping[str, str] = {
@@ -65,7 +66,7 @@ def status_line(view: RunView, elapsed_s: float | None = None) -> Text:
         known = describe_wait(view.position, view.starts_in_s)
         return Text(f"waiting in the queue{known and ', '}{known}", style="yellow")
     cut = view.paths_cut
-    parts: list[str | None] = [view.note, f"{view.paths_done - cut} complete"]
+    parts: list[str | None] = [show_in_line(view.note or ""), f"{view.paths_done - cut} complete"]
     parts.append(f"{cut} cut by a token limit" if cut else None)
     parts.append(describe_flights(view) or None)
     if view.state == "running":
@@ -99,7 +100,7 @@ def _note_line(view: RunView) -> list[Text]:
     """What happened to a run that goes on; a run that is over has it in its first line."""
     if view.state != "running" or not view.note:
         return []
-    return [Text(view.note, style="yellow", no_wrap=True, overflow="ellipsis")]
+    return [Text(show_in_line(view.note), style="yellow", no_wrap=True, overflow="ellipsis")]
 
 
 def _part(value: float) -> float:
@@ -149,7 +150,7 @@ def _node_line(
     if figures is not None:
         text.append(f" {figures.of_node(node)}", style="dim")
     if node.ends_path and node.answer is not None:
-        text.append(f" → {node.answer}", style="bold green" if chosen else "bold")
+        text.append(f" → {show_in_line(node.answer)}", style="bold green" if chosen else "bold")
     room = max(width - len(text.plain) - 2, 10)
     return text.append(f" {_words(view, node, room)}", style="bold" if chosen else style)
 
@@ -157,12 +158,12 @@ def _node_line(
 def _words(view: RunView, node: NodeView, room: int) -> str:
     """The node's text cut to `room`; while it grows, the end of it."""
     if node.text:
-        words = " ".join(node.text.split())
+        words = show_in_line(node.text)
         return words if len(words) <= room else f"{words[: room - 1]}…"
     if node.status == "generating":
         count = view.growing.get(node.id)
         tokens = format_count(count, "token") if count else "generating"
-        tail = " ".join(view.tails.get(node.id, "").split())
+        tail = show_in_line(view.tails.get(node.id, ""))
         left = room - len(tokens) - 3
         return f"{tokens} …{tail[-left:]}" if tail and left > 8 else tokens
     return format_count(node.tokens, "token")

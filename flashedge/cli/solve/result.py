@@ -20,7 +20,7 @@ def print_result(result: Mapping[str, Any], *, quiet: bool) -> None:
         _print_details(result)
     warn_about(result)
     if answer := result.get("answer"):
-        print(answer, flush=True)
+        output.print_data(answer)
 
 
 def warn_about(result: Mapping[str, Any]) -> None:
@@ -60,14 +60,10 @@ def explain_no_answer(result: Mapping[str, Any]) -> str:
 
 
 def _print_details(result: Mapping[str, Any]) -> None:
-    from rich.text import Text
-
     console = output.stderr()
     text = str(result.get("text", "")).strip()
     if text and text != result.get("answer"):
-        console.print()
-        console.print(Text(text))
-        console.print()
+        console.print(f"\n{text}\n")
     votes = result.get("votes") or []
     if len(votes) > 1 and not any("\n" in str(vote["answer"]) for vote in votes):
         shown = ", ".join(

@@ -95,25 +95,29 @@ def _print(basis: dict[str, Any], rows: Sequence[dict[str, Any]]) -> None:
     from scripts.lab.benchmark.devices import OVERHEADS
 
     device = basis["device"]
-    print(
+    output.say(
         f"SIMULATED: {basis['pair']}, {basis['strategy']} n={basis['n']} on {device['name']},"
         f" {format_size(basis['kv_bytes'])} for KV"
     )
-    print(f"{basis['about']}; means of {basis['problems']} problems, in virtual time")
-    print()
+    output.say(f"{basis['about']}; means of {basis['problems']} problems, in virtual time")
+    output.say()
     output.print_table(COLUMNS, map(_format_rung, rows), "nothing was simulated")
-    print(
+    output.say(
         "goodput: tokens/s of a completed path; KV peak: most KV that each engine's requests held"
     )
-    print("gain: over the stock loop, which scores whole paths; over prefix cache: over a stock")
-    print("loop whose verifier has one")
+    output.say(
+        "gain: over the stock loop, which scores whole paths; over prefix cache: over a stock"
+    )
+    output.say("loop whose verifier has one")
     if not all(row["same_trees"] for row in rows):
-        print("! not every rung built the stock loop's trees")
-    print(
+        output.say("! not every rung built the stock loop's trees")
+    output.say(
         f"Assumed overheads: {OVERHEADS['typical']}. A gain's range is from {OVERHEADS['low']}"
         f" to {OVERHEADS['high']}."
     )
-    print("This is a roofline model of the card, from its data sheet. It is not a measurement.")
+    output.say(
+        "This is a roofline model of the card, from its data sheet. It is not a measurement."
+    )
 
 
 def _format_rung(row: dict[str, Any]) -> tuple[object, ...]:

@@ -125,5 +125,14 @@ def test_the_dashboard_loads_nothing_of_the_engine() -> None:
         "print(sorted(m for m in sys.modules if m.startswith('flashedge.')))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    allowed = {"errors", "events", "types", "client", "tui", "profiler"}  # it finds the cards
+    allowed = {
+        "errors",
+        "events",
+        "types",
+        "literal",
+        "console",
+        "client",
+        "tui",
+        "profiler",
+    }  # it finds the cards
     assert {m.split(".")[1] for m in eval(done.stdout)} <= allowed

@@ -273,8 +273,10 @@ def _print_report(
         output.print_json({**about, "rungs": rows})
         return
     if about["simulated"]:
-        print("SIMULATED: a roofline model of the card in virtual time. This is not a measurement.")
-        print(f"Assumed overheads: {about['overheads']}. Other overheads: flashedge simulate")
+        output.say(
+            "SIMULATED: a roofline model of the card in virtual time. This is not a measurement."
+        )
+        output.say(f"Assumed overheads: {about['overheads']}. Other overheads: flashedge simulate")
     columns = (
         "n",
         "rung",
@@ -287,7 +289,7 @@ def _print_report(
         "trees",
     )
     for case, group in groupby(rows, key=lambda row: row["case"]):
-        print(f"\n{case}")
+        output.say(f"\n{case}")
         output.print_table(columns, map(_format_rung, group), "nothing was run")
     if not rows:
         output.note("nothing was run")

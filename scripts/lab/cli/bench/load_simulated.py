@@ -88,12 +88,12 @@ def simulate_load(
     if as_json:
         output.print_json(report)
         return
-    print(
+    output.say(
         f"SIMULATED: {question.pair} on {question.gpu}, policy {config.scheduling_policy}. This is"
         " a roofline model of the card in virtual time, not a measurement."
     )
     for kind, row in dispersion.items():
-        print(
+        output.say(
             f"Lengths of one {'path' if kind == 'search' else 'answer'} ({kind}):"
             f" {row['mean_tokens']:.0f} tokens, coefficient of variation {row['within_cv']:.2f}"
             f" within a prompt, {row['between_cv']:.2f} between prompts."

@@ -29,9 +29,9 @@ def print_report(report: Mapping[str, Any]) -> None:
     _print_ends(report)
     rows = [("all", report), *report["by_kind"].items()]
     output.print_table(COLUMNS, [_format_row(name, row) for name, row in rows], "nothing ran")
-    print()
+    output.say()
     if report["wait_s"] is not None:
-        print(
+        output.say(
             f"{report['programs_per_s']:.2f} programs and {report['tokens_per_s']:.0f} tokens a"
             f" second. The longest wait for the start took {report['wait_s']['max']:.2f} s."
         )
@@ -55,19 +55,19 @@ def _print_ends(report: Mapping[str, Any]) -> None:
         parts.append(f"{report['refused']:,} were refused because the queue was full")
     if report["failed"]:
         parts.append(f"{report['failed']:,} failed")
-    print(", ".join(parts))
+    output.say(", ".join(parts))
     for error, count in list(report["errors"].items())[:3]:
         output.note(f"{count} times: {error}")
 
 
 def _print_order(report: Mapping[str, Any]) -> None:
     if report["order_tau"] is not None:
-        print(
+        output.say(
             f"Kendall's tau between the order of starts and the lengths: {report['order_tau']:.2f}"
             " (1: the shortest first)."
         )
     if report["jain"] is not None:
-        print(
+        output.say(
             f"Jain's index of latency per token: {report['jain']:.2f} over programs,"
             f" {report['jain_of_clients']:.2f} over clients (1: all fare alike)."
         )
@@ -78,16 +78,16 @@ def _print_deadlines(report: Mapping[str, Any]) -> None:
     if report["attainment"] is None:
         return
     base = ", ".join(f"{kind} {seconds:g} s" for kind, seconds in slo["base_s"].items())
-    print(
+    output.say(
         f"Deadlines: {base}, times {slo['scale']:g}, times the problem's difficulty. It is known"
         f" for {slo['known_difficulties']} of {format_count(slo['problems'], 'problem')}; the"
         f" others count {slo['factor_if_unknown']:g}."
     )
-    print(f"{report['goodput_per_s'] or 0:.2f} programs a second met their deadline.")
+    output.say(f"{report['goodput_per_s'] or 0:.2f} programs a second met their deadline.")
     if report["least_scale"] is None:
-        print("No SLO scale lets 90 % of the programs meet their deadline.")
+        output.say("No SLO scale lets 90 % of the programs meet their deadline.")
     else:
-        print(f"90 % would meet it at an SLO scale of {report['least_scale']:.2f} or more.")
+        output.say(f"90 % would meet it at an SLO scale of {report['least_scale']:.2f} or more.")
 
 
 def _format_row(name: str, row: Mapping[str, Any]) -> tuple[object, ...]:

@@ -1,0 +1,45 @@
+"""A rich console on which no text acts, and the same for rich's texts on the dashboard."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+from flashedge.literal import show_literally
+
+
+class LiteralConsole(Console):
+    """No markup, no emoji codes, no highlighting, and control characters are visible.
+
+    They are replaced in whatever is printed: before it is laid out, so that the widths are right,
+    and once more in what comes out.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(markup=False, emoji=False, highlight=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(show_literally(text), **options)
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        if isinstance(renderable, Text):
+            renderable = show_text(renderable)
+        for segment in super().render(renderable, options):
+            shown = segment.text if segment.control else show_literally(segment.text)
+            yield segment if shown is segment.text else segment._replace(text=shown)
+
+
+def show_text(text: Text) -> Text:
+    """The text, or a copy of it in which control characters are visible."""
+    shown = show_literally(text.plain)
+    if shown == text.plain:
+        return text
+    copy = text.copy()
+    copy.plain = shown
+    return copy

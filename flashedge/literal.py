@@ -1,0 +1,91 @@
+"""Show text from outside as text: no character of it acts on a terminal.
+
+Problems, answers, names and messages come from models, tools and users. A terminal obeys control
+characters in them: they rename its window, fill its clipboard, or move what it draws. Each is shown
+as one visible character instead, so that a text keeps its length.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+HALVES = range(0xD800, 0xE000)
+"""Halves of surrogate pairs, which no encoding of Unicode can hold alone."""
+
+_KEPT = "\t\n"
+_CONTROLS = (*range(0x20), 0x7F, *range(0x80, 0xA0))
+_LINE_ENDS = (0x85, 0x2028, 0x2029)
+_DIRECTIONS = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+"""What turns the direction of the text around it."""
+
+
+def _build_table() -> Mapping[int, str]:
+    """The control pictures of Unicode where there is one, `␤` for line ends, `�` for the rest."""
+    shown = dict.fromkeys((*_CONTROLS, *_DIRECTIONS, *HALVES), "�")
+    shown |= {code: chr(0x2400 + code) for code in range(0x20)}
+    shown |= {0x7F: "␡"} | dict.fromkeys(_LINE_ENDS, "␤")
+    return {code: picture for code, picture in shown.items() if chr(code) not in _KEPT}
+
+
+def _compile(codes: Iterable[int]) -> re.Pattern[str]:
+    return re.compile("[" + "".join(f"\\u{code:04x}" for code in codes) + "]")
+
+
+_SHOWN = _build_table()
+ACTING = frozenset(_SHOWN)
+"""The code points of the characters that act on a terminal or on the text around them."""
+
+_ACTS = _compile(_SHOWN)
+_HALF = _compile(HALVES)
+_JSON_ESCAPES = {code: f"\\u{code:04x}" for code in _SHOWN}
+
+
+def show_literally(text: str) -> str:
+    """The text with every character that acts made visible: `␛` for ESC. Newlines and tabs stay."""
+    if _ACTS.search(text) is None:
+        return text
+    return join_surrogates(text).translate(_SHOWN)
+
+
+def show_in_line(text: str) -> str:
+    """The same in one line: newlines, tabs and runs of blanks are one blank."""
+    return " ".join(show_literally(text).split())
+
+
+def escape_page(text: str) -> str:
+    """The text for a page of HTML or SVG, which is no XML with control characters in it."""
+    return html.escape(show_literally(text))
+
+
+def join_surrogates(text: str) -> str:
+    """The text with surrogate pairs joined, and `�` for each half that is alone: valid Unicode."""
+    if _HALF.search(text) is None:
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+class PieceJoiner:
+    """Joins the surrogate pairs that a streamed text splits between two pieces."""
+
+    def __init__(self) -> None:
+        self._half = ""
+
+    def join(self, piece: str) -> str:
+        """What can be shown by now: the piece, but for a half at its end whose other may follow."""
+        text = self._half + piece
+        self._half = text[-1:] if "\ud800" <= text[-1:] < "\udc00" else ""
+        return join_surrogates(text.removesuffix(self._half))
+
+    def end(self) -> str:
+        """What is left when no piece follows."""
+        half, self._half = self._half, ""
+        return join_surrogates(half)
+
+
+def format_json(value: Any, indent: int | None = None) -> str:
+    """The value as JSON that is text to a terminal, too: what acts in its strings is escaped."""
+    return json.dumps(value, indent=indent, ensure_ascii=False).translate(_JSON_ESCAPES)

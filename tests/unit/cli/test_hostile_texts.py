@@ -1,0 +1,292 @@
+"""No text from outside acts on the terminal, whichever command prints it."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import tomlkit
+import typer
+from hypothesis import HealthCheck, given, settings
+
+from flashedge.cli import connection, main, output
+from flashedge.cli.main import main as run_command
+from flashedge.errors import RequestError
+from flashedge.events import Event, from_json, to_json
+from flashedge.literal import join_surrogates
+from tests.support import screen as screens
+from tests.support.cli_rig import Cli, Terminal, cli_for, with_daemon
+from tests.support.fake_daemon import CutStream, FakeDaemon
+from tests.support.hostile import (
+    HARMLESS,
+    HOSTILE,
+    acting_texts,
+    find_acting,
+    find_sequences,
+    poison,
+    strip_sequences,
+)
+from tests.support.story import STORY
+
+
+class HostileDaemon(FakeDaemon):
+    """Every text that it sends ends with the same words."""
+
+    def __init__(self, text: str, **options: Any) -> None:
+        story: list[Event] = [from_json(poison(to_json(event), text)) for event in STORY]
+        super().__init__(story, **options)
+        self.text, self.detail = text, "well"
+
+    def answer(self, request: httpx.Request) -> Any:
+        reply = super().answer(request)
+        if request.url.path == "/v1/chat/completions":
+            half = len(self.text) // 2
+            pieces = [{"reasoning_content": self.text}]
+            pieces += [{"content": part} for part in (self.text[:half], self.text[half:])]
+            frames = [json.dumps({"choices": [{"delta": piece}]}) for piece in pieces]
+            body = "".join(f"data: {frame}\n\n" for frame in (*frames, "[DONE]"))
+            return httpx.Response(200, stream=CutStream(body.encode(), None))
+        if isinstance(reply.stream, CutStream):
+            return reply
+        return httpx.Response(
+            reply.status_code, content=json.dumps(poison(reply.json(), self.text)).encode()
+        )
+
+
+def name_models(text: str) -> str:
+    """The models.toml of a user whose names, sources and descriptions hold `text`."""
+    model = {"source": f"o/{text}", "max_model_len": 1024, "dtype": "float32"}
+    pair = {"generator": f"g{text}", "verifier": f"v{text}", "description": text}
+    pair |= {"max_step_tokens": 64, "max_path_tokens": 512}
+    return tomlkit.dumps(
+        {
+            "generators": {f"g{text}": model},
+            "verifiers": {f"v{text}": {**model, "family": "qwen_prm"}},
+            "pairs": {f"p{text}": pair},
+        }
+    )
+
+
+def prepare(patch: pytest.MonkeyPatch, home: Path, text: str) -> HostileDaemon:
+    """A daemon that sends `text`, and a state folder, a log, settings and pairs that hold it."""
+    named = "".join(c for c in text if c not in "\x00/\n" and not "\ud800" <= c < "\ue000")[:60]
+    folder = home / named.strip(" .")
+    (folder / "logs").mkdir(parents=True, exist_ok=True)
+    (folder / "logs" / "daemon.log").write_text(text, encoding="utf-8", errors="replace")
+    patch.setenv("FLASHEDGE_HOME", str(folder))
+    (folder / "config").mkdir(exist_ok=True)
+    pairs = name_models(join_surrogates(text))
+    (folder / "config" / "models.toml").write_text(pairs, encoding="utf-8")
+    patch.setenv("HF_HOME", str(home / "hf"))
+    return with_daemon(patch, HostileDaemon(text))  # type: ignore[return-value]
+
+
+def print_with(text: str, arguments: list[str], home: Path, typed: str = "") -> str:
+    """What a command prints on a terminal where every text from outside holds `text`."""
+    with pytest.MonkeyPatch.context() as patch:
+        prepare(patch, home, text)
+        patch.setattr(sys, "stdin", Terminal(typed))
+        screen = screens.open_screen(patch)
+        run_command(arguments)
+        return screen.printed
+
+
+OWN = {"\x1b[0m", "\x1b[1;31m", "\x1b[2m", "\x1b[33m", "\x1b[1A", "\x1b[2K"}
+"""Of errors, notes and warnings, since a text may be refused where others are not; and of a tree or
+a bar that takes more lines. No hostile text has them."""
+
+
+def check_screen(hostile: str, harmless: str) -> None:
+    assert not find_acting(strip_sequences(hostile))
+    assert find_sequences(hostile) <= find_sequences(harmless) | OWN
+
+
+SHOWN: dict[str, Callable[[str], list[str]]] = {
+    "solve": lambda text: ["solve", f"2 + 2 {text}"],
+    "chat": lambda text: ["chat", "--system", text],
+    "tui": lambda text: ["tui", text],
+    "runs ls": lambda text: ["runs", "ls", "--full"],
+    "runs show": lambda text: ["runs", "show", "run-1"],
+    "runs replay": lambda text: ["runs", "replay", f"run-1{text}"],
+    "runs verify": lambda text: ["runs", "verify", f"run-1{text}"],
+    "runs export": lambda text: ["runs", "export", "run-1"],
+    "runs rm": lambda text: ["runs", "rm", f"run-1{text}"],
+    "calibrate": lambda text: ["calibrate", text],
+    "up": lambda text: ["up", "--pair", text],
+    "down": lambda text: ["down", text],
+    "unload": lambda text: ["unload", text],
+    "ps": lambda text: ["ps"],
+    "logs": lambda text: ["logs"],
+    "config show": lambda text: ["config", "show"],
+    "config path": lambda text: ["config", "path"],
+    "config set": lambda text: ["config", "set", "pair", f"x{text}"],
+    "config unset": lambda text: ["config", "unset", f"x{text}"],
+    "models ls": lambda text: ["models", "ls"],
+    "models show": lambda text: ["models", "show", f"p{text}"],
+    "models pull": lambda text: ["models", "pull", f"x{text}"],
+    "models rm": lambda text: ["models", "rm", f"x{text}"],
+    "models eval": lambda text: ["models", "eval", f"x{text}", "--problems", text],
+    "lengths train": lambda text: ["lengths", "train", "--pair", f"x{text}"],
+    "lengths show": lambda text: ["lengths", "show", "--pair", f"x{text}"],
+    "lengths eval": lambda text: ["lengths", "eval", "--pair", f"x{text}"],
+    "doctor": lambda text: ["doctor", "--fit", f"x{text}"],
+    "profile": lambda text: ["profile", "--pair", f"x{text}"],
+    "simulate": lambda text: ["simulate", "--pair", f"x{text}"],
+    "bench flashtts": lambda text: ["bench", "flashtts", "--problems", f"x{text}"],
+    "bench load": lambda text: ["bench", "load", "--problems", f"x{text}", "--rate", "1"],
+}
+"""Each command, with the text in its arguments where it shows them, and else in what it reads."""
+
+TYPED = {"chat": "hello\n/tree\n/search x\x1b\n/search beam-2\nagain\n/tree\n"}
+
+
+def list_commands() -> Iterator[str]:
+    def walk(command: Any, path: tuple[str, ...]) -> Iterator[str]:
+        below = getattr(command, "commands", None)
+        if below is None:
+            yield " ".join(path)
+        for name, one in (below or {}).items():
+            yield from walk(one, (*path, name))
+
+    return walk(typer.main.get_command(main.app), ())
+
+
+def test_every_command_is_here() -> None:
+    assert set(SHOWN) == set(list_commands())
+
+
+@pytest.mark.parametrize("command", SHOWN)
+def test_a_command_shows_text_as_text(command: str, tmp_path: Path) -> None:
+    typed = TYPED.get(command, "")
+    harmless = print_with(HARMLESS, SHOWN[command](HARMLESS), tmp_path / "harmless", typed)
+    assert HARMLESS in " ".join(harmless.split())
+    whole = "".join(HOSTILE[:7])
+    for number, text in enumerate((*HOSTILE, whole)):
+        home = tmp_path / str(number)
+        check_screen(print_with(text, SHOWN[command](text), home, typed), harmless)
+
+
+@pytest.mark.parametrize("command", ["solve", "chat", "runs ls", "runs show", "ps"])
+def test_any_text_is_shown_as_text(command: str, tmp_path: Path) -> None:
+    typed = TYPED.get(command, "")
+    harmless = print_with(HARMLESS, SHOWN[command](HARMLESS), tmp_path / "harmless", typed)
+
+    @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(acting_texts)
+    def check(text: str) -> None:
+        check_screen(print_with(text, SHOWN[command](text), tmp_path / "home", typed), harmless)
+
+    check()
+
+
+@pytest.mark.parametrize("command", list_commands())
+@pytest.mark.parametrize("text", [HOSTILE[0], HOSTILE[6], "[/red]"])
+def test_an_argument_that_nobody_knows_is_shown_as_text(
+    command: str, text: str, tmp_path: Path
+) -> None:
+    shown = print_with(text, [*command.split(), f"--{text}"], tmp_path)
+    assert not find_acting(strip_sequences(shown))
+    assert "No such option" in shown
+
+
+# ---------------------------------------------------------------- pipes
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
+    return cli_for(tmp_path, monkeypatch, capfd)
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_in_a_pipe_tables_are_clean_and_json_is_the_data(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    with_daemon(monkeypatch, HostileDaemon(text))
+    for arguments in (["runs", "ls"], ["ps"], ["runs", "show", "run-1", "--tree"]):
+        done = cli(*arguments)
+        assert not find_acting(done.out + done.err)
+    done = cli("runs", "ls", "--json")
+    assert not find_acting(done.out)
+    assert json.loads(done.out)[0]["problem"] == json.loads(json.dumps(f"What is 12 + 7?{text}"))
+
+
+def test_in_a_pipe_the_answer_is_raw(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_daemon(monkeypatch, HostileDaemon("\x1b[1m\u202e"))
+    done = cli("solve", "12 + 7")
+    assert done.out == "19\x1b[1m\u202e\n"
+    assert not find_acting(done.err)
+
+
+def test_a_half_surrogate_in_an_answer_is_marked(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_daemon(monkeypatch, HostileDaemon(" \ud83d"))
+    assert cli("solve", "12 + 7").out == "19 �\n"
+
+
+def test_a_conversation_goes_on_after_half_a_surrogate(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    daemon = HostileDaemon("")
+    with_daemon(monkeypatch, daemon)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        body = 'data: {"choices": [{"delta": {"content": "ok \\ud83d"}}]}\n\n'
+        body += 'data: {"choices": [{"delta": {"content": "\\ude00 \\ud83d"}}]}\n\ndata: [DONE]\n\n'
+        daemon.requests.append(request)
+        return httpx.Response(200, content=body.encode())
+
+    monkeypatch.setattr(daemon, "handler", answer)
+    monkeypatch.setattr(sys, "stdin", Terminal("one\ntwo\n"))
+    done = cli("chat", "--search", "off")
+    assert done.code == 0, done.err
+    assert done.out.count("ok 😀 �\n") == 2
+
+
+# ---------------------------------------------------------------- what else is printed
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_messages_and_bars(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    from flashedge.cli.progress import show_bar
+
+    def show(text: str) -> str:
+        screen = screens.open_screen(monkeypatch)
+        output.note(text)
+        output.warn(text)
+        output.print_error(RequestError(text, hint=text))
+        output.show_thinking(text)
+        output.print_table((text, "b"), [(text, None)], text)
+        output.print_table(("a",), [], text)
+        with connection.show_start() as report:
+            report(text)
+        with show_bar(text, 2, unit=text) as advance:
+            advance(1)
+        try:
+            raise ValueError(text)
+        except ValueError as error:
+            output.print_traceback(type(error), error, error.__traceback__)
+        return screen.printed
+
+    check_screen(show(text), show(HARMLESS))
+
+
+def test_a_slow_start_shows_its_state_as_text(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(connection, "NOTE_EVERY_S", 0.0)
+    with connection.show_start() as report:
+        report(HOSTILE[0])
+    assert not find_acting(capfd.readouterr().err)
+
+
+def test_an_error_of_our_own_is_reported_as_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = screens.open_screen(monkeypatch)
+    monkeypatch.setattr(main, "app", lambda *_, **__: (_ for _ in ()).throw(ValueError("\x1b[2J")))
+    with pytest.raises(ValueError, match="2J") as caught:
+        main.run()
+    sys.excepthook(caught.type, caught.value, caught.tb)
+    assert "ValueError: ␛[2J" in screen.printed

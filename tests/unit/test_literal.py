@@ -1,0 +1,119 @@
+"""Text from outside as text."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.text import Text
+
+from flashedge.console import LiteralConsole
+from flashedge.literal import (
+    PieceJoiner,
+    format_json,
+    join_surrogates,
+    show_in_line,
+    show_literally,
+)
+from tests.support.hostile import (
+    acting_texts,
+    find_acting,
+    find_sequences,
+    strip_sequences,
+)
+from tests.support.screen import open_screen
+
+EVERY_CHARACTER = "".join(map(chr, range(sys.maxunicode + 1)))
+
+
+def test_no_character_of_unicode_acts() -> None:
+    assert not find_acting(show_literally(EVERY_CHARACTER))
+
+
+def test_a_character_that_does_not_act_stays() -> None:
+    kept = "".join(c for c in EVERY_CHARACTER if not find_acting(c))
+    assert show_literally(kept) == kept
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b]0;x\x07", "␛]0;x␇"),
+        ("a\rb\x00\x7f", "a␍b␀␡"),
+        ("\x9b31m\x85", "�31m␤"),
+        ("\u202ex\u2066\u200f", "�x��"),
+        ("a\u2028b", "a␤b"),
+        ("\ud83d!", "�!"),
+        ("\ud83d\ude00", "😀"),
+        ("two\nlines\tand", "two\nlines\tand"),
+        ("[/] :smile: \\[x]", "[/] :smile: \\[x]"),
+    ],
+)
+def test_the_visible_forms(text: str, shown: str) -> None:
+    assert show_literally(text) == shown
+
+
+@given(acting_texts)
+def test_it_is_idempotent_and_keeps_the_length(text: str) -> None:
+    shown = show_literally(text)
+    assert show_literally(shown) == shown
+    assert len(shown) == len(join_surrogates(text))
+
+
+@given(acting_texts)
+def test_in_a_line_nothing_ends_the_line(text: str) -> None:
+    shown = show_in_line(text)
+    assert not find_acting(shown, kept="")
+    assert len(shown.splitlines()) <= 1
+
+
+@given(st.text(alphabet=st.characters(categories=["L", "Cs", "Cc"])), st.data())
+def test_a_text_in_pieces_is_the_same_text(text: str, data: st.DataObject) -> None:
+    at = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
+    joiner = PieceJoiner()
+    pieces = [text[a:b] for a, b in zip([0, *at], [*at, len(text)], strict=True)]
+    joined = "".join([*map(joiner.join, pieces), joiner.end()])
+    assert joined == join_surrogates(text)
+    joined.encode()
+
+
+def test_a_pair_that_is_split_is_one_character() -> None:
+    joiner = PieceJoiner()
+    assert [joiner.join("ok \ud83d"), joiner.join("\ude00 "), joiner.end()] == ["ok ", "😀 ", ""]
+    assert [joiner.join("\ud83d"), joiner.end(), joiner.end()] == ["", "�", ""]
+
+
+@given(st.recursive(acting_texts, lambda parts: st.dictionaries(acting_texts, parts, max_size=3)))
+def test_json_is_the_same_data_and_acts_on_nothing(value: object) -> None:
+    text = format_json(value, indent=2)
+    text.encode()
+    assert not find_acting(text)
+    assert json.loads(text) == json.loads(json.dumps(value))
+
+
+@given(acting_texts)
+def test_a_console_prints_text(text: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        screen = open_screen(patch)
+        console = LiteralConsole()
+        console.print(text)
+        console.print(text, style="dim")
+        console.print(Text(text))
+        console.print(Text.assemble(("x", "bold"), text))
+    assert find_sequences(screen.printed) <= {"\x1b[0m", "\x1b[1m", "\x1b[2m"}
+    assert not find_acting(strip_sequences(screen.printed))
+
+
+def test_a_console_knows_no_markup_and_no_emoji_codes(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = open_screen(monkeypatch)
+    LiteralConsole().print("[bold]x[/] :smile: [/ 1.5 'a' http://x")
+    assert screen.printed == "[bold]x[/] :smile: [/ 1.5 'a' http://x\n"
+
+
+def test_the_width_of_a_visible_character_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = open_screen(monkeypatch, columns=20)
+    LiteralConsole().print(Text("\x1b" * 30))
+    assert screen.printed == "␛" * 20 + "\n" + "␛" * 10 + "\n"
