@@ -5,19 +5,23 @@ Events are folded when they arrive; the screen follows at most FRAMES_PER_S time
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-from textual import on
+from textual import events, on
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.filter import LineFilter
 
 from flashedge.client.run_fold import Numbered
 from flashedge.client.words import describe_wait
+from flashedge.console import LiteralConsole
+from flashedge.literal import show_in_line, show_literally
 from flashedge.tui import export, feed, messages, style
 from flashedge.tui.state import dashboard as state
 from flashedge.tui.state.dashboard import Dashboard
@@ -29,6 +33,7 @@ from flashedge.tui.widgets.dialogs import DEFAULT_SEARCH, AskLine, Confirm, Help
 from flashedge.tui.widgets.event_log import EventLogPanel
 from flashedge.tui.widgets.filter_line import FilterLine
 from flashedge.tui.widgets.key_bar import KEYS, KeyBar
+from flashedge.tui.widgets.literal import ActingFilter
 from flashedge.tui.widgets.memory import MemoryPanel
 from flashedge.tui.widgets.panel import Panel
 from flashedge.tui.widgets.runs import RunList
@@ -72,6 +77,7 @@ class DashboardApp(App[None]):
         poll_s: float = feed.POLL_S,
     ) -> None:
         super().__init__()
+        self.error_console = LiteralConsole(stderr=True)
         self.state = Dashboard()
         self._daemon = daemon
         self._devices = devices
@@ -104,6 +110,33 @@ class DashboardApp(App[None]):
             yield Vertical(*side, self._log_panel, id="side")
         yield self._filter
         yield KeyBar()
+
+    # ------------------------------------------------------------ text from outside
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        return (*super().get_line_filters(), ActingFilter())
+
+    def notify(
+        self,
+        message: str,
+        *,
+        title: str = "",
+        severity: messages.Severity = "information",
+        timeout: float | None = None,
+        markup: bool = False,
+    ) -> None:
+        """Show a message. It is never markup, whatever `markup` says."""
+        shown = show_literally(message)
+        heading = show_in_line(title)
+        super().notify(shown, title=heading, severity=severity, timeout=timeout, markup=False)
+
+    async def on_event(self, event: events.Event) -> None:
+        """Make control characters visible in what the user pastes, in any field."""
+        if isinstance(event, events.Paste):
+            event.text = show_literally(re.sub("\r\n?", "\n", event.text))
+        await super().on_event(event)
+
+    # ------------------------------------------------------------ start
 
     def on_mount(self) -> None:
         self._runs.focus()
@@ -188,7 +221,7 @@ class DashboardApp(App[None]):
 
     @on(messages.Notice)
     def _show_notice(self, message: messages.Notice) -> None:
-        self.notify(message.text, severity=message.severity, markup=False)
+        self.notify(message.text, severity=message.severity)
 
     # ------------------------------------------------------------ time
 
@@ -296,9 +329,9 @@ class DashboardApp(App[None]):
             try:
                 export.write_tree(run, Path(path).expanduser())
             except OSError as error:
-                self.notify(f"Can't write {path}: {error.strerror}", severity="error", markup=False)
+                self.notify(f"Can't write {path}: {error.strerror}", severity="error")
             else:
-                self.notify(f"Wrote {path}", markup=False)
+                self.notify(f"Wrote {path}")
 
         hint = "A name that ends with .json writes JSON, any other SVG."
         self.push_screen(AskLine("Export the tree", f"{run.id}.svg", hint), write)

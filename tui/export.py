@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import textwrap
 from collections.abc import Iterator, Mapping
-from html import escape
 from pathlib import Path
 
 from flashedge.client.node_view import CUT, DROPPED, MARKS, MEANINGS, ROOT, NodeView
 from flashedge.client.run_figures import child_priors, is_mcts, rollout_values
 from flashedge.client.run_view import RunView
 from flashedge.client.words import describe_distrust, format_count
+from flashedge.literal import escape_page, format_json, show_in_line
 from flashedge.tui.state.scores import SCALE
 from flashedge.types import NodeId
 
@@ -58,7 +57,7 @@ def to_json(run: RunView) -> str:
         "legend": {"marks": dict(MARKS), "fields": _FIELDS},
         "nodes": [_node(run, n, n.id in best, values) for n in run.nodes.values()],
     }
-    return json.dumps(tree, ensure_ascii=False, indent=1)
+    return format_json(tree, indent=1)
 
 
 def _node(
@@ -120,7 +119,7 @@ def to_svg(run: RunView) -> str:
 
 def _text_line(x: int, y: int, text: str, *, bold: bool = False) -> str:
     weight = ' font-weight="bold"' if bold else ' fill="#555555"'
-    return f'<text x="{x}" y="{y}" xml:space="preserve"{weight}>{escape(text)}</text>'
+    return f'<text x="{x}" y="{y}" xml:space="preserve"{weight}>{escape_page(text)}</text>'
 
 
 def _title(run: RunView) -> str:
@@ -184,14 +183,14 @@ def _box(rows: Mapping[NodeId, float], node: NodeView, best: bool) -> str:
     line = 'stroke="#000000" stroke-width="2"' if best else 'stroke="#777777"'
     faded = ' opacity="0.55"' if node.status in DROPPED else ""
     line += ' stroke-dasharray="4 3"' if node.kind == CUT else ""
-    tip = escape(
+    tip = escape_page(
         f"node {node.id}: {node.status}, {format_count(node.tokens, 'token')}\n{node.text.strip()}"
     )
     return (
         f"<g{faded}><title>{tip}</title>"
         f'<rect x="{x:g}" y="{y:g}" width="{_BOX_W}" height="{_BOX_H}"'
         f' rx="3" fill="{fill}" {line}/>'
-        f'<text x="{x + 5:g}" y="{y + 12:g}">{escape(_label(node))}</text></g>'
+        f'<text x="{x + 5:g}" y="{y + 12:g}">{escape_page(_label(node))}</text></g>'
     )
 
 
@@ -199,7 +198,7 @@ def _label(node: NodeView) -> str:
     if node.id == ROOT:
         return "root"
     score = "" if node.score is None else f" {node.score:.2f}"
-    label = f"{node.mark}{score} {' '.join(node.text.split())}"
+    label = f"{node.mark}{score} {show_in_line(node.text)}"
     return label if len(label) <= _BOX_CHARACTERS else f"{label[: _BOX_CHARACTERS - 1]}…"
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from flashedge.client.words import describe_prediction
+from flashedge.literal import show_in_line
 from flashedge.types import USUAL_POLICY
 
 LIVE = frozenset({"queued", "running"})
@@ -14,7 +15,7 @@ LIVE = frozenset({"queued", "running"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRow:
-    """One run of the listing."""
+    """One run of the listing. Its texts are literal, each in one line."""
 
     id: str
     status: str
@@ -46,14 +47,15 @@ class RunRow:
 
 
 def parse_run(data: Mapping[str, Any]) -> RunRow:
+    answer = data.get("answer")
     return RunRow(
         id=str(data["id"]),
-        status=str(data["status"]),
-        strategy=str(data.get("strategy")),
+        status=show_in_line(str(data["status"])),
+        strategy=show_in_line(str(data.get("strategy"))),
         n=int(data.get("n") or 1),
-        problem=" ".join(str(data.get("problem") or "").split()),
+        problem=show_in_line(str(data.get("problem") or "")),
         created_at=float(data.get("created_at") or 0.0),
-        answer=data.get("answer"),
+        answer=None if answer is None else show_in_line(str(answer)),
         tokens=data.get("tree_tokens"),
         total_s=data.get("total_s"),
         position=data.get("position"),
@@ -136,14 +138,14 @@ def parse_status(status: Mapping[str, Any]) -> DaemonStatus:
     engines = status.get("engines") or {}
     runs = status.get("runs") or {}
     return DaemonStatus(
-        state=str(status.get("state")),
-        pair=str((status.get("loaded") or [status.get("pair")])[-1]),
+        state=show_in_line(str(status.get("state"))),
+        pair=show_in_line(str((status.get("loaded") or [status.get("pair")])[-1])),
         version=str(status.get("version")),
         running=int(runs.get("running") or 0),
         queued=int(runs.get("queued") or 0),
         kept=status.get("kept_runs"),
-        detail=str(status.get("detail") or ""),
-        policy=str((status.get("scheduling") or {}).get("policy") or USUAL_POLICY),
+        detail=show_in_line(str(status.get("detail") or "")),
+        policy=show_in_line(str((status.get("scheduling") or {}).get("policy") or USUAL_POLICY)),
         boosts=_describe_boosts((status.get("scheduling") or {}).get("boosts") or ()),
         generator=_parse_engine(engines.get("generator") or {}),
         verifier=_parse_engine(engines.get("verifier") or {}),
@@ -160,7 +162,7 @@ def _parse_engine(engine: Mapping[str, Any]) -> EngineStatus:
     view = engine.get("view") or {}
     block_bytes = int(view.get("block_bytes") or 0)
     return EngineStatus(
-        state=str(engine.get("state") or "unknown"),
+        state=show_in_line(str(engine.get("state") or "unknown")),
         restarts=int(engine.get("restarts") or 0),
         running=int(view.get("running") or 0),
         waiting=int(view.get("waiting") or 0),

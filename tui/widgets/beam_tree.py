@@ -23,6 +23,7 @@ from flashedge.client.run_figures import (
 from flashedge.client.run_view import RunView
 from flashedge.client.tree_lines import TreeLine, tree_lines
 from flashedge.client.words import format_count
+from flashedge.literal import show_in_line
 from flashedge.tui.state.scores import DIM, SCALE, draw_score
 from flashedge.tui.widgets.lines import LineList
 from flashedge.types import NodeId
@@ -194,7 +195,7 @@ class BeamTree(LineList):
         if line.hidden:
             text.append(f" [+{line.hidden}]", style="bold")
         if node.ends_path and node.answer is not None:
-            text.append(f" → {node.answer}", style="bold")
+            text.append(f" → {show_in_line(node.answer)}", style="bold")
         text.append(f" {self._words(node, width - len(text) - 1)}", style=style)
         text.truncate(width, overflow="ellipsis")
         return text
@@ -213,14 +214,14 @@ class BeamTree(LineList):
         """The node's text; while it grows, its tokens and the end of its text."""
         assert self._run is not None
         if node.text:
-            return " ".join(node.text.split())
+            return show_in_line(node.text)
         if node.status == CUT:
             return "cut before its end"
         if node.status != "generating":
             return format_count(node.tokens, "token")
         count = self._run.growing.get(node.id)
         tokens = format_count(count, "token") if count else "generating"
-        tail = " ".join(self._run.tails.get(node.id, "").split())
+        tail = show_in_line(self._run.tails.get(node.id, ""))
         left = room - len(tokens) - 2
         return f"{tokens} …{tail[-left:]}" if tail and left > _WHOLE else tokens
 

@@ -14,8 +14,10 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static, TextArea
 from textual.widgets.option_list import Option
 
+from flashedge.literal import show_in_line, show_literally
 from flashedge.tui.state.scores import DIM
 from flashedge.tui.strategies import STRATEGIES
+from flashedge.tui.widgets.literal import LiteralTitles
 
 HELP = """\
 The dashboard shows what the FlashEdge daemon does.
@@ -56,13 +58,21 @@ _SEARCH = re.compile(r"^([a-z][a-z_-]*?)(?:-(\d+))?$")
 DEFAULT_SEARCH = "beam-16"
 
 
+class Box(LiteralTitles, Vertical):
+    """The frame of a dialog."""
+
+
+class ScrolledBox(LiteralTitles, VerticalScroll):
+    """The same for more than a screen holds."""
+
+
 class Help(ModalScreen[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,question_mark,q,enter", "dismiss", "Close")
     ]
 
     def compose(self) -> ComposeResult:
-        with VerticalScroll(classes="dialog tall") as box:
+        with ScrolledBox(classes="dialog tall") as box:
             box.border_title = "Help"
             box.border_subtitle = "esc closes"
             yield Static(HELP, markup=False)
@@ -84,18 +94,18 @@ class Submit(ModalScreen[dict[str, Any] | None]):
         self._problem, self._search, self._error = problem, search, error
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog") as box:
+        with Box(classes="dialog") as box:
             box.border_title = "Submit a problem"
             box.border_subtitle = "ctrl+s or F2 submits · tab next field · esc closes"
-            yield TextArea(self._problem, id="problem", tab_behavior="focus")
+            yield TextArea(show_literally(self._problem), id="problem", tab_behavior="focus")
             yield Input(
-                value=self._search,
+                value=show_in_line(self._search),
                 id="search",
                 placeholder=DEFAULT_SEARCH,
                 select_on_focus=False,
                 compact=True,
             )
-            yield Static(self._error, id="wrong", markup=False)
+            yield Static(show_literally(self._error), id="wrong", markup=False)
             yield OptionList(*map(_option, STRATEGIES), id="strategies")
 
     def on_mount(self) -> None:
@@ -137,11 +147,11 @@ class AskLine(ModalScreen[str | None]):
         self._title, self._value, self._hint = title, value, hint
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog") as box:
+        with Box(classes="dialog") as box:
             box.border_title = self._title
             box.border_subtitle = "enter writes · esc closes"
-            yield Input(value=self._value, id="value", select_on_focus=False)
-            yield Static(self._hint, markup=False)
+            yield Input(value=show_in_line(self._value), id="value", select_on_focus=False)
+            yield Static(show_literally(self._hint), markup=False)
 
     @on(Input.Submitted)
     def _accept(self, event: Input.Submitted) -> None:
@@ -159,6 +169,6 @@ class Confirm(ModalScreen[bool]):
         self._question = question
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="dialog") as box:
+        with Box(classes="dialog") as box:
             box.border_subtitle = "y yes · n no"
-            yield Static(self._question, markup=False)
+            yield Static(show_literally(self._question), markup=False)

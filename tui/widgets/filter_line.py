@@ -7,6 +7,8 @@ from typing import Protocol
 from textual import on
 from textual.widgets import Input
 
+from flashedge.literal import show_in_line
+
 
 class Filterable(Protocol):
     """A panel whose lines can be filtered by text."""
@@ -32,7 +34,7 @@ class FilterLine(Input):
 
     def open_for(self, panel: Filterable) -> None:
         self._panel = panel
-        self.value = panel.filter
+        self.value = show_in_line(panel.filter)
         self.add_class("open")
         self.focus()
 

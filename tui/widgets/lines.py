@@ -11,12 +11,15 @@ from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from flashedge.console import show_text
+from flashedge.literal import show_in_line
 from flashedge.tui.state.scores import DIM
+from flashedge.tui.widgets.literal import LiteralTitles
 
 CURSOR = "▸"
 
 
-class LineList(ScrollView, can_focus=True):
+class LineList(LiteralTitles, ScrollView, can_focus=True):
     """Subclasses give the number of lines (`count`) and draw one of them (`line`)."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -66,12 +69,12 @@ class LineList(ScrollView, can_focus=True):
         index = y + self.scroll_offset.y
         width = self.scrollable_content_region.width
         if index >= self.count:
-            text = Text(f"  {self.empty}" if index == 0 else "", style=DIM)
+            text = Text(f"  {show_in_line(self.empty)}" if index == 0 else "", style=DIM)
         else:
             marked = index == self.cursor and self.is_marked
             text = Text(CURSOR if marked else " ", no_wrap=True)
             text.append_text(self.line(index, width - 1))
-        strip = Strip(text.render(self.app.console, "")).simplify()
+        strip = Strip(show_text(text).render(self.app.console, "")).simplify()
         strip = strip.adjust_cell_length(width, None)
         if index == self.cursor and index < self.count and self.has_focus:
             return strip.apply_style(self.get_component_rich_style("lines--cursor"))

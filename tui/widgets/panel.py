@@ -5,10 +5,12 @@ from __future__ import annotations
 from rich.text import Text
 from textual.widget import Widget
 
+from flashedge.console import show_text
 from flashedge.tui.state.dashboard import Dashboard
+from flashedge.tui.widgets.literal import LiteralTitles
 
 
-class Panel(Widget):
+class Panel(LiteralTitles, Widget):
     """Subclasses draw a Dashboard into width × height cells. Redrawn only when it differs."""
 
     title = ""
@@ -26,7 +28,7 @@ class Panel(Widget):
         self._state = state
         if not self.display or not self.size:
             return
-        text = self.draw(state, self.size.width, self.size.height)
+        text = show_text(self.draw(state, self.size.width, self.size.height))
         if text != self._text or text.spans != self._text.spans:
             self._text = text
             self.refresh()

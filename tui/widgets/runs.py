@@ -131,7 +131,7 @@ class RunList(LineList):
         elapsed_s = self._state.elapsed_s(run)
         seconds = "" if elapsed_s is None else duration_text(elapsed_s)
         if not run.live:
-            answer = "" if run.answer is None else f"= {' '.join(run.answer.split())}"
+            answer = "" if run.answer is None else f"= {run.answer}"
             return f"{_shorten(answer, 18):<18} {_count(run.tokens):>8} {seconds:>6}"
         tokens = tree.all_tokens if tree is not None else run.tokens
         rate = self._state.run_rate(run.id) if tree is not None else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from rich.text import Text
 
+from flashedge.literal import show_in_line
 from flashedge.tui.state.dashboard import Dashboard
 from flashedge.tui.state.scores import DIM, draw_bar
 from flashedge.tui.widgets.panel import Panel
@@ -28,7 +29,7 @@ class StatusBar(Panel):
         if link.state == "lost":
             retry = f" daemon lost, next try in {link.retry_in_s:g} s "
             text.append(retry, style="bold reverse")
-            return text.append(f" {link.error}", style=DIM)
+            return text.append(f" {show_in_line(link.error)}", style=DIM)
         if daemon is None:
             return text.append(f"connecting to {self._url}", style=DIM)
         text.append(f"{daemon.pair} ")

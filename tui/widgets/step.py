@@ -17,11 +17,14 @@ from flashedge.client.run_figures import (
 )
 from flashedge.client.run_view import RunView
 from flashedge.client.words import format_count
+from flashedge.console import show_text
+from flashedge.literal import show_in_line, show_literally
 from flashedge.tui.state.scores import DIM, score_colour
+from flashedge.tui.widgets.literal import LiteralTitles
 from flashedge.types import NodeId
 
 
-class StepPanel(VerticalScroll, can_focus=True):
+class StepPanel(LiteralTitles, VerticalScroll, can_focus=True):
     def __init__(self) -> None:
         super().__init__(id="step")
         self.border_title = "Step"
@@ -47,7 +50,7 @@ class StepPanel(VerticalScroll, can_focus=True):
             self._words.update(Text("Select a node to read its step.", style=DIM))
             return
         self.border_title = f"Step: node {node.id} {node.mark} {node.status}, level {node.depth}"
-        self._words.update(_describe(run, node, prediction))
+        self._words.update(show_text(_describe(run, node, prediction)))
 
 
 def _describe(run: RunView, node: NodeView, prediction: str) -> Text:
@@ -62,16 +65,16 @@ def _describe(run: RunView, node: NodeView, prediction: str) -> Text:
         drawn = sum(_count_tokens(run, part) for part in run.path(node.id))
         text.append(f" · path {drawn:,} of {prediction}")
     if node.finish:
-        text.append(f" · ended by {node.finish}")
+        text.append(f" · ended by {show_in_line(node.finish)}")
     if node.answer is not None:
-        text.append(f" · answer {node.answer}", style="bold")
+        text.append(f" · answer {show_in_line(node.answer)}", style="bold")
     if is_mcts(run) and run.rollouts and node.parent is not None:
         priors = child_priors(run, node.parent)
         text.append(f" · {mcts_figures(node, rollout_values(run), priors, flights_through(run))}")
     tail = run.tails.get(node.id)
     if node.text:
-        return text.append(f"\n{node.text.strip()}")
-    return text.append(f"\n…{tail}", style=DIM) if tail else text
+        return text.append(f"\n{show_literally(node.text.strip())}")
+    return text.append(f"\n…{show_literally(tail)}", style=DIM) if tail else text
 
 
 def _count_tokens(run: RunView, node: NodeId) -> int:

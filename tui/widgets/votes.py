@@ -6,6 +6,7 @@ from rich.text import Text
 
 from flashedge.client.run_figures import vote_shares
 from flashedge.client.run_view import RunView
+from flashedge.literal import show_in_line
 from flashedge.tui.state.dashboard import Dashboard
 from flashedge.tui.state.scores import DIM, SCALE, draw_bar
 from flashedge.tui.widgets.panel import Panel, label_line, stack_lines
@@ -63,5 +64,5 @@ def _draw_vote(vote: Vote, share: float, width: int) -> Text:
 
 
 def _one_line(answer: str, width: int) -> str:
-    text = " ".join(answer.split())
+    text = show_in_line(answer)
     return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -1,0 +1,346 @@
+"""No text from outside acts on the dashboard, whichever widget shows it."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import pkgutil
+from collections.abc import AsyncGenerator, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from rich.cells import cell_len
+from rich.segment import Segment
+from textual import events
+from textual.color import Color
+from textual.pilot import Pilot
+from textual.widget import Widget
+from textual.widgets import Input, Static, TextArea
+
+from flashedge import tui
+from flashedge.client.run_fold import Numbered
+from flashedge.errors import DaemonError, RequestError
+from flashedge.events import from_json, to_json
+from flashedge.literal import show_in_line
+from flashedge.tui import export
+from flashedge.tui.app import DashboardApp
+from flashedge.tui.widgets.beam_tree import BeamTree
+from flashedge.tui.widgets.dialogs import AskLine, Confirm, Help, Submit
+from flashedge.tui.widgets.key_bar import KEYS
+from flashedge.tui.widgets.literal import ActingFilter, LiteralTitles
+from flashedge.tui.widgets.runs import RunList
+from flashedge.tui.widgets.step import StepPanel
+from tests.support.dashboard_rig import (
+    Clock,
+    FakeDaemon,
+    dashboard,
+    live_items,
+    stored_items,
+    summary,
+)
+from tests.support.hostile import HOSTILE, acting_texts, find_acting, poison
+from tests.tui.test_keys import until
+
+RUN, PAST = "run-now", "run-past"
+SIZES = ((80, 24), (120, 40), (200, 60))
+OWN_ACTIONS = {f"app.{action}" for _, _, action in KEYS}
+
+
+def poison_items(items: list[Numbered], text: str) -> list[Numbered]:
+    return [(number, from_json(poison(to_json(event), text))) for number, event in items]
+
+
+class HostileDaemon(FakeDaemon):
+    """Every text that it sends ends with the same words, and it refuses every problem."""
+
+    def __init__(self, text: str) -> None:
+        rows = summary(RUN, "running"), summary(PAST, "finished", answer="46")
+        super().__init__(*(poison(row, text) for row in rows))
+        self.text = text
+        self.send(RUN, poison_items(live_items()[:200], text))
+        self.send(PAST, poison_items(stored_items(), text))
+
+    async def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = poison({**await super().status(), "detail": "bad"}, self.text)
+        found["engines"]["verifier"]["state"] = f"dead{self.text}"
+        return found
+
+    async def submit(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        raise RequestError(f"no {self.text}", hint=self.text)
+
+    async def cancel(self, run: str) -> dict[str, Any]:
+        raise RequestError(f"no {self.text}", hint=self.text)
+
+    def events(self, run: str, after: int = 0) -> AsyncGenerator[tuple[Numbered, ...], None]:
+        if self.down:
+            raise DaemonError(self.text)
+        return super().events(run, after)
+
+    def _check(self) -> None:
+        if self.down:
+            raise DaemonError(self.text, hint=self.text)
+
+
+@dataclass
+class Seen:
+    """What a walk through the dashboard showed."""
+
+    classes: set[type] = field(default_factory=set)
+    screens: list[str] = field(default_factory=list)
+    dropped: list[str] = field(default_factory=list)
+    """Parts of lines that only the last step before the terminal made harmless."""
+
+    def look(self, app: DashboardApp) -> None:
+        """Check all that is on the screen now."""
+        shown = []
+        for strip in app.screen._compositor.render_strips():
+            assert not find_acting(strip.text, kept=""), ascii(strip.text)
+            assert cell_len(strip.text) == app.size.width, "no border moves"
+            for segment in strip:
+                if segment.style is not None:
+                    assert set(segment.style.meta.get("@click", "").split()) <= OWN_ACTIONS
+                    assert segment.style.link is None
+            shown.append(strip.text)
+        self.screens.append("\n".join(shown))
+        for widget in app.screen.walk_children(Widget, with_self=True):
+            self.classes.add(type(widget))
+            check_widget(widget)
+
+
+def check_widget(widget: Widget) -> None:
+    """A title, a tooltip or a content that Textual would read as markup is none of ours."""
+    titles = (widget._border_title, widget._border_subtitle)
+    assert titles == (None, None) or isinstance(widget, LiteralTitles), widget
+    assert widget.tooltip is None, widget
+    if isinstance(widget, Static) and isinstance(widget.content, str):
+        assert not widget._render_markup, widget
+
+
+def watch_filter(patch: pytest.MonkeyPatch, seen: Seen) -> None:
+    apply = ActingFilter.apply
+
+    def watch(self: ActingFilter, segments: list[Segment], background: Color) -> list[Segment]:
+        found = apply(self, segments, background)
+        pairs = zip(segments, found, strict=True)
+        seen.dropped += [a.text for a, b in pairs if a.text != b.text]
+        return found
+
+    patch.setattr(ActingFilter, "apply", watch)
+
+
+async def walk(text: str, size: tuple[int, int], folder: Path, seen: Seen) -> None:
+    """Open every panel and every dialog of the dashboard, with `text` wherever text can be."""
+    daemon, clock = HostileDaemon(text), Clock()
+    app = dashboard(daemon, clock)
+    async with app.run_test(size=size) as pilot:
+        await until(pilot, lambda: app.state.shown is not None and app.state.shown.seq > 100)
+        await until(pilot, lambda: app.query_one(BeamTree).count and app.state.devices)
+        seen.look(app)
+        await walk_filters(pilot, app, text, seen)
+        await walk_dialogs(pilot, app, text, folder, seen)
+        app.query_one(RunList).focus()
+        await pilot.press("down", "l", "v")
+        await until(pilot, lambda: app.state.chosen == PAST)
+        await until(pilot, lambda: app.state.shown is not None and app.state.shown.over)
+        app.query_one(BeamTree).action_best()
+        await pilot.pause()
+        seen.look(app)
+        await pilot.press("l", "r")
+        await until(pilot, lambda: app.state.replay is not None)
+        clock.now += 60
+        await until(pilot, lambda: app.state.replay is not None and app.state.replay.over)
+        seen.look(app)
+        await pilot.press("escape")
+        daemon.go(down=True)
+        await until(pilot, lambda: app.state.link.state == "lost")
+        await pilot.pause(0.1)
+        seen.look(app)
+
+
+async def walk_filters(pilot: Pilot[None], app: DashboardApp, text: str, seen: Seen) -> None:
+    for panel in (app.query_one(RunList), app.query_one(BeamTree)):
+        panel.focus()
+        await pilot.press("slash")
+        app.post_message(events.Paste(text))
+        await pilot.pause()
+        seen.look(app)
+        panel.set_filter(text)  # whoever else sets it
+        await pilot.pause()
+        seen.look(app)
+        await pilot.press("escape")
+
+
+async def walk_dialogs(
+    pilot: Pilot[None], app: DashboardApp, text: str, folder: Path, seen: Seen
+) -> None:
+    await pilot.press("question_mark")
+    assert isinstance(app.screen, Help)
+    seen.look(app)
+    await pilot.press("escape", "c")
+    assert isinstance(app.screen, Confirm)
+    seen.look(app)
+    await pilot.press("y", "s", "x")
+    assert isinstance(app.screen, Submit)
+    app.post_message(events.Paste(text))
+    await pilot.pause()
+    seen.look(app)
+    await pilot.press("ctrl+s")
+    await until(pilot, lambda: isinstance(app.screen, Submit) and app.screen._error)
+    await pilot.pause()
+    seen.look(app)
+    await pilot.press("escape", "e")
+    assert isinstance(app.screen, AskLine)
+    app.screen.query_one(Input).value = ""
+    app.post_message(events.Paste(f"{folder}/no folder/{text}"))
+    await pilot.pause()
+    await pilot.press("enter")
+    await pilot.pause()
+    app.notify(text, title=text, markup=True)
+    app.push_screen(Confirm(text))
+    await pilot.pause()
+    seen.look(app)
+    await pilot.press("n")
+    app.push_screen(AskLine(text, text, text))
+    await pilot.pause()
+    seen.look(app)
+    await pilot.press("escape")
+
+
+def walk_alone(text: str, size: tuple[int, int], folder: Path) -> Seen:
+    seen = Seen()
+    with pytest.MonkeyPatch.context() as patch:
+        watch_filter(patch, seen)
+        asyncio.run(walk(text, size, folder, seen))
+    return seen
+
+
+def list_widgets() -> Iterator[type[Widget]]:
+    """The dashboard's widgets and screens, without those that others are made of."""
+    for module in pkgutil.walk_packages(tui.__path__, f"{tui.__name__}."):
+        importlib.import_module(module.name)
+
+    def below(kind: type[Widget]) -> Iterator[type[Widget]]:
+        for one in kind.__subclasses__():
+            is_ours = one.__module__.startswith(tui.__name__)
+            ours = [k for k in one.__subclasses__() if k.__module__.startswith(tui.__name__)]
+            if is_ours and not ours:
+                yield one
+            yield from below(one)
+
+    return below(Widget)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_no_text_acts_in_any_widget(size: tuple[int, int], tmp_path: Path) -> None:
+    text = " ".join((HOSTILE[0], *HOSTILE[3:12]))
+    seen = walk_alone(text, size, tmp_path)
+    assert set(list_widgets()) <= seen.classes, "a widget that this walk does not show"
+    assert not seen.dropped, "shown by a widget that does not make it visible"
+    assert all("␛" in screen for screen in seen.screens if "The dashboard shows" not in screen)
+
+
+@settings(max_examples=8, deadline=None)
+@given(acting_texts)
+def test_any_text_is_text(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+    seen = walk_alone(text, SIZES[1], tmp_path_factory.mktemp("export"))
+    assert not seen.dropped
+
+
+# ---------------------------------------------------------------- single texts
+
+
+def show_title(widget: Widget, app: DashboardApp) -> str:
+    """The line of the screen that has the widget's title."""
+    return app.screen._compositor.render_strips()[widget.region.y].text
+
+
+@pytest.mark.parametrize("typed", ["[/", "[", "]", "[/]", "[b]", "[@click=app.quit]"])
+async def test_a_filter_is_no_markup(typed: str) -> None:
+    daemon = FakeDaemon(summary(RUN, "finished", problem=f"A problem with {typed} in it."))
+    daemon.send(RUN, stored_items())
+    app = dashboard(daemon)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: app.query_one(BeamTree).count)
+        for panel in (app.query_one(RunList), app.query_one(BeamTree)):
+            panel.focus()
+            await pilot.press("slash", *typed)
+            await pilot.pause()
+            assert f"· /{typed}" in show_title(panel, app)
+            await pilot.press("escape")
+        assert app.query_one(RunList).count == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["[a=1,b=2]", "[/]", "[link=http://x]y", "[x]", "[A]", "[bold]", "[@click=app.quit]5", "\\[4]"],
+)
+async def test_an_answer_is_no_markup(answer: str) -> None:
+    daemon = FakeDaemon(summary(RUN, "finished", answer=answer))
+    end = {"answer": answer, "text": f"\\boxed{{{answer}}}"}
+    items = stored_items()
+    last = to_json(items[-1][1])
+    last["result"] |= end
+    daemon.send(RUN, [*items[:-1], (items[-1][0], from_json(last))])
+    app = dashboard(daemon)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: app.state.shown is not None and app.state.shown.over)
+        await until(pilot, lambda: "answer" in show_title(app.query_one(BeamTree), app))
+        assert f"· answer {answer} ·" in show_title(app.query_one(BeamTree), app)
+        assert f"= {answer}"[:17] in app.query_one(RunList).render_line(0).text
+        await pilot.click(BeamTree, offset=(20, 0))
+        assert app.is_running
+
+
+async def test_an_escape_sequence_stands_there() -> None:
+    title = "2+2\x1b]2;OWNED\x07\x1b[5;41m"
+    daemon = FakeDaemon(summary(RUN, "finished", problem=title))
+    app = dashboard(daemon)
+    async with app.run_test(size=(200, 60)) as pilot:
+        await until(pilot, lambda: app.query_one(RunList).count)
+        assert "2+2␛]2;OWNED␇␛[5;41m" in app.query_one(RunList).render_line(0).text
+
+
+async def test_a_step_keeps_its_lines_and_shows_its_controls() -> None:
+    text = "one\r\n\ttwo\x1b[2J\u202e"
+    daemon = FakeDaemon(summary(RUN, "finished"))
+    daemon.send(RUN, poison_items(stored_items(), text))
+    app = dashboard(daemon)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await until(pilot, lambda: app.state.shown is not None and app.state.shown.over)
+        words = app.query_one(StepPanel).query_one(Static)
+        await until(pilot, lambda: "two" in str(words.content))
+        assert str(words.content).endswith("one␍\n\ttwo␛[2J�")
+
+
+async def test_a_pasted_problem_is_sent_as_it_is_shown() -> None:
+    daemon = FakeDaemon(summary(RUN, "finished"))
+    app = dashboard(daemon)
+    async with app.run_test(size=(120, 40)) as pilot:
+        await pilot.press("s")
+        app.post_message(events.Paste("first\r\nsecond\rthird\x1b[2J\u2028"))
+        await until(pilot, lambda: app.screen.query_one(TextArea).text)
+        assert app.screen.query_one(TextArea).text == "first\nsecond\nthird␛[2J␤"
+        await pilot.press("ctrl+s")
+        await until(pilot, lambda: daemon.submitted)
+        assert daemon.submitted[0]["problem"] == "first\nsecond\nthird␛[2J␤"
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_an_exported_tree_is_valid(text: str, tmp_path: Path) -> None:
+    import json
+    from xml.etree import ElementTree
+
+    from flashedge.client.run_fold import fold
+    from flashedge.client.run_view import RunView
+
+    run = fold(RunView(id=RUN), poison_items(stored_items(), text))
+    export.write_tree(run, tmp_path / "tree.svg")
+    drawn = "".join(ElementTree.parse(tmp_path / "tree.svg").getroot().itertext())
+    assert show_in_line(f"46{text}") in show_in_line(drawn)
+    export.write_tree(run, tmp_path / "tree.json")
+    written = (tmp_path / "tree.json").read_text(encoding="utf-8")
+    assert not find_acting(written)
+    assert json.loads(written)["answer"] == json.loads(json.dumps(f"46{text}"))
