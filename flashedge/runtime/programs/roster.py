@@ -96,14 +96,14 @@ class Roster:
         """The engines go on with a member, though what it draws is counted later."""
         key = self._members.find_program(member)
         if key is not None:
-            self._board.update(key, self._board.find_work(key), served_s=self._clock())
+            self._board.note_service(key, self._clock())
 
     def mark_started(self, key: str) -> float | None:
         """A member of the program runs. Returns how long it waited if it is the first one."""
         program, now_s = self._board.get(key), self._clock()
         if program is None or program.started_s is not None:
             return None
-        self._board.update(key, self._board.find_work(key), started_s=now_s)
+        self._board.note_start(key, now_s)
         self._on_change()
         return now_s - program.arrived_s
 

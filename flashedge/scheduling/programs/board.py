@@ -24,7 +24,7 @@ from flashedge.scheduling.programs.fairness import ServedTokens, interleave_clie
 from flashedge.scheduling.programs.policies import Policy, Pressure
 from flashedge.scheduling.programs.program import Kind, Program
 from flashedge.scheduling.programs.table import ProgramTable
-from flashedge.scheduling.programs.work import Work, estimate_work
+from flashedge.scheduling.programs.work import Work
 
 _KIND_PLACES = {kind: at for at, kind in enumerate(Kind)}
 
@@ -55,7 +55,8 @@ class ProgramBoard:
         self.rules = rules
         self._programs: dict[str, Program] = {}
         self._works: dict[str, Work] = {}
-        """By key. Estimated when a program changes, since it is ordered far more often."""
+        """What each program has left, by key. Given with each change, since programs are ordered
+        far more often than they change."""
         self._escalated: set[str] = set()
         self._served = ServedTokens()
 
@@ -77,19 +78,20 @@ class ProgramBoard:
         """What a program has left. Raises KeyError for one that is not here."""
         return self._works[key]
 
-    def add(self, program: Program, work: Work | None = None) -> None:
-        """work: what it has left, where that does not follow from its fields.
+    def add(self, program: Program, work: Work) -> None:
+        """work: what the program has left. See `estimate_work`; a program of several members has
+        the sum of theirs.
 
         Raises ValueError for a key that is here already.
         """
         if program.key in self._programs:
             raise ValueError(f"program {program.key!r} is on the board already")
         self._served.join(program.client, self._list_clients())
-        self._put(program, work)
+        self._programs[program.key], self._works[program.key] = program, work
 
-    def update(self, key: str, work: Work | None = None, **changes: Any) -> bool:
-        """Change fields of a program. Newly drawn tokens count as its client's service. work: see
-        `add`.
+    def update(self, key: str, work: Work, **changes: Any) -> bool:
+        """Change fields of a program. Newly drawn tokens count as its client's service. work: what
+        it has left from now on.
 
         False, and nothing changes, for a program that is gone: its last news may come late.
         """
@@ -97,9 +99,17 @@ class ProgramBoard:
         if before is None:
             return False
         after = replace(before, **changes)
-        self._put(after, work)
+        self._programs[key], self._works[key] = after, work
         self._served.add(after.client, max(0, after.drawn_tokens - before.drawn_tokens))
         return True
+
+    def note_start(self, key: str, now_s: float) -> None:
+        """A program has started. What it has left stays the same."""
+        self._programs[key] = replace(self._programs[key], started_s=now_s)
+
+    def note_service(self, key: str, now_s: float) -> None:
+        """The engines go on with a program. What it has left stays the same."""
+        self._programs[key] = replace(self._programs[key], served_s=now_s)
 
     def remove(self, key: str) -> None:
         """The program is over. Does nothing where it is gone."""
@@ -107,10 +117,6 @@ class ProgramBoard:
         self._works.pop(key, None)
         self._escalated.discard(key)
         self._served.forget(self._list_clients())
-
-    def _put(self, program: Program, work: Work | None) -> None:
-        self._programs[program.key] = program
-        self._works[program.key] = work or estimate_work(program)
 
     # ------------------------------------------------------------ the order
 

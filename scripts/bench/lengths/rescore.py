@@ -38,14 +38,13 @@ def build_board(programs: int) -> ProgramBoard:
     draw, board = np.random.default_rng(0), ProgramBoard(Rules(policy=TailInflated()))
     for index in range(programs):
         lengths = LogT(float(draw.uniform(3, 7)), float(draw.uniform(0.05, 1)))
-        board.add(
-            Program(
-                key=f"program-{index}",
-                arrived_s=float(index),
-                max_tokens=MAX_TOKENS,
-                lengths=lengths,
-            )
+        program = Program(
+            key=f"program-{index}",
+            arrived_s=float(index),
+            max_tokens=MAX_TOKENS,
+            lengths=lengths,
         )
+        board.add(program, estimate_work(program))
     return board
 
 

@@ -14,6 +14,7 @@ from flashedge.scheduling.lengths.tie import Decay
 from flashedge.scheduling.programs.board import ProgramBoard, Rules
 from flashedge.scheduling.programs.policies import FirstCome, ShortestExpected, TailInflated
 from flashedge.scheduling.programs.program import Program
+from flashedge.scheduling.programs.work import estimate_work
 from scripts.lab.benchmark.requests.dispersion import measure_dispersion
 from scripts.lab.benchmark.requests.orders import FixedOrder, sort_waiting
 from scripts.lab.benchmark.requests.predictions import (
@@ -209,17 +210,16 @@ def test_an_order_is_that_of_the_programs_board(
     board = ProgramBoard(rules)
     for number in range(200):
         mu, sigma = float(predictions.mu[number]), float(predictions.sigma[number])
-        board.add(
-            Program(
-                key=f"{number:03}",
-                arrived_s=float(arrived_s[number]),
-                max_tokens=prompts.max_tokens,
-                lengths={
-                    "ssjf": Point(min(np.exp(mu), prompts.max_tokens)),
-                    "log_normal": LogNormal(mu, sigma * LOG_NORMAL_SPREAD),
-                }.get(name, LogT(mu, sigma, prompts.nu)),
-            )
+        program = Program(
+            key=f"{number:03}",
+            arrived_s=float(arrived_s[number]),
+            max_tokens=prompts.max_tokens,
+            lengths={
+                "ssjf": Point(min(np.exp(mu), prompts.max_tokens)),
+                "log_normal": LogNormal(mu, sigma * LOG_NORMAL_SPREAD),
+            }.get(name, LogT(mu, sigma, prompts.nu)),
         )
+        board.add(program, estimate_work(program))
     if after_s is not None:
         order = EscalatingOrder(inner=order, arrived_s=arrived_s, after_s=after_s)
     ours = sort_waiting(order, np.arange(200), now_s)

@@ -19,6 +19,7 @@ from flashedge.scheduling.programs.policies import (
     TailInflated,
 )
 from flashedge.scheduling.programs.program import Kind, Program
+from flashedge.scheduling.programs.work import Work, estimate_work
 from flashedge.types import POLICY_NAMES
 
 BATCH = 8
@@ -38,10 +39,22 @@ def make_lengths(median: float) -> LogT:
     return LogT(mu=log(median), sigma=0.05)
 
 
+class Board(ProgramBoard):
+    """A board of programs that have one member each."""
+
+    def put(self, program: Program) -> None:
+        self.add(program, estimate_work(program))
+
+    def change(self, key: str, **changes: Any) -> None:
+        before = self.get(key)
+        assert before is not None
+        assert self.update(key, estimate_work(replace(before, **changes)), **changes)
+
+
 def place(rules: Rules, *programs: Program, now_s: float = 1.0) -> str:
-    board = ProgramBoard(rules)
+    board = Board(rules)
     for program in programs:
-        board.add(program)
+        board.put(program)
     return "".join(board.order(now_s, BATCH))
 
 
@@ -99,36 +112,36 @@ def test_clients_take_turns_by_what_they_were_served() -> None:
 
 
 def test_served_tokens_count_against_a_client() -> None:
-    board = ProgramBoard(replace(SHORTEST, is_fair=True))
+    board = Board(replace(SHORTEST, is_fair=True))
     for program in (
         make("a", size=100, client="agent"),
         make("b", size=100, client="agent"),
         make("z", size=500, client="person"),
     ):
-        board.add(program)
-    board.update("a", drawn_tokens=90)
+        board.put(program)
+    board.change("a", drawn_tokens=90)
     assert board.order(1.0, BATCH)[0] == "z"
 
 
 def test_a_client_that_returns_has_saved_nothing_up() -> None:
     """It was served little before its pause. It does not go first until it has caught up."""
-    board = ProgramBoard(replace(SHORTEST, is_fair=True))
-    board.add(make("old", size=10, client="late"))
-    board.add(make("a", size=100, client="agent"))
+    board = Board(replace(SHORTEST, is_fair=True))
+    board.put(make("old", size=10, client="late"))
+    board.put(make("a", size=100, client="agent"))
     board.remove("old")
-    board.update("a", drawn_tokens=5000)
-    board.add(make("z", size=900, client="late"))
-    board.add(make("b", size=10, client="agent"))
+    board.change("a", drawn_tokens=5000)
+    board.put(make("z", size=900, client="late"))
+    board.put(make("b", size=10, client="agent"))
     assert board.order(1.0, BATCH)[0] in "ab", "both clients begin at the same count"
 
 
 def test_a_client_that_returns_keeps_its_count() -> None:
-    board = ProgramBoard(replace(SHORTEST, is_fair=True))
-    board.add(make("a", size=100, client="agent"))
-    board.add(make("old", size=10, client="late"))
-    board.update("old", drawn_tokens=5000)
+    board = Board(replace(SHORTEST, is_fair=True))
+    board.put(make("a", size=100, client="agent"))
+    board.put(make("old", size=10, client="late"))
+    board.change("old", drawn_tokens=5000)
     board.remove("old")
-    board.add(make("y", size=1, client="late"))
+    board.put(make("y", size=1, client="late"))
     assert board.order(1.0, BATCH) == ("a", "y")
 
 
@@ -140,9 +153,9 @@ def test_the_longest_cached_prefix_goes_first() -> None:
 def test_what_takes_the_longest_for_its_size_goes_first_by_finish_time() -> None:
     fair = replace(PLAIN, policy=POLICIES["fair_finish"])
     small, large = make("small", size=10, arrived_s=0.0), make("large", size=1000, arrived_s=0.0)
-    board = ProgramBoard(fair)
+    board = Board(fair)
     for program in (large, small):
-        board.add(program)
+        board.put(program)
     assert board.order(20.0, BATCH) == ("small", "large"), "the same wait is worse for a small one"
 
 
@@ -164,12 +177,12 @@ def test_a_random_order_is_that_of_the_keys_alone() -> None:
 
 
 def test_an_unknown_program_is_left_alone() -> None:
-    board = ProgramBoard(PLAIN)
-    assert not board.update("gone", drawn_tokens=3)
+    board = Board(PLAIN)
+    assert not board.update("gone", Work(expected=1.0, tail=1.0), drawn_tokens=3)
     board.remove("gone")
-    board.add(make("a"))
+    board.put(make("a"))
     with pytest.raises(ValueError, match="'a' is on the board already"):
-        board.add(make("a"))
+        board.put(make("a"))
     assert board.order(0.0, BATCH) == ("a",)
 
 
@@ -184,11 +197,11 @@ def test_pressure_prefers_the_certain_program() -> None:
 
 
 def test_a_prediction_that_arrives_later_counts() -> None:
-    board = ProgramBoard(SHORTEST)
-    board.add(make("a"))
-    board.add(make("b", size=300))
+    board = Board(SHORTEST)
+    board.put(make("a"))
+    board.put(make("b", size=300))
     assert board.order(1.0, BATCH) == ("b", "a")
-    board.update("a", lengths=make_lengths(20))
+    board.change("a", lengths=make_lengths(20))
     assert board.order(1.0, BATCH) == ("a", "b")
 
 
@@ -229,9 +242,9 @@ def test_what_has_waited_long_enough_is_passed_by_no_later_program(
         ranks_kinds=ranks_kinds,
         escalate_after_s=30.0,
     )
-    board = ProgramBoard(rules)
+    board = Board(rules)
     for number, fields in enumerate(found):
-        board.add(make(f"p{number}", **fields))
+        board.put(make(f"p{number}", **fields))
     order = board.order(100.0, BATCH)
     assert sorted(order) == sorted(f"p{number}" for number in range(len(found))), "none is lost"
     for at, key in enumerate(order):
@@ -246,17 +259,17 @@ def test_what_has_waited_long_enough_is_passed_by_no_later_program(
 def test_work_that_goes_on_is_not_what_waits() -> None:
     """However long batch work runs, a chat that arrives goes first, until the work got nothing for
     too long: then it keeps its place until it is over."""
-    board = ProgramBoard(Rules(policy=POLICIES["shortest"], escalate_after_s=30.0))
-    board.add(make("batch", kind=Kind.BATCH, arrived_s=0.0))
-    board.update("batch", started_s=1.0, served_s=99.0)
-    board.add(make("chat", kind=Kind.CHAT, arrived_s=100.0))
+    board = Board(Rules(policy=POLICIES["shortest"], escalate_after_s=30.0))
+    board.put(make("batch", kind=Kind.BATCH, arrived_s=0.0))
+    board.change("batch", started_s=1.0, served_s=99.0)
+    board.put(make("chat", kind=Kind.CHAT, arrived_s=100.0))
     assert board.order(100.0, BATCH) == ("chat", "batch")
-    board.update("chat", served_s=128.0)
+    board.change("chat", served_s=128.0)
     assert board.order(129.0, BATCH) == ("batch", "chat")
-    board.update("batch", served_s=129.0)
+    board.change("batch", served_s=129.0)
     assert board.order(130.0, BATCH) == ("batch", "chat")
     board.remove("batch")
-    board.add(make("batch", kind=Kind.BATCH, arrived_s=131.0))
+    board.put(make("batch", kind=Kind.BATCH, arrived_s=131.0))
     assert board.order(132.0, BATCH) == ("chat", "batch")
 
 
@@ -265,9 +278,9 @@ def test_the_order_depends_on_the_programs_alone(found: list[dict[str, Any]], po
     """Not on the order in which the board was told of them, as long as clients are one."""
     rules = Rules(policy=POLICIES[policy])
     programs = [make(f"p{i}", **{**fields, "client": ""}) for i, fields in enumerate(found)]
-    forward, backward = ProgramBoard(rules), ProgramBoard(rules)
+    forward, backward = Board(rules), Board(rules)
     for program in programs:
-        forward.add(program)
+        forward.put(program)
     for program in reversed(programs):
-        backward.add(program)
+        backward.put(program)
     assert forward.order(100.0, BATCH) == backward.order(100.0, BATCH)
