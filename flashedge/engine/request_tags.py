@@ -100,6 +100,12 @@ def note_failure(error: FlashEdgeError) -> None:
     _scope.get().failure = error
 
 
+def find_failure() -> FlashEdgeError | None:
+    """Why the request that is being answered gets no answer. None if it does, and outside any."""
+    scope = _scope.get(None)
+    return None if scope is None else scope.failure
+
+
 def end_with_request(stream: AsyncGenerator[T]) -> AsyncGenerator[T]:
     """Close the stream at the latest with the request that is being answered. Returns it."""
     _scope.get().streams.append(stream)

@@ -24,6 +24,7 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 from flashedge.engine.plain_requests import PlainRequests, ProtocolOptions
 from flashedge.engine.request_tags import find_searcher
 from flashedge.engine.vllm.process.engine_process import EngineProcess
+from flashedge.engine.vllm.serving.refusal_log import shorten_refusals
 from flashedge.engine.vllm.serving.search_client import SearchClient
 from flashedge.engine.vllm.serving.search_handlers import adapt_handlers, prepare_conversations
 from flashedge.engine.vllm.serving.tagged_client import TaggedClient
@@ -47,6 +48,7 @@ class VllmProtocols:
         self._options = options
         self._plain = plain
         self._plain_app, self._search_app = _build_app(), _build_app()
+        shorten_refusals()
         self._serves: AsyncLLM | None = None
         self._preparing = asyncio.Lock()
 
