@@ -10,8 +10,8 @@ runs lack. There the node and its siblings are left out, since those that ended 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 
 from flashedge.events import Event, NodesExpanded, Progress, StepCompleted
 from flashedge.scheduling.lengths.observed import OutputLengths
@@ -79,6 +79,38 @@ class PathCounter:
             return None
         tokens_, is_censored_, weights = zip(*points, strict=True)
         return OutputLengths(tokens=tokens_, is_censored=is_censored_, weights=weights)
+
+    def measure_kv_share(self, width: int) -> float | None:
+        """What part of the tokens of `width` whole paths the widest level has, in (0, 1].
+
+        A token that paths of a level share counts once. None where no path ended by itself.
+        """
+        parents: dict[NodeId, NodeId] = {}
+        path_tokens: dict[NodeId, int] = {ROOT: 0}
+        levels: dict[int, list[NodeId]] = defaultdict(list)
+        depths = {ROOT: 0}
+        for parent, children in self._levels:
+            if parent not in depths:
+                continue
+            depth = depths[parent] + 1
+            levels[depth] += children
+            for child in children:
+                parents[child], depths[child] = parent, depth
+                path_tokens[child] = path_tokens[parent] + self._find_end(child)[0]
+        ended = [path_tokens[node] for node, (_, is_end) in self._ends.items() if is_end]
+        if not sum(ended):
+            return None
+        held = max(self._count_distinct(level, parents) for level in levels.values())
+        return min(1.0, held / (width * sum(ended) / len(ended)))
+
+    def _count_distinct(self, level: Sequence[NodeId], parents: Mapping[NodeId, NodeId]) -> int:
+        """The tokens of these nodes and of all before them."""
+        seen = {ROOT}
+        for node in level:
+            while node not in seen:
+                seen.add(node)
+                node = parents[node]
+        return sum(self._find_end(node)[0] for node in seen)
 
     def _is_known(self, children: Sequence[NodeId]) -> bool:
         return self._sees_progress or all(child in self._ends for child in children)

@@ -61,14 +61,15 @@ class Need:
 
 
 def predict_need(program: Program) -> Need:
-    """Of a program whose outputs share a prompt. Paths of a search share more than that, so the
-    need is rather too large. Finished outputs need nothing: the cache may drop them."""
+    """Predict what a program needs whose outputs share a prompt, and more as far as `kv_share`
+    says. Finished outputs need nothing: the cache may drop them."""
     if program.lengths is None:
         one = program.max_tokens * UNPREDICTED_SHARE
     else:
         one = find_figures(program.lengths, program.max_tokens, 0).expected
     sequences = program.sequences
-    return Need(kv_tokens=program.prompt_tokens + round(sequences * one), sequences=sequences)
+    held = round(program.kv_share * sequences * one)
+    return Need(kv_tokens=program.prompt_tokens + held, sequences=sequences)
 
 
 def can_start(need: Need, running: Collection[Need], capacity: Capacity) -> bool:

@@ -60,6 +60,9 @@ class Program:
     shared_tokens: int = 0
     """Prompt tokens whose KV other programs, or its own finished outputs, have in the cache."""
 
+    kv_share: float = 1.0
+    """What part of the tokens of all its sequences it holds at its peak. See `kv_share`."""
+
     started_s: float | None = None
     """When it first ran. None while it waits for admission."""
 

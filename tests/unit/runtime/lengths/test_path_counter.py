@@ -164,3 +164,37 @@ def test_an_unknown_run_has_an_empty_outline(tmp_path: Path) -> None:
     assert store.outline("run-none").parts == ()
     assert json.dumps(store.outline("run-none").prompt_tokens) == "null"
     store.close()
+
+
+def grow(*levels: tuple[int, list[tuple[int, int, FinishReason]]]) -> PathCounter:
+    """A counter of a tree: of each level its parent, and its nodes with their tokens and ends."""
+    counter = PathCounter(sees_progress=True)
+    for parent, children in levels:
+        counter.expand(NodeId(parent), [NodeId(node) for node, _, _ in children])
+        for node, tokens, finish in children:
+            counter.complete(NodeId(node), tokens, finish)
+    return counter
+
+
+def test_paths_hold_what_they_share_once() -> None:
+    """Two paths of 10 tokens share 8: at their last level 12 of 20 tokens are held."""
+    step, end = FinishReason.BOUNDARY, FinishReason.STOP
+    counter = grow((0, [(1, 8, step), (2, 3, step)]), (1, [(3, 2, end), (4, 2, end)]))
+    assert counter.measure_kv_share(2) == pytest.approx(12 / 20)
+
+
+async def test_sampled_paths_share_nothing_and_beams_do() -> None:
+    found = []
+    for spec in (SAMPLES, replace(BEAM, n=16)):
+        counter = PathCounter(sees_progress=True)
+        for event in (await drive(sim_engines(), spec)).events:
+            counter.observe(event)
+        found.append(counter.measure_kv_share(spec.n))
+    samples, beams = found
+    assert samples == pytest.approx(1.0)
+    assert beams is not None
+    assert 0.2 < beams < 0.7
+
+
+def test_without_an_ended_path_no_share_is_known() -> None:
+    assert grow((0, [(1, 8, FinishReason.BOUNDARY)])).measure_kv_share(1) is None
