@@ -48,12 +48,12 @@ class Config:
     pair: str = setting("bundled", "Generator and verifier that the daemon serves.")
     max_running: int = setting(
         8,
-        "Most searches that run at the same time. Fewer do where the memory or the engines have no "
-        "use for more.",
+        "Most searches of a pair that run at the same time. Fewer do where the memory or the "
+        "engines have no use for more.",
         at_least=1,
     )
     queue_limit: int = setting(
-        16, "Runs that may wait for their turn; further ones are refused.", at_least=0
+        16, "Runs of a pair that may wait for their turn; further ones are refused.", at_least=0
     )
     max_request_bytes: int = setting(
         1 << 20, "Largest request body that the API accepts.", at_least=1024

@@ -7,7 +7,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from flashedge.engine.base import EngineView, Health
+from flashedge.engine.base import Health
 from flashedge.engine.plain_requests import AsgiApp
 from flashedge.events import Event
 from flashedge.runtime.metrics import Metrics
@@ -15,6 +15,7 @@ from flashedge.runtime.programs.asker import NOBODY, Asker
 from flashedge.runtime.programs.outlook import Outlook, Scheduling
 from flashedge.runtime.records.archive import RunSummary
 from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.served_pair import PairState
 from flashedge.types import BLANK_LINE, MIN_STEP_TOKENS, STEP_ENTROPY, STEPS, Sampling, TokenIds
 
 
@@ -89,7 +90,7 @@ class ServicePort(Protocol):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """The number of queued and of running runs."""
+        """The number of queued and of running runs, of all pairs."""
         ...
 
     @property
@@ -101,9 +102,13 @@ class ServicePort(Protocol):
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
     def health(self) -> HealthPort: ...
-    async def views(self) -> Mapping[str, EngineView]: ...
-    def check_queue(self) -> None:
-        """Raises QueueFull when no further run is taken."""
+    def pairs(self) -> Mapping[str, PairState]:
+        """The pairs that are loaded or being loaded, the most recently used one last. Without any,
+        the default pair."""
+        ...
+
+    def check_queue(self, pair: str) -> None:
+        """Raises QueueFull when no further run of this pair is taken."""
         ...
 
     def use_pair(self, name: str) -> AbstractAsyncContextManager[PairPort]:

@@ -25,10 +25,26 @@ def describe_status() -> dict[int | str, dict[str, Any]]:
             "boost_open_s": {"type": "number"},
         },
     }
+    pair = {
+        "type": "object",
+        "required": ["state", "detail", "engines", "runs"],
+        "properties": {
+            "state": {"type": "string"},
+            "detail": {"type": ["string", "null"]},
+            "engines": {"type": "object"},
+            "runs": {"type": "object", "additionalProperties": {"type": "integer"}},
+        },
+    }
+    pairs = {
+        "type": "object",
+        "description": "The loaded pairs, or the default one: their engines, and their runs that"
+        " are queued and running.",
+        "additionalProperties": pair,
+    }
     schema = {
         "type": "object",
-        "required": ["state", "scheduling"],
-        "properties": {"state": {"type": "string"}, "scheduling": scheduling},
+        "required": ["state", "pairs", "scheduling"],
+        "properties": {"state": {"type": "string"}, "pairs": pairs, "scheduling": scheduling},
     }
     content = {"application/json": {"schema": schema}}
     return {200: {"description": "The daemon's state and load.", "content": content}}

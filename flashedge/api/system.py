@@ -18,6 +18,7 @@ from flashedge.api.failures import Json
 from flashedge.api.status_schema import describe_status
 from flashedge.engine.base import EngineView
 from flashedge.errors import FlashEdgeError
+from flashedge.runtime.served_pair import PairState
 
 VIEW_TIMEOUT_S = 2.0
 SERVING = ("ready", "degraded")
@@ -53,26 +54,19 @@ def system_router(service: ServicePort) -> APIRouter:
 
     @router.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
-        now = service.health()
-        service.metrics.observe_health("generator", now.generator)
-        service.metrics.observe_health("verifier", now.verifier)
-        counts = service.counts
-        service.metrics.observe_queue(waiting=counts["queued"], running=counts["running"])
-        service.metrics.observe_scheduling(service.scheduling)
-        for engine, view in (await _read_views(service)).items():
-            service.metrics.observe_view(engine, view)
+        pairs = service.pairs()
+        service.metrics.observe_pairs(pairs, await _read_views(pairs))
+        service.metrics.observe_scheduling(pairs, service.scheduling)
         text = service.metrics.render()
         return Response(text, headers={"Content-Type": service.metrics.content_type})
 
     @router.get("/v1/status", responses=describe_status())
     async def status() -> Response:
-        """The engines, the runs, and the programs with their places."""
-        now, views = service.health(), await _read_views(service)
-        engines: dict[str, Any] = {}
-        for name, engine in (("generator", now.generator), ("verifier", now.verifier)):
-            view = views.get(name)
-            seen = None if view is None else dataclasses.asdict(view)
-            engines[name] = {**dataclasses.asdict(engine), "view": seen}
+        """Each pair with its engines and runs, and the programs with their places. The engines at
+        the top are those of the pair that was used last."""
+        now, pairs = service.health(), service.pairs()
+        views = await _read_views(pairs)
+        described = {name: _describe_pair(state, views[name]) for name, state in pairs.items()}
         return Json(
             {
                 "version": flashedge.__version__,
@@ -82,7 +76,8 @@ def system_router(service: ServicePort) -> APIRouter:
                 "loaded": list(service.loaded),
                 "pid": os.getpid(),
                 "uptime_s": time.monotonic() - started,
-                "engines": engines,
+                "engines": list(described.values())[-1]["engines"],
+                "pairs": described,
                 "runs": dict(service.counts),
                 "scheduling": dataclasses.asdict(service.scheduling),
                 "kept_runs": service.kept_runs,
@@ -105,12 +100,33 @@ def system_router(service: ServicePort) -> APIRouter:
     return router
 
 
-async def _read_views(service: ServicePort) -> Mapping[str, EngineView]:
-    """The view of each engine. Empty when one does not answer; the other figures still count."""
-    if service.health().state not in SERVING:
+def _describe_pair(state: PairState, views: Mapping[str, EngineView]) -> dict[str, Any]:
+    engines: dict[str, Any] = {}
+    health = state.health
+    for name, engine in (("generator", health.generator), ("verifier", health.verifier)):
+        view = views.get(name)
+        seen = None if view is None else dataclasses.asdict(view)
+        engines[name] = {**dataclasses.asdict(engine), "view": seen}
+    return {
+        "state": health.state,
+        "detail": health.detail,
+        "engines": engines,
+        "runs": {"queued": state.queued, "running": state.running},
+    }
+
+
+async def _read_views(pairs: Mapping[str, PairState]) -> dict[str, Mapping[str, EngineView]]:
+    """The view of each engine, by pair. Empty for a pair with an engine that does not answer; the
+    other figures still count."""
+    found = await asyncio.gather(*map(_read_pair, pairs.values()))
+    return dict(zip(pairs, found, strict=True))
+
+
+async def _read_pair(state: PairState) -> Mapping[str, EngineView]:
+    if state.health.state not in SERVING:
         return {}
     try:
         async with asyncio.timeout(VIEW_TIMEOUT_S):
-            return await service.views()
+            return await state.read_views()
     except (FlashEdgeError, TimeoutError):
         return {}

@@ -182,15 +182,15 @@ def ps(as_json: Json = False) -> None:
             output.say(done)
         if any(engine.get("cards") for engine in engines.values()):
             output.say(describe_places(engines))
-        rows = [_format_engine(*item) for item in engines.items()]
-        output.print_table(ENGINE_COLUMNS, rows, "no engines yet")
+        print_engines(status.get("pairs") or {})
         if programs := scheduling.get("programs"):
             print_programs(programs)
         if boosts := scheduling.get("boosts"):
             print_boosts(boosts)
         if health.get("detail"):
             output.say(health["detail"])
-    if any(engine.get("state") not in ("ready", "unloaded") for engine in engines.values()):
+    every = [e for pair in (status.get("pairs") or {}).values() for e in pair["engines"].values()]
+    if any(engine.get("state") not in ("ready", "unloaded") for engine in every):
         raise typer.Exit(exit_codes.NO_RESULT)
 
 
@@ -279,6 +279,19 @@ def describe_places(engines: dict[str, Any]) -> str:
     if any(engine.get("kv_memory") == "own" for engine in engines.values()):
         found += "; each keeps its KV memory"
     return found
+
+
+def print_engines(pairs: Mapping[str, Any]) -> None:
+    """Print the engines of all loaded pairs, and the runs of each where there are several."""
+    several = len(pairs) > 1
+    rows = []
+    for pair, state in pairs.items():
+        if several:
+            runs = state["runs"]
+            output.say(f"{pair}: {format_count(runs['running'], 'run')}, {runs['queued']} waiting")
+        for engine, figures in state["engines"].items():
+            rows.append(_format_engine(f"{pair} {engine}" if several else engine, figures))
+    output.print_table(ENGINE_COLUMNS, rows, "no engines yet")
 
 
 def _format_engine(name: str, engine: dict[str, Any]) -> tuple[object, ...]:

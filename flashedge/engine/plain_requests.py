@@ -49,8 +49,8 @@ class PlainRequest(Protocol):
 class PlainRequests(Protocol):
     """All open requests outside any run."""
 
-    def check_admission(self, choices: int) -> None:
-        """Raises QueueFull when a request of so many choices is too many."""
+    def check_admission(self, pair: str, choices: int) -> None:
+        """Raises QueueFull when a request of so many choices is too many for this pair."""
         ...
 
     def open(
@@ -78,9 +78,9 @@ class PlainRequestsProxy:
     def is_stopping(self) -> bool:
         return self._plain.is_stopping
 
-    def check_admission(self, choices: int) -> None:
+    def check_admission(self, pair: str, choices: int) -> None:
         """See `engine.plain_requests`."""
-        self._plain.check_admission(choices)
+        self._plain.check_admission(pair, choices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter as Counts
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from itertools import product
 
 from prometheus_client import (
     CONTENT_TYPE_LATEST,
@@ -29,6 +30,7 @@ from flashedge.events import (
     StepCompleted,
 )
 from flashedge.runtime.programs.outlook import Scheduling
+from flashedge.runtime.served_pair import PairState
 from flashedge.scheduling.programs.program import Kind
 
 _FIRST_TOKEN_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -47,7 +49,8 @@ class Metrics:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._no_token_yet: dict[str, float] = {}  # run id -> time it left the queue
-        self._last: dict[tuple[str, str], float] = {}  # last value of each counter by its label
+        self._last: dict[tuple[tuple[str, ...], str], float] = {}
+        """The last value of each counter, by its labels and what it counts."""
         self.registry = registry = CollectorRegistry()
 
         def counter(name: str, doc: str, *labels: str) -> Counter:
@@ -62,10 +65,13 @@ class Metrics:
         self._runs = counter("runs", "Runs that are over, by how they ended.", "status")
         for status in ("finished", "failed", "cancelled"):
             self._runs.labels(status)
-        self._num_running = gauge("num_runs_running", "Runs that are running.")
-        self._num_waiting = gauge("num_runs_waiting", "Runs that wait in the queue.")
+        self._num_running = gauge("num_runs_running", "Runs that are running.", "pair")
+        self._num_waiting = gauge("num_runs_waiting", "Runs that wait in the queue.", "pair")
         self._programs_waiting = gauge(
-            "num_programs_waiting", "Searches that wait, and requests without an output.", "kind"
+            "num_programs_waiting",
+            "Searches that wait, and requests without an output.",
+            "pair",
+            "kind",
         )
         self._program_queue_seconds = histogram(
             "program_queue_time_seconds",
@@ -74,7 +80,6 @@ class Metrics:
             "kind",
         )
         for kind in Kind:
-            self._programs_waiting.labels(kind)
             self._program_queue_seconds.labels(kind)
         self._boosts = counter(
             "boost_seconds",
@@ -113,17 +118,21 @@ class Metrics:
         self._queue_seconds = histogram("queue_seconds", "Time of runs in the queue.", _RUN_S)
         self._chat_seconds = histogram("chat_seconds", "Whole plain chat requests.", _RUN_S)
         self._views = {
-            "running": gauge("num_requests_running", "Requests on the engine.", "engine"),
-            "waiting": gauge("num_requests_waiting", "Requests queued in the engine.", "engine"),
-            "blocks_used": gauge("kv_blocks_used", "KV blocks held by live requests.", "engine"),
-            "blocks_total": gauge("kv_blocks_total", "KV blocks of the engine.", "engine"),
-            "quota_blocks": gauge(
-                "kv_blocks_quota", "KV blocks that the engine may use now.", "engine"
+            "running": gauge("num_requests_running", "Requests on the engine.", "pair", "engine"),
+            "waiting": gauge(
+                "num_requests_waiting", "Requests queued in the engine.", "pair", "engine"
             ),
-            "block_bytes": gauge("kv_block_bytes", "Bytes of one KV block.", "engine"),
+            "blocks_used": gauge(
+                "kv_blocks_used", "KV blocks held by live requests.", "pair", "engine"
+            ),
+            "blocks_total": gauge("kv_blocks_total", "KV blocks of the engine.", "pair", "engine"),
+            "quota_blocks": gauge(
+                "kv_blocks_quota", "KV blocks that the engine may use now.", "pair", "engine"
+            ),
+            "block_bytes": gauge("kv_block_bytes", "Bytes of one KV block.", "pair", "engine"),
         }
         self._replays = {
-            name: counter(f"deterministic_{name}", doc, "engine")
+            name: counter(f"deterministic_{name}", doc, "pair", "engine")
             for name, doc in {
                 "verified_tokens": "Tokens of deterministic requests that were verified.",
                 "verify_passes": "Passes that verified tokens of deterministic requests.",
@@ -134,12 +143,12 @@ class Metrics:
             }.items()
         }
         self._preemptions = counter(
-            "num_preemptions", "Requests preempted for lack of KV blocks.", "engine"
+            "num_preemptions", "Requests preempted for lack of KV blocks.", "pair", "engine"
         )
         self._restarts = counter(
-            "engine_restarts", "Times the engine process was restarted.", "engine"
+            "engine_restarts", "Times the engine process was restarted.", "pair", "engine"
         )
-        self._up = gauge("engine_up", "1 while the engine is ready, else 0.", "engine")
+        self._up = gauge("engine_up", "1 while the engine is ready, else 0.", "pair", "engine")
 
     def observe(self, run_id: str, event: Event) -> None:
         """Count one event of a run. Every event must come once, in order."""
@@ -178,18 +187,34 @@ class Metrics:
             case _:
                 pass
 
-    def observe_queue(self, *, waiting: int, running: int) -> None:
-        """Record how many runs wait and how many are running."""
-        self._num_waiting.set(waiting)
-        self._num_running.set(running)
+    def observe_pairs(
+        self,
+        pairs: Mapping[str, PairState],
+        views: Mapping[str, Mapping[str, EngineView]],
+    ) -> None:
+        """Record the runs and the engines of each pair. The gauges of all other pairs go.
 
-    def observe_scheduling(self, now: Scheduling) -> None:
-        """Record how many programs of each kind wait, and how long runs were boosted."""
-        waiting = Counts(program.kind for program in now.programs if not program.has_started)
-        for kind in Kind:
-            self._programs_waiting.labels(kind).set(waiting[kind])
-        self._advance(self._boosts, "running", "boost_s", now.boost_running_s)
-        self._advance(self._boosts, "open", "boost_s", now.boost_open_s)
+        views: by pair and engine ("generator", "verifier"), of the engines that answer.
+        """
+        for gauge in (self._num_waiting, self._num_running, self._up, *self._views.values()):
+            gauge.clear()
+        for pair, state in pairs.items():
+            self._num_waiting.labels(pair).set(state.queued)
+            self._num_running.labels(pair).set(state.running)
+            self._observe_health(pair, "generator", state.health.generator)
+            self._observe_health(pair, "verifier", state.health.verifier)
+            for engine, view in views[pair].items():
+                self._observe_view(pair, engine, view)
+
+    def observe_scheduling(self, pairs: Iterable[str], now: Scheduling) -> None:
+        """Record how many programs of each kind wait for each pair, and how long runs were
+        boosted."""
+        self._programs_waiting.clear()
+        waiting = Counts((p.pair, p.kind) for p in now.programs if not p.has_started)
+        for pair, kind in product(pairs, Kind):
+            self._programs_waiting.labels(pair, kind).set(waiting[pair, kind])
+        self._advance(self._boosts, ("running",), "boost_s", now.boost_running_s)
+        self._advance(self._boosts, ("open",), "boost_s", now.boost_open_s)
 
     def observe_wait(self, kind: Kind, waited_s: float) -> None:
         """Record how long a program has waited for its start."""
@@ -213,24 +238,25 @@ class Metrics:
         if first_token_s is not None:
             self._first_token.labels("chat").observe(first_token_s)
 
-    def observe_view(self, engine: str, view: EngineView) -> None:
-        """Record the load of an engine. engine: generator or verifier."""
-        for name, metric in self._views.items():
-            metric.labels(engine).set(getattr(view, name))
-        self._advance(self._preemptions, engine, "preemptions", view.preemptions)
-        for name, replay_metric in self._replays.items():
-            if name in view.replays:
-                self._advance(replay_metric, engine, name, view.replays[name])
-
-    def observe_health(self, engine: str, health: Health) -> None:
-        self._up.labels(engine).set(health.state == "ready")
-        self._advance(self._restarts, engine, "restarts", health.restarts)
-
     def render(self) -> str:
         """Render the exposition text. Its media type is `content_type`."""
         return generate_latest(self.registry).decode()
 
     # ------------------------------------------------------------ inner
+
+    def _observe_view(self, pair: str, engine: str, view: EngineView) -> None:
+        labels = pair, engine
+        for name, metric in self._views.items():
+            metric.labels(*labels).set(getattr(view, name))
+        self._advance(self._preemptions, labels, "preemptions", view.preemptions)
+        for name, replay_metric in self._replays.items():
+            if name in view.replays:
+                self._advance(replay_metric, labels, name, view.replays[name])
+
+    def _observe_health(self, pair: str, engine: str, health: Health) -> None:
+        labels = pair, engine
+        self._up.labels(*labels).set(health.state == "ready")
+        self._advance(self._restarts, labels, "restarts", health.restarts)
 
     def _count_end(self, run_id: str, status: str) -> None:
         self._no_token_yet.pop(run_id, None)
@@ -241,8 +267,8 @@ class Metrics:
         if started is not None:
             self._first_token.labels("run").observe(self._clock() - started)
 
-    def _advance(self, metric: Counter, label: str, what: str, count: float) -> None:
+    def _advance(self, metric: Counter, labels: tuple[str, ...], what: str, count: float) -> None:
         """Follow a counter that is kept elsewhere. An engine's restarts at 0 with its process."""
-        before = self._last.get((label, what), 0)
-        metric.labels(label).inc(count - before if count >= before else count)
-        self._last[label, what] = count
+        before = self._last.get((labels, what), 0)
+        metric.labels(*labels).inc(count - before if count >= before else count)
+        self._last[labels, what] = count

@@ -85,6 +85,11 @@ class PairLoader:
         """The pair that is being loaded, else the most recently used one. None without any."""
         return self._starting or next(reversed(self._loaded.values()), None)
 
+    def list_pairs(self) -> tuple[ServedPair, ...]:
+        """The loaded pairs, the most recently used one last, then the one that is being loaded."""
+        starting = () if self._starting is None else (self._starting,)
+        return (*self._loaded.values(), *starting)
+
     @property
     def names(self) -> tuple[str, ...]:
         """The loaded pairs, the most recently used one last."""
@@ -126,9 +131,11 @@ class PairLoader:
         finally:
             self.release(name)
 
-    async def rank_programs(self, keys: Sequence[str]) -> None:
-        """Send the order of programs to the engines of all loaded pairs."""
-        for pair in list(self._loaded.values()):
+    async def rank_programs(self, name: str, keys: Sequence[str]) -> None:
+        """Send the order of a pair's programs to its engines. Does nothing for a pair that is not
+        loaded."""
+        pair = self._loaded.get(name)
+        if pair is not None:
             await pair.rank_programs(keys)
 
     def hold(self, name: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -13,7 +14,7 @@ from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.queue import RETRY_AFTER_S
 
 MAX_CHOICES = 256
-"""Most choices that are generated at once. More are refused."""
+"""Most choices that a pair generates at once. More are refused."""
 STOP_TIMEOUT_S = 2.0
 
 
@@ -55,7 +56,8 @@ class PlainRequests:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._open = 0
+        self._open: Counter[str] = Counter()
+        """Choices that are being generated, by pair."""
         self._aborts: set[Callable[[], Awaitable[None]]] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -63,16 +65,16 @@ class PlainRequests:
 
     @property
     def open_choices(self) -> int:
-        """Choices that are being generated."""
-        return self._open
+        """Choices that are being generated, of all pairs."""
+        return self._open.total()
 
-    def check_admission(self, choices: int) -> None:
-        """Raises QueueFull when a request of so many choices is too many now, RequestError when it
-        always is."""
+    def check_admission(self, pair: str, choices: int) -> None:
+        """Raises QueueFull when a request of so many choices is too many for this pair now,
+        RequestError when it always is."""
         if choices > MAX_CHOICES:
             raise RequestError(f"n is {choices}; at most {MAX_CHOICES} are generated", param="n")
-        if self._open + choices > MAX_CHOICES:
-            raise QueueFull(f"{self._open} completions are open", retry_after_s=RETRY_AFTER_S)
+        if self._open[pair] + choices > MAX_CHOICES:
+            raise QueueFull(f"{self._open[pair]} completions are open", retry_after_s=RETRY_AFTER_S)
 
     async def stop(self) -> None:
         """Abort the open requests, and wait until their clients know."""
@@ -86,10 +88,10 @@ class PlainRequests:
     def open(self, ask: PlainAsk, abort: Callable[[], Awaitable[None]]) -> Iterator[PlainTally]:
         """See `engine.plain_requests`. Raises QueueFull."""
         choices = ask.choices
-        self.check_admission(choices)
+        self.check_admission(ask.pair, choices)
         self._aborts.add(abort)
         tally, error = PlainTally(choices), None
-        self._open += choices
+        self._open[ask.pair] += choices
         self._idle.clear()
         try:
             yield tally
@@ -98,7 +100,7 @@ class PlainRequests:
             raise
         finally:
             self._aborts.discard(abort)
-            self._open -= choices
-            if not self._open:
+            self._open[ask.pair] -= choices
+            if not self._open.total():
                 self._idle.set()
             tally.report(self._metrics, error)

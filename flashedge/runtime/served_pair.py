@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -79,6 +79,24 @@ class ServiceHealth:
 
     self_test: Mapping[str, Any] | None
     """What the start-up self-test found; None before it has run. See `engine.vllm.self_test`."""
+
+
+ReadViews = Callable[[], Awaitable[Mapping[str, EngineView]]]
+"""Asks "generator" and "verifier" for their load. Raises EngineDead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PairState:
+    """How one pair stands."""
+
+    health: ServiceHealth
+    queued: int
+    """Runs of this pair that wait for their turn."""
+
+    running: int
+    """Runs of this pair that run."""
+
+    read_views: ReadViews
 
 
 UNLOADED = ServiceHealth(

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
@@ -29,11 +29,9 @@ from flashedge.runtime.pair_loader import OpenPair, PairLoader
 from flashedge.runtime.plain_requests import PlainRequests
 from flashedge.runtime.programs.asker import NOBODY, Asker
 from flashedge.runtime.programs.outlook import Scheduling
-from flashedge.runtime.programs.outlooks import Outlooks
+from flashedge.runtime.programs.pair_scheduler import PairScheduler
 from flashedge.runtime.programs.plain import ProgramRequests
 from flashedge.runtime.programs.predictions import Predictions
-from flashedge.runtime.programs.programs import Programs
-from flashedge.runtime.queue import RunQueue
 from flashedge.runtime.records.archive import ArchivedRun, RunSummary, build_summary
 from flashedge.runtime.records.retention import Retention
 from flashedge.runtime.records.store import RunStore
@@ -45,13 +43,18 @@ from flashedge.runtime.request.strategies import build_search
 from flashedge.runtime.rollouts.boosting import Boosting
 from flashedge.runtime.rollouts.daemon_time import DaemonTime
 from flashedge.runtime.run import STOPPED, Run, RunStatus, check_run_id, create_run_id
-from flashedge.runtime.served_pair import ServedPair, ServiceHealth
+from flashedge.runtime.served_pair import PairState, ReadViews, ServedPair, ServiceHealth
 from flashedge.search.base import Search
 from flashedge.types import TokenIds
 
 log = logging.getLogger(__name__)
 
 RunHandle = Run | ArchivedRun
+
+
+async def _read_nothing() -> Mapping[str, EngineView]:
+    """The load of engines that are not there."""
+    return {}
 
 
 class Service:
@@ -81,18 +84,11 @@ class Service:
         self._runs: dict[str, Run] = {}
         self._plain = PlainRequests(self.metrics)
         self._predictions = Predictions(config, store)
-        self.programs = Programs(
-            config,
-            lambda keys: self._loader.rank_programs(keys),
-            self._predictions,
-            note_wait=self.metrics.observe_wait,
-        )
-        plain = ProgramRequests(self._plain, self.programs)
+        self._schedulers: dict[str, PairScheduler] = {}
+        """By pair. They stay when a pair is unloaded: what was learned of its speed holds later."""
+        plain = ProgramRequests(self._plain, lambda pair: self.scheduler(pair).programs)
         self._loader = PairLoader(open_pair, plain, config.loaded_pairs, first)
-        self._queue = RunQueue(self.programs, config.queue_limit)
-        self.programs.on_prediction = self._queue.admit
-        self._boosting = Boosting(daemon=DaemonTime(lambda: self.programs.drawn_tokens))
-        self._outlooks = Outlooks(self.programs, self._queue)
+        self._boosting = Boosting(daemon=DaemonTime(self._count_tokens))
         self._tasks: set[asyncio.Task[None]] = set()
         self.idle = IdleClock(config.keep_alive_s, self._is_busy)
         self._is_stopping = False
@@ -115,7 +111,8 @@ class Service:
         await self._plain.stop()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=10)
-        await self.programs.stop()
+        for scheduler in self._schedulers.values():
+            await scheduler.programs.stop()
         await self._boosting.stop()
         await self._predictions.stop()
         self._save_runs()
@@ -163,17 +160,41 @@ class Service:
         finally:
             self.idle.note_end()
 
-    async def views(self) -> dict[str, EngineView]:
-        """The load of both engines now. Raises EngineDead."""
-        shown = self._loader.shown
-        return {} if shown is None else await shown.views()
+    def scheduler(self, pair: str) -> PairScheduler:
+        """The programs and the queue of a pair, whether it is loaded or not."""
+        found = self._schedulers.get(pair)
+        if found is None:
+            found = PairScheduler(
+                pair,
+                self.config,
+                lambda keys: self._loader.rank_programs(pair, keys),
+                self._predictions,
+                note_wait=self.metrics.observe_wait,
+            )
+            self._schedulers[pair] = found
+        return found
+
+    def pairs(self) -> dict[str, PairState]:
+        """The pairs that are loaded or being loaded, by name, the most recently used one last.
+        Without any, the default pair."""
+        here = self._loader.list_pairs()
+        found = {
+            pair.name: self._describe_pair(pair.name, pair.health(), pair.views) for pair in here
+        }
+        return found or {self.pair: self._describe_pair(self.pair, self.health(), _read_nothing)}
+
+    def _describe_pair(self, name: str, health: ServiceHealth, read_views: ReadViews) -> PairState:
+        queue = self.scheduler(name).queue
+        return PairState(
+            health=health, queued=queue.waiting, running=queue.running, read_views=read_views
+        )
 
     # ------------------------------------------------------------ runs
 
-    def check_queue(self) -> None:
-        """Raises QueueFull when no further run may wait."""
+    def check_queue(self, pair: str) -> None:
+        """Raises QueueFull when no further run of this pair may wait."""
         self._check_open()
-        self._queue.check_room()
+        self.scheduler(pair).queue.check_room()
 
     async def encode_prompt(self, spec: RunSpec) -> TokenIds:
         """The run's prompt for `submit`. A long problem is encoded beside the event loop.
@@ -224,20 +245,21 @@ class Service:
             return known
         earlier = NO_EARLIER_RUN if continues is None else self._load_earlier(continues, spec)
         run_id = run_id or create_run_id()
-        self._queue.check_room()  # before the program is known to anybody
-        self.programs.set_capacity(pair.capacity)
-        self.programs.add_run(run_id, spec, prompt_ids, asker)
-        self._queue.reserve(run_id)
+        scheduler = self.scheduler(pair.name)
+        scheduler.queue.check_room()  # before the program is known to anybody
+        scheduler.programs.set_capacity(pair.capacity)
+        scheduler.programs.add_run(run_id, spec, prompt_ids, asker)
+        scheduler.queue.reserve(run_id)
         run = Run(
             run_id,
             spec,
             self._store,
-            lambda r: self._outlooks.find(r.id),
-            self._build_observer(run_id),
+            lambda r: scheduler.outlooks.find(r.id),
+            self._build_observer(run_id, scheduler),
         )
         self._runs[run_id] = run
         self._loader.hold(pair.name)
-        work = self._execute(run, pair, search, prompt_ids, earlier)
+        work = self._execute(run, pair, scheduler, search, prompt_ids, earlier)
         run.task = asyncio.create_task(work, name=run_id)
         self._tasks.add(run.task)
         run.task.add_done_callback(lambda task: self._clean_up(run, task))
@@ -279,14 +301,22 @@ class Service:
 
     @property
     def counts(self) -> dict[str, int]:
-        return {"queued": self._queue.waiting, "running": self._queue.running}
+        queues = [scheduler.queue for scheduler in self._schedulers.values()]
+        return {
+            "queued": sum(queue.waiting for queue in queues),
+            "running": sum(queue.running for queue in queues),
+        }
 
     @property
     def scheduling(self) -> Scheduling:
-        """The policy, and what is known of each program."""
+        """The policy, and what is known of each program, one pair after the other."""
         boosting = self._boosting
-        return replace(
-            self._outlooks.describe(),
+        schedulers = self._schedulers.values()
+        return Scheduling(
+            policy=self.config.scheduling_policy,
+            programs=tuple(
+                program for each in schedulers for program in each.outlooks.list_standings()
+            ),
             boosts=boosting.list_standings(),
             boost_running_s=boosting.running_s,
             boost_open_s=boosting.open_s,
@@ -316,20 +346,21 @@ class Service:
         self,
         run: Run,
         pair: ServedPair,
+        scheduler: PairScheduler,
         search: Search[Any],
         prompt_ids: TokenIds,
         earlier: EarlierRun,
     ) -> None:
         try:
-            async with self._queue.wait_turn(run.id):
-                self.programs.note_start(run.id)
+            async with scheduler.queue.wait_turn(run.id):
+                scheduler.programs.note_start(run.id)
                 tools = Tools(
                     grader=self._grader,
                     texts=self._texts,
                     boosting=self._boosting,
-                    room_ahead=self.programs.room_ahead,
+                    room_ahead=scheduler.programs.room_ahead,
                 )
-                program = self.programs.find_program(run.id)
+                program = scheduler.programs.find_program(run.id)
                 run.mark_finished(
                     await execute(run, pair, search, prompt_ids, earlier, tools, program)
                 )
@@ -343,12 +374,13 @@ class Service:
 
     def _clean_up(self, run: Run, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        self.programs.end_run(run.id)
+        scheduler = self.scheduler(run.spec.pair)
+        scheduler.programs.end_run(run.id)
         self._loader.release(run.spec.pair)
         self.idle.note_end()
         self._retention.look()
         if run.status is RunStatus.QUEUED:  # cancelled before its task took a step
-            self._queue.leave(run.id)
+            scheduler.queue.leave(run.id)
             run.mark_cancelled()
         self._save_runs()
 
@@ -359,13 +391,16 @@ class Service:
             if run.stored and run.task not in self._tasks:
                 self._runs.pop(run.id, None)
 
-    def _build_observer(self, run_id: str) -> Callable[[Event], None]:
+    def _build_observer(self, run_id: str, scheduler: PairScheduler) -> Callable[[Event], None]:
         def observe(event: Event) -> None:
             self.metrics.observe(run_id, event)
-            self.programs.note_event(run_id, event)
+            scheduler.programs.note_event(run_id, event)
             self._boosting.note_event(run_id, event)
 
         return observe
+
+    def _count_tokens(self) -> int:
+        return sum(scheduler.programs.drawn_tokens for scheduler in self._schedulers.values())
 
     def _check_open(self) -> None:
         if self._is_stopping:

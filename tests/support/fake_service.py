@@ -30,6 +30,7 @@ from flashedge.runtime.programs.asker import NOBODY, Asker
 from flashedge.runtime.programs.outlook import Outlook, Scheduling
 from flashedge.runtime.records.archive import RunSummary
 from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.served_pair import PairState
 from flashedge.search import catalog
 from flashedge.types import Sampling, TokenIds
 from tests.support.fake_protocols import FakeProtocols
@@ -204,9 +205,13 @@ class FakeService:
     def health(self) -> FakeHealth:
         return self.state
 
-    async def views(self) -> dict[str, EngineView]:
-        await asyncio.sleep(self.views_delay_s)
-        return {"generator": VIEW, "verifier": VIEW}
+    def pairs(self) -> dict[str, PairState]:
+        async def read_views() -> dict[str, EngineView]:
+            await asyncio.sleep(self.views_delay_s)
+            return {"generator": VIEW, "verifier": VIEW}
+
+        health: Any = self.state
+        return {self.pair: PairState(health=health, read_views=read_views, **self.counts)}
 
     @property
     def loaded(self) -> tuple[str, ...]:
@@ -235,7 +240,7 @@ class FakeService:
     def last(self) -> FakeHandle:
         return list(self.handles.values())[-1]
 
-    def check_queue(self) -> None:
+    def check_queue(self, pair: str) -> None:
         if self.counts["queued"] >= self.queue_limit:
             raise QueueFull("4 runs wait", retry_after_s=4.2)
 
@@ -262,7 +267,7 @@ class FakeService:
             raise NotFound(f"no pair {spec.pair!r}", param="pair")
         if spec.strategy not in STRATEGIES:
             raise NotFound(f"there is no strategy {spec.strategy!r}", param="strategy")
-        self.check_queue()
+        self.check_queue(spec.pair)
         handle = FakeHandle(run_id or f"run-{next(self._ids)}", spec, self.metrics)
         self.handles[handle.id] = handle
         if self.autoplay:

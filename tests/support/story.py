@@ -69,20 +69,29 @@ PROGRAMS = (
     STANDING,
     {**STANDING, **NAMED, "starts_in_s": None},
 )
+ENGINES = {
+    "generator": {
+        "state": "ready",
+        "pid": 11,
+        "restarts": 0,
+        "view": {"running": 3, "waiting": 0, "blocks_used": 4, "quota_blocks": 64},
+    },
+    "verifier": {"state": "dead", "pid": None, "restarts": 2, "view": None},
+}
 STATUS = {
     "version": "0.1.0",
     "pair": "bundled",
     "runs": {"queued": 1, "running": 2},
     "scheduling": {"policy": "shortest", "programs": list(PROGRAMS)},
     "self_test": {"batch_invariant": True, "invariant_tokens": 4096},
-    "engines": {
-        "generator": {
-            "state": "ready",
-            "pid": 11,
-            "restarts": 0,
-            "view": {"running": 3, "waiting": 0, "blocks_used": 4, "quota_blocks": 64},
-        },
-        "verifier": {"state": "dead", "pid": None, "restarts": 2, "view": None},
+    "engines": ENGINES,
+    "pairs": {
+        "bundled": {
+            "state": "degraded",
+            "detail": None,
+            "engines": ENGINES,
+            "runs": {"queued": 1, "running": 2},
+        }
     },
 }
 SUMMARY = build_row(RESULT, created_at=1_700_000_000.0)

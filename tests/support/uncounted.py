@@ -11,7 +11,7 @@ from flashedge.engine.plain_requests import PlainAsk
 class Uncounted:
     """Implements `engine.plain_requests.PlainRequests`, and PlainRequest too."""
 
-    def check_admission(self, choices: int) -> None: ...
+    def check_admission(self, pair: str, choices: int) -> None: ...
 
     is_stopping = False
 

@@ -106,7 +106,7 @@ class ProtocolSearch:
 
     def check_admission(self) -> None:
         """See `engine.searches`."""
-        self._service.check_queue()
+        self._service.check_queue(self._defaults.pair)
 
     def take_conversation(self, problem: Problem) -> None:
         """See `engine.searches`."""

@@ -1,4 +1,4 @@
-"""What users see of the queue's runs and of their programs."""
+"""What users see of the runs in a pair's queue and of their programs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import replace
 
-from flashedge.runtime.programs.outlook import Outlook, Scheduling
+from flashedge.runtime.programs.outlook import Outlook
 from flashedge.runtime.programs.programs import Programs
 from flashedge.runtime.queue import RunQueue
 from flashedge.scheduling.programs.standing import Standing, find_standings, predict_output
@@ -22,7 +22,8 @@ class Outlooks:
     Every waiting client asks for an outlook ten times a second, so they are kept for a moment.
     """
 
-    def __init__(self, programs: Programs, queue: RunQueue) -> None:
+    def __init__(self, pair: str, programs: Programs, queue: RunQueue) -> None:
+        self._pair = pair
         self._programs = programs
         self._queue = queue
         self._found: Mapping[str, Outlook] = {}
@@ -47,17 +48,13 @@ class Outlooks:
             found[run_id] = replace(outlook, position=position, starts_in_s=start_s)
         return found
 
-    def describe(self) -> Scheduling:
-        """The policy, and what is known of each program."""
-        return Scheduling(policy=self._programs.policy, programs=tuple(self.list_standings()))
-
     def list_standings(self) -> list[Standing]:
         """What is known of each program, in their order."""
         programs, runs = self._programs, self._queue.view()
         queued: dict[str, float | None] = {}
         for run_id, start_s in zip(runs.waiting, programs.predict_starts(runs), strict=True):
             queued.setdefault(programs.find_program(run_id), start_s)
-        return find_standings(programs.list_ordered(), programs.now_s(), queued)
+        return find_standings(self._pair, programs.list_ordered(), programs.now_s(), queued)
 
     def _predict_lengths(self, run_id: str) -> Outlook:
         run = self._programs.get_run(run_id)

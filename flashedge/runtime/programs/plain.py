@@ -19,21 +19,23 @@ from flashedge.scheduling.lengths.observed import OutputLengths
 class ProgramRequests(PlainRequestsProxy):
     """Implements `engine.plain_requests.PlainRequests` by those of the daemon."""
 
-    def __init__(self, plain: PlainRequests, programs: Programs) -> None:
+    def __init__(self, plain: PlainRequests, find_programs: Callable[[str], Programs]) -> None:
+        """find_programs: gives the programs of the pair of this name."""
         super().__init__(plain)
-        self._programs = programs
+        self._find_programs = find_programs
 
     @contextmanager
     def open(self, ask: PlainAsk, abort: Callable[[], Awaitable[None]]) -> Iterator[PlainRequest]:
         """See `engine.plain_requests`."""
+        programs = self._find_programs(ask.pair)
         with self._plain.open(ask, abort) as request:
             asker = Asker(client=ask.client, program=ask.program, priority=ask.priority)
-            opened = self._programs.add_request(ask, asker)
-            noted = _ProgramRequest(request, self._programs, ask.program, opened.member)
+            opened = programs.add_request(ask, asker)
+            noted = _ProgramRequest(request, programs, ask.program, opened.member)
             try:
                 yield noted
             finally:
-                self._programs.end_request(opened, noted.count(ask.choices))
+                programs.end_request(opened, noted.count(ask.choices))
 
 
 class _ProgramRequest:

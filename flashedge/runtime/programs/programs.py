@@ -1,4 +1,4 @@
-"""The programs of the daemon: it registers runs and plain requests on the board, lets runs start by
+"""The programs of one pair: it registers runs and plain requests on the board, lets runs start by
 its order, and sends that order to the engines.
 
 A run, or a plain request, joins a program: its own, or the one whose key it carries (`roster.py`).
@@ -17,7 +17,7 @@ from itertools import count
 
 from flashedge.config import Config
 from flashedge.engine.plain_requests import PlainAsk
-from flashedge.events import CertaintyUpdated, Event, Progress, StepCompleted
+from flashedge.events import CertaintyUpdated, Event, Progress, RunFinished, StepCompleted
 from flashedge.runtime.lengths.base import describe_plain, describe_search
 from flashedge.runtime.lengths.path_counter import PathCounter
 from flashedge.runtime.programs.asker import Asker
@@ -36,6 +36,7 @@ from flashedge.scheduling.lengths.request import FinishedOutputs, LengthRequest
 from flashedge.scheduling.programs.admission import Capacity, Need, can_start, predict_need
 from flashedge.scheduling.programs.board import ProgramBoard, Rules
 from flashedge.scheduling.programs.expected_start import RunWork, predict_starts
+from flashedge.scheduling.programs.kv_share import KvShares
 from flashedge.scheduling.programs.policies import POLICIES
 from flashedge.scheduling.programs.program import Kind, Program
 from flashedge.scheduling.programs.work import Work, estimate_work
@@ -52,7 +53,8 @@ NoteWait = Callable[[Kind, float], None]
 """Notes how many seconds a program of this kind has waited for its start."""
 
 
-def _note_nothing(kind: Kind, waited_s: float) -> None: ...
+def note_nothing(kind: Kind, waited_s: float) -> None:
+    """A `NoteWait` where nobody asks."""
 
 
 def build_rules(config: Config) -> Rules:
@@ -93,7 +95,7 @@ class Programs:
         send_order: SendOrder,
         predictions: Predictions | None = None,
         clock: Callable[[], float] = time.monotonic,
-        note_wait: NoteWait = _note_nothing,
+        note_wait: NoteWait = note_nothing,
     ) -> None:
         self._config = config
         self._sender = OrderSender(self._order, send_order)
@@ -108,9 +110,9 @@ class Programs:
         self._prompts: Prompts = CachedPrompts() if asks else NoPrompts()
         self._runs: dict[str, RunProgress] = {}
         self.drawn_tokens = 0
-        """Of all runs and plain requests since the daemon began."""
-        self.on_prediction: Callable[[], None] = lambda: None
-        """Called when a prediction has arrived: more may start now."""
+        """By the runs and plain requests of this pair since the daemon began."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when less room may be needed than was thought: more runs may start now."""
         self._unmeasured = Capacity(
             kv_tokens=1 << 40, max_running=config.max_running, useful_sequences=USUAL_BATCH
         )
@@ -118,6 +120,7 @@ class Programs:
         self.room_ahead = RoomAhead(self._roster.list_members)
         """Of searches that draw their next group of paths ahead."""
         self._speed = SearchSpeed()
+        self._kv_shares = KvShares()
 
     # ------------------------------------------------------------ life
 
@@ -136,8 +139,15 @@ class Programs:
         """A run was submitted."""
         request = describe_search(spec, prompt_ids, asker.client)
         self._runs[run_id] = RunProgress(spec=spec, request=request)
-        width = count_paths_at_once(spec)
-        self._join(run_id, asker.program or run_id, request, asker, Kind.SEARCH, width)
+        self._join(
+            run_id,
+            asker.program or run_id,
+            request,
+            asker,
+            Kind.SEARCH,
+            width=count_paths_at_once(spec),
+            kv_share=self._kv_shares.find(spec.strategy),
+        )
 
     def find_program(self, run_id: str) -> str:
         """The key of a run's program."""
@@ -168,6 +178,8 @@ class Programs:
                 self._roster.note_service(run_id)
             case CertaintyUpdated(certainty=float(certainty)) if run.spec.early_exit is not None:
                 self._roster.change(run_id, progress=certainty)
+            case RunFinished():
+                self._learn_kv_share(run)
             case _:
                 pass
 
@@ -217,11 +229,22 @@ class Programs:
     def predict(self, member: str, lengths: LengthDistribution) -> None:
         """The prediction of a member's outputs has arrived."""
         self._roster.change(member, lengths=lengths)
-        self.on_prediction()
+        self.on_change()
 
     def _learn(self, request: LengthRequest, lengths: OutputLengths | None) -> None:
         if self._predictions is not None and lengths is not None:
             self._predictions.learn(FinishedOutputs(request=request, lengths=lengths))
+
+    def _learn_kv_share(self, finished: RunProgress) -> None:
+        """Let what a run held at its peak count for all runs of its strategy."""
+        strategy = finished.spec.strategy
+        seen = finished.paths.measure_kv_share(count_paths_at_once(finished.spec))
+        if seen is None:
+            return
+        self._kv_shares.learn(strategy, seen)
+        for run_id, run in self._runs.items():
+            if run.spec.strategy == strategy:
+                self._roster.change(run_id, kv_share=self._kv_shares.find(strategy))
 
     # ------------------------------------------------------------ members of a program
 
@@ -232,8 +255,9 @@ class Programs:
         request: LengthRequest,
         asker: Asker,
         usual: Kind,
-        width: int | None = None,
         *,
+        width: int | None = None,
+        kv_share: float = 1.0,
         is_served: bool = False,
     ) -> None:
         """Add a member to a program now, as long as its limit; its prediction arrives later.
@@ -252,6 +276,7 @@ class Programs:
             prompt_tokens=request.num_prompt_tokens or 0,
             started_s=now_s if is_served else None,
             shared_tokens=self._prompts.count_shared(request.prompt_ids),
+            kv_share=kv_share,
         )
         self._roster.join(member, program)
         if self._predictions is not None:

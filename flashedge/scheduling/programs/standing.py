@@ -13,6 +13,9 @@ from flashedge.scheduling.programs.work import Work, find_figures
 class Standing:
     """One program, as things stand."""
 
+    pair: str
+    """The pair whose engines it uses."""
+
     key: str
     client: str
     kind: str
@@ -49,11 +52,12 @@ def predict_output(program: Program) -> tuple[float | None, float | None]:
 
 
 def find_standings(
+    pair: str,
     programs: Sequence[tuple[Program, Work]],
     now_s: float,
     queued: Mapping[str, float | None],
 ) -> list[Standing]:
-    """The standings of programs, which are given in their order, each with what it has left.
+    """Find the standings of a pair's programs, given in their order, each with what it has left.
 
     queued: by the keys of the programs that have a run in the queue, the seconds until it starts,
     or None where that is not known.
@@ -66,6 +70,7 @@ def find_standings(
         median, tail = predict_output(program)
         found.append(
             Standing(
+                pair=pair,
                 key=program.key,
                 client=program.client,
                 kind=str(program.kind),

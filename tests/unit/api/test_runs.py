@@ -261,6 +261,7 @@ async def test_the_expected_start_is_sent_now_and_then(monkeypatch: pytest.Monke
 
 async def test_status_tells_the_policy_and_the_programs() -> None:
     standing = Standing(
+        pair="bundled",
         key="run-1",
         client="agent",
         kind="batch",
@@ -281,8 +282,8 @@ async def test_status_tells_the_policy_and_the_programs() -> None:
     programs = [asdict(running), asdict(standing)]
     boosts = {"boosts": [], "boost_running_s": 0.0, "boost_open_s": 0.0}
     assert scheduling == {"policy": "fcfs", "programs": programs, **boosts}
-    assert 'flashedge:num_programs_waiting{kind="batch"} 1.0' in metrics
-    assert 'flashedge:num_programs_waiting{kind="chat"} 0.0' in metrics
+    assert 'flashedge:num_programs_waiting{kind="batch",pair="bundled"} 1.0' in metrics
+    assert 'flashedge:num_programs_waiting{kind="chat",pair="bundled"} 0.0' in metrics
     reply = paths["/v1/status"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
     described = reply["properties"]["scheduling"]["properties"]
     assert "tie" in described["policy"]["enum"]
@@ -328,13 +329,15 @@ async def test_status_and_metrics_report_the_engines() -> None:
         assert status["engines"]["generator"]["view"]["blocks_total"] == 64
         assert status["engines"]["verifier"]["pid"] == 2
         assert status["runs"] == {"queued": 0, "running": 0}
+        pair = status["pairs"]["bundled"]
+        assert (pair["engines"], pair["runs"]) == (status["engines"], status["runs"])
         assert status["self_test"] == {"batch_invariant": True}
         response = await client.get("/metrics")
     assert response.headers["content-type"].startswith("text/plain; version=")
     for line in (
         'flashedge:runs_total{status="finished"} 1.0',
-        'flashedge:kv_blocks_total{engine="generator"} 64.0',
-        'flashedge:engine_up{engine="verifier"} 1.0',
+        'flashedge:kv_blocks_total{engine="generator",pair="bundled"} 64.0',
+        'flashedge:engine_up{engine="verifier",pair="bundled"} 1.0',
     ):
         assert line in response.text
 

@@ -16,12 +16,14 @@ from flashedge.events import (
 )
 from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.programs.outlook import Scheduling
+from flashedge.runtime.served_pair import UNLOADED, PairState
 from flashedge.scheduling.programs.program import Kind, Program
 from flashedge.scheduling.programs.standing import find_standings
 from flashedge.scheduling.programs.work import estimate_work
 from flashedge.types import NodeId
 from tests.support.made_run import build_result, build_step
 
+READY = Health(state="ready")
 VIEW = EngineView(
     running=1,
     waiting=2,
@@ -43,11 +45,26 @@ def values(metrics: Metrics) -> dict[str, float]:
     }
 
 
+def make_state(
+    *,
+    queued: int = 0,
+    running: int = 0,
+    generator: Health = READY,
+    verifier: Health = READY,
+) -> PairState:
+    async def read_views() -> dict[str, EngineView]:
+        return {}
+
+    health = replace(UNLOADED, generator=generator, verifier=verifier)
+    return PairState(health=health, queued=queued, running=running, read_views=read_views)
+
+
 def test_runs_are_counted_by_how_they_ended() -> None:
     metrics = Metrics()
-    metrics.observe_queue(waiting=3, running=2)
+    metrics.observe_pairs({"p": make_state(queued=3, running=2)}, {"p": {}})
     seen = values(metrics)
-    assert (seen["flashedge:num_runs_waiting"], seen["flashedge:num_runs_running"]) == (3, 2)
+    names = "flashedge:num_runs_waiting{p}", "flashedge:num_runs_running{p}"
+    assert [seen[name] for name in names] == [3, 2]
     metrics.observe("a", RunStarted(config={}, queue_s=0.1))
     metrics.observe("b", RunStarted(config={}, queue_s=0.1))
     metrics.observe("c", RunCancelled(reason="left the queue"))
@@ -95,22 +112,22 @@ def test_waits_of_programs_and_seconds_of_boosts_are_counted() -> None:
     programs = [waiting, replace(waiting, key="b"), replace(waiting, key="c", started_s=1.0)]
     now = Scheduling(
         policy="fcfs",
-        programs=find_standings([(p, estimate_work(p)) for p in programs], 2.0, {}),
+        programs=find_standings("p", [(p, estimate_work(p)) for p in programs], 2.0, {}),
         boost_running_s=3.0,
         boost_open_s=0.5,
     )
-    metrics.observe_scheduling(now)
+    metrics.observe_scheduling(["p"], now)
     metrics.observe_wait(Kind.CHAT, 0.02)
     metrics.observe_wait(Kind.CHAT, 0.03)
     seen = values(metrics)
     name = "flashedge:num_programs_waiting"
-    assert [seen[f"{name}{{{kind}}}"] for kind in Kind] == [0, 0, 2]
+    assert [seen[f"{name}{{{kind}}}{{p}}"] for kind in Kind] == [0, 0, 2]
     name = "flashedge:program_queue_time_seconds"
     assert [seen[f"{name}_count{{{kind}}}"] for kind in Kind] == [2, 0, 0]
     assert seen[f"{name}_sum{{chat}}"] == 0.05
-    metrics.observe_scheduling(replace(now, programs=(), boost_running_s=4.0))
+    metrics.observe_scheduling(["p"], replace(now, programs=(), boost_running_s=4.0))
     seen = values(metrics)
-    assert seen["flashedge:num_programs_waiting{batch}"] == 0
+    assert seen["flashedge:num_programs_waiting{batch}{p}"] == 0
     assert seen["flashedge:boost_seconds_total{running}"] == 4.0
     assert seen["flashedge:boost_seconds_total{open}"] == 0.5
 
@@ -119,28 +136,46 @@ def test_deterministic_requests_are_counted_across_restarts() -> None:
     metrics = Metrics()
     for verified in (40, 90, 10):  # the last by a new process
         counts = {"verified_tokens": verified, "rollbacks": 1}
-        metrics.observe_view("generator", replace(VIEW, replays=counts))
+        view = replace(VIEW, replays=counts)
+        metrics.observe_pairs({"p": make_state()}, {"p": {"generator": view}})
     seen = values(metrics)
-    assert seen["flashedge:deterministic_verified_tokens_total{generator}"] == 100
-    assert seen["flashedge:deterministic_rollbacks_total{generator}"] == 1
+    assert seen["flashedge:deterministic_verified_tokens_total{generator}{p}"] == 100
+    assert seen["flashedge:deterministic_rollbacks_total{generator}{p}"] == 1
 
 
 def test_the_load_of_the_engines_is_shown() -> None:
     metrics = Metrics()
-    metrics.observe_view("generator", VIEW)
-    metrics.observe_view("generator", VIEW)
-    metrics.observe_health("generator", Health(state="ready", restarts=1))
-    metrics.observe_health("verifier", Health(state="dead", restarts=2))
+    state = make_state(
+        generator=Health(state="ready", restarts=1), verifier=Health(state="dead", restarts=2)
+    )
+    for _ in range(2):
+        metrics.observe_pairs({"p": state}, {"p": {"generator": VIEW}})
     seen = values(metrics)
-    assert seen["flashedge:kv_blocks_used{generator}"] == 3
-    assert seen["flashedge:kv_blocks_total{generator}"] == 40
-    assert seen["flashedge:num_preemptions_total{generator}"] == 5
-    assert seen["flashedge:engine_restarts_total{generator}"] == 1
-    assert seen["flashedge:engine_up{verifier}"] == 0
-    assert seen["flashedge:engine_restarts_total{verifier}"] == 2
+    assert seen["flashedge:kv_blocks_used{generator}{p}"] == 3
+    assert seen["flashedge:kv_blocks_total{generator}{p}"] == 40
+    assert seen["flashedge:num_preemptions_total{generator}{p}"] == 5
+    assert seen["flashedge:engine_restarts_total{generator}{p}"] == 1
+    assert seen["flashedge:engine_up{verifier}{p}"] == 0
+    assert seen["flashedge:engine_restarts_total{verifier}{p}"] == 2
+
+
+def test_each_pair_has_its_own_figures_while_it_is_loaded() -> None:
+    metrics = Metrics()
+    both = {"p": make_state(queued=1), "q": make_state(running=2)}
+    views = {"p": {"generator": VIEW}, "q": {"generator": replace(VIEW, blocks_used=7)}}
+    metrics.observe_pairs(both, views)
+    seen = values(metrics)
+    used = [seen[f"flashedge:kv_blocks_used{{generator}}{{{pair}}}"] for pair in both]
+    assert used == [VIEW.blocks_used, 7]
+    metrics.observe_pairs({"q": make_state()}, {"q": {"generator": replace(VIEW, preemptions=9)}})
+    seen = values(metrics)
+    assert "flashedge:kv_blocks_used{generator}{p}" not in seen
+    assert "flashedge:num_runs_waiting{p}" not in seen
+    assert seen["flashedge:num_preemptions_total{generator}{p}"] == VIEW.preemptions
+    assert seen["flashedge:num_preemptions_total{generator}{q}"] == 9
 
 
 def test_two_registries_do_not_share() -> None:
     one, other = Metrics(), Metrics()
-    one.observe_queue(waiting=1, running=0)
-    assert values(other)["flashedge:num_runs_waiting"] == 0
+    one.observe_wait(Kind.CHAT, 1.0)
+    assert values(other)["flashedge:program_queue_time_seconds_count{chat}"] == 0

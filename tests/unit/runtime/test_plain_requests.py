@@ -71,9 +71,10 @@ async def test_stopping_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) 
 def test_too_many_choices_are_refused() -> None:
     rig = Rig()
     with pytest.raises(RequestError, match="at most 256"):
-        rig.plain.check_admission(MAX_CHOICES + 1)
+        rig.plain.check_admission("", MAX_CHOICES + 1)
     with rig.plain.open(make_ask(MAX_CHOICES - 1), ignore):
-        rig.plain.check_admission(1)
+        rig.plain.check_admission("another pair", MAX_CHOICES)
+        rig.plain.check_admission("", 1)
         with (
             pytest.raises(QueueFull, match="255 completions are open"),
             rig.plain.open(make_ask(2), ignore),

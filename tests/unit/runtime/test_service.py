@@ -247,7 +247,7 @@ async def test_stop_cancels_the_open_runs(tmp_path: Path) -> None:
     assert rig.pair.stopped
     with pytest.raises(DaemonStopping, match="the daemon stopped"):
         await runs[2].result()
-    for refused in (lambda: rig.service.submit(BEAM), rig.service.check_queue):
+    for refused in (lambda: rig.service.submit(BEAM), lambda: rig.service.check_queue("bundled")):
         with pytest.raises(DaemonStopping, match="is stopping"):
             refused()
     await rig.assert_idle()

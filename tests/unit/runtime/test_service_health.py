@@ -118,7 +118,7 @@ async def test_a_failed_start_is_reported(tmp_path: Path, error: Exception, told
 async def test_views_show_the_load_of_both_engines(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     await rig.service.start()
-    views = await rig.service.views()
+    views = await rig.service.pairs()["bundled"].read_views()
     assert {name: view.blocks_used for name, view in views.items()} == {
         "generator": 0,
         "verifier": 0,
@@ -177,7 +177,8 @@ async def test_without_a_loaded_pair_the_next_request_loads_one(tmp_path: Path) 
     await service.start()
     service.idle.busy_at -= 1e9
     assert (service.health().state, service.loaded, service.is_due) == ("unloaded", (), False)
-    assert await service.views() == {}
+    (state,) = service.pairs().values()
+    assert (state.health.state, await state.read_views()) == ("unloaded", {})
     async with service.use_pair("bundled"):
         run = service.submit(BEAM)
     assert (service.health().state, service.loaded) == ("ready", ("bundled",))

@@ -100,7 +100,7 @@ class TaggedClient:
 
     def _admit(self, choices: int) -> None:
         """Raises QueueFull, RequestError."""
-        self._plain.check_admission(choices)
+        self._plain.check_admission(self._pair, choices)
 
     def generate(
         self, prompt: Any, sampling_params: SamplingParams, request_id: str, **options: Any

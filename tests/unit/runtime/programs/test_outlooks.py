@@ -48,7 +48,7 @@ async def test_runs_start_about_when_they_are_expected_to(tmp_path: Path, max_ru
     """Half of the estimates are within a quarter of the time that is left."""
     rig = Rig(tmp_path, max_running=max_running, queue_limit=100)
     clock = asyncio.get_running_loop().time
-    rig.service.programs._clock = clock  # virtual, like the searches
+    rig.service.scheduler("bundled").programs._clock = clock  # virtual, like the searches
     await rig.service.start()
     lengths = await measure_lengths(rig.service)
     draw = Random(3)
@@ -58,7 +58,7 @@ async def test_runs_start_about_when_they_are_expected_to(tmp_path: Path, max_ru
     ]
     runs = [rig.service.submit(spec) for spec in specs]
     for run in runs:
-        rig.service.programs.predict(run.id, lengths)
+        rig.service.scheduler("bundled").programs.predict(run.id, lengths)
     expected: list[tuple[str, float, float]] = []
     started: dict[str, float] = {}
     while len(started) < len(runs):
@@ -82,7 +82,7 @@ async def test_an_outlook_is_at_most_a_moment_old(tmp_path: Path) -> None:
     first, second, third = (rig.service.submit(replace(BEAM, n=64, seed=seed)) for seed in range(3))
     assert (first.position, second.position, third.position) == (None, 0, 1)
     assert second.outlook.median_tokens is None
-    rig.service.programs.predict(second.id, lengths)
+    rig.service.scheduler("bundled").programs.predict(second.id, lengths)
     await asyncio.sleep(KEPT_S)
     assert second.outlook.median_tokens == pytest.approx(lengths.quantile(0.5), abs=1)
     second.cancel("enough")

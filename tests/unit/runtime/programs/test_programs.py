@@ -18,7 +18,7 @@ from flashedge.runtime.plain_requests import PlainRequests
 from flashedge.runtime.programs.asker import NOBODY, Asker
 from flashedge.runtime.programs.order_sender import LOOK_S
 from flashedge.runtime.programs.outlook import Outlook
-from flashedge.runtime.programs.outlooks import Outlooks
+from flashedge.runtime.programs.pair_scheduler import PairScheduler
 from flashedge.runtime.programs.plain import ProgramRequests
 from flashedge.runtime.programs.programs import Programs
 from flashedge.runtime.queue import RunQueue
@@ -41,9 +41,10 @@ class Rig:
     def __init__(self, **settings: Any) -> None:
         config = load_config({"scheduling_policy": "shortest", **settings}, environ={})
         self.sent: list[tuple[str, ...]] = []
-        self.programs = Programs(config, self._send, clock=asyncio.get_running_loop().time)
-        self.queue = RunQueue(self.programs, 16)
-        self.outlooks = Outlooks(self.programs, self.queue)
+        clock = asyncio.get_running_loop().time
+        scheduler = PairScheduler("bundled", config, self._send, clock=clock)
+        self.programs, self.queue = scheduler.programs, scheduler.queue
+        self.outlooks = scheduler.outlooks
 
     async def _send(self, keys: Sequence[str]) -> None:
         self.sent.append(tuple(keys))
@@ -245,11 +246,10 @@ async def test_a_start_is_expected_once_a_rate_was_measured() -> None:
     assert rig.find_outlook("c").starts_in_s == pytest.approx(left_s + BEAM.n * 200 / 20, rel=0.1)
     assert rig.find_outlook("a").starts_in_s is None, "it runs"
     assert rig.find_outlook("a").median_tokens == pytest.approx(100, rel=0.01)
-    scheduling = rig.outlooks.describe()
-    assert scheduling.policy == "shortest"
-    assert [s.key for s in scheduling.programs] == ["a", "b", "c"]
-    assert [s.place for s in scheduling.programs] == [None, 0, 1]
-    starts = [s.starts_in_s for s in scheduling.programs]
+    standings = rig.outlooks.list_standings()
+    assert [s.key for s in standings] == ["a", "b", "c"]
+    assert [s.place for s in standings] == [None, 0, 1]
+    starts = [s.starts_in_s for s in standings]
     assert starts == [None, rig.find_outlook("b").starts_in_s, rig.find_outlook("c").starts_in_s]
     await rig.programs.stop()
 
@@ -273,7 +273,7 @@ async def test_a_run_of_a_program_that_has_started_waits_too() -> None:
     outlook = rig.find_outlook("b")
     assert outlook.position == 0
     assert outlook.starts_in_s == pytest.approx((BEAM.n * 100 - 100) / 20, rel=0.1)
-    (standing,) = rig.outlooks.describe().programs
+    (standing,) = rig.outlooks.list_standings()
     assert (standing.place, standing.starts_in_s) == (None, None)
     await rig.programs.stop()
 
@@ -414,7 +414,7 @@ async def _send_nothing(keys: Sequence[str]) -> None: ...
 
 async def test_a_plain_request_is_a_program_while_it_is_open() -> None:
     rig = Rig()
-    plain = ProgramRequests(PlainRequests(Metrics()), rig.programs)
+    plain = ProgramRequests(PlainRequests(Metrics()), lambda pair: rig.programs)
     ask = PlainAsk(
         program="chat", client="person", choices=2, prompt_ids=tuple(range(7)), max_tokens=64
     )

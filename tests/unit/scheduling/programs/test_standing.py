@@ -26,7 +26,7 @@ def test_places_count_the_programs_in_the_queue() -> None:
     running = replace(WAITING, key="r", started_s=12.0)
     request = replace(WAITING, key="q", kind=Kind.CHAT)
     programs = [request, running, WAITING, replace(WAITING, key="b")]
-    found = find_standings(with_work(programs), 20.0, {"b": None, "a": 3.0})
+    found = find_standings("pair", with_work(programs), 20.0, {"b": None, "a": 3.0})
     assert [s.key for s in found] == ["q", "r", "a", "b"]
     assert [s.place for s in found] == [None, None, 0, 1]
     assert [s.has_started for s in found] == [False, True, False, False]
@@ -36,16 +36,18 @@ def test_places_count_the_programs_in_the_queue() -> None:
 
 def test_a_program_that_started_is_not_in_the_queue() -> None:
     """One of its runs may still wait. The program does not."""
-    (found,) = find_standings(with_work([replace(WAITING, started_s=12.0)]), 20.0, {"a": 3.0})
+    (found,) = find_standings(
+        "pair", with_work([replace(WAITING, started_s=12.0)]), 20.0, {"a": 3.0}
+    )
     assert (found.place, found.starts_in_s) == (None, None)
 
 
 def test_a_predicted_program_has_a_median_and_a_tail() -> None:
-    (unknown,) = find_standings(with_work([WAITING]), 20.0, {})
+    (unknown,) = find_standings("pair", with_work([WAITING]), 20.0, {})
     assert (unknown.median_tokens, unknown.tail_tokens) == (None, None)
     assert unknown.left_tokens == 4 * 10_000
     program = replace(WAITING, lengths=LENGTHS, kind=Kind.BATCH)
-    (known,) = find_standings(with_work([program]), 20.0, {})
+    (known,) = find_standings("pair", with_work([program]), 20.0, {})
     assert known.kind == "batch"
     assert known.median_tokens == pytest.approx(100, rel=0.01)
     assert known.tail_tokens == pytest.approx(100 * exp(0.5 * UPPER_TENTH), rel=0.01)
