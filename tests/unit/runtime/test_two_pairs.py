@@ -11,12 +11,12 @@ import pytest
 
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.engine.plain_requests import PlainAsk
-from flashedge.engine.sim.clock import VirtualTimePolicy
 from flashedge.errors import QueueFull
 from flashedge.runtime.run import Run, RunStatus
 from flashedge.runtime.served_pair import ServedPair
 from flashedge.runtime.service import Service
 from flashedge.scheduling.programs.admission import Capacity
+from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM, sim_engines
 from tests.support.service_rig import SLOW, Rig, SimPair, ended
 
