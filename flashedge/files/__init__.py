@@ -1,1 +1,1 @@
-"""Files of problems, and journals that let an interrupted command resume."""
+"""Files of problems, journals that let an interrupted command resume, and versions of files."""

@@ -32,8 +32,11 @@ def openai_router(pairs: ServablePairs) -> APIRouter:
         }
 
     @router.get("/v1/models")
-    async def models() -> Response:
-        """Each pair by itself, and with each strategy. A number of paths may follow: beam-16."""
+    def models() -> Response:
+        """Each pair by itself, and with each strategy. A number of paths may follow: beam-16.
+
+        In a thread: it looks for the files of every pair.
+        """
         data = []
         for pair in pairs.list_names():
             defaults = pairs.find_defaults(pair)

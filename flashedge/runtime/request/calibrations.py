@@ -6,6 +6,7 @@ reads it whenever a request turns on early exit without naming a policy.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 from collections.abc import Callable, Mapping
@@ -16,6 +17,7 @@ from typing import Any
 from flashedge.certainty.rules import Rule
 from flashedge.config import Config
 from flashedge.errors import ConfigError, RequestError
+from flashedge.files.versions import FileVersion
 from flashedge.runtime.request.early_exit import ExitOptions, build_exit_rule
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.types import BLANK_LINE, STEPS
@@ -100,15 +102,27 @@ def calibrations_file(config: Config) -> Path:
 
 
 def load_calibrations(config: Config) -> tuple[Calibration, ...]:
-    """Read all calibrations. Raises ConfigError when the file can't be read or is not ours."""
+    """Read all calibrations. Raises ConfigError when the file can't be read or is not ours.
+
+    The file is parsed again when it has changed: the daemon asks for each request.
+    """
     path = calibrations_file(config)
+    try:
+        version = FileVersion.find(path)
+    except OSError as error:
+        raise ConfigError(f"can't read {path}: {error.strerror}") from error
+    return () if version is None else parse_calibrations(version)
+
+
+@functools.lru_cache(maxsize=8)
+def parse_calibrations(version: FileVersion) -> tuple[Calibration, ...]:
+    """The calibrations of one version of the file. Raises ConfigError."""
+    path = version.path
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["version"] != VERSION:
             raise ValueError(f"version {data['version']}, this FlashEdge knows {VERSION}")
         return tuple(Calibration.from_json(entry) for entry in data["calibrations"])
-    except FileNotFoundError:
-        return ()
     except OSError as error:
         raise ConfigError(f"can't read {path}: {error.strerror}") from error
     except (KeyError, TypeError, ValueError, RequestError) as error:

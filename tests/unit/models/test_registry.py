@@ -11,7 +11,7 @@ from flashedge.errors import CheckpointError, ConfigError, NotFound
 from flashedge.models.folders import hub_folder, locate_model, resolve_model
 from flashedge.models.memory.card_memory import build_idle_card
 from flashedge.models.memory.fit import find_need
-from flashedge.models.registry import find_pair, load_pairs
+from flashedge.models.registry import find_pair, load_pairs, parse_pairs
 from flashedge.models.specs import ModelSpec, Pair
 from tests.support.tiny_models import write_hub_model, write_model
 
@@ -396,3 +396,40 @@ def test_a_model_in_a_folder_is_found(config: Config, tmp_path: Path) -> None:
     write_model(tmp_path / "v", "MistralForCausalLM")
     assert resolve_model(pair.generator, config) == tmp_path / "g"
     assert resolve_model(pair.verifier, config) == tmp_path / "v"
+
+
+# ---------------------------------------------------------------- read again when changed
+
+
+def count_parses() -> int:
+    return parse_pairs.cache_info().misses
+
+
+def test_the_files_are_parsed_once_for_all_who_ask(config: Config) -> None:
+    load_pairs(config)
+    before = count_parses()
+    assert load_pairs(config) is load_pairs(config)
+    find_pair("bundled", config)
+    assert count_parses() == before
+
+
+def test_a_changed_file_is_read_again_and_a_removed_one_forgotten(config: Config) -> None:
+    one = """
+[pairs.mine]
+generator = "bundled"
+verifier = "bundled"
+description = "x"
+max_step_tokens = 5
+max_path_tokens = 10
+"""
+    shipped = dict(load_pairs(config))
+    users_file(config, one)
+    assert load_pairs(config)["mine"].max_path_tokens == 10
+    users_file(config, one.replace("10", "20"))  # of the same size
+    assert load_pairs(config)["mine"].max_path_tokens == 20
+    users_file(config, "[pairs.mine")
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="not valid TOML"):
+            load_pairs(config)
+    (config.config_dir / "models.toml").unlink()
+    assert dict(load_pairs(config)) == shipped

@@ -4,10 +4,13 @@ answer. The rest of the answer is vLLM's: see tests/engine/test_search_protocols
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
+from flashedge.api.app import create_app
 from flashedge.api.contract import Defaults
 from flashedge.api.pairs import ServablePairs
 from flashedge.api.protocols.search import ProtocolSearch, apply_effort, apply_flag, rank_paths
@@ -17,7 +20,7 @@ from flashedge.engine.request_tags import RequestTags
 from flashedge.engine.searches import SearchPrompt
 from flashedge.errors import RequestError
 from flashedge.events import NodeScored, RunCancelled, RunFailed, RunStarted
-from flashedge.models.registry import load_pairs
+from flashedge.models.registry import load_pairs, parse_pairs
 from flashedge.types import NodeId, Problem, Sampling
 from tests.support.api_rig import client_of, frames
 from tests.support.fake_service import FakeService, script
@@ -211,3 +214,20 @@ def test_the_setting_makes_searches_deterministic_that_do_not_say() -> None:
                 seed=0,
             )
             assert spec.deterministic is expected
+
+
+async def test_no_request_parses_the_registry(tmp_path: Path) -> None:
+    """It takes some 40 ms, in which no stream of any run goes on."""
+    config = load_config({}, {"FLASHEDGE_HOME": str(tmp_path)})
+    load_pairs(config)
+    before = parse_pairs.cache_info().misses
+    app = create_app(FakeService(), config)
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        found = (await client.get("/v1/models")).json()["data"]
+        assert (await client.get("/v1/models/bundled")).status_code == 200
+        assert (await client.get("/v1/models/unknown")).status_code == 404
+        await client.post(URL, json=CHAT)
+        await client.post("/v1/runs", json={"problem": "1 + 1?"})
+    assert "bundled" in {model["id"] for model in found}
+    assert parse_pairs.cache_info().misses == before

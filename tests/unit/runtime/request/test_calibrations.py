@@ -21,6 +21,7 @@ from flashedge.runtime.request.calibrations import (
     calibrations_file,
     collect_settings,
     load_calibrations,
+    parse_calibrations,
     resolve_early_exit,
     save_calibration,
 )
@@ -179,3 +180,17 @@ def test_a_fingerprint_is_of_the_files(config: Config, tmp_path: Path) -> None:
     assert len(found) == 4
     gone = replace(moved, generator=replace(moved.generator, source=str(tmp_path / "gone")))
     assert pair_fingerprint(gone, config) not in found
+
+
+def test_the_file_is_parsed_again_only_when_it_changed(config: Config) -> None:
+    save_calibration(calibration(), config)
+    (found,) = load_calibrations(config)
+    before = parse_calibrations.cache_info().misses
+    for _ in range(3):
+        assert load_calibrations(config) == (found,)
+    assert parse_calibrations.cache_info().misses == before
+    calibrations_file(config).write_text("{}")
+    with pytest.raises(ConfigError):
+        load_calibrations(config)
+    calibrations_file(config).unlink()
+    assert load_calibrations(config) == ()
