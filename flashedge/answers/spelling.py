@@ -7,7 +7,10 @@ Ref: the ideas of MATH's `strip_string` (arXiv 2103.03874). Departure: it is ide
 
 from __future__ import annotations
 
+import functools
 import re
+
+from flashedge.answers.extraction import find_closing_brace
 
 _MAX_LENGTH = 1000
 _ROUNDS = 100
@@ -34,7 +37,7 @@ _NAMED = re.compile(r"[a-zA-Z](?:_?\{?\w\}?)?(?:\(\w\))?\s*=\s*(?=[^=]+\Z)")
 _BRACKET = re.compile(r"[(\[]|\\\{")
 _THOUSANDS = re.compile(r"(?<![\w.,])\d{1,3}(?:,\d{3})+(?![\d,])")
 _SPACED_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:,\s?\d{3})+(?:\.\d*)?")
-_NUMBER = re.compile(r"(?<![\w.:])\+?(-?)0*(\d+)(?:\.(\d*?)0*)?(?![\w.])")
+_NUMBER = re.compile(r"(?<![\w.:])\+?(-?)(\d++)(?:\.(\d*+))?(?![\w.])")
 _POINT = re.compile(r"(?<![\w.])\.(?=\d)")
 _UNIT_TEXT = re.compile(r"(?<=[\d})])\s*\\(?:text|mathrm|mbox)\s*\{[^{}]*\}(?:\^\s*\{?\d\}?)?$")
 _UNITS = re.compile(
@@ -50,8 +53,13 @@ _SPACED = re.compile(r"(?<=[^\w\s])\s+|\s+(?=[^\w\s])|(?<=\d)\s+(?=[a-zA-Z](?![a
 _PHRASE = re.compile(r"[^\W\d_]{2,}(?: [^\W\d_]+)*")
 
 
+@functools.lru_cache(maxsize=4096)
 def normalize(answer: str) -> str:
-    """The normal form of an answer. Idempotent; never raises; may be empty."""
+    """The normal form of an answer. Idempotent; never raises; may be empty.
+
+    An answer of more than 1,000 characters is compared as it is: some of the patterns here look
+    ahead, so that their work grows faster than the text.
+    """
     text = answer.strip()
     if len(text) > _MAX_LENGTH:
         return text
@@ -60,22 +68,6 @@ def normalize(answer: str) -> str:
         if text == before:
             break
     return text
-
-
-def find_closing_brace(text: str, start: int) -> int | None:
-    r"""Index of the brace that closes the one before `start`; `\{` and `\}` are skipped."""
-    depth, at = 1, start
-    while at < len(text):
-        if text[at] == "\\":
-            at += 1
-        elif text[at] == "{":
-            depth += 1
-        elif text[at] == "}":
-            depth -= 1
-            if depth == 0:
-                return at
-        at += 1
-    return None
 
 
 def _normalize_once(text: str) -> str:
@@ -151,4 +143,5 @@ def _add_mixed(match: re.Match[str]) -> str:
 def _trim_number(match: re.Match[str]) -> str:
     """Drop the plus sign, leading zeros, and zeros at the end of the decimals."""
     sign, whole, decimals = match.groups()
+    whole, decimals = whole.lstrip("0") or "0", (decimals or "").rstrip("0")
     return f"{sign}{whole}.{decimals}" if decimals else f"{sign}{whole}"

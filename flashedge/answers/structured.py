@@ -9,6 +9,12 @@ from typing import Any
 
 _BLANKS = re.compile(r"\s+")
 _OBJECT = re.compile(r"[{\[]")
+_TOKEN = re.compile(
+    r"""\s*+([{}\[\],:]|"(?:[^"\\]|\\.)*+"|[-+.\w]++)""",  # a sign, a text, a number or a name
+    re.DOTALL,
+)
+MAX_DEPTH = 64
+READ_AGAIN = 4
 
 
 def list_call_marks(guidance: Mapping[str, Any] | None) -> tuple[str, ...]:
@@ -44,23 +50,51 @@ def write_canonically(text: str) -> str | None:
     """The text with each of its JSON objects and lists in one spelling: sorted keys, no blanks.
 
     What stands around them, such as the tags of a tool call, loses repeated blanks. None for a
-    blank text.
+    blank text. Linear: all that is read of values which do not end is limited to `READ_AGAIN` times
+    the text, and values nested deeper than `MAX_DEPTH` count as text.
     """
-    decoder = json.JSONDecoder()
     parts: list[str] = []
-    at = 0
-    while (found := _OBJECT.search(text, at)) is not None:
-        try:
-            value, end = decoder.raw_decode(text, found.start())
-        except (ValueError, RecursionError):
-            parts.append(_collapse(text[at : found.end()]))
+    begin = at = 0
+    left = READ_AGAIN * len(text)
+    while left > 0 and (found := _OBJECT.search(text, at)) is not None:
+        at, is_whole = _find_end(text, found.start(), left)
+        left -= at - found.start()
+        spelled = _respell(text[found.start() : at]) if is_whole else None
+        if spelled is None:
             at = found.end()
-            continue
-        spelled = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
-        parts += [_collapse(text[at : found.start()]), spelled]
-        at = end
-    parts.append(_collapse(text[at:]))
+        else:
+            parts += [_collapse(text[begin : found.start()]), spelled]
+            begin = at
+    parts.append(_collapse(text[begin:]))
     return "".join(parts).strip() or None
+
+
+def _find_end(text: str, start: int, most: int) -> tuple[int, bool]:
+    """How far the JSON value that begins at `start` was read, and whether it ends there."""
+    depth, at = 0, start
+    while at - start < most and (token := _TOKEN.match(text, at)) is not None:
+        at = token.end()
+        kind = token[1]
+        if kind in ("{", "["):
+            depth += 1
+        elif kind in ("}", "]"):
+            depth -= 1
+        if depth == 0:
+            return at, True
+        if depth > MAX_DEPTH:
+            break
+    return at, False
+
+
+def _respell(value: str) -> str | None:
+    """A JSON value in the one spelling. None for what is none after all."""
+    try:
+        spelled = json.dumps(
+            json.loads(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False
+        )
+    except ValueError:
+        return None
+    return spelled.encode(errors="backslashreplace").decode()  # half a pair stays escaped
 
 
 def _collapse(text: str) -> str:

@@ -41,7 +41,7 @@ def replay_run(run: str, log: Any, config: Config, *, as_json: bool) -> None:
 
 
 async def _replay(log: Any, config: Config) -> Any:
-    from flashedge.answers.equality import WordGroups
+    from flashedge.answers.grouping import WordGroups
     from flashedge.answers.workers.embedding_groups import build_embedding_groups
     from flashedge.answers.workers.mathematics import MathGrader
     from flashedge.runtime.rollouts.replay import replay

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
-from flashedge.answers.equality import TextGroups
+from flashedge.answers.grouping import TextGroups
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.drive.earlier_run import EarlierRun

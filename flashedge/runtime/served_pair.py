@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from flashedge.answers.equality import TextGroups
+from flashedge.answers.grouping import TextGroups
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import Config
 from flashedge.engine.base import EngineView, Health

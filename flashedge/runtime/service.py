@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from flashedge.answers.equality import TextGroups, WordGroups
+from flashedge.answers.grouping import TextGroups, WordGroups
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import Config
 from flashedge.engine.base import EngineView

@@ -17,7 +17,7 @@ MARKER_WORDS = ("Wait", "Alternatively", "Hmm", "However", "Actually", "</think>
 """Words with which thinking models begin another thought, and the end of the thinking."""
 
 _WORDS = frozenset(MARKER_WORDS)
-_STEP = re.compile(r"\s*\S.*?(?:\n{2,}|\Z)", re.DOTALL)
+_BLANK_LINE = re.compile(r"\n{2,}")
 
 
 def split_steps(text: str) -> tuple[str, ...]:
@@ -26,10 +26,16 @@ def split_steps(text: str) -> tuple[str, ...]:
     `"".join(split_steps(text)) == text`. No step is blank unless the whole text is: leading blanks
     belong to the first step, trailing ones to the last.
     """
-    steps = _STEP.findall(text)
+    steps: list[str] = []
+    begin = at = 0
+    for end in (*(match.end() for match in _BLANK_LINE.finditer(text)), len(text)):
+        if text[at:end].strip():
+            steps.append(text[begin:end])
+            begin = end
+        at = end
     if not steps:
         return (text,)
-    steps[-1] += text[sum(map(len, steps)) :]
+    steps[-1] += text[begin:]
     return tuple(steps)
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flashedge.answers.equality import WordGroups
+from flashedge.answers.grouping import WordGroups
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import load_config
 from flashedge.engine.base import Health

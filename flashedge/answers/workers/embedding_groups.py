@@ -9,8 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from flashedge.answers.groups import group_by_first_match
-from flashedge.answers.words import are_alike
+from flashedge.answers.grouping import WordGroups
 from flashedge.answers.workers.line_worker import LineWorker
 from flashedge.config import Config
 from flashedge.errors import CheckpointError, ConfigError
@@ -59,7 +58,7 @@ class EmbeddingGroups:
         )
         self._lock = asyncio.Lock()
         self.doubts = 0
-        """See `answers.equality.TextGroups`."""
+        """See `answers.grouping.TextGroups`."""
 
     @property
     def pid(self) -> int | None:
@@ -74,7 +73,7 @@ class EmbeddingGroups:
         homes = await self._ask(texts)
         if homes is None:
             self.doubts += 1
-            return group_by_first_match(answers, are_alike)
+            return tuple(await WordGroups().group(answers))
         home = dict(zip(texts, homes, strict=True))
         first: dict[int, str] = {}
         return tuple(None if a is None else first.setdefault(home[a], a) for a in answers)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Any, TypeVar, assert_never
 
 from flashedge import events
-from flashedge.answers.equality import group_answers
+from flashedge.answers.grouping import group_answers
 from flashedge.answers.structured import list_call_marks
 from flashedge.engine.base import Chunk
 from flashedge.events import EarlyExit, Event

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from flashedge.answers.equality import Grader, TextGroups, WordGroups
+from flashedge.answers.grouping import Grader, TextGroups, WordGroups
 from flashedge.engine.base import Generator, Verifier
 from flashedge.events import Event
 from flashedge.optimizations import Optimizations

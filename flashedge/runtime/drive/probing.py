@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import aclosing
 
 from flashedge.engine.base import ExtendRequest, Generator
-from flashedge.runtime.drive.segments import find_probe_answer
+from flashedge.runtime.drive.segments import ProbeAnswer
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.search.base import Probe
 from flashedge.types import TokenIds
@@ -36,11 +36,9 @@ async def run_probe(
 ) -> tuple[TokenIds, str]:
     """Generate up to the end of the answer that `suffix` opens, or to the request's last token.
     Returns the tokens and their text."""
-    token_ids: TokenIds = ()
+    answer = ProbeAnswer(suffix, generator.codec)
     async with aclosing(generator.extend(request)) as stream:
         async for chunk in stream:
-            token_ids = (*token_ids, *chunk.token_ids)
-            kept, text, is_complete = find_probe_answer(token_ids, suffix, generator.codec)
-            if is_complete:
-                return kept, text
-    return token_ids, generator.codec.decode(token_ids)
+            if answer.feed(chunk.token_ids):
+                break
+    return answer.read()

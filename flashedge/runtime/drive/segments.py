@@ -34,13 +34,17 @@ class StepTexts:
             return (text,)
         decoder = IncrementalText(self.codec)
         pieces = [decoder.feed(ids) for ids in self._split_ids(token_ids)] + [decoder.flush()]
-        steps: list[str] = []
+        steps: list[list[str]] = []
+        has_text = False
         for piece in pieces:
-            if steps and not (piece.strip() and steps[-1].strip()):
-                steps[-1] += piece  # no step is blank
+            if steps and not (piece.strip() and has_text):
+                steps[-1].append(piece)  # no step is blank
+                has_text = has_text or not piece.isspace()
             else:
-                steps.append(piece)
-        return tuple(steps) if "".join(steps) == text else (text,)
+                steps.append([piece])
+                has_text = bool(piece.strip())
+        joined = tuple("".join(step) for step in steps)
+        return joined if "".join(joined) == text else (text,)
 
     def _split_ids(self, ids: TokenIds) -> tuple[TokenIds, ...]:
         if self.rule == TOKENS:
@@ -68,14 +72,31 @@ def build_segment(chunks: Sequence[Chunk], texts: StepTexts, *, to_end: bool) ->
     )
 
 
-def find_probe_answer(token_ids: TokenIds, suffix: str, codec: Codec) -> tuple[TokenIds, str, bool]:
-    """Find the shortest prefix that, after `suffix`, holds a complete boxed answer.
+class ProbeAnswer:
+    """Finds the shortest prefix of a probe's tokens that, after `suffix`, holds a complete boxed
+    answer. The result depends on the tokens alone, however the stream was cut into chunks.
 
-    Returns its tokens, its text and True, or all tokens, their text and False where there is none.
-    The result depends on the tokens alone, however the stream was cut into chunks.
+    A token without a closing brace completes nothing, so each costs one short decode. The text is
+    read again for one with a brace; a probe has at most 4,096 tokens.
     """
-    for size in range(1, len(token_ids) + 1):
-        text = codec.decode(token_ids[:size])
-        if extract_answer(suffix + text) is not None:
-            return token_ids[:size], text, True
-    return token_ids, codec.decode(token_ids), False
+
+    def __init__(self, suffix: str, codec: Codec) -> None:
+        self._codec = codec
+        self._decoder = IncrementalText(codec)
+        self._text = [suffix]
+        self._ids: list[int] = []
+
+    def feed(self, token_ids: TokenIds) -> bool:
+        """Take a chunk up to the token that completes the answer. Returns whether it does."""
+        for token in token_ids:
+            self._ids.append(token)
+            piece = self._decoder.feed((token,))
+            self._text.append(piece)
+            rest = self._decoder.look()
+            if "}" in piece + rest and extract_answer("".join(self._text) + rest) is not None:
+                return True
+        return False
+
+    def read(self) -> tuple[TokenIds, str]:
+        """The tokens taken so far, and their text."""
+        return tuple(self._ids), self._codec.decode(self._ids)

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, assert_never
 
-from flashedge.answers.equality import Grader, TextGroups, group_answers
+from flashedge.answers.grouping import Grader, TextGroups, group_answers
 from flashedge.errors import Conflict, NotFound
 from flashedge.events import Event, RolloutsAllowed, RunFinished, RunStarted, StepCompleted
 from flashedge.runtime.drive.earlier_run import EarlierRun

@@ -268,7 +268,8 @@ class ProbedCot:
     def _answer_at(self, state: ProbedState) -> str | None:
         """The answer if the chain ended here. A chain that has ended prefers its own answer."""
         leaf = state.tree[state.leaf]
-        own = extract_answer(state.tree.path_text(state.leaf))
         probed = pick_settled_answer(state.answers, self.window)
         ended = leaf.status is NodeStatus.GENERATED and self._ends(state)
-        return (own or probed) if ended else (probed or own)
+        if probed is not None and not ended:  # else the whole chain is read again at each probe
+            return probed
+        return extract_answer(state.tree.path_text(state.leaf)) or probed

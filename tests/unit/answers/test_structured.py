@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from flashedge.answers.equality import WordGroups, group_answers
+from flashedge.answers.grouping import WordGroups, group_answers
 from flashedge.answers.structured import find_calls, list_call_marks, write_canonically
 
 

@@ -22,15 +22,17 @@ def build_problem(conversation: Iterable[Mapping[str, Any]]) -> Problem:
     becomes text of the assistant, a tool's result and a later instruction text of the user, and
     neighbours of one role are one message. So is what the assistant said last with the question.
     """
-    messages: list[Message] = []
+    turns: list[tuple[str, list[str]]] = []  # (role, texts)
     for turn in conversation:
         role = _ROLES.get(str(turn.get("role")), str(turn.get("role")))
-        if role == "system" and any(message.role != "system" for message in messages):
+        if role == "system" and turns and (len(turns) > 1 or turns[0][0] != "system"):
             role = "user"
-        text = _write_turn(turn)
-        if messages and messages[-1].role == role:
-            text = "\n\n".join(part for part in (messages.pop().content, text) if part)
-        messages.append(Message(role=role, content=text))
+        if not turns or turns[-1][0] != role:
+            turns.append((role, []))
+        turns[-1][1].append(_write_turn(turn))
+    messages = [
+        Message(role=role, content="\n\n".join(filter(None, texts))) for role, texts in turns
+    ]
     if len(messages) > 1 and messages[-1].role == "assistant":  # the model goes on or answers again
         said = messages.pop().content
         text = "\n\n".join(part for part in (messages.pop().content, said) if part)

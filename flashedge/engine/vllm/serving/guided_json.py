@@ -43,12 +43,20 @@ def bound_guidance(params: SamplingParams) -> None:
         check_size(guided.json)
     elif guided.json is not None:
         with suppress(ValueError):  # what is no JSON, vLLM refuses
-            check_size(json.loads(guided.json))
+            check_size(_load_schema(guided.json))
     if guided.structural_tag is not None:
         tag = json.loads(guided.structural_tag)
         check_size(tag)
         _bound(tag)
         guided.structural_tag = json.dumps(tag)
+
+
+def _load_schema(text: str) -> Any:
+    """Raises ValueError, and RequestError for a schema that is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise RequestError("the request's schema is nested too deeply") from None
 
 
 def check_size(schema: Any) -> None:

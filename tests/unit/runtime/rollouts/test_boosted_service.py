@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from flashedge.answers.equality import WordGroups
+from flashedge.answers.grouping import WordGroups
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.errors import Conflict
 from flashedge.events import RolloutsAllowed

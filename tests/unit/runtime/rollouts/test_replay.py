@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flashedge.answers.equality import WordGroups
+from flashedge.answers.grouping import WordGroups
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.errors import Conflict
 from flashedge.events import RolloutsAllowed, RunFinished, RunStarted, StepCompleted

@@ -1,0 +1,169 @@
+"""Whatever a model, a tool or a user writes: reading it takes work in proportion to its length.
+
+`READERS` lists what reads such texts in Python. `test_the_list_is_complete` finds every function
+of the packages in `READ_IN` that searches a text, so that a new one has to be listed. Lines that
+run are counted, never seconds. Inside C, patterns are linear by their form: no unbounded repeat of
+theirs can give back what it took, but in `spelling`, whose input is bounded.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import flashedge
+from flashedge.answers.equality import decide_equal
+from flashedge.answers.extraction import extract_answer, extract_open_answer
+from flashedge.answers.numbers import find_numbers, parse_number
+from flashedge.answers.spelling import normalize
+from flashedge.answers.structured import find_calls, write_canonically
+from flashedge.answers.words import are_alike
+from flashedge.certainty.consistency import hesitates
+from flashedge.engine.vllm.serving.conversation import build_problem, drop_notes
+from flashedge.runtime.incremental_text import IncrementalText
+from flashedge.runtime.thinking import Thinking, _Part
+from flashedge.search.steps import split_steps
+from tests.support.byte_codec import ByteCodec
+
+FRAGMENTS = (
+    *(r"\boxed{", r"\boxed{}", r"\boxed{7}}", r"\fbox {", r"\frac{", r"\text{", "\\", r"\\boxed"),
+    *("[", "{", '{"a":[', '{"a":"', "[1,", '["', "}", "]", '"', r"\""),
+    *("<tool_call>", "<think>", "</think>", "[search]\n", "(", "**", "$", "^", "~", "%"),
+    *("\n", "\n\n", "a\n\n", " ", "7", "0.0", "1,000 ", "twenty ", "wait ", "é", "\ud800", "数"),
+)
+SIZES = 12_500, 25_000, 50_000
+LONG = 1_000_000
+THINKING = Thinking(begins=_Part.BEFORE)
+
+
+def decode_in_pieces(text: str) -> None:
+    """Half characters and bytes that are no text, as a model may write them."""
+    decoder = IncrementalText(ByteCodec())
+    data = text[: len(text) // 25].encode(errors="surrogatepass")
+    for byte in data:
+        decoder.feed((0xE2 if byte == data[0] else byte,))
+    decoder.flush()
+
+
+READERS: dict[str, Callable[[str], Any]] = {
+    "answers.equality.decide_equal": lambda text: decide_equal(text, text + "x"),
+    "answers.extraction.extract_answer": extract_answer,
+    "answers.extraction.extract_open_answer": lambda text: extract_open_answer([text]),
+    "answers.numbers.find_numbers": find_numbers,
+    "answers.numbers.parse_number": parse_number,
+    "answers.spelling.normalize": normalize.__wrapped__,
+    "answers.structured.find_calls": lambda text: find_calls(text, ("<tool_call>", "[")),
+    "answers.structured.write_canonically": write_canonically,
+    "answers.words.are_alike": lambda text: are_alike(text, text + "x"),
+    "certainty.consistency.hesitates": hesitates,
+    "engine.vllm.serving.conversation.build_problem": lambda text: build_problem(
+        {"role": "user", "content": part} for part in text.split("\n")
+    ),
+    "engine.vllm.serving.conversation.drop_notes": lambda text: drop_notes([{"reasoning": text}]),
+    "runtime.incremental_text.IncrementalText": decode_in_pieces,
+    "runtime.thinking.Thinking.split": THINKING.split,
+    "runtime.thinking.Thinking.take_answer": lambda text: THINKING.take_answer((text, text)),
+    "search.steps.split_steps": split_steps,
+}
+
+
+def count_lines(read: Callable[[str], Any], text: str) -> int:
+    """Lines of our packages that run."""
+    lines = 0
+
+    def count(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return count
+
+    before = sys.gettrace()
+    sys.settrace(count)
+    try:
+        read(text)
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_work_grows_with_the_text_and_no_faster(name: str) -> None:
+    for fragment in FRAGMENTS:
+        small, half, whole = (
+            count_lines(READERS[name], fragment * (size // len(fragment))) for size in SIZES
+        )
+        assert half <= 2.2 * small + 1000, fragment
+        assert whole <= 2.2 * half + 1000, fragment
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", READERS)
+def test_a_megabyte_is_read(name: str) -> None:
+    """Quadratic work on one would take hours. Prints the slowest fragment's seconds."""
+    took = {}
+    for fragment in FRAGMENTS:
+        text = fragment * (LONG // len(fragment))
+        begin = time.process_time()
+        READERS[name](text)
+        took[fragment] = time.process_time() - begin
+    slowest = max(took, key=lambda fragment: took[fragment])
+    print(f"{name}: {took[slowest]:.2f} s for 1 MB of {slowest!r}")
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_nothing_is_nested_too_deeply_to_be_read(name: str) -> None:
+    for left, right in ("[]", "{}", "()", (r"\boxed{", "}"), ('{"a":', "}"), (r"\text{", "}")):
+        READERS[name](left * 20_000 + right * 20_000)
+
+
+def test_a_deep_value_counts_as_text_however_deep_the_caller_is() -> None:
+    deep, value = "[" * 65 + "]" * 65, "[" * 64 + "1 " + "]" * 64
+    assert write_canonically(deep + " x") == deep + " x"
+    assert write_canonically(value) == value.replace(" ", "")
+
+
+# ---------------------------------------------------------------- the list is complete
+
+READ_IN = ("answers", "certainty", "search", "runtime/thinking.py", "runtime/incremental_text.py")
+SEARCHES = frozenset(
+    {
+        *("search", "match", "fullmatch", "finditer", "findall", "sub"),
+        *("split", "partition", "find", "raw_decode", "loads"),
+    }
+)
+COVERED = {
+    "answers.equality": "decide_equal",
+    "answers.extraction": "extract_answer",
+    "answers.numbers": "find_numbers and parse_number",
+    "answers.spelling": "normalize",
+    "answers.structured": "write_canonically and find_calls",
+    "answers.words": "are_alike",
+    "certainty.consistency": "hesitates",
+    "runtime.thinking": "Thinking.split",
+    "search.steps": "split_steps",
+}
+NO_MODEL_TEXT = {
+    "answers.workers.embedding": "a checkpoint's own file",
+    "answers.workers.embedding_worker": "in the worker, which has a time limit",
+    "answers.workers.line_worker": "a worker's replies",
+    "answers.workers.mathematics": "in the worker, which has a time limit",
+    "search.catalog": "the name of a strategy",
+}
+
+
+def test_the_list_is_complete() -> None:
+    top = Path(flashedge.__file__).parent
+    found = set()
+    for part in READ_IN:
+        for file in [top / part] if part.endswith(".py") else (top / part).rglob("*.py"):
+            calls = [n for n in ast.walk(ast.parse(file.read_text())) if isinstance(n, ast.Call)]
+            names = {c.func.attr for c in calls if isinstance(c.func, ast.Attribute)}
+            if names & SEARCHES:
+                found.add(".".join(file.relative_to(top).with_suffix("").parts))
+    assert found == set(COVERED) | set(NO_MODEL_TEXT)
