@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from transformers import AutoTokenizer, GenerationConfig
 
 from flashedge.engine.base import NO_VARIABLES
+from flashedge.engine.vllm.prompts.encoder import PromptEncoder
 from flashedge.errors import CheckpointError
 from flashedge.models.chat_template import find_unknown
 from flashedge.search.steps import BoundaryRule, build_rules
@@ -29,7 +30,10 @@ class HFCodec:
         variables: Mapping[str, Any] = NO_VARIABLES,
         *,
         thinks: bool = False,
+        own: Iterable[str] = (),
+        words: Iterable[str] = (),
     ) -> None:
+        """own, words: see `prompts.encoder.PromptEncoder`."""
         try:
             self.tokenizer = AutoTokenizer.from_pretrained(path, local_files_only=True)
         except (OSError, ValueError, KeyError) as error:
@@ -42,6 +46,7 @@ class HFCodec:
                 f"{path}: the chat template has no variable {unknown!r}",
                 hint="correct chat_template_kwargs in models.toml",
             )
+        self._prompts = PromptEncoder(self.tokenizer, own=own, words=words)
         self._variables = variables
         self.thinks = thinks
         self._eos = frozenset(_read_eos_ids(path, self.tokenizer.eos_token_id))
@@ -59,10 +64,11 @@ class HFCodec:
     ) -> TokenIds:
         turns = [{"role": m.role, "content": m.content} for m in messages]
         given = {**self._variables, **variables}
-        text = self.tokenizer.apply_chat_template(
-            turns, tokenize=False, add_generation_prompt=True, **given
-        )
-        return self.encode(str(text))
+        return self._prompts.encode_chat(turns, add_generation_prompt=True, **given)
+
+    def encode_text(self, text: str) -> TokenIds:
+        """Ids of a text that others wrote: none of them is a control token."""
+        return self._prompts.encode(text)
 
     def encode(self, text: str) -> TokenIds:
         return tuple(self.tokenizer.encode(text, add_special_tokens=False))

@@ -10,6 +10,7 @@ import torch
 from vllm.config import PoolerConfig
 
 from flashedge.engine.vllm.codec import HFCodec
+from flashedge.engine.vllm.prm.text import THINKING_TAGS
 from flashedge.errors import CheckpointError
 from flashedge.types import Message, Problem, TokenIds
 
@@ -23,9 +24,9 @@ class QwenPrm:
     """
 
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
-        self._codec = HFCodec(path)
-        self._system: str | None = options.get("system_prompt")
         token = options.get("step_token", "<extra_0>")
+        self._codec = HFCodec(path, own=(token,), words=THINKING_TAGS)
+        self._system: str | None = options.get("system_prompt")
         ids = self._codec.encode(token)
         if len(ids) != 1:
             raise CheckpointError(
@@ -48,7 +49,7 @@ class QwenPrm:
         return self._codec.encode_chat(messages)
 
     def encode_step(self, text: str, index: int) -> tuple[TokenIds, int]:
-        ids = (*self._codec.encode(text.strip()), self._separator)
+        ids = (*self._codec.encode_text(text.strip()), self._separator)
         return ids, len(ids)
 
     def read_score(self, row: torch.Tensor) -> float:

@@ -36,7 +36,9 @@ class RlhflowPrm:
             bad=tokenizer.require_single_id(tokenizer.encode_plain(bad), bad),
         )
         system = options.get("system_prompt")
-        self._head, ask, between = _read_template(path, tokenizer.hf, good, system)
+        self._head, ask, between = map(
+            tokenizer.spell, _read_template(path, tokenizer.hf, good, system)
+        )
         self._ask = tokenizer.encode_plain(ask)
         self._between = tokenizer.encode_plain(between)
 

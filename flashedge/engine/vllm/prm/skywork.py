@@ -32,8 +32,9 @@ class SkyworkPrm:
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
         self._tokenizer = tokenizer = PrmTokenizer(path)
         # Qwen's tokenizers name no BOS token. Skywork's does: this one.
-        self._bos: str = tokenizer.hf.bos_token or "<|endoftext|>"
-        tokenizer.require_single_id(tokenizer.encode_plain(self._bos), self._bos)
+        bos: str = tokenizer.hf.bos_token or "<|endoftext|>"
+        self._bos = tokenizer.spell(bos)
+        tokenizer.require_single_id(tokenizer.encode_plain(self._bos), bos)
         self._newline = tokenizer.require_single_id(tokenizer.encode_plain("\n"), "\n")
 
     @property

@@ -83,13 +83,16 @@ class StepTagPrm:
     `step_token`, `good_token` and `bad_token` replace a variant's. One that is written without a
     space follows one where the variant's does. `score_at = "before_tag"` reads the score one token
     earlier, for models that were trained to predict the label in the tag's place.
+
+    The tags and labels of these models are ordinary words ("ки", "+"), so a step may hold one. Its
+    model then sees another tag, but scores are read at ours only.
     Ref: the model card of peiyi9979/math-shepherd-mistral-7b-prm; arXiv:2312.08935;
     openreasoner/openr, prm/code/finetune_qwen.py; the model card of UW-Madison-Lee-Lab/VersaPRM;
     db-Lee/Multi-RM, discriminative/get_reward.py.
     """
 
     def __init__(self, path: Path, options: Mapping[str, Any]) -> None:
-        self._tokenizer = PrmTokenizer(path)
+        self._tokenizer = PrmTokenizer(path, own=(options.get("step_token", "").strip(),))
         name = options.get("variant", "math_shepherd")
         if name not in VARIANTS:
             known = ", ".join(VARIANTS)
@@ -109,7 +112,7 @@ class StepTagPrm:
         if usual[0] == " " and not text[:1].isspace():
             text = f" {text}"
         encode = self._tokenizer.encode_continuation if text[0].isspace() else self._encode_bare
-        return self._tokenizer.require_single_id(encode(text), text)
+        return self._tokenizer.require_single_id(encode(self._tokenizer.spell(text)), text)
 
     def _encode_bare(self, text: str) -> TokenIds:
         """Encode text that follows a newline, without the space that SentencePiece would add."""

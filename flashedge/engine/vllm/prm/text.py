@@ -3,37 +3,51 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformers import AutoTokenizer
 from vllm.config import PoolerConfig
 
+from flashedge.engine.vllm.prompts.encoder import PromptEncoder
 from flashedge.errors import CheckpointError
 from flashedge.types import Problem, TokenIds
 
 _LETTER = "a"  # no tokenizer joins it with white space that follows
 
 
-class PrmTokenizer:
-    """A verifier's own tokenizer. Raises CheckpointError when it can't be loaded."""
+THINKING_TAGS = ("<think>", "</think>")
+"""Verifiers read a generator's thinking with its tags, as they were trained to."""
 
-    def __init__(self, path: Path) -> None:
+
+class PrmTokenizer:
+    """A verifier's own tokenizer. Raises CheckpointError when it can't be loaded.
+
+    In the texts that it encodes only what `spell` and `render_chat` gave can be a control token.
+    """
+
+    def __init__(self, path: Path, own: Iterable[str] = ()) -> None:
+        """own: see `prompts.encoder.PromptEncoder`."""
         self._path = path
         try:
             self.hf: Any = AutoTokenizer.from_pretrained(path, local_files_only=True)
         except (OSError, ValueError, KeyError) as error:
             raise CheckpointError(f"{path}: the tokenizer can't be loaded: {error}") from error
+        self._prompts = PromptEncoder(self.hf, own=own, words=THINKING_TAGS)
         self._letter = self.encode_plain(_LETTER)
+
+    def spell(self, text: str) -> str:
+        """A text of ours, whose control tokens are to act."""
+        return self._prompts.spelling.spell(text)
 
     def encode_plain(self, text: str) -> TokenIds:
         """Encode without BOS or EOS. A SentencePiece tokenizer puts a space before the text."""
-        return tuple(self.hf.encode(text, add_special_tokens=False))
+        return self._prompts.encode(text)
 
     def encode_beginning(self, text: str) -> TokenIds:
         """Encode the beginning of a prompt: with BOS if the tokenizer adds one, without EOS."""
-        ids = tuple(self.hf.encode(text))
+        ids = self._prompts.encode(text, begins=True)
         return ids[:-1] if ids and ids[-1] == self.hf.eos_token_id else ids
 
     def encode_continuation(self, text: str) -> TokenIds:
@@ -66,8 +80,7 @@ class PrmTokenizer:
         """
         messages = [{"role": role, "content": content} for role, content in turns]
         opening = {} if reply is None else {"add_generation_prompt": True, "enable_thinking": False}
-        text: str = self.hf.apply_chat_template(messages, tokenize=False, **opening)
-        return text + (reply or "")
+        return self._prompts.render_chat(messages, refuses=False, **opening) + (reply or "")
 
     def encode_rendered(self, text: str) -> TokenIds:
         """Encode a text of `render_chat`. A BOS that template and tokenizer both write counts once.
@@ -75,8 +88,8 @@ class PrmTokenizer:
         An end token that the template wrote stays, since a reward model may be read there.
         """
         if self.hf.bos_token is not None:
-            text = text.removeprefix(self.hf.bos_token)
-        return tuple(self.hf.encode(text))
+            text = text.removeprefix(self.spell(self.hf.bos_token))
+        return self._prompts.encode(text, begins=True)
 
     def require_single_id(self, ids: TokenIds, token: str) -> int:
         """Return the only id in `ids`, those of `token`. Raises CheckpointError for any other."""

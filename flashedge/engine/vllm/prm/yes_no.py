@@ -84,6 +84,7 @@ class YesNoVerifier:
             raise ConfigError(
                 "the prompt of a yes_no verifier must hold {problem} and {answer}", param="prompt"
             )
+        self._prompt = self._tokenizer.spell(self._prompt)
         if self._variant.is_chat:
             self._tokenizer.require_chat_template()
         self._extra = build_two_label_extra(

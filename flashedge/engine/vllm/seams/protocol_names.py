@@ -12,6 +12,7 @@ _NAMED, _WORKINGS = Use.NAMED, Use.WORKINGS
 _CLIENT, _PROTOCOLS = "serving/tagged_client.py", "serving/protocols.py"
 _ENTRY = "entrypoints"
 _SEARCH, _HANDLERS = "serving/search_client.py", "serving/search_handlers.py"
+_OUTSIDE = "serving/outside_text.py"
 _OUTPUTS, _GUIDED = "serving/path_outputs.py", "inside/guided_steps.py"
 
 PROTOCOLS = (
@@ -107,6 +108,14 @@ PROTOCOLS = (
          "A piece of a stream."),
     _use("renderers.online_renderer:OnlineRenderer", "preprocess_chat", _REPLACED, _HANDLERS,
          "The verifier sees the conversation, and prompts are free of searches' notes."),
+    _use("renderers.hf:HfRenderer", "_apply_chat_template_async", _ACCESSED, _OUTSIDE,
+         "Conversations become ids in which only the chat template's own tokens act."),
+    _use("renderers.hf:HfRenderer", "render_messages_async", _WORKINGS, _OUTSIDE,
+         "Renders every conversation, and takes the ids of a template as they are."),
+    _use("renderers.hf", "HfRenderer resolve_chat_template", _NAMED, _OUTSIDE,
+         "Which renderers use a chat template, and which one."),
+    _use("utils.mistral", "is_mistral_tokenizer", _CALLED, _OUTSIDE,
+         "Mistral's own tokenizer encodes texts as texts."),
     _use(f"{_ENTRY}.openai.models.serving:OpenAIServingModels", "is_base_model model_name",
          _REPLACED, _HANDLERS, "The names of searches are accepted and sent back."),
     _use(f"{_ENTRY}.openai.chat_completion.serving:OpenAIServingChat",

@@ -18,32 +18,39 @@ from flashedge.engine.vllm.serving.conversation import (
     find_medium,
     list_parts,
 )
+from flashedge.engine.vllm.serving.outside_text import guard_renderer, is_guardable, render_media
 from flashedge.engine.vllm.serving.search_parser import build_search_parser
 
 
 def prepare_conversations(state: Any) -> None:
-    """Let the handlers in `state` read conversations without the notes of earlier searches, and
-    refuse media where the model reads text only."""
+    """Let the handlers in `state` read conversations without the notes of earlier searches, and as
+    texts whose control tokens do not act. Let them refuse media where the model reads text only."""
     renderer = state.online_renderer
     render = renderer.preprocess_chat
+    refuse = guard_renderer(renderer.renderer)
+    is_guarded = is_guardable(renderer.renderer)
 
     async def preprocess_chat(request: Any, messages: Any, **options: Any) -> Any:
         messages = list_parts(messages)
-        if not renderer.model_config.is_multimodal_model:
-            _refuse_media(request, messages)
-        return await render(request, drop_notes(messages), **options)
+        medium = find_medium(message for message in messages if isinstance(message, Mapping))
+        if medium is not None and not renderer.model_config.is_multimodal_model:
+            _refuse_medium(request, medium)
+        if refuse is not None and (medium is not None or not is_guarded):
+            given = getattr(request, "chat_template_kwargs", None)
+            tools = options.get("tool_dicts")
+            refuse({"messages": messages, "tools": tools, "chat_template_kwargs": given})
+        with render_media(medium is not None):
+            return await render(request, drop_notes(messages), **options)
 
     renderer.preprocess_chat = preprocess_chat
 
 
-def _refuse_media(request: Any, messages: list[Any]) -> None:
-    medium = find_medium(message for message in messages if isinstance(message, Mapping))
-    if medium is not None:
-        raise VLLMValidationError(
-            f"{request.model} reads text only, but the conversation has a part of kind {medium};"
-            " send text in its place, or ask a model that reads it",
-            parameter="messages",
-        )
+def _refuse_medium(request: Any, medium: str) -> None:
+    raise VLLMValidationError(
+        f"{request.model} reads text only, but the conversation has a part of kind {medium};"
+        " send text in its place, or ask a model that reads it",
+        parameter="messages",
+    )
 
 
 def adapt_handlers(state: Any) -> None:

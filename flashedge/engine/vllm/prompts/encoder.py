@@ -1,0 +1,197 @@
+"""Encodes prompts so that only what we and the chat template write can be a control token.
+
+Control tokens are a tokenizer's special tokens, and of its other added tokens those that its chat
+template writes, such as `<tool_call>`. Added tokens that no template writes are ordinary words.
+
+Where a template's prompts would change, so that its tokens can't be told from the texts, a
+conversation that holds a control token is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jinja2
+
+from flashedge.engine.vllm.prompts.refusal import refuse_tokens
+from flashedge.engine.vllm.prompts.spelling import PrivateSpelling
+from flashedge.engine.vllm.prompts.templates import find_written, join_roles, rewrite
+from flashedge.types import TokenIds
+
+MOST_TEMPLATES = 16
+"""Templates to keep. A tokenizer has one or two; the pair's system prompt makes another."""
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuardedTemplate:
+    """A chat template that can be told from the texts it is given."""
+
+    source: str
+    """If it is exact, with its tokens spelled privately, otherwise as the checkpoint has it."""
+
+    is_exact: bool
+    """Whether the rewritten template gives the checkpoint's own prompts."""
+
+
+class PromptEncoder:
+    """Encodes texts and conversations for one tokenizer."""
+
+    def __init__(
+        self, tokenizer: Any, *, own: Iterable[str] = (), words: Iterable[str] = ()
+    ) -> None:
+        """tokenizer: of transformers. own: further added tokens that only we write. words: tokens
+        that anyone may write."""
+        self._hf = tokenizer
+        anyones = frozenset(words)
+        added = [t for t in tokenizer.added_tokens_decoder.values() if t.content not in anyones]
+        named = [token for token in tokenizer.all_special_tokens if token not in anyones]
+        special = dict.fromkeys([*named, *(t.content for t in added if t.special)])
+        plain = [t.content for t in added if t.content not in special and t.content.strip()]
+        sources = _list_sources(tokenizer.chat_template)
+        written = {t for source in sources for t in find_written(source, plain)}
+        ours = [token for token in own if token in plain]
+        self.spelling = PrivateSpelling([*special, *(t for t in plain if t in written), *ours])
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        self._private = None if backend is None else self.spelling.respell(backend)
+        roles = tokenizer.special_tokens_map.items()
+        self.variables = {n: self.spelling.spell(t) for n, t in roles if isinstance(t, str)}
+        """The named tokens, such as bos_token, as the template is to write them."""
+        self._templates: dict[str, GuardedTemplate] = {}
+
+    def encode(self, text: str, *, begins: bool = False) -> TokenIds:
+        """Ids of a text in which privately spelled tokens are tokens and everything else is text.
+
+        begins: whether the tokenizer puts its BOS and EOS around the text.
+        """
+        if self._private is not None:
+            return tuple(self._private.encode(text, add_special_tokens=begins).ids)
+        ids: list[int] = []
+        for piece, is_token in self.spelling.split(text):
+            if is_token:
+                ids.append(self._hf.convert_tokens_to_ids(piece))
+            else:
+                ids += self._hf.encode(piece, add_special_tokens=False, split_special_tokens=True)
+        return tuple(self._hf.build_inputs_with_special_tokens(ids) if begins else ids)
+
+    def encode_chat(self, messages: Sequence[Mapping[str, Any]], **variables: Any) -> TokenIds:
+        """Ids of a conversation by the checkpoint's own template, whose variables they are.
+
+        Raises RequestError where the template can't be told from the texts, and one of them holds
+        a control token.
+        """
+        return self.encode(self.render_chat(messages, **variables))
+
+    def render_chat(
+        self, messages: Sequence[Mapping[str, Any]], *, refuses: bool = True, **variables: Any
+    ) -> str:
+        """The text of a conversation, the tokens of its template spelled privately.
+
+        refuses: whether a template that can't be told from the texts raises RequestError for a
+        control token in them. Otherwise such a token is broken by a space.
+        """
+        template = self.guard(self._hf.get_chat_template(None, tools=variables.get("tools")))
+        if template.is_exact:
+            variables = {**self.variables, **variables}
+        elif refuses:
+            refuse_tokens(self.spelling, {"messages": messages, **variables})
+        else:
+            messages = [_map_texts(m, self.spelling.break_tokens) for m in messages]
+        text = self._hf.apply_chat_template(
+            messages, tokenize=False, chat_template=template.source, **variables
+        )
+        return self.spell_rendered(text, template)
+
+    def spell_rendered(self, text: str, template: GuardedTemplate) -> str:
+        """The text that a template gave, with each of its tokens spelled privately."""
+        if template.is_exact:
+            return join_roles(text, self.spelling)
+        return self.spelling.spell(text)
+
+    def guard(self, source: str) -> GuardedTemplate:
+        """A template of this tokenizer, rewritten."""
+        if source not in self._templates:
+            if len(self._templates) >= MOST_TEMPLATES:
+                self._templates.clear()
+            self._templates[source] = self._build_template(source)
+        return self._templates[source]
+
+    def _build_template(self, source: str) -> GuardedTemplate:
+        try:
+            rewritten = rewrite(source, self.spelling)
+        except jinja2.TemplateError:
+            return GuardedTemplate(source=source, is_exact=False)
+        found = {self._agrees(source, rewritten, probe, tools) for probe, tools in _PROBES}
+        exact = True in found and False not in found
+        if not exact:
+            log.warning(
+                "a chat template of %s mixes its tokens with the texts it is given; conversations"
+                " that hold a control token are refused",
+                self._hf.name_or_path,
+            )
+        return GuardedTemplate(source=rewritten if exact else source, is_exact=exact)
+
+    def _agrees(self, source: str, rewritten: str, probe: Any, tools: Any) -> bool | None:
+        """Whether both forms of a template give the ids of an ordinary conversation. None for one
+        that the template does not know."""
+        options = {"tools": tools, "tokenize": False, "add_generation_prompt": True}
+        try:
+            text = self._hf.apply_chat_template(probe, chat_template=source, **options)
+        except Exception:  # a template may raise anything for a conversation it does not know
+            return None
+        try:
+            ours = self._hf.apply_chat_template(
+                probe, chat_template=rewritten, **options, **self.variables
+            )
+        except Exception:
+            return False
+        expected = tuple(self._hf.encode(text, add_special_tokens=False))
+        return self.encode(join_roles(ours, self.spelling)) == expected
+
+
+def _map_texts(message: Mapping[str, Any], change: Any) -> dict[str, Any]:
+    return {name: change(v) if isinstance(v, str) else v for name, v in message.items()}
+
+
+def _list_sources(template: str | Mapping[str, str] | None) -> list[str]:
+    if template is None:
+        return []
+    return [template] if isinstance(template, str) else list(template.values())
+
+
+def _say(role: str, content: str, **more: Any) -> dict[str, Any]:
+    return {"role": role, "content": content, **more}
+
+
+_CALL = {
+    "id": "a12345678",
+    "type": "function",
+    "function": {"name": "add", "arguments": {"a": 1, "b": "two"}},
+}
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "Adds two numbers.",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}, "b": {"type": "string"}},
+            "required": ["a"],
+        },
+    },
+}
+_ASK, _ANSWER = _say("user", " How many?\n"), _say("assistant", "First, 3.\n\nThen 4.")
+_PROBES: tuple[tuple[list[dict[str, Any]], list[dict[str, Any]] | None], ...] = (
+    ([_ASK], None),
+    ([_say("system", "Be brief."), _ASK], None),
+    ([_ASK, _ANSWER, _ASK], None),
+    ([_say("system", ""), _ASK, _ANSWER], None),
+    ([_say("developer", "Be brief."), _ASK], None),
+    ([_ASK, _say("assistant", "Four.", reasoning_content="Hm.", reasoning="Hm.")], None),
+    ([_ASK], [_TOOL]),
+    ([_ASK, _say("assistant", "", tool_calls=[_CALL]), _say("tool", "7", name="add")], [_TOOL]),
+)
+"""Ordinary conversations, with their tools, by which a rewritten template is checked."""

@@ -1,0 +1,116 @@
+"""Rewrites a chat template so that the control tokens it writes have their private spelling.
+
+Only the template's own texts are rewritten, never a value that it is given. Texts by which it looks
+into values stay as they are: `'</think>' in content` has to find what a client sends.
+
+Some templates put a token together from a role: `'<|' + message.role + '|>'`. Their halves are
+marked, and `join_roles` makes the token of them where a known role stands between.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+
+from jinja2 import Environment
+
+from flashedge.engine.vllm.prompts.spelling import PrivateSpelling
+
+ROLES = ("system", "developer", "user", "assistant", "tool", "function", "model", "observation")
+_LOOKS = frozenset(
+    {
+        *("split", "rsplit", "partition", "rpartition", "startswith", "endswith", "replace"),
+        *("strip", "lstrip", "rstrip", "removeprefix", "removesuffix"),
+        *("find", "rfind", "index", "rindex", "count"),
+    }
+)
+"""Methods and filters that look into a text by the texts they are given."""
+_COMPARES = frozenset({"==", "!=", "eq", "ne"})
+_Token = tuple[str, str]
+"""Kind and text, as jinja's lexer gives them."""
+
+
+def find_written(source: str, tokens: Iterable[str]) -> frozenset[str]:
+    """Those of the tokens that the template may write."""
+    texts = [text for (_, text), written in _walk(source) if written]
+    return frozenset(t for t in tokens if any(t in text for text in texts))
+
+
+def rewrite(source: str, spelling: PrivateSpelling) -> str:
+    """The template with the tokens of its own texts spelled privately."""
+    halves = _list_halves(spelling.tokens)
+    return "".join(
+        _mark_halves(spelling.spell(text), kind, halves, spelling) if written else text
+        for (kind, text), written in _walk(source)
+    )
+
+
+def join_roles(text: str, spelling: PrivateSpelling) -> str:
+    """A rendered text in which halves with a known role between them are tokens, spelled
+    privately, and all others are what they were."""
+    if spelling.opens not in text and spelling.closes not in text:
+        return text
+    made = {f"{left}{role}{right}" for left, right, role in _list_halves(spelling.tokens)}
+    whole = "|".join(map(re.escape, sorted(made, key=len, reverse=True))) or r"(?!)"
+    found = re.compile(f"{spelling.opens}({whole}){spelling.closes}")
+    text = found.sub(lambda match: spelling.spell(match[1]), text)
+    return text.replace(spelling.opens, "").replace(spelling.closes, "")
+
+
+def _walk(source: str) -> Iterator[tuple[_Token, bool]]:
+    """Each piece of the source, and whether it is a text that the template may write."""
+    pieces = [(kind, text) for _, kind, text in Environment().lex(source)]
+    meant = [at for at, (kind, _) in enumerate(pieces) if kind != "whitespace"]
+    callers: list[str] = []
+    for place, at in enumerate(meant):
+        kind, text = pieces[at]
+        before = [pieces[i] for i in meant[max(0, place - 1) : place]]
+        if kind == "operator" and text in "([{":
+            callers.append(before[0][1] if before and before[0][0] == "name" else "")
+        elif kind == "operator" and text in ")]}" and callers:
+            callers.pop()
+        elif kind == "variable_begin" or kind == "block_begin":
+            callers.clear()
+        after = [pieces[i] for i in meant[place + 1 : place + 3]]
+        looks = kind == "string" and _looks(before, after, callers)
+        written = kind == "data" or (kind == "string" and not looks)
+        start = meant[place - 1] + 1 if place else 0
+        yield from ((piece, False) for piece in pieces[start:at])
+        yield (kind, text), written
+    yield from ((piece, False) for piece in pieces[meant[-1] + 1 if meant else 0 :])
+
+
+def _looks(before: Sequence[_Token], after: Sequence[_Token], callers: Sequence[str]) -> bool:
+    """Whether a text in an expression is looked for and not written."""
+    texts = [text for _, text in after]
+    if any(text in _COMPARES or text == "in" for _, text in before):
+        return True
+    if texts[:1] and (texts[0] in _COMPARES or texts[0] == "in" or texts[:2] == ["not", "in"]):
+        return True
+    return bool(callers) and callers[-1] in _LOOKS
+
+
+def _list_halves(tokens: Iterable[str]) -> frozenset[tuple[str, str, str]]:
+    """(left, right, role) of each token whose middle is a role."""
+    return frozenset(
+        (left, right, role)
+        for token in tokens
+        for role in ROLES
+        for left, found, right in [token.partition(role)]
+        if found and left and right
+    )
+
+
+def _mark_halves(
+    text: str, kind: str, halves: frozenset[tuple[str, str, str]], spelling: PrivateSpelling
+) -> str:
+    """Mark what may be the halves of a token at the ends of one text of the template."""
+    quote = text[-1:] if kind == "string" else ""
+    inner = text[len(quote) : len(text) - len(quote)]
+    lefts = sorted({left for left, _, _ in halves}, key=len, reverse=True)
+    rights = sorted({right for _, right, _ in halves}, key=len, reverse=True)
+    if right := next((right for right in rights if inner.startswith(right)), None):
+        inner = right + spelling.closes + inner.removeprefix(right)
+    if left := next((left for left in lefts if inner.endswith(left)), None):
+        inner = inner.removesuffix(left) + spelling.opens + left
+    return quote + inner + quote

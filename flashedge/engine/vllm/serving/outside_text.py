@@ -1,0 +1,117 @@
+"""Keeps what clients send to vLLM's handlers from becoming control tokens.
+
+Chat completions, responses and messages all render their conversation by one method of vLLM's
+renderer, which is replaced here: it returns token ids, by `prompts.encoder`. The prompt of
+/v1/completions, and of /tokenize where it has a prompt, is the client's own from the first token to
+the last, so there control tokens act, as in vLLM.
+
+Checked with vLLM 0.32.0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+from vllm.exceptions import VLLMValidationError
+from vllm.renderers.hf import HfRenderer, resolve_chat_template
+from vllm.utils.mistral import is_mistral_tokenizer
+
+from flashedge.engine.vllm.prompts.encoder import GuardedTemplate, PromptEncoder
+from flashedge.engine.vllm.prompts.refusal import refuse_tokens
+from flashedge.engine.vllm.prompts.spelling import PrivateSpelling
+from flashedge.errors import RequestError
+from flashedge.types import TokenIds
+
+Refuse = Callable[[Mapping[str, Any]], None]
+
+_has_media: ContextVar[bool] = ContextVar("has_media", default=False)
+
+
+@contextmanager
+def render_media(has_media: bool) -> Iterator[None]:
+    """In the block, vLLM itself encodes a conversation with media, whose places it writes into
+    the texts."""
+    token = _has_media.set(has_media)
+    try:
+        yield
+    finally:
+        _has_media.reset(token)
+
+
+def guard_renderer(renderer: Any) -> Refuse | None:
+    """Let a renderer encode conversations so that only the chat template's own tokens act.
+
+    Returns what refuses a conversation that vLLM encodes by itself. None where there is none:
+    Mistral's own tokenizer encodes texts as texts.
+    """
+    if renderer.tokenizer is None or is_mistral_tokenizer(renderer.tokenizer):
+        return None
+    if not is_guardable(renderer):
+        own = renderer.tokenizer
+        return partial(refuse, PrivateSpelling([*own.all_special_tokens, *own.get_added_vocab()]))
+    prompts = vars(renderer).get("prompts") or _replace_template(renderer)
+    return partial(refuse, prompts.spelling)
+
+
+def is_guardable(renderer: Any) -> bool:
+    """Whether a renderer uses the model's chat template."""
+    return isinstance(renderer, HfRenderer)
+
+
+def _replace_template(renderer: Any) -> PromptEncoder:
+    tokenizer = renderer.tokenizer
+    prompts = PromptEncoder(tokenizer)
+    render = renderer._apply_chat_template_async
+    most = renderer.model_config.max_model_len * tokenizer.max_chars_per_token
+
+    def encode(text: str, template: GuardedTemplate) -> TokenIds:
+        return prompts.encode(prompts.spell_rendered(text, template))
+
+    async def apply(
+        config: Any,
+        given: Any,
+        conversation: list[Any],
+        *,
+        tools: Any = None,
+        chat_template: str | None = None,
+        **options: Any,
+    ) -> Any:
+        source = resolve_chat_template(given, chat_template, tools, model_config=config)
+        if source is None or _has_media.get():
+            return await render(
+                config, given, conversation, tools=tools, chat_template=chat_template, **options
+            )
+        template = await asyncio.to_thread(prompts.guard, source)
+        if template.is_exact:
+            options = {**prompts.variables, **options}
+        else:
+            refuse(prompts.spelling, {"messages": conversation, "tools": tools, **options})
+        options["tokenize"] = False
+        text = await render(
+            config, given, conversation, tools=tools, chat_template=template.source, **options
+        )
+        if len(text) > most:
+            raise VLLMValidationError(
+                f"the conversation has {len(text)} characters; the context holds"
+                f" {renderer.model_config.max_model_len} tokens, which are {most} characters at"
+                " most; shorten it",
+                parameter="messages",
+            )
+        return list(await asyncio.to_thread(encode, text, template))
+
+    renderer._apply_chat_template_async = apply
+    vars(renderer)["prompts"] = prompts
+    return prompts
+
+
+def refuse(spelling: PrivateSpelling, request: Mapping[str, Any]) -> None:
+    """Raises VLLMValidationError for a control token in a request's texts."""
+    try:
+        refuse_tokens(spelling, request)
+    except RequestError as error:
+        raise VLLMValidationError(error.line, parameter=error.param) from error
