@@ -15,7 +15,7 @@ _QUESTION = ("problem", "question")
 _NAME = ("id", "unique_id", "idx")
 _FAMILY = ("family", "subject")
 _GSM8K_MARK = "####"  # the answer follows it in a worked solution
-_HINT = 'each line is an object like {"problem": "2 + 2?", "answer": "4"}'
+_HINT = 'each line is an object like {"problem": "What is 12 + 7?", "answer": "19"}'
 
 ProblemId = str | int
 

@@ -15,7 +15,7 @@ EPILOG = """\
   flashedge lengths show "What is 12 + 7?"
   flashedge lengths eval
 
-A line of a file: {"prompt": "2 + 2?", "lengths": [31, 64], "cut": \\[false, true]}
+A line of a file: {"prompt": "What is 12 + 7?", "lengths": [31, 64], "cut": \\[false, true]}
 """
 app = typer.Typer(
     help="Predict how long outputs get, so that short work goes first.",

@@ -20,7 +20,8 @@ from flashedge.types import Message
 HELD_OUT_SHARE = 5
 """One prompt of so many is held out."""
 _HINT = (
-    'each line is an object like {"prompt": "2 + 2?", "lengths": [31, 29], "cut": [false, true]}'
+    'each line is an object like {"prompt": "What is 12 + 7?", "lengths": [31, 29], '
+    '"cut": [false, true]}'
 )
 
 
