@@ -18,7 +18,7 @@ from flashedge.types import NodeId
 class Exits:
     """The switches and thresholds. Each exit has a file of its own beside this one.
 
-    The defaults were chosen on 200 calibration problems of the bundled pair
+    The defaults were chosen on 200 calibration problems of the pair of 21 November 2026
     (`scripts/bench/mcts/choose_thresholds.py`): `accept` as the lowest that loses at most half a
     point of the right answers, `futile` as one that loses none; `weak_step` on 80 of them. Scores
     of another verifier mean something else, so choose anew for it.
