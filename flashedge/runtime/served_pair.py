@@ -78,7 +78,7 @@ class ServiceHealth:
     verifier: Health
 
     self_test: Mapping[str, Any] | None
-    """What the start-up self-test found; None before it has run. See `engine.vllm.self_test`."""
+    """What the self-test at the start found; None before. See `engine.vllm.invariance_probe`."""
 
 
 ReadViews = Callable[[], Awaitable[Mapping[str, EngineView]]]

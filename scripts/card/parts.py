@@ -64,7 +64,7 @@ def list_parts(plan: Plan) -> tuple[Part, ...]:
         Part(
             name="self-test",
             question="Are the kernels batch-invariant?",
-            command=(*_python("scripts.card.self_test"), "--pair", plan.pair),
+            command=(*_python("scripts.card.invariance"), "--pair", plan.pair),
             find_faults=lambda figures: [] if figures.get("self_test") else ["no verdict"],
         ),
         Part(

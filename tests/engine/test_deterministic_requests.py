@@ -9,7 +9,7 @@ import pytest
 
 from flashedge.engine.base import ExtendRequest
 from flashedge.engine.vllm.generator import VllmGenerator
-from flashedge.engine.vllm.replay_test import choose_shape
+from flashedge.engine.vllm.shape_probe import choose_shape
 from flashedge.errors import RequestError
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
 from flashedge.scheduling.speculation.continuation import Continuation

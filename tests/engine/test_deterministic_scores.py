@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 
 from flashedge.engine.base import ScoreRequest
-from flashedge.engine.vllm.score_test import choose_score_shape
+from flashedge.engine.vllm.score_shape_probe import choose_score_shape
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
 from flashedge.types import Problem

@@ -219,7 +219,7 @@ def walk_passes(folder: str) -> dict[str, Any]:
     from flashedge.config import load_config
     from flashedge.engine.memory_plan import resolve_memory
     from flashedge.engine.vllm.inside.determinism.one_split import force_one_split
-    from flashedge.engine.vllm.replay_test import list_shapes
+    from flashedge.engine.vllm.shape_probe import list_shapes
     from flashedge.models.registry import find_pair
 
     given = load_config()

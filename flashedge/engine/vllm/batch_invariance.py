@@ -14,7 +14,7 @@ vLLM 0.32 replaces them:
 
 vLLM takes all of this from one variable. It needs no option of the engine from us: CUDA graphs,
 prefix caching, and blocks of 16 tokens go with it. The noise that draws tokens never depends on the
-batch (`inside.sampling`). The self-test says whether it worked (`self_test`).
+batch (`inside.sampling`). The self-test says whether it worked (`invariance_probe`).
 
 Checked with vLLM 0.32.0 by reading; no card has run it under FlashEdge.
 """

@@ -189,11 +189,11 @@ class VllmPair:
 
     async def self_test(self) -> dict[str, Any]:
         """Test whether the generator's kernels are batch-invariant here, and choose the shapes in
-        which both engines compute what is deterministic. See `self_test.py`, `replay_test.py` and
-        `score_test.py`. `fingerprint` says what such bits depend on besides the request."""
-        from flashedge.engine.vllm.replay_test import choose_shape
-        from flashedge.engine.vllm.score_test import choose_score_shape
-        from flashedge.engine.vllm.self_test import check_invariance
+        which both engines compute what is deterministic. See `invariance_probe`, `shape_probe` and
+        `score_shape_probe`. `fingerprint` says what such bits depend on besides the request."""
+        from flashedge.engine.vllm.invariance_probe import check_invariance
+        from flashedge.engine.vllm.score_shape_probe import choose_score_shape
+        from flashedge.engine.vllm.shape_probe import choose_shape
 
         found = await check_invariance(self.generator)
         found |= await choose_shape(self.generator, on_cpu=runs_on_cpu())

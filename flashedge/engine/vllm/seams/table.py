@@ -229,7 +229,7 @@ OPTIONS = (
          " output_kind extra_args include_stop_str_in_output skip_reading_prefix_cache"
          " eos_token_id",
          _ACCESSED,
-         f"generator.py pair.py self_test.py stock.py {_DRAFTS} {_NOISE} {_STEP_MEMORY}",
+         f"generator.py pair.py invariance_probe.py stock.py {_DRAFTS} {_NOISE} {_STEP_MEMORY}",
          "The parameters of a step. Ours travel in `extra_args`."),
     _use("", "SamplingParams PoolingParams", _NAMED,
          f"generator.py stock.py verifier.py {_NOISE}", "The parameters of a request."),

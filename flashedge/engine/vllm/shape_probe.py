@@ -1,10 +1,10 @@
-"""Tests with the running generator in which shape deterministic requests are computed here.
+"""Finds, when the generator starts, the shape of a pass whose results are the same bits again.
 
 What a shape needs of the kernels is less than batch invariance. With one window a pass, the same
 pass must give the same bits twice. With several, a row's bits must not depend on its place in the
 pass, nor on what the other rows hold (position invariance). And prompts may be computed in passes
 of several windows only if a window's bits do not depend on where in a pass it stands among those
-of its own sequence. The test tries the shape that costs least first and takes the first that holds.
+of its own sequence. The shape that costs least is tried first, and the first that holds is taken.
 
 Ref: arXiv 2601.17768 §3, O2. ADR 20.
 """

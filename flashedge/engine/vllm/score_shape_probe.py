@@ -1,7 +1,7 @@
-"""Tests with the running verifier in which shape deterministic searches are scored here.
+"""Finds, when the verifier starts, the shape of a pass whose scores are the same bits again.
 
-As `replay_test` does for the generator: the cheapest shape is taken in which paths get the same
-bits alone, beside others in any order, and behind a prefix from the cache.
+It does what `shape_probe` does for the generator. It takes the cheapest shape in which paths get
+the same bits alone, beside others in any order, and behind a prefix from the cache.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from flashedge.engine.base import ScoreRequest
-from flashedge.engine.vllm.replay_test import list_shapes
+from flashedge.engine.vllm.shape_probe import list_shapes
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
 from flashedge.types import Problem

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flashedge.engine.base import ExtendRequest
-from flashedge.engine.vllm import replay_test
+from flashedge.engine.vllm import shape_probe
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
 
 
@@ -64,15 +64,15 @@ GROUPED = {"window": 32, "group": 4, "prefill_windows": 4}
 async def test_the_first_shape_that_holds_is_chosen(
     monkeypatch: pytest.MonkeyPatch, engine: FormulaEngine, shape: Any, is_invariant: bool
 ) -> None:
-    monkeypatch.setattr(replay_test, "_draw", lambda of, request: of.draw(request))
-    found = await replay_test.choose_shape(engine, on_cpu=True)  # type: ignore[arg-type]
+    monkeypatch.setattr(shape_probe, "_draw", lambda of, request: of.draw(request))
+    found = await shape_probe.choose_shape(engine, on_cpu=True)  # type: ignore[arg-type]
     assert found == {"replay_shape": shape, "position_invariant": is_invariant}
     if shape is not None:
         assert engine.shapes[-1] == ReplayShape.from_json(shape), "the engine uses it"
 
 
 def test_a_pass_of_a_card_has_no_more_rows_than_its_memory_is_planned_for() -> None:
-    rows = [shape.rows for shape in replay_test.list_shapes(128, on_cpu=False)]
+    rows = [shape.rows for shape in shape_probe.list_shapes(128, on_cpu=False)]
     assert rows == [128, 128, 64]
-    assert [shape.rows for shape in replay_test.list_shapes(1000, on_cpu=False)] == [256, 256, 64]
-    assert [shape.rows for shape in replay_test.list_shapes(32, on_cpu=False)] == [64]
+    assert [shape.rows for shape in shape_probe.list_shapes(1000, on_cpu=False)] == [256, 256, 64]
+    assert [shape.rows for shape in shape_probe.list_shapes(32, on_cpu=False)] == [64]

@@ -1,4 +1,4 @@
-"""Tests with the running generator whether this machine's kernels are batch-invariant.
+"""Finds, when the generator starts, whether this machine's kernels are batch-invariant.
 
 "The same tree" holds bit for bit only where a token's logits do not depend on how they were
 computed: in a batch or alone, as decode or as prefill, in one chunk or behind a cached prefix. The
@@ -7,7 +7,7 @@ log-probabilities of sampled tokens show whether they do.
 Behind a cached prefix they may be equal for short contexts and differ for long ones, since an
 attention kernel may choose its tiles by the length of a chunk. This is tested at lengths that
 double, each behind prefixes of several sizes: on a CPU with AVX2 a context of 1,022 tokens is equal
-behind a half of it, and not behind an eighth. The test stops at the first length that fails, and
+behind a half of it, and not behind an eighth. The probe stops at the first length that fails, and
 prefills at most eight times its longest context.
 """
 

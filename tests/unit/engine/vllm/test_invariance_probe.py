@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flashedge.engine.base import ExtendRequest
-from flashedge.engine.vllm import self_test
+from flashedge.engine.vllm import invariance_probe
 from flashedge.types import TokenIds
 
 
@@ -35,8 +35,8 @@ async def measure(monkeypatch: pytest.MonkeyPatch, engine: FormulaEngine) -> int
     async def draw(of: Any, request: ExtendRequest, *, use_cache: bool = False) -> object:
         return await of.draw(request, use_cache)
 
-    monkeypatch.setattr(self_test, "_draw", draw)
-    return await self_test._measure_invariant_context(engine)  # type: ignore[arg-type]
+    monkeypatch.setattr(invariance_probe, "_draw", draw)
+    return await invariance_probe._measure_invariant_context(engine)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ async def test_the_longest_equal_context_is_found_and_nothing_longer_than_the_fi
     assert engine.computed_tokens <= 8 * contexts
 
 
-@pytest.mark.parametrize("part", self_test.PREFIX_PARTS)
+@pytest.mark.parametrize("part", invariance_probe.PREFIX_PARTS)
 async def test_a_difference_behind_one_size_of_prefix_is_enough(
     monkeypatch: pytest.MonkeyPatch, part: int
 ) -> None:
