@@ -69,7 +69,7 @@ class GeneratorProbe(_EngineProbe):
         kv_bytes: int,
         open_stream: Open | None = None,
     ) -> None:
-        """open_stream: used instead of `generator.extend`, to continue past the end of an answer:
+        """open_stream: used instead of `Generator.extend`, to continue past the end of an answer:
         random prompts are soon answered."""
         super().__init__("generator", shape, generator.max_model_len, max_sequences, kv_bytes)
         self._open = open_stream or generator.extend

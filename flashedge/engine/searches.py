@@ -1,5 +1,5 @@
 """Searches that the protocols' handlers ask for, as the engines' side sees them. See
-`api.protocol_search`.
+`api.protocols.search`.
 
 A handler that wants text for a prompt reads it from an engine client. For a request that names a
 search, the client starts a run instead and hands over what the run finds.

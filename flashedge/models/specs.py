@@ -151,9 +151,6 @@ class KvSizes:
     generator_kv_bytes: int
     verifier_kv_bytes: int
 
-    total_bytes: int | None = None
-    """Memory of the device that the author of the entry had in mind. Nothing depends on it."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:

@@ -94,7 +94,7 @@ class Finish:
     """What ended the search early: certainty, non_convergence, budget, reward or futility."""
     unlikely: bool = False
     """Whether the search gave up: no path that it could still find is good enough, so the answer
-    is probably wrong. See `search.exits`."""
+    is probably wrong. See `search.mcts.exits`."""
 
 
 Command = Expand | Score | Cluster | Probe | Cancel | Finish
@@ -112,7 +112,7 @@ class Generated:
 class Scored:
     node: NodeId
     scores: tuple[float, ...]
-    """(num_steps_of_segment,) in [0, 1], one for each of `segment.steps`. (1,), the score of the
+    """(num_steps_of_segment,) in [0, 1], one for each of `Segment.steps`. (1,), the score of the
     whole answer, for a search whose verifier judges answers."""
 
 

@@ -37,7 +37,7 @@ step_token = "<extra_0>"
 description = "just trained"
 generator = "{pair}"
 verifier = "{pair}"
-memory = {{ generator_kv_bytes = "512MiB", verifier_kv_bytes = "2GiB", total_bytes = "4GiB" }}
+memory = {{ generator_kv_bytes = "512MiB", verifier_kv_bytes = "2GiB" }}
 sampling = {{ temperature = 0.8 }}
 max_step_tokens = 192
 max_path_tokens = 768

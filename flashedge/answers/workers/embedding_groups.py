@@ -41,7 +41,7 @@ class EmbeddingGroups:
     def __init__(
         self, folder: Path, threshold: float, *, command: Sequence[str] | None = None
     ) -> None:
-        """folder: checked by `registry.resolve_model`; threshold: least cosine, in [0, 1]."""
+        """folder: checked by `resolve_model`; threshold: least cosine, in [0, 1]."""
         own = (
             sys.executable,
             "-P",

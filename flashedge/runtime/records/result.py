@@ -29,8 +29,8 @@ def build_result(
     scores_probability: bool = True,
     doubts: int = 0,
 ) -> dict[str, Any]:
-    """Build the result as plain JSON values. `score` is a path's aggregate (`spec.aggregate`), the
-    `step_scores` are the verifier's.
+    """Build the result as plain JSON values. `score` is a path's aggregate (`RunSpec.aggregate`),
+    the `step_scores` are the verifier's.
 
     self_test: what the start-up self-test found. See `engine.vllm.invariance_probe`.
     thinking: separates `reasoning` from `text`. The tree's nodes have the text as it was generated.

@@ -46,7 +46,7 @@ def count_slots(
     """How many drafts may be in the batch.
 
     None while a standard request waits. Otherwise as many as beams have finished, so that the
-    batch stays as large as it was. Where `view.flat_batch` is known, that bounds the batch
+    batch stays as large as it was. Where `BatchView.flat_batch` is known, that bounds the batch
     instead, which gives more slots or fewer.
 
     With a known flat batch, speculation is skipped when it cannot shorten the level. A level ends

@@ -61,7 +61,7 @@ class Draft:
     """Prompt and path up to the boundary where the draft starts."""
     sampling: Sampling
     child: int
-    """Index of the child in `continuation.seeds`."""
+    """Index of the child in `Continuation.seeds`."""
     order: int
     """How many beams had finished before its beam did."""
     state: DraftState = DraftState.PAUSED

@@ -1,8 +1,8 @@
 """Virtual time for asyncio: the loop's clock jumps to the next timer when nothing is ready.
 
 Hours of simulated decoding pass in milliseconds, in an order that only the timers decide. The idea
-is Trio's autojump clock. `loop.time()` returns virtual seconds; `asyncio.sleep`, `wait_for` and
-`timeout` follow it unchanged. Real I/O and threads still work, but take no virtual time.
+is Trio's autojump clock. The loop's `time()` returns virtual seconds; `asyncio.sleep`, `wait_for`
+and `timeout` follow it unchanged. Real I/O and threads still work, but take no virtual time.
 """
 
 from __future__ import annotations

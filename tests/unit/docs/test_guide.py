@@ -32,3 +32,11 @@ def test_the_architecture_page_names_files_that_exist() -> None:
     names = re.findall(r"`((?:flashedge|docs|scripts)/[\w/.]+|[\w/]+/[\w.]+\.py)`", text)
     assert len(names) > 20
     assert not [n for n in names if not ((ROOT / n).exists() or (ROOT / "flashedge" / n).exists())]
+
+
+def test_the_change_log_has_each_heading_once_in_a_release() -> None:
+    log = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    for release in log.split("\n## ")[1:]:
+        headings = re.findall(r"^### (\w+)$", release, re.MULTILINE)
+        assert headings
+        assert len(headings) == len(set(headings))

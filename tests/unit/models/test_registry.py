@@ -279,7 +279,7 @@ bad_token = "-"
 description = "mine"
 generator = "mine"
 verifier = "mine"
-memory = { generator_kv_bytes = "1GiB", verifier_kv_bytes = "512MiB", total_bytes = 8000000000 }
+memory = { generator_kv_bytes = "1GiB", verifier_kv_bytes = "512MiB" }
 sampling = { temperature = 1 }
 max_step_tokens = 100
 max_path_tokens = 1000

@@ -6,8 +6,9 @@ applies its part of the table once, before vLLM uses the names: the daemon befor
 engine, an engine's core when vLLM calls our plugin (`plugin`) or imports our scheduler, its workers
 when vLLM imports the worker extension (`kv.worker`).
 
-One replacement is not in the table because it belongs to a single object: the scheduler wraps its
-own KV manager's `allocate_slots` (`paused_requests`).
+What is replaced in a single object is not in the table: our schedulers wrap `allocate_slots` of
+their own KV manager (`paused_requests`, `determinism.windows`), and the daemon sets methods of its
+protocol handlers (`serving.search_handlers`). `seams.table` has all of them.
 
 Checked with vLLM 0.32.0.
 """

@@ -82,8 +82,9 @@ SCHEDULER = (
          f"{_SPECULATION} {_BOUNDARIES}", "Names the requests of an engine step."),
     _use("v1.outputs", "ModelRunnerOutput", _NAMED, _SPECULATION,
          "A parameter of `update_from_output`."),
-    _use(_MANAGER, "allocate_slots", _REPLACED, _PAUSED,
-         "Of our scheduler's own manager: requests that do not run give up their KV first."),
+    _use(_MANAGER, "allocate_slots", _REPLACED, f"{_PAUSED} {_WINDOWS}",
+         "Of our scheduler's own manager: requests that do not run give up their KV first, and a"
+         " window gets all of its blocks."),
     _use(_MANAGER, "get_block_ids", _CALLED, _QUOTA,
          "Finds the requests whose blocks a smaller quota takes."),
     _use(_MANAGER, "block_pool", _ACCESSED, _QUOTA, "The quota reserves blocks of the pool."),

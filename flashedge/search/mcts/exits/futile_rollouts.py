@@ -3,7 +3,7 @@
 Such a rollout counts among n, but leaves no visit. Once no other leaf is left, the search is over.
 The first path always runs to its end, so that there is an answer.
 
-Off unless `Mcts.cut_rollouts`. Ref: arXiv 2604.00510 §4.1 (a deterministic rule).
+Off unless `Exits.cut_rollouts`. Ref: arXiv 2604.00510 §4.1 (a deterministic rule).
 """
 
 from __future__ import annotations

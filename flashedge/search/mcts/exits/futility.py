@@ -3,7 +3,7 @@
 A path's reward is the product, or the minimum, of its step scores. It only falls as the path grows,
 so the reward of a leaf bounds everything below it: a leaf under the threshold is futile.
 
-Off unless `Mcts.negative_exit`. Departure: no exit before a path has ended, so that there is an
+Off unless `Exits.negative_exit`. Departure: no exit before a path has ended, so that there is an
 answer. Ref: arXiv 2604.00510 §3.4, §4.3.
 """
 

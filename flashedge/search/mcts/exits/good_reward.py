@@ -1,6 +1,6 @@
 """Positive exit: the search ends once a path that ended is good enough.
 
-Off unless `Mcts.positive_exit`. The other positive exit is a policy: see `certainty.policies`.
+Off unless `Exits.positive_exit`. The other positive exit is a policy: see `certainty.policies`.
 Ref: arXiv 2604.00510 §3.1 (positive early exit).
 """
 

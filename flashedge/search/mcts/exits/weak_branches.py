@@ -2,7 +2,7 @@
 
 They are left out of the test whether every leaf is futile. The search itself may still enter them.
 
-Off unless `Mcts.selective_exit`. Ref: arXiv 2604.00510 §4.3 (selective futility check).
+Off unless `Exits.selective_exit`. Ref: arXiv 2604.00510 §4.3 (selective futility check).
 """
 
 from __future__ import annotations

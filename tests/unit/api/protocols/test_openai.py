@@ -1,5 +1,5 @@
 """Searches by chat completions, in process: what the request asks for, and what is added to the
-answer. The rest of the answer is vLLM's: see tests/engine/test_search_protocols.py."""
+answer. The rest of the answer is vLLM's: see tests/engine/test_daemon.py."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class KvRange:
         self.layers = [
             view.unflatten(0, (blocks, -1)) for view in {v.data_ptr(): v for v in views}.values()
         ]
-        """(blocks, …) views of `pages.tensor`, one for each layer that has KV of its own."""
+        """(blocks, …) views of the tensor of `pages`, one for each layer that has KV of its own."""
         base = pages.tensor.data_ptr()
         layouts = [
             BlockLayout(

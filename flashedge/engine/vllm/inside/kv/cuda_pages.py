@@ -9,7 +9,7 @@ and reads them, and checks that the card has as much free memory afterwards as b
 fails it prints why and exits with 1.
 
 This has not run on a card yet. It is tested with a driver made of host memory
-(tests/unit/host_driver.py). Ref: CUDA driver API, "Virtual Memory Management".
+(tests/support/host_driver.py). Ref: CUDA driver API, "Virtual Memory Management".
 """
 
 from __future__ import annotations
