@@ -9,9 +9,9 @@ from pathlib import Path
 
 from flashedge.config import list_settings
 from flashedge.config_field import Setting
+from scripts.generated_part import replace_part
 
 PAGE = Path(__file__).parents[1] / "docs" / "guide" / "configure.md"
-BEGIN, END = "<!-- settings:", "<!-- end of settings -->"
 
 
 def render_table() -> str:
@@ -25,10 +25,8 @@ def render_table() -> str:
 
 
 def fill_page(page: str) -> str:
-    """`page` with the table between its two marks. Raises ValueError when a mark is missing."""
-    begin = page.index("\n", page.index(BEGIN)) + 1
-    end = page.index(END)
-    return f"{page[:begin]}\n{render_table()}\n\n{page[end:]}"
+    """The page with the table. Raises ValueError when a mark is missing."""
+    return replace_part(page, "settings", render_table())
 
 
 def _render_row(setting: Setting) -> str:

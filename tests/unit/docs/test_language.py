@@ -66,3 +66,11 @@ def test_retired_terms_do_not_come_back(term: str) -> None:
 
 def test_there_are_files_to_look_at() -> None:
     assert len(project_files()) > 300
+
+
+def test_only_tests_are_called_tests() -> None:
+    """pytest collects `*_test.py`, whatever it holds."""
+    names = [str(file.relative_to(ROOT)) for file in project_files()]
+    called = [n for n in names if n.endswith("_test.py") or ("/test_" in n and n.endswith(".py"))]
+    assert called
+    assert not [name for name in called if not name.startswith("tests/")]
