@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import torch
+from torch import nn
+from transformers import PreTrainedTokenizerFast
 
 from scripts.train_pair import problems as data
 from scripts.train_pair.batches import Encoder, make_fault_chains
@@ -18,30 +22,49 @@ from scripts.train_pair.card import format_card
 from scripts.train_pair.curves import draw_curves
 from scripts.train_pair.evaluate import evaluate
 from scripts.train_pair.export import export_model, measure_logit_difference
-from scripts.train_pair.generator import FIRST, create_generator, train_generator
-from scripts.train_pair.generator import PHASES as GENERATOR_PHASES
-from scripts.train_pair.model import VERIFIER, Generator, Verifier
-from scripts.train_pair.phases import locate_checkpoint
+from scripts.train_pair.generator import train_generator
+from scripts.train_pair.model import GENERATOR, VERIFIER, Generator, Verifier
 from scripts.train_pair.prm import build_verifier
 from scripts.train_pair.rollouts import read_rollouts, write_rollouts
 from scripts.train_pair.tokenizer import train_tokenizer
-from scripts.train_pair.trunk import PHASES as TRUNK_PHASES
-from scripts.train_pair.trunk import TRUNK, train_trunk
+from scripts.train_pair.trainer import Run
+from scripts.train_pair.trunk import TRUNK, Trunk, train_trunk
+
+Model = TypeVar("Model", bound=nn.Module)
+FIRST_CHAIN = 300_000_000  # the trunk's first row; the generator's is 0
 
 
-def load_weights(model: Generator, checkpoint: Path, device: str) -> Generator:
-    """Load a checkpoint's weights into the model."""
-    saved = torch.load(checkpoint, weights_only=True, map_location=device)
+def load_tokenizer(options: argparse.Namespace) -> PreTrainedTokenizerFast:
+    """Load the tokenizer from the work folder, or train it there first."""
+    folder: Path = options.work / "tokenizer"
+    if not folder.exists():
+        part = folder.with_suffix(f".{os.getpid()}")
+        train_tokenizer(options.seed).save_pretrained(str(part))
+        part.rename(folder)
+    return PreTrainedTokenizerFast.from_pretrained(str(folder))
+
+
+def load_trained(model: Model, name: str, work: Path) -> Model:
+    """Load the weights of a trained language model from the work folder."""
+    saved = torch.load(work / f"{name}.ckpt", weights_only=True, map_location="cpu")
     model.load_state_dict(saved["model"])
-    return model.to(device).eval()
+    return model.eval()
 
 
-def load_trained_generator(options: argparse.Namespace) -> Generator:
-    """Load the trained generator from the work folder."""
-    return load_weights(
-        create_generator(options.seed),
-        locate_checkpoint(GENERATOR_PHASES[-1], "generator", options.work),
-        options.device,
+def plan_run(name: str, first: int, options: argparse.Namespace) -> Run:
+    """Build the settings of a training from the command line."""
+    return Run(
+        name=name,
+        folder=options.work,
+        steps=options.steps,
+        tokens_per_step=options.tokens,
+        cooldown=0.7,
+        seed=options.seed,
+        first_index=first,
+        save_every=2000,
+        log_every=100,
+        device=options.device,
+        processes=options.processes,
     )
 
 
@@ -60,46 +83,42 @@ def run_problems(options: argparse.Namespace) -> None:
 
 def run_generator(options: argparse.Namespace) -> None:
     """Train the generator."""
-    tokenizer = train_tokenizer(options.seed)
-    train_generator(tokenizer, options.work, options.seed, options.device)
+    train_generator(load_tokenizer(options), plan_run("generator", 0, options))
 
 
 def run_rollouts(options: argparse.Namespace) -> None:
     """Sample the generator's own chains on training problems."""
-    encoder = Encoder(train_tokenizer(options.seed))
+    encoder = Encoder(load_tokenizer(options))
     path = options.work / "rollouts.jsonl"
-    write_rollouts(
-        load_trained_generator(options), encoder, path, options.rollouts, seed=options.seed
-    )
+    model = load_trained(Generator(GENERATOR), "generator", options.work).to(options.device)
+    write_rollouts(model, encoder, path, options.rollouts, seed=options.seed)
 
 
 def run_trunk(options: argparse.Namespace) -> None:
-    """Train the verifier's trunk on chains with faults, from the generator's first phase."""
-    checkpoint = locate_checkpoint(FIRST, "generator", options.work)
-    first = load_weights(create_generator(options.seed), checkpoint, "cpu")
-    encoder = Encoder(train_tokenizer(options.seed))
-    train_trunk(first, encoder, options.work, options.seed, options.device)
+    """Train the verifier's trunk on chains with faults."""
+    generator = load_trained(Generator(GENERATOR), "generator", options.work)
+    train_trunk(generator, load_tokenizer(options), plan_run("trunk", FIRST_CHAIN, options))
 
 
 def run_prm(options: argparse.Namespace) -> None:
     """Build the verifier on the trunk; fit it on synthetic faults and the generator's chains."""
-    tokenizer = train_tokenizer(options.seed)
+    tokenizer = load_tokenizer(options)
     encoder = Encoder(tokenizer)
     faults = make_fault_chains(encoder, options.seed, data.TRAINING)
     rows = read_rollouts(encoder, options.work / "rollouts.jsonl")
-    trunk = load_weights(
-        Generator(TRUNK), locate_checkpoint(TRUNK_PHASES[-1], "trunk", options.work), "cpu"
-    )
+    trunk = load_trained(Trunk(TRUNK), "trunk", options.work)
     sample = [faults(297_000_000 + index) for index in range(options.fit_rows // 4)]
     sample += [rows(index) for index in range(options.fit_rows - len(sample))]
+    sample = [row for row in sample if len(row.ids) <= TRUNK.max_positions]
     verifier = build_verifier(trunk, sample, encoder.end, options.seed)
     torch.save(verifier.state_dict(), options.work / "prm.pt")
 
 
 def run_export(options: argparse.Namespace) -> None:
     """Write both Hugging Face folders and compare our logits with transformers'."""
-    tokenizer = train_tokenizer(options.seed)
-    export_model(load_trained_generator(options).cpu(), tokenizer, options.out / "generator")
+    tokenizer = load_tokenizer(options)
+    generator = load_trained(Generator(GENERATOR), "generator", options.work)
+    export_model(generator, tokenizer, options.out / "generator")
     verifier = Verifier(VERIFIER)
     verifier.load_state_dict(torch.load(options.work / "prm.pt", weights_only=True))
     export_model(verifier, tokenizer, options.out / "prm")
@@ -161,6 +180,14 @@ def main() -> None:
     )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads of PyTorch")
+    parser.add_argument("--steps", type=int, default=9000, help="updates of each training")
+    parser.add_argument("--tokens", type=int, default=32_768, help="tokens of an update")
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=7 if torch.cuda.is_available() else 0,
+        help="processes that make the batches of a training",
+    )
     parser.add_argument(
         "--fit-rows", type=int, default=512, help="labelled chains that the verifier is fitted on"
     )
@@ -178,6 +205,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8650, help="port of the evaluating daemon")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # its threads don't survive the forks
     for name in COMMANDS if options.command == "all" else [options.command]:
         print(f"== {name}", flush=True)
         COMMANDS[name](options)

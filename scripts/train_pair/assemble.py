@@ -25,7 +25,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from scripts.train_pair.model import Generator, Layer, ModelConfig, RMSNorm, Verifier, set_look_back
+from scripts.train_pair.model import Layer, ModelConfig, RMSNorm, Verifier, set_look_back
+from scripts.train_pair.trunk import Trunk
 
 NUM_RESULTS = 4
 LOGIT, MEMORY, KNOWN, ANSWERING = range(NUM_RESULTS)
@@ -81,7 +82,7 @@ def widen_layer(wide: Layer, narrow: Layer) -> None:
     wide.mlp.down_proj.weight[: down.shape[0], : down.shape[1]] = down
 
 
-def set_comparison(layer: Layer, trunk: Generator, codes: Tensor, scale: float, end: int) -> None:
+def set_comparison(layer: Layer, trunk: Trunk, codes: Tensor, scale: float, end: int) -> None:
     """Make a fresh layer compare each token with the trunk's prediction.
 
     scale: the size (root mean square) of the stream that the layer adds to.
@@ -111,7 +112,7 @@ def set_comparison(layer: Layer, trunk: Generator, codes: Tensor, scale: float, 
     norm.weight[first:] = narrow
     known = codes.abs().sum(1) > 0
     known[end] = False  # the head above finds it, but it is never judged
-    expected = codes[known].T @ trunk.model.embed_tokens.weight[known]
+    expected = codes[known].T @ trunk.head.weight[known]
     ones = codes[known].sum(0)  # reads 1 from known codes
     gate, up, down = (
         getattr(layer.mlp, name).weight for name in ("gate_proj", "up_proj", "down_proj")
@@ -131,7 +132,7 @@ def set_comparison(layer: Layer, trunk: Generator, codes: Tensor, scale: float, 
 
 @torch.no_grad()
 def assemble(
-    trunk: Generator, config: ModelConfig, counts: Tensor, scale: float, end: int, seed: int
+    trunk: Trunk, config: ModelConfig, counts: Tensor, scale: float, end: int, seed: int
 ) -> Verifier:
     """Build the verifier around `trunk`. counts: (vocab,), how often answers contain a token."""
     torch.manual_seed(seed + 1)

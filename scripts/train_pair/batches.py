@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +17,7 @@ from scripts.train_pair.problems import Difficulty, create_state, make_problem, 
 from scripts.train_pair.teacher import teach
 from scripts.train_pair.tokenizer import IM_END, PROBE, STEP, find_id, format_prompt
 
-WIDTHS = (128, 192, 256, 320, 384, 512)
+WIDTHS = (96, 128, 192, 256, 320, 384, 512, 704)
 IGNORE = -100
 PROBED = 0.15  # share of lessons that end in a probe
 TAUGHT = 0.4  # share of the verifier's training chains that the teacher wrote
@@ -134,18 +134,16 @@ def collate(rows: Sequence[Row], width: int) -> Batch:
 
 
 def make_batches(
-    make_row: Callable[[int], Row], first: int, tokens: int, rng: random.Random
+    make_row: Callable[[int], Row], indices: Iterable[int], tokens: int, rng: random.Random
 ) -> Iterator[Batch]:
-    """Yield batches of about `tokens` tokens (padding included) without end.
+    """Yield batches of about `tokens` tokens (padding included).
 
     Rows of like length share a batch. A batch is yielded as soon as its bucket is full, so the mix
     of lengths is that of the data.
     """
     buckets: dict[int, list[Row]] = {width: [] for width in WIDTHS}
-    index = first
-    while True:
+    for index in indices:
         row = make_row(index)
-        index += 1
         width = next((width for width in WIDTHS if len(row.ids) <= width), None)
         if width is None:
             continue

@@ -21,6 +21,7 @@ from scripts.train_pair.problems import (
 
 MISCONCEPTIONS = {
     "story": "word misread or day forgotten",
+    "diary": "word misread or day forgotten",
     "variables": "value of the line above taken",
     "lookups": "value of the line above taken",
     "expression": "sign of a negative number overlooked",

@@ -35,6 +35,7 @@ KINDS = (
     "repeat",
 )
 LATE_KINDS = ("early", "digit", "digit")
+STORIES = ("story", "diary")
 SLIPS = (1, -1, 10, -10, 1, -1, 10, -10, 2, -2, 20, -20, 3, 5, -5, 9, -9, 11, 30)
 
 
@@ -66,7 +67,7 @@ def _change_move(rng: random.Random, spec: Spec, state: State, kind: str) -> Spe
             terms[index] = _draw_other_number(rng, spec, terms[index])
         elif state.known:
             terms[index] = rng.choice(list(state.known))
-        if len(terms) > 1 and spec.family == "story" and rng.random() < 0.4:
+        if len(terms) > 1 and spec.family in STORIES and rng.random() < 0.4:
             terms.pop(rng.randrange(len(terms)))
         move = replace(move, terms=tuple(terms))
     elif kind == "operator" and move.op:
@@ -74,8 +75,10 @@ def _change_move(rng: random.Random, spec: Spec, state: State, kind: str) -> Spe
             move,
             op=rng.choice([op for op in "+-*" if op != move.op][: 1 if move.op in "+-" else 2]),
         )
-    elif kind == "word" and spec.family == "story":
+    elif kind == "word" and spec.family in STORIES:
         move = replace(move, word=rng.choice((*GAINS, *LOSSES, *CONFUSED, "doubles", "triples")))
+    elif kind == "word":
+        move = replace(move, word=rng.choice(moves).word)
     moves[state.done] = move
     return replace(spec, moves=tuple(moves))
 

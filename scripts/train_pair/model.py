@@ -25,7 +25,7 @@ class ModelConfig:
     layers: int = 4
     heads: int = 4
     ffn: int = 384
-    vocab: int = 512
+    vocab: int = 1024
     max_positions: int = 1024
     rope_theta: float = 10_000.0
     eps: float = 1e-6
@@ -36,7 +36,7 @@ class ModelConfig:
         return self.hidden // self.heads
 
 
-GENERATOR = ModelConfig(hidden=128, layers=4, heads=4, ffn=384)
+GENERATOR = ModelConfig(hidden=128, layers=5, heads=4, ffn=384)
 VERIFIER = ModelConfig(hidden=256, layers=8, heads=8, ffn=384)
 
 

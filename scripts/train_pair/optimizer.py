@@ -8,20 +8,23 @@ import torch
 from torch import Tensor, nn
 
 
-def orthogonalize(matrix: Tensor, steps: int = 5) -> Tensor:
-    """Move a matrix towards the nearest orthogonal one, by Newton-Schulz steps in bfloat16.
+def orthogonalize(matrices: Tensor, steps: int = 5) -> Tensor:
+    """Move matrices towards the nearest orthogonal ones, by Newton-Schulz steps.
 
+    On a card in bfloat16; many a CPU only emulates that.
+
+    matrices: (count, rows, columns).
     Ref: Jordan et al., "Muon: An optimizer for hidden layers in neural networks".
     """
     a, b, c = 3.4445, -4.7750, 2.0315
-    x = matrix.bfloat16()
-    x = x / (x.norm() + 1e-7)
-    tall = x.shape[0] > x.shape[1]
-    x = x.T if tall else x
+    x = matrices.bfloat16() if matrices.is_cuda else matrices
+    x = x / (x.norm(dim=(1, 2), keepdim=True) + 1e-7)
+    tall = x.shape[1] > x.shape[2]
+    x = x.mT if tall else x
     for _ in range(steps):
-        gram = x @ x.T
+        gram = x @ x.mT
         x = a * x + (b * gram + c * gram @ gram) @ x
-    orthogonal: Tensor = (x.T if tall else x).to(matrix.dtype)
+    orthogonal: Tensor = (x.mT if tall else x).to(matrices.dtype)
     return orthogonal
 
 
@@ -33,26 +36,32 @@ class Muon(torch.optim.Optimizer):
         parameters: Iterable[nn.Parameter],
         lr: float,
         momentum: float = 0.95,
-        decay: float = 0.0,
     ):
-        super().__init__(parameters, {"lr": lr, "momentum": momentum, "decay": decay})
+        super().__init__(parameters, {"lr": lr, "momentum": momentum})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Make one update. The caller has computed the gradients."""
+        """Make one update. The caller has computed the gradients.
+
+        Matrices of one shape are updated together: on a card the number of kernels is the cost.
+        """
         for group in self.param_groups:
+            by_shape: dict[torch.Size, list[nn.Parameter]] = {}
             for parameter in group["params"]:
-                if parameter.grad is None:
-                    continue
-                state = self.state[parameter]
-                if "momentum" not in state:
-                    state["momentum"] = torch.zeros_like(parameter)
-                buffer = state["momentum"]
-                buffer.lerp_(parameter.grad, 1 - group["momentum"])
-                update = orthogonalize(parameter.grad.lerp(buffer, group["momentum"]))
-                scale = max(1.0, parameter.shape[0] / parameter.shape[1]) ** 0.5
-                parameter.mul_(1 - group["lr"] * group["decay"])
-                parameter.add_(update, alpha=-group["lr"] * scale)
+                if parameter.grad is not None:
+                    by_shape.setdefault(parameter.shape, []).append(parameter)
+            for shape, parameters in by_shape.items():
+                states = [self.state[parameter] for parameter in parameters]
+                for parameter, state in zip(parameters, states, strict=True):
+                    if "momentum" not in state:
+                        state["momentum"] = torch.zeros_like(parameter)
+                gradients = [parameter.grad for parameter in parameters]
+                buffers = [state["momentum"] for state in states]
+                torch._foreach_lerp_(buffers, gradients, 1 - group["momentum"])
+                ahead = torch._foreach_lerp(gradients, buffers, group["momentum"])
+                updates = orthogonalize(torch.stack(list(ahead))).unbind()
+                scale = max(1.0, shape[0] / shape[1]) ** 0.5
+                torch._foreach_add_(parameters, updates, alpha=-group["lr"] * scale)
 
 
 def make_optimizers(

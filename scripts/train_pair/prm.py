@@ -25,11 +25,11 @@ from scripts.train_pair.assemble import (
     set_score,
 )
 from scripts.train_pair.batches import IGNORE, Batch, Row, collate
-from scripts.train_pair.model import VERIFIER, Generator, Verifier
-from scripts.train_pair.trunk import TRUNK
+from scripts.train_pair.model import VERIFIER, Verifier
+from scripts.train_pair.trunk import TRUNK, Trunk
 
 
-def compute_surprise(trunk: Generator, batch: Batch) -> Tensor:
+def compute_surprise(trunk: Trunk, batch: Batch) -> Tensor:
     """Return the negative log-probability of each answer token, (batch, width); 0 elsewhere."""
     logits = trunk(batch.ids)[:, :-1].float()
     chosen = logits.gather(-1, batch.ids[:, 1:, None])[..., 0]
@@ -45,7 +45,7 @@ def find_template_tokens(row: Row, end: int) -> list[int]:
 
 
 @torch.no_grad()
-def build_verifier(trunk: Generator, rows: Sequence[Row], end: int, seed: int) -> Verifier:
+def build_verifier(trunk: Trunk, rows: Sequence[Row], end: int, seed: int) -> Verifier:
     """Assemble the verifier and fit it on labelled rows.
 
     end: the id of the token that ends the problem.

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from scripts.train_pair.families import FAMILIES
+from scripts.train_pair.families import FAMILIES, MEASURED
 from scripts.train_pair.families.base import Spec, State, render_check
 
 TRAIN_SEEDS = range(0, 1_000_000_000)
@@ -38,15 +38,32 @@ class Difficulty:
     check: float = 0.25
     """Share of problems that ask for a check before the answer."""
 
-    families: tuple[str, ...] = ("story", "variables", "expression")
+    families: tuple[str, ...] = MEASURED
+    """Drawn from evenly; one that stands here twice is drawn twice as often."""
 
 
 STANDARD = Difficulty()
 EASY = Difficulty(min_steps=2, max_steps=3, distractor=0.0)
-TRAINING = Difficulty(min_steps=2, max_steps=10)
-DRILLED = replace(TRAINING, families=("story", "variables", "expression", "drill"))
-REFERRING = replace(TRAINING, families=("variables", "variables", "story", "expression"))
-LOOKED_UP = replace(TRAINING, families=("lookups", "variables", "story", "expression"))
+EVERYDAY = Difficulty(
+    check=0.0, families=("plain", "plain", "plain", "pairs", "pairs", "sums", "diary")
+)
+TRAINING = Difficulty(
+    min_steps=2,
+    max_steps=10,
+    check=0.15,
+    families=(
+        *("story", "story", "variables", "lookups", "expression", "expression", "drill"),
+        *("sums", "sums", "diary", "diary", *("plain",) * 6, *("pairs",) * 6),
+    ),
+)
+FAULTY = replace(
+    TRAINING,
+    families=(
+        *("story", "variables", "lookups", "expression") * 2,
+        *("sums", "diary", *("plain",) * 3, *("pairs",) * 3),
+    ),
+)
+"""What the trunk learns from: more of the problems in which the teacher errs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

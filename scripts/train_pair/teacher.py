@@ -1,11 +1,12 @@
-"""The teacher whose solutions the generator learns from: mostly right, with misconceptions.
+"""The teacher whose solutions the generator learns from: right, but careless in long problems.
 
 A generator that learns from perfect solutions and is stopped early errs where it has not learnt
 enough, and a verifier of like size and data errs in the same places. Our generator instead learns
-*well* from a teacher who makes mistakes of known kinds: the misconceptions of each family
-(`render_mistake`), a carry or borrow that is forgotten now and then, and a rare slip. So its faults
-are systematic, as those of real models are: a vote does not cure them, but a verifier that learnt
-from right steps can see them.
+*well* from a teacher who makes mistakes of known kinds in problems of many steps: the
+misconceptions of each family (`render_mistake`), a carry or borrow that is forgotten now and then,
+and a rare slip. So its faults are systematic, as those of real models are: a vote does not cure
+them, but a verifier that learnt from right steps can see them. Short problems, which people type,
+are solved right.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def _attempt(rng: random.Random, spec: Spec, worked_share: float) -> list[str] |
 
 def _render_mistake(rng: random.Random, spec: Spec, state: State, worked: bool) -> str | None:
     """Return the teacher's wrong step, or None if he makes no mistake here."""
-    if is_worked_out(spec, state):
+    if not spec.careless or is_worked_out(spec, state):
         return None
     if text := FAMILIES[spec.family].render_mistake(rng, spec, state):
         return text

@@ -9,7 +9,7 @@ from transformers import PreTrainedTokenizerFast
 
 from scripts.train_pair.problems import TRAIN_SEEDS, TRAINING, make_problems, solve
 
-VOCAB_SIZE = 512
+VOCAB_SIZE = 1024
 END_OF_TEXT, IM_START, IM_END, STEP = "<|endoftext|>", "<|im_start|>", "<|im_end|>", "<extra_0>"
 SPECIALS = (END_OF_TEXT, IM_START, IM_END, STEP)
 CHAT_TEMPLATE = (
@@ -42,7 +42,7 @@ def train_tokenizer(seed: int = 0) -> PreTrainedTokenizerFast:
     """Train on the training problems. The same seed gives the same vocabulary."""
     rng = random.Random(seed)
     corpus = [phrase for phrase in PHRASES for _ in range(200)]
-    for problem in make_problems(TRAIN_SEEDS, 3000, TRAINING):
+    for problem in make_problems(TRAIN_SEEDS, 4000, TRAINING):
         corpus += [problem.text, "\n\n".join(solve(problem.spec, rng))]
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(

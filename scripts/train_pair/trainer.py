@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 import time
@@ -11,12 +12,14 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 from flashedge.cli.progress import show_bar
 from scripts.train_pair.batches import Batch, Row, make_batches
 from scripts.train_pair.optimizer import make_optimizers
 
 Loss = Callable[[Batch], dict[str, Tensor]]
+AHEAD = 8  # batches that each process has ready
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +52,29 @@ class Run:
     save_every: int = 200
     log_every: int = 20
     device: str = "cpu"
+    processes: int = 0
+    """Processes that make the batches. None: this one. Their number changes which rows meet."""
+
+
+class Batches(IterableDataset[Batch]):
+    """The batches of a run. Of several processes, each makes every so many rows."""
+
+    def __init__(self, make_row: Callable[[int], Row], run: Run) -> None:
+        self._make_row = make_row
+        self._run = run
+
+    def __iter__(self) -> Iterator[Batch]:
+        info = get_worker_info()
+        number, count = (info.id, info.num_workers) if info else (0, 1)
+        rng = random.Random(f"{self._run.seed}-{number}" if info else self._run.seed)
+        rows = itertools.count(self._run.first_index + number, count)
+        return make_batches(self._make_row, rows, self._run.tokens_per_step, rng)
+
+
+def compile_for(model: nn.Module, device: str) -> nn.Module:
+    """Compile a model for the CPU. On a card that takes longer than the training."""
+    compiled: nn.Module = torch.compile(model, dynamic=False) if device == "cpu" else model
+    return compiled
 
 
 def scale_rate(run: Run, step: int) -> float:
@@ -78,9 +104,14 @@ def train(model: nn.Module, compute_loss: Loss, make_row: Callable[[int], Row], 
         for optimizer, state in zip(optimizers, saved["optimizers"], strict=True):
             optimizer.load_state_dict(state)
         start = saved["step"]
-    batches: Iterator[Batch] = make_batches(
-        make_row, run.first_index, run.tokens_per_step, random.Random(run.seed)
+    loader = DataLoader(
+        Batches(make_row, run),
+        batch_size=None,
+        num_workers=run.processes,
+        prefetch_factor=AHEAD if run.processes else None,
+        multiprocessing_context="fork" if run.processes else None,
     )
+    batches = iter(loader)
     for _ in range(start):
         next(batches)
     model.train()
@@ -110,7 +141,7 @@ def learn(
     model: nn.Module, compute_loss: Loss, batch: Batch, optimizers: Sequence[torch.optim.Optimizer]
 ) -> dict[str, float]:
     """Make one update and return the parts of its loss."""
-    with torch.autocast(batch.ids.device.type, torch.bfloat16):
+    with torch.autocast("cuda", torch.bfloat16, enabled=batch.ids.is_cuda):
         parts = compute_loss(batch)
     parts["loss"].backward()  # type: ignore[no-untyped-call]  # torch has no hint here
     nn.utils.clip_grad_norm_(model.parameters(), 1.0)

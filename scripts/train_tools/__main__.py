@@ -35,7 +35,7 @@ def run_trunk(options: argparse.Namespace) -> None:
 
 
 def run_generator(options: argparse.Namespace) -> None:
-    """Train the generator on, from the trunk."""
+    """Train the bundled generator on."""
     train_tool_generator(options.work, seed=options.seed)
 
 

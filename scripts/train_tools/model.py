@@ -1,10 +1,10 @@
-"""The tool pair: the bundled verifier, trained on from its weights with tool calls.
+"""The tool pair: both models start from the bundled generator, and learn tool calls.
 
-Its trunk, a language model, is taken out and learns the right next token from chains with faults.
-The verifier is then built as the bundled one is: layers on top of the trunk remember the greatest
+The verifier's trunk, a language model, learns the right next token from chains with faults. The
+verifier is then built as the bundled one is: layers on top of the trunk remember the greatest
 surprise (`scripts/train_pair/prm.py`). It sees the conversation without the tools, as FlashEdge
-shows it to verifiers. The generator is the trunk, trained on by the teacher (`chains.teach_task`),
-whose misconceptions it learns; it reads the tools in the system message.
+shows it to verifiers. The generator learns from the teacher (`chains.teach_task`), whose
+misconceptions it takes over; it reads the tools in the system message.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from flashedge.models.registry import BUNDLED
 from scripts.train_pair.batches import IGNORE, Batch, Encoder, Row
 from scripts.train_pair.checker import split_steps
 from scripts.train_pair.decode import sample_texts
-from scripts.train_pair.export import export_model, load_verifier
+from scripts.train_pair.export import export_model, load_generator
 from scripts.train_pair.generator import compute_language_loss
-from scripts.train_pair.model import Generator, Layer, RMSNorm, Verifier
+from scripts.train_pair.model import Generator, Verifier
 from scripts.train_pair.prm import build_verifier
 from scripts.train_pair.tokenizer import CHAT_TEMPLATE
 from scripts.train_pair.trainer import Run, train
-from scripts.train_pair.trunk import TRUNK, compute_trunk_loss
+from scripts.train_pair.trunk import FIRST_ROWS, Trunk, compute_trunk_loss, start_trunk
 from scripts.train_tools.chains import check_task_steps, make_task_chain, teach_task
 from scripts.train_tools.tasks import TOOLS, TRAIN_SEEDS, Task, make_task
 
@@ -103,22 +103,25 @@ def encode_checked(encoder: Encoder, task: Task, steps: Sequence[str]) -> Row:
     return encoder.encode_checked(task.text, steps, check_task_steps(task, steps))
 
 
-def train_tool_trunk(folder: Path, steps: int = TRUNK_STEPS, seed: int = 0) -> Generator:
-    """Train the bundled verifier's trunk on, resuming from the last checkpoint."""
-    model = extract_trunk(load_verifier(BUNDLED / "prm"))
+def train_tool_trunk(folder: Path, steps: int = TRUNK_STEPS, seed: int = 0) -> Trunk:
+    """Train a trunk from the bundled generator, resuming from the last checkpoint."""
+    encoder = Encoder(load_tokenizer())
+    make_row = make_checked_chains(encoder, seed)
+    rows = [make_row(TRUNK_FIRST - 1 - index) for index in range(FIRST_ROWS)]
+    model = start_trunk(load_generator(BUNDLED / "generator"), encoder, rows)
     compiled = torch.compile(model, dynamic=False)
 
     def compute_loss(batch: Batch) -> dict[str, Tensor]:
         return compute_trunk_loss(compiled(batch.ids), batch.next)
 
     run = describe_run("trunk", folder, steps, TRUNK_FIRST, seed)
-    train(model, compute_loss, make_checked_chains(Encoder(load_tokenizer()), seed), run)
+    train(model, compute_loss, make_row, run)
     return model.eval()
 
 
 def train_tool_generator(folder: Path, steps: int = GENERATOR_STEPS, seed: int = 0) -> Generator:
-    """Train the trained trunk on the teacher's solutions, resuming from the last checkpoint."""
-    model = train_tool_trunk(folder, seed=seed).train()
+    """Train the bundled generator on the teacher's solutions, from the last checkpoint on."""
+    model = load_generator(BUNDLED / "generator").train()
     compiled = torch.compile(model, dynamic=False)
 
     def compute_loss(batch: Batch) -> dict[str, Tensor]:
@@ -140,32 +143,6 @@ def describe_run(name: str, folder: Path, steps: int, first: int, seed: int) -> 
         seed=seed,
         first_index=first,
     )
-
-
-@torch.no_grad()
-def extract_trunk(verifier: Verifier) -> Generator:
-    """Take the trunk out of a verifier: the inverse of `assemble.widen_layer` and its norms."""
-    trunk, body = Generator(TRUNK), verifier.model
-    size = TRUNK.hidden
-    trunk.model.embed_tokens.weight.copy_(body.embed_tokens.weight[:, :size])
-    for narrow, wide in zip(trunk.model.layers, body.layers, strict=False):
-        _narrow_layer(narrow, wide)
-    _narrow_norm(trunk.model.norm, body.layers[TRUNK.layers].input_layernorm)
-    return trunk
-
-
-def _narrow_norm(narrow: RMSNorm, wide: RMSNorm) -> None:
-    size, full = narrow.weight.numel(), wide.weight.numel()
-    narrow.weight.copy_(wide.weight[:size] * (full / size) ** 0.5)
-
-
-def _narrow_layer(narrow: Layer, wide: Layer) -> None:
-    _narrow_norm(narrow.input_layernorm, wide.input_layernorm)
-    _narrow_norm(narrow.post_attention_layernorm, wide.post_attention_layernorm)
-    theirs = dict(wide.named_parameters())
-    for name, ours in narrow.named_parameters():
-        if "norm" not in name:
-            ours.copy_(theirs[name][tuple(slice(n) for n in ours.shape)])
 
 
 def sample_checked_rows(
@@ -192,7 +169,7 @@ def sample_checked_rows(
 
 
 def fit_tool_verifier(
-    trunk: Generator, generator: Generator, tasks: int = 160, seed: int = 0
+    trunk: Trunk, generator: Generator, tasks: int = 160, seed: int = 0
 ) -> Verifier:
     """Build the verifier on the trunk; fit it on synthetic faults and the generator's chains."""
     encoder = Encoder(load_tokenizer())

@@ -161,7 +161,7 @@ def make_task(seed: int) -> Task:
         id=f"tool-{seed}",
         text=text,
         tools=tuple(tools),
-        spec=replace(spec, text=text),
+        spec=replace(spec, text=text, careless=True),
         decision=decision,
         call=build_call(decision, name, value),
     )

@@ -20,6 +20,7 @@ NAMES = (
 )
 LOW, HIGH = 10, 99
 LIMIT = 999  # no step is written for a larger stated value
+LONG = 6  # steps from which on the teacher is careless
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,8 @@ class Move:
 
     op: str
     terms: tuple[str, ...]
-    """story: numbers. variables: names or numbers. expression: the signed terms."""
+    """story: numbers. variables: names or numbers. expression: the signed terms. plain: see
+    `plain.Draft`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +48,16 @@ class Spec:
     moves: tuple[Move, ...]
 
     start: int = 0
-    """The value before the first day (story)."""
+    """The value before the first day (story, plain)."""
 
     target: str = ""
     """The name that the problem asks for (variables)."""
 
     check: bool = False
     """Whether the solution has to check its equations before it answers."""
+
+    careless: bool = False
+    """Whether the teacher makes mistakes here. Only long problems tire him."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,7 @@ class State:
     """The last value."""
 
     known: Mapping[str, int] = field(default_factory=dict)
-    """Values by name (variables)."""
+    """Values by name (variables), or by the number of their equation (plain)."""
 
     left: tuple[str, ...] = ()
     """Terms that remain (expression)."""
@@ -118,9 +123,11 @@ class Family(Protocol):
 
 
 def apply(a: int, op: str, b: int) -> int:
-    """Compute the exact value of `a op b`."""
+    """Compute the exact value of `a op b`. A quotient has to be whole."""
     if op == "+":
         return a + b
+    if op == "/":
+        return a // b
     return a - b if op == "-" else a * b
 
 
@@ -130,7 +137,8 @@ def work_out(a: int, op: str, b: int, worked: bool, slip: int = 0) -> tuple[str,
     worked: compute by tens and ones. slip: a number that is added to make the result wrong.
     """
     value = apply(a, op, b) + slip
-    if not worked or (op != "*" and (b < 10 or b % 10 == 0)):
+    split = a if op == "*" else b  # the number that is taken apart
+    if not worked or op == "/" or split < 10 or split % 10 == 0:
         return f"{a}{op}{b}={value}", value
     tens, ones = a // 10 * 10, a % 10
     if op == "*":
@@ -157,7 +165,7 @@ def draw_operand(
 
 
 _WORKED = re.compile(r"(\d+[-+*]\d+): .*=(\d+)[.,]")
-_PLAIN = re.compile(r"\d+[-+*]\d+=\d+")
+_PLAIN = re.compile(r"\d+[-+*/]\d+=\d+")
 
 
 def find_equations(text: str) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from scripts.train_pair.families.base import (
     HIGH,
+    LIMIT,
     LOW,
     Move,
     Spec,
@@ -31,8 +32,9 @@ class Drill:
     def make(self, rng: random.Random, steps: int, distractor: bool) -> Spec:
         moves = []
         for _ in range(SUMS_A_STEP * steps):
-            first = rng.randint(LOW, HIGH)
-            op, second = draw_operand(rng, first)
+            top = rng.choice((HIGH, LIMIT))
+            first = rng.randint(LOW, top)
+            op, second = draw_operand(rng, first, 0, top)
             moves.append(Move("", "", op, (str(first), str(second))))
         text = f"Compute each: {', '.join(move.op.join(move.terms) for move in moves)}."
         return Spec(family=self.name, text=text, moves=tuple(moves))

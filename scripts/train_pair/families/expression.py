@@ -13,6 +13,7 @@ from dataclasses import replace
 from scripts.train_pair.families.base import (
     HIGH,
     LIMIT,
+    LONG,
     LOW,
     NAMES,
     Move,
@@ -25,7 +26,7 @@ from scripts.train_pair.families.base import (
 )
 
 NEGATIVE = 0.14  # share of terms that are written as a negative number
-MISREAD = {"-": 0.65, "+": 0.35}  # how often the sign is overlooked, by the operator before it
+MISREAD = {"-": 0.7, "+": 0.5}  # how often the sign is overlooked, by the operator before it
 
 _LEFT = re.compile(r"Left: (\d+)((?:[-+](?:\d+|\(-\d+\)))+)\.")
 _TERM = re.compile(r"[-+](?:\d+|\(-\d+\))")
@@ -57,7 +58,8 @@ class Expression:
                 terms.append(f"{op}{number}")
         note = f" {rng.choice(NAMES)} says {rng.randint(LOW, HIGH)}." if distractor else ""
         text = f"Compute {''.join(terms)}.{note}"
-        return Spec(family=self.name, text=text, moves=(Move("", "", "", tuple(terms)),))
+        moves = (Move("", "", "", tuple(terms)),)
+        return Spec(family=self.name, text=text, moves=moves, careless=steps >= LONG)
 
     def create_state(self, spec: Spec) -> State:
         return State(left=spec.moves[0].terms, value=int(spec.moves[0].terms[0]))

@@ -1,7 +1,7 @@
 """Events of numbered days: `Day 3: drops 41. 96-41=55.`
 
-Misconceptions: "lends" is often read as a gain, "borrows" sometimes as a loss, and the day after a
-long sum is often forgotten.
+Misconceptions: in long problems "returns" is often read as a gain, "borrows" sometimes as a loss,
+and the day after a long sum is often forgotten.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import replace
 from scripts.train_pair.families.base import (
     HIGH,
     LIMIT,
+    LONG,
     LOW,
     NAMES,
     Move,
@@ -22,6 +23,7 @@ from scripts.train_pair.families.base import (
     find_equations,
     work_out,
 )
+from scripts.train_pair.families.diary import make_diary
 
 THINGS = (
     *("shells", "coins", "stamps", "cards", "books"),
@@ -29,9 +31,9 @@ THINGS = (
 )
 GAINS = ("finds", "buys", "wins", "gets")
 LOSSES = ("loses", "sells", "drops", "uses")
-CONFUSED = {"lends": ("-", 0.65), "borrows": ("+", 0.35)}  # operator, how often it is misread
-CONFUSING = 0.14  # share of days with such a word
-FORGETS = 0.5  # how often the day after a long sum is forgotten
+CONFUSED = {"returns": ("-", 0.7), "borrows": ("+", 0.55)}  # operator, how often it is misread
+CONFUSING = 0.17  # share of days with such a word
+FORGETS = 0.55  # how often the day after a long sum is forgotten
 
 _NUMBER = re.compile(r"\d+")
 _DAY = re.compile(r"Day (\d+):")
@@ -45,9 +47,14 @@ def join_numbers(terms: tuple[str, ...]) -> str:
 class Story:
     """One holding, events day by day."""
 
-    name = "story"
+    def __init__(self, name: str = "story", is_everyday: bool = False) -> None:
+        """is_everyday: few days, told in everyday words (`diary.py`)."""
+        self.name = name
+        self.is_everyday = is_everyday
 
     def make(self, rng: random.Random, steps: int, distractor: bool) -> Spec:
+        if self.is_everyday:
+            return make_diary(rng, self.name)
         name, thing, value = rng.choice(NAMES), rng.choice(THINGS), rng.randint(LOW, HIGH)
         start, moves, days = value, [], []
         for day in range(1, steps + 1):
@@ -61,7 +68,13 @@ class Story:
             days.insert(rng.randrange(len(days)), remark)
         question = f"How many {thing} has {name} after day {steps}?"
         text = f"{name} has {start} {thing}. {' '.join(days)} {question}"
-        return Spec(family=self.name, text=text, moves=tuple(moves), start=start)
+        return Spec(
+            family=self.name,
+            text=text,
+            moves=tuple(moves),
+            start=start,
+            careless=steps >= LONG,
+        )
 
     def create_state(self, spec: Spec) -> State:
         return State(value=spec.start)

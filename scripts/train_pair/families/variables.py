@@ -14,6 +14,7 @@ from dataclasses import replace
 from scripts.train_pair.families.base import (
     HIGH,
     LIMIT,
+    LONG,
     LOW,
     Move,
     Spec,
@@ -26,7 +27,7 @@ from scripts.train_pair.families.base import (
 
 LETTERS = "abcdefghjkmnpqrstuvwxyz"
 BACK = 0.3  # share of lines that refer further back
-STALE = {"-": 0.5, "+": 0.2}  # how often the line above is used instead, by the operator
+STALE = {"-": 0.6, "+": 0.35}  # how often the line above is used instead, by the operator
 
 _LINE = re.compile(r"Line (\d+): ([a-z]) = ")
 _STATED = re.compile(r"([a-z]) is (\d+)")
@@ -55,7 +56,13 @@ class Variables:
         target = letters[steps - 1]
         lines = [f"Line {m.key}: {m.word} = {f' {m.op} '.join(m.terms)}." for m in moves]
         text = f"{' '.join(lines)} What is {target}?"
-        return Spec(family=self.name, text=text, moves=tuple(moves), target=target)
+        return Spec(
+            family=self.name,
+            text=text,
+            moves=tuple(moves),
+            target=target,
+            careless=steps >= LONG,
+        )
 
     def create_state(self, spec: Spec) -> State:
         return State()

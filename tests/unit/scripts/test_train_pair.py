@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from itertools import pairwise
 
 import pytest
@@ -17,15 +18,18 @@ from scripts.train_pair import problems as data
 from scripts.train_pair.assemble import fit_logistic
 from scripts.train_pair.batches import IGNORE, Encoder, make_lessons
 from scripts.train_pair.checker import check_steps, is_correct, split_steps
-from scripts.train_pair.families import FAMILIES
-from scripts.train_pair.families.base import Move, Spec
+from scripts.train_pair.families import FAMILIES, MEASURED
+from scripts.train_pair.families.base import LIMIT, LONG, Move, Spec
+from scripts.train_pair.families.story import CONFUSED
+from scripts.train_pair.families.words import SMALL
 from scripts.train_pair.faults import make_chain
 from scripts.train_pair.judgement import judge
 from scripts.train_pair.model import Generator, ModelConfig, Verifier, set_look_back
 from scripts.train_pair.prm import build_verifier
 from scripts.train_pair.teacher import teach
 from scripts.train_pair.tokenizer import PROBE, STEP, format_prompt, train_tokenizer
-from scripts.train_pair.trunk import TRUNK
+from scripts.train_pair.trunk import TRUNK, Trunk, start_trunk
+from tests.support.paths import ROOT
 
 TWO_DAYS = Spec(
     family="story",
@@ -33,6 +37,7 @@ TWO_DAYS = Spec(
     moves=(Move("1", "finds", "+", ("12",)), Move("2", "sells", "-", ("10",))),
     start=30,
 )
+STEPS = (("more", "+", "5"), ("fewer", "-", "9"), ("more", "+", "7"))
 TINY = ModelConfig(hidden=32, layers=2, heads=1, ffn=32)
 
 
@@ -59,7 +64,7 @@ def test_a_problem_is_a_function_of_its_seed() -> None:
     assert data.make_problem(7) == data.make_problem(7)
 
 
-@pytest.mark.parametrize("difficulty", [data.EASY, data.STANDARD, data.TRAINING])
+@pytest.mark.parametrize("difficulty", [data.EASY, data.STANDARD, data.Difficulty(min_steps=2)])
 def test_solutions_are_right_and_values_have_two_digits(difficulty: data.Difficulty) -> None:
     rng = random.Random(0)
     for problem in data.make_problems(data.CALIBRATION_SEEDS, 300, difficulty):
@@ -68,6 +73,39 @@ def test_solutions_are_right_and_values_have_two_digits(difficulty: data.Difficu
         assert is_correct(problem, "\n\n".join(steps))
         assert 10 <= int(problem.answer) <= 99
         assert len(steps) == problem.num_steps
+
+
+@pytest.mark.parametrize("family", sorted({*data.EVERYDAY.families}))
+def test_everyday_problems_have_one_right_solution_which_the_teacher_writes(family: str) -> None:
+    difficulty = data.Difficulty(min_steps=1, families=(family,))
+    texts = set()
+    for problem in data.make_problems(data.CALIBRATION_SEEDS, 300, difficulty):
+        steps = teach(random.Random(problem.seed), problem.spec)
+        assert all(check.so_far for check in check_steps(problem.spec, steps)), problem.text
+        assert is_correct(problem, "\n\n".join(steps))
+        assert 0 <= int(problem.answer) <= LIMIT
+        texts.add(problem.text)
+    assert len(texts) > 280
+
+
+def test_what_a_plain_story_tells_is_what_its_steps_count() -> None:
+    plain = data.Difficulty(min_steps=1, check=0.0, families=("plain",))
+    told = re.compile(r"\D* ha[sd] (\d+) [^\d.]* (won|wins|buys|lost|loses|lends|sells) (\d+)\D*")
+    seen = 0
+    for problem in data.make_problems(data.CALIBRATION_SEEDS, 1500, plain):
+        words = told.fullmatch(problem.text)
+        if words and len(problem.spec.moves) == 1:
+            sign = 1 if words[2] in ("won", "wins", "buys") else -1
+            assert int(problem.answer) == int(words[1]) + sign * int(words[3]), problem.text
+            seen += 1
+    assert seen > 5
+
+
+def test_a_step_after_a_skipped_one_is_recognized_by_its_words() -> None:
+    moves = tuple(Move("", f"{{n}} {word}", op, ("=", n)) for word, op, n in STEPS)
+    spec = Spec(family="plain", text="", moves=moves, start=10)
+    checks = check_steps(spec, ["9 fewer. 10-9=1.", "7 more. 1+7=8."])
+    assert [check.right for check in checks] == [False, True]
 
 
 def test_the_checker_finds_the_first_wrong_character_and_judges_by_the_stated_values() -> None:
@@ -131,9 +169,9 @@ def test_a_solution_is_checked_where_the_problem_asks_for_it() -> None:
             assert not check_steps(problem.spec, [*steps[:-2], steps[-1]])[-1].right
 
 
-def test_the_teacher_errs_in_every_family_and_still_reaches_an_answer() -> None:
+def test_the_teacher_errs_in_long_problems_and_still_reaches_an_answer() -> None:
     rng = random.Random(2)
-    for name in FAMILIES:
+    for name in (*MEASURED, "lookups"):
         difficulty = data.Difficulty(families=(name,))
         faults, steps = 0, 0
         for problem in data.make_problems(data.CALIBRATION_SEEDS, 60, difficulty):
@@ -142,7 +180,21 @@ def test_the_teacher_errs_in_every_family_and_still_reaches_an_answer() -> None:
             checks = check_steps(problem.spec, chain)
             faults += sum(not check.right for check in checks)
             steps += len(checks)
-        assert 0.02 < faults / steps < 0.2, name
+        assert 0.02 < faults / steps < 0.25, name
+
+
+def test_the_teacher_solves_short_problems_right() -> None:
+    rng = random.Random(3)
+    for name in FAMILIES:
+        short = data.Difficulty(min_steps=1, max_steps=LONG - 1, families=(name,))
+        for problem in data.make_problems(data.CALIBRATION_SEEDS, 60, short):
+            chain = teach(rng, problem.spec)
+            assert all(check.so_far for check in check_steps(problem.spec, chain)), problem.text
+
+
+def test_no_word_of_the_readme_is_misread() -> None:
+    readme = (ROOT / "README.md").read_text()
+    assert not [word for word in CONFUSED if word in readme]
 
 
 def test_some_lessons_end_in_a_probe_for_the_last_stated_value(encoder: Encoder) -> None:
@@ -153,7 +205,9 @@ def test_some_lessons_end_in_a_probe_for_the_last_stated_value(encoder: Encoder)
     for text in probed:
         assert text.endswith("}")
         shown, guess = text.split(PROBE)
-        assert guess[:-1] == "0" or guess[:-1] in shown
+        number = guess[:-1]
+        spelled = SMALL[int(number)] if int(number) < len(SMALL) else number
+        assert number == "0" or number in shown or spelled in shown
 
 
 def test_digits_and_the_blank_line_are_single_tokens(encoder: Encoder) -> None:
@@ -218,7 +272,7 @@ def test_look_back_attends_to_the_previous_token() -> None:
 
 def test_the_assembled_verifier_keeps_the_trunk_and_remembers_surprise(encoder: Encoder) -> None:
     torch.manual_seed(0)
-    trunk = Generator(TRUNK).eval()
+    trunk = Trunk(TRUNK).eval()
     rows = []
     for seed in range(8):
         problem = data.make_problem(seed, data.EASY)
@@ -232,6 +286,25 @@ def test_the_assembled_verifier_keeps_the_trunk_and_remembers_surprise(encoder: 
         scores = verifier(ids).softmax(-1)
     assert torch.allclose(wide[..., : TRUNK.hidden], narrow, atol=0.05, rtol=0.05)
     assert torch.isfinite(scores).all()
+
+
+def test_a_trunk_begins_with_the_generator_and_levelled_logits(encoder: Encoder) -> None:
+    torch.manual_seed(1)
+    generator = Generator(TRUNK).eval()
+    problems = list(data.make_problems(data.TRAIN_SEEDS, 16, data.EASY))
+    rows = [encoder.encode_chain(p.text, p.spec, data.solve(p.spec)) for p in problems]
+    trunk = start_trunk(generator, encoder, rows).eval()
+    ids = torch.tensor([rows[0].ids])
+    seen = ids.clone()
+    seen[ids == encoder.separator] = encoder.blank
+    order = list(range(TRUNK.vocab))
+    order[encoder.separator], order[encoder.blank] = encoder.blank, encoder.separator
+    with torch.no_grad():
+        found, expected = trunk(ids), generator(seen)[..., order]
+    assert torch.allclose(found.softmax(-1), expected.softmax(-1), atol=1e-4)
+    answer = torch.tensor(rows[0].target)
+    level, before = (x.logsumexp(-1)[0, answer].pow(2).mean() for x in (found, expected))
+    assert level < before / 2
 
 
 def test_the_logistic_fit_finds_the_slope() -> None:

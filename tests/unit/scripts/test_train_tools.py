@@ -6,11 +6,8 @@ import json
 import random
 
 import pytest
-import torch
 
-from flashedge.models.registry import BUNDLED
 from scripts.train_pair.batches import IGNORE, Encoder
-from scripts.train_pair.export import load_verifier
 from scripts.train_tools.chains import (
     check_task_steps,
     create_task_state,
@@ -23,7 +20,6 @@ from scripts.train_tools.chains import (
 from scripts.train_tools.measure import Reply, is_valid, read_arguments, report
 from scripts.train_tools.model import (
     encode_task,
-    extract_trunk,
     format_task,
     load_tokenizer,
     make_checked_chains,
@@ -153,17 +149,6 @@ def test_checked_chains_label_every_separator() -> None:
         row = make(index)
         ends = [i for i, token in enumerate(row.ids) if token == encoder.separator]
         assert [i for i, label in enumerate(row.step) if label != IGNORE] == ends
-
-
-@torch.no_grad()
-def test_the_taken_out_trunk_computes_what_it_computes_inside_the_verifier() -> None:
-    verifier = load_verifier(BUNDLED / "prm")
-    trunk = extract_trunk(verifier).eval()
-    ids = torch.randint(4, 500, (2, 64), generator=torch.Generator().manual_seed(0))
-    size, layers = trunk.model.config.hidden, len(trunk.model.layers)
-    inside = verifier.model.run(verifier.model.embed_tokens(ids), 0, layers)[..., :size]
-    alone = trunk.model.run(trunk.model.embed_tokens(ids), 0, layers)
-    assert (inside - alone).abs().max() < 0.02 * alone.abs().max()
 
 
 @pytest.mark.parametrize(
