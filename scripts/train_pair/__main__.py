@@ -9,6 +9,7 @@ import argparse
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -61,8 +62,8 @@ def plan_run(name: str, first: int, options: argparse.Namespace) -> Run:
         cooldown=0.7,
         seed=options.seed,
         first_index=first,
-        save_every=2000,
-        log_every=100,
+        save_every=25,
+        log_every=10,
         device=options.device,
         processes=options.processes,
     )
@@ -97,7 +98,10 @@ def run_rollouts(options: argparse.Namespace) -> None:
 def run_trunk(options: argparse.Namespace) -> None:
     """Train the verifier's trunk on chains with faults."""
     generator = load_trained(Generator(GENERATOR), "generator", options.work)
-    train_trunk(generator, load_tokenizer(options), plan_run("trunk", FIRST_CHAIN, options))
+    run = replace(
+        plan_run("trunk", FIRST_CHAIN, options), matrix_lr=0.006, other_lr=1e-3, cooldown=1.0
+    )
+    train_trunk(generator, load_tokenizer(options), run)
 
 
 def run_prm(options: argparse.Namespace) -> None:
