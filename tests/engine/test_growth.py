@@ -1,0 +1,102 @@
+"""A daemon and its engines hold no more after many requests than after a few."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from tests.support.small_requests import SmallRequests, serve
+from tests.support.table_sizes import count_entries, count_in_engine
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+KV_BYTES = 24 << 20
+"""Of each engine: so little that all of it is in use before the first measurement."""
+WARM_UP = 300
+MOST_GROWTH_BYTES = 48 << 20
+
+WALKED = {
+    "generator": {
+        "core.scheduler.requests",
+        "core.scheduler.running",
+        "core.scheduler._jobs",
+        "core.scheduler._draft_jobs",
+        "core.scheduler._requested",
+        "core.scheduler._replays",
+        "core.scheduler._board._levels",
+        "worker.worker.model_runner.requests",
+        "worker.worker.model_runner.input_batch.logitsprocs.non_argmax_invariant[]._rows",
+        "worker.worker._flashedge_save_area._rows",
+    },
+    "verifier": {"core.scheduler.requests", "worker.worker.model_runner.requests"},
+    "daemon": {
+        "service._runs",
+        "service._tasks",
+        "service._schedulers[].programs._board._programs",
+        "service._loader._loaded[]._protocols._serves.output_processor.request_states",
+    },
+}
+"""Some of the tables that must be among those that are counted."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def daemon(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[SmallRequests]:
+    home = tmp_path_factory.mktemp("growth")
+    async with serve(home, generator_kv_bytes=KV_BYTES, verifier_kv_bytes=KV_BYTES) as served:
+        yield served
+
+
+async def count_all(daemon: SmallRequests) -> dict[str, dict[str, int]]:
+    """Entries by process and path, once all requests have ended."""
+    await daemon.settle()
+    generator, verifier = daemon.engines
+    return {
+        "generator": await count_in_engine(generator),
+        "verifier": await count_in_engine(verifier),
+        "daemon": count_entries({"service": daemon.service}),
+    }
+
+
+async def test_no_table_grows_with_the_requests(daemon: SmallRequests) -> None:
+    """In the engines' processes and in the daemon's. A sixth of the requests is cancelled."""
+    counts = []
+    for _ in range(3):
+        answered = await daemon.send_plain(48) + await daemon.send_searches(18)
+        assert 0 < answered < 66, "some are cancelled, others are not"
+        counts.append(await count_all(daemon))
+    for process, tables in WALKED.items():
+        assert tables <= counts[0][process].keys()
+    _, second, third = counts
+    grown = {
+        f"{process}: {path}": (second[process].get(path, 0), entries)
+        for process, found in third.items()
+        for path, entries in found.items()
+        if entries > second[process].get(path, 0)
+    }
+    assert not grown
+
+
+def count_own_bytes(engine: Any) -> int:
+    """The memory of an engine's process that is in use and belongs to no file."""
+    process = psutil.Process(engine.health().pid).memory_info()
+    return int(process.rss - process.shared)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("kind", ["plain", "searches"])
+async def test_an_engine_takes_little_more_memory(daemon: SmallRequests, kind: str) -> None:
+    """For a thousand requests more, after some hundred. Twelve minutes."""
+    send = daemon.send_plain if kind == "plain" else daemon.send_searches
+    await send(WARM_UP)
+    await daemon.settle()
+    before = [count_own_bytes(engine) for engine in daemon.engines]
+    await send(1000)
+    await daemon.settle()
+    after = [count_own_bytes(engine) for engine in daemon.engines]
+    grown = [now - then for now, then in zip(after, before, strict=True)]
+    assert max(grown) < MOST_GROWTH_BYTES, grown
