@@ -134,7 +134,9 @@ async def serve(home: Path, **settings: object) -> AsyncIterator[SmallRequests]:
     config = load_config(settings, environ={"FLASHEDGE_HOME": str(home)})
     service = build(config)
     app = create_app(service, config)
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
+    # The client reuses connections: one that ends while a request is on its way would fail it.
+    options = uvicorn.Config(app, port=0, log_level="warning", timeout_keep_alive=3600)
+    server = uvicorn.Server(options)
     serving = asyncio.create_task(server.serve())
     try:
         while (state := service.health().state) != "ready":
