@@ -46,7 +46,7 @@ class Muon(torch.optim.Optimizer):
         Matrices of one shape are updated together: on a card the number of kernels is the cost.
         """
         for group in self.param_groups:
-            by_shape: dict[torch.Size, list[nn.Parameter]] = {}
+            by_shape: dict[torch.Size, list[Tensor]] = {}
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     by_shape.setdefault(parameter.shape, []).append(parameter)
@@ -55,7 +55,7 @@ class Muon(torch.optim.Optimizer):
                 for parameter, state in zip(parameters, states, strict=True):
                     if "momentum" not in state:
                         state["momentum"] = torch.zeros_like(parameter)
-                gradients = [parameter.grad for parameter in parameters]
+                gradients = [p.grad for p in parameters if p.grad is not None]
                 buffers = [state["momentum"] for state in states]
                 torch._foreach_lerp_(buffers, gradients, 1 - group["momentum"])
                 ahead = torch._foreach_lerp(gradients, buffers, group["momentum"])

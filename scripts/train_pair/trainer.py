@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -73,8 +74,7 @@ class Batches(IterableDataset[Batch]):
 
 def compile_for(model: nn.Module, device: str) -> nn.Module:
     """Compile a model for the CPU. On a card that takes longer than the training."""
-    compiled: nn.Module = torch.compile(model, dynamic=False) if device == "cpu" else model
-    return compiled
+    return cast(nn.Module, torch.compile(model, dynamic=False)) if device == "cpu" else model
 
 
 def scale_rate(run: Run, step: int) -> float:

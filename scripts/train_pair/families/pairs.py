@@ -191,10 +191,10 @@ def _draw_relation(rng: random.Random, first: Person, second: Person, thing: str
     move = write_equation(word, str(a), op, str(number))
     many = rng.choice((f"How many {thing}", f"How many {thing}", "How many"))
     chance = rng.random()
+    moves: tuple[Move, ...] = (move,)
     if chance < 0.22 and value <= 450:
         moves = (move, write_equation("Together", str(a), "+", "#1"))
         return Draft(f"{text} {many} do they have {rng.choice(TOGETHER)}?", moves)
-    moves = (move,)
     if chance < 0.4:
         is_gain = rng.random() < 0.5 or value < 3
         change = draw_gain(rng, value) if is_gain else draw_loss(rng, max(value, 0))

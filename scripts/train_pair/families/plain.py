@@ -134,7 +134,10 @@ class Plain:
 
     def _locate(self, spec: Spec, state: State, text: str) -> int:
         """The index of the move that a step carries out: the next one with its words."""
-        order = [*range(state.done, len(spec.moves)), *range(min(state.done, len(spec.moves)))]
+        order: list[int] = [
+            *range(state.done, len(spec.moves)),
+            *range(min(state.done, len(spec.moves))),
+        ]
         for index in order:
             move = spec.moves[index]
             head = move.word.replace(NUMBER, move.terms[1])

@@ -333,12 +333,12 @@ def _add_remark(rng: random.Random, owner: Person, thing: str, text: str) -> str
 def _draw_place(rng: random.Random) -> Draft:
     place, is_past = rng.choice(PLACES), rng.random() < 0.35
     start = value = rng.randint(5, 99)
-    are, number = "were" if is_past else "are", spell(rng, start)
+    are, shown = "were" if is_past else "are", spell(rng, start)
     parts = [
         rng.choice(
             (
-                f"There {are} {number} {place.thing} {place.where}",
-                f"{number} {place.thing} {are} {place.where}",
+                f"There {are} {shown} {place.thing} {place.where}",
+                f"{shown} {place.thing} {are} {place.where}",
                 f"{start} {place.thing} sit {place.where}",
             )
         )
