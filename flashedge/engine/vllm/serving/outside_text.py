@@ -97,9 +97,9 @@ def _replace_template(renderer: Any) -> PromptEncoder:
         )
         if len(text) > most:
             raise VLLMValidationError(
-                f"the conversation has {len(text)} characters; the context holds"
+                "This model's maximum context length is"  # by these words clients know an overflow
                 f" {renderer.model_config.max_model_len} tokens, which are {most} characters at"
-                " most; shorten it",
+                f" most. However, the conversation has {len(text)}. Shorten it.",
                 parameter="messages",
             )
         return list(await asyncio.to_thread(encode, text, template))
