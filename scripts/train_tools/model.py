@@ -4,7 +4,7 @@ The verifier's trunk, a language model, learns the right next token from chains 
 verifier is then built as the bundled one is: layers on top of the trunk remember the greatest
 surprise (`scripts/train_pair/prm.py`). It sees the conversation without the tools, as FlashEdge
 shows it to verifiers. The generator learns from the teacher (`chains.teach_task`), whose
-misconceptions it takes over; it reads the tools in the system message.
+misconceptions it adopts; it reads the tools in the system message.
 """
 
 from __future__ import annotations

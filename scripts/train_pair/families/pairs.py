@@ -266,7 +266,7 @@ def _draw_transfer(rng: random.Random, first: Person, second: Person, thing: str
 
 
 def _draw_with_me(rng: random.Random, other: Person, thing: str) -> Draft:
-    """The teller and somebody else."""
+    """The one who tells the problem, and somebody else."""
     mine, theirs = draw_value(rng), max(2, draw_value(rng))
     mine_first = rng.random() < 0.4
     have, has = f"I have {mine}", f"{other.middle} has {theirs}"
