@@ -147,11 +147,12 @@ TYPED = {"chat": "hello\n/tree\n/search x\x1b\n/search beam-2\nagain\n/tree\n"}
 
 def list_commands() -> Iterator[str]:
     def walk(command: Any, path: tuple[str, ...]) -> Iterator[str]:
-        below = getattr(command, "commands", None)
-        if below is None:
+        if not hasattr(command, "list_commands"):
             yield " ".join(path)
-        for name, one in (below or {}).items():
-            yield from walk(one, (*path, name))
+            return
+        context = typer.Context(command)  # the lab's commands are imported when they are asked for
+        for name in command.list_commands(context):
+            yield from walk(command.get_command(context, name), (*path, name))
 
     return walk(typer.main.get_command(main.app), ())
 

@@ -157,6 +157,6 @@ def test_the_usual_encoder_fits_the_vocabulary(tmp_path: Path) -> None:
 
     config = load_config(environ={"FLASHEDGE_HOME": str(tmp_path)})
     usual = train_module.build_encoder_settings(None, find_pair("bundled", config), config)
-    assert usual == replace(EncoderSettings(), vocabulary=512)
+    assert usual == replace(EncoderSettings(), vocabulary=1024)
     given = train_module.build_encoder_settings(tmp_path, find_pair("bundled", config), config)
     assert given.checkpoint == str(tmp_path)

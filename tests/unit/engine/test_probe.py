@@ -68,7 +68,7 @@ def test_the_shape_is_that_of_the_checkpoint(tmp_path: Path) -> None:
     shape = read_shape(bundled, SPEC)
     weights = bundled / "model.safetensors"
     assert shape.weights_bytes == pytest.approx(weights.stat().st_size, rel=0.05)
-    assert (shape.layers, shape.heads, shape.head_dim) == (4, 4, 32)
+    assert (shape.layers, shape.heads, shape.head_dim) == (5, 4, 32)
     (tmp_path / "config.json").write_text('{"num_attention_heads": 2}')
     with pytest.raises(CheckpointError, match="does not tell the model's shape"):
         read_shape(tmp_path, SPEC)
