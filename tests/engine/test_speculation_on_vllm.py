@@ -199,7 +199,15 @@ async def test_a_boundary_that_fills_the_context_counts(pair: VllmPair, problem:
         size = generator.max_model_len - len(step.token_ids) - room
         path = (first * (size // len(first) + 1))[-size:]
         requests = [
-            ask(generator, problem, seed=seed, after=path, max_tokens=99, to_boundary=True)
+            ask(
+                generator,
+                problem,
+                seed=seed,
+                after=path,
+                max_tokens=99,
+                to_boundary=True,
+                temperature=1.5,  # steps of many lengths
+            )
             for seed in range(32)
         ]
         outcomes = await generate_all(generator, requests)
