@@ -228,7 +228,8 @@ async def test_chat_streams_what_it_answers_whole(client: httpx.AsyncClient) -> 
 
 
 async def test_choices_differ_and_the_first_is_that_of_one(client: httpx.AsyncClient) -> None:
-    asked: dict[str, Any] = {"messages": SAY, "temperature": 1.5, "max_tokens": 40}
+    open_ended = [{"role": "user", "content": "Tell me a story about a fox and the moon."}]
+    asked: dict[str, Any] = {"messages": open_ended, "temperature": 2.0, "max_tokens": 40}
     alone = await post(client, CHAT, **asked)
     four = await post(client, CHAT, **asked, n=4)
     texts = [choice["message"]["content"] for choice in four["choices"]]
