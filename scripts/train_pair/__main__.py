@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -41,7 +42,12 @@ def load_tokenizer(options: argparse.Namespace) -> PreTrainedTokenizerFast:
     if not folder.exists():
         part = folder.with_suffix(f".{os.getpid()}")
         train_tokenizer(options.seed).save_pretrained(str(part))
-        part.rename(folder)
+        try:
+            part.rename(folder)
+        except OSError:
+            if not folder.exists():
+                raise
+            shutil.rmtree(part)  # another training made it meanwhile; both are equal
     return PreTrainedTokenizerFast.from_pretrained(str(folder))
 
 
