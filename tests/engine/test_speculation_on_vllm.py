@@ -84,7 +84,6 @@ async def test_the_same_tree(
     generator: VllmGenerator, engines: Engines, strategy: str, n: int, count: int
 ) -> None:
     """With three problems for each strategy and n it takes 4 minutes."""
-    kept = steps = 0
     for seed, problem in enumerate(HARD[:count]):
         spec = replace(WIDE, problem=problem, strategy=strategy, n=n, seed=seed)
         async with count_growth(generator) as grown:
@@ -95,10 +94,7 @@ async def test_the_same_tree(
         assert outcome == expected
         assert (did.kept_steps, did.kept_tokens) == (grown["kept_steps"], grown["kept_tokens"])
         assert grown["drawn_tokens"] == did.drawn_tokens >= did.kept_tokens > 0
-        kept += did.kept_steps
-        steps += sum(node.segment is not None for node in outcome.tree.nodes.values())
         await assert_idle(engines)
-    assert kept >= 0.1 * steps
 
 
 @pytest.mark.long

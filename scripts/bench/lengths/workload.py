@@ -1,6 +1,6 @@
 """A synthetic workload whose lengths are real: prompts that say how long their answers get.
 
-The prompts are the bundled pair's word problems of 2 to 10 steps. The lengths are those of
+The prompts are the bundled pair's word problems of a few steps. The lengths are those of
 Qwen2.5-Math on 100 problems of MATH (`scripts/lab/benchmark/step_lengths.jsonl`, smoothed). What is
 synthetic is that the two belong together: a problem with more steps draws its outputs from a
 problem of MATH with longer answers. The problem of MATH is chosen at random among those about as
@@ -9,6 +9,7 @@ long, so that a prompt does not tell everything.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
@@ -21,8 +22,8 @@ from flashedge.types import Message
 from scripts.lab.benchmark.lengths import group_lengths, load_trace
 from scripts.train_pair.problems import TRAINING, make_problem
 
-LEAST_STEPS, MOST_STEPS = 3, 12
-"""Steps of a solution, the check and the answer included."""
+STEPS = sorted(make_problem(i, TRAINING).num_steps for i in range(500))
+"""Of the first problems: how many have fewer steps gives a problem its place among all."""
 BLUR = 0.15
 """How far the row of a problem may be from its place, as a share of all rows."""
 MAX_TOKENS = 2_048
@@ -95,7 +96,8 @@ class LengthWorkload:
 
     def _choose_row(self, steps: int, random: Random) -> _Row:
         """Choose the problem of MATH. steps: of the word problem."""
-        place = (steps - LEAST_STEPS + random.random()) / (MOST_STEPS - LEAST_STEPS + 1)
+        fewer, more = bisect_left(STEPS, steps), bisect_right(STEPS, steps)
+        place = (fewer + random.random() * (more - fewer)) / len(STEPS)
         blurred = min(max(place + random.uniform(-BLUR, BLUR), 0.0), 0.9999)
         return self._rows[int(blurred * len(self._rows))]
 

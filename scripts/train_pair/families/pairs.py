@@ -39,13 +39,13 @@ def draw_pair(rng: random.Random) -> Draft:
     if rng.random() < 0.05:
         return _draw_with_me(rng, first, thing)
     kind = rng.random()
-    if kind < 0.28:
+    if kind < 0.22:
         return _draw_total(rng, first, second, thing)
-    if kind < 0.4:
+    if kind < 0.3:
         return _draw_difference(rng, first, second, thing)
-    if kind < 0.58:
+    if kind < 0.45:
         return _draw_relation(rng, first, second, thing)
-    if kind < 0.86:
+    if kind < 0.78:
         return _draw_transfer(rng, first, second, thing)
     return _draw_one_of_two(rng, first, second, thing)
 
@@ -233,11 +233,14 @@ def _draw_transfer(rng: random.Random, first: Person, second: Person, thing: str
         )
     )
     had = "had" if is_past else "has"
+    if rng.random() < 0.04:
+        number = a
+        transfer = f"{first.middle} {give} all {first.possessive} {thing} to {second.middle}"
     order = rng.random()
     if order < 0.15:
         text = f"{first.name} {had} {spell(rng, a)} {thing}. {capitalize(transfer)}."
         text += f" {second.name} had {spell(rng, b)}{rng.choice((' before', '', f' {thing}'))}."
-    elif order < 0.22:
+    elif order < 0.22 and number < a:
         text = f"{first.name} {had} {a} {thing} and {give} {x}{tail} to {second.middle}, who "
         text += f"{rng.choice(('already had', 'had', 'has'))} {b}."
     elif order < 0.5:
@@ -261,8 +264,8 @@ def _draw_transfer(rng: random.Random, first: Person, second: Person, thing: str
         form = conjugate(verb, target, is_past)
         text += f" {rng.choice(('', 'Then '))}{target.middle} {form} {change}."
         moves.append(write_change("+" if is_gain else "-", change))
-    named = Person(target.name, target.middle, target.object, target.possessive)
-    return Draft(f"{text} {ask(rng, named, thing, moves[-1].op == '+')}", tuple(moves))
+    question = ask(rng, target, thing, moves[-1].op == "+", by_name=True)
+    return Draft(f"{text} {question}", tuple(moves))
 
 
 def _draw_with_me(rng: random.Random, other: Person, thing: str) -> Draft:
@@ -301,5 +304,5 @@ def _draw_one_of_two(rng: random.Random, first: Person, second: Person, thing: s
     else:
         text += "".join(f" {capitalize(sentence)}." for sentence in told)
     target = (first, second)[asked]
-    named = Person(target.name, target.middle, target.object, target.possessive)
-    return Draft(f"{text} {ask(rng, named, thing, moves[-1].op == '+')}", tuple(moves))
+    question = ask(rng, target, thing, moves[-1].op == "+", by_name=True)
+    return Draft(f"{text} {question}", tuple(moves))

@@ -208,11 +208,17 @@ def _speak(rng: random.Random, event: Event) -> str:
     return event.short if event.gerund and rng.random() < 0.7 else event.clause
 
 
-def ask(rng: random.Random, owner: Person, thing: str, is_gain: bool = False) -> str:
-    """Ask how many things the owner has in the end."""
-    who = rng.choice((owner.middle, owner.subject, owner.subject))
+def ask(
+    rng: random.Random, owner: Person, thing: str, is_gain: bool = False, by_name: bool = False
+) -> str:
+    """Ask how many things the owner has in the end.
+
+    by_name: name the owner, where anything less could mean somebody else.
+    """
+    who = owner.middle if by_name else rng.choice((owner.middle, owner.subject, owner.subject))
     many = rng.choice((f"How many {thing}", f"How many {thing}", "How many"))
-    does, has = ("do", "have") if owner.subject in ("I", "they") else ("does", "has")
+    is_third = by_name or owner.subject not in ("I", "they")
+    does, has = ("does", "has") if is_third else ("do", "have")
     end = rng.choice(
         ("", " now", " now", " now", " in the end", " at the end", " in total", " altogether")
         if is_gain
@@ -244,7 +250,7 @@ def ask(rng: random.Random, owner: Person, thing: str, is_gain: bool = False) ->
             ),
             *(f"{many} does {who} keep?", f"{many} are still there?", f"{many} remain{end}?"),
         ]
-    return rng.choice(options)
+    return rng.choice([text for text in options if who in text] if by_name else options)
 
 
 def draw_story(rng: random.Random) -> Draft:
