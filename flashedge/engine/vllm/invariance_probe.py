@@ -49,16 +49,16 @@ async def _compare_batches(generator: VllmGenerator) -> dict[str, Any]:
     """Compare decode in a batch with decode alone and with a fresh prefill of the same tokens."""
     prompt = generator.codec.encode_chat(_PROMPT)
     requests = [_build_request(prompt, seed=seed, max_tokens=TOKENS) for seed in range(BATCH)]
-    together = await asyncio.gather(*(_draw(generator, r) for r in requests))
+    together = await asyncio.gather(*(draw_tokens(generator, r) for r in requests))
     pairs: list[tuple[float, float]] = []
     is_same = True
     for request, (ids, logprobs) in zip(requests[:2], together, strict=False):
-        alone_ids, alone = await _draw(generator, request)
+        alone_ids, alone = await draw_tokens(generator, request)
         is_same &= alone_ids == ids
         pairs += zip(logprobs, alone, strict=False)
         for cut in range(4, len(ids), 7):  # prefill of prompt + ids[:cut], then one token
             again = _build_request((*prompt, *ids[:cut]), seed=request.seed, max_tokens=1)
-            again_ids, again_logprobs = await _draw(generator, again)
+            again_ids, again_logprobs = await draw_tokens(generator, again)
             is_same &= again_ids == ids[cut : cut + 1]
             pairs.append((logprobs[cut], again_logprobs[0]))
     difference = max(abs(a - b) for a, b in pairs)
@@ -89,10 +89,10 @@ async def _measure_invariant_context(generator: VllmGenerator) -> int:
                 draw.choice(vocabulary) for _ in range(length)
             )  # nothing of it is cached
             prefix = _build_request(tokens[: length // part], seed=0, max_tokens=1)
-            await _draw(generator, prefix)
+            await draw_tokens(generator, prefix)
             request = _build_request(tokens, seed=0, max_tokens=1)
-            behind = await _draw(generator, request, use_cache=True)
-            if behind != await _draw(generator, request):
+            behind = await draw_tokens(generator, request, use_cache=True)
+            if behind != await draw_tokens(generator, request):
                 return longest
         longest = length
     return longest
@@ -108,7 +108,7 @@ def _build_request(tokens: TokenIds, *, seed: int, max_tokens: int) -> ExtendReq
     )
 
 
-async def _draw(
+async def draw_tokens(
     generator: VllmGenerator, request: ExtendRequest, *, use_cache: bool = False
 ) -> tuple[TokenIds, tuple[float, ...]]:
     """Draw the tokens of a request. All KV is computed anew unless `use_cache`.

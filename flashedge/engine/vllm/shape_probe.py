@@ -13,15 +13,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import aclosing
 from dataclasses import replace
 from random import Random
 from typing import Any
 
-from flashedge.engine.base import Chunk, ExtendRequest
-from flashedge.engine.vllm.generator import VllmGenerator, build_params
+from flashedge.engine.base import ExtendRequest
+from flashedge.engine.vllm.generator import VllmGenerator
+from flashedge.engine.vllm.invariance_probe import draw_tokens
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
-from flashedge.types import Sampling, TokenIds
+from flashedge.types import Sampling
 
 CPU_WINDOW, CUDA_WINDOW = 32, 64
 """Tokens of a window. A card needs many rows to be busy; a CPU is so with few."""
@@ -29,8 +29,6 @@ GROUP = 4
 """Most windows of a pass. The paper measured the lowest latency at 256 tokens a pass."""
 REQUESTS = 6
 TOKENS = 12
-
-Drawn = tuple[TokenIds, tuple[float, ...]]
 
 
 def list_shapes(sequences: int, *, on_cpu: bool) -> tuple[ReplayShape, ...]:
@@ -70,15 +68,15 @@ async def _holds(
 ) -> bool:
     """Whether requests give the same bits alone, beside each other, and beside them in another
     order; and, with several windows of prompt a pass, as with one."""
-    alone = [await _draw(generator, request) for request in requests]
+    alone = [await draw_tokens(generator, request) for request in requests]
     for order in (requests, requests[::-1]):
-        together = await asyncio.gather(*(_draw(generator, request) for request in order))
+        together = await asyncio.gather(*(draw_tokens(generator, request) for request in order))
         if together != (alone if order is requests else alone[::-1]):
             return False
     if shape.prefill_windows == 1:
         return True
     await generator.set_replay_shape(replace(shape, prefill_windows=1))
-    one_by_one = [await _draw(generator, request) for request in requests]
+    one_by_one = [await draw_tokens(generator, request) for request in requests]
     await generator.set_replay_shape(shape)
     return one_by_one == alone
 
@@ -103,16 +101,3 @@ def _build_requests(generator: VllmGenerator, shape: ReplayShape) -> list[Extend
         )
         for seed, length in enumerate(lengths)
     ]
-
-
-async def _draw(generator: VllmGenerator, request: ExtendRequest) -> Drawn:
-    """The request's tokens and their log-probabilities. All KV is computed anew."""
-    params = build_params(
-        request, generator.codec, generator.max_model_len, skip_reading_prefix_cache=True
-    )
-    chunks: list[Chunk] = []
-    async with aclosing(generator.stream(request, params)) as stream:
-        async for chunk in stream:
-            chunks.append(chunk)
-    ids = tuple(i for c in chunks for i in c.token_ids)
-    return ids, tuple(p for c in chunks for p in c.logprobs)

@@ -35,7 +35,7 @@ async def measure(monkeypatch: pytest.MonkeyPatch, engine: FormulaEngine) -> int
     async def draw(of: Any, request: ExtendRequest, *, use_cache: bool = False) -> object:
         return await of.draw(request, use_cache)
 
-    monkeypatch.setattr(invariance_probe, "_draw", draw)
+    monkeypatch.setattr(invariance_probe, "draw_tokens", draw)
     return await invariance_probe._measure_invariant_context(engine)  # type: ignore[arg-type]
 
 

@@ -64,7 +64,7 @@ GROUPED = {"window": 32, "group": 4, "prefill_windows": 4}
 async def test_the_first_shape_that_holds_is_chosen(
     monkeypatch: pytest.MonkeyPatch, engine: FormulaEngine, shape: Any, is_invariant: bool
 ) -> None:
-    monkeypatch.setattr(shape_probe, "_draw", lambda of, request: of.draw(request))
+    monkeypatch.setattr(shape_probe, "draw_tokens", lambda of, request: of.draw(request))
     found = await shape_probe.choose_shape(engine, on_cpu=True)  # type: ignore[arg-type]
     assert found == {"replay_shape": shape, "position_invariant": is_invariant}
     if shape is not None:
