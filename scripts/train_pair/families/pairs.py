@@ -1,15 +1,20 @@
 """Problems with two owners in everyday English.
 
 Tim has 30 marbles. Joe has 14 marbles. Tim gives Joe 8. How many marbles has Joe now?
+
+Both: Tim A has 30, Joe B has 14. Tim A 8 fewer, Joe B 8 more. Joe B has 14. B 8 more. 14+8=22.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 from scripts.train_pair.families.base import Move
 from scripts.train_pair.families.plain import (
     CHANGES,
+    LAST,
+    NUMBER,
     Draft,
     draw_gain,
     draw_loss,
@@ -27,6 +32,8 @@ from scripts.train_pair.families.words import (
 )
 
 TOGETHER = ("together", "in total", "in all", "altogether", "combined")
+Event = tuple[Person, str, int]
+"""Who gets (`+`) or loses (`-`) how many."""
 GIVING = (("gives", "gave"), ("lends", "lent"), ("sends", "sent"), ("hands", "handed"))
 
 
@@ -77,6 +84,38 @@ def _add_both(first: Person, a: str, second: Person, b: str) -> Move:
     elif a.isdigit() or b.isdigit():
         word = f"{first.middle} has {a}" if a.isdigit() else f"{second.middle} has {b}"
     return write_equation(word, a, "+", b)
+
+
+def _change_one(
+    told: tuple[tuple[Person, int], ...], events: Sequence[Event], target: Person
+) -> list[Move]:
+    """Create the moves by which one of two gets or loses things.
+
+    told: both and what they have; events: what happens to each. Both are in the order of the text.
+    The first step writes all of it with a letter for each person, so that a small model can look up
+    what belongs to whom: a name may be several tokens, and other ones in another place.
+    """
+    (one, a), (other, b) = told
+
+    def letter(person: Person) -> str:
+        return "A" if person is one else "B"
+
+    listed = ", ".join(
+        f"{person.middle} {letter(person)} {CHANGES[op].replace(NUMBER, str(number))}"
+        for person, op, number in events
+    )
+    value = a if target is one else b
+    (op, number), *later = [(op, number) for person, op, number in events if person is target]
+    both = f"Both: {one.middle} A has {a}, {other.middle} B has {b}. {listed}"
+    word = f"{both}. {target.middle} {letter(target)} has {value}. {letter(target)} {CHANGES[op]}"
+    first = write_equation(word, str(value), op, str(number))
+    return [
+        first,
+        *(
+            write_equation(f"{letter(target)} {CHANGES[op]}", LAST, op, str(number))
+            for op, number in later
+        ),
+    ]
 
 
 def _tell_own(
@@ -236,7 +275,7 @@ def _draw_transfer(rng: random.Random, first: Person, second: Person, thing: str
     if rng.random() < 0.04:
         number = a
         transfer = f"{first.middle} {give} all {first.possessive} {thing} to {second.middle}"
-    order = rng.random()
+    order, told = rng.random(), ((first, a), (second, b))
     if order < 0.15:
         text = f"{first.name} {had} {spell(rng, a)} {thing}. {capitalize(transfer)}."
         text += f" {second.name} had {spell(rng, b)}{rng.choice((' before', '', f' {thing}'))}."
@@ -244,6 +283,7 @@ def _draw_transfer(rng: random.Random, first: Person, second: Person, thing: str
         text = f"{first.name} {had} {a} {thing} and {give} {x}{tail} to {second.middle}, who "
         text += f"{rng.choice(('already had', 'had', 'has'))} {b}."
     elif order < 0.5:
+        told = ((second, b), (first, a))
         text = f"{_introduce(rng, second, b, first, a, thing, is_past)} {capitalize(transfer)}."
     else:
         text = f"{_introduce(rng, first, a, second, b, thing, is_past)} {capitalize(transfer)}."
@@ -251,19 +291,20 @@ def _draw_transfer(rng: random.Random, first: Person, second: Person, thing: str
         target, value, op = second, b, "+"
     else:
         target, value, op = first, a, "-"
-    moves = [write_change(op, number, str(value), target.middle)]
+    events: list[Event] = [(first, "-", number), (second, "+", number)]
     value += number if op == "+" else -number
     chance = rng.random()
     if chance < 0.15:
-        moves = [_add_both(first, str(a), second, str(b))]
-        return Draft(f"{text} How many {thing} do they have {rng.choice(TOGETHER)}?", tuple(moves))
+        both = _add_both(first, str(a), second, str(b))
+        return Draft(f"{text} How many {thing} do they have {rng.choice(TOGETHER)}?", (both,))
     if chance < 0.35:
         is_gain = rng.random() < 0.5 or value < 3
         change = draw_gain(rng, value) if is_gain else draw_loss(rng, value)
         verb = rng.choice([v for v in (GAINS if is_gain else LOSSES) if "{" not in v.base])
         form = conjugate(verb, target, is_past)
         text += f" {rng.choice(('', 'Then '))}{target.middle} {form} {change}."
-        moves.append(write_change("+" if is_gain else "-", change))
+        events.append((target, "+" if is_gain else "-", change))
+    moves = _change_one(told, events, target)
     question = ask(rng, target, thing, moves[-1].op == "+", by_name=True)
     return Draft(f"{text} {question}", tuple(moves))
 
@@ -289,20 +330,18 @@ def _draw_one_of_two(rng: random.Random, first: Person, second: Person, thing: s
     """Both have things and both change; the question is about one of them."""
     a, b, is_past = draw_value(rng), draw_value(rng), rng.random() < 0.3
     text = _introduce(rng, first, a, second, b, thing, is_past)
-    asked = rng.choice((0, 1))
-    told, value, moves = list[str](), (a, b)[asked], list[Move]()
+    asked, events = rng.choice((0, 1)), list[Event]()
+    told, values = list[str](), [a, b]
     for index in rng.choice(((0, 1), (1, 0), (asked,), (asked, 1 - asked, asked))):
         person = (first, second)[index]
-        of = value if index == asked else (a, b)[index]
-        sentence, move, after = _tell_own(rng, person, thing, of, is_past)
+        sentence, move, values[index] = _tell_own(rng, person, thing, values[index], is_past)
         told.append(sentence)
-        if index == asked:
-            moves.append(move if not moves else write_change(move.op, int(move.terms[1])))
-            value = after
+        events.append((person, move.op, int(move.terms[1])))
     if len(told) == 2 and rng.random() < 0.4:
         text += f" {capitalize(told[0])} and {told[1]}."
     else:
         text += "".join(f" {capitalize(sentence)}." for sentence in told)
     target = (first, second)[asked]
+    moves = _change_one(((first, a), (second, b)), events, target)
     question = ask(rng, target, thing, moves[-1].op == "+", by_name=True)
     return Draft(f"{text} {question}", tuple(moves))

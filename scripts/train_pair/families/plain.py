@@ -2,9 +2,10 @@
 
 A step says what changes, then states one equation: `20 more. 24+20=44.` It repeats no verb, since
 the model may not know it. Where there are two owners, it first says what the one has: `Ben has 15.
-4 fewer. 15-4=11.` What a person would type varies without end, so the words of problems are drawn
-from long lists (`words.py`), some are invented, and the sentences are built in many ways
-(`telling.py`, `pairs.py`, `sums.py`). The teacher makes no mistakes here.
+4 fewer. 15-4=11.` Where both may change, they get letters (`pairs.py`). What a person would type
+varies without end, so the words of problems are drawn from long lists (`words.py`), some are
+invented, and the sentences are built in many ways (`telling.py`, `pairs.py`, `sums.py`). The
+teacher makes no mistakes here.
 """
 
 from __future__ import annotations

@@ -101,6 +101,20 @@ def test_what_a_plain_story_tells_is_what_its_steps_count() -> None:
     assert seen > 5
 
 
+def test_of_two_owners_the_question_names_the_one_whose_number_is_the_answer() -> None:
+    pairs = data.Difficulty(min_steps=1, check=0.0, families=("pairs",))
+    first_step = re.compile(r"both: (.+) a has \d+, (.+) b has \d+\. .*\. .+ ([ab]) has \d+\. \3 ")
+    seen = 0
+    for problem in data.make_problems(data.CALIBRATION_SEEDS, 600, pairs):
+        if words := first_step.match(data.solve(problem.spec)[0].lower()):
+            asked, other = (words[1], words[2]) if words[3] == "a" else (words[2], words[1])
+            end = problem.text.lower()[-len(asked) - 60 :].rpartition("how many")[2]
+            assert asked in end, problem.text
+            assert other not in end or other in asked, problem.text
+            seen += 1
+    assert seen > 250
+
+
 def test_a_step_after_a_skipped_one_is_recognized_by_its_words() -> None:
     moves = tuple(Move("", f"{{n}} {word}", op, ("=", n)) for word, op, n in STEPS)
     spec = Spec(family="plain", text="", moves=moves, start=10)
