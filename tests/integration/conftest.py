@@ -40,10 +40,10 @@ def _use_home(home: Path, patch: pytest.MonkeyPatch) -> Iterator[Config]:
     patch.setenv("FLASHEDGE_PORT", "0")
     made = load_config()
     yield made
-    control.stop(made, timeout_s=120)
+    control.stop(made, timeout_s=10)
 
 
 def _start_daemon(config: Config) -> subprocess.Popen[bytes]:
     process = control.start(config, {"port": 0}, SIMULATED)
-    control.wait_ready(config, process, timeout_s=120)
+    control.wait_ready(config, process, timeout_s=60)
     return process

@@ -149,9 +149,9 @@ def test_ctrl_c_keeps_what_is_finished(daemon: subprocess.Popen[bytes], tmp_path
     problems = tmp_path / "many.jsonl"
     problems.write_text("\n".join(f'{{"problem": "p {i}?", "answer": 1}}' for i in range(400)))
     process = start_cli("calibrate", str(problems), "--strategy", "best_of_n-64")
-    wait_for(lambda: list_runs("finished"))
+    wait_for(lambda: list_runs("finished"), timeout_s=60)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=30)
     assert (process.returncode, out) == (130, "")
     assert "the same command continues" in err
     wait_for(lambda: not list_runs("running") and not list_runs("queued"))

@@ -41,12 +41,12 @@ def full_config(disk: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Config]
     monkeypatch.setenv("FLASHEDGE_PORT", "0")
     made = load_config()
     yield made
-    control.stop(made, timeout_s=120)
+    control.stop(made, timeout_s=10)
 
 
 def start(config: Config) -> str:
     process = control.start(config, {"port": 0}, SIMULATED)
-    control.wait_ready(config, process, timeout_s=120)
+    control.wait_ready(config, process, timeout_s=60)
     record = files.find(config)
     assert record is not None
     return record.url
@@ -66,7 +66,7 @@ def fill(disk: Path) -> Path:
 
 def test_nothing_that_finished_is_lost(disk: Path, full_config: Config) -> None:
     url = start(full_config)
-    with httpx.Client(base_url=url, timeout=120) as client:
+    with httpx.Client(base_url=url, timeout=30) as client:
         first = client.post("/v1/solve", json=ASK).json()
         filler = fill(disk)
         answers = [client.post("/v1/solve", json={**ASK, "seed": seed}) for seed in range(1, 4)]
@@ -88,8 +88,8 @@ def test_nothing_that_finished_is_lost(disk: Path, full_config: Config) -> None:
             told = client.get(f"/v1/runs/{run['id']}").json()
             assert (told["tree"], told["stored"]) == (run["tree"], True)
 
-    control.stop(full_config, timeout_s=120)
-    with httpx.Client(base_url=start(full_config), timeout=120) as client:
+    control.stop(full_config, timeout_s=10)
+    with httpx.Client(base_url=start(full_config), timeout=30) as client:
         for run in runs:
             assert client.get(f"/v1/runs/{run['id']}").json()["tree"] == run["tree"]
         listed = client.get("/v1/runs?limit=100").json()["data"]
@@ -100,7 +100,7 @@ def test_a_daemon_does_not_start_on_a_full_disk_and_says_so(
     disk: Path, full_config: Config
 ) -> None:
     start(full_config)
-    control.stop(full_config, timeout_s=120)
+    control.stop(full_config, timeout_s=10)
     filler = fill(disk)
     with pytest.raises(ConfigError, match=f"the disk of the state folder {disk}.* is full"):
         start(full_config)

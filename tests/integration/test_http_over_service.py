@@ -33,7 +33,7 @@ def test_openai_package(live: api_rig.Live, check: openai_suite.Check) -> None:
 
 def test_a_run_is_the_same_live_stored_and_replayed(live: api_rig.Live) -> None:
     ask = {"problem": "How many are left?", "n": 4, "seed": 9}
-    with httpx.Client(base_url=live.base_url, timeout=120) as client:
+    with httpx.Client(base_url=live.base_url, timeout=60) as client:
         streamed = api_rig.frames(client.post("/v1/solve", json={**ask, "stream": True}).text)
         run = streamed[0]["data"]["id"]
         kept = [f for f in streamed[1:] if f["event"] != "Progress"]

@@ -20,7 +20,7 @@ def test_the_commands_work_on_it(config: Config, tmp_path: Path) -> None:
     config.state_dir.mkdir(parents=True)
     (config.state_dir / "runs.sqlite").write_bytes(old)
     process = control.start(config, {"port": 0}, SIMULATED)
-    control.wait_ready(config, process, timeout_s=120)
+    control.wait_ready(config, process, timeout_s=60)
 
     runs = list_runs()
     assert sorted(run["status"] for run in runs) == [

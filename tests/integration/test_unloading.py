@@ -30,7 +30,7 @@ def url_of(config: Config) -> str:
 
 
 def read_state(url: str) -> str:
-    return str(httpx.get(f"{url}/health", timeout=120).json()["status"])
+    return str(httpx.get(f"{url}/health").json()["status"])
 
 
 def test_idle_engines_are_unloaded_and_the_next_request_loads_them(
@@ -38,14 +38,14 @@ def test_idle_engines_are_unloaded_and_the_next_request_loads_them(
 ) -> None:
     url = url_of(config)
     started_at = files.read_record(config)
-    first = httpx.post(f"{url}/v1/solve", json={**ASK, "keep_alive": "200ms"}, timeout=120).json()
+    first = httpx.post(f"{url}/v1/solve", json={**ASK, "keep_alive": "200ms"}, timeout=60).json()
     wait_for(lambda: read_state(url) == "unloaded")
     process = psutil.Process(daemon.pid)
     assert "--inherited" in " ".join(process.cmdline())
     assert process.children(recursive=True) == []
     assert files.read_record(config) == started_at, "it is the same daemon to its users"
     assert cli("ps").returncode == 0
-    again = httpx.post(f"{url}/v1/solve", json=ASK, timeout=120).json()
+    again = httpx.post(f"{url}/v1/solve", json=ASK, timeout=60).json()
     assert (again["text"], again["tree"]) == (first["text"], first["tree"])
     assert read_state(url) == "ready"
     listed = httpx.get(f"{url}/v1/runs").json()["data"]
@@ -62,7 +62,7 @@ def test_no_client_is_refused_while_the_process_is_replaced(
 
     def ask_on_and_on() -> None:
         while not is_over.is_set():
-            codes.append(httpx.get(f"{url}/health", timeout=120).status_code)
+            codes.append(httpx.get(f"{url}/health", timeout=30).status_code)
 
     asking = threading.Thread(target=ask_on_and_on)
     asking.start()
@@ -70,7 +70,7 @@ def test_no_client_is_refused_while_the_process_is_replaced(
         for _ in range(2):
             assert cli("unload").returncode == 0
             wait_for(lambda: read_state(url) == "unloaded")
-            control.wait_ready(config, timeout_s=120)  # tells it to load
+            control.wait_ready(config, timeout_s=30)  # tells it to load
     finally:
         is_over.set()
         asking.join()
@@ -80,10 +80,8 @@ def test_no_client_is_refused_while_the_process_is_replaced(
 
 def test_engines_in_use_stay(config: Config, daemon: subprocess.Popen[bytes]) -> None:
     url = url_of(config)
-    with httpx.stream(
-        "POST", f"{url}/v1/solve", json={**ASK, "stream": True}, timeout=120
-    ) as stream:
-        httpx.post(f"{url}/v1/unload", timeout=120)
+    with httpx.stream("POST", f"{url}/v1/solve", json={**ASK, "stream": True}) as stream:
+        httpx.post(f"{url}/v1/unload")
         text = "".join(stream.iter_text())
     assert "RunFinished" in text
     wait_for(lambda: read_state(url) == "unloaded")
@@ -94,8 +92,8 @@ def test_another_pair_is_loaded_on_demand(config: Config) -> None:
     config.config_dir.mkdir(parents=True, exist_ok=True)
     (config.config_dir / "models.toml").write_text(SECOND, encoding="utf-8")
     process = control.start(config, {"port": 0}, SIMULATED)
-    control.wait_ready(config, process, timeout_s=120)
-    with httpx.Client(base_url=url_of(config), timeout=120) as client:
+    control.wait_ready(config, process, timeout_s=60)
+    with httpx.Client(base_url=url_of(config), timeout=60) as client:
 
         def loaded() -> list[str]:
             return list(client.get("/v1/status").json()["loaded"])
