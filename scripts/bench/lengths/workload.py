@@ -22,8 +22,8 @@ from flashedge.types import Message
 from scripts.lab.benchmark.lengths import group_lengths, load_trace
 from scripts.train_pair.problems import TRAINING, make_problem
 
-STEPS = sorted(make_problem(i, TRAINING).num_steps for i in range(500))
-"""Of the first problems: how many have fewer steps gives a problem its place among all."""
+RANKED = 500
+"""Problems whose numbers of steps give a problem its place: the share that has fewer."""
 BLUR = 0.15
 """How far the row of a problem may be from its place, as a share of all rows."""
 MAX_TOKENS = 2_048
@@ -67,6 +67,7 @@ class LengthWorkload:
         self._pair, self._kind, self._outputs = pair, kind, outputs
         self._stretch, self._max_tokens = stretch, max_tokens
         self._rows = _load_rows()
+        self._steps = sorted(make_problem(i, TRAINING).num_steps for i in range(RANKED))
 
     def make(self, index: int, run: int = 0) -> FinishedOutputs:
         """Make one request. run: which of the prompt's runs, whose outputs differ."""
@@ -96,8 +97,8 @@ class LengthWorkload:
 
     def _choose_row(self, steps: int, random: Random) -> _Row:
         """Choose the problem of MATH. steps: of the word problem."""
-        fewer, more = bisect_left(STEPS, steps), bisect_right(STEPS, steps)
-        place = (fewer + random.random() * (more - fewer)) / len(STEPS)
+        fewer, more = bisect_left(self._steps, steps), bisect_right(self._steps, steps)
+        place = (fewer + random.random() * (more - fewer)) / RANKED
         blurred = min(max(place + random.uniform(-BLUR, BLUR), 0.0), 0.9999)
         return self._rows[int(blurred * len(self._rows))]
 
