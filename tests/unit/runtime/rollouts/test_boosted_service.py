@@ -15,6 +15,7 @@ from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.errors import Conflict
 from flashedge.events import RolloutsAllowed
 from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.rollouts.daemon_time import DaemonTime
 from flashedge.runtime.rollouts.replay import RunLog, replay
 from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.boost_rig import SPEC
@@ -34,6 +35,8 @@ async def rig(tmp_path: Path) -> AsyncIterator[Rig]:
     made = Rig(tmp_path, max_running=2)
     await made.service.start()
     made.served._rollout_cost = make_cost(0.0)
+    # The engines' time is virtual. The daemon's own, which is not, would decide beside it.
+    made.service._boosting._daemon = DaemonTime(lambda: 0)
     yield made
     await made.service.stop()
 
