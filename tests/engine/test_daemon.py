@@ -92,7 +92,9 @@ def test_claude_codes_conversations_are_counted(served: Daemon, model: str) -> N
     for request in (row for row in requests if row["method"] == "POST"):
         body = {name: v for name, v in request["body"].items() if name != "stream"}
         counted = httpx.post(
-            f"{served.url}/v1/messages/count_tokens?beta=true", json={**body, "model": model}
+            f"{served.url}/v1/messages/count_tokens?beta=true",
+            json={**body, "model": model},
+            timeout=60,
         )
         assert counted.status_code == 200, counted.text
         counts.append(counted.json()["input_tokens"])
@@ -105,7 +107,7 @@ def test_claude_codes_conversations_are_counted(served: Daemon, model: str) -> N
 
 def test_a_search_names_the_field_that_is_wrong(served: Daemon) -> None:
     body = {"model": "bundled:beam-4", "messages": [{"role": "system", "content": "x"}]}
-    answer = httpx.post(f"{served.url}/v1/chat/completions", json=body)
+    answer = httpx.post(f"{served.url}/v1/chat/completions", json=body, timeout=60)
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == "messages"
 

@@ -30,7 +30,7 @@ def url_of(config: Config) -> str:
 
 
 def read_state(url: str) -> str:
-    return str(httpx.get(f"{url}/health").json()["status"])
+    return str(httpx.get(f"{url}/health", timeout=60).json()["status"])
 
 
 def test_idle_engines_are_unloaded_and_the_next_request_loads_them(
@@ -48,7 +48,7 @@ def test_idle_engines_are_unloaded_and_the_next_request_loads_them(
     again = httpx.post(f"{url}/v1/solve", json=ASK, timeout=60).json()
     assert (again["text"], again["tree"]) == (first["text"], first["tree"])
     assert read_state(url) == "ready"
-    listed = httpx.get(f"{url}/v1/runs").json()["data"]
+    listed = httpx.get(f"{url}/v1/runs", timeout=60).json()["data"]
     assert [run["id"] for run in listed] == [again["id"], first["id"]]
     assert control.stop(config) == daemon.pid
     assert not files.record_path(config).exists()
@@ -70,7 +70,7 @@ def test_no_client_is_refused_while_the_process_is_replaced(
         for _ in range(2):
             assert cli("unload").returncode == 0
             wait_for(lambda: read_state(url) == "unloaded")
-            control.wait_ready(config, timeout_s=30)  # tells it to load
+            control.wait_ready(config, timeout_s=120)  # tells it to load
     finally:
         is_over.set()
         asking.join()
@@ -81,7 +81,7 @@ def test_no_client_is_refused_while_the_process_is_replaced(
 def test_engines_in_use_stay(config: Config, daemon: subprocess.Popen[bytes]) -> None:
     url = url_of(config)
     with httpx.stream("POST", f"{url}/v1/solve", json={**ASK, "stream": True}) as stream:
-        httpx.post(f"{url}/v1/unload")
+        httpx.post(f"{url}/v1/unload", timeout=60)
         text = "".join(stream.iter_text())
     assert "RunFinished" in text
     wait_for(lambda: read_state(url) == "unloaded")

@@ -49,7 +49,7 @@ def list_runs(status: str | None = None) -> list[dict[str, Any]]:
         return list(client.runs(limit=1000, status=status)["data"])
 
 
-def wait_for(condition: Any, timeout_s: float = 20.0) -> Any:
+def wait_for(condition: Any, timeout_s: float = 60.0) -> Any:
     until = time.monotonic() + timeout_s
     while time.monotonic() < until:
         if found := condition():

@@ -70,8 +70,9 @@ def multiply(
         parts = count_parts(rows, place)
         some = x[place::places].double()
         total: torch.Tensor | None = None
-        for columns in torch.arange(weight.shape[0]).tensor_split(parts):
-            part = (some[:, columns] @ weight[columns]).to(x.dtype)
+        pieces = some.tensor_split(parts, dim=1), weight.tensor_split(parts)
+        for columns, rows_of_weight in zip(*pieces, strict=True):
+            part = (columns @ rows_of_weight).to(x.dtype)
             total = part if total is None else total + part
         assert total is not None, "there is at least one part"
         found[place::places] = total
