@@ -129,8 +129,8 @@ class Config:
     )
     fused_sampling: bool = setting(
         True,
-        "On CUDA, draw tokens by one Triton kernel. False: by PyTorch's operations, which draw the "
-        "same tokens, only slower.",
+        "Draw tokens by one Triton kernel on CUDA, and in 32 bits on a CPU. False: by PyTorch's "
+        "operations in 64 bits, which draw the same tokens, only slower.",
     )
     batch_invariant: bool = setting(
         False,

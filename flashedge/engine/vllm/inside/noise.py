@@ -7,8 +7,8 @@ tokens. Requests run at temperature 0, at which vLLM takes the argmax of what th
 
 vLLM applies penalties to the logits later than this processor, so callers refuse penalties.
 
-`sampling.fused` draws the tokens on a card, `sampling.naive` elsewhere. Neither makes the host wait
-for the card.
+`sampling.fused` draws the tokens on a card and `sampling.on_cpu` on a CPU, both as `sampling.naive`
+would. On a card none of them makes the host wait.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from vllm.config import VllmConfig
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
 
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, PLAIN_SAMPLING
-from flashedge.engine.vllm.inside.sampling import naive
+from flashedge.engine.vllm.inside.sampling import naive, on_cpu
 from flashedge.engine.vllm.inside.sampling.min_p import exclude_unlikely
 from flashedge.engine.vllm.inside.sampling.rows import IndexedRow, SampledRow, pack_rows
 from flashedge.engine.vllm.inside.sampling.trial import load_kernel
@@ -42,11 +42,12 @@ class PositionNoise(LogitsProcessor):
         """By the request's index in the batch."""
         self._token_hashes: torch.Tensor | None = None
         is_plain = vllm_config.additional_config.get(ARGS_KEY, {}).get(PLAIN_SAMPLING, False)
-        self._mark_winners = (
+        self._kernel = (
             load_kernel(vllm_config.model_config.get_vocab_size(), device)
             if device.type == "cuda" and not is_plain
             else None
         )
+        self._draw = on_cpu.mark_winners if device.type == "cpu" and not is_plain else naive.sample
 
     def is_argmax_invariant(self) -> bool:
         return False
@@ -82,10 +83,10 @@ class PositionNoise(LogitsProcessor):
     def mark_winners(self, logits: torch.Tensor, sampled: Sequence[IndexedRow]) -> None:
         """Make the drawn token of each of these rows its argmax, in place."""
         exclude_unlikely(logits, sampled)
-        if self._mark_winners is not None:
-            self._mark_winners(logits, pack_rows(sampled, self._device))
+        if self._kernel is not None:
+            self._kernel(logits, pack_rows(sampled, self._device))
         else:
-            naive.sample(logits, sampled, self._get_token_hashes(logits.shape[1]))
+            self._draw(logits, sampled, self._get_token_hashes(logits.shape[1]))
 
     def _get_token_hashes(self, vocab: int) -> torch.Tensor:
         if self._token_hashes is None or len(self._token_hashes) != vocab:

@@ -3,54 +3,88 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flashedge.engine.vllm.inside.sampling import naive
-from flashedge.engine.vllm.inside.sampling.naive import SPAN, add_noise, draw_gumbel, hash_tokens
-from flashedge.engine.vllm.inside.sampling.rows import SampledRow
+from flashedge.engine.vllm.inside.sampling import naive, on_cpu
+from flashedge.engine.vllm.inside.sampling.naive import draw_gumbel, hash_tokens
+from flashedge.engine.vllm.inside.sampling.on_cpu import approximate_gumbel, draw_bits
+from flashedge.engine.vllm.inside.sampling.rows import IndexedRow, SampledRow
 
 CPU = torch.device("cpu")
 VOCAB = 1200
 
 
-def find_winners(scaled: torch.Tensor, keys: list[int]) -> list[int]:
-    """The winners when every token gets noise."""
-    added = draw_gumbel(keys, hash_tokens(scaled.shape[1], CPU).unsqueeze(0))
-    return (scaled + added.to(scaled.dtype)).argmax(1).tolist()
+def make_rows(count: int, top_k: int = 0, top_p: float = 1.0) -> list[IndexedRow]:
+    return [
+        (i, SampledRow(seed=i, temperature=0.7, top_k=top_k, top_p=top_p, prompt_len=3, output=[]))
+        for i in range(count)
+    ]
+
+
+def find_winners(draw: Any, logits: torch.Tensor, rows: list[IndexedRow]) -> list[int]:
+    drawn = logits.clone()
+    draw(drawn, rows, hash_tokens(logits.shape[1], CPU))
+    return drawn.argmax(1).tolist()
 
 
 @settings(deadline=None)
 @given(
     st.integers(0, 2**32),
     st.floats(0.01, 30),
-    st.sampled_from([1, 7, 64, VOCAB - 1, VOCAB]),
-    st.sampled_from([0, 5]),
+    st.sampled_from([0, 1, 5]),
+    st.sampled_from([1.0, 0.9, 0.1]),
+    st.sampled_from([on_cpu.ELEMENTS, 2 * VOCAB, 1]),
 )
-def test_the_candidates_decide_as_the_whole_vocabulary_does(
-    seed: int, spread: float, candidates: int, top_k: int
+def test_a_cpu_draws_the_tokens_of_the_twin(
+    seed: int, spread: float, top_k: int, top_p: float, at_once: int
 ) -> None:
     """Rows are peaked or flat, and some of their tokens are masked."""
     torch.manual_seed(seed)
-    scaled = torch.randn(6, VOCAB) * spread
-    scaled[3] = scaled[3] * 0.01
-    if top_k:
-        least = scaled.topk(top_k, dim=1).values[:, -1:]
-        scaled = scaled.masked_fill(scaled < least, -math.inf)
-    keys = [seed * 7 + row for row in range(6)]
-    found = add_noise(scaled, keys, hash_tokens(VOCAB, CPU), candidates)
-    assert found.argmax(1).tolist() == find_winners(scaled, keys)
+    logits = torch.randn(6, VOCAB) * spread
+    logits[3] *= 0.01
+    logits[4, 7:] = -math.inf
+    rows = make_rows(6, top_k, top_p)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(on_cpu, "ELEMENTS", at_once)
+        found = find_winners(on_cpu.mark_winners, logits, rows)
+    assert found == find_winners(naive.sample, logits, rows)
 
 
-def test_no_two_noises_differ_by_more_than_the_span() -> None:
-    """The largest and the smallest noise follow from the formula."""
-    least, most = (-math.log(-math.log(u)) for u in (0.5 / 2**23, 1 - 0.5 / 2**23))
-    assert most - least < SPAN < most - least + 0.1
-    drawn = draw_gumbel(list(range(64)), hash_tokens(VOCAB, CPU).unsqueeze(0))
-    assert least <= drawn.min() < drawn.max() <= most
+def test_races_that_32_bits_can_not_decide() -> None:
+    """In each row the sums of two tokens are equal, or one or two units in the last place apart."""
+    rows, random = make_rows(200), torch.Generator().manual_seed(4)
+    temperature = rows[0][1].temperature
+    keys = [row.key for _, row in rows]
+    noise = draw_gumbel(keys, hash_tokens(64, CPU).unsqueeze(0)).float()
+    logits = torch.full((200, 64), -math.inf)
+    for race in range(200):
+        one, other = torch.randperm(64, generator=random)[:2].tolist()
+        close = ((5.0 / temperature + noise[race, one]) - noise[race, other]) * temperature
+        for _ in range(race % 3):
+            close = torch.nextafter(close, torch.tensor(math.inf if race % 2 else -math.inf))
+        logits[race, one], logits[race, other] = 5.0, close
+    found = find_winners(on_cpu.mark_winners, logits, rows)
+    assert found == find_winners(naive.sample, logits, rows)
+
+
+def test_the_error_is_far_below_the_tolerance() -> None:
+    """Of each of the 2**23 values that the random bits can have."""
+    for part in torch.arange(2**23, dtype=torch.int32).view(8, -1):
+        uniform = 1 - (part.double() + 0.5) / 2**23
+        exact = -torch.log(-torch.log(uniform))
+        error = (approximate_gumbel(part).double() - exact).abs().max()
+        assert error < on_cpu.TOLERANCE / 20
+
+
+def test_the_bits_are_those_of_the_twin() -> None:
+    keys, hashes = [5, 2**62 + 3, 2**63 - 1], hash_tokens(151_936, CPU)
+    uniform = 1 - (draw_bits(keys, hashes.to(torch.int32)).double() + 0.5) / 2**23
+    assert torch.equal(-torch.log(-torch.log(uniform)), draw_gumbel(keys, hashes.unsqueeze(0)))
 
 
 def test_the_noise_is_gumbel_noise() -> None:
@@ -74,11 +108,7 @@ def test_a_large_batch_is_sampled_in_parts(monkeypatch: pytest.MonkeyPatch) -> N
     torch.manual_seed(1)
     logits = torch.randn(7, VOCAB)
     found = []
-    rows = [
-        (i, SampledRow(seed=i, temperature=0.7, top_k=0, top_p=0.9, prompt_len=3, output=[]))
-        for i in range(7)
-        if i != 4
-    ]
+    rows = [row for row in make_rows(7, top_p=0.9) if row[0] != 4]
     for elements in (naive.ELEMENTS, 3 * VOCAB, 1):
         monkeypatch.setattr(naive, "ELEMENTS", elements)
         sampled = logits.clone()

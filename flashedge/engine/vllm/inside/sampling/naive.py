@@ -1,4 +1,4 @@
-"""Draws tokens by PyTorch's operations: what CPUs use, and the naive twin of `fused`.
+"""Draws tokens by PyTorch's operations: the naive twin of `fused` and of `on_cpu`.
 
 Nothing here makes the host wait for a card: no result is read back.
 """
@@ -14,11 +14,6 @@ from flashedge.engine.vllm.inside.sampling.rows import IndexedRow, copy_to
 _MASK32 = 0xFFFFFFFF
 ELEMENTS = 1 << 23
 """Logits that are processed at once. They take some 300 MB of intermediate results."""
-CANDIDATES = 1024
-"""How many of a row's most likely tokens get noise first."""
-SPAN = 19.5
-"""At least the largest noise minus the smallest: -log(-log(u)) for u of 24 bits lies in
-(-2.82, 16.64)."""
 
 
 def sample(logits: torch.Tensor, sampled: Sequence[IndexedRow], token_hashes: torch.Tensor) -> None:
@@ -39,38 +34,14 @@ def _sample(
     temperatures = copy_to([r.temperature for r in rows], logits.dtype, logits.device)
     scaled = logits.index_select(0, index) / temperatures.unsqueeze(1)
     scaled = truncate(scaled, [r.top_k for r in rows], [r.top_p for r in rows])
-    logits.index_copy_(0, index, add_noise(scaled, [r.key for r in rows], token_hashes))
+    noise = draw_gumbel([r.key for r in rows], token_hashes.unsqueeze(0))
+    logits.index_copy_(0, index, scaled + noise.to(scaled.dtype))
 
 
 def hash_tokens(vocab: int, device: torch.device) -> torch.Tensor:
     """Returns (vocab,) int64, of 32 bits each."""
     ids = torch.arange(vocab, device=device, dtype=torch.int64)
     return (ids * 0x9E3779B1) & _MASK32
-
-
-def add_noise(
-    scaled: torch.Tensor, keys: list[int], token_hashes: torch.Tensor, candidates: int = CANDIDATES
-) -> torch.Tensor:
-    """Return logits whose argmax is that of `scaled` + noise.
-
-    A token that lies SPAN below the best one can't win, whatever its noise. So only the
-    `candidates` most likely tokens get noise, and all tokens in rows where others might win. The
-    noise takes most of the sampling time, since its arithmetic is in 64 bits and a large vocabulary
-    has 150,000 tokens. On a card all tokens get noise, because the host would have to wait to learn
-    which rows need it.
-
-    scaled: (rows, vocab); keys: (rows,); token_hashes: (vocab,).
-    """
-    if scaled.shape[1] <= candidates or scaled.is_cuda:
-        return scaled + draw_gumbel(keys, token_hashes.unsqueeze(0)).to(scaled.dtype)
-    best, ids = scaled.topk(candidates, dim=1)
-    sums = best + draw_gumbel(keys, token_hashes[ids]).to(scaled.dtype)
-    result = scaled.scatter(1, ids, sums)
-    rows = (best[:, -1] > best[:, 0] - SPAN).nonzero().squeeze(1).tolist()
-    if rows:
-        noise = draw_gumbel([keys[row] for row in rows], token_hashes.unsqueeze(0))
-        result[rows] = scaled[rows] + noise.to(scaled.dtype)
-    return result
 
 
 def draw_gumbel(keys: list[int], token_hashes: torch.Tensor) -> torch.Tensor:
