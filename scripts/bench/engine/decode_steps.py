@@ -2,7 +2,7 @@
 
     python -m scripts.bench.engine.decode_steps [--rows 1 16 64 256] [--rounds 5] [--tokens 8 40]
 
-A model that computes nothing (`free_model`) is served four ways: vLLM's `LLM.generate` in this
+A model that computes nothing (`free_model`) is served four ways: vLLM's `vllm.LLM` in this
 process, `vllm serve`, plain completions of our daemon, and a search of our daemon
 (self-consistency, whose paths need no scores). All draw the same requests, with seeds, at T = 0.8,
 over 151,936 tokens, so many at once as `--rows` says. The ways take turns.
