@@ -17,6 +17,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -136,18 +137,20 @@ def _count_left(paths: Sequence[Sequence[int]]) -> list[float]:
 
 @contextmanager
 def offer_free_model() -> Iterator[None]:
-    """Let the engines that are started meanwhile find the class, in whatever process."""
+    """Let the engines that are started meanwhile find the class, in this process or another."""
     before = os.environ.get("PYTHONPATH")
     with TemporaryDirectory(prefix="flashedge-free-model-") as name:
         info = Path(name) / "flashedge_free_model-1.dist-info"
         info.mkdir()
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: x\nVersion: 1\n")
         (info / "entry_points.txt").write_text(_ENTRY_POINT)
-        root = Path(__file__).parents[3]
-        os.environ["PYTHONPATH"] = os.pathsep.join([name, str(root), *([before] if before else [])])
+        paths = [name, str(Path(__file__).parents[3]), *([before] if before else [])]
+        os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+        sys.path.insert(0, name)
         try:
             yield
         finally:
+            sys.path.remove(name)
             if before is None:
                 del os.environ["PYTHONPATH"]
             else:

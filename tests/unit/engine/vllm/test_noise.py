@@ -81,6 +81,12 @@ def test_the_error_is_far_below_the_tolerance() -> None:
         assert error < on_cpu.TOLERANCE / 20
 
 
+def test_no_two_noises_differ_by_more_than_the_span() -> None:
+    """The largest and the smallest noise follow from the formula."""
+    least, most = (-math.log(-math.log(u)) for u in (0.5 / 2**23, 1 - 0.5 / 2**23))
+    assert most - least < on_cpu.SPAN < most - least + 0.1
+
+
 def test_the_bits_are_those_of_the_twin() -> None:
     keys, hashes = [5, 2**62 + 3, 2**63 - 1], hash_tokens(151_936, CPU)
     uniform = 1 - (draw_bits(keys, hashes.to(torch.int32)).double() + 0.5) / 2**23

@@ -3,7 +3,8 @@
 The noise takes nearly all of the time, since a large vocabulary has 150,000 tokens. So it is first
 computed in 32 bits, within `TOLERANCE` of `naive.draw_gumbel`. A token that leads by more than
 twice the tolerance has won; in one row of a thousand the race is closer, and the leaders are
-compared by their exact noise. `fused` does the same on a card.
+compared by their exact noise. `fused` does the same on a card. Where a model is sure, most tokens
+are so unlikely that no noise lets them win against the likeliest one, and they get none.
 """
 
 from __future__ import annotations
@@ -21,6 +22,11 @@ TOLERANCE = 5e-4
 """Bounds the error of the noise in 32 bits. See `fused.TOLERANCE`."""
 _ROUNDING = 2.0**-20
 """Relative error of a sum of logit and noise."""
+SPAN = 19.5
+"""At least the largest noise minus the smallest: -log(-log(u)) for u of 24 bits lies in
+(-2.82, 16.64)."""
+_EVERY = 61
+"""Every so many tokens are looked at to learn how many may win."""
 
 
 def mark_winners(
@@ -38,8 +44,22 @@ def mark_winners(
         index = torch.tensor([at for at, _ in part])
         scaled = logits.index_select(0, index).div_(torch.tensor([[r.temperature] for r in rows]))
         scaled = truncate(scaled, [row.top_k for row in rows], [row.top_p for row in rows])
-        winners = _find_winners(scaled, [row.key for row in rows], hashes)
+        keys = [row.key for row in rows]
+        if at_once == 1:
+            winners = [_find_winner(scaled[0], keys[0], hashes)]
+        else:
+            winners = _find_winners(scaled, keys, hashes)
         logits[index, torch.tensor(winners)] = float("inf")
+
+
+def _find_winner(scaled: torch.Tensor, key: int, hashes: torch.Tensor) -> int:
+    """As `_find_winners`, of the tokens of one row that may win against its likeliest one."""
+    may_win = scaled >= scaled.amax() - SPAN
+    if may_win[::_EVERY].count_nonzero() * 3 * _EVERY > len(scaled):  # too many to collect them
+        return _find_winners(scaled.unsqueeze(0), [key], hashes)[0]
+    ids = may_win.nonzero().squeeze(1)
+    [winner] = _find_winners(scaled[ids].unsqueeze(0), [key], hashes[ids])
+    return int(ids[winner])
 
 
 def _find_winners(scaled: torch.Tensor, keys: list[int], hashes: torch.Tensor) -> list[int]:
@@ -51,10 +71,14 @@ def _find_winners(scaled: torch.Tensor, keys: list[int], hashes: torch.Tensor) -
         leaders[row].append(token)
     for row, tokens in enumerate(leaders):
         if len(tokens) > 1:
-            noise = draw_gumbel([keys[row]], hashes[tokens].to(torch.int64) & 0xFFFFFFFF)[0]
-            exact = scaled[row, tokens] + noise.to(scaled.dtype)
+            exact = scaled[row, tokens] + _draw_noise(keys[row], hashes[tokens])
             leaders[row] = [tokens[int(exact.argmax())]]
     return [token for (token,) in leaders]
+
+
+def _draw_noise(key: int, hashes: torch.Tensor) -> torch.Tensor:
+    """The exact noise of some tokens of a row: (tokens,) int32 -> (tokens,) float32."""
+    return draw_gumbel([key], hashes.to(torch.int64) & 0xFFFFFFFF)[0].to(torch.float32)
 
 
 def draw_bits(keys: list[int], hashes: torch.Tensor) -> torch.Tensor:
