@@ -88,6 +88,12 @@ PATCHES = (
         reason="Outputs that vLLM joins would lose the log-probabilities of the earlier one.",
     ),
     Patch(
+        process=ProcessKind.DAEMON,
+        target="vllm.parser.engine.incremental_lexer:IncrementalLexer.feed",
+        replacement="flashedge.engine.vllm.serving.parser_pieces:feed_in_pieces",
+        reason="An answer of many markers would take the square of its length to parse.",
+    ),
+    Patch(
         process=ProcessKind.WORKER,
         target="vllm.v1.worker.gpu_model_runner:allocate_kv_cache",
         replacement=f"{_INSIDE}.kv.tensor:allocate",
