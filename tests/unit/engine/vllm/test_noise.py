@@ -72,6 +72,22 @@ def test_races_that_32_bits_can_not_decide() -> None:
     assert found == find_winners(naive.sample, logits, rows)
 
 
+@pytest.mark.parametrize("at_once", [on_cpu.ELEMENTS, 1])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_logits_that_are_no_numbers_end_nothing(
+    value: float, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broken model gives such, and so does the measurement of a step's memory."""
+    logits = torch.randn(3, VOCAB)
+    logits[1, 5:] = value
+    logits[2] = value
+    monkeypatch.setattr(on_cpu, "ELEMENTS", at_once)
+    found = find_winners(on_cpu.mark_winners, logits, make_rows(3))
+    wanted = find_winners(naive.sample, logits, make_rows(3))
+    assert found[0] == wanted[0]
+    assert math.isnan(value) or found == wanted, "which token is drawn from no numbers, is open"
+
+
 def test_the_error_is_far_below_the_tolerance() -> None:
     """Of each of the 2**23 values that the random bits can have."""
     for part in torch.arange(2**23, dtype=torch.int32).view(8, -1):

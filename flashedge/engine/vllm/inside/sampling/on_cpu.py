@@ -58,6 +58,8 @@ def _find_winner(scaled: torch.Tensor, key: int, hashes: torch.Tensor) -> int:
     if may_win[::_EVERY].count_nonzero() * 3 * _EVERY > len(scaled):  # too many to collect them
         return _find_winners(scaled.unsqueeze(0), [key], hashes)[0]
     ids = may_win.nonzero().squeeze(1)
+    if not len(ids):  # a logit is no number
+        return int(scaled.argmax())
     [winner] = _find_winners(scaled[ids].unsqueeze(0), [key], hashes[ids])
     return int(ids[winner])
 
@@ -73,6 +75,8 @@ def _find_winners(scaled: torch.Tensor, keys: list[int], hashes: torch.Tensor) -
         if len(tokens) > 1:
             exact = scaled[row, tokens] + _draw_noise(keys[row], hashes[tokens])
             leaders[row] = [tokens[int(exact.argmax())]]
+        elif not tokens:  # a logit is no number, or all are infinite
+            leaders[row] = [int(sums[row].argmax())]
     return [token for (token,) in leaders]
 
 
