@@ -50,7 +50,7 @@ class StepTimes:
     def watch(self, core: Any) -> None:
         """Time the steps of an engine core, whose parts are all there."""
         scheduler = core.scheduler
-        schedule, update = scheduler.schedule, scheduler.update_from_output
+        schedule, update = scheduler.schedule, self.time("update", scheduler.update_from_output)
 
         def schedule_timed(*args: Any, **kwargs: Any) -> Any:
             began = time.perf_counter()
@@ -65,7 +65,7 @@ class StepTimes:
             return output
 
         def update_timed(*args: Any, **kwargs: Any) -> Any:
-            found = self.time("update", update)(*args, **kwargs)
+            found = update(*args, **kwargs)
             if not scheduler.has_unfinished_requests():
                 self._close(time.perf_counter())
                 self._write()

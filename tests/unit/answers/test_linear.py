@@ -74,37 +74,6 @@ READERS: dict[str, Callable[[str], Any]] = {
 }
 
 
-class Words:
-    """A tokenizer, as far as vLLM's parsers ask for one."""
-
-    def get_vocab(self) -> dict[str, int]:
-        return {"<think>": 1, "</think>": 2, "<tool_call>": 3, "</tool_call>": 4}
-
-
-def parse_tool_calls(text: str) -> None:
-    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-    from vllm.tool_parsers import ToolParserManager
-
-    request = ChatCompletionRequest(messages=[{"role": "user", "content": "?"}])
-    ToolParserManager.get_tool_parser("hermes")(Words()).extract_tool_calls(text, request)
-
-
-def parse_reasoning(text: str) -> None:
-    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
-    from vllm.parser.engine.incremental_lexer import IncrementalLexer
-    from vllm.reasoning import ReasoningParserManager
-
-    from flashedge.engine.vllm.serving.parser_pieces import feed_in_pieces
-
-    IncrementalLexer.feed = feed_in_pieces  # as in the daemon
-    request = ChatCompletionRequest(messages=[{"role": "user", "content": "?"}])
-    ReasoningParserManager.get_reasoning_parser("qwen3")(Words()).extract_reasoning(text, request)
-
-
-PARSERS: dict[str, Callable[[str], Any]] = {"hermes": parse_tool_calls, "qwen3": parse_reasoning}
-"""vLLM's, of the pairs that models.toml has. They read a plain request's answer in the daemon."""
-
-
 def count_lines(read: Callable[[str], Any], text: str) -> int:
     """Lines of our packages that run."""
     lines = 0
@@ -134,11 +103,13 @@ def test_work_grows_with_the_text_and_no_faster(name: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [*READERS, *PARSERS])
+@pytest.mark.parametrize("name", READERS)
 def test_a_megabyte_is_read(name: str) -> None:
     """Quadratic work on one would take hours. Prints the slowest fragment's seconds."""
-    read = READERS.get(name) or PARSERS[name]
-    read("")
+    print_slowest(name, READERS[name])
+
+
+def print_slowest(name: str, read: Callable[[str], Any]) -> None:
     took = {}
     for fragment in FRAGMENTS:
         text = fragment * (LONG // len(fragment))

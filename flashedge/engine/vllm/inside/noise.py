@@ -47,7 +47,9 @@ class PositionNoise(LogitsProcessor):
             if device.type == "cuda" and not is_plain
             else None
         )
-        self._draw = on_cpu.mark_winners if device.type == "cpu" and not is_plain else naive.sample
+        self._draw, self._hash_tokens = naive.sample, naive.hash_tokens
+        if device.type == "cpu" and not is_plain:
+            self._draw, self._hash_tokens = on_cpu.mark_winners, on_cpu.hash_tokens
 
     def is_argmax_invariant(self) -> bool:
         return False
@@ -90,7 +92,7 @@ class PositionNoise(LogitsProcessor):
 
     def _get_token_hashes(self, vocab: int) -> torch.Tensor:
         if self._token_hashes is None or len(self._token_hashes) != vocab:
-            self._token_hashes = naive.hash_tokens(vocab, self._device)
+            self._token_hashes = self._hash_tokens(vocab, self._device)
         return self._token_hashes
 
 

@@ -91,7 +91,7 @@ PATCHES = (
         process=ProcessKind.DAEMON,
         target="vllm.parser.engine.incremental_lexer:IncrementalLexer.feed",
         replacement="flashedge.engine.vllm.serving.parser_pieces:feed_in_pieces",
-        reason="An answer of many markers would take the square of its length to parse.",
+        reason="To parse an answer of many markers took time by the square of its length.",
     ),
     Patch(
         process=ProcessKind.WORKER,

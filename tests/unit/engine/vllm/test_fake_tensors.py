@@ -54,7 +54,8 @@ def make_processor(*cuts: tuple[int, float]) -> PositionNoise:
     sampled."""
     processor = PositionNoise.__new__(PositionNoise)
     processor._device, processor._token_hashes = CARD, None
-    processor._kernel, processor._draw = None, naive.sample
+    processor._kernel = None
+    processor._draw, processor._hash_tokens = naive.sample, naive.hash_tokens
     processor._rows = {
         i: SampledRow(seed=i, temperature=0.7, top_k=k, top_p=p, prompt_len=3, output=[])
         for i, (k, p) in enumerate(cuts)

@@ -10,18 +10,39 @@ from hypothesis import strategies as st
 from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 from vllm.parser.engine.incremental_lexer import IncrementalLexer
 from vllm.reasoning import ReasoningParserManager
+from vllm.tool_parsers import ToolParserManager
 
 from flashedge.engine.vllm.serving import parser_pieces
-from tests.unit.answers.test_linear import Words
+from tests.unit.answers.test_linear import print_slowest
 
 MARKERS = ("<think>", "</think>", "<tool_call>", "<function=f>", "</function>", "</tool_call>")
 PARTS = st.sampled_from([*MARKERS, "<", "<think", "</", ">", "a", "\n", "é "])
+REQUEST = ChatCompletionRequest(messages=[{"role": "user", "content": "?"}])
+
+
+class Words:
+    """A tokenizer, as far as vLLM's parsers ask for one."""
+
+    def get_vocab(self) -> dict[str, int]:
+        return {"<think>": 1, "</think>": 2, "<tool_call>": 3, "</tool_call>": 4}
 
 
 def parse(text: str) -> Any:
-    request = ChatCompletionRequest(messages=[{"role": "user", "content": "?"}])
     parser = ReasoningParserManager.get_reasoning_parser("qwen3")(Words())
-    return parser.extract_reasoning(text, request)
+    return parser.extract_reasoning(text, REQUEST)
+
+
+def parse_tool_calls(text: str) -> Any:
+    return ToolParserManager.get_tool_parser("hermes")(Words()).extract_tool_calls(text, REQUEST)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("name", "read"), [("qwen3", parse), ("hermes", parse_tool_calls)])
+def test_a_megabyte_is_read(name: str, read: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As `tests/unit/answers/test_linear.py`, by the parsers of the pairs in models.toml, which
+    read a plain request's answer in the daemon."""
+    monkeypatch.setattr(IncrementalLexer, "feed", parser_pieces.feed_in_pieces)
+    print_slowest(name, read)
 
 
 @settings(deadline=None)

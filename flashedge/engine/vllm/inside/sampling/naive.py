@@ -29,13 +29,23 @@ def sample(logits: torch.Tensor, sampled: Sequence[IndexedRow], token_hashes: to
 def _sample(
     logits: torch.Tensor, sampled: Sequence[IndexedRow], token_hashes: torch.Tensor
 ) -> None:
+    index, scaled = scale_rows(logits, sampled)
+    noise = draw_gumbel([row.key for _, row in sampled], token_hashes.unsqueeze(0))
+    logits.index_copy_(0, index, scaled + noise.to(scaled.dtype))
+
+
+def scale_rows(
+    logits: torch.Tensor, sampled: Sequence[IndexedRow]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """The indices of the sampled rows, and their logits by temperature, top-k and top-p.
+
+    logits: (batch, vocab) float32. Returns (rows,) and (rows, vocab).
+    """
     index = copy_to([i for i, _ in sampled], torch.int64, logits.device)
     rows = [r for _, r in sampled]
     temperatures = copy_to([r.temperature for r in rows], logits.dtype, logits.device)
     scaled = logits.index_select(0, index) / temperatures.unsqueeze(1)
-    scaled = truncate(scaled, [r.top_k for r in rows], [r.top_p for r in rows])
-    noise = draw_gumbel([r.key for r in rows], token_hashes.unsqueeze(0))
-    logits.index_copy_(0, index, scaled + noise.to(scaled.dtype))
+    return index, truncate(scaled, [r.top_k for r in rows], [r.top_p for r in rows])
 
 
 def hash_tokens(vocab: int, device: torch.device) -> torch.Tensor:

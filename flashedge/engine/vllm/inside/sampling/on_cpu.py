@@ -13,7 +13,8 @@ from collections.abc import Sequence
 
 import torch
 
-from flashedge.engine.vllm.inside.sampling.naive import draw_gumbel, truncate
+from flashedge.engine.vllm.inside.sampling import naive
+from flashedge.engine.vllm.inside.sampling.naive import draw_gumbel, scale_rows
 from flashedge.engine.vllm.inside.sampling.rows import IndexedRow
 
 ELEMENTS = 1 << 18
@@ -34,22 +35,23 @@ def mark_winners(
 ) -> None:
     """Set the logit of each sampled row's drawn token to infinity, in place.
 
-    logits: (batch, vocab) float32; token_hashes: see `naive.hash_tokens`.
+    logits: (batch, vocab) float32; token_hashes: see `hash_tokens`.
     """
-    hashes = token_hashes.to(torch.int32)
     at_once = max(1, ELEMENTS // logits.shape[1])
     for start in range(0, len(sampled), at_once):
         part = sampled[start : start + at_once]
-        rows = [row for _, row in part]
-        index = torch.tensor([at for at, _ in part])
-        scaled = logits.index_select(0, index).div_(torch.tensor([[r.temperature] for r in rows]))
-        scaled = truncate(scaled, [row.top_k for row in rows], [row.top_p for row in rows])
-        keys = [row.key for row in rows]
+        index, scaled = scale_rows(logits, part)
+        keys = [row.key for _, row in part]
         if at_once == 1:
-            winners = [_find_winner(scaled[0], keys[0], hashes)]
+            winners = [_find_winner(scaled[0], keys[0], token_hashes)]
         else:
-            winners = _find_winners(scaled, keys, hashes)
+            winners = _find_winners(scaled, keys, token_hashes)
         logits[index, torch.tensor(winners)] = float("inf")
+
+
+def hash_tokens(vocab: int, device: torch.device) -> torch.Tensor:
+    """`naive.hash_tokens` as signed numbers: (vocab,) int32."""
+    return naive.hash_tokens(vocab, device).to(torch.int32)
 
 
 def _find_winner(scaled: torch.Tensor, key: int, hashes: torch.Tensor) -> int:
