@@ -52,6 +52,15 @@ def list_parts(plan: Plan) -> tuple[Part, ...]:
             limit_s=600,
         ),
         Part(
+            name="first light",
+            question="How fast are a start, a decode step and a search, beside unmodified vLLM?",
+            command=(
+                *(*_python("scripts.card.first_light"), "--pair", plan.pair),
+                *("--problems", str(plan.problems), "--output", str(plan.output / "first-light")),
+                *(("--rehearse",) if small else ()),
+            ),
+        ),
+        Part(
             name="profile",
             question="How fast is the device, and do the cost curves fit?",
             command=(
@@ -110,16 +119,6 @@ def list_parts(plan: Plan) -> tuple[Part, ...]:
             ),
             find_faults=find_unequal_rungs,
             limit_s=6 * 3600,
-        ),
-        Part(
-            name="unmodified vLLM",
-            question="How does FlashEdge compare with two `vllm serve` processes?",
-            command=(
-                *(*_python("scripts.card.serve_rung"), "--pair", plan.pair),
-                *("--problems", str(plan.problems), "--limit", "1" if small else "20"),
-                *("--n", "4" if small else "16", "--rounds", "1" if small else "2"),
-            ),
-            limit_s=2 * 3600,
         ),
         Part(
             name="memory",

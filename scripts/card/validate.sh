@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Proves FlashEdge on this machine's card, and writes one report to attach to an issue:
 #   bash scripts/card/validate.sh [--pair PAIR] [--problems FILE] [--output FOLDER] [--rehearse]
-# Installs, then runs the engine tests, the profiler, the self-test, exactness, the ladder with
-# unmodified vLLM below it, memory moves and faults. Cut off, the same command goes on.
+# Installs, then runs the engine tests, the profiler, the self-test, exactness, the ladder,
+# memory moves and faults. Cut off, the same command goes on.
 # --rehearse: every part on a CPU with the bundled pair, in its smallest form.
 set -euo pipefail
 

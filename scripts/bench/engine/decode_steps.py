@@ -1,11 +1,15 @@
 """What does a decode step take beside the model's own computation: vLLM's and ours?
 
     python -m scripts.bench.engine.decode_steps [--rows 1 16 64 256] [--rounds 5] [--tokens 8 40]
+        [--ways generate serve completions search] [--pair NAME]
 
-A model that computes nothing (`free_model`) is served four ways: vLLM's `vllm.LLM` in this
-process, `vllm serve`, plain completions of our daemon, and a search of our daemon
-(self-consistency, whose paths need no scores). All draw the same requests, with seeds, at T = 0.8,
-over 151,936 tokens, so many at once as `--rows` says. The ways take turns.
+A model that computes nothing (`free_model`) is served several ways: vLLM's `vllm.LLM` in this
+process (`generate`), `vllm serve` (`serve`; `first runner` with vLLM's older model runner,
+`synchronous` with that and without asynchronous scheduling), plain completions of our daemon, and a
+search of our daemon (self-consistency, whose paths need no scores). All draw the same requests,
+with seeds, at T = 0.8, over 151,936 tokens, so many at once as `--rows` says. The ways take turns.
+Another pair of the registry is measured with its model's time; the paths of its searches end where
+they end.
 
 Two times of a step are printed, medians over rounds: `client`, what whoever asked waits for one
 more token of all sequences (the time of long answers less that of short ones, by the tokens between
@@ -22,8 +26,8 @@ import os
 import statistics
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,22 +37,45 @@ from flashedge.engine.platform import runs_on_cpu
 from scripts.bench.daemon import report
 from scripts.bench.engine import step_times
 from scripts.bench.engine.free_model import TEMPERATURE, offer_free_model
-from scripts.bench.engine.free_pair import KV_SHARE, NAME, POSITIONS, PROMPT, write_free_pair
+from scripts.bench.engine.free_pair import write_free_pair
+from scripts.bench.engine.served_pair import (
+    KV_BYTES,
+    MODEL,
+    ServedPair,
+    connect,
+    find_served_pair,
+    serve,
+)
 from scripts.bench.turns import rotate
-from scripts.card.served import MODEL
 
+PROMPT = (5,) * 16
 PARTS = ("schedule", *step_times.PARTS, "update", "rest")
+OLDER = {"VLLM_USE_V2_MODEL_RUNNER": "0"}
+SERVERS: Mapping[str, tuple[Mapping[str, Any], Mapping[str, str]]] = {
+    "serve": ({}, {}),
+    "first runner": ({}, OLDER),
+    "synchronous": ({"async_scheduling": False}, OLDER),
+}
+"""Arguments and variables of a `vllm serve`, by the name of the way."""
+OURS = ("completions", "search")
+WAYS = ("generate", "serve", *OURS, "first runner", "synchronous")
+STEPS = "steps"
 
 Way = Callable[[int, int], Awaitable[None]]
 """Draws answers: how many at once, and of how many tokens each."""
 
 
-def generate_with_vllm(folder: Path) -> Way:
+def generate_with_vllm(pair: ServedPair) -> Way:
     """vLLM's own class, in this process."""
     from vllm import LLM, SamplingParams
 
-    limits: dict[str, Any] = {} if runs_on_cpu() else {"gpu_memory_utilization": KV_SHARE}
-    llm = LLM(str(folder), max_model_len=POSITIONS, **limits)
+    spec = pair.pair.generator
+    llm = LLM(
+        str(pair.generator),
+        max_model_len=spec.max_model_len,
+        dtype=spec.dtype,
+        kv_cache_memory_bytes=pair.kv_bytes,
+    )
 
     async def draw(rows: int, tokens: int) -> None:
         params = [
@@ -125,28 +152,44 @@ def format_row(rows: int, name: str, found: Mapping[str, float]) -> str:
     return f"{rows:5}  {name:12}" + "".join(f"{figure:10.2f}" for figure in figures)
 
 
+async def open_ways(
+    stack: AsyncExitStack, pair: ServedPair, names: Sequence[str], logs: Path
+) -> dict[str, Way]:
+    """Start whatever these ways need, all `vllm serve` at once."""
+    servers = {name: pair.build_generator(*SERVERS[name]) for name in names if name in SERVERS}
+    clients = await stack.enter_async_context(serve(servers, logs))
+    ways = {name: complete_by(client, MODEL) for name, client in clients.items()}
+    if "generate" in names:
+        ways["generate"] = generate_with_vllm(pair)
+    if set(OURS) & set(names):
+        daemon = stack.enter_context(pair.start_ours())
+        client = await stack.enter_async_context(connect(daemon.url))
+        ways |= {"completions": complete_by(client, pair.pair.name), "search": search_by(client)}
+    return {name: ways[name] for name in names}
+
+
+async def measure_rows(
+    ways: Mapping[str, Way],
+    all_rows: Sequence[int],
+    rounds: int,
+    tokens: Sequence[int],
+    steps: Path,
+) -> dict[int, Any]:
+    """Measure and print the table. steps: the folder that FLASHEDGE_STEP_TIMES names."""
+    print(f"{'rows':>5}  {'way':12}" + "".join(f"{p:>10}" for p in ("client", "engine", *PARTS)))
+    table = {}
+    for rows in all_rows:
+        table[rows] = await measure(ways, rows, rounds, tokens, steps)
+        for name, found in table[rows].items():
+            print(format_row(rows, name, found), flush=True)
+    return table
+
+
 async def run(asked: argparse.Namespace, work: Path, steps: Path) -> dict[int, Any]:
-    pair = write_free_pair(work)
+    pair = find_served_pair(asked.pair, asked.kv_bytes) if asked.pair else write_free_pair(work)
     async with AsyncExitStack() as stack:
-        ways: dict[str, Way] = {}
-        if "generate" in asked.ways:
-            ways["generate"] = generate_with_vllm(pair.generator)
-        if "serve" in asked.ways:
-            served = await stack.enter_async_context(pair.serve_unmodified(pair.generator))
-            ways["serve"] = complete_by(served, MODEL)
-        if {"completions", "search"} & set(asked.ways):
-            client = await stack.enter_async_context(pair.serve_ours())
-            ways |= {"completions": complete_by(client, NAME), "search": search_by(client)}
-        ways = {name: ways[name] for name in asked.ways}
-        print(
-            f"{'rows':>5}  {'way':12}" + "".join(f"{p:>10}" for p in ("client", "engine", *PARTS))
-        )
-        table = {}
-        for rows in asked.rows:
-            table[rows] = await measure(ways, rows, asked.rounds, asked.tokens, steps)
-            for name, found in table[rows].items():
-                print(format_row(rows, name, found), flush=True)
-        return table
+        ways = await open_ways(stack, pair, asked.ways, work)
+        return await measure_rows(ways, asked.rows, asked.rounds, asked.tokens, steps)
 
 
 def main() -> None:
@@ -154,18 +197,24 @@ def main() -> None:
     parser.add_argument("--rows", type=int, nargs="+", default=[1, 16, 64, 256])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tokens", type=int, nargs=2, default=[8, 40], help="of an answer")
-    names = ["generate", "serve", "completions", "search"]
-    parser.add_argument("--ways", nargs="+", choices=names, default=names)
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS[:4])
+    parser.add_argument("--pair", help="default: the free model")
+    parser.add_argument("--kv-bytes", type=int, default=KV_BYTES, help="KV memory of each engine")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="flashedge-steps-") as name, offer_free_model():
-        work, steps = Path(name), Path(name) / "steps"
-        steps.mkdir()
-        os.environ[step_times.FOLDER] = str(steps)
-        if runs_on_cpu():
-            os.environ |= {"OMP_NUM_THREADS": "1", "VLLM_CPU_KVCACHE_SPACE": "1"}
-            os.environ["VLLM_CPU_OMP_THREADS_BIND"] = "nobind"
-        table = asyncio.run(run(asked, work, steps))
+    with tempfile.TemporaryDirectory(prefix="flashedge-steps-") as name, time_engines(Path(name)):
+        table = asyncio.run(run(asked, Path(name), Path(name) / STEPS))
     report(rows=table, tokens=asked.tokens, rounds=asked.rounds)
+
+
+@contextmanager
+def time_engines(work: Path) -> Iterator[None]:
+    """Let the engines that are started meanwhile write their steps into `work`/STEPS."""
+    (work / STEPS).mkdir(exist_ok=True)
+    os.environ[step_times.FOLDER] = str(work / STEPS)
+    if runs_on_cpu():
+        os.environ |= {"OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+    with offer_free_model():
+        yield
 
 
 if __name__ == "__main__":

@@ -1,28 +1,34 @@
 """How long does a search take, and how long do unmodified vLLM servers for its very requests?
 
-    python -m scripts.bench.engine.replayed_search [--n 16 64] [--seeds 3] [--rounds 3]
+    python -m scripts.bench.engine.replayed_search [--n 16 64] [--runs 6] [--ways ...]
+        [--pair NAME --problems FILE] [--trees FOLDER]
 
-The generator computes nothing and draws steps of the lengths that a real model wrote
-(`free_model`); the verifier is of one layer, with random weights. A beam search of our daemon
-builds a tree. Then two `vllm serve` with vLLM's own defaults are sent the requests of that tree,
-level by level: for each node its path's tokens and as many new ones as it has, and when all have
-answered, each path to be scored, whole. Nothing is decided between levels, so it is the least that
-a stock search loop over HTTP can take. The third way is our own stock loop (`--baseline`), on the
-engines of the first.
+A beam search of our daemon builds a tree. Then two `vllm serve` with vLLM's own defaults are sent
+the requests of that tree, level by level: for each node its path's tokens and as many new ones as
+it has, and when all have answered, each path to be scored, whole. Nothing is decided between
+levels, so it is the least that a stock search loop over HTTP can take. Further ways are our own
+stock loop (`baseline`), on the engines of the first, and a daemon that drafts nothing
+(`no speculation`).
 
-The ways take turns. A figure is the sum over seeds of the medians over rounds, by that of the
-servers. The last line is JSON.
+By default the generator computes nothing and draws steps of the lengths that a real model wrote
+(`free_model`), and the verifier is of one layer, with random weights. A pair of the registry is
+given problems to solve.
+
+Each run has a seed, and so a tree, of its own. The ways take turns. What is reported is the sum of
+a way's seconds over all runs, by that of the servers, with its 95 % interval. The last line is
+JSON.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gzip
 import json
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,16 +37,27 @@ from typing import Any
 
 import httpx
 
-from flashedge.engine.vllm import compat
+from flashedge.files.problems import read_labelled
 from scripts.bench.daemon import report
-from scripts.bench.engine.free_model import TEMPERATURE, offer_free_model
-from scripts.bench.engine.free_pair import PROMPT, write_free_pair
-from scripts.bench.turns import rotate
-from scripts.card.served import MODEL
+from scripts.bench.engine.decode_steps import time_engines
+from scripts.bench.engine.free_model import TEMPERATURE
+from scripts.bench.engine.free_pair import write_free_pair
+from scripts.bench.engine.served_pair import (
+    KV_BYTES,
+    MODEL,
+    ServedPair,
+    connect,
+    find_served_pair,
+    serve,
+)
+from scripts.bench.turns import compare_seconds, rotate
 from scripts.lab.benchmark.lengths import load_trace
 
-MOST_STEPS = 16
-WAYS = ("flashedge", "baseline", "vllm serve")
+SERVERS = "vllm serve"
+OURS = ("flashedge", "baseline", "no speculation")
+PROBLEM = "Count."
+WARM_UP, WARM_UP_N = 999, 16
+"""The seed of a search that is not timed, and its largest n."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +70,24 @@ class Node:
     is_scored: bool
 
 
-def read_levels(tree: Mapping[str, Any]) -> list[list[Node]]:
-    """The nodes of a tree by their depth, the root left out."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One way's work on one tree."""
+
+    seconds: float
+    generate_s: float = 0.0
+    verify_s: float = 0.0
+    tokens: int = 0
+    in_a_row: int = 0
+    """Tokens of the longest step of each level: decode steps that no loop can avoid."""
+    drawn: int = 0
+    kept: int = 0
+    """Tokens that speculation drew, and those of them that the tree kept."""
+
+
+def read_levels(found: Mapping[str, Any]) -> list[list[Node]]:
+    """The nodes of a run's tree by their depth, the root left out."""
+    tree, prompt = found["tree"], (5,) * found["usage"]["prompt_tokens"]
     nodes = {node["id"]: node for node in tree["nodes"]}
     paths: dict[int, tuple[int, ...]] = {}
     depths: dict[int, int] = {}
@@ -62,7 +95,7 @@ def read_levels(tree: Mapping[str, Any]) -> list[list[Node]]:
     for key in sorted(nodes):
         node, parent = nodes[key], nodes[key]["parent"]
         if parent is None:
-            paths[key], depths[key] = PROMPT, 0
+            paths[key], depths[key] = prompt, 0
             continue
         ids = tuple(node["token_ids"])
         paths[key], depths[key] = paths[parent] + ids, depths[parent] + 1
@@ -94,72 +127,145 @@ class Servers:
         reply.raise_for_status()
 
 
-async def search(client: httpx.AsyncClient, n: int, seed: int, *, baseline: bool) -> dict[str, Any]:
-    body = {"problem": "Count.", "n": n, "seed": seed, "temperature": TEMPERATURE}
-    body |= {"strategy": "beam", "max_steps": MOST_STEPS, "early_exit": False, "baseline": baseline}
+async def search(
+    client: httpx.AsyncClient, problem: str, n: int, seed: int, *, baseline: bool = False
+) -> dict[str, Any]:
+    body = {"problem": problem, "n": n, "seed": seed, "temperature": TEMPERATURE}
+    body |= {"strategy": "beam", "early_exit": False, "baseline": baseline}
     reply = await client.post("/v1/solve", json=body)
     reply.raise_for_status()
     found: dict[str, Any] = reply.json()
     return found
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loops:
+    """Whatever runs a search or its requests."""
+
+    ours: Mapping[str, httpx.AsyncClient]
+    """By the way."""
+    servers: Servers | None = None
+    """None: only ours run."""
+    trees: Path | None = None
+    """Where to keep the searches' results."""
+
+    async def run(self, problem: str, n: int, seed: int, turn: int) -> dict[str, Run]:
+        """Run every way on the problem; the servers get the tree of the first."""
+        runs: dict[str, Run] = {}
+        levels: list[list[Node]] = []
+        for way in rotate(list(self.ours), turn):
+            began = time.perf_counter()
+            found = await search(self.ours[way], problem, n, seed, baseline=way == "baseline")
+            seconds = time.perf_counter() - began
+            levels = read_levels(found)
+            runs[way] = read_run(found, levels, seconds)
+            if self.trees:
+                name = f"{n}-{seed}-{way.replace(' ', '-')}.json.gz"
+                (self.trees / name).write_bytes(gzip.compress(json.dumps(found).encode()))
+        if self.servers is None:
+            return runs
+        began = time.perf_counter()
+        await self.servers.serve_levels(levels)
+        return {**runs, SERVERS: Run(seconds=time.perf_counter() - began)}
+
+
+def read_run(found: Mapping[str, Any], levels: list[list[Node]], seconds: float) -> Run:
+    drawn, timing = found["usage"]["speculation"], found["timing"]
+    return Run(
+        seconds=seconds,
+        generate_s=timing["generate_s"],
+        verify_s=timing["verify_s"],
+        tokens=sum(len(node.ids) for nodes in levels for node in nodes),
+        in_a_row=sum(max(len(node.ids) for node in nodes) for nodes in levels),
+        drawn=drawn["drawn_tokens"],
+        kept=drawn["kept_tokens"],
+    )
+
+
 async def measure(
-    client: httpx.AsyncClient, servers: Servers, n: int, seeds: int, rounds: int
-) -> dict[str, Any]:
-    trees = [await search(client, n, seed, baseline=False) for seed in range(seeds)]
-    levels = [read_levels(found["tree"]) for found in trees]
-    took: defaultdict[tuple[str, int], list[float]] = defaultdict(list)
-    for turn in range(rounds):
-        for seed in range(seeds):
-            for way in rotate(WAYS, turn + seed):
-                began = time.perf_counter()
-                if way == "vllm serve":
-                    await servers.serve_levels(levels[seed])
-                else:
-                    await search(client, n, seed, baseline=way == "baseline")
-                took[way, seed].append(time.perf_counter() - began)
-    seconds = {way: sum(median(took[way, seed]) for seed in range(seeds)) for way in WAYS}
-    longest = sum(max(len(node.ids) for node in nodes) for tree in levels for nodes in tree)
-    return {
-        "tokens": sum(len(node.ids) for tree in levels for nodes in tree for node in nodes),
-        "steps_in_a_row": longest,
-        "seconds": {way: round(found, 3) for way, found in seconds.items()},
-        "by_vllm_serve": {
-            way: round(found / seconds["vllm serve"], 3) for way, found in seconds.items()
-        },
+    loops: Loops, problems: Sequence[str], n: int, runs: int
+) -> tuple[list[dict[str, Run]], dict[str, Any]]:
+    await loops.run(problems[0], min(n, WARM_UP_N), WARM_UP, 0)
+    rows = [await loops.run(problems[seed % len(problems)], n, seed, seed) for seed in range(runs)]
+    return rows, {way: summarize(rows, way) for way in rows[0]}
+
+
+def summarize(rows: Sequence[Mapping[str, Run]], way: str) -> dict[str, Any]:
+    """Sums over the runs, and ratios. rows: for each run, what was measured, by way."""
+    of = [row[way] for row in rows]
+    found: dict[str, Any] = {
+        "seconds": round(sum(run.seconds for run in of), 3),
+        "median_s": round(median(run.seconds for run in of), 3),
     }
+    if SERVERS in rows[0]:
+        found["by_servers"] = [round(x, 3) for x in compare_seconds(rows, way, SERVERS)]
+    if way != SERVERS:
+        found |= {
+            "generate_s": round(sum(run.generate_s for run in of), 3),
+            "verify_s": round(sum(run.verify_s for run in of), 3),
+            "tokens": sum(run.tokens for run in of),
+            "in_a_row": sum(run.in_a_row for run in of),
+            "ms_a_step": round(
+                1e3 * sum(run.generate_s for run in of) / sum(run.in_a_row for run in of), 3
+            ),
+            "drawn": sum(run.drawn for run in of),
+            "kept": sum(run.kept for run in of),
+        }
+    return found
+
+
+async def open_loops(
+    stack: AsyncExitStack, pair: ServedPair, ways: Sequence[str], logs: Path, trees: Path | None
+) -> Loops:
+    """Start the servers, both at once, and our daemons."""
+    wanted = {"generator": pair.build_generator(), "verifier": pair.build_verifier()}
+    clients = await stack.enter_async_context(serve(wanted, logs))
+    ours: dict[str, httpx.AsyncClient] = {}
+    for way in ways:
+        if way == "baseline" and "flashedge" in ours:
+            ours[way] = ours["flashedge"]
+            continue
+        settings = {"scheduling_speculation": False} if way == "no speculation" else {}
+        daemon = stack.enter_context(pair.start_ours(**settings))
+        ours[way] = await stack.enter_async_context(connect(daemon.url))
+    servers = Servers(clients["generator"], clients["verifier"])
+    return Loops(ours=ours, servers=servers, trees=trees)
 
 
 async def run(asked: argparse.Namespace, work: Path) -> dict[int, Any]:
-    compat.prepare_environment()
-    from flashedge.engine.vllm.prm import find_family
-
-    paths = [steps for row in load_trace("math", "observed").rows for steps in row.step_tokens]
-    pair = write_free_pair(work, paths)
-    extra = find_family("qwen_prm")(pair.verifier, {}).engine_extra
+    if asked.pair:
+        pair = find_served_pair(asked.pair, asked.kv_bytes)
+        problems = [problem.text for problem in read_labelled(asked.problems, asked.limit)]
+    else:
+        trace = load_trace("math", "observed").rows
+        pair = write_free_pair(work, [steps for row in trace for steps in row.step_tokens])
+        problems = [PROBLEM]
     async with AsyncExitStack() as stack:
-        open_ = stack.enter_async_context
-        servers = Servers(
-            await open_(pair.serve_unmodified(pair.generator)),
-            await open_(pair.serve_unmodified(pair.verifier, extra)),
-        )
-        client = await open_(pair.serve_ours())
+        loops = await open_loops(stack, pair, asked.ways, work, asked.trees)
         table = {}
         for n in asked.n:
-            table[n] = await measure(client, servers, n, asked.seeds, asked.rounds)
-            print(n, json.dumps(table[n]), flush=True)
+            _, table[n] = await measure(loops, problems, n, asked.runs)
+            for way, found in table[n].items():
+                print(n, way, json.dumps(found), flush=True)
         return table
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--n", type=int, nargs="+", default=[16, 64])
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--runs", type=int, default=6)
+    parser.add_argument("--ways", nargs="+", choices=OURS, default=OURS[:2])
+    parser.add_argument("--pair", help="default: the free model")
+    parser.add_argument("--problems", type=Path, help="JSON lines of problem and answer")
+    parser.add_argument("--limit", type=int, default=4, help="problems")
+    parser.add_argument("--kv-bytes", type=int, default=KV_BYTES, help="KV memory of each engine")
+    parser.add_argument("--trees", type=Path, help="a folder for the searches' results")
     asked = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="flashedge-replay-") as name, offer_free_model():
+    if asked.pair and not asked.problems:
+        parser.error("--pair needs --problems")
+    with tempfile.TemporaryDirectory(prefix="flashedge-replay-") as name, time_engines(Path(name)):
         table = asyncio.run(run(asked, Path(name)))
-    report(n=table, seeds=asked.seeds, rounds=asked.rounds)
+    report(n=table, runs=asked.runs)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
 from pathlib import Path
@@ -10,7 +11,9 @@ from typing import Any
 import pytest
 
 from flashedge.cli.doctor.check import BAD, GOOD
-from scripts.card import validate
+from scripts.bench.engine.replayed_search import read_levels, read_run
+from scripts.bench.engine.served_pair import Server, build_command, find_served_pair
+from scripts.card import first_light, validate
 from scripts.card.parts import (
     Part,
     Plan,
@@ -22,7 +25,6 @@ from scripts.card.parts import (
     find_unequal_rungs,
     list_parts,
 )
-from scripts.card.served import build_command
 from tests.support.paths import ROOT
 
 
@@ -161,15 +163,53 @@ def test_every_part_runs_a_module_that_is_there(tmp_path: Path, rehearse: bool) 
 
 def test_vllm_serves_with_its_own_defaults(tmp_path: Path) -> None:
     """Nothing of ours is on its command line: no scheduler class, no worker extension."""
-    from flashedge.config import load_config
-    from flashedge.models.registry import find_pair
-
-    spec = find_pair("bundled", load_config(environ={})).generator
-    pooling = {"runner": "pooling", "hf_overrides": {"num_labels": 1}}
-    command = build_command(spec, tmp_path, 8000, 0.4, pooling)
+    spec = find_served_pair("bundled").pair.generator
+    extra = {"hf_overrides": {"num_labels": 1}, "async_scheduling": False}
+    command = build_command(Server(spec=spec, folder=tmp_path, extra=extra), 8000)
     assert "flashedge" not in " ".join(command[3:]).replace(str(tmp_path), "")
     assert command[command.index("--hf-overrides") + 1] == '{"num_labels": 1}'
     assert command[command.index("--max-model-len") + 1] == str(spec.max_model_len)
+    assert "--no-async-scheduling" in command
+
+
+def test_a_tree_is_read_as_requests_level_by_level() -> None:
+    nodes = [
+        {"id": 0, "parent": None, "token_ids": [], "score": None},
+        {"id": 1, "parent": 0, "token_ids": [7, 8], "score": 0.5},
+        {"id": 2, "parent": 0, "token_ids": [9], "score": None},
+        {"id": 3, "parent": 1, "token_ids": [4, 4, 4], "score": 0.5},
+    ]
+    found = {
+        "tree": {"nodes": nodes},
+        "usage": {"prompt_tokens": 2, "speculation": {"drawn_tokens": 5, "kept_tokens": 1}},
+        "timing": {"generate_s": 1.5, "verify_s": 0.25},
+    }
+    first, second = levels = read_levels(found)
+    assert [(node.path, node.ids, node.is_scored) for node in first] == [
+        ((5, 5), (7, 8), True),
+        ((5, 5), (9,), False),
+    ]
+    assert [(node.path, node.ids) for node in second] == [((5, 5, 7, 8), (4, 4, 4))]
+    run = read_run(found, levels, seconds=2.0)
+    assert (run.tokens, run.in_a_row, run.drawn, run.kept) == (6, 5, 5, 1)
+
+
+def test_a_part_that_fails_leaves_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = first_light.Plan(pair="p", problems=tmp_path, output=tmp_path, kv_bytes=1)
+    results = first_light.Results(plan)
+
+    async def measure() -> None:
+        async with results.part("first"):
+            raise KeyError("no such server")
+        results.add("second", {"seconds": 1.0})
+
+    asyncio.run(measure())
+    written = json.loads((tmp_path / "first_light.json").read_text())
+    assert written["first failed"] == "KeyError('no such server')"
+    assert written["second"] == {"seconds": 1.0}
+    assert results.failed == ["first"]
 
 
 def test_a_deterministic_request_that_differs_is_a_fault() -> None:

@@ -1,0 +1,281 @@
+"""Measures FlashEdge on a card beside unmodified vLLM. See first_light.sh.
+
+The parts come in the order of their worth, and FOLDER/first_light.json is written after each:
+
+- `doctor`, and `first start`: of the bundled pair, with no compiled code kept;
+- `steps`: a decode step of the bundled generator, by `vllm serve` with each of vLLM's runners and
+  by our plain completions (`scripts.bench.engine.decode_steps`);
+- `bundled search` and `search`: searches of the bundled pair and of PAIR, our stock loop on the
+  same engines, and two `vllm serve` for the very requests of the same trees
+  (`scripts.bench.engine.replayed_search`), with what speculation drew and kept;
+- `memory`: what each process holds of the card;
+- `later start`: of PAIR, beside two idle `vllm serve`, and of the bundled pair, with compiled code
+  kept.
+
+FOLDER/trees keeps the searches' results, FOLDER/steps the steps of all engines. A part that fails
+says why, and the next one goes on. The last line is JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from flashedge.config import load_config
+from flashedge.engine.platform import runs_on_cpu
+from flashedge.files.problems import read_labelled
+from scripts.bench.daemon import CLI, DATA, ROOT, report
+from scripts.bench.engine.decode_steps import (
+    SERVERS,
+    STEPS,
+    complete_by,
+    measure_rows,
+    time_engines,
+)
+from scripts.bench.engine.replayed_search import Loops, Servers, measure
+from scripts.bench.engine.served_pair import (
+    MODEL,
+    ServedPair,
+    Server,
+    connect,
+    find_served_pair,
+    serve,
+)
+from scripts.card.machine import describe_machine
+
+BUNDLED, VERIFIER = "bundled", "verifier"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What is measured. The defaults are a card's."""
+
+    pair: str
+    problems: Path
+    output: Path
+    kv_bytes: int
+    """KV memory of each of PAIR's engines, and of each `vllm serve` beside them."""
+    rows: tuple[int, ...] = (1, 16, 64, 256)
+    tokens: tuple[int, int] = (16, 80)
+    rounds: int = 3
+    bundled_n: tuple[int, ...] = (16, 64)
+    n: tuple[int, ...] = (64, 16)
+    last_n: tuple[int, ...] = (256,)
+    runs: Mapping[int, int] = field(default_factory=lambda: {16: 4, 64: 4, 256: 1})
+    """How many searches, by n."""
+
+    @property
+    def home(self) -> Path:
+        """Of what the daemons keep between starts."""
+        return self.output / "home"
+
+
+REHEARSED: dict[str, Any] = {
+    "rows": (1, 4),
+    "tokens": (4, 12),
+    "rounds": 1,
+    "bundled_n": (4,),
+    "n": (4,),
+    "last_n": (),
+    "runs": {4: 1},
+}
+
+
+class Results:
+    """The figures of all parts, written whenever one is known."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._path = plan.output / "first_light.json"
+        self._began = time.monotonic()
+        self.found: dict[str, Any] = {"machine": describe_machine(), "pair": plan.pair}
+        self.failed: list[str] = []
+
+    def add(self, part: str, figures: Any) -> None:
+        self.found[part] = figures
+        self.found["seconds"] = round(time.monotonic() - self._began, 1)
+        self._path.write_text(json.dumps(self.found, indent=1))
+        print(f"{self.found['seconds']:7.1f} s  {part}: {json.dumps(figures)}", flush=True)
+
+    @asynccontextmanager
+    async def part(self, name: str) -> AsyncIterator[None]:
+        """Note an error of the block, and go on."""
+        try:
+            yield
+        except Exception as error:
+            self.fail(name, error)
+
+    def fail(self, part: str, error: BaseException) -> None:
+        self.failed.append(part)
+        self.add(f"{part} failed", repr(error)[-1500:])
+
+
+async def measure_all(plan: Plan, results: Results) -> None:
+    async with results.part("doctor"):
+        results.add("doctor", read_doctor())
+    async with results.part("after the first start"), AsyncExitStack() as stack:
+        await measure_pairs(plan, stack, results)
+    part = f"later start, {BUNDLED}"
+    async with results.part(part), AsyncExitStack() as stack:
+        await start_ours(stack, find_served_pair(BUNDLED), plan, results, part)
+
+
+async def measure_pairs(plan: Plan, stack: AsyncExitStack, results: Results) -> None:
+    bundled = find_served_pair(BUNDLED)
+    ours = await start_ours(stack, bundled, plan, results, "first start")
+    pair = find_served_pair(plan.pair, plan.kv_bytes)
+    wanted = {name: bundled.build_generator(*options) for name, options in SERVERS.items()}
+    wanted |= {VERIFIER: bundled.build_verifier(), "pair's verifier": pair.build_verifier()}
+    wanted["pair's generator"] = pair.build_generator()
+    async with AsyncExitStack() as first:
+        clients = {"bundled": ours}
+
+        async def start_pair() -> None:
+            part = "start beside vllm serve"
+            async with results.part(part):
+                clients["pair"] = await start_ours(first, pair, plan, results, part, home="pair")
+
+        servers = (start_server(stack, clients, *item, plan, results) for item in wanted.items())
+        await asyncio.gather(start_pair(), *servers)
+        ways = {name: complete_by(clients[name], MODEL) for name in SERVERS if name in clients}
+        ways["completions"] = complete_by(ours, BUNDLED)
+        async with results.part("steps"):
+            steps = plan.output / STEPS
+            table = await measure_rows(ways, plan.rows, plan.rounds, plan.tokens, steps)
+            results.add("steps", table)
+
+        async def measure_searches(
+            part: str, n: int, ways: Mapping[str, str], *, of_pair: bool
+        ) -> None:
+            async with results.part(part):
+                names = ("pair's generator", "pair's verifier") if of_pair else ("serve", VERIFIER)
+                both_serve = all(name in clients for name in names)
+                loops = Loops(
+                    ours={way: clients[name] for way, name in ways.items()},
+                    servers=Servers(*(clients[name] for name in names)) if both_serve else None,
+                    trees=make_folder(plan.output / "trees" / (plan.pair if of_pair else BUNDLED)),
+                )
+                file = plan.problems if of_pair else DATA / "heldout.jsonl"
+                problems = [problem.text for problem in read_labelled(file, 8)]
+                rows, table = await measure(loops, problems, n, plan.runs[n])
+                runs = [{way: asdict(run) for way, run in row.items()} for row in rows]
+                results.add(part, {"ways": table, "runs": runs})
+
+        both = {"flashedge": "bundled", "baseline": "bundled"}
+        for n in plan.bundled_n:
+            await measure_searches(f"bundled search, n = {n}", n, both, of_pair=False)
+        both = {"flashedge": "pair", "baseline": "pair"}
+        for n in plan.n:
+            await measure_searches(f"search, n = {n}", n, both, of_pair=True)
+        results.add("memory", read_memory())
+    part, off = f"later start, {plan.pair}", {"scheduling_speculation": False}
+    clients["pair"] = await start_ours(stack, pair, plan, results, part, home="pair", **off)
+    for n in (*plan.n, *plan.last_n):
+        part = f"search, n = {n}, no speculation"
+        await measure_searches(part, n, {"no speculation": "pair"}, of_pair=True)
+
+
+async def start_ours(
+    stack: AsyncExitStack,
+    pair: ServedPair,
+    plan: Plan,
+    results: Results,
+    part: str,
+    home: str = BUNDLED,
+    **settings: Any,
+) -> httpx.AsyncClient:
+    """Start a daemon. Its seconds until it serves, and what it says of itself, become a part.
+
+    home: of what it keeps between starts.
+    """
+    began = time.monotonic()
+    folders = {f"{name}_dir": make_folder(plan.home / home / name) for name in ("state", "cache")}
+    manager = pair.start_ours(**folders, **settings)
+    daemon = await asyncio.to_thread(manager.__enter__)
+    stack.callback(manager.__exit__, None, None, None)
+    seconds = round(time.monotonic() - began, 1)
+    done = daemon.run_cli("ps", "--json")
+    results.add(part, {"seconds": seconds, "ps": json.loads(done.stdout or "null")})
+    return await stack.enter_async_context(connect(daemon.url))
+
+
+async def start_server(
+    stack: AsyncExitStack,
+    clients: dict[str, httpx.AsyncClient],
+    name: str,
+    server: Server,
+    plan: Plan,
+    results: Results,
+) -> None:
+    """Start a `vllm serve`, and put its client among the others. One that fails is left out."""
+    async with results.part(f"vllm serve, {name}"):
+        began = time.monotonic()
+        found = await stack.enter_async_context(serve({name: server}, plan.output))
+        clients.update(found)
+        results.add(f"vllm serve, {name}", round(time.monotonic() - began, 1))
+
+
+def make_folder(path: Path) -> Path:
+    path.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def read_doctor() -> Any:
+    done = subprocess.run([*CLI, "doctor", "--json"], capture_output=True, text=True, check=False)
+    return json.loads(done.stdout)
+
+
+def read_memory() -> list[str]:
+    """The processes on the card and the MiB of each; on a CPU nothing."""
+    if runs_on_cpu():
+        return []
+    query = ["nvidia-smi", "--query-compute-apps=pid,name,used_memory", "--format=csv,noheader"]
+    done = subprocess.run(query, capture_output=True, text=True, check=False)
+    return done.stdout.splitlines()
+
+
+def parse_plan() -> Plan:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--pair", help="default: the setting `pair`")
+    parser.add_argument("--problems", type=Path, help="JSON lines of problem and answer")
+    parser.add_argument("--output", type=Path, help="default: runs/first-light-PAIR")
+    parser.add_argument("--kv-bytes", type=int, default=6 << 30, help="of each engine of PAIR")
+    parser.add_argument("--rehearse", action="store_true", help="on a CPU, with the bundled pair")
+    asked = parser.parse_args()
+    if not asked.rehearse and runs_on_cpu():
+        parser.error("this machine has no card; --rehearse runs every part on the CPU")
+    pair = BUNDLED if asked.rehearse else load_config({"pair": asked.pair}).pair
+    if asked.problems is None and pair != BUNDLED:
+        parser.error(f"--problems is needed: the pair {pair} has no problems of its own")
+    return Plan(
+        pair=pair,
+        problems=(asked.problems or DATA / "heldout.jsonl").resolve(),
+        output=make_folder((asked.output or ROOT / "runs" / f"first-light-{pair}").resolve()),
+        kv_bytes=1 << 28 if asked.rehearse else asked.kv_bytes,
+        **(REHEARSED if asked.rehearse else {}),
+    )
+
+
+def main() -> None:
+    plan = parse_plan()
+    if plan.home.exists():  # nothing may be kept from an earlier start at the first one
+        sys.exit(f"{plan.home} is there: choose another --output, or remove it")
+    results = Results(plan)
+    with time_engines(plan.output):
+        asyncio.run(measure_all(plan, results))
+    report(passed=not results.failed, failed=results.failed, output=str(plan.output))
+    sys.exit(1 if results.failed else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# How fast is FlashEdge on this machine's card, beside unmodified vLLM?
+#   bash scripts/card/first_light.sh --pair PAIR --problems FILE [--output FOLDER] [--rehearse]
+# Installs, then measures the first start, a decode step, a search of the bundled pair and of PAIR,
+# and a later start, in some ten minutes. Each figure is written when it is known.
+# --rehearse: every part on a CPU with the bundled pair, in its smallest form.
+set -euo pipefail
+
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
+cd "$ROOT"
+VENV=${FLASHEDGE_VENV:-$ROOT/.venv}
+if [ "${1:-}" = --help ]; then sed -n '2,6s/^# \{0,1\}//p' "${BASH_SOURCE[0]}" && exit 0; fi
+bash scripts/setup.sh --dev --quiet --no-profile
+exec "$VENV/bin/python" -m scripts.card.first_light "$@"
