@@ -90,8 +90,8 @@ class Config:
     threads_per_engine: int = setting(1, "CPU threads of each engine.", at_least=1)
     engine_hang_s: float = setting(
         60.0,
-        "Kill and restart an engine that gives no sign of life for this many seconds. Raise it "
-        "where one step takes as long.",
+        "Kill and restart an engine that gives no sign of life for this many seconds. A step of "
+        "many tokens of a large model may take longer.",
         at_least=1,
     )
     generator_kv_bytes: int | None = setting(

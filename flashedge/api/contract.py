@@ -123,6 +123,10 @@ class ServicePort(Protocol):
         """Note how long the request that now begins wants its pair to stay loaded after it."""
         ...
 
+    async def wait_tested(self, spec: RunSpec) -> None:
+        """Wait for the engines' self-test if the run needs to know what it finds."""
+        ...
+
     async def encode_prompt(self, spec: RunSpec) -> TokenIds: ...
     def submit(
         self,

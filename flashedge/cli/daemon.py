@@ -235,7 +235,12 @@ def _follow_log(path: Path) -> None:
 
 
 def describe_kernels(self_test: Mapping[str, Any]) -> str | None:
-    """What the start-up self-test says about the same request's tree. None without a verdict."""
+    """What the self-test says about the same request's tree. None without a verdict."""
+    if failure := self_test.get("failure"):
+        return (
+            f"the self-test did not end, {failure}: whether the same request gives the same tree is"
+            " not known, and no request can be deterministic"
+        )
     is_invariant = self_test.get("batch_invariant")
     if is_invariant is None:
         return None

@@ -10,7 +10,13 @@ from flashedge.engine.layout import EngineCards, find_card_layout
 from flashedge.engine.platform import runs_on_cpu
 from flashedge.engine.profiles import compute_profile_fingerprint, locate_profile
 from flashedge.errors import ConfigError, FlashEdgeError, StoreError
-from flashedge.models.memory.card_memory import RESERVES, CardMemory, Place, SeparateCards
+from flashedge.models.memory.card_memory import (
+    RAM_RESERVE,
+    RESERVES,
+    CardMemory,
+    Place,
+    SeparateCards,
+)
 from flashedge.models.memory.engine_memory import EngineMemory
 from flashedge.models.memory.fit import EnginePairMemory, list_sequences
 from flashedge.models.memory.kv_plan import MemoryPlan, find_explicit, plan_memory, set_sizes
@@ -92,7 +98,7 @@ def read_ram() -> CardMemory:
         name="this machine's RAM",
         memory_bytes=memory.total,
         held_bytes=memory.total - memory.available,
-        reserve_bytes=RESERVES[None],
+        reserve_bytes=int(RAM_RESERVE * memory.total),
         is_measured=True,
         is_card=False,
     )

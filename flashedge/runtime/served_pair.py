@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,6 +16,7 @@ from flashedge.engine.base import EngineView, Health
 from flashedge.engine.memory_plan import count_sequences
 from flashedge.engine.plain_requests import AsgiApp, PlainRequests
 from flashedge.engine.platform import have_own_processors
+from flashedge.engine.self_test_turns import Turns
 from flashedge.errors import (
     ContextOverflow,
     EngineDead,
@@ -49,7 +51,7 @@ class EnginePair(TwinEngines, Protocol):
     async def start(self) -> None: ...
     async def stop(self) -> None: ...
     def health(self) -> tuple[Health, Health]: ...
-    async def self_test(self) -> dict[str, Any]: ...
+    async def self_test(self, turns: Turns) -> dict[str, Any]: ...
     async def serve_protocols(self, plain: PlainRequests) -> AsgiApp:
         """The HTTP protocols over the generator, for requests that `plain` counts."""
         ...
@@ -78,8 +80,17 @@ class ServiceHealth:
     verifier: Health
 
     self_test: Mapping[str, Any] | None
-    """What the self-test at the start found; None before. See `engine.vllm.invariance_probe`."""
+    """What the self-test found, which goes on while the pair serves; None before. See
+    `engine.vllm.invariance_probe`."""
 
+
+UNTESTED: Mapping[str, Any] = {
+    "batch_invariant": None,
+    "invariant_tokens": 0,
+    "replay_shape": None,
+    "score_shape": None,
+}
+"""What is known without a self-test."""
 
 ReadViews = Callable[[], Awaitable[Mapping[str, EngineView]]]
 """Asks "generator" and "verifier" for their load. Raises EngineDead."""
@@ -128,6 +139,7 @@ class ServedPair:
         self._rollout_cost: RolloutCost | None = None
         self._device = DeviceWatch()
         self._self_test: dict[str, Any] | None = None
+        self._testing: asyncio.Task[None] | None = None
         self._failure: str | None = None
         self._fingerprint: str | None = None
         self._protocols: AsgiApp | None = None
@@ -135,19 +147,20 @@ class ServedPair:
     # ------------------------------------------------------------ life
 
     async def start(self, plain: PlainRequests) -> None:
-        """Start the engines and test them. Raises EngineError; `health` then reports failed.
+        """Start the engines. Raises EngineError; `health` then reports failed.
+
+        Their self-test begins, and goes on while they serve.
 
         plain: counts the requests outside any run.
         """
         self._device.start()
         try:
             await self._engines.start()
-            self_test = await self._engines.self_test()
             await self._tune()
             if self._kv_manager is not None:
                 plain = CountedRequests(plain, self._kv_manager)
             self._protocols = await self._engines.serve_protocols(plain)
-            self._self_test = self_test
+            self._testing = asyncio.create_task(self._run_self_test(), name="self-test")
         except Exception as error:
             self._failure = (
                 error.line
@@ -155,6 +168,29 @@ class ServedPair:
                 else f"{type(error).__name__}: {error}"
             )
             raise
+
+    async def _run_self_test(self) -> None:
+        count = nullcontext if self._kv_manager is None else self._kv_manager.count_plain_request
+        try:
+            self._self_test = await self._engines.self_test(Turns(self._is_idle, count))
+        except TimeoutError:
+            self._self_test = {**UNTESTED, "failure": "it took too long on this machine"}
+        except FlashEdgeError as error:
+            self._self_test = {**UNTESTED, "failure": error.line}
+        except Exception as error:  # what serves goes on
+            log.exception("the self-test failed")
+            self._self_test = {**UNTESTED, "failure": f"{type(error).__name__}: {error}"}
+        if why := self._self_test.get("failure"):
+            log.warning("the self-test did not end: %s; no request can be deterministic", why)
+
+    async def _is_idle(self) -> bool:
+        views = await self.views()
+        return not any(view.running or view.waiting for view in views.values())
+
+    async def wait_tested(self) -> None:
+        """Wait for the end of the self-test, which deterministic requests need."""
+        if self._testing is not None:
+            await asyncio.wait({self._testing})
 
     async def _tune(self) -> None:
         """Fit KV memory and speculation to the speed of this device, if it is known."""
@@ -184,6 +220,9 @@ class ServedPair:
         self._rollout_cost = build_rollout_cost(curves, generator, verifier, threads)
 
     async def stop(self) -> None:
+        if self._testing is not None:
+            self._testing.cancel()
+            await asyncio.wait({self._testing})
         if self._kv_manager is not None:
             await self._kv_manager.stop()
         await self._engines.stop()
@@ -196,7 +235,7 @@ class ServedPair:
             state = "failed"
         elif "dead" in states:
             state = "degraded"
-        elif states == {"ready"} and self._self_test is not None:
+        elif states == {"ready"} and self._protocols is not None:
             state = "ready"
         else:
             state = "starting"
@@ -337,6 +376,6 @@ class ServedPair:
 
 def _describe_start(generator: Health, verifier: Health) -> str | None:
     if generator.state == verifier.state == "ready":
-        return "testing the engines"
+        return "preparing to serve"
     stages = {"generator": generator.stage, "verifier": verifier.stage}
     return "; ".join(f"{name}: {stage}" for name, stage in stages.items() if stage) or None

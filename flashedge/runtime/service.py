@@ -196,6 +196,11 @@ class Service:
         self._check_open()
         self.scheduler(pair).queue.check_room()
 
+    async def wait_tested(self, spec: RunSpec) -> None:
+        """Wait for the pair's self-test if the run needs to know what it finds."""
+        if spec.deterministic:
+            await self._loader.get(spec.pair).wait_tested()
+
     async def encode_prompt(self, spec: RunSpec) -> TokenIds:
         """The run's prompt for `submit`. A long problem is encoded beside the event loop.
 

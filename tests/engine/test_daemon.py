@@ -14,6 +14,7 @@ import pytest
 from scripts.bench.daemon import Daemon
 from tests.clients.run import CLIENTS, WORKS
 from tests.support import agent_suite, openai_suite, tool_suite
+from tests.support.commands import wait_for
 from tests.support.paths import DATA, ROOT
 from tests.support.random_bodies import check_answer
 
@@ -131,6 +132,11 @@ def test_the_answer_is_the_last_thing_printed(served: Daemon) -> None:
 
 
 def test_the_self_test_finds_batch_invariance(served: Daemon) -> None:
-    status = json.loads(served.run_cli("ps", "--json").stdout)
+    def read_status() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(served.run_cli("ps", "--json").stdout)
+        return found
+
+    wait_for(lambda: read_status()["self_test"])  # it goes on while the pair serves
+    status = read_status()
     assert status["self_test"]["batch_invariant"] is True
     assert status["pid"] != os.getpid()

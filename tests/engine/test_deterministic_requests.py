@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from flashedge.engine.base import ExtendRequest
+from flashedge.engine.self_test_turns import Turns, never_wait
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.shape_probe import choose_shape
 from flashedge.errors import RequestError
@@ -92,7 +93,7 @@ async def test_what_cannot_be_verified_is_refused(
 
 async def test_the_self_test_finds_a_shape(generator: VllmGenerator) -> None:
     """In fp32 every shape holds on a CPU, so it takes the cheapest."""
-    found = await choose_shape(generator, on_cpu=True)
+    found = await choose_shape(generator, Turns(never_wait), on_cpu=True)
     assert found["position_invariant"]
     assert found["replay_shape"] == {"window": 32, "group": 4, "prefill_windows": 4}
     counters = await generator.count_replays()

@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 
 from flashedge.engine.base import ScoreRequest
+from flashedge.engine.self_test_turns import Turns, never_wait
 from flashedge.engine.vllm.score_shape_probe import choose_score_shape
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
@@ -87,6 +88,6 @@ async def test_a_small_budget_and_offload_change_no_score(
 
 
 async def test_the_self_test_finds_a_shape(verifier: VllmVerifier) -> None:
-    found = await choose_score_shape(verifier, on_cpu=True)
+    found = await choose_score_shape(verifier, Turns(never_wait), on_cpu=True)
     assert found == {"score_shape": {"window": 32, "group": 4, "prefill_windows": 4}}
     assert (await verifier.count_replays())["prefill_passes"] > 0

@@ -12,6 +12,7 @@ from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import load_config
 from flashedge.engine.base import Health
 from flashedge.engine.plain_requests import PlainRequests
+from flashedge.engine.self_test_turns import Turns
 from flashedge.events import Event
 from flashedge.models.registry import find_pair
 from flashedge.runtime.drive.engines import Engines
@@ -56,7 +57,7 @@ class SimPair:
     def health(self) -> tuple[Health, Health]:
         return self.generator.health(), self.verifier.health()
 
-    async def self_test(self) -> dict[str, Any]:
+    async def self_test(self, turns: Turns) -> dict[str, Any]:
         return SELF_TEST
 
     async def serve_protocols(self, plain: PlainRequests) -> FakeProtocols:

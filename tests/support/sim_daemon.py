@@ -15,6 +15,7 @@ from flashedge.config import Config
 from flashedge.daemon import process as daemon
 from flashedge.engine.base import Health
 from flashedge.engine.plain_requests import PlainRequests
+from flashedge.engine.self_test_turns import Turns
 from flashedge.models.registry import find_pair
 from flashedge.models.shape import ModelShape
 from flashedge.runtime.records.store import RunStore
@@ -54,7 +55,7 @@ class SimulatedPair:
     def health(self) -> tuple[Health, Health]:
         return self.generator.health(), self.verifier.health()
 
-    async def self_test(self) -> dict[str, Any]:
+    async def self_test(self, turns: Turns) -> dict[str, Any]:
         shape = {"window": 32, "group": 4, "prefill_windows": 4}
         return {
             "batch_invariant": True,

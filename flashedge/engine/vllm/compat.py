@@ -10,6 +10,7 @@ import importlib.util
 import logging
 import multiprocessing
 import os
+import platform
 from multiprocessing import forkserver
 from multiprocessing.context import BaseContext
 from pathlib import Path
@@ -21,6 +22,8 @@ from flashedge.engine.vllm.seams.record import load_record
 from flashedge.engine.vllm.seams.source import VllmSource
 from flashedge.engine.vllm.shown_cards import show_cards_at_start
 from flashedge.errors import ConfigError
+from flashedge.profiler.errors import ProfileError
+from flashedge.profiler.gpu import read_cards
 
 log = logging.getLogger(__name__)
 
@@ -30,6 +33,13 @@ ALLOW = "FLASHEDGE_ALLOW_VLLM"
 LISTED_CHANGES = 5
 """Names that one error lists."""
 _PRELOAD = "flashedge.engine.vllm.inside.preload"
+FORK_ERRORS = (
+    "Cannot re-initialize CUDA in forked subprocess",
+    "initialization error",
+    "CUDA driver initialization failed",
+)
+"""What torch says where something in the fork server has used CUDA."""
+_forks_failed = False
 
 
 def check_version() -> None:
@@ -110,6 +120,8 @@ def prepare_environment(threads: int = 1, *, batch_invariant: bool = False) -> N
         # of each engine. vLLM keeps the last 128 of each layer's shape by itself.
         os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
     else:
+        # Else torch asks CUDA whether there are cards, and no process forked later can use it.
+        settings["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
         # CUDA would otherwise call the fastest card the first, and NVML the one in the first slot.
         os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     if batch_invariant:
@@ -121,20 +133,44 @@ def prepare_environment(threads: int = 1, *, batch_invariant: bool = False) -> N
 
 
 def start_fork_server() -> None:
-    """Start the process that imports vLLM once and from which CPU engines are forked.
+    """Start the process that imports vLLM once and from which engines are forked.
 
-    A fork from it takes seconds less than a fresh import. It is safe where a fork of the daemon is
-    not, because the server has one thread, no event loop and no sockets. Call this first in the
-    daemon: the server imports while the daemon goes on.
+    A fork from it takes seconds less than a fresh import, on a card some 25 for each engine. It is
+    safe where a fork of the daemon is not, because the server has one thread, no event loop and no
+    sockets, and never uses CUDA. Call this first in the daemon: the server imports while the
+    daemon goes on.
     """
-    if runs_on_cpu():
+    if choose_start_method() == "forkserver":
         multiprocessing.set_forkserver_preload([_PRELOAD])
         forkserver.ensure_running()
 
 
 def choose_start_method() -> str:
-    """Choose how engine processes start: from the fork server on CPU, by a spawn on CUDA."""
-    return "forkserver" if runs_on_cpu() else "spawn"
+    """Choose how engine processes start: from the fork server, or by a spawn, which imports vLLM
+    anew.
+
+    A spawn is needed under WSL, whose CUDA does not work behind a fork, and where the machine has
+    cards of several kinds: vLLM's modules remember the compute capability of the first card that
+    they see, and in the server that may be another engine's.
+    """
+    if runs_on_cpu():
+        return "forkserver"
+    if _forks_failed or "microsoft" in platform.uname().release.lower():
+        return "spawn"
+    try:
+        kinds = {card.capability for card in read_cards()}
+    except ProfileError:
+        return "spawn"
+    return "forkserver" if len(kinds) == 1 else "spawn"
+
+
+def give_up_forks(error: str) -> bool:
+    """Start engines by a spawn from now on if this error says that CUDA does not work behind a fork
+    here. Returns whether that is new."""
+    global _forks_failed
+    is_new = choose_start_method() == "forkserver" and any(text in error for text in FORK_ERRORS)
+    _forks_failed |= is_new
+    return is_new
 
 
 def get_mp_context() -> BaseContext:

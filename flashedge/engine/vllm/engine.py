@@ -54,7 +54,8 @@ class VllmEngine:
 
         Raises EngineDead, and EngineError where the step does not fit the memory.
         """
-        found: dict[str, int] = await self._process.call("measure_memory")
+        kv_bytes = self.options.kv_start_bytes or self.options.kv_bytes
+        found: dict[str, int] = await self._process.call("measure_memory", kv_bytes)
         return found
 
     async def view(self) -> EngineView:

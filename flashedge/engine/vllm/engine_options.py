@@ -84,6 +84,8 @@ class EngineOptions:
     """The shape in which deterministic requests are computed. None: windows of one KV block."""
     hang_s: float = 60.0
     """An engine that gives no sign of life for so long is killed and started again."""
+    slowest_token_s: float = 0.0
+    """For each token of its present step it may take so long, if that is more than `hang_s`."""
     extra: dict[str, Any] = field(default_factory=dict)
     """Further fields of vLLM's AsyncEngineArgs."""
 

@@ -7,18 +7,20 @@ log-probabilities of sampled tokens show whether they do.
 Behind a cached prefix they may be equal for short contexts and differ for long ones, since an
 attention kernel may choose its tiles by the length of a chunk. This is tested at lengths that
 double, each behind prefixes of several sizes: on a CPU with AVX2 a context of 1,022 tokens is equal
-behind a half of it, and not behind an eighth. The probe stops at the first length that fails, and
-prefills at most eight times its longest context.
+behind a half of it, and not behind an eighth. The probe stops at the first length that fails or
+whose double would take too long, and prefills at most eight times its longest context.
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
+import time
 from contextlib import aclosing
 from typing import Any
 
 from flashedge.engine.base import Chunk, ExtendRequest
+from flashedge.engine.self_test_turns import LONGEST_S, Turns
 from flashedge.engine.vllm.generator import VllmGenerator, build_params
 from flashedge.types import Message, Sampling, TokenIds
 
@@ -33,32 +35,36 @@ PREFIX_PARTS = (16, 8)
 _PROMPT = (Message(role="user", content="What is 12 + 7?"),)
 
 
-async def check_invariance(generator: VllmGenerator) -> dict[str, Any]:
-    """Run the self-test. It takes well under a second for a small model.
+async def check_invariance(generator: VllmGenerator, turns: Turns) -> dict[str, Any]:
+    """Run the self-test. It takes well under a second for a small model. Raises TimeoutError.
 
     Returns:
         `batch_invariant`: whether every short comparison was bit-equal.
         `invariant_tokens`: the longest context up to which prefill was bit-equal too; 0 if none.
         `compared`, `max_logprob_difference`: of the short comparisons.
     """
-    comparison = await _compare_batches(generator)
-    return {**comparison, "invariant_tokens": await _measure_invariant_context(generator)}
+    comparison = await _compare_batches(generator, turns)
+    longest = await _measure_invariant_context(generator, turns)
+    return {**comparison, "invariant_tokens": longest}
 
 
-async def _compare_batches(generator: VllmGenerator) -> dict[str, Any]:
+async def _compare_batches(generator: VllmGenerator, turns: Turns) -> dict[str, Any]:
     """Compare decode in a batch with decode alone and with a fresh prefill of the same tokens."""
     prompt = generator.codec.encode_chat(_PROMPT)
     requests = [_build_request(prompt, seed=seed, max_tokens=TOKENS) for seed in range(BATCH)]
-    together = await asyncio.gather(*(draw_tokens(generator, r) for r in requests))
+    async with turns.take():
+        together = await asyncio.gather(*(draw_tokens(generator, r) for r in requests))
     pairs: list[tuple[float, float]] = []
     is_same = True
     for request, (ids, logprobs) in zip(requests[:2], together, strict=False):
-        alone_ids, alone = await draw_tokens(generator, request)
+        async with turns.take():
+            alone_ids, alone = await draw_tokens(generator, request)
         is_same &= alone_ids == ids
         pairs += zip(logprobs, alone, strict=False)
         for cut in range(4, len(ids), 7):  # prefill of prompt + ids[:cut], then one token
             again = _build_request((*prompt, *ids[:cut]), seed=request.seed, max_tokens=1)
-            again_ids, again_logprobs = await draw_tokens(generator, again)
+            async with turns.take():
+                again_ids, again_logprobs = await draw_tokens(generator, again)
             is_same &= again_ids == ids[cut : cut + 1]
             pairs.append((logprobs[cut], again_logprobs[0]))
     difference = max(abs(a - b) for a, b in pairs)
@@ -79,7 +85,7 @@ def list_contexts(max_model_len: int) -> tuple[int, ...]:
     return tuple(reversed(lengths))
 
 
-async def _measure_invariant_context(generator: VllmGenerator) -> int:
+async def _measure_invariant_context(generator: VllmGenerator, turns: Turns) -> int:
     """Find the longest tested context whose logits do not depend on the chunks of its prefill."""
     draw, longest = random.Random(0), 0
     vocabulary = generator.codec.encode("0123456789+-=. ")
@@ -89,12 +95,17 @@ async def _measure_invariant_context(generator: VllmGenerator) -> int:
                 draw.choice(vocabulary) for _ in range(length)
             )  # nothing of it is cached
             prefix = _build_request(tokens[: length // part], seed=0, max_tokens=1)
-            await draw_tokens(generator, prefix)
             request = _build_request(tokens, seed=0, max_tokens=1)
-            behind = await draw_tokens(generator, request, use_cache=True)
-            if behind != await draw_tokens(generator, request):
-                return longest
+            async with turns.take():
+                began = time.monotonic()
+                await draw_tokens(generator, prefix)
+                behind = await draw_tokens(generator, request, use_cache=True)
+                if behind != await draw_tokens(generator, request):
+                    return longest
+                took_s = time.monotonic() - began
         longest = length
+        if 2 * took_s > LONGEST_S:
+            return longest
     return longest
 
 

@@ -25,6 +25,7 @@ from flashedge.engine.memory_plan import (
 from flashedge.engine.plain_requests import AsgiApp, PlainRequests, ProtocolOptions
 from flashedge.engine.platform import BLOCK_TOKENS, runs_on_cpu
 from flashedge.engine.probe import GeneratorProbe, VerifierProbe
+from flashedge.engine.self_test_turns import Turns
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.batch_invariance import check_batch_invariance
 from flashedge.engine.vllm.bits import describe_bits
@@ -38,6 +39,7 @@ from flashedge.models.memory.card_memory import CardMemory
 from flashedge.models.memory.fit import find_need, list_sequences
 from flashedge.models.memory.kv_plan import find_explicit
 from flashedge.models.memory.tensor_parallel import check_spread
+from flashedge.models.shape import ModelShape
 from flashedge.models.specs import ModelSpec, Pair
 from flashedge.sizes import format_size
 from flashedge.types import Sampling
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 ROLES = ("generator", "verifier")
 _PROTOCOLS = "flashedge.engine.vllm.serving.protocols"
+SLOWEST_CARD, SLOWEST_THREAD = 1e12, 2e9
+"""Operations a second that even a slow card, and a CPU's thread, does in a step."""
 _STARTING = Health(state="starting", stage="importing vLLM")
 
 
@@ -133,11 +137,11 @@ class VllmPair:
         """Start both engines one after the other, and keep what each takes for later plans."""
         log.info("this pair starts here for the first time: its memory is measured")
         try:
-            generator = await start_measured(self.generator, self._config)
+            generator = await start_measured(self.generator)
             if self._layout.is_shared:
                 card = await asyncio.to_thread(read_engine_card, self._config, "verifier")
                 self._lower_verifier_kv(card)
-            verifier = await start_measured(self.verifier, self._config)
+            verifier = await start_measured(self.verifier)
         except BaseException:
             await self.stop()
             raise
@@ -187,17 +191,19 @@ class VllmPair:
             return _STARTING, _STARTING
         return self.generator.health(), self.verifier.health()
 
-    async def self_test(self) -> dict[str, Any]:
+    async def self_test(self, turns: Turns) -> dict[str, Any]:
         """Test whether the generator's kernels are batch-invariant here, and choose the shapes in
         which both engines compute what is deterministic. See `invariance_probe`, `shape_probe` and
-        `score_shape_probe`. `fingerprint` says what such bits depend on besides the request."""
+        `score_shape_probe`. `fingerprint` says what such bits depend on besides the request.
+
+        Raises EngineDead, and TimeoutError when the test has used up its time."""
         from flashedge.engine.vllm.invariance_probe import check_invariance
         from flashedge.engine.vllm.score_shape_probe import choose_score_shape
         from flashedge.engine.vllm.shape_probe import choose_shape
 
-        found = await check_invariance(self.generator)
-        found |= await choose_shape(self.generator, on_cpu=runs_on_cpu())
-        found |= await choose_score_shape(self.verifier, on_cpu=runs_on_cpu())
+        found = await check_invariance(self.generator, turns)
+        found |= await choose_shape(self.generator, turns, on_cpu=runs_on_cpu())
+        found |= await choose_score_shape(self.verifier, turns, on_cpu=runs_on_cpu())
         bits = await asyncio.to_thread(describe_bits, self._pair, self._config, found)
         return {**found, "fingerprint": bits}
 
@@ -290,6 +296,11 @@ class VllmPair:
         options = build_options(
             name, spec, path, kv_bytes, room, self._config, on_card=not runs_on_cpu()
         )
+        shape = find_pair_shapes(self._pair, self._config)[ROLES.index(name)]
+        slowest_s = estimate_slowest_token_s(
+            shape, self._config.threads_per_engine, on_card=not runs_on_cpu()
+        )
+        options = replace(options, slowest_token_s=slowest_s)
         return place_engine(options, self._layout, name)
 
 
@@ -300,6 +311,15 @@ def _list_sampling(sampling: Sampling) -> dict[str, Any]:
         "top_p": sampling.top_p,
         "top_k": sampling.top_k,
     }
+
+
+def estimate_slowest_token_s(shape: ModelShape, threads: int, *, on_card: bool) -> float:
+    """Seconds of a token in a step of an engine that works, on the slowest device that is meant.
+
+    No device that runs language models at all is below `SLOWEST_CARD` or `SLOWEST_THREAD`. A token
+    takes two operations for each weight.
+    """
+    return 2 * shape.params / (SLOWEST_CARD if on_card else threads * SLOWEST_THREAD)
 
 
 def place_engine(options: EngineOptions, layout: Layout, name: str) -> EngineOptions:

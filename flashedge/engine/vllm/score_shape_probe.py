@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from flashedge.engine.base import ScoreRequest
+from flashedge.engine.self_test_turns import Turns
 from flashedge.engine.vllm.shape_probe import list_shapes
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
@@ -30,36 +31,46 @@ _REQUEST = ScoreRequest(
 Path = list[int]
 
 
-async def choose_score_shape(verifier: VllmVerifier, *, on_cpu: bool) -> dict[str, Any]:
+async def choose_score_shape(
+    verifier: VllmVerifier, turns: Turns, *, on_cpu: bool
+) -> dict[str, Any]:
     """Find the first shape that holds, and let the engine use it.
 
     Returns `score_shape`, the shape as JSON, or None if none gives the same bits twice. Raises
-    EngineDead.
+    EngineDead and TimeoutError.
     """
     shapes = list_shapes(verifier.options.max_num_seqs, on_cpu=on_cpu)
     paths = _build_paths(verifier, shapes[0])
     for shape in shapes:
         await verifier.set_replay_shape(shape)
-        if await _holds(verifier, paths, shape):
+        if await _holds(verifier, paths, shape, turns):
             return {"score_shape": shape.to_json()}
     return {"score_shape": None}
 
 
-async def _holds(verifier: VllmVerifier, paths: Sequence[Path], shape: ReplayShape) -> bool:
-    alone = [await _compute(verifier, path) for path in paths]
+async def _holds(
+    verifier: VllmVerifier, paths: Sequence[Path], shape: ReplayShape, turns: Turns
+) -> bool:
+    alone = []
+    for path in paths:
+        async with turns.take():
+            alone.append(await _compute(verifier, path))
     for order in (range(len(paths)), range(len(paths))[::-1]):
-        together = await asyncio.gather(*(_compute(verifier, paths[i]) for i in order))
+        async with turns.take():
+            together = await asyncio.gather(*(_compute(verifier, paths[i]) for i in order))
         if not all(torch.equal(alone[i], rows) for i, rows in zip(order, together, strict=True)):
             return False
     if shape.prefill_windows > 1:
         await verifier.set_replay_shape(replace(shape, prefill_windows=1))
-        one_by_one = [await _compute(verifier, path) for path in paths]
+        async with turns.take():
+            one_by_one = [await _compute(verifier, path) for path in paths]
         await verifier.set_replay_shape(shape)
         if not all(map(torch.equal, alone, one_by_one)):
             return False
     for path, rows in zip(paths, alone, strict=True):
-        await _compute(verifier, path[: len(path) // 2 + 1])
-        behind, cached = await verifier.compute_rows(path, _REQUEST, reuse=True)
+        async with turns.take():
+            await _compute(verifier, path[: len(path) // 2 + 1])
+            behind, cached = await verifier.compute_rows(path, _REQUEST, reuse=True)
         if not torch.equal(behind, rows[cached:]):
             return False
     return True

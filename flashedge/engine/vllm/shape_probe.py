@@ -18,6 +18,7 @@ from random import Random
 from typing import Any
 
 from flashedge.engine.base import ExtendRequest
+from flashedge.engine.self_test_turns import Turns
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.invariance_probe import draw_tokens
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
@@ -48,35 +49,41 @@ def list_shapes(sequences: int, *, on_cpu: bool) -> tuple[ReplayShape, ...]:
     return grouped, replace(grouped, prefill_windows=1), single
 
 
-async def choose_shape(generator: VllmGenerator, *, on_cpu: bool) -> dict[str, Any]:
+async def choose_shape(generator: VllmGenerator, turns: Turns, *, on_cpu: bool) -> dict[str, Any]:
     """Find the first shape that holds, and let the engine use it.
 
     Returns `replay_shape`, the shape as JSON, or None if not even one window a pass gives the same
-    bits twice; and `position_invariant`, whether several windows share a pass. Raises EngineDead.
+    bits twice; and `position_invariant`, whether several windows share a pass. Raises EngineDead
+    and TimeoutError.
     """
     shapes = list_shapes(generator.options.max_num_seqs, on_cpu=on_cpu)
     requests = _build_requests(generator, shapes[0])
     for shape in shapes:
         await generator.set_replay_shape(shape)
-        if await _holds(generator, requests, shape):
+        if await _holds(generator, requests, shape, turns):
             return {"replay_shape": shape.to_json(), "position_invariant": shape.group > 1}
     return {"replay_shape": None, "position_invariant": False}
 
 
 async def _holds(
-    generator: VllmGenerator, requests: Sequence[ExtendRequest], shape: ReplayShape
+    generator: VllmGenerator, requests: Sequence[ExtendRequest], shape: ReplayShape, turns: Turns
 ) -> bool:
     """Whether requests give the same bits alone, beside each other, and beside them in another
     order; and, with several windows of prompt a pass, as with one."""
-    alone = [await draw_tokens(generator, request) for request in requests]
+    alone = []
+    for request in requests:
+        async with turns.take():
+            alone.append(await draw_tokens(generator, request))
     for order in (requests, requests[::-1]):
-        together = await asyncio.gather(*(draw_tokens(generator, request) for request in order))
+        async with turns.take():
+            together = await asyncio.gather(*(draw_tokens(generator, r) for r in order))
         if together != (alone if order is requests else alone[::-1]):
             return False
     if shape.prefill_windows == 1:
         return True
     await generator.set_replay_shape(replace(shape, prefill_windows=1))
-    one_by_one = [await draw_tokens(generator, request) for request in requests]
+    async with turns.take():
+        one_by_one = [await draw_tokens(generator, request) for request in requests]
     await generator.set_replay_shape(shape)
     return one_by_one == alone
 

@@ -2,7 +2,8 @@
 
 A process that is spawned gets the environment of the daemon at that moment. Two engines start at
 once in two threads of the daemon, so the variable is changed under a lock and only for a moment:
-while vLLM reads an engine's options, and while its process is spawned.
+while vLLM reads an engine's options, and while its process is spawned. A process that is forked
+gets the environment of the fork server, and sets the variable itself before it uses CUDA.
 
 We do not use vLLM's own option `device_ids`. It leaves all cards visible to the engine, and vLLM
 0.32 then takes the compute capability of the first visible card for that of the engine's card, so
@@ -15,8 +16,9 @@ import contextlib
 import copy
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from functools import partial
 from multiprocessing.context import BaseContext
 from typing import Any
 
@@ -54,11 +56,19 @@ def show_cards() -> Iterator[None]:
                 os.environ[VARIABLE] = str(before)
 
 
+def _run_with_cards(value: str, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """What a process runs that sees the cards `value`."""
+    os.environ[VARIABLE] = value
+    return target(*args, **kwargs)
+
+
 def show_cards_at_start(context: BaseContext) -> BaseContext:
     """Let the processes of `context` start with the cards that `choose_cards` chose."""
     showing: Any = copy.copy(context)
 
     def make_process(**options: Any) -> Any:
+        if (value := _shown.get()) is not None:
+            options["target"] = partial(_run_with_cards, value, options["target"])
         process = context.Process(**options)  # type: ignore[attr-defined]
 
         def start() -> None:

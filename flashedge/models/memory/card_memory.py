@@ -16,6 +16,11 @@ takes a few hundred MiB more later. Without a display only drivers and short-liv
 """
 
 
+RAM_RESERVE = 1 / 8
+"""Share of a machine's RAM that stays free for its other programs, for the files that they read,
+and for what an engine takes while it loads weights."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardMemory:
     """The memory of a card, or this machine's RAM."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from flashedge.errors import Conflict, RequestError
+from flashedge.errors import Conflict, EngineDead, RequestError
 from flashedge.search.mcts.rollouts import ARRIVAL
 
 if TYPE_CHECKING:
@@ -47,8 +47,19 @@ def check_deterministic(spec: RunSpec) -> None:
 
 def check_shapes(self_test: Mapping[str, Any] | None) -> None:
     """Raises RequestError where no search can be deterministic: the self-test found no shape in
-    which an engine gives the same bits twice."""
-    found = self_test or {}
+    which an engine gives the same bits twice, or did not end. Raises EngineDead while it runs."""
+    if self_test is None:
+        raise EngineDead(
+            "the engines' self-test still runs, and deterministic requests need what it finds",
+            hint="ask again in a minute",
+        )
+    found = self_test
+    if failure := found.get("failure"):
+        raise RequestError(
+            f"no search can be deterministic here: the self-test did not end, {failure}",
+            hint="leave out deterministic",
+            param="deterministic",
+        )
     lacking = [role for role, name in SHAPES.items() if found.get(name) is None]
     if lacking:
         raise RequestError(

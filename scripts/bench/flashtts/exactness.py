@@ -19,6 +19,7 @@ from functools import partial
 from typing import TypeVar
 
 from flashedge.engine.base import EngineView
+from flashedge.engine.self_test_turns import Turns, never_wait
 from flashedge.optimizations import Optimizations
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.types import Problem
@@ -113,7 +114,7 @@ async def measure(asked: argparse.Namespace) -> None:
     chosen = [Problem.from_text(row["problem"]) for row in read_problems("heldout", asked.problems)]
     cases: dict[str, object] = {}
     async with rig(1 << 30) as here:
-        invariant = (await here.pair.self_test())["invariant_tokens"]
+        invariant = (await here.pair.self_test(Turns(never_wait)))["invariant_tokens"]
         views = await here.pair.generator.view(), await here.pair.verifier.view()
         for n, strategy in itertools.product(asked.n, asked.strategies):
             spec = RunSpec(problem=chosen[0], pair="bundled", strategy=strategy, n=n)

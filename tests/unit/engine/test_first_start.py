@@ -60,7 +60,7 @@ class Engine:
 
     async def measure_memory(self) -> dict[str, int]:
         self.log.append(f"measure {self.options.name}")
-        return PARTS
+        return {**PARTS, "resident": self.overhead}
 
 
 class MeasuredPair(VllmPair):
@@ -92,7 +92,6 @@ def card(monkeypatch: pytest.MonkeyPatch) -> Card:
     found = Card()
     monkeypatch.setattr(platform, "find_vllm", lambda: ("vllm", "0.32.0"))
     monkeypatch.setattr(memory_plan, "compute_profile_fingerprint", lambda *_: {"device": "4090"})
-    monkeypatch.setattr(first_start, "read_engine_card", found.read)
     monkeypatch.setattr(pair_module, "read_engine_card", found.read)
     return found
 
@@ -127,6 +126,23 @@ async def test_the_first_start_measures_and_the_second_does_not(tmp_path: Path, 
     assert room - 128 * MIB <= kv <= room, "the second start plans with what was measured"
 
 
+async def test_what_another_program_takes_meanwhile_is_not_the_engines(
+    tmp_path: Path, card: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = start(tmp_path, card, (4 * GIB, 3 * GIB + 700 * MIB))
+    start_engine = Engine.start
+
+    async def start_beside_another(engine: Engine) -> None:
+        await start_engine(engine)
+        card.free -= 2 * GIB
+
+    monkeypatch.setattr(Engine, "start", start_beside_another)
+    await pair.start()
+    found = find_measured(pair._pair, pair._config, 128)
+    assert found is not None
+    assert [engine.total for engine in found] == [4 * GIB, 3 * GIB + 700 * MIB]
+
+
 async def test_a_generator_larger_than_estimated_leaves_less_for_the_verifier(
     tmp_path: Path, card: Card, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -154,7 +170,6 @@ async def test_a_large_generator_on_its_own_card_leaves_the_verifier_its_memory(
 
     start_engine = Engine.start
     monkeypatch.setattr(Engine, "start", start_on_own_card)
-    monkeypatch.setattr(first_start, "read_engine_card", lambda _, role: cards[role].read())
     planned = pair._config.verifier_kv_bytes
     await pair.start()
     assert pair.verifier.options.kv_bytes == planned
@@ -178,7 +193,7 @@ async def test_an_engine_that_cant_be_measured_serves(
 
 def test_a_kept_measurement_of_other_limits_does_not_count(tmp_path: Path, card: Card) -> None:
     pair = start(tmp_path, card, (0, 0))
-    engine = first_start.build_memory(PARTS, 5 * GIB)
+    engine = first_start.build_memory({**PARTS, "resident": 5 * GIB})
     keep_measured(pair._pair, pair._config, 64, (engine, engine))
     assert find_measured(pair._pair, pair._config, 128) is None
     assert replace(engine, is_estimate=True).overhead > engine.overhead

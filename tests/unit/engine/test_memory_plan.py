@@ -79,7 +79,7 @@ def test_a_measurement_is_kept_for_this_device_and_batch_limit(
 ) -> None:
     device = {"device": "a 4090"}
     monkeypatch.setattr(memory_plan, "compute_profile_fingerprint", lambda *_: dict(device))
-    pair, engine = find_pair(SMALL, config), build_memory(PARTS, 5 * GIB)
+    pair, engine = find_pair(SMALL, config), build_memory({**PARTS, "resident": 5 * GIB})
     assert find_measured(pair, config, 128) is None
     keep_measured(pair, config, 128, (engine, engine))
     keep_measured(pair, config, 64, (engine, engine))
@@ -97,7 +97,7 @@ def test_a_damaged_measurement_counts_as_none(
     config: Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(memory_plan, "compute_profile_fingerprint", lambda *_: {})
-    pair, engine = find_pair("bundled", config), build_memory(PARTS, 5 * GIB)
+    pair, engine = find_pair("bundled", config), build_memory({**PARTS, "resident": 5 * GIB})
     file = memory_plan._locate(pair, config)
     file.parent.mkdir(parents=True)
     for text in ("", "{}", "[]", '{"version": 1, "fingerprint": {}, "engines": {"128": [3]}}'):
@@ -108,8 +108,8 @@ def test_a_damaged_measurement_counts_as_none(
 
 
 def test_what_the_parts_dont_explain_is_the_context() -> None:
-    found = build_memory(PARTS, 5 * GIB)
+    found = build_memory({**PARTS, "resident": 5 * GIB})
     assert found.total == 5 * GIB
     assert found.step == 480 * MIB
     assert found.context == 5 * GIB - 3 * GIB - 480 * MIB
-    assert build_memory(PARTS, 0).context == 0
+    assert build_memory({**PARTS, "resident": 0}).context == 0

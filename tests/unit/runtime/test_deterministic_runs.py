@@ -12,7 +12,8 @@ import pytest
 import pytest_asyncio
 
 from flashedge.engine.base import Chunk, ExtendRequest, ScoreRequest, StepScores
-from flashedge.errors import Conflict, RequestError
+from flashedge.engine.self_test_turns import Turns
+from flashedge.errors import Conflict, EngineDead, RequestError
 from flashedge.runtime.records.repetition import RecordedRun, find_difference
 from flashedge.runtime.request.calibrations import pin_early_exit
 from flashedge.runtime.request.early_exit import ExitOptions
@@ -105,6 +106,59 @@ async def test_a_time_limit_of_the_grader_is_told(
     monkeypatch.setattr(grader, "cluster", doubt)
     name, _ = await record(rig, SPEC)
     assert rig.service.run(name).object()["deterministic"] is False
+
+
+async def test_it_waits_for_the_self_test_that_goes_on_behind(tmp_path: Path) -> None:
+    rig, may_end = Rig(tmp_path), asyncio.Event()
+
+    async def self_test(turns: Turns) -> dict[str, Any]:
+        async with turns.take():
+            await may_end.wait()
+        return SELF_TEST
+
+    rig.pair.self_test = self_test  # type: ignore[method-assign]
+    await rig.service.start()
+    assert rig.service.health().state == "ready"
+    with pytest.raises(EngineDead, match="self-test still runs"):
+        rig.service.submit(SPEC)
+    await rig.service.wait_tested(replace(SPEC, deterministic=False))  # needs nothing of it
+    waiting = asyncio.create_task(rig.service.wait_tested(SPEC))
+    await asyncio.sleep(1)
+    assert not waiting.done()
+    may_end.set()
+    await waiting
+    result = await rig.service.submit(SPEC).result()
+    assert result["deterministic"] is True
+    await rig.service.stop()
+
+
+async def test_without_a_verdict_of_the_self_test_it_is_refused(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+
+    async def self_test(turns: Turns) -> dict[str, Any]:
+        async with turns.take():
+            await asyncio.sleep(1000)
+        return SELF_TEST
+
+    rig.pair.self_test = self_test  # type: ignore[method-assign]
+    await rig.service.start()
+    await rig.service.wait_tested(SPEC)
+    with pytest.raises(RequestError, match="did not end, it took too long"):
+        rig.service.submit(SPEC)
+    await rig.service.stop()
+
+
+async def test_a_stop_ends_a_self_test(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+
+    async def self_test(turns: Turns) -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return SELF_TEST
+
+    rig.pair.self_test = self_test  # type: ignore[method-assign]
+    await rig.service.start()
+    await rig.service.stop()
+    assert rig.pair.stopped
 
 
 async def test_it_is_refused_where_no_shape_holds(rig: Rig) -> None:

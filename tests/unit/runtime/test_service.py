@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 
 from flashedge.engine.base import ScoreRequest, StepScores
+from flashedge.engine.self_test_turns import Turns
 from flashedge.errors import (
     Conflict,
     ContextOverflow,
@@ -67,7 +68,7 @@ async def test_a_record_says_what_the_self_test_found(
 ) -> None:
     rig = Rig(tmp_path)
 
-    async def self_test() -> dict[str, Any]:
+    async def self_test(_: Turns) -> dict[str, Any]:
         return found
 
     rig.pair.self_test = self_test  # type: ignore[method-assign]

@@ -40,7 +40,7 @@ async def test_health_says_what_starting_engines_do(
     now[:] = [Health(state="ready"), Health(state="ready")]
     assert (rig.service.health().state, rig.service.health().detail) == (
         "starting",
-        "testing the engines",
+        "preparing to serve",
     )
     now[:] = [Health(state="starting"), Health(state="starting")]
     assert rig.service.health().detail is None

@@ -1,11 +1,24 @@
 """What every engine process imports. The fork server imports it once for all of them."""
 
+import contextlib
+import importlib
+
 import torch
 import vllm.model_executor.models.qwen2
 import vllm.model_executor.models.qwen2_rm
-import vllm.v1.attention.backends.cpu_attn
 import vllm.v1.engine.async_llm
-import vllm.v1.engine.core
-import vllm.v1.worker.cpu_worker  # noqa: F401
+import vllm.v1.engine.core  # noqa: F401
+from vllm.platforms import current_platform
 
-torch.set_num_threads(1)
+ON_CPU = ("vllm.v1.attention.backends.cpu_attn", "vllm.v1.worker.cpu_worker")
+ON_CARDS = (
+    "vllm.v1.attention.backends.flash_attn",
+    "vllm.v1.attention.backends.triton_attn",
+    "vllm.v1.worker.gpu_worker",
+)
+
+for name in ON_CPU if current_platform.is_cpu() else ON_CARDS:
+    with contextlib.suppress(ImportError):  # the engine says what is wrong with it, if it needs it
+        importlib.import_module(name)
+if current_platform.is_cpu():
+    torch.set_num_threads(1)

@@ -74,7 +74,8 @@ class EdgeScheduler(ProgramScheduler):
             self._step_record.begin_step(None)
             raise
         if output.num_scheduled_tokens:
-            self._step_record.begin_step(self._list_requested(output))
+            tokens = output.total_num_scheduled_tokens
+            self._step_record.begin_step(self._list_requested(output), tokens)
         return output
 
     def _list_requested(self, output: SchedulerOutput) -> Iterator[str]:

@@ -29,9 +29,10 @@ ANY = b"*"
 """Stands for the names where any request may be in the step."""
 
 _PROGRESS = struct.Struct("<Q")
-_STATE = struct.Struct("<BBHI")
-"""Whether a step is under way, whether memory was short, and the lengths of fault and names."""
-_FAULT_AT, _FAULT_BYTES = 16, 1008
+_STATE = struct.Struct("<BBHII")
+"""Whether a step is under way, whether memory was short, the lengths of fault and names, and the
+tokens of the step."""
+_FAULT_AT, _FAULT_BYTES = 24, 1000
 _NAMES_AT = _FAULT_AT + _FAULT_BYTES
 
 
@@ -44,13 +45,14 @@ class StepRecord:
 
     # ------------------------------------------------------------ for the engine process
 
-    def begin_step(self, requests: Iterable[str] | None) -> None:
-        """Write that these requests are computed from now on. None: nobody can say which."""
+    def begin_step(self, requests: Iterable[str] | None, tokens: int = 0) -> None:
+        """Write that so many tokens of these requests are computed from now on. None: nobody can
+        say which requests."""
         names = ANY if requests is None else "\n".join(requests).encode()
         if len(names) > len(self._bytes) - _NAMES_AT:
             names = ANY
         self._bytes[_NAMES_AT : _NAMES_AT + len(names)] = names
-        self._write_state(in_step=True, names=len(names))
+        self._write_state(in_step=True, names=len(names), tokens=tokens)
         self.note_progress()
 
     def end_step(self) -> None:
@@ -67,16 +69,15 @@ class StepRecord:
         root = find_root(error)
         text = f"{type(root).__name__}: {root}".encode()[:_FAULT_BYTES]
         self._bytes[_FAULT_AT : _FAULT_AT + len(text)] = text
-        in_step, _, _, names = self._read_state()
-        _STATE.pack_into(self._bytes, 8, in_step, is_memory_short(root), len(text), names)
+        in_step, _, _, *rest = self._read_state()
+        _STATE.pack_into(self._bytes, 8, in_step, is_memory_short(root), len(text), *rest)
 
-    def _write_state(self, *, in_step: bool, names: int = 0) -> None:
-        _, short, fault, _ = self._read_state()
-        _STATE.pack_into(self._bytes, 8, in_step, short, fault, names)
+    def _write_state(self, *, in_step: bool, names: int = 0, tokens: int = 0) -> None:
+        _, short, fault, *_ = self._read_state()
+        _STATE.pack_into(self._bytes, 8, in_step, short, fault, names, tokens)
 
-    def _read_state(self) -> tuple[int, int, int, int]:
-        in_step, short, fault, names = _STATE.unpack_from(self._bytes, 8)
-        return in_step, short, fault, names
+    def _read_state(self) -> tuple[int, ...]:
+        return _STATE.unpack_from(self._bytes, 8)
 
     # ------------------------------------------------------------ for the daemon
 
@@ -89,6 +90,11 @@ class StepRecord:
     def is_in_step(self) -> bool:
         """Whether a step has begun and not ended."""
         return bool(self._read_state()[0])
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the step that has begun and not ended."""
+        return self._read_state()[4]
 
     @property
     def is_memory_short(self) -> bool:
@@ -107,7 +113,7 @@ class StepRecord:
 
         request: the name that the daemon gave it. vLLM appends a hyphen and eight letters to it.
         """
-        in_step, _, _, length = self._read_state()
+        in_step, _, _, length, _ = self._read_state()
         if not in_step:
             return False
         names = bytes(self._bytes[_NAMES_AT : _NAMES_AT + length])

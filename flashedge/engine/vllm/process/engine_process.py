@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from flashedge.engine.base import EngineView, Health
+from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.inside.step_record import find_root, is_memory_short
 from flashedge.engine.vllm.process.live_process import LiveProcess, ProcessEnded
@@ -138,6 +139,9 @@ class EngineProcess:
             except EngineError as error:
                 if self.options is not options:
                     continue  # its batch is smaller now
+                if compat.give_up_forks(str(error)):
+                    log.warning("CUDA does not work behind a fork here: engines import vLLM anew")
+                    continue
                 self._state, self._detail = "failed", str(error)
                 self._ready.set()
                 raise

@@ -18,12 +18,16 @@ PERIODS = 8
 
 
 async def watch_heart(
-    beat: Callable[[], Awaitable[object]], read_progress: Callable[[], int], hang_s: float
+    beat: Callable[[], Awaitable[object]],
+    read_progress: Callable[[], int],
+    hang_s: float,
+    read_step_s: Callable[[], float] = lambda: 0.0,
 ) -> float:
     """Wait until the process gave no sign of life for `hang_s`. Returns for how long it gave none.
 
     beat: asks the process. It may fail: then the process has ended, which is noticed elsewhere.
-    read_progress: reads how many signs of life the process has written.
+    read_progress: reads how many signs of life the process has written. read_step_s: how long its
+    present step may take, if that is more than `hang_s`.
 
     A daemon that was stopped itself, or could not run for a while, does not count that time.
     """
@@ -32,7 +36,7 @@ async def watch_heart(
     answer: asyncio.Future[object] | None = None
     seen, silent_s = read_progress(), 0.0
     try:
-        while silent_s < hang_s:
+        while silent_s < max(hang_s, read_step_s()):
             if answer is None:
                 answer = asyncio.ensure_future(beat())
             began = clock()

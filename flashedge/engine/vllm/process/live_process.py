@@ -108,8 +108,12 @@ class LiveProcess:
 
     async def _watch_heart(self) -> None:
         """A hung process is killed. It counts as ended at once: a driver may hold it for ever."""
+        options, record = self._options, self.record
         self._hung_s = await watch_heart(
-            lambda: self.call("beat"), lambda: self.record.progress, self._options.hang_s
+            lambda: self.call("beat"),
+            lambda: record.progress,
+            options.hang_s,
+            lambda: record.tokens * options.slowest_token_s,
         )
         self._kill()
         self._on_end()

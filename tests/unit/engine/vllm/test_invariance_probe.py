@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from flashedge.engine.base import ExtendRequest
+from flashedge.engine.self_test_turns import Turns, never_wait
 from flashedge.engine.vllm import invariance_probe
 from flashedge.types import TokenIds
 
@@ -36,7 +37,8 @@ async def measure(monkeypatch: pytest.MonkeyPatch, engine: FormulaEngine) -> int
         return await of.draw(request, use_cache)
 
     monkeypatch.setattr(invariance_probe, "draw_tokens", draw)
-    return await invariance_probe._measure_invariant_context(engine)  # type: ignore[arg-type]
+    turns = Turns(never_wait)
+    return await invariance_probe._measure_invariant_context(engine, turns)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -71,3 +73,10 @@ async def test_a_difference_behind_one_size_of_prefix_is_enough(
             return found if found == chunk else 0
 
     assert await measure(monkeypatch, OnlyBehind(1024, 600)) == 511
+
+
+async def test_a_slow_machine_tests_no_longer_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next context would take more than a turn may."""
+    clock = iter(range(100))
+    monkeypatch.setattr(invariance_probe.time, "monotonic", lambda: 2.0 * next(clock))
+    assert await measure(monkeypatch, FormulaEngine(16384, 10**6)) == 128

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from flashedge.engine.base import ExtendRequest
+from flashedge.engine.self_test_turns import Turns, never_wait
 from flashedge.engine.vllm import shape_probe
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
 
@@ -65,7 +66,7 @@ async def test_the_first_shape_that_holds_is_chosen(
     monkeypatch: pytest.MonkeyPatch, engine: FormulaEngine, shape: Any, is_invariant: bool
 ) -> None:
     monkeypatch.setattr(shape_probe, "draw_tokens", lambda of, request: of.draw(request))
-    found = await shape_probe.choose_shape(engine, on_cpu=True)  # type: ignore[arg-type]
+    found = await shape_probe.choose_shape(engine, Turns(never_wait), on_cpu=True)  # type: ignore[arg-type]
     assert found == {"replay_shape": shape, "position_invariant": is_invariant}
     if shape is not None:
         assert engine.shapes[-1] == ReplayShape.from_json(shape), "the engine uses it"

@@ -38,6 +38,16 @@ def test_requests_are_held_while_their_step_lasts(record: StepRecord) -> None:
     assert not record.holds("gen-1")
 
 
+def test_a_step_says_how_many_tokens_it_has(record: StepRecord) -> None:
+    record.begin_step(["gen-1-0a1b2c3d"], tokens=2048)
+    record.note_fault(MemoryError("no memory for the logits"))
+    assert (record.tokens, record.is_in_step) == (2048, True)
+    assert record.holds("gen-1")
+    record.end_step()
+    assert record.tokens == 0
+    assert record.fault == "MemoryError: no memory for the logits"
+
+
 def test_a_shorter_step_holds_nothing_of_the_last_one(record: StepRecord) -> None:
     record.begin_step(["gen-1-0a1b2c3d", "gen-2-0a1b2c3d"])
     record.begin_step(["gen-3-0a1b2c3d"])

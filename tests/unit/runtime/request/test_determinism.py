@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from flashedge.errors import Conflict, RequestError
+from flashedge.errors import Conflict, EngineDead, RequestError
 from flashedge.runtime.request.boost import ALL, is_boosted, resolve_boost
 from flashedge.runtime.request.determinism import check_same_bits, check_shapes
 from tests.support.runtime_rig import BEAM
@@ -60,7 +60,14 @@ def test_both_engines_need_a_shape() -> None:
     with pytest.raises(RequestError, match="equal bits for the verifier"):
         check_shapes({"replay_shape": shape, "score_shape": None})
     with pytest.raises(RequestError, match="for the generator and the verifier"):
+        check_shapes({})
+
+
+def test_a_self_test_that_has_not_ended_is_said() -> None:
+    with pytest.raises(EngineDead, match="self-test still runs"):
         check_shapes(None)
+    with pytest.raises(RequestError, match="did not end, it took too long"):
+        check_shapes({"failure": "it took too long on this machine"})
 
 
 def test_a_run_goes_on_with_the_bits_it_began_with() -> None:

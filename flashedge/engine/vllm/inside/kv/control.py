@@ -26,9 +26,12 @@ def begin(core: Any) -> dict[str, Any]:
     return view(core) | _call_worker(core, "describe_kv_memory")
 
 
-def measure_memory(core: Any) -> dict[str, int]:
-    """Measure what the largest step takes. Call it before the first request."""
-    found: dict[str, int] = _call_worker(core, "measure_step_memory")
+def measure_memory(core: Any, kv_bytes: int) -> dict[str, int]:
+    """Measure what the largest step takes. Call it before the first request.
+
+    kv_bytes: of the KV that has memory now.
+    """
+    found: dict[str, int] = _call_worker(core, "measure_step_memory", kv_bytes)
     return found
 
 

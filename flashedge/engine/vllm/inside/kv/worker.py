@@ -12,6 +12,7 @@ from typing import Any
 
 from flashedge.engine.vllm.inside import start_stages
 from flashedge.engine.vllm.inside.kv import tensor as kv_tensor
+from flashedge.engine.vllm.inside.kv.pages import KEPT
 from flashedge.engine.vllm.inside.kv.save_area import SaveArea
 from flashedge.engine.vllm.inside.memory.step_memory import measure_step
 from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
@@ -46,9 +47,10 @@ class KvMemory:
         kv = kv_tensor.get_kv_range()
         return {"mechanism": kv.mechanism, "block_bytes": kv.block_bytes}
 
-    def measure_step_memory(self) -> dict[str, int]:
-        """See `step_memory.measure_step`."""
-        return measure_step(self.model_runner)
+    def measure_step_memory(self, kv_bytes: int) -> dict[str, int]:
+        """See `step_memory.measure_step`. kv_bytes: of the KV that has memory now."""
+        is_torchs = kv_tensor.get_kv_range().mechanism == KEPT
+        return measure_step(self.model_runner, kv_bytes, is_kv_torchs=is_torchs)
 
     def release_kv_blocks(self, block_ids: list[int]) -> int:
         """Unmap the memory of blocks that nobody uses. Returns the bytes unmapped."""

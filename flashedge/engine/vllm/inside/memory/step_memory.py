@@ -20,6 +20,7 @@ from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessors
 from vllm.v1.sample.metadata import SamplingMetadata
 
 from flashedge.engine.vllm.inside.keys import ARGS_KEY
+from flashedge.engine.vllm.inside.memory.card_bytes import count_beside_kv
 from flashedge.engine.vllm.inside.memory.live_bytes import LiveBytes
 from flashedge.engine.vllm.inside.noise import PositionNoise
 
@@ -27,12 +28,14 @@ ReadPeak = Callable[[], int]
 
 
 @torch.inference_mode()
-def measure_step(runner: Any) -> dict[str, int]:
+def measure_step(runner: Any, kv_bytes: int, *, is_kv_torchs: bool) -> dict[str, int]:
     """Run the largest step and return its peaks in bytes, with what the process holds.
 
-    "resident" is the most that the process has had resident in RAM. On CUDA it is 0: the daemon
-    reads there what the card has left. "weights" are 0 on a CPU, where vLLM packs them into a form
-    of its library's that PyTorch does not see.
+    "resident" is the most that the process has had resident in RAM, or what it holds of its card
+    beside its KV. "weights" are 0 on a CPU, where vLLM packs them into a form of its library's that
+    PyTorch does not see.
+
+    kv_bytes, is_kv_torchs: see `card_bytes.count_beside_kv`. Not read on a CPU.
     """
     on_cpu = runner.device.type == "cpu"
     _reset_resident_peak()
@@ -55,7 +58,9 @@ def measure_step(runner: Any) -> dict[str, int]:
         "logits": both,
         "logprobs": logits * logprobs,
         "noise": max(0, sampler - both - logits * logprobs),
-        "resident": _read_resident_peak() if on_cpu else 0,
+        "resident": _read_resident_peak()
+        if on_cpu
+        else count_beside_kv(kv_bytes, is_kv_torchs=is_kv_torchs),
     }
 
 

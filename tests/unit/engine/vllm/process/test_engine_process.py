@@ -183,6 +183,26 @@ async def test_a_first_start_that_fails_is_an_error() -> None:
         await engine.wait_ready(10)
 
 
+async def test_where_cuda_does_not_work_behind_a_fork_the_next_try_imports_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[str] = []
+
+    def give_up_forks(error: str) -> bool:
+        tried.append(error)
+        return "forked subprocess" in error and len(tried) == 1
+
+    monkeypatch.setattr(engine_process.compat, "give_up_forks", give_up_forks)
+    failure = RuntimeError("Cannot re-initialize CUDA in forked subprocess")
+    FakeProcess.failures = [failure, None]
+    engine = await start_engine()
+    assert (engine.health().state, len(FakeProcess.all)) == ("ready", 2)
+    FakeProcess.failures = [failure]
+    engine = EngineProcess(OPTIONS, do_nothing)
+    with pytest.raises(EngineError, match="forked subprocess"):
+        await engine.start()
+
+
 async def test_a_restarted_process_is_prepared_before_its_first_request() -> None:
     told: list[str] = []
 

@@ -59,6 +59,13 @@ async def test_a_step_beyond_the_deadline_is_a_hang() -> None:
     assert await time_of_kill(Process(hangs_at=1e9, answer_s=1e8)) <= HANG_S + 5
 
 
+async def test_a_step_of_many_tokens_may_take_longer() -> None:
+    process, clock = Process(hangs_at=0), asyncio.get_running_loop().time
+    began = clock()
+    silent_s = await watch_heart(process.beat, process.read_progress, HANG_S, lambda: 600.0)
+    assert 600 <= silent_s <= clock() - began <= 610
+
+
 async def test_progress_counts_where_nothing_answers() -> None:
     """Gigabytes of KV are saved: no answer meanwhile, but signs of progress."""
     process = Process(hangs_at=100, works_until=900)

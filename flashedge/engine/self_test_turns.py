@@ -1,0 +1,46 @@
+"""The time that a pair's self-test may take, and when: only while nobody else uses the engines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass
+
+LIMIT_S = 120.0
+"""Time of its own that a self-test gets. A small model needs a second."""
+LONGEST_S = 2.0
+"""A user's request may have to wait for one turn, so no work that would be longer is begun where
+that can be known."""
+POLL_S = 0.05
+
+
+@dataclass(slots=True)
+class Turns:
+    """Gives the self-test its turns."""
+
+    is_idle: Callable[[], Awaitable[bool]]
+    """Asks whether nobody uses the engines."""
+    count: Callable[[], AbstractContextManager[object]] = nullcontext
+    """Lets whoever moves memory between the engines know of a turn."""
+    left_s: float = LIMIT_S
+
+    @asynccontextmanager
+    async def take(self) -> AsyncIterator[None]:
+        """Wait until nobody uses the engines. Raises TimeoutError when the test has used up its
+        time; waiting does not count."""
+        while not await self.is_idle():  # noqa: ASYNC110 - the engines are in other processes
+            await asyncio.sleep(POLL_S)
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        try:
+            with self.count():
+                async with asyncio.timeout(self.left_s):
+                    yield
+        finally:
+            self.left_s = max(0.0, self.left_s - (clock() - began))
+
+
+async def never_wait() -> bool:
+    """For a test on engines that nobody else knows yet."""
+    return True

@@ -1,0 +1,50 @@
+"""When the self-test works: while nobody else does, and for so long in all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from flashedge.engine.self_test_turns import Turns, never_wait
+from scripts.lab.sim.clock import VirtualTimePolicy
+
+
+@pytest.fixture
+def event_loop_policy() -> VirtualTimePolicy:
+    return VirtualTimePolicy()
+
+
+async def test_a_turn_waits_for_users_and_waiting_takes_none_of_its_time() -> None:
+    clock = asyncio.get_running_loop().time
+    open_turns: list[float] = []
+
+    @contextmanager
+    def count() -> Iterator[None]:
+        open_turns.append(clock())
+        yield
+
+    async def is_idle() -> bool:
+        return clock() >= 1000
+
+    turns = Turns(is_idle, count, left_s=10)
+    async with turns.take():
+        assert 1000 <= clock() <= 1001
+        await asyncio.sleep(4)
+    assert len(open_turns) == 1
+    assert turns.left_s == pytest.approx(6)
+
+
+async def test_the_time_of_all_turns_together_is_limited() -> None:
+    turns = Turns(never_wait, left_s=10)
+    async with turns.take():
+        await asyncio.sleep(7)
+    with pytest.raises(TimeoutError):
+        async with turns.take():
+            await asyncio.sleep(7)
+    assert turns.left_s == 0
+    with pytest.raises(TimeoutError):
+        async with turns.take():
+            await asyncio.sleep(0.01)

@@ -1,0 +1,95 @@
+"""What an engine's process holds of its card, as NVML tells it, and where it does not."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from flashedge.engine.vllm.inside.memory import card_bytes
+from flashedge.models.memory.engine_memory import CONTEXT_BYTES
+
+GIB = 1 << 30
+KV = 6 * GIB
+
+
+class NVMLError(Exception):
+    pass
+
+
+class Nvml:
+    """A driver that tells these processes of the card."""
+
+    NVMLError = NVMLError
+
+    def __init__(self, processes: list[tuple[int, int | None]] | None) -> None:
+        self._processes = processes
+
+    def nvmlInit(self) -> None: ...
+    def nvmlShutdown(self) -> None: ...
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        if uuid != "GPU-0a1b":
+            raise NVMLError(f"not found: {uuid}")
+        return uuid
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[Any]:
+        if self._processes is None:
+            raise NVMLError("not supported")
+        return [SimpleNamespace(pid=pid, usedGpuMemory=used) for pid, used in self._processes]
+
+
+def count(
+    monkeypatch: pytest.MonkeyPatch,
+    processes: list[tuple[int, int | None]] | None,
+    *,
+    reserved: int,
+    is_kv_torchs: bool,
+    uuid: str = "0a1b",
+) -> int:
+    monkeypatch.setattr(card_bytes, "import_pynvml", lambda: Nvml(processes))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: reserved)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    card = SimpleNamespace(uuid=uuid)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: card)
+    return card_bytes.count_beside_kv(KV, is_kv_torchs=is_kv_torchs)
+
+
+OURS = os.getpid()
+
+
+@pytest.mark.parametrize("is_kv_torchs", [True, False])
+def test_nvml_tells_our_process(monkeypatch: pytest.MonkeyPatch, is_kv_torchs: bool) -> None:
+    """Whoever allocated the KV, and whatever other programs hold."""
+    reserved = 2 * GIB + (KV if is_kv_torchs else 0)
+    told = [(1, 20 * GIB), (OURS, 3 * GIB + KV)]
+    found = count(monkeypatch, told, reserved=reserved, is_kv_torchs=is_kv_torchs)
+    assert found == 3 * GIB
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        pytest.param([(1, 20 * GIB)], id="a container"),
+        pytest.param([(OURS, 40 * GIB)], id="another container's process with our id"),
+        pytest.param([(OURS, 1 * GIB)], id="a small process with our id"),
+        pytest.param([(OURS, None)], id="WSL"),
+        pytest.param(None, id="no answer"),
+    ],
+)
+def test_where_nvml_does_not_tell_it_torch_does(
+    monkeypatch: pytest.MonkeyPatch, told: list[tuple[int, int | None]] | None
+) -> None:
+    found = count(monkeypatch, told, reserved=2 * GIB + KV, is_kv_torchs=True)
+    assert found == 2 * GIB + CONTEXT_BYTES
+    found = count(monkeypatch, told, reserved=2 * GIB, is_kv_torchs=False)
+    assert found == 2 * GIB + CONTEXT_BYTES
+
+
+def test_a_card_that_nvml_does_not_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part of a card has an id of its own."""
+    found = count(monkeypatch, [], reserved=2 * GIB + KV, is_kv_torchs=True, uuid="part")
+    assert found == 2 * GIB + CONTEXT_BYTES
