@@ -19,6 +19,10 @@ from statistics import NormalDist
 
 from flashedge.search.seeds import mix64
 
+UNMEASURED_BATCH = 16
+"""Batch that drafts may fill where nobody has measured what another sequence costs a step. On a
+simulated 4090 drafts gain as much with it as without at n = 4 to 64, and a search of 64 paths draws
+a sixth to a tenth of the tokens."""
 MAX_COLD_STARTS = 4  # steps of a level that may start without a draft (see `count_slots`)
 TRUNCATION_SPREAD = 0.1  # standard deviation around R; the paper gives none
 
@@ -38,6 +42,8 @@ class BatchView:
     flat_batch: int = 0
     """Batch size up to which another sequence costs a step next to nothing (`find_flat_batch`).
     0 where it is not known."""
+    unmeasured_batch: int = UNMEASURED_BATCH
+    """Batch size that drafts may fill where `flat_batch` is not known."""
 
 
 def count_slots(
@@ -46,8 +52,9 @@ def count_slots(
     """How many drafts may be in the batch.
 
     None while a standard request waits. Otherwise as many as beams have finished, so that the
-    batch stays as large as it was. Where `BatchView.flat_batch` is known, that bounds the batch
-    instead, which gives more slots or fewer.
+    batch stays as large as it was, up to `BatchView.unmeasured_batch`: the end of a large level.
+    Where `BatchView.flat_batch` is known, that bounds the batch instead, which gives more slots or
+    fewer.
 
     With a known flat batch, speculation is skipped when it cannot shorten the level. A level ends
     with its slowest step, so if more than MAX_COLD_STARTS of the next steps start without a
@@ -63,7 +70,8 @@ def count_slots(
     ample = view.spare_blocks - view.running - drafting
     if ample < 0:
         return 0
-    slots = min(view.flat_batch or view.running + finished, view.max_running) - view.running
+    unmeasured = min(view.running + finished, view.unmeasured_batch)
+    slots = min(view.flat_batch or unmeasured, view.max_running) - view.running
     if view.flat_batch and max_drafts and beams * (1 - slots / max_drafts) > MAX_COLD_STARTS:
         return 0
     return max(0, min(slots, drafting + ample // 2))

@@ -158,4 +158,5 @@ def _build_config(setup: Setup, device: Device, shape: ModelShape, limit: int) -
         stream_interval=CHUNK_TOKENS,
         host_bytes_per_s=25e9 if setup.link is None else setup.link.bytes_per_s,
         flat_batch=flat,
+        unmeasured_batch=setup.max_num_seqs,  # by the paper's rule, where the flat batch is 0
     )

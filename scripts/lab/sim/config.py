@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from flashedge.models.shape import ModelShape
 from flashedge.scheduling.costs.roofline import RTX_4090, Device
+from flashedge.scheduling.speculation.draft_choice import UNMEASURED_BATCH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,8 @@ class SimConfig:
     """Bandwidth between the device and the memory that offloaded KV goes to (PCIe 4 x16)."""
     flat_batch: int = 0
     """See `BatchView.flat_batch`."""
+    unmeasured_batch: int = UNMEASURED_BATCH
+    """See `BatchView.unmeasured_batch`."""
 
     @property
     def block_bytes(self) -> int:

@@ -116,6 +116,7 @@ class SimSpeculator:
                 max_running=self._scheduler.max_num_seqs,
                 spare_blocks=self._scheduler.spare_blocks,
                 flat_batch=self.flat_batch,
+                unmeasured_batch=self._config.unmeasured_batch,
             )
         )
         for draft in plan.pause:

@@ -113,7 +113,15 @@ def test_no_speculation_where_too_many_steps_start_cold() -> None:
     assert count_slots(replace(view(3), flat_batch=4), 1, 0, beams=4, max_drafts=16) == 1, (
         "few beams"
     )
-    assert count_slots(view(16), 3, 0, beams=16, max_drafts=64) == 3, "the flat batch is not known"
+    assert count_slots(view(8), 3, 0, beams=16, max_drafts=64) == 3, "the flat batch is not known"
+
+
+def test_where_no_step_was_measured_drafts_fill_a_small_batch_only() -> None:
+    """The end of a large level: before it each draft might cost all the others time."""
+    assert count_slots(view(40), 24, 0) == 0
+    assert count_slots(view(14), 50, 0) == 2
+    assert count_slots(replace(view(14), unmeasured_batch=4), 50, 2) == 0
+    assert count_slots(replace(view(14), flat_batch=64), 50, 0) == 50, "it is measured"
 
 
 def test_the_flat_batch_is_the_largest_within_the_tolerance() -> None:

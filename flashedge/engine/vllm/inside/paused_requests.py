@@ -41,8 +41,6 @@ class PausingScheduler(QuotaScheduler):
         self._draft_jobs: dict[Draft, StepJob] = {}
         self.counters = dict.fromkeys(COUNTERS, 0)
         """Since the start of the process."""
-        self._allocate = self.kv_cache_manager.allocate_slots
-        self.kv_cache_manager.allocate_slots = self._allocate_or_reclaim
 
     def locate_step(self, request: Request) -> tuple[int, str | None]:
         """(tokens generated before the request's current step, name of the rule that ends it)."""
@@ -84,11 +82,11 @@ class PausingScheduler(QuotaScheduler):
             self.waiting.remove_request(request)
             self.counters["preempted"] += 1
 
-    def _allocate_or_reclaim(self, request: Request, *args: Any, **kwargs: Any) -> Any:
+    def _allocate(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         """Allocate blocks for a request. A standard one takes them from requests that do not run
         before vLLM preempts running ones for it."""
         while True:
-            blocks = self._allocate(request, *args, **kwargs)
+            blocks = super()._allocate(request, *args, **kwargs)
             if blocks is not None or self._is_draft(request):
                 return blocks
             if not self._reclaim(request) and not self.preempt_for_pass(request):

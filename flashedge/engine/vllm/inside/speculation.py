@@ -34,10 +34,13 @@ from flashedge.engine.vllm.inside.keys import ARGS_KEY, BOUNDARIES, BOUNDARY
 from flashedge.engine.vllm.inside.paused_requests import PausingScheduler
 from flashedge.engine.vllm.speculator import unpack_continuation
 from flashedge.scheduling.speculation.draft_board import DraftBoard
-from flashedge.scheduling.speculation.draft_choice import BatchView
+from flashedge.scheduling.speculation.draft_choice import UNMEASURED_BATCH, BatchView
 from flashedge.scheduling.speculation.drafts import Beam, Draft
 from flashedge.search.steps import BoundaryRule, StepEnd
 from flashedge.types import FinishReason
+
+CPU_BATCH = 4
+"""On a CPU every further sequence costs a step time. See `BatchView.unmeasured_batch`."""
 
 
 class SpeculativeScheduler(PausingScheduler):
@@ -51,6 +54,8 @@ class SpeculativeScheduler(PausingScheduler):
             name: BoundaryRule.from_json(rule) for name, rule in rules.items()
         }
         self._flat_batch = 0  # see `BatchView`
+        on_cpu = self.vllm_config.device_config.device_type == "cpu"
+        self._unmeasured_batch = CPU_BATCH if on_cpu else UNMEASURED_BATCH
         self._board = DraftBoard()
         self._requested: dict[str, StepJob] = {}  # by the front end's id of the step
         self._replays: list[tuple[int, EngineCoreOutput]] = []  # by client, for the next outputs
@@ -209,6 +214,7 @@ class SpeculativeScheduler(PausingScheduler):
                 max_running=self.max_num_active_reqs,
                 spare_blocks=self._pool.get_num_free_blocks(),
                 flat_batch=self._flat_batch,
+                unmeasured_batch=self._unmeasured_batch,
             )
         )
         for draft in plan.pause:

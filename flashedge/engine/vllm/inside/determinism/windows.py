@@ -38,8 +38,8 @@ class WindowScheduler(Scheduler):
         if found is not None:
             self.set_shape(ReplayShape.from_json(found))
         self._step = StepKind.SHARED
-        self._allocate_as_asked = self.kv_cache_manager.allocate_slots
-        self.kv_cache_manager.allocate_slots = self._allocate_window
+        self._allocate_in_vllm = self.kv_cache_manager.allocate_slots
+        self.kv_cache_manager.allocate_slots = self._allocate  # the one place where requests get KV
 
     def set_shape(self, shape: ReplayShape) -> None:
         """From now on windows are computed in this shape. Raises ValueError where one is open, or
@@ -124,15 +124,17 @@ class WindowScheduler(Scheduler):
             blocks = self.kv_cache_manager.truncate_computed_blocks(blocks, found)
         return blocks, found, *rest
 
-    def _allocate_window(self, request: Request, *args: Any, **kwargs: Any) -> Any:
-        """Give a window all of its blocks, and keep them out of the prefix cache until the window
-        is verified."""
+    def _allocate(self, request: Request, *args: Any, **kwargs: Any) -> Any:
+        """Allocate blocks for a request. None if there are too few.
+
+        A window gets all of its blocks, and they stay out of the prefix cache until it is verified.
+        """
         replay = self.replays.get(request.request_id)
         if replay is not None:
             kwargs["delay_cache_blocks"] = True
             if self._step is StepKind.VERIFY and request.status is not RequestStatus.RUNNING:
                 kwargs["num_lookahead_tokens"] = self.end_window(replay) - request.num_tokens
-        return self._allocate_as_asked(request, *args, **kwargs)
+        return self._allocate_in_vllm(request, *args, **kwargs)
 
     def drop_candidates(self, request: Request) -> None:
         """The step that they would belong to has ended without them."""
