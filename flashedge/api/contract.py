@@ -67,6 +67,10 @@ class PairPort(Protocol):
         """vLLM's protocol handlers over the generator. Raises RequestError where there are none."""
         ...
 
+    async def wait_tested(self) -> None:
+        """Wait for the end of the engines' self-test, which deterministic requests need."""
+        ...
+
 
 class ServicePort(Protocol):
     """The service. Its methods raise FlashEdgeError and its subclasses only."""
@@ -121,10 +125,6 @@ class ServicePort(Protocol):
 
     def keep_alive(self, seconds: float | None) -> None:
         """Note how long the request that now begins wants its pair to stay loaded after it."""
-        ...
-
-    async def wait_tested(self, spec: RunSpec) -> None:
-        """Wait for the engines' self-test if the run needs to know what it finds."""
         ...
 
     async def encode_prompt(self, spec: RunSpec) -> TokenIds: ...

@@ -45,7 +45,6 @@ def runs_router(service: ServicePort, pairs: ServablePairs) -> APIRouter:
         spec = build_solve_spec(body, pairs.find_defaults(body.pair, "pair"))
         service.keep_alive(parse_keep_alive(body.keep_alive))
         async with service.use_pair(spec.pair):
-            await service.wait_tested(spec)
             prompt_ids = await service.encode_prompt(spec)
             return service.submit(
                 spec,
@@ -124,7 +123,6 @@ def runs_router(service: ServicePort, pairs: ServablePairs) -> APIRouter:
         """Queue a run's request once more, with what was decided for it then, as a new run."""
         spec = pin_early_exit(service.run(run_id).spec)
         async with service.use_pair(spec.pair):
-            await service.wait_tested(spec)
             prompt_ids = spec.prompt_ids or await service.encode_prompt(spec)
             handle = service.submit(spec, prompt_ids, asker=read_asker(request, 0))
         return _accept(handle)

@@ -176,8 +176,13 @@ def ps(as_json: Json = False) -> None:
         counts = f"{format_count(runs.get('running', 0), 'run')}, {runs.get('queued', 0)} waiting"
         policy = scheduling.get("policy")
         output.say(counts if policy is None else f"{counts}, policy {policy}")
-        if verdict := describe_kernels(status.get("self_test") or {}):
+        self_test = status.get("self_test") or {}
+        if verdict := describe_kernels(self_test):
             output.say(verdict)
+        if failure := self_test.get("failure"):
+            output.say(f"the self-test did not end ({failure}): no request can be deterministic")
+        elif not self_test and health["status"] == "ready" and status.get("loaded"):
+            output.say("the self-test goes on; deterministic requests wait for it")
         if done := describe_replays(engines.get("generator") or {}):
             output.say(done)
         if any(engine.get("cards") for engine in engines.values()):
@@ -236,11 +241,6 @@ def _follow_log(path: Path) -> None:
 
 def describe_kernels(self_test: Mapping[str, Any]) -> str | None:
     """What the self-test says about the same request's tree. None without a verdict."""
-    if failure := self_test.get("failure"):
-        return (
-            f"the self-test did not end, {failure}: whether the same request gives the same tree is"
-            " not known, and no request can be deterministic"
-        )
     is_invariant = self_test.get("batch_invariant")
     if is_invariant is None:
         return None

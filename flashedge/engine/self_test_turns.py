@@ -1,11 +1,12 @@
-"""The time that a pair's self-test may take, and when: only while nobody else uses the engines."""
+"""The time that a pair's self-test may take, and when: only while nobody uses its engines."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 LIMIT_S = 120.0
 """Time of its own that a self-test gets. A small model needs a second."""
@@ -13,28 +14,41 @@ LONGEST_S = 2.0
 """A user's request may have to wait for one turn, so no work that would be longer is begun where
 that can be known."""
 POLL_S = 0.05
+GENERATOR, VERIFIER = "generator", "verifier"
+
+UNTESTED: Mapping[str, Any] = {
+    "batch_invariant": None,
+    "invariant_tokens": 0,
+    "replay_shape": None,
+    "score_shape": None,
+}
+"""What is known without a self-test."""
+
+
+def count_nothing(role: str) -> AbstractContextManager[None]:
+    return nullcontext()
 
 
 @dataclass(slots=True)
 class Turns:
     """Gives the self-test its turns."""
 
-    is_idle: Callable[[], Awaitable[bool]]
-    """Asks whether nobody uses the engines."""
-    count: Callable[[], AbstractContextManager[object]] = nullcontext
-    """Lets whoever moves memory between the engines know of a turn."""
+    is_free: Callable[[], Awaitable[bool]]
+    """Asks whether the engines serve and nobody uses them."""
+    count: Callable[[str], AbstractContextManager[object]] = count_nothing
+    """Lets whoever moves memory between the engines know of a turn on one of them."""
     left_s: float = LIMIT_S
 
     @asynccontextmanager
-    async def take(self) -> AsyncIterator[None]:
-        """Wait until nobody uses the engines. Raises TimeoutError when the test has used up its
-        time; waiting does not count."""
-        while not await self.is_idle():  # noqa: ASYNC110 - the engines are in other processes
+    async def take(self, role: str) -> AsyncIterator[None]:
+        """Wait until nobody uses the engines, for a turn on one of them. Raises TimeoutError when
+        the test has used up its time; waiting does not count."""
+        while not await self.is_free():  # noqa: ASYNC110 - the engines are in other processes
             await asyncio.sleep(POLL_S)
         clock = asyncio.get_running_loop().time
         began = clock()
         try:
-            with self.count():
+            with self.count(role):
                 async with asyncio.timeout(self.left_s):
                     yield
         finally:

@@ -1,11 +1,11 @@
-"""A loaded pair: its engines, their start-up self-test and their KV memory."""
+"""A loaded pair: its engines, their self-test and their KV memory."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,7 +16,7 @@ from flashedge.engine.base import EngineView, Health
 from flashedge.engine.memory_plan import count_sequences
 from flashedge.engine.plain_requests import AsgiApp, PlainRequests
 from flashedge.engine.platform import have_own_processors
-from flashedge.engine.self_test_turns import Turns
+from flashedge.engine.self_test_turns import UNTESTED, Turns
 from flashedge.errors import (
     ContextOverflow,
     EngineDead,
@@ -37,6 +37,7 @@ from flashedge.runtime.kv.manager import KvManager
 from flashedge.runtime.programs.capacity import measure_capacity
 from flashedge.runtime.rollouts.cost import build_rollout_cost
 from flashedge.scheduling.costs.curves import MeasuredCurve
+from flashedge.scheduling.kv.ownership import EngineRole
 from flashedge.scheduling.programs.admission import Capacity
 from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
 from flashedge.search.steps import MARKER_WORDS
@@ -84,14 +85,8 @@ class ServiceHealth:
     `engine.vllm.invariance_probe`."""
 
 
-UNTESTED: Mapping[str, Any] = {
-    "batch_invariant": None,
-    "invariant_tokens": 0,
-    "replay_shape": None,
-    "score_shape": None,
-}
-"""What is known without a self-test."""
-
+SELF_TESTS = 3
+"""How often a self-test begins in which an engine dies."""
 ReadViews = Callable[[], Awaitable[Mapping[str, EngineView]]]
 """Asks "generator" and "verifier" for their load. Raises EngineDead."""
 
@@ -140,6 +135,7 @@ class ServedPair:
         self._device = DeviceWatch()
         self._self_test: dict[str, Any] | None = None
         self._testing: asyncio.Task[None] | None = None
+        self._waiting_for_test = 0
         self._failure: str | None = None
         self._fingerprint: str | None = None
         self._protocols: AsgiApp | None = None
@@ -170,27 +166,46 @@ class ServedPair:
             raise
 
     async def _run_self_test(self) -> None:
-        count = nullcontext if self._kv_manager is None else self._kv_manager.count_plain_request
-        try:
-            self._self_test = await self._engines.self_test(Turns(self._is_idle, count))
-        except TimeoutError:
-            self._self_test = {**UNTESTED, "failure": "it took too long on this machine"}
-        except FlashEdgeError as error:
-            self._self_test = {**UNTESTED, "failure": error.line}
-        except Exception as error:  # what serves goes on
-            log.exception("the self-test failed")
-            self._self_test = {**UNTESTED, "failure": f"{type(error).__name__}: {error}"}
+        turns = Turns(self._is_free, self._count_turn)
+        failure = ""
+        for _ in range(SELF_TESTS):
+            try:
+                self._self_test = await self._engines.self_test(turns)
+                break
+            except EngineDead as error:  # it is being restarted; the test may be why
+                failure = str(error)
+            except Exception as error:  # what serves goes on
+                log.exception("the self-test failed")
+                failure = f"{type(error).__name__}: {error}"
+                break
+        if self._self_test is None:
+            self._self_test = {**UNTESTED, "failure": failure}
         if why := self._self_test.get("failure"):
-            log.warning("the self-test did not end: %s; no request can be deterministic", why)
+            log.warning("the self-test did not end (%s): no request can be deterministic", why)
 
-    async def _is_idle(self) -> bool:
-        views = await self.views()
-        return not any(view.running or view.waiting for view in views.values())
+    async def _is_free(self) -> bool:
+        """Whether the self-test may have a turn. Once somebody waits for it, it may at any time."""
+        try:
+            views = await self.views()
+        except EngineDead:
+            return False
+        in_use = any(view.running or view.waiting for view in views.values())
+        return self._waiting_for_test > 0 or not in_use
+
+    def _count_turn(self, role: str) -> AbstractContextManager[object]:
+        if self._kv_manager is None:
+            return nullcontext()
+        return self._kv_manager.count_plain_request(EngineRole(role))
 
     async def wait_tested(self) -> None:
         """Wait for the end of the self-test, which deterministic requests need."""
-        if self._testing is not None:
+        if self._testing is None:
+            return
+        self._waiting_for_test += 1
+        try:
             await asyncio.wait({self._testing})
+        finally:
+            self._waiting_for_test -= 1
 
     async def _tune(self) -> None:
         """Fit KV memory and speculation to the speed of this device, if it is known."""

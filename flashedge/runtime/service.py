@@ -97,7 +97,7 @@ class Service:
     # ------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Start the engines and test them. Raises EngineError; `health` then reports failed."""
+        """Start the engines. Raises EngineError; `health` then reports failed."""
         for run_id in self._store.interrupt_unfinished():
             log.warning("run %s was interrupted when the daemon ended", run_id)
         self._retention.look()
@@ -196,11 +196,6 @@ class Service:
         self._check_open()
         self.scheduler(pair).queue.check_room()
 
-    async def wait_tested(self, spec: RunSpec) -> None:
-        """Wait for the pair's self-test if the run needs to know what it finds."""
-        if spec.deterministic:
-            await self._loader.get(spec.pair).wait_tested()
-
     async def encode_prompt(self, spec: RunSpec) -> TokenIds:
         """The run's prompt for `submit`. A long problem is encoded beside the event loop.
 
@@ -239,8 +234,8 @@ class Service:
         room = pair.max_model_len - len(prompt_ids)
         spec = replace(spec, max_path_tokens=min(spec.max_path_tokens, room))
         pair.check_step_rule(spec.step_rule)
-        if spec.deterministic:
-            check_shapes(pair.health().self_test)
+        if spec.deterministic and (found := pair.health().self_test) is not None:
+            check_shapes(found)  # else the run waits for it
         spec = resolve_boost(spec, self.config.scheduling_boost)
         spec = resolve_early_exit(spec, self.config, pair.fingerprint)
         if spec.early_exit_note is not None:
@@ -344,7 +339,9 @@ class Service:
         check_continues(earlier.spec, spec, run_id)
         check_continuable(spec, run_id)
         if spec.deterministic:
-            check_same_bits(earlier.object(), self._loader.get(spec.pair).health().self_test)
+            found = self._loader.get(spec.pair).health().self_test
+            check_shapes(found)
+            check_same_bits(earlier.object(), found)
         return EarlierRun.from_events(event for _, event in self._store.events(run_id))
 
     async def _execute(
@@ -357,6 +354,9 @@ class Service:
         earlier: EarlierRun,
     ) -> None:
         try:
+            if run.spec.deterministic:
+                await pair.wait_tested()
+                check_shapes(pair.health().self_test)
             async with scheduler.queue.wait_turn(run.id):
                 scheduler.programs.note_start(run.id)
                 tools = Tools(

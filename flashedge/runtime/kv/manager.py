@@ -109,8 +109,8 @@ class KvManager:
         return CountedVerifier(engine, lambda: self._count_request(EngineRole.VERIFIER))
 
     @contextmanager
-    def count_plain_request(self) -> Iterator[None]:
-        """Count a request to the generator outside any run, for as long as the context is open.
+    def count_plain_request(self, role: EngineRole = EngineRole.GENERATOR) -> Iterator[None]:
+        """Count a request outside any run, for as long as the context is open.
 
         While one is open nothing is offloaded: a stream of them could keep a run from being scored
         for ever.
@@ -119,7 +119,7 @@ class KvManager:
         if self._split.offload:
             self._request_update()
         try:
-            with self._count_request(EngineRole.GENERATOR):
+            with self._count_request(role):
                 yield
         finally:
             self._plain_requests -= 1

@@ -56,7 +56,7 @@ def check_shapes(self_test: Mapping[str, Any] | None) -> None:
     found = self_test
     if failure := found.get("failure"):
         raise RequestError(
-            f"no search can be deterministic here: the self-test did not end, {failure}",
+            f"no search can be deterministic here: the self-test did not end ({failure})",
             hint="leave out deterministic",
             param="deterministic",
         )

@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import pytest_asyncio
 
 from flashedge.engine.base import Chunk, ExtendRequest, ScoreRequest, StepScores
-from flashedge.engine.self_test_turns import Turns
+from flashedge.engine.self_test_turns import GENERATOR, UNTESTED, Turns
 from flashedge.errors import Conflict, EngineDead, RequestError
 from flashedge.runtime.records.repetition import RecordedRun, find_difference
 from flashedge.runtime.request.calibrations import pin_early_exit
@@ -109,51 +110,104 @@ async def test_a_time_limit_of_the_grader_is_told(
 
 
 async def test_it_waits_for_the_self_test_that_goes_on_behind(tmp_path: Path) -> None:
-    rig, may_end = Rig(tmp_path), asyncio.Event()
+    rig, may_end = Rig(tmp_path, max_running=2), asyncio.Event()
 
     async def self_test(turns: Turns) -> dict[str, Any]:
-        async with turns.take():
+        async with turns.take(GENERATOR):
             await may_end.wait()
         return SELF_TEST
 
     rig.pair.self_test = self_test  # type: ignore[method-assign]
     await rig.service.start()
     assert rig.service.health().state == "ready"
-    with pytest.raises(EngineDead, match="self-test still runs"):
-        rig.service.submit(SPEC)
-    await rig.service.wait_tested(replace(SPEC, deterministic=False))  # needs nothing of it
-    waiting = asyncio.create_task(rig.service.wait_tested(SPEC))
-    await asyncio.sleep(1)
-    assert not waiting.done()
+    waiting = rig.service.submit(SPEC)
+    other = await rig.service.submit(replace(SPEC, deterministic=False)).result()
+    assert other["deterministic"] is None, "the self-test has found nothing yet"
+    assert waiting.status == "queued"
     may_end.set()
-    await waiting
-    result = await rig.service.submit(SPEC).result()
-    assert result["deterministic"] is True
+    assert (await waiting.result())["deterministic"] is True
     await rig.service.stop()
 
 
-async def test_without_a_verdict_of_the_self_test_it_is_refused(tmp_path: Path) -> None:
-    rig = Rig(tmp_path)
+async def test_without_a_verdict_of_the_self_test_it_fails(tmp_path: Path) -> None:
+    rig, may_end = Rig(tmp_path), asyncio.Event()
 
     async def self_test(turns: Turns) -> dict[str, Any]:
-        async with turns.take():
-            await asyncio.sleep(1000)
+        await may_end.wait()
+        return {**UNTESTED, "failure": "it takes too long on this machine"}
+
+    rig.pair.self_test = self_test  # type: ignore[method-assign]
+    await rig.service.start()
+    waiting = rig.service.submit(SPEC)
+    await asyncio.sleep(1)
+    may_end.set()
+    with pytest.raises(RequestError, match=r"did not end \(it takes too long"):
+        await waiting.result()
+    with pytest.raises(RequestError, match=r"did not end \(it takes too long"):
+        rig.service.submit(SPEC)
+    await rig.service.stop()
+
+
+async def test_a_self_test_in_which_an_engine_dies_begins_again(tmp_path: Path) -> None:
+    rig, begun = Rig(tmp_path), 0
+
+    async def self_test(turns: Turns) -> dict[str, Any]:
+        nonlocal begun
+        begun += 1
+        async with turns.take(GENERATOR):
+            if begun < 3:
+                raise EngineDead("the generator engine is dead")
         return SELF_TEST
 
     rig.pair.self_test = self_test  # type: ignore[method-assign]
     await rig.service.start()
-    await rig.service.wait_tested(SPEC)
-    with pytest.raises(RequestError, match="did not end, it took too long"):
-        rig.service.submit(SPEC)
+    await rig.served.wait_tested()
+    assert rig.service.health().self_test == SELF_TEST
+
+    async def kill(turns: Turns) -> dict[str, Any]:
+        raise EngineDead("the verifier engine is dead")
+
+    again = Rig(tmp_path / "again")
+    again.pair.self_test = kill  # type: ignore[method-assign]
+    await again.service.start()
+    await again.served.wait_tested()
+    found = again.service.health().self_test
+    assert found == {**UNTESTED, "failure": "the verifier engine is dead"}
+    await rig.service.stop()
+    await again.service.stop()
+
+
+async def test_users_come_before_the_self_test_until_somebody_waits_for_it(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    await rig.service.start()
+    busy = True
+
+    async def read_views() -> dict[str, Any]:
+        return {"generator": SimpleNamespace(running=int(busy), waiting=0)}
+
+    rig.served.views = read_views  # type: ignore[method-assign,assignment]
+    assert not await rig.served._is_free()
+    busy = False
+    assert await rig.served._is_free()
+    busy, rig.served._testing = True, asyncio.create_task(asyncio.sleep(10))
+    waiting = asyncio.create_task(rig.served.wait_tested())
+    await asyncio.sleep(1)
+    assert await rig.served._is_free(), "somebody waits"
+    await waiting
+    assert not await rig.served._is_free()
     await rig.service.stop()
 
 
-async def test_a_stop_ends_a_self_test(tmp_path: Path) -> None:
+async def test_a_stop_ends_a_self_test_that_waits_for_its_turn(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
 
     async def self_test(turns: Turns) -> dict[str, Any]:
-        await asyncio.Event().wait()
-        return SELF_TEST
+        turns.is_free = never_free
+        async with turns.take(GENERATOR):
+            return SELF_TEST
+
+    async def never_free() -> bool:
+        return False
 
     rig.pair.self_test = self_test  # type: ignore[method-assign]
     await rig.service.start()

@@ -6,8 +6,8 @@ applies its part of the table once, before vLLM uses the names: the daemon befor
 engine, an engine's core when vLLM calls our plugin (`plugin`) or imports our scheduler, its workers
 when vLLM imports the worker extension (`kv.worker`).
 
-What is replaced in a single object is not in the table: our schedulers wrap `allocate_slots` of
-their own KV manager (`paused_requests`, `determinism.windows`), and the daemon sets methods of its
+What is replaced in a single object is not in the table: our scheduler wraps `allocate_slots` of its
+own KV manager (`determinism.windows`), and the daemon sets methods of its
 protocol handlers (`serving.search_handlers`). `seams.table` has all of them.
 
 Checked with vLLM 0.32.0.
@@ -79,7 +79,7 @@ PATCHES = (
         process=ProcessKind.DAEMON,
         target="vllm.v1.engine.utils:get_mp_context",
         replacement="flashedge.engine.vllm.compat:get_mp_context",
-        reason="Engine processes on a CPU are forked from a server that has imported vLLM already.",
+        reason="Engine processes are forked from a server that has imported vLLM already.",
     ),
     Patch(
         process=ProcessKind.DAEMON,

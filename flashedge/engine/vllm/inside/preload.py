@@ -8,7 +8,8 @@ import vllm.model_executor.models.qwen2
 import vllm.model_executor.models.qwen2_rm
 import vllm.v1.engine.async_llm
 import vllm.v1.engine.core  # noqa: F401
-from vllm.platforms import current_platform
+
+from flashedge.engine.platform import runs_on_cpu
 
 ON_CPU = ("vllm.v1.attention.backends.cpu_attn", "vllm.v1.worker.cpu_worker")
 ON_CARDS = (
@@ -17,8 +18,8 @@ ON_CARDS = (
     "vllm.v1.worker.gpu_worker",
 )
 
-for name in ON_CPU if current_platform.is_cpu() else ON_CARDS:
+for name in ON_CPU if runs_on_cpu() else ON_CARDS:
     with contextlib.suppress(ImportError):  # the engine says what is wrong with it, if it needs it
         importlib.import_module(name)
-if current_platform.is_cpu():
+if runs_on_cpu():
     torch.set_num_threads(1)

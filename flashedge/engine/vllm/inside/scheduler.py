@@ -28,6 +28,7 @@ from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
+from flashedge.engine.vllm.inside.determinism.replay_pass import find_pass
 from flashedge.engine.vllm.inside.draft_requests import (
     read_entropy_rule,
     read_noise_args,
@@ -74,7 +75,8 @@ class EdgeScheduler(ProgramScheduler):
             self._step_record.begin_step(None)
             raise
         if output.num_scheduled_tokens:
-            tokens = output.total_num_scheduled_tokens
+            replay_pass = find_pass(output)
+            tokens = replay_pass.rows if replay_pass else output.total_num_scheduled_tokens
             self._step_record.begin_step(self._list_requested(output), tokens)
         return output
 

@@ -57,8 +57,8 @@ class StepRecord:
 
     def end_step(self) -> None:
         """Write that the step is over."""
+        self.note_progress()  # first, so that nobody sees a long step's end before its progress
         self._write_state(in_step=False)
-        self.note_progress()
 
     def note_progress(self) -> None:
         """Count a sign of life. Work that can take long outside a step calls it now and then."""

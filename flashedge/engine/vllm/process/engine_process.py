@@ -132,14 +132,14 @@ class EngineProcess:
         Raises EngineError when that fails.
         """
         while True:
-            options = self.options
+            options, is_forked = self.options, compat.choose_start_method() == "forkserver"
             try:
                 await self._start_process(options)
                 return
             except EngineError as error:
                 if self.options is not options:
                     continue  # its batch is smaller now
-                if compat.give_up_forks(str(error)):
+                if is_forked and compat.give_up_forks(str(error)):
                     log.warning("CUDA does not work behind a fork here: engines import vLLM anew")
                     continue
                 self._state, self._detail = "failed", str(error)

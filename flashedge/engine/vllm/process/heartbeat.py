@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable
 
 PERIOD_S = 5.0
 """Most seconds between two questions."""
+MOST_STEP_S = 1800.0
+"""Longest step that is meant: half an hour."""
 PERIODS = 8
 """A short deadline is divided into so many periods."""
 
@@ -36,7 +38,9 @@ async def watch_heart(
     answer: asyncio.Future[object] | None = None
     seen, silent_s = read_progress(), 0.0
     try:
-        while silent_s < max(hang_s, read_step_s()):
+        limit_s = hang_s
+        while silent_s < limit_s:
+            limit_s = max(hang_s, min(read_step_s(), MOST_STEP_S))
             if answer is None:
                 answer = asyncio.ensure_future(beat())
             began = clock()

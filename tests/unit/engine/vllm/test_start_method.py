@@ -57,4 +57,8 @@ def test_forks_end_where_cuda_does_not_work_behind_one(monkeypatch: pytest.Monke
     fault = "RuntimeError: Cannot re-initialize CUDA in forked subprocess. To use CUDA with …"
     assert compat.give_up_forks(fault)
     assert compat.choose_start_method() == "spawn"
-    assert not compat.give_up_forks(fault), "a spawned process fails for another reason"
+
+
+def test_a_cpu_never_gives_up_forks() -> None:
+    assert not compat.give_up_forks("RuntimeError: initialization error")
+    assert compat.choose_start_method() == "forkserver"
