@@ -8,13 +8,14 @@ from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from flashedge.scheduling.kv.ownership import EngineRole
+
 LIMIT_S = 120.0
 """Time of its own that a self-test gets. A small model needs a second."""
 LONGEST_S = 2.0
 """A user's request may have to wait for one turn, so no work that would be longer is begun where
 that can be known."""
 POLL_S = 0.05
-GENERATOR, VERIFIER = "generator", "verifier"
 
 UNTESTED: Mapping[str, Any] = {
     "batch_invariant": None,
@@ -25,7 +26,7 @@ UNTESTED: Mapping[str, Any] = {
 """What is known without a self-test."""
 
 
-def count_nothing(role: str) -> AbstractContextManager[None]:
+def count_nothing(role: EngineRole) -> AbstractContextManager[None]:
     return nullcontext()
 
 
@@ -35,12 +36,12 @@ class Turns:
 
     is_free: Callable[[], Awaitable[bool]]
     """Asks whether the engines serve and nobody uses them."""
-    count: Callable[[str], AbstractContextManager[object]] = count_nothing
+    count: Callable[[EngineRole], AbstractContextManager[object]] = count_nothing
     """Lets whoever moves memory between the engines know of a turn on one of them."""
     left_s: float = LIMIT_S
 
     @asynccontextmanager
-    async def take(self, role: str) -> AsyncIterator[None]:
+    async def take(self, role: EngineRole) -> AsyncIterator[None]:
         """Wait until nobody uses the engines, for a turn on one of them. Raises TimeoutError when
         the test has used up its time; waiting does not count."""
         while not await self.is_free():  # noqa: ASYNC110 - the engines are in other processes

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -37,7 +36,6 @@ from flashedge.runtime.kv.manager import KvManager
 from flashedge.runtime.programs.capacity import measure_capacity
 from flashedge.runtime.rollouts.cost import build_rollout_cost
 from flashedge.scheduling.costs.curves import MeasuredCurve
-from flashedge.scheduling.kv.ownership import EngineRole
 from flashedge.scheduling.programs.admission import Capacity
 from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
 from flashedge.search.steps import MARKER_WORDS
@@ -166,7 +164,9 @@ class ServedPair:
             raise
 
     async def _run_self_test(self) -> None:
-        turns = Turns(self._is_free, self._count_turn)
+        turns = Turns(self._is_free)
+        if self._kv_manager is not None:
+            turns.count = self._kv_manager.count_plain_request
         failure = ""
         for _ in range(SELF_TESTS):
             try:
@@ -191,11 +191,6 @@ class ServedPair:
             return False
         in_use = any(view.running or view.waiting for view in views.values())
         return self._waiting_for_test > 0 or not in_use
-
-    def _count_turn(self, role: str) -> AbstractContextManager[object]:
-        if self._kv_manager is None:
-            return nullcontext()
-        return self._kv_manager.count_plain_request(EngineRole(role))
 
     async def wait_tested(self) -> None:
         """Wait for the end of the self-test, which deterministic requests need."""

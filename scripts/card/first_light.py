@@ -114,11 +114,8 @@ class Results:
         try:
             yield
         except Exception as error:
-            self.fail(name, error)
-
-    def fail(self, part: str, error: BaseException) -> None:
-        self.failed.append(part)
-        self.add(f"{part} failed", repr(error)[-1500:])
+            self.failed.append(name)
+            self.add(f"{name} failed", repr(error)[-1500:])
 
 
 async def measure_all(plan: Plan, results: Results) -> None:

@@ -20,8 +20,9 @@ from contextlib import aclosing
 from typing import Any
 
 from flashedge.engine.base import Chunk, ExtendRequest
-from flashedge.engine.self_test_turns import GENERATOR, LONGEST_S, Turns
+from flashedge.engine.self_test_turns import LONGEST_S, Turns
 from flashedge.engine.vllm.generator import VllmGenerator, build_params
+from flashedge.scheduling.kv.ownership import EngineRole
 from flashedge.types import Message, Sampling, TokenIds
 
 TOKENS = 24
@@ -52,18 +53,18 @@ async def _compare_batches(generator: VllmGenerator, turns: Turns) -> dict[str, 
     """Compare decode in a batch with decode alone and with a fresh prefill of the same tokens."""
     prompt = generator.codec.encode_chat(_PROMPT)
     requests = [_build_request(prompt, seed=seed, max_tokens=TOKENS) for seed in range(BATCH)]
-    async with turns.take(GENERATOR):
+    async with turns.take(EngineRole.GENERATOR):
         together = await asyncio.gather(*(draw_tokens(generator, r) for r in requests))
     pairs: list[tuple[float, float]] = []
     is_same = True
     for request, (ids, logprobs) in zip(requests[:2], together, strict=False):
-        async with turns.take(GENERATOR):
+        async with turns.take(EngineRole.GENERATOR):
             alone_ids, alone = await draw_tokens(generator, request)
         is_same &= alone_ids == ids
         pairs += zip(logprobs, alone, strict=False)
         for cut in range(4, len(ids), 7):  # prefill of prompt + ids[:cut], then one token
             again = _build_request((*prompt, *ids[:cut]), seed=request.seed, max_tokens=1)
-            async with turns.take(GENERATOR):
+            async with turns.take(EngineRole.GENERATOR):
                 again_ids, again_logprobs = await draw_tokens(generator, again)
             is_same &= again_ids == ids[cut : cut + 1]
             pairs.append((logprobs[cut], again_logprobs[0]))
@@ -96,7 +97,7 @@ async def _measure_invariant_context(generator: VllmGenerator, turns: Turns) -> 
             )  # nothing of it is cached
             prefix = _build_request(tokens[: length // part], seed=0, max_tokens=1)
             request = _build_request(tokens, seed=0, max_tokens=1)
-            async with turns.take(GENERATOR):
+            async with turns.take(EngineRole.GENERATOR):
                 began = time.monotonic()
                 await draw_tokens(generator, prefix)
                 behind = await draw_tokens(generator, request, use_cache=True)

@@ -15,10 +15,11 @@ from typing import Any
 import torch
 
 from flashedge.engine.base import ScoreRequest
-from flashedge.engine.self_test_turns import VERIFIER, Turns
+from flashedge.engine.self_test_turns import Turns
 from flashedge.engine.vllm.shape_probe import list_shapes
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
+from flashedge.scheduling.kv.ownership import EngineRole
 from flashedge.types import Problem
 
 PATHS = 6
@@ -53,10 +54,10 @@ async def _holds(
 ) -> bool:
     alone = []
     for path in paths:
-        async with turns.take(VERIFIER):
+        async with turns.take(EngineRole.VERIFIER):
             alone.append(await _compute(verifier, path))
     for order in (range(len(paths)), range(len(paths))[::-1]):
-        async with turns.take(VERIFIER):
+        async with turns.take(EngineRole.VERIFIER):
             together = await asyncio.gather(*(_compute(verifier, paths[i]) for i in order))
         if not all(torch.equal(alone[i], rows) for i, rows in zip(order, together, strict=True)):
             return False
@@ -64,13 +65,13 @@ async def _holds(
         await verifier.set_replay_shape(replace(shape, prefill_windows=1))
         one_by_one = []
         for path in paths:
-            async with turns.take(VERIFIER):
+            async with turns.take(EngineRole.VERIFIER):
                 one_by_one.append(await _compute(verifier, path))
         await verifier.set_replay_shape(shape)
         if not all(map(torch.equal, alone, one_by_one)):
             return False
     for path, rows in zip(paths, alone, strict=True):
-        async with turns.take(VERIFIER):
+        async with turns.take(EngineRole.VERIFIER):
             await _compute(verifier, path[: len(path) // 2 + 1])
             behind, cached = await verifier.compute_rows(path, _REQUEST, reuse=True)
         if not torch.equal(behind, rows[cached:]):

@@ -18,10 +18,11 @@ from random import Random
 from typing import Any
 
 from flashedge.engine.base import ExtendRequest
-from flashedge.engine.self_test_turns import GENERATOR, Turns
+from flashedge.engine.self_test_turns import Turns
 from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.invariance_probe import draw_tokens
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
+from flashedge.scheduling.kv.ownership import EngineRole
 from flashedge.types import Sampling
 
 CPU_WINDOW, CUDA_WINDOW = 32, 64
@@ -72,10 +73,10 @@ async def _holds(
     order; and, with several windows of prompt a pass, as with one."""
     alone = []
     for request in requests:
-        async with turns.take(GENERATOR):
+        async with turns.take(EngineRole.GENERATOR):
             alone.append(await draw_tokens(generator, request))
     for order in (requests, requests[::-1]):
-        async with turns.take(GENERATOR):
+        async with turns.take(EngineRole.GENERATOR):
             together = await asyncio.gather(*(draw_tokens(generator, r) for r in order))
         if together != (alone if order is requests else alone[::-1]):
             return False
@@ -84,7 +85,7 @@ async def _holds(
     await generator.set_replay_shape(replace(shape, prefill_windows=1))
     one_by_one = []
     for request in requests:
-        async with turns.take(GENERATOR):
+        async with turns.take(EngineRole.GENERATOR):
             one_by_one.append(await draw_tokens(generator, request))
     await generator.set_replay_shape(shape)
     return one_by_one == alone

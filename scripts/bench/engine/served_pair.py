@@ -13,8 +13,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -64,14 +64,12 @@ class ServedPair:
     config_dir: Path | None = None
     """Of models.toml, if it is not the user's."""
 
-    @contextmanager
-    def start_ours(self, **settings: Any) -> Iterator[Daemon]:
+    def start_ours(self, **settings: Any) -> AbstractContextManager[Daemon]:
         """Our daemon. settings: fields of `Config`."""
         if self.config_dir:
             settings["config_dir"] = self.config_dir
         settings |= {f"{role}_kv_bytes": self.kv_bytes for role in ("generator", "verifier")}
-        with start_daemon(pair=self.pair.name, **settings) as daemon:
-            yield daemon
+        return start_daemon(pair=self.pair.name, **settings)
 
     def build_generator(
         self, extra: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None

@@ -13,12 +13,13 @@ import pytest
 import pytest_asyncio
 
 from flashedge.engine.base import Chunk, ExtendRequest, ScoreRequest, StepScores
-from flashedge.engine.self_test_turns import GENERATOR, UNTESTED, Turns
+from flashedge.engine.self_test_turns import UNTESTED, Turns
 from flashedge.errors import Conflict, EngineDead, RequestError
 from flashedge.runtime.records.repetition import RecordedRun, find_difference
 from flashedge.runtime.request.calibrations import pin_early_exit
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.spec import RunSpec
+from flashedge.scheduling.kv.ownership import EngineRole
 from scripts.lab.sim.clock import VirtualTimePolicy
 from tests.support.runtime_rig import BEAM
 from tests.support.service_rig import SELF_TEST, Rig, log_of
@@ -113,7 +114,7 @@ async def test_it_waits_for_the_self_test_that_goes_on_behind(tmp_path: Path) ->
     rig, may_end = Rig(tmp_path, max_running=2), asyncio.Event()
 
     async def self_test(turns: Turns) -> dict[str, Any]:
-        async with turns.take(GENERATOR):
+        async with turns.take(EngineRole.GENERATOR):
             await may_end.wait()
         return SELF_TEST
 
@@ -154,7 +155,7 @@ async def test_a_self_test_in_which_an_engine_dies_begins_again(tmp_path: Path) 
     async def self_test(turns: Turns) -> dict[str, Any]:
         nonlocal begun
         begun += 1
-        async with turns.take(GENERATOR):
+        async with turns.take(EngineRole.GENERATOR):
             if begun < 3:
                 raise EngineDead("the generator engine is dead")
         return SELF_TEST
@@ -203,7 +204,7 @@ async def test_a_stop_ends_a_self_test_that_waits_for_its_turn(tmp_path: Path) -
 
     async def self_test(turns: Turns) -> dict[str, Any]:
         turns.is_free = never_free
-        async with turns.take(GENERATOR):
+        async with turns.take(EngineRole.GENERATOR):
             return SELF_TEST
 
     async def never_free() -> bool:
