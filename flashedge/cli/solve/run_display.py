@@ -52,6 +52,8 @@ def follow_run(
             with contextlib.suppress(FlashEdgeError):
                 client.cancel(view.id)
             output.note(f"cancelled run {view.id}")
+        else:
+            output.note("interrupted: the daemon cancels a run whose client has gone")
         raise
     raise FlashEdgeError(f"run {view.id} ended without a result")
 

@@ -65,6 +65,8 @@ class EngineOptions:
     """Whether the other engine runs on other cards."""
     max_num_seqs: int = CPU_SEQUENCES
     max_batched_tokens: int = MAX_STEP_TOKENS
+    async_scheduling: bool = False
+    """Whether a step is scheduled while the one before it is computed."""
     graph_sizes: tuple[int, ...] = ()
     """Batch sizes with a CUDA graph. Empty runs the model without graphs and uncompiled."""
     block_tokens: int = 32
@@ -109,7 +111,7 @@ class EngineOptions:
             "enable_prefix_caching": True,
             "enforce_eager": not self.graph_sizes,
             "cudagraph_capture_sizes": list(self.graph_sizes) or None,
-            "async_scheduling": False,
+            "async_scheduling": self.async_scheduling,
             "tensor_parallel_size": self.cards,
             "distributed_executor_backend": self._choose_executor(),
             "scheduler_cls": "flashedge.engine.vllm.inside.scheduler.EdgeScheduler",

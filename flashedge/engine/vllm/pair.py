@@ -274,6 +274,7 @@ class VllmPair:
             options,
             reasoning_parser=entry.reasoning_parser,
             compact_json=entry.compact_json,
+            async_scheduling=self._schedules_ahead(),
             extra={**options.extra, **sampling},
         )
         codec = HFCodec(self._generator_path, entry.chat_template_kwargs, thinks=entry.thinking)
@@ -286,6 +287,13 @@ class VllmPair:
         self.stock_generator = StockGenerator(self.generator)
         self._set_verifier(options)
         compat.prepare_decoders()
+
+    def _schedules_ahead(self) -> bool:
+        """Whether the generator's next step is scheduled while one is computed."""
+        if self._layout.generator.ray_cards:
+            return False  # vLLM's Ray executor does not offer it
+        wanted = self._config.async_scheduling
+        return not runs_on_cpu() if wanted is None else wanted
 
     def _set_verifier(self, options: EngineOptions) -> None:
         from flashedge.engine.vllm.stock import StockVerifier

@@ -143,7 +143,9 @@ class DraftBoard:
     def append(
         self, draft: Draft, token: int, logprob: float, finish: FinishReason | None = None
     ) -> None:
-        """Add a token to a running draft. finish: given with the last token."""
+        """Add a token to a draft that runs, or that was paused while the token was drawn.
+
+        finish: given with the last token."""
         draft.token_ids.append(token)
         draft.logprobs.append(logprob)
         run = draft.continuation.run
@@ -151,7 +153,7 @@ class DraftBoard:
         if finish is not None:
             draft.finish = finish
             draft.move(_S.COMPLETE)
-            del self._running[draft]
+            self._running.pop(draft, None)
 
     def list_complete(self, run: str) -> tuple[Draft, ...]:
         """The run's complete drafts."""

@@ -16,6 +16,8 @@ A draft is the step of a child whose request has not arrived yet.
     running -> paused       DraftBoard.plan               its slot is needed
                             DraftBoard.pause              the engine ran out of KV blocks
     running -> complete     DraftBoard.append             its last token is drawn
+    paused  -> complete     DraftBoard.append             the same, in a step that was under way
+                                                          when the draft was paused
     open    -> adopted      DraftBoard.adopt              a request has its path, seed and sampling
     open    -> dropped      DraftBoard.drop_unused        what follows its level has no such seed
                             DraftBoard.end_run, .clear    the run ends, the engine dies
@@ -43,7 +45,7 @@ class DraftState(StrEnum):
 
 _S = DraftState
 _MOVES: Mapping[DraftState, frozenset[DraftState]] = {
-    _S.PAUSED: frozenset({_S.RUNNING, _S.ADOPTED, _S.DROPPED}),
+    _S.PAUSED: frozenset({_S.RUNNING, _S.COMPLETE, _S.ADOPTED, _S.DROPPED}),
     _S.RUNNING: frozenset({_S.PAUSED, _S.COMPLETE, _S.ADOPTED, _S.DROPPED}),
     _S.COMPLETE: frozenset({_S.ADOPTED, _S.DROPPED}),
     _S.ADOPTED: frozenset(),

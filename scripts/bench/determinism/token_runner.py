@@ -6,7 +6,7 @@ Used where only the steps count: by the tests with random events, and to price s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -34,12 +34,13 @@ def make_scheduler(
     block_tokens: int,
     sequences: int,
     max_model_len: int,
+    boundaries: Mapping[str, Any] | None = None,
     scheduler_class: Any = None,
 ) -> Any:
     """A scheduler without engine.
 
-    model: a checkpoint, of which only the configuration is read. scheduler_class: None for
-    EdgeScheduler.
+    model: a checkpoint, of which only the configuration is read. boundaries: see `EngineOptions`.
+    scheduler_class: None for EdgeScheduler.
     """
     import torch
     from vllm.utils.hashing import sha256
@@ -57,6 +58,7 @@ def make_scheduler(
         kv_bytes=1 << 20,
         max_num_seqs=sequences,
         replay_shape=shape,
+        boundaries=boundaries or {},
     )
     config = options.build_args().create_engine_config()
     config.cache_config.num_gpu_blocks = blocks
@@ -163,7 +165,7 @@ class TokenRunner:
         for new in output.scheduled_new_reqs:
             prompt = list(new.prompt_token_ids)
             (blocks,) = new.block_ids
-            self._states[new.req_id] = RunnerState(self.asked[new.req_id], prompt, [], list(blocks))
+            self._states[new.req_id] = RunnerState(self._find_asked(new), prompt, [], list(blocks))
         cached = output.scheduled_cached_reqs
         for index, name in enumerate(cached.req_ids):
             state = self._states[name]
@@ -173,6 +175,10 @@ class TokenRunner:
                 state.blocks = list(new_blocks[0])
             elif new_blocks is not None:
                 state.blocks += new_blocks[0]
+
+    def _find_asked(self, new: Any) -> Asked:
+        """new: vLLM's NewRequestData."""
+        return self.asked[new.req_id]
 
     def _draw_tokens(self, output: Any, name: str) -> list[int]:
         state, replay_pass = self._states[name], find_pass(output)

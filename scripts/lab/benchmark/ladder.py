@@ -14,9 +14,9 @@ from flashedge.errors import NotFound
 from flashedge.optimizations import Optimizations
 
 STOCK_ENGINE = (
-    "Every rung, the stock loop too, runs on FlashEdge's engine settings: vLLM's V1 model runner"
-    " and synchronous scheduling. On a card `vllm serve` has other defaults, so a gain over the"
-    " stock loop is not a gain over unmodified vLLM."
+    "Every rung, the stock loop too, runs on FlashEdge's engine settings, with vLLM's V1 model"
+    " runner. On a card `vllm serve` takes the second one, so a gain over the stock loop is not a"
+    " gain over unmodified vLLM."
 )
 """What readers of a ladder must know."""
 

@@ -54,7 +54,7 @@ def test_ctrl_c_cancels_its_runs(daemon: subprocess.Popen[bytes], tmp_path: Path
     process = start_cli("models", "eval", "--problems", str(problems), "--n", "512")
     wait_for(lambda: list_runs("running"))
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, "")
     assert "problems are stored in" in err
     wait_for(lambda: not list_runs("running") and not list_runs("queued"))

@@ -6,6 +6,7 @@ import dataclasses
 import io
 import json
 import re
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -213,21 +214,29 @@ def test_a_run_that_somebody_cancels(cli: Cli, monkeypatch: pytest.MonkeyPatch) 
     assert "run run-1 was cancelled: by hand" in done.err
 
 
-def test_ctrl_c_cancels_the_run(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("events_seen", "cancelled", "told"),
+    [(2, ["run-1"], "cancelled run run-1"), (0, [], "the daemon cancels a run")],
+)
+def test_ctrl_c_cancels_the_run(
+    cli: Cli,
+    monkeypatch: pytest.MonkeyPatch,
+    events_seen: int,
+    cancelled: list[str],
+    told: str,
+) -> None:
     daemon = with_daemon(monkeypatch, FakeDaemon())
     solve = Client.solve
 
     def interrupted(self: Client, body: Any) -> Any:
-        stream = solve(self, body)
-        yield next(stream)
-        yield next(stream)
+        yield from islice(solve(self, body), events_seen)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Client, "solve", interrupted)
     done = cli("solve", "p")
     assert (done.code, done.out) == (130, "")
-    assert daemon.cancelled == ["run-1"]
-    assert "cancelled run run-1" in done.err
+    assert daemon.cancelled == cancelled
+    assert told in done.err
 
 
 def completion(**fields: Any) -> dict[str, Any]:

@@ -69,6 +69,8 @@ class StepJob:
     draft: Draft | None = None
     finish: FinishReason | None = None
     """Why the draft's step ended."""
+    is_overdrawn: bool = False
+    """Whether a token in flight is behind the draft's end: it is forgotten when it comes."""
 
     def serve_step(self, label: Label, beam: Beam) -> None:
         """From now on the request serves a requested step."""

@@ -106,6 +106,18 @@ PATCHES = (
     _pass_method("_pool", "pool"),
     Patch(
         process=ProcessKind.WORKER,
+        target="vllm.v1.worker.gpu_model_runner:GPUModelRunner.sample_tokens",
+        replacement=f"{_INSIDE}.determinism.one_by_one:sample_tokens",
+        reason="The tokens of a pass can't be told by one placeholder for each request.",
+    ),
+    Patch(
+        process=ProcessKind.CORE,
+        target="vllm.v1.engine.core:EngineCore.step_with_batch_queue",
+        replacement=f"{_INSIDE}.determinism.one_by_one:step_with_batch_queue",
+        reason="A pass of deterministic requests begins where the step before it ended.",
+    ),
+    Patch(
+        process=ProcessKind.WORKER,
         target="vllm.model_executor.layers.pooler.tokwise.heads:TokenClassifierPoolerHead"
         ".forward_chunk",
         replacement=f"{_INSIDE}.determinism.head:forward_chunk",

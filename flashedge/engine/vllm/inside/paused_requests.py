@@ -4,6 +4,10 @@ vLLM has no such state. A paused request has the status PREEMPTED, is in no queu
 blocks. Put back in line, it is one of those that vLLM resumes with their KV (`kv_holding_waiting`).
 It takes no slot of a batch, and loses its blocks before a standard request has to.
 
+An asynchronous engine may be computing a token of a request that is paused. vLLM has a state for
+that, too: the token is *stale*. It is delivered like any other, and the request does not go on
+before.
+
 Checked with vLLM 0.32.0.
 """
 
@@ -56,7 +60,15 @@ class PausingScheduler(QuotaScheduler):
     def _pause(self, request: Request) -> None:
         """Take a draft's request out of the batch. It keeps its blocks."""
         self.running.remove(request)
+        self._mark_paused(request)
+
+    def _mark_paused(self, request: Request) -> None:
+        """Give a request that leaves the batch the state of a paused one."""
         request.status = RequestStatus.PREEMPTED
+        request.num_stale_output_tokens = request.num_in_flight_tokens
+        request.drop_stale_output = False
+        request.num_output_placeholders = 0
+        self.send_whole(request)
 
     def _unqueue(self, request: Request) -> None:
         for queue in (self.waiting, self.kv_holding_waiting):

@@ -2,7 +2,9 @@
 of what each step computes.
 
 Boundaries are found here and not by stop strings in the front end. The front end sees tokens a step
-or more late, but speculation has to know the boundary where slots are filled.
+or more late, but speculation has to know the boundary where slots are filled. In an asynchronous
+engine the next step is under way by then: the token that it draws behind a boundary is the first
+one of a draft, or nobody's.
 
 Most rules find a boundary by token ids. The rule entropy reads the log-probabilities of the
 likeliest tokens, which its requests ask for and which vLLM hands to the scheduler with the drawn
@@ -19,6 +21,7 @@ import multiprocessing
 import os
 import signal
 import threading
+from collections import deque
 from collections.abc import Iterator
 from multiprocessing import connection
 from typing import Any
@@ -57,6 +60,8 @@ class EdgeScheduler(ProgramScheduler):
         super().__init__(*args, **kwargs)
         self._ran: ModelRunnerOutput | None = None
         self._step_record = get_step_record()
+        self._in_flight: deque[tuple[tuple[str, ...], int]] = deque()
+        """Of each step that was scheduled and has not ended: its requests, and its tokens."""
         _die_with_daemon()
 
     # ------------------------------------------------------------ the step record
@@ -65,7 +70,7 @@ class EdgeScheduler(ProgramScheduler):
         """A request that can't even be added is the one to blame."""
         self._step_record.begin_step((request.request_id,))
         super().add_request(request)
-        self._step_record.end_step()
+        self._record_steps()
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
         """The step begins. Where it can't be scheduled, any request may be why."""
@@ -77,8 +82,17 @@ class EdgeScheduler(ProgramScheduler):
         if output.num_scheduled_tokens:
             replay_pass = find_pass(output)
             tokens = replay_pass.rows if replay_pass else output.total_num_scheduled_tokens
-            self._step_record.begin_step(self._list_requested(output), tokens)
+            self._in_flight.append((tuple(self._list_requested(output)), tokens))
+            self._record_steps()
         return output
+
+    def _record_steps(self) -> None:
+        """Write what is in flight: any of these steps may end the process."""
+        if not self._in_flight:
+            self._step_record.end_step()
+            return
+        names = dict.fromkeys(name for step, _ in self._in_flight for name in step)
+        self._step_record.begin_step(names, sum(tokens for _, tokens in self._in_flight))
 
     def _list_requested(self, output: SchedulerOutput) -> Iterator[str]:
         """The front end's names of the requests in a step. It has none for a draft."""
@@ -94,6 +108,8 @@ class EdgeScheduler(ProgramScheduler):
     def _update_request_with_output(
         self, request: Request, new_token_ids: list[int], is_stale: bool = False
     ) -> tuple[list[int], bool]:
+        if self.forgets_token(request):
+            return [], False
         start, name = self.locate_step(request)
         rule, entropy_rule = self._rules.get(name), read_entropy_rule(request)
         if (rule is None and entropy_rule is None) or self.withholds(request):
@@ -145,7 +161,9 @@ class EdgeScheduler(ProgramScheduler):
             for output in of_client.outputs:
                 if output.new_logprobs is not None and output.request_id not in as_vllm:
                     pack_logprobs(output, with_entropies=output.request_id in uncertain)
-        self._step_record.end_step()
+        if scheduled.num_scheduled_tokens:
+            self._in_flight.popleft()
+        self._record_steps()
         return outputs
 
 

@@ -160,14 +160,25 @@ class SpeculativeScheduler(PausingScheduler):
 
     # ------------------------------------------------------------ the end of a step
 
+    def forgets_token(self, request: Request) -> bool:
+        """Whether the step that ends has drawn a token behind the end of a draft."""
+        job = self._jobs.get(request.request_id)
+        if job is None or not job.is_overdrawn:
+            return False
+        job.is_overdrawn = False
+        return True
+
     def _handle_stopped_request(self, request: Request) -> bool:
         job = self._jobs.get(request.request_id)
         if job is None:
             return super()._handle_stopped_request(request)
         status, finish = request.status, read_finish(request, self.max_model_len)
-        request.status = RequestStatus.PREEMPTED  # paused
+        in_flight = request.num_output_placeholders
+        self._mark_paused(request)
         if job.draft is not None:
             job.finish = finish  # `_record_tokens` reports it to the board
+            job.is_overdrawn = in_flight > 0
+            request.num_computed_tokens -= in_flight
         elif not self._finish_step(job, tuple(request.all_token_ids), finish):
             del self._jobs[request.request_id]
             request.status = status
@@ -197,7 +208,7 @@ class SpeculativeScheduler(PausingScheduler):
         output = super().schedule(*args, **kwargs)
         for draft in queued:
             job = self._draft_jobs[draft]
-            if not job.is_running:  # there was no room after all
+            if not job.is_running:  # there was no room after all, or a token was in flight
                 self._unqueue(job.request)
                 self._board.pause(draft)
         return output

@@ -94,6 +94,8 @@ class LiveProcess:
 
         with show_cards():
             config = self._options.build_args().create_engine_config()
+        # vLLM switches it off on a CPU, where it works and gains nothing.
+        config.scheduler_config.async_scheduling = self._options.async_scheduling
         self.llm = AsyncLLM.from_vllm_config(
             config,
             disable_log_stats=True,

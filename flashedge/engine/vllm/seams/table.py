@@ -29,13 +29,24 @@ _STEP_MEMORY = "inside/memory/step_memory.py"
 _OURS = f"{_QUOTA} {_PAUSED} {_SPECULATION}"
 _REPLAYS, _WINDOWS = "inside/determinism/scheduler.py", "inside/determinism/windows.py"
 
+_ONE_BY_ONE = "inside/determinism/one_by_one.py"
+
 _SCHEDULER = "v1.core.sched.scheduler:Scheduler"
+_ASYNC = "v1.core.sched.async_scheduler"
 _MANAGER = "v1.core.kv_cache_manager:KVCacheManager"
 _POOL = "v1.core.block_pool:BlockPool"
 
 SCHEDULER = (
-    _use("v1.core.sched.scheduler", "Scheduler", _SUBCLASSED, _WINDOWS,
+    _use(_ASYNC, "AsyncScheduler", _SUBCLASSED, _WINDOWS,
          "Step boundaries, drafts and the KV quota act inside the engine's loop."),
+    _use(f"{_ASYNC}:AsyncScheduler", "__init__ _update_request_with_output", _OVERRIDDEN,
+         f"{_WINDOWS} {_REPLAYS}", "Where steps follow each other, one at a time is in flight."),
+    _use(f"{_ASYNC}:AsyncScheduler", "_update_after_schedule", _OVERRIDDEN, _REPLAYS,
+         "Counts a placeholder for each token in flight. A pass gets its guesses before."),
+    _use(_SCHEDULER, "prev_step_scheduled_req_ids", _ACCESSED, _QUOTA,
+         "The model runner gets all tokens of a resumed request that is not among them."),
+    _use("v1.core.sched.scheduler", "Scheduler", _NAMED, _REPLAYS,
+         "Takes over the tokens that a pass has drawn."),
     _use(_SCHEDULER, "__init__", _OVERRIDDEN,
          f"{_OURS} {_PROGRAMS} {_BOUNDARIES} {_REPLAYS} {_WINDOWS}",
          "Our scheduler adds its own state."),
@@ -106,7 +117,8 @@ REQUESTS = (
     _use(_REQUEST,
          "request_id client_index arrival_time priority sampling_params prompt_token_ids"
          " num_prompt_tokens output_token_ids num_output_tokens all_token_ids num_tokens"
-         " num_computed_tokens status stop_reason max_tokens",
+         " num_computed_tokens status stop_reason max_tokens num_in_flight_tokens"
+         " num_output_placeholders num_stale_output_tokens drop_stale_output",
          _ACCESSED, f"{_OURS} {_BOUNDARIES} {_DRAFTS}",
          "A request serves several steps: its limit, status and priority change as it lives."),
     _use("v1.request:RequestStatus", "RUNNING PREEMPTED FINISHED_STOPPED FINISHED_ABORTED",
@@ -179,8 +191,17 @@ FRONT_END = (
     _use("v1.engine.core:EngineCoreProc", "_handle_client_request _convert_msgspec_args",
          _WORKINGS, "inside/patches.py",
          "Calls a method by the name that the daemon sends, so also one that we added."),
-    _use("v1.engine.core:EngineCore", "step", _WORKINGS, _BOUNDARIES,
+    _use("v1.engine.core:EngineCore", "step", _CALLED, f"{_BOUNDARIES} {_ONE_BY_ONE}",
          "Computes the model between `schedule` and `update_from_output`, and ends by its errors."),
+    _use("v1.engine.core:EngineCore", "step_with_batch_queue", _REPLACED, _ONE_BY_ONE,
+         "Schedules a step before it takes the outputs of the one before."),
+    _use("v1.engine.core:EngineCore", "batch_queue", _ACCESSED, _ONE_BY_ONE,
+         "Steps in flight: (future, SchedulerOutput, future of the model), the oldest last."),
+    _use("v1.engine.core:EngineCore",
+         "log_error_detail _process_aborts_queue _attach_weight_version", _CALLED, _ONE_BY_ONE,
+         "What vLLM does with the outputs of a step in flight."),
+    _use("config.scheduler:SchedulerConfig", "async_scheduling", _ACCESSED, _LIVE,
+         "Set behind vLLM's own choice, which is no on a CPU."),
     _use("v1.engine.core:EngineCoreProc", "run_engine_core", _WORKINGS, "inside/step_record.py",
          "Logs the error that ends the process, with its type."),
     _use("v1.engine.input_processor:InputProcessor", "assign_request_id", _WORKINGS,

@@ -36,7 +36,7 @@ def test_every_card_and_dtype_starts_as_planned(walked: Any) -> None:
             is_generator = role == "generator"
             assert engine == {
                 "v2_runner": False,
-                "async_scheduling": False,
+                "async_scheduling": is_generator,
                 "graph_mode": "FULL_AND_PIECEWISE" if is_generator else "NONE",
                 "graph_sizes": GRAPHS if is_generator else [],
                 "compilation": "VLLM_COMPILE" if is_generator else "NONE",

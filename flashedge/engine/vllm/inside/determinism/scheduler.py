@@ -11,7 +11,8 @@ Prompts are computed the same way: whole windows by prefill passes, the last one
 draws the first token. What a request draws is a function of its tokens and its seed, and it is the
 same one whether a token belongs to the prompt or was drawn.
 
-Without a deterministic request every step is vLLM's own, unchanged.
+Without a deterministic request every step is vLLM's own, unchanged. While there is one, steps
+follow each other (`one_by_one`): a pass begins where the step before ended.
 
 Ref: arXiv 2601.17768 §4; ADR 20. Checked with vLLM 0.32.0.
 """
@@ -23,11 +24,13 @@ from typing import Any
 
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
 from flashedge.engine.vllm.inside.determinism.due import Due, find_due, is_ready
+from flashedge.engine.vllm.inside.determinism.one_by_one import mark_alone
 from flashedge.engine.vllm.inside.determinism.queues import limit_chunks, show_only
 from flashedge.engine.vllm.inside.determinism.replay import Replay, fill_window
 from flashedge.engine.vllm.inside.determinism.replay_pass import ReplayPass, attach_pass, find_pass
@@ -183,6 +186,8 @@ class ReplayScheduler(WindowScheduler):
                 guesses[name] = guess or []
         if self._step is not StepKind.SHARED and output.num_scheduled_tokens:
             attach_pass(output, ReplayPass(rows=self.count_rows(output), guesses=guesses))
+        if self.replays:
+            mark_alone(output)
         super()._update_after_schedule(output)
 
     def count_rows(self, output: SchedulerOutput) -> int:
@@ -225,15 +230,18 @@ class ReplayScheduler(WindowScheduler):
         self, request: Request, new_token_ids: list[int], is_stale: bool = False
     ) -> tuple[list[int], bool]:
         replay = self.replays.get(request.request_id)
-        if replay is not None and self.withholds(request):
+        if replay is None:
+            return super()._update_request_with_output(request, new_token_ids, is_stale)
+        request.num_output_placeholders = 0  # its steps follow each other
+        if self.withholds(request):
             request.append_output_token_ids(new_token_ids)
             replay.may_end = self.may_end(request)
             return [], False
-        kept, stopped = super()._update_request_with_output(request, new_token_ids, is_stale)
-        if replay is not None:
-            replay.commit()
-            self._share_windows(request, self.find_window(replay))
-        return kept, stopped
+        # The asynchronous scheduler would share blocks before their window is verified.
+        found = Scheduler._update_request_with_output(self, request, new_token_ids)
+        replay.commit()
+        self._share_windows(request, self.find_window(replay))
+        return found
 
     def update_from_output(
         self, scheduled: SchedulerOutput, ran: ModelRunnerOutput

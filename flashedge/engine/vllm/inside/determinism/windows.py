@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from vllm.v1.core.sched.scheduler import Scheduler
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.request import Request, RequestStatus
 
 from flashedge.engine.vllm.inside.determinism.replay import Replay
@@ -25,8 +25,12 @@ from flashedge.scheduling.determinism.replay_shape import ReplayShape
 from flashedge.scheduling.determinism.step_choice import StepKind
 
 
-class WindowScheduler(Scheduler):
-    """Knows the deterministic requests, and gives their windows blocks."""
+class WindowScheduler(AsyncScheduler):
+    """Knows the deterministic requests, and gives their windows blocks.
+
+    vLLM's asynchronous scheduler serves both ways: where steps follow each other, there is never
+    more than one in flight.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

@@ -135,6 +135,13 @@ class QuotaScheduler(ReplayScheduler):
     def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
         self._preempted += 1
         super()._preempt_request(request, *args, **kwargs)
+        self.send_whole(request)
+
+    def send_whole(self, request: Request) -> None:
+        """Send the model runner all tokens of a request that leaves the batch, if it comes back in
+        the very next step. Within a step vLLM takes requests out of the batch and not back in; we
+        do it between two steps."""
+        self.prev_step_scheduled_req_ids.discard(request.request_id)
 
     # ------------------------------------------------------------ for `control`
 

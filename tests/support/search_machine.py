@@ -1,0 +1,272 @@
+"""Random searches on the real scheduler: what drafts draw is what the children draw themselves.
+
+Each search generates the steps of a level at once. When all have ended, some paths are kept, and
+their children are the next level. So steps are drafted, paused, adopted and dropped, while the
+quota changes, requests are aborted and the engine is lost. Model, KV and checks are
+`replay_machine`'s.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, BOUNDARY, DETERMINISTIC, LOGPROBS
+from flashedge.engine.vllm.speculator import pack_continuation
+from flashedge.scheduling.speculation.continuation import Continuation
+from flashedge.search.steps import BoundaryRule
+from flashedge.types import Granularity
+from scripts.bench.determinism.token_runner import VOCABULARY, build_request, draw_token
+from tests.support.async_core import make_async_core, step_core
+from tests.support.replay_machine import BLOCK, STOP, HashRunner
+
+ENDS = frozenset({1, 12, 23, 34})
+"""Tokens that end a step."""
+RULE = "rule"
+RULES = {
+    RULE: BoundaryRule(
+        holds=ENDS, closes=frozenset(), opens=frozenset(), blank=frozenset()
+    ).to_json()
+}
+
+
+@dataclass(slots=True)
+class _Drawn:
+    """What the runner knows of a request, which may be a draft's."""
+
+    seed: int
+    deterministic: bool
+
+
+class SearchRunner(HashRunner):
+    """Reports log-probabilities, as drafts need them."""
+
+    def _find_asked(self, new: Any) -> Any:
+        args = new.sampling_params.extra_args[ARGS_KEY]
+        return _Drawn(args["seed"], bool(args.get(DETERMINISTIC)))
+
+    def run(self, output: Any) -> Any:
+        for new in output.scheduled_new_reqs:
+            self.asked[new.req_id] = self._find_asked(new)
+        return super().run(output)
+
+    def make_output(self, output: Any, names: list[str]) -> Any:
+        from vllm.v1.outputs import LogprobsLists
+
+        ran = super().make_output(output, names)
+        counts = [len(tokens) for tokens in ran.sampled_token_ids]
+        rows = sum(counts)
+        ran.logprobs = LogprobsLists(
+            np.zeros((rows, 1), np.int64),
+            np.zeros((rows, 1), np.float32),
+            np.zeros(rows, np.int64),
+            [0, *np.cumsum(counts).tolist()],
+        )
+        return ran
+
+
+@dataclass(slots=True)
+class Step:
+    """A requested step of a path."""
+
+    path: tuple[int, ...]
+    seed: int
+    children: tuple[int, ...]
+    """Seeds of the steps that may follow."""
+    max_tokens: int
+    tokens: list[int] = field(default_factory=list)
+    is_over: bool = False
+    is_lost: bool = False
+    """Whether it was aborted."""
+
+    def list_expected(self, max_model_len: int) -> list[int]:
+        path = list(self.path)
+        while len(path) < max_model_len and len(path) - len(self.path) < self.max_tokens:
+            path.append(draw_token(path, self.seed))
+            if path[-1] == STOP or path[-1] in ENDS:
+                break
+        return path[len(self.path) :]
+
+
+@dataclass(slots=True)
+class Search:
+    """One run: its present level."""
+
+    name: str
+    deterministic: bool
+    steps: list[Step]
+    level: int = 0
+
+
+class SearchMachine:
+    """One random schedule of several searches."""
+
+    searches, levels = 4, 6
+    abort_rate, restart_rate, quota_rate = 0.01, 0.002, 0.05
+
+    def __init__(self, start: Callable[[], Any], seed: int, *, is_async: bool) -> None:
+        self.draw = Random(seed)
+        self._start, self._is_async = start, is_async
+        self.counters: Counter[str] = Counter()
+        self._steps: dict[str, Step] = {}
+        self._open(start())
+        self._seeds = iter(range(1, 1 << 30))
+        self._searches = [self._make_search(f"run{n}") for n in range(self.searches)]
+
+    def _open(self, scheduler: Any) -> None:
+        self.scheduler = scheduler
+        runner = SearchRunner(0.1, self.draw, is_async=self._is_async)
+        self._core = make_async_core(scheduler, runner)
+        if not self._is_async:
+            self._core.step_with_batch_queue = self._core.step
+            self._core.batch_queue = None
+
+    def _make_search(self, name: str) -> Search:
+        draw = self.draw
+        prompt = tuple(draw.choices(range(VOCABULARY), k=draw.randint(1, 20)))
+        width = draw.choice((1, 2, 4, 8))
+        steps = [self._make_step(prompt, next(self._seeds)) for _ in range(width)]
+        return Search(name=name, deterministic=draw.random() < 0.2, steps=steps)
+
+    def _make_step(self, path: tuple[int, ...], seed: int) -> Step:
+        """The first child goes on in its parent's stream."""
+        more = self.draw.randint(0, 3)
+        children = (seed, *(next(self._seeds) for _ in range(more)))
+        return Step(path, seed, children, max_tokens=self.draw.choice((1, 3, 40, 40)))
+
+    def run(self, max_steps: int = 20_000) -> None:
+        waiting = [(search, step) for search in self._searches for step in search.steps]
+        idle = 0
+        for _ in range(max_steps):
+            while waiting and self.draw.random() < 0.7:
+                self._add(*waiting.pop(0))
+            self._disturb()
+            for search in self._searches:
+                if search.steps and all(step.is_over for step in search.steps):
+                    waiting += [(search, step) for step in self._end_level(search)]
+            if not waiting and not any(search.steps for search in self._searches):
+                break
+            idle = 0 if self._advance() or waiting else idle + 1
+            assert idle < 20, "the scheduler stands still"
+        assert not any(search.steps for search in self._searches), "a search is never over"
+        self._check_end()
+
+    def _add(self, search: Search, step: Step) -> None:
+        from vllm import SamplingParams
+
+        name = f"step{len(self._steps)}"
+        self._steps[name] = step
+        after = Continuation(
+            run=search.name,
+            level=search.level,
+            seeds=step.children,
+            granularity=Granularity(max_tokens=40, to_end=False),
+            max_drafts=len(step.children),
+            step_rule=RULE,
+            deterministic=search.deterministic,
+        )
+        args = {
+            "seed": step.seed,
+            "temperature": 1.0,
+            "top_k": 0,
+            "top_p": 1.0,
+            BOUNDARY: RULE,
+            LOGPROBS: True,
+            DETERMINISTIC: search.deterministic,
+            "continuation": pack_continuation(after),
+        }
+        room = self.scheduler.max_model_len - len(step.path)
+        params = SamplingParams(
+            max_tokens=min(step.max_tokens, room),
+            stop_token_ids=[STOP],
+            logprobs=0,
+            extra_args={ARGS_KEY: args},
+        )
+        request = build_request(name, step.path, BLOCK, sampling_params=params, pooling_params=None)
+        self.scheduler.add_request(request)
+
+    def _disturb(self) -> None:
+        from vllm.v1.request import RequestStatus
+
+        draw = self.draw
+        if draw.random() < self.quota_rate:
+            total = self.scheduler.view()["blocks_total"]
+            self.scheduler.set_quota(draw.choice((total, draw.randint(1, total))))
+        open_steps = [name for name, step in self._steps.items() if not step.is_over]
+        if open_steps and draw.random() < self.abort_rate:
+            name = draw.choice(open_steps)
+            self.scheduler.finish_requests(name, RequestStatus.FINISHED_ABORTED)
+            self._steps[name].is_over = self._steps[name].is_lost = True
+            self.counters["aborted"] += 1
+        if draw.random() < self.restart_rate:
+            self._restart()
+
+    def _restart(self) -> None:
+        """Lose the engine. What was open is lost with it."""
+        self._count()
+        self._open(self._start())
+        for step in self._steps.values():
+            step.is_lost = step.is_lost or not step.is_over
+            step.is_over = True
+        self.counters["restarts"] += 1
+
+    def _end_level(self, search: Search) -> Sequence[Step]:
+        """Choose the next level's steps, and say which drafts can still be of use."""
+        longest = self.scheduler.max_model_len - 2
+        alive = [
+            (path, step)
+            for step in search.steps
+            if not step.is_lost
+            and len(path := (*step.path, *step.tokens)) < longest
+            and path[-1] != STOP
+        ]
+        kept = [pair for pair in alive if self.draw.random() < 0.8]
+        search.level += 1
+        if not kept or search.level == self.levels:
+            self.scheduler.end_run(search.name)
+            search.steps = []
+            return ()
+        search.steps = [
+            self._make_step(path, seed)
+            for path, step in kept
+            for seed in step.children[: self.draw.randint(1, 3)]
+        ][:8]
+        seeds = [step.seed for step in search.steps]
+        flat = self.draw.choice((0, 0, 16))
+        self.scheduler.drop_unused_drafts(search.name, [search.level - 1], seeds, flat)
+        return search.steps
+
+    def _advance(self) -> bool:
+        if self._is_async:
+            outputs, goes_on = step_core(self._core)
+            self.counters["overlapping"] += len(self._core.batch_queue)
+        else:
+            outputs, goes_on = self._core.step()
+        for of_client in outputs.values():
+            for found in of_client.outputs:
+                step = self._steps[found.request_id]
+                if step.is_lost:
+                    continue
+                step.tokens += found.new_token_ids
+                step.is_over = found.finish_reason is not None
+                expected = step.list_expected(self.scheduler.max_model_len)
+                known = expected if step.is_over else expected[: len(step.tokens)]
+                assert step.tokens == known, "a token was lost, or is wrong"
+        return bool(goes_on)
+
+    def _count(self) -> None:
+        self.counters.update(self.scheduler.counters)
+        self.counters["preemptions"] += self.scheduler.view()["preemptions"]
+
+    def _check_end(self) -> None:
+        while self.scheduler.has_requests() or self._core.batch_queue:
+            self._advance()
+        view = self.scheduler.view()
+        assert (view["blocks_used"], view["running"], view["waiting"]) == (0, 0, 0), "a leak"
+        assert not (self.scheduler.requests or self.scheduler.replays), "a request is remembered"
+        self._count()
