@@ -123,7 +123,7 @@ async def measure_all(plan: Plan, results: Results) -> None:
         results.add("doctor", read_doctor())
     async with results.part("after the first start"), AsyncExitStack() as stack:
         await measure_pairs(plan, stack, results)
-    part, off = f"later start, {BUNDLED}", {"async_scheduling": False}
+    part, off = f"later start, {BUNDLED}", dict[str, Any](async_scheduling=False)
     async with results.part(part), AsyncExitStack() as stack:
         ours = await start_ours(stack, find_served_pair(BUNDLED), plan, results, part, **off)
         ways = {"completions": complete_by(ours, BUNDLED)}

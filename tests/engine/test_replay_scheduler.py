@@ -158,7 +158,7 @@ def test_without_a_deterministic_request_every_step_is_vllms_own(
     scheduler = machine.scheduler
     waiting = scheduler.waiting
     machine.run()
-    counters = scheduler.replay_counters
+    counters = scheduler.passes.counters
     assert counters["stock_steps"] == len(calls) > 10
     assert sum(counters.values()) == counters["stock_steps"]
     assert all(queue is waiting for _, queue, _ in calls), "the queue is never another"

@@ -167,7 +167,7 @@ class Machine:
                 self._abort(names)
             if self.draw.random() < 0.05:
                 total = self.scheduler.view()["blocks_total"]
-                self.scheduler.set_quota(self.draw.choice((total, self.draw.randint(1, total))))
+                self.scheduler.kv.set_quota(self.draw.choice((total, self.draw.randint(1, total))))
             if self._restarts.random() < self.restart_rate:
                 self._restart(names)
             if not self.scheduler.has_requests() and not (self._core and self._core.batch_queue):
@@ -238,14 +238,14 @@ class Machine:
                 self.counters["sent_again"] += 1
 
     def _count(self) -> None:
-        self.counters.update(self.scheduler.replay_counters)
+        self.counters.update(self.scheduler.passes.counters)
         self.counters["preemptions"] += self.scheduler.view()["preemptions"]
         self.counters["passes"] += self.runner.passes
 
     def _check_end(self) -> None:
         view = self.scheduler.view()
         assert (view["blocks_used"], view["running"], view["waiting"]) == (0, 0, 0), "a leak"
-        assert not self.scheduler.replays, "a request that is over is remembered"
+        assert not self.scheduler.passes.is_open, "a request that is over is remembered"
         self._count()
         self._check_answers()
 

@@ -56,7 +56,7 @@ class ScoreMachine(Machine):
 
     def _start_runner(self) -> ScoreRunner:
         runner = ScoreRunner(self._error_rate, self.draw)
-        runner.shape = self.scheduler.shape
+        runner.shape = self.scheduler.passes.windows.shape
         return runner
 
     def _make_request(self) -> Asked:

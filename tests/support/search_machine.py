@@ -196,7 +196,7 @@ class SearchMachine:
         draw = self.draw
         if draw.random() < self.quota_rate:
             total = self.scheduler.view()["blocks_total"]
-            self.scheduler.set_quota(draw.choice((total, draw.randint(1, total))))
+            self.scheduler.kv.set_quota(draw.choice((total, draw.randint(1, total))))
         open_steps = [name for name, step in self._steps.items() if not step.is_over]
         if open_steps and draw.random() < self.abort_rate:
             name = draw.choice(open_steps)
@@ -228,7 +228,7 @@ class SearchMachine:
         kept = [pair for pair in alive if self.draw.random() < 0.8]
         search.level += 1
         if not kept or search.level == self.levels:
-            self.scheduler.end_run(search.name)
+            self.scheduler.drafts.end_run(search.name)
             search.steps = []
             return ()
         search.steps = [
@@ -238,7 +238,7 @@ class SearchMachine:
         ][:8]
         seeds = [step.seed for step in search.steps]
         flat = self.draw.choice((0, 0, 16))
-        self.scheduler.drop_unused_drafts(search.name, [search.level - 1], seeds, flat)
+        self.scheduler.drafts.drop_unused(search.name, [search.level - 1], seeds, flat)
         return search.steps
 
     def _advance(self) -> bool:
@@ -260,7 +260,7 @@ class SearchMachine:
         return bool(goes_on)
 
     def _count(self) -> None:
-        self.counters.update(self.scheduler.counters)
+        self.counters.update(self.scheduler.drafts.counters)
         self.counters["preemptions"] += self.scheduler.view()["preemptions"]
 
     def _check_end(self) -> None:
@@ -268,5 +268,6 @@ class SearchMachine:
             self._advance()
         view = self.scheduler.view()
         assert (view["blocks_used"], view["running"], view["waiting"]) == (0, 0, 0), "a leak"
-        assert not (self.scheduler.requests or self.scheduler.replays), "a request is remembered"
+        assert not self.scheduler.requests, "a request that is over is remembered"
+        assert not self.scheduler.passes.is_open, "a request that is over is remembered"
         self._count()

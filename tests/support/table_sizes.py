@@ -26,8 +26,8 @@ BOUNDED = {
     "BlockPool.blocks": "a fixed number, each with the hash of what it caches",
     "BlockPool.cached_block_hash_to_block": "the prefix cache, an entry for each block at most",
     "BlockPool.free_block_queue": "a list through the blocks",
-    "EdgeScheduler._places": "the last order of programs, which each new one replaces",
-    "EdgeScheduler._like": "the last request of a search, whose parameters drafts copy",
+    "ProgramOrder._places": "the last order of programs, which each new one replaces",
+    "Speculation._like": "the last request of a search, whose parameters drafts copy",
     "EngineCoreProc.input_queue": "what the daemon asks this moment, as the heartbeat does",
     # in the daemon
     "AsyncMPClient.utility_results": "the same, until it is answered",

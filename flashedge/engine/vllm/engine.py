@@ -106,7 +106,7 @@ class VllmEngine:
 
     async def count_replays(self) -> Mapping[str, int]:
         """What deterministic requests cost since the process started: see
-        `inside.determinism.scheduler.COUNTERS`. Raises EngineDead."""
+        `inside.determinism.passes.COUNTERS`. Raises EngineDead."""
         counters: Mapping[str, int] = await self._process.call("count_replays")
         return counters
 

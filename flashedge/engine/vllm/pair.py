@@ -274,7 +274,6 @@ class VllmPair:
             options,
             reasoning_parser=entry.reasoning_parser,
             compact_json=entry.compact_json,
-            async_scheduling=self._schedules_ahead(),
             extra={**options.extra, **sampling},
         )
         codec = HFCodec(self._generator_path, entry.chat_template_kwargs, thinks=entry.thinking)
@@ -287,13 +286,6 @@ class VllmPair:
         self.stock_generator = StockGenerator(self.generator)
         self._set_verifier(options)
         compat.prepare_decoders()
-
-    def _schedules_ahead(self) -> bool:
-        """Whether the generator's next step is scheduled while one is computed."""
-        if self._layout.generator.ray_cards:
-            return False  # vLLM's Ray executor does not offer it
-        wanted = self._config.async_scheduling
-        return not runs_on_cpu() if wanted is None else wanted
 
     def _set_verifier(self, options: EngineOptions) -> None:
         from flashedge.engine.vllm.stock import StockVerifier
@@ -343,6 +335,8 @@ def place_engine(options: EngineOptions, layout: Layout, name: str) -> EngineOpt
         visible_cards=cards.visible,
         cards=cards.count,
         on_ray=cards.ray_cards is not None,
+        # vLLM's Ray executor does not offer it.
+        async_scheduling=options.async_scheduling and cards.ray_cards is None,
         card_names=cards.describe(),
         owns_cards=not layout.is_shared,
     )
@@ -366,6 +360,7 @@ def build_options(
     """
     sequences = list_sequences(config, on_card=on_card)[0]
     limits = choose_limits(sequences, samples=name == "generator", on_card=on_card)
+    is_async = on_card if config.async_scheduling is None else config.async_scheduling
     return EngineOptions(
         name=name,
         model=path,
@@ -378,6 +373,7 @@ def build_options(
         plain_sampling=not config.fused_sampling,
         max_num_seqs=limits.sequences,
         max_batched_tokens=limits.tokens,
+        async_scheduling=is_async and name == "generator",
         graph_sizes=limits.graph_sizes,
         block_tokens=BLOCK_TOKENS["cuda" if on_card else "cpu"],
         offload_folder=config.state_dir / "offload",

@@ -120,12 +120,12 @@ def run(core: Core, jobs: Sequence[Job], share: float) -> dict[str, float]:
         replace(job.again(name=f"{number}-{job.name}"), deterministic=i in flagged)
         for i, job in enumerate(jobs)
     ]
-    renew(core, core.scheduler.shape)  # nothing is cached
+    renew(core, core.scheduler.passes.windows.shape)  # nothing is cached
     before = time.process_time()
     core.run(some)
     spent = time.process_time() - before
     plain = [job for job in some if not job.deterministic]
-    counters = core.scheduler.replay_counters
+    counters = core.scheduler.passes.counters
     return {
         "tokens_per_cpu_s": sum(len(job.tokens) for job in some) / spent,
         "latency_s": median(job.output_s[-1] for job in some),
@@ -172,7 +172,7 @@ def measure_stall() -> dict[str, float]:
         model = make_wide_model(Path(folder), positions=2 * LONG)
         core = Core(SHAPES[DEFAULT], model=model, max_model_len=LONG + 64)
         for name, flag in {"none": None, "plain": False, "flagged": True}.items():
-            renew(core, core.scheduler.shape)
+            renew(core, core.scheduler.passes.windows.shape)
             others = [
                 job.again(name=f"{name}-{job.name}", max_tokens=STALLED_TOKENS, arrival=0)
                 for job in make_load()[:16]

@@ -79,9 +79,9 @@ async def _move_memory(pair: SteppedPair, draw: Random) -> None:
             await _wait(draw)
             await engine.restore()
         scheduler = pair.processes[engine.options.name].core.scheduler
-        scheduler.set_quota(view.blocks_used // 2)
+        scheduler.kv.set_quota(view.blocks_used // 2)
         await _wait(draw)
-        scheduler.set_quota(view.blocks_total)
+        scheduler.kv.set_quota(view.blocks_total)
 
 
 async def _wait(draw: Random) -> None:

@@ -119,7 +119,7 @@ class PricedEngine:
             for of_client in scheduler.update_from_output(output, ran).values():
                 for found in of_client.outputs:
                     named[found.request_id].token_s += [now_s] * len(found.new_token_ids)
-        return Served(jobs=list(jobs), makespan_s=now_s, counters=dict(scheduler.replay_counters))
+        return Served(jobs=list(jobs), makespan_s=now_s, counters=dict(scheduler.passes.counters))
 
     def price(self, output: Any) -> float:
         """Seconds of a step."""

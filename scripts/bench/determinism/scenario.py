@@ -85,10 +85,10 @@ def run_loaded(
         for number in range(others)
     ]
     scheduler = core.scheduler
-    before = dict(scheduler.replay_counters), scheduler.view()["preemptions"]
+    before = dict(scheduler.passes.counters), scheduler.view()["preemptions"]
     core.run([*done, *plain], between=move_quota(scheduler))
-    scheduler.set_quota(scheduler.view()["blocks_total"])
-    counters = {key: n - before[0][key] for key, n in scheduler.replay_counters.items()}
+    scheduler.kv.set_quota(scheduler.view()["blocks_total"])
+    counters = {key: n - before[0][key] for key, n in scheduler.passes.counters.items()}
     pairs = list(zip(alone, done, strict=True))
     return Outcome(
         differ=sum(a.tokens != b.tokens for a, b in pairs),
@@ -105,6 +105,6 @@ def move_quota(scheduler: Any, every: int = 20) -> Callable[[int], None]:
     def move(step: int) -> None:
         turn, rest = divmod(step, every)
         if rest == every - 1:
-            scheduler.set_quota(total if turn % 2 else scheduler.view()["blocks_used"] // 2)
+            scheduler.kv.set_quota(total if turn % 2 else scheduler.view()["blocks_used"] // 2)
 
     return move

@@ -184,8 +184,8 @@ class SteppedPair:
         self.verifier.clear_score_cache()
         for process in self.processes.values():
             assert not process.core.scheduler.has_unfinished_requests(), "no request is open"
-            process.core.scheduler.set_quota(process.core.scheduler.view()["blocks_total"])
-            process.core.scheduler.drop_kv()
+            process.core.scheduler.kv.set_quota(process.core.scheduler.view()["blocks_total"])
+            process.core.scheduler.kv.drop_kv()
 
     @contextmanager
     def stepping(self) -> Iterator[None]:

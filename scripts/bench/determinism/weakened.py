@@ -11,48 +11,61 @@ from flashedge.engine.vllm.inside.determinism.replay import Replay
 from flashedge.engine.vllm.inside.scheduler import EdgeScheduler
 
 
+def replace(feature: object, **methods: Any) -> None:
+    """Put these methods in place of the feature's own."""
+    vars(feature).update(methods)
+
+
 class WithoutPadding(EdgeScheduler):
     """A pass has as many rows as there are tokens."""
 
-    def count_rows(self, output: Any) -> int:
-        return int(output.total_num_scheduled_tokens)
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        replace(self.passes, count_rows=lambda output: output.total_num_scheduled_tokens)
 
 
 class WithoutIsolation(EdgeScheduler):
     """Prompts are computed in shared steps."""
 
-    def begin(self, request: Any) -> None:
-        super().begin(request)
-        if (replay := self.replays.get(request.request_id)) is not None:
+    def add_request(self, request: Any) -> None:
+        super().add_request(request)
+        if (replay := self.passes.windows.replays.get(request.request_id)) is not None:
             replay.is_current = True
 
 
 class WithoutAbsoluteWindows(EdgeScheduler):
     """A window begins at the last verified token, as in the paper."""
 
-    def find_window(self, replay: Replay) -> int:
-        return replay.verified - 1
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        windows, last = self.passes.windows, int(self.max_model_len) - 1
 
-    def end_window(self, replay: Replay) -> int:
-        end: int = min(self.find_window(replay) + self.shape.window, self.max_model_len - 1)
-        return end
+        def find_window(replay: Replay) -> int:
+            return replay.verified - 1
 
-    def end_chunk(self, replay: Replay, computed: int) -> int:
-        return min(computed + self.shape.window, self.find_window(replay))
+        def end_window(replay: Replay) -> int:
+            return min(find_window(replay) + windows.shape.window, last)
+
+        def end_chunk(replay: Replay, computed: int) -> int:
+            return min(computed + windows.shape.window, find_window(replay))
+
+        replace(windows, find_window=find_window, end_window=end_window, end_chunk=end_chunk)
 
 
 class WithoutCommitGate(EdgeScheduler):
     """The tokens of shared steps go out as they are."""
 
-    def withholds(self, request: Any) -> bool:
-        return False
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        replace(self.passes, withholds=lambda request: False)
 
 
 class WithoutSalt(EdgeScheduler):
     """Deterministic requests share KV with all others."""
 
-    def make_salt(self) -> str | None:
-        return None
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        replace(self.passes.windows, make_salt=lambda: None)
 
 
 SAFEGUARDS: dict[str, type[EdgeScheduler]] = {

@@ -16,41 +16,38 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine.core import EngineCore
 from vllm.v1.request import Request
 
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, PROGRAM
-from flashedge.engine.vllm.inside.speculation import SpeculativeScheduler
 
 
-class ProgramScheduler(SpeculativeScheduler):
-    """Sorts the waiting queue before each step, once an order is known."""
+class ProgramOrder:
+    """Sorts a scheduler's waiting queue before each step, once an order is known."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self) -> None:
+        self.reordered = 0
+        """Steps before which the waiting requests changed their order."""
         self._places: Mapping[str | None, int] = {}
 
-    def rank_programs(self, keys: Sequence[str]) -> None:
+    def rank(self, keys: Sequence[str]) -> None:
         """From the next step on, waiting requests run in the order of these programs."""
         self._places = {key: place for place, key in enumerate(keys)}
 
-    def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
-        if self._places and len(self.waiting) > 1:
-            self._sort_waiting()
-        return super().schedule(*args, **kwargs)
-
-    def _sort_waiting(self) -> None:
-        """Between two steps no draft is in the queue, so none gets before a standard request."""
+    def sort(self, waiting: Any) -> None:
+        """Sort a queue. Between two steps no draft is in it, so none gets before a standard
+        request."""
+        if not self._places or len(waiting) < 2:
+            return
         last = len(self._places)
-        places = [self._places.get(read_program(request), last) for request in self.waiting]
+        places = [self._places.get(read_program(request), last) for request in waiting]
         if all(a <= b for a, b in pairwise(places)):
             return
-        requests = list(self.waiting)
+        requests = list(waiting)
         in_order = sorted(range(len(requests)), key=places.__getitem__)
-        self.waiting.clear()
-        self.waiting.extend(requests[at] for at in in_order)
-        self.counters["reordered"] += 1
+        waiting.clear()
+        waiting.extend(requests[at] for at in in_order)
+        self.reordered += 1
 
 
 def read_program(request: Request) -> str | None:
@@ -66,4 +63,4 @@ def read_program(request: Request) -> str | None:
 
 def rank_programs(self: EngineCore, keys: list[str]) -> None:
     """What the daemon calls; `patches` adds it to EngineCore as a method."""
-    self.scheduler.rank_programs(keys)
+    self.scheduler.programs.rank(keys)

@@ -1,18 +1,19 @@
-"""vLLM's scheduler with what FlashEdge needs inside it: step boundaries, a KV quota, and a record
-of what each step computes.
+"""vLLM's scheduler with what FlashEdge needs inside it.
 
-Boundaries are found here and not by stop strings in the front end. The front end sees tokens a step
-or more late, but speculation has to know the boundary where slots are filled. In an asynchronous
-engine the next step is under way by then: the token that it draws behind a boundary is the first
-one of a draft, or nobody's.
+Each feature is an object of its own: it knows what it needs to know, and is asked where it has a
+say. This class is the only one that vLLM's own calls reach. It forwards them, so that the order in
+which features have their say can be read here:
 
-Most rules find a boundary by token ids. The rule entropy reads the log-probabilities of the
-likeliest tokens, which its requests ask for and which vLLM hands to the scheduler with the drawn
-token. Where it ends a step, that token has no KV yet and is never appended.
+    programs     in which order waiting requests run            program_order
+    drafts       what is drafted, and which requests adopt it   speculation, paused_requests
+    passes       deterministic requests                         determinism.passes, .windows
+    boundaries   where steps end                                boundaries
+    kv           the quota of KV blocks                         kv.quota
+    steps        what is in flight, for the daemon              step_record
 
-Ref: arXiv 2509.00195 §4.1.
+A feature does nothing until a request, or the daemon, asks for it.
 
-Checked with vLLM 0.32.0.
+Ref: arXiv 2509.00195 §4.1, arXiv 2601.17768 §4. Checked with vLLM 0.32.0.
 """
 
 from __future__ import annotations
@@ -21,155 +22,200 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from multiprocessing import connection
 from typing import Any
 
+from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
+from flashedge.engine.vllm.inside.boundaries import StepBoundaries
+from flashedge.engine.vllm.inside.determinism.passes import Passes
 from flashedge.engine.vllm.inside.determinism.replay_pass import find_pass
-from flashedge.engine.vllm.inside.draft_requests import (
-    read_entropy_rule,
-    read_noise_args,
-    wants_entropies,
-)
-from flashedge.engine.vllm.inside.keys import BOUNDARY, LOGPROBS
-from flashedge.engine.vllm.inside.packed_logprobs import find_entropy, pack_logprobs
+from flashedge.engine.vllm.inside.draft_requests import read_noise_args, wants_entropies
+from flashedge.engine.vllm.inside.keys import LOGPROBS
+from flashedge.engine.vllm.inside.kv.quota import KvQuota
+from flashedge.engine.vllm.inside.packed_logprobs import pack_logprobs
 from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
-from flashedge.engine.vllm.inside.program_order import ProgramScheduler
-from flashedge.engine.vllm.inside.step_record import get_step_record
+from flashedge.engine.vllm.inside.paused_requests import DraftJobs
+from flashedge.engine.vllm.inside.program_order import ProgramOrder
+from flashedge.engine.vllm.inside.speculation import Speculation
+from flashedge.engine.vllm.inside.step_record import StepsInFlight
 
 # VLLM_PLUGINS in the user's shell may keep vLLM from calling our plugin.
 apply_patches(ProcessKind.CORE)
 
 
-class EdgeScheduler(ProgramScheduler):
-    """Ends a request at its step's boundary, if the request asks for it, and packs the
-    log-probabilities of our requests.
+class EdgeScheduler(AsyncScheduler):
+    """Forwards vLLM's calls to our features.
 
-    It also writes the step record, by which the daemon knows whose step ended this process. The
-    base classes sort the waiting requests by their programs, draft what follows the step, and keep
-    the KV blocks within a quota.
+    vLLM's asynchronous scheduler serves both kinds of engines: where steps follow each other, there
+    is never more than one in flight.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._ran: ModelRunnerOutput | None = None
-        self._step_record = get_step_record()
-        self._in_flight: deque[tuple[tuple[str, ...], int]] = deque()
-        """Of each step that was scheduled and has not ended: its requests, and its tokens."""
+        self.programs = ProgramOrder()
+        self.draft_jobs = DraftJobs(self)
+        self.boundaries = StepBoundaries(self, self.draft_jobs.locate_step)
+        self.kv = KvQuota(self, self.draft_jobs.reclaim)
+        self.passes = Passes(self, self.boundaries.ends_step)
+        self.drafts = Speculation(
+            self, self.draft_jobs, self.boundaries, self.passes.windows, self._abort
+        )
+        self.steps = StepsInFlight()
+        self._allocate_in_vllm = self.kv_cache_manager.allocate_slots
+        self.kv_cache_manager.allocate_slots = self._allocate  # the one place where requests get KV
         _die_with_daemon()
 
-    # ------------------------------------------------------------ the step record
+    # ------------------------------------------------------------ requests arrive and leave
 
     def add_request(self, request: Request) -> None:
-        """A request that can't even be added is the one to blame."""
-        self._step_record.begin_step((request.request_id,))
-        super().add_request(request)
-        self._record_steps()
+        with self.steps.name(request.request_id):
+            if not self.drafts.adopt(request):
+                self.passes.windows.begin(request)
+                super().add_request(request)
+
+    def finish_requests(
+        self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus
+    ) -> list[Request]:
+        own = self.drafts.cancel(request_ids)
+        finished: list[Request] = super().finish_requests(own, finished_status)
+        return finished
+
+    def _abort(self, request_ids: list[str]) -> None:
+        super().finish_requests(request_ids, RequestStatus.FINISHED_ABORTED)
+
+    def has_requests(self) -> bool:
+        return super().has_requests() or self.drafts.has_outputs
+
+    # ------------------------------------------------------------ a step
 
     def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
-        """The step begins. Where it can't be scheduled, any request may be why."""
+        stock = partial(super().schedule, *args, **kwargs)
         try:
-            output: SchedulerOutput = super().schedule(*args, **kwargs)
+            self.programs.sort(self.waiting)
+            queued = self.drafts.queue_drafts()
+            output = self.passes.schedule(stock)
+            self.drafts.unqueue_drafts(queued)
         except Exception:
-            self._step_record.begin_step(None)
+            self.steps.blame_any()
             raise
         if output.num_scheduled_tokens:
             replay_pass = find_pass(output)
             tokens = replay_pass.rows if replay_pass else output.total_num_scheduled_tokens
-            self._in_flight.append((tuple(self._list_requested(output)), tokens))
-            self._record_steps()
+            self.steps.begin(self._list_requested(output), tokens)
         return output
 
-    def _record_steps(self) -> None:
-        """Write what is in flight: any of these steps may end the process."""
-        if not self._in_flight:
-            self._step_record.end_step()
-            return
-        names = dict.fromkeys(name for step, _ in self._in_flight for name in step)
-        self._step_record.begin_step(names, sum(tokens for _, tokens in self._in_flight))
+    def _update_after_schedule(self, output: SchedulerOutput) -> None:
+        self.passes.complete_output(output)
+        super()._update_after_schedule(output)
 
     def _list_requested(self, output: SchedulerOutput) -> Iterator[str]:
         """The front end's names of the requests in a step. It has none for a draft."""
         for name in output.num_scheduled_tokens:
-            job = self._jobs.get(name)
+            job = self.drafts.served.get(name)
             if job is None:
                 yield name
             elif job.label is not None:
                 yield job.label.name
-
-    # ------------------------------------------------------------ boundaries
-
-    def _update_request_with_output(
-        self, request: Request, new_token_ids: list[int], is_stale: bool = False
-    ) -> tuple[list[int], bool]:
-        if self.forgets_token(request):
-            return [], False
-        start, name = self.locate_step(request)
-        rule, entropy_rule = self._rules.get(name), read_entropy_rule(request)
-        if (rule is None and entropy_rule is None) or self.withholds(request):
-            return super()._update_request_with_output(request, new_token_ids, is_stale)
-        kept: list[int] = []
-        for at, token in enumerate(new_token_ids):
-            count = request.num_output_tokens - start
-            if entropy_rule and entropy_rule.ends_before(self._find_entropy(request, at), count):
-                _end_at_boundary(request)
-                return kept, True
-            previous = request.output_token_ids[-1] if count else None
-            _, stopped = super()._update_request_with_output(request, [token], is_stale)
-            kept.append(token)
-            if rule is not None and rule.ends_step(previous, token):
-                _end_at_boundary(request)
-                stopped = True
-            if stopped:
-                return kept, True
-        return kept, False
-
-    def may_end(self, request: Request) -> bool:
-        start, name = self.locate_step(request)
-        rule = self._rules.get(name)
-        if rule is None or super().may_end(request):
-            return super().may_end(request)
-        tokens = request.output_token_ids
-        previous = tokens[-2] if request.num_output_tokens - start > 1 else None
-        return rule.ends_step(previous, tokens[-1])
-
-    def _find_entropy(self, request: Request, at: int) -> float:
-        """Of the distribution that the request's `at`-th new token was drawn from."""
-        assert self._ran is not None, "tokens come with an engine step"
-        assert self._ran.logprobs is not None, "the request asks for them"
-        index = self._ran.req_id_to_index[request.request_id]
-        return find_entropy(self._ran.logprobs.slice_request(index, at + 1).logprobs[at])
 
     # ------------------------------------------------------------ the end of a step
 
     def update_from_output(
         self, scheduled: SchedulerOutput, ran: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
-        self._ran = ran
         found = (self.requests.get(name) for name in scheduled.num_scheduled_tokens)
         requests = {request.request_id: request for request in found if request is not None}
         as_vllm = {name for name, r in requests.items() if not read_noise_args(r).get(LOGPROBS)}
         uncertain = {name for name, r in requests.items() if wants_entropies(r)}
-        outputs = super().update_from_output(scheduled, ran)
+        self.boundaries.begin_update(ran)
+        labels = self.drafts.begin_update(scheduled)
+        replays = self.passes.begin_update(scheduled, ran)
+        outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduled, ran)
+        self.passes.end_update(scheduled, replays)
+        self.drafts.end_update(outputs, labels)
         for of_client in outputs.values():
             for output in of_client.outputs:
                 if output.new_logprobs is not None and output.request_id not in as_vllm:
                     pack_logprobs(output, with_entropies=output.request_id in uncertain)
         if scheduled.num_scheduled_tokens:
-            self._in_flight.popleft()
-        self._record_steps()
+            self.steps.end()
         return outputs
 
+    def _update_request_with_output(
+        self, request: Request, new_token_ids: list[int], is_stale: bool = False
+    ) -> tuple[list[int], bool]:
+        if self.drafts.forgets_token(request):
+            return [], False
+        if request.request_id not in self.passes.windows.replays:
+            append = partial(super()._update_request_with_output, request, is_stale=is_stale)
+            return self.boundaries.append(request, new_token_ids, append)
+        if self.passes.withholds(request):
+            self.passes.keep_candidates(request, new_token_ids)
+            return [], False
+        return self.boundaries.append(request, new_token_ids, partial(self._append, request))
 
-def _end_at_boundary(request: Request) -> None:
-    request.status = RequestStatus.FINISHED_STOPPED
-    request.stop_reason = BOUNDARY
+    def _append(self, request: Request, token_ids: list[int]) -> tuple[list[int], bool]:
+        """Append tokens that a pass has drawn. The asynchronous scheduler would share their blocks
+        before the window is verified."""
+        found: tuple[list[int], bool] = Scheduler._update_request_with_output(
+            self, request, token_ids
+        )
+        self.passes.commit(request)
+        return found
+
+    def _handle_stopped_request(self, request: Request) -> bool:
+        is_over = self.drafts.end_step(request)
+        return super()._handle_stopped_request(request) if is_over is None else is_over
+
+    # ------------------------------------------------------------ memory
+
+    def _allocate(self, request: Request, *args: Any, **kwargs: Any) -> Any:
+        """Allocate blocks for a request. None if there are too few. A standard one takes them from
+        requests that do not run before vLLM preempts running ones for it."""
+        kwargs |= self.passes.windows.choose_allocation(request)
+        while True:
+            blocks = self._allocate_in_vllm(request, *args, **kwargs)
+            if blocks is not None or self.draft_jobs.is_draft(request):
+                return blocks
+            if not (self.draft_jobs.reclaim(spared=request) or self.passes.preempt_for(request)):
+                return blocks
+
+    def _get_local_prefix_cache_hit(self, request: Request) -> Any:
+        hit = super()._get_local_prefix_cache_hit(request)
+        return self.passes.windows.cut_prefix(request, hit)
+
+    def _preempt_request(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        super()._preempt_request(request, *args, **kwargs)
+        self.kv.preempted += 1
+        self.send_whole(request)
+        self.draft_jobs.note_preempted(request)
+
+    def send_whole(self, request: Request) -> None:
+        """Send the model runner all tokens of a request that leaves the batch, if it comes back in
+        the very next step. Within a step vLLM takes requests out of the batch and not back in; we
+        do it between two steps."""
+        self.prev_step_scheduled_req_ids.discard(request.request_id)
+
+    def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
+        self.passes.windows.end(request)
+        return super()._free_request(request, *args, **kwargs)
+
+    def _free_request_blocks(self, request: Request) -> None:
+        self.passes.windows.lose_blocks(request)
+        super()._free_request_blocks(request)
+
+    # ------------------------------------------------------------ for the daemon
+
+    def view(self) -> dict[str, Any]:
+        """The fields of `engine.base.EngineView` that only the scheduler knows."""
+        return {**self.kv.view(), "replays": dict(self.passes.counters)}
 
 
 def _die_with_daemon() -> None:

@@ -9,15 +9,16 @@ Ref: arXiv 2509.00195 §4.1, ADR 8. Checked with vLLM 0.32.0.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import count
 from typing import Any
 
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
-from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
+from flashedge.engine.vllm.inside.boundaries import StepBoundaries
+from flashedge.engine.vllm.inside.determinism.windows import Windows
 from flashedge.engine.vllm.inside.draft_requests import (
     Label,
     StepJob,
@@ -30,31 +31,40 @@ from flashedge.engine.vllm.inside.draft_requests import (
     read_sampling,
     read_stop_ids,
 )
-from flashedge.engine.vllm.inside.keys import ARGS_KEY, BOUNDARIES, BOUNDARY
-from flashedge.engine.vllm.inside.paused_requests import PausingScheduler
+from flashedge.engine.vllm.inside.keys import BOUNDARY
+from flashedge.engine.vllm.inside.paused_requests import DraftJobs
 from flashedge.engine.vllm.speculator import unpack_continuation
 from flashedge.scheduling.speculation.draft_board import DraftBoard
 from flashedge.scheduling.speculation.draft_choice import UNMEASURED_BATCH, BatchView
 from flashedge.scheduling.speculation.drafts import Beam, Draft
-from flashedge.search.steps import BoundaryRule, StepEnd
+from flashedge.search.steps import StepEnd
 from flashedge.types import FinishReason
 
 CPU_BATCH = 4
 """On a CPU every further sequence costs a step time. See `BatchView.unmeasured_batch`."""
 
 
-class SpeculativeScheduler(PausingScheduler):
+Labels = Mapping[str, tuple[StepJob, Label | None]]
+"""What the requests of a step served when it ended."""
+
+
+class Speculation:
     """Drafts what follows the requests that name a continuation. Other requests are vLLM's."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        config = self.vllm_config.additional_config.get(ARGS_KEY, {})
-        rules: Mapping[str, Any] = config.get(BOUNDARIES, {})
-        self._rules: Mapping[str | None, BoundaryRule] = {
-            name: BoundaryRule.from_json(rule) for name, rule in rules.items()
-        }
+    def __init__(
+        self,
+        scheduler: Any,
+        jobs: DraftJobs,
+        boundaries: StepBoundaries,
+        windows: Windows,
+        abort: Callable[[list[str]], None],
+    ) -> None:
+        """abort: ends vLLM's requests with these ids, without reporting it to the front end."""
+        self._scheduler, self._drafts = scheduler, jobs
+        self._boundaries, self._windows, self._abort = boundaries, windows, abort
+        self._jobs, self._draft_jobs, self.counters = jobs.jobs, jobs.of_drafts, jobs.counters
         self._flat_batch = 0  # see `BatchView`
-        on_cpu = self.vllm_config.device_config.device_type == "cpu"
+        on_cpu = scheduler.vllm_config.device_config.device_type == "cpu"
         self._unmeasured_batch = CPU_BATCH if on_cpu else UNMEASURED_BATCH
         self._board = DraftBoard()
         self._requested: dict[str, StepJob] = {}  # by the front end's id of the step
@@ -64,11 +74,11 @@ class SpeculativeScheduler(PausingScheduler):
 
     # ------------------------------------------------------------ requests arrive and leave
 
-    def add_request(self, request: Request) -> None:
+    def adopt(self, request: Request) -> bool:
+        """Called with each new request. Whether a draft goes on in its place."""
         args = read_noise_args(request)
         if not args.get("continuation"):
-            super().add_request(request)
-            return
+            return False
         self._like = request
         continuation, sampling = unpack_continuation(args["continuation"]), read_sampling(args)
         path = tuple(request.prompt_token_ids)
@@ -77,11 +87,11 @@ class SpeculativeScheduler(PausingScheduler):
         job = None if draft is None else self._draft_jobs.pop(draft, None)
         if job is not None:
             self._adopt(job, request, beam)
-            return
+            return True
         job = StepJob(request=request, boundary=args[BOUNDARY])
         job.serve_step(Label(name=request.request_id), beam)
         self._jobs[request.request_id] = self._requested[request.request_id] = job
-        super().add_request(request)
+        return False
 
     def _adopt(self, job: StepJob, requested: Request, beam: Beam) -> None:
         """Let a draft's request go on as the requested step, within that step's own limits."""
@@ -91,8 +101,8 @@ class SpeculativeScheduler(PausingScheduler):
         boundary = read_noise_args(requested)[BOUNDARY]
         end = StepEnd(
             max_tokens=requested.max_tokens,
-            room=self.max_model_len - requested.num_prompt_tokens,
-            boundary=self._rules.get(boundary),
+            room=self._scheduler.max_model_len - requested.num_prompt_tokens,
+            boundary=self._boundaries.rules.get(boundary),
             stop_ids=read_stop_ids(requested),
         )
         used, finish = end.cut(drawn)
@@ -118,23 +128,23 @@ class SpeculativeScheduler(PausingScheduler):
         path = (*requested.prompt_token_ids, *drawn[:used])
         if self._finish_step(job, path, finish) and used == len(drawn):
             if job.is_running:
-                self._pause(request)
+                self._drafts.pause(request)
         else:  # nothing follows, or its KV holds tokens beyond the step
             self._drop([job])
 
     def _promote(self, request: Request) -> None:
         """Make a draft's request a standard one: it runs before drafts, or waits for its turn."""
         if request.status != RequestStatus.RUNNING:
-            self._enqueue_waiting_request(request)
+            self._scheduler._enqueue_waiting_request(request)
             return
-        self.running.remove(request)
-        drafts = (i for i, other in enumerate(self.running) if self._is_draft(other))
-        self.running.insert(next(drafts, len(self.running)), request)
+        running = self._scheduler.running
+        running.remove(request)
+        drafts = (i for i, other in enumerate(running) if self._drafts.is_draft(other))
+        running.insert(next(drafts, len(running)), request)
 
-    def finish_requests(
-        self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus
-    ) -> list[Request]:
-        """Cancel the steps that the front end knows by these ids.
+    def cancel(self, request_ids: str | Iterable[str] | None) -> list[str] | None:
+        """Cancel the steps that the front end knows by these ids, or all of them (None). Returns
+        the ids of vLLM's requests that are to end.
 
         The request behind a step may have another id. If it serves something else by now, it is
         left alone.
@@ -143,10 +153,10 @@ class SpeculativeScheduler(PausingScheduler):
             self._board.clear()
             for table in (self._jobs, self._requested, self._draft_jobs):
                 table.clear()
-            return super().finish_requests(None, finished_status)
+            return None
         names = {request_ids} if isinstance(request_ids, str) else set(request_ids)
         found = [self._cancel_step(name) for name in names]
-        return super().finish_requests([own for own in found if own], finished_status)
+        return [own for own in found if own]
 
     def _cancel_step(self, name: str) -> str | None:
         """Forget the step. Returns the id of vLLM's request, None if that is to be left alone."""
@@ -168,13 +178,15 @@ class SpeculativeScheduler(PausingScheduler):
         job.is_overdrawn = False
         return True
 
-    def _handle_stopped_request(self, request: Request) -> bool:
+    def end_step(self, request: Request) -> bool | None:
+        """A request has stopped. Whether it ends with its step; it is paused otherwise. None: it is
+        none of ours."""
         job = self._jobs.get(request.request_id)
         if job is None:
-            return super()._handle_stopped_request(request)
-        status, finish = request.status, read_finish(request, self.max_model_len)
+            return None
+        status, finish = request.status, read_finish(request, self._scheduler.max_model_len)
         in_flight = request.num_output_placeholders
-        self._mark_paused(request)
+        self._drafts.mark_paused(request)
         if job.draft is not None:
             job.finish = finish  # `_record_tokens` reports it to the board
             job.is_overdrawn = in_flight > 0
@@ -190,8 +202,8 @@ class SpeculativeScheduler(PausingScheduler):
         assert job.beam is not None, "it was requested"
         assert job.label is not None, "it was requested"
         del self._requested[job.label.name]
-        self.drop_candidates(job.request)
-        is_full = len(path) >= self.max_model_len
+        self._windows.drop_candidates(job.request)
+        is_full = len(path) >= self._scheduler.max_model_len
         draft = self._board.finish_beam(job.beam, path, ends_path=finish.ends_path or is_full)
         if draft is None or draft.seed != job.seed:
             return False
@@ -201,39 +213,39 @@ class SpeculativeScheduler(PausingScheduler):
 
     # ------------------------------------------------------------ the engine's steps
 
-    def schedule(self, *args: Any, **kwargs: Any) -> Any:
+    def queue_drafts(self) -> tuple[Draft, ...]:
+        """Called before a step is scheduled. Pauses drafts and queues others, as the board plans.
+        Returns the queued ones."""
         if not self._jobs:
-            return super().schedule(*args, **kwargs)
-        queued = self._schedule_drafts()
-        output = super().schedule(*args, **kwargs)
-        for draft in queued:
-            job = self._draft_jobs[draft]
-            if not job.is_running:  # there was no room after all, or a token was in flight
-                self._unqueue(job.request)
-                self._board.pause(draft)
-        return output
-
-    def _schedule_drafts(self) -> tuple[Draft, ...]:
-        """Pause drafts and queue others, as the board plans. Returns the queued ones."""
+            return ()
         for draft in self._board.running:
             if not self._draft_jobs[draft].is_running:
                 self._board.pause(draft)  # memory was short
+        scheduler = self._scheduler
         plan = self._board.plan(
             BatchView(
-                running=len(self.running) - len(self._board.running),
-                waiting=len(self.waiting) + len(self.kv_holding_waiting),
-                max_running=self.max_num_active_reqs,
-                spare_blocks=self._pool.get_num_free_blocks(),
+                running=len(scheduler.running) - len(self._board.running),
+                waiting=len(scheduler.waiting) + len(scheduler.kv_holding_waiting),
+                max_running=scheduler.max_num_active_reqs,
+                spare_blocks=scheduler.kv.pool.get_num_free_blocks(),
                 flat_batch=self._flat_batch,
                 unmeasured_batch=self._unmeasured_batch,
             )
         )
         for draft in plan.pause:
-            self._pause(self._draft_jobs[draft].request)
+            self._drafts.pause(self._draft_jobs[draft].request)
         for draft in plan.run:
-            self._enqueue_waiting_request(self._get_request(draft))
+            scheduler._enqueue_waiting_request(self._get_request(draft))
         self.counters["paused"] += len(plan.pause)
         return plan.run
+
+    def unqueue_drafts(self, queued: Iterable[Draft]) -> None:
+        """Called when a step is scheduled: it may not have taken the drafts that were queued."""
+        for draft in queued:
+            job = self._draft_jobs[draft]
+            if not job.is_running:  # there was no room after all, or a token was in flight
+                self._drafts.unqueue(job.request)
+                self._board.pause(draft)
 
     def _get_request(self, draft: Draft) -> Request:
         """The draft's request, created if it has none yet."""
@@ -241,38 +253,38 @@ class SpeculativeScheduler(PausingScheduler):
         if job is None:
             assert self._like is not None, "drafts follow requests"
             name = f"draft-{next(self._draft_ids)}"
-            request = make_draft_request(draft, name, self._like, self.max_model_len)
-            self.requests[name] = request
-            self.begin(request)
+            request = make_draft_request(draft, name, self._like, self._scheduler.max_model_len)
+            self._scheduler.requests[name] = request
+            self._windows.begin(request)
             job = StepJob(request=request, boundary=draft.continuation.boundary)
             self._jobs[name] = self._draft_jobs[draft] = job
             job.serve_draft(draft)
         return job.request
 
-    def update_from_output(
-        self, scheduled: SchedulerOutput, ran: ModelRunnerOutput
-    ) -> dict[int, EngineCoreOutputs]:
-        if not (self._jobs or self._replays):
-            return super().update_from_output(scheduled, ran)
+    def begin_update(self, scheduled: SchedulerOutput) -> Labels:
+        """Called before vLLM takes the outputs of a step, which may change what requests serve."""
         found = (self._jobs.get(name) for name in scheduled.num_scheduled_tokens)
-        jobs = {job.request.request_id: (job, job.label) for job in found if job}
-        outputs = super().update_from_output(scheduled, ran)  # may change what they serve
-        for of_client in outputs.values():
-            of_client.outputs = list(self._route_outputs(of_client.outputs, jobs))
+        return {job.request.request_id: (job, job.label) for job in found if job}
+
+    def end_update(self, outputs: dict[int, EngineCoreOutputs], labels: Labels) -> None:
+        """Called when vLLM has taken the outputs of a step: names them for the front end, keeps
+        those of drafts back, and adds those of adopted drafts."""
+        if labels:
+            for of_client in outputs.values():
+                of_client.outputs = list(self._route_outputs(of_client.outputs, labels))
         replays, self._replays = self._replays, []
         for client, output in reversed(replays):
             outputs.setdefault(client, EngineCoreOutputs()).outputs.insert(0, output)
-        return outputs
 
     def _route_outputs(
         self,
         outputs: Iterable[EngineCoreOutput],
-        jobs: Mapping[str, tuple[StepJob, Label | None]],
+        labels: Labels,
     ) -> Iterator[EngineCoreOutput]:
         """Yield the outputs of requested steps, labelled for the front end. Record the others:
         they are tokens of drafts."""
         for output in outputs:
-            job, label = jobs.get(output.request_id, (None, None))
+            job, label = labels.get(output.request_id, (None, None))
             if job is not None:
                 job.request.stop_reason = None
             if label is not None:
@@ -290,16 +302,23 @@ class SpeculativeScheduler(PausingScheduler):
             self._board.append(job.draft, token, logprob, job.finish if at == last else None)
             self.counters["drawn_tokens"] += 1
 
-    def has_requests(self) -> bool:
-        return super().has_requests() or bool(self._replays)
+    @property
+    def has_outputs(self) -> bool:
+        """Whether tokens of adopted drafts are to be sent."""
+        return bool(self._replays)
+
+    @property
+    def served(self) -> Mapping[str, StepJob]:
+        """What our requests serve, by the id of vLLM's request."""
+        return self._jobs
 
     # ------------------------------------------------------------ engine.base.Speculator
 
-    def list_complete_drafts(self, run: str) -> list[tuple[int, list[int]]]:
+    def list_complete(self, run: str) -> list[tuple[int, list[int]]]:
         """(seed, token ids) of the run's complete drafts."""
         return [(draft.seed, draft.token_ids) for draft in self._board.list_complete(run)]
 
-    def drop_unused_drafts(
+    def drop_unused(
         self, run: str, levels: Collection[int], seeds: Collection[int], flat_batch: int
     ) -> int:
         """Returns the draft tokens drawn for the run so far. flat_batch: used from now on."""
@@ -314,3 +333,12 @@ class SpeculativeScheduler(PausingScheduler):
 
     def _drop_drafts(self, drafts: Iterable[Draft]) -> None:
         self._drop([self._draft_jobs[draft] for draft in drafts if draft in self._draft_jobs])
+
+    def _drop(self, jobs: Collection[StepJob]) -> None:
+        """End their requests without reporting it to the front end."""
+        for job in jobs:
+            del self._jobs[job.request.request_id]
+            if job.draft is not None:
+                self._draft_jobs.pop(job.draft, None)
+        if jobs:
+            self._abort([job.request.request_id for job in jobs])

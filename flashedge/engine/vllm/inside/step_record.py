@@ -13,7 +13,9 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import struct
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from flashedge.engine.vllm.inside.keys import STEP_RECORD
@@ -120,6 +122,44 @@ class StepRecord:
         if names == ANY:
             return True
         return any(request in (n, n.rpartition("-")[0]) for n in names.decode().split("\n"))
+
+
+class StepsInFlight:
+    """Writes into this process's record which steps were scheduled and have not ended: one, or two
+    of an asynchronous engine. Any of them may end the process."""
+
+    def __init__(self) -> None:
+        self._record = get_step_record()
+        self._steps: deque[tuple[tuple[str, ...], int]] = deque()
+        """Requests and tokens of each."""
+
+    @contextmanager
+    def name(self, request: str) -> Iterator[None]:
+        """A request that can't even be added is the one to blame."""
+        self._record.begin_step((request,))
+        yield
+        self._write()
+
+    def begin(self, requests: Iterable[str], tokens: int) -> None:
+        """A step is scheduled."""
+        self._steps.append((tuple(requests), tokens))
+        self._write()
+
+    def end(self) -> None:
+        """The first of them has ended."""
+        self._steps.popleft()
+        self._write()
+
+    def blame_any(self) -> None:
+        """A step can't be scheduled: any request may be why."""
+        self._record.begin_step(None)
+
+    def _write(self) -> None:
+        if not self._steps:
+            self._record.end_step()
+            return
+        names = dict.fromkeys(name for step, _ in self._steps for name in step)
+        self._record.begin_step(names, sum(tokens for _, tokens in self._steps))
 
 
 def find_root(error: BaseException) -> BaseException:

@@ -6,8 +6,8 @@ from flashedge.engine.vllm.seams.seam import Use
 from flashedge.engine.vllm.seams.seam import describe_use as _use
 
 _OURS = "inside/determinism"
-_SCHEDULER, _REPLAY = f"{_OURS}/scheduler.py", f"{_OURS}/replay.py"
-_WINDOWS = f"{_OURS}/windows.py"
+_PASSES, _REPLAY = f"{_OURS}/passes.py", f"{_OURS}/replay.py"
+_WINDOWS, _EDGE = f"{_OURS}/windows.py", "inside/scheduler.py"
 _QUEUES, _RUNNER, _VERIFY = f"{_OURS}/queues.py", f"{_OURS}/runner.py", f"{_OURS}/verify.py"
 
 _VLLM_SCHEDULER = "v1.core.sched.scheduler:Scheduler"
@@ -16,24 +16,23 @@ _REPLACED, _OVERRIDDEN, _CALLED = Use.REPLACED, Use.OVERRIDDEN, Use.CALLED
 _ACCESSED, _NAMED, _WORKINGS = Use.ACCESSED, Use.NAMED, Use.WORKINGS
 
 DETERMINISM = (
-    _use(_VLLM_SCHEDULER, "_free_request _update_after_schedule _get_local_prefix_cache_hit",
-         _OVERRIDDEN, f"{_SCHEDULER} {_WINDOWS}",
-         "A window is scheduled whole, also for a request that just got its blocks; prefixes are"
-         " shared in whole windows; a request's candidates end with it."),
+    _use(_VLLM_SCHEDULER, "_free_request _get_local_prefix_cache_hit", _OVERRIDDEN,
+         f"{_EDGE} {_WINDOWS}",
+         "Prefixes are shared in whole windows; a request's candidates end with it."),
     _use(_VLLM_SCHEDULER, "max_num_scheduled_tokens policy", _ACCESSED, _QUEUES,
          "A pass is vLLM's own step over some of the requests."),
     _use(_VLLM_SCHEDULER, "scheduler_config adaptive_long_prefill_threshold", _ACCESSED, _QUEUES,
          "A pass of several paths takes so many tokens of each."),
     _use("config.scheduler:SchedulerConfig", "long_prefill_token_threshold", _ACCESSED, _QUEUES,
          "A pass of several paths takes so many tokens of each."),
-    _use(_VLLM_SCHEDULER, "hash_block_size block_size", _ACCESSED, f"{_SCHEDULER} {_WINDOWS}",
+    _use(_VLLM_SCHEDULER, "hash_block_size block_size", _ACCESSED, f"{_PASSES} {_WINDOWS}",
          "The hashes of blocks with candidates are forgotten."),
-    _use(_VLLM_SCHEDULER, "make_spec_decoding_stats", _WORKINGS, _SCHEDULER,
+    _use(_VLLM_SCHEDULER, "make_spec_decoding_stats", _WORKINGS, _PASSES,
          "Does nothing without statistics, which our engines do not log."),
     _use("v1.core.sched.request_queue", "create_request_queue", _CALLED, _QUEUES,
          "A pass sees some of the waiting requests."),
     _use("v1.core.sched.output:SchedulerOutput",
-         "total_num_scheduled_tokens scheduled_spec_decode_tokens", _ACCESSED, _SCHEDULER,
+         "total_num_scheduled_tokens scheduled_spec_decode_tokens", _ACCESSED, _PASSES,
          "The guesses of a window travel as the tokens of speculative decoding do."),
     _use("v1.core.kv_cache_manager:KVCacheManager", "cache_blocks truncate_computed_blocks",
          _CALLED, _WINDOWS, "Blocks are found by others once their window is verified."),
@@ -41,8 +40,8 @@ DETERMINISM = (
          "_output_token_ids _all_token_ids block_hashes spec_token_ids", _ACCESSED, _REPLAY,
          "Candidates are taken back, and become the guesses of a pass."),
     _use("v1.request:Request", "cache_salt update_block_hashes append_output_token_ids", _CALLED,
-         f"{_SCHEDULER} {_WINDOWS}", "Deterministic requests find each other's blocks alone."),
-    _use("v1.outputs:ModelRunnerOutput", "sampled_token_ids", _ACCESSED, _SCHEDULER,
+         f"{_PASSES} {_WINDOWS}", "Deterministic requests find each other's blocks alone."),
+    _use("v1.outputs:ModelRunnerOutput", "sampled_token_ids", _ACCESSED, _PASSES,
          "Counts the tokens of a pass."),
     _use("v1.worker", "gpu_model_runner", _NAMED, _RUNNER, "Has the replaced methods."),
     _use("v1.worker.gpu_model_runner", "GPUModelRunner", _NAMED, _RUNNER,

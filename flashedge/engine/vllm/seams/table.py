@@ -22,12 +22,13 @@ _QUOTA, _PAUSED, _SPECULATION = (
     "inside/speculation.py",
 )
 _PROGRAMS = "inside/program_order.py"
-_DRAFTS, _BOUNDARIES = "inside/draft_requests.py", "inside/scheduler.py"
+_DRAFTS, _BOUNDARIES = "inside/draft_requests.py", "inside/boundaries.py"
+_EDGE = "inside/scheduler.py"
 _TENSOR, _WORKER = "inside/kv/tensor.py", "inside/kv/worker.py"
 _NOISE, _SKYWORK = "inside/noise.py", "inside/skywork_model.py"
 _STEP_MEMORY = "inside/memory/step_memory.py"
 _OURS = f"{_QUOTA} {_PAUSED} {_SPECULATION}"
-_REPLAYS, _WINDOWS = "inside/determinism/scheduler.py", "inside/determinism/windows.py"
+_PASSES, _WINDOWS = "inside/determinism/passes.py", "inside/determinism/windows.py"
 
 _ONE_BY_ONE = "inside/determinism/one_by_one.py"
 
@@ -37,50 +38,47 @@ _MANAGER = "v1.core.kv_cache_manager:KVCacheManager"
 _POOL = "v1.core.block_pool:BlockPool"
 
 SCHEDULER = (
-    _use(_ASYNC, "AsyncScheduler", _SUBCLASSED, _WINDOWS,
+    _use(_ASYNC, "AsyncScheduler", _SUBCLASSED, _EDGE,
          "Step boundaries, drafts and the KV quota act inside the engine's loop."),
-    _use(f"{_ASYNC}:AsyncScheduler", "__init__ _update_request_with_output", _OVERRIDDEN,
-         f"{_WINDOWS} {_REPLAYS}", "Where steps follow each other, one at a time is in flight."),
-    _use(f"{_ASYNC}:AsyncScheduler", "_update_after_schedule", _OVERRIDDEN, _REPLAYS,
-         "Counts a placeholder for each token in flight. A pass gets its guesses before."),
-    _use(_SCHEDULER, "prev_step_scheduled_req_ids", _ACCESSED, _QUOTA,
-         "The model runner gets all tokens of a resumed request that is not among them."),
-    _use("v1.core.sched.scheduler", "Scheduler", _NAMED, _REPLAYS,
-         "Takes over the tokens that a pass has drawn."),
-    _use(_SCHEDULER, "__init__", _OVERRIDDEN,
-         f"{_OURS} {_PROGRAMS} {_BOUNDARIES} {_REPLAYS} {_WINDOWS}",
-         "Our scheduler adds its own state."),
-    _use(_SCHEDULER, "_update_request_with_output", _OVERRIDDEN,
-         f"{_BOUNDARIES} {_REPLAYS}",
+    _use(f"{_ASYNC}:AsyncScheduler", "__init__", _OVERRIDDEN, _EDGE,
+         "Our scheduler adds its features."),
+    _use(f"{_ASYNC}:AsyncScheduler", "_update_request_with_output", _OVERRIDDEN, _EDGE,
          "A request ends at the token that completes its step. Candidates are kept back."),
-    _use(_SCHEDULER, "finish_requests _handle_stopped_request", _OVERRIDDEN,
-         _SPECULATION, "A step may adopt a draft's request, and its request go on as a draft."),
-    _use(_SCHEDULER, "add_request", _OVERRIDDEN, f"{_SPECULATION} {_BOUNDARIES} {_WINDOWS}",
-         "A step may adopt a draft's request. The step record names a request that is added."),
-    _use(_SCHEDULER, "schedule", _OVERRIDDEN,
-         f"{_SPECULATION} {_PROGRAMS} {_BOUNDARIES} {_REPLAYS}",
+    _use(f"{_ASYNC}:AsyncScheduler", "_update_after_schedule", _OVERRIDDEN, _EDGE,
+         "Counts a placeholder for each token in flight. A pass gets its guesses before."),
+    _use(_SCHEDULER, "_update_request_with_output", _CALLED, _EDGE,
+         "Appends the tokens that a pass has drawn."),
+    _use(_SCHEDULER, "__init__ _update_after_schedule", _OVERRIDDEN, _EDGE,
+         "The asynchronous scheduler's call them."),
+    _use("v1.core.sched.scheduler", "Scheduler", _SUBCLASSED, _EDGE,
+         "The asynchronous scheduler derives from it, and so does ours."),
+    _use(_SCHEDULER, "prev_step_scheduled_req_ids", _ACCESSED, _EDGE,
+         "The model runner gets all tokens of a resumed request that is not among them."),
+    _use(_SCHEDULER, "finish_requests _handle_stopped_request add_request", _OVERRIDDEN, _EDGE,
+         "A step may adopt a draft's request, and its request go on as a draft. The step record"
+         " names a request that is added."),
+    _use(_SCHEDULER, "schedule", _OVERRIDDEN, _EDGE,
          "Before an engine step requests are sorted by program, drafts fill the batch, and the kind"
          " of step is chosen."),
-    _use(_SCHEDULER, "has_requests", _OVERRIDDEN, _SPECULATION,
+    _use(_SCHEDULER, "has_requests", _OVERRIDDEN, _EDGE,
          "The tokens of drafts are sent although no request is in the batch."),
-    _use(_SCHEDULER, "update_from_output", _OVERRIDDEN,
-         f"{_SPECULATION} {_BOUNDARIES} {_REPLAYS}",
+    _use(_SCHEDULER, "update_from_output", _OVERRIDDEN, _EDGE,
          "After an engine step, drafts' tokens are kept back, log-probabilities read and packed."),
-    _use(_SCHEDULER, "_preempt_request", _OVERRIDDEN, f"{_QUOTA} {_PAUSED}",
+    _use(_SCHEDULER, "_preempt_request", _OVERRIDDEN, f"{_EDGE} {_QUOTA} {_PASSES}",
          "Preemptions are counted. A smaller quota causes them. A preempted draft waits nowhere."),
     _use(_SCHEDULER, "_enqueue_waiting_request", _CALLED, _SPECULATION,
          "A draft that goes on is put in line."),
     _use(_SCHEDULER, "_holds_kv_blocks", _WORKINGS, _SPECULATION,
          "A paused draft is PREEMPTED and has computed tokens: it resumes with its KV."),
-    _use(_SCHEDULER, "_free_request_blocks", _OVERRIDDEN, f"{_PAUSED} {_WINDOWS}",
+    _use(_SCHEDULER, "_free_request_blocks", _OVERRIDDEN, f"{_EDGE} {_PAUSED} {_PASSES}",
          "Requests that do not run give up their KV first. A deterministic request begins its"
          " windows anew."),
-    _use(_SCHEDULER, "pause_state set_pause_state", _CALLED, _QUOTA,
+    _use(_SCHEDULER, "pause_state set_pause_state", _CALLED, f"{_QUOTA} {_PASSES}",
          "The engine stands still while its KV is offloaded."),
     _use(_SCHEDULER, "running waiting kv_holding_waiting requests", _ACCESSED, _OURS,
          "Drafts move between the batch, the queues, and a state in neither."),
     _use(_SCHEDULER, "vllm_config cache_config kv_cache_manager max_model_len max_num_active_reqs",
-         _ACCESSED, f"{_SPECULATION} {_QUOTA}",
+         _ACCESSED, f"{_SPECULATION} {_QUOTA} {_BOUNDARIES} {_WINDOWS} {_EDGE}",
          "The limits within which drafts and the quota are planned."),
     _use("v1.core.sched.interface:PauseState", "PAUSED_ALL UNPAUSED", _ACCESSED, _QUOTA,
          "The engine stands still while its KV is offloaded."),
@@ -88,13 +86,13 @@ SCHEDULER = (
          "It is a deque, which is sorted: its last request is the first to give up its KV."),
     _use("v1.core.sched.request_queue:FCFSRequestQueue", "add_request remove_request", _CALLED,
          _PAUSED, "Drafts leave a queue and join another."),
-    _use("v1.core.sched.output", "SchedulerOutput", _NAMED, _PROGRAMS,
+    _use("v1.core.sched.output", "SchedulerOutput", _NAMED, f"{_EDGE} {_SPECULATION} {_PASSES}",
          "What `schedule` returns."),
     _use("v1.core.sched.output:SchedulerOutput", "num_scheduled_tokens", _ACCESSED,
-         f"{_SPECULATION} {_BOUNDARIES}", "Names the requests of an engine step."),
-    _use("v1.outputs", "ModelRunnerOutput", _NAMED, _SPECULATION,
+         f"{_SPECULATION} {_EDGE}", "Names the requests of an engine step."),
+    _use("v1.outputs", "ModelRunnerOutput", _NAMED, f"{_EDGE} {_BOUNDARIES} {_PASSES}",
          "A parameter of `update_from_output`."),
-    _use(_MANAGER, "allocate_slots", _REPLACED, _WINDOWS,
+    _use(_MANAGER, "allocate_slots", _REPLACED, f"{_EDGE} {_WINDOWS}",
          "Of our scheduler's own manager: requests that do not run give up their KV first, and a"
          " window gets all of its blocks."),
     _use(_MANAGER, "get_block_ids", _CALLED, _QUOTA,
@@ -122,7 +120,7 @@ REQUESTS = (
          _ACCESSED, f"{_OURS} {_BOUNDARIES} {_DRAFTS}",
          "A request serves several steps: its limit, status and priority change as it lives."),
     _use("v1.request:RequestStatus", "RUNNING PREEMPTED FINISHED_STOPPED FINISHED_ABORTED",
-         _ACCESSED, f"{_PAUSED} {_SPECULATION} {_BOUNDARIES} {_DRAFTS}",
+         _ACCESSED, f"{_PAUSED} {_SPECULATION} {_BOUNDARIES} {_DRAFTS} {_EDGE}",
          "A paused draft is PREEMPTED. A step that ended at its boundary has stopped."),
     _use("v1.request:RequestStatus", "is_finished", _WORKINGS, _SPECULATION,
          "PREEMPTED is not a finished status."),
@@ -131,7 +129,7 @@ REQUESTS = (
     _use("v1.engine", "EngineCoreReadyResponse", _NAMED, "compat.py",
          "A message of an engine process; its decoder is made early."),
     _use("v1.engine:EngineCoreOutputs", "outputs", _ACCESSED,
-         f"compat.py {_SPECULATION} {_BOUNDARIES}",
+         f"compat.py {_SPECULATION} {_EDGE}",
          "Outputs of drafts are taken out, and those of adopted drafts put in."),
     _use("v1.engine:EngineCoreOutput",
          "request_id new_token_ids new_logprobs finish_reason stop_reason kv_transfer_params"
@@ -191,7 +189,7 @@ FRONT_END = (
     _use("v1.engine.core:EngineCoreProc", "_handle_client_request _convert_msgspec_args",
          _WORKINGS, "inside/patches.py",
          "Calls a method by the name that the daemon sends, so also one that we added."),
-    _use("v1.engine.core:EngineCore", "step", _CALLED, f"{_BOUNDARIES} {_ONE_BY_ONE}",
+    _use("v1.engine.core:EngineCore", "step", _CALLED, f"{_EDGE} {_ONE_BY_ONE}",
          "Computes the model between `schedule` and `update_from_output`, and ends by its errors."),
     _use("v1.engine.core:EngineCore", "step_with_batch_queue", _REPLACED, _ONE_BY_ONE,
          "Schedules a step before it takes the outputs of the one before."),
@@ -266,7 +264,7 @@ OPTIONS = (
     _use("config:PoolerConfig", "task tok_pooling_type use_activation", _ACCESSED,
          "prm/qwen.py prm/text.py", "Scores for each token."),
     _use("config:VllmConfig", "additional_config model_config cache_config", _ACCESSED,
-         f"{_QUOTA} {_SPECULATION} {_TENSOR} {_NOISE} {_SKYWORK}",
+         f"{_QUOTA} {_BOUNDARIES} {_WINDOWS} {_TENSOR} {_NOISE} {_SKYWORK}",
          "Carries our own options into the engine's process."),
     _use("config.model:ModelConfig", "max_model_len hf_config pooler_config head_dtype",
          _ACCESSED, f"{_TENSOR} {_SKYWORK}", "What our code in the engine's process works with."),

@@ -20,7 +20,7 @@ from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
 from vllm.v1.request import Request
 
-from flashedge.engine.vllm.inside.kv.quota import QuotaScheduler
+from flashedge.engine.vllm.inside.kv.quota import KvQuota
 
 BLOCK = 4
 """Tokens."""
@@ -51,17 +51,14 @@ class Cache:
         self.pool = self.manager.block_pool
         self.open: list[Request] = []
         self._numbers = 0
-        self.quota: Any = QuotaScheduler.__new__(QuotaScheduler)
-        vars(self.quota).update(
+        scheduler = SimpleNamespace(
             kv_cache_manager=self.manager,
             cache_config=SimpleNamespace(block_size=BLOCK),
+            vllm_config=SimpleNamespace(additional_config={}),
             max_model_len=LONGEST,
             running=[],
-            _reserved=[],
-            _newly_reserved=set(),
-            _quota=BLOCKS,
-            _reserves_last=False,
         )
+        self.quota = KvQuota(scheduler, reclaim=lambda is_candidate: False)
 
     def find(self, tokens: Sequence[int]) -> int:
         """How many tokens of a prompt are cached."""

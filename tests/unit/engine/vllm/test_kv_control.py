@@ -21,13 +21,14 @@ LEAST = 3  # blocks of one request of full length
 
 
 class FakeScheduler:
-    """The part of QuotaScheduler that `control` uses. The last blocks are reserved; all others hold
+    """The parts of the scheduler that `control` uses. The last blocks are reserved; all others hold
     KV that is of use, until it is dropped."""
 
     def __init__(self, quota: int) -> None:
         self.quota = quota
         self.is_paused = False
         self.has_kv = True
+        self.kv = self.draft_jobs = self
         self._fresh: set[int] = set()
 
     def set_quota(self, blocks: int) -> int:
@@ -55,7 +56,7 @@ class FakeScheduler:
     def drop_kv(self) -> None:
         self.has_kv = False
 
-    def count_offloaded_drafts(self) -> None: ...
+    def count_offloaded(self) -> None: ...
 
     def pause(self) -> None:
         self.is_paused = True

@@ -15,12 +15,12 @@ from flashedge.scheduling.determinism.replay_shape import ReplayShape
 
 
 def set_replay_shape(self: EngineCore, shape: dict[str, Any]) -> int:
-    """Returns the rows of a pass. Raises ValueError as `WindowScheduler.set_shape`."""
+    """Returns the rows of a pass. Raises ValueError as `Windows.set_shape`."""
     chosen = ReplayShape.from_json(shape)
-    self.scheduler.set_shape(chosen)
+    self.scheduler.passes.windows.set_shape(chosen)
     return chosen.rows
 
 
 def count_replays(self: EngineCore) -> dict[str, int]:
-    """See `scheduler.COUNTERS`."""
-    return self.scheduler.replay_counters
+    """See `passes.COUNTERS`."""
+    return self.scheduler.passes.counters

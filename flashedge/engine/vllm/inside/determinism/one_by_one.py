@@ -33,8 +33,13 @@ def mark_alone(output: Any) -> None:
 def step_with_batch_queue(self: EngineCore) -> Any:
     """Compute a step of an asynchronous engine. While there is a deterministic request: end the
     steps in flight, then compute one."""
-    if not getattr(self.scheduler, "replays", None):  # another scheduler has none
-        return _step_with_batch_queue(self)
+    passes = getattr(self.scheduler, "passes", None)
+    if passes is None or not passes.is_open:
+        found = _step_with_batch_queue(self)
+        for future, *_ in self.batch_queue:
+            if future.done():  # that the step failed would be told after the next one, which fails
+                future.result()  # for want of its tokens
+        return found
     if not self.batch_queue:
         return self.step()
     future, scheduled, executed = self.batch_queue.pop()

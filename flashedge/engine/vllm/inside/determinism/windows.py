@@ -1,4 +1,4 @@
-"""vLLM's scheduler with the windows of deterministic requests: their state and their KV blocks.
+"""The windows of deterministic requests: their state and their KV blocks.
 
 Their blocks carry a salt, so that no other request finds them, and they enter the prefix cache once
 their window is verified. A deterministic request with the same tokens finds whole windows there,
@@ -16,7 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.request import Request, RequestStatus
 
 from flashedge.engine.vllm.inside.determinism.replay import Replay
@@ -25,44 +24,34 @@ from flashedge.scheduling.determinism.replay_shape import ReplayShape
 from flashedge.scheduling.determinism.step_choice import StepKind
 
 
-class WindowScheduler(AsyncScheduler):
-    """Knows the deterministic requests, and gives their windows blocks.
+class Windows:
+    """Knows the deterministic requests of a scheduler, and what blocks their windows get."""
 
-    vLLM's asynchronous scheduler serves both ways: where steps follow each other, there is never
-    more than one in flight.
-    """
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        config = self.vllm_config.additional_config.get(ARGS_KEY, {})
-        found = config.get(REPLAY_SHAPE)
+    def __init__(self, scheduler: Any) -> None:
+        self._scheduler = scheduler
         self.replays: dict[str, Replay] = {}
         """By the id of vLLM's request."""
-        self.shape = ReplayShape(window=self.block_size)
-        if found is not None:
+        self.shape = ReplayShape(window=scheduler.block_size)
+        config = scheduler.vllm_config.additional_config.get(ARGS_KEY, {})
+        if (found := config.get(REPLAY_SHAPE)) is not None:
             self.set_shape(ReplayShape.from_json(found))
-        self._step = StepKind.SHARED
-        self._allocate_in_vllm = self.kv_cache_manager.allocate_slots
-        self.kv_cache_manager.allocate_slots = self._allocate  # the one place where requests get KV
+        self.step = StepKind.SHARED
+        """Of the step that is scheduled now, or was last."""
 
     def set_shape(self, shape: ReplayShape) -> None:
         """From now on windows are computed in this shape. Raises ValueError where one is open, or
         where the engine can't compute it."""
+        block, most = self._scheduler.block_size, self._scheduler.max_num_scheduled_tokens
         if self.replays:
             raise ValueError("the shape can't change while a deterministic request is open")
-        if shape.window % self.block_size or shape.rows > self.max_num_scheduled_tokens:
+        if shape.window % block or shape.rows > most:
             raise ValueError(
-                f"a window of {shape.window} tokens has to be a multiple of a block's "
-                f"{self.block_size}, and a pass of {shape.rows} rows has to fit a step of "
-                f"{self.max_num_scheduled_tokens}"
+                f"a window of {shape.window} tokens has to be a multiple of a block's {block}, and "
+                f"a pass of {shape.rows} rows has to fit a step of {most}"
             )
         self.shape = shape
 
     # ------------------------------------------------------------ requests arrive and leave
-
-    def add_request(self, request: Request) -> None:
-        self.begin(request)
-        super().add_request(request)
 
     def begin(self, request: Request) -> None:
         """Called with each new request."""
@@ -80,15 +69,20 @@ class WindowScheduler(AsyncScheduler):
         shape = self.shape
         return f"{SALT}-{shape.window}-{shape.group}-{shape.prefill_windows}"
 
-    def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
+    def end(self, request: Request) -> None:
         self.replays.pop(request.request_id, None)
-        return super()._free_request(request, *args, **kwargs)
 
-    def _free_request_blocks(self, request: Request) -> None:
+    def lose_blocks(self, request: Request) -> None:
+        """Called before a request's blocks are freed."""
         replay = self.replays.get(request.request_id)
         if replay is not None:
-            replay.lose_blocks(self.hash_block_size)
-        super()._free_request_blocks(request)
+            replay.lose_blocks(self._scheduler.hash_block_size)
+
+    def drop_candidates(self, request: Request) -> None:
+        """The step that they would belong to has ended without them."""
+        replay = self.replays.get(request.request_id)
+        if replay is not None:
+            replay.drop_candidates(self._scheduler.hash_block_size)
 
     # ------------------------------------------------------------ windows and their blocks
 
@@ -97,7 +91,7 @@ class WindowScheduler(AsyncScheduler):
         return self.shape.find_window(replay.verified)
 
     def end_window(self, replay: Replay) -> int:
-        return self.shape.end_window(replay.verified, self.max_model_len)
+        return self.shape.end_window(replay.verified, self._scheduler.max_model_len)
 
     def end_chunk(self, replay: Replay, computed: int) -> int:
         """The position behind the prompt's next chunk."""
@@ -105,14 +99,14 @@ class WindowScheduler(AsyncScheduler):
 
     def count_shared_tokens(self, request: Request) -> int:
         """Tokens whose KV a request without blocks would find in the cache."""
-        return int(self._get_local_prefix_cache_hit(request)[1])
+        return int(self._scheduler._get_local_prefix_cache_hit(request)[1])
 
     @contextmanager
     def pin_prefixes(self, requests: Iterable[Request]) -> Iterator[None]:
         """Keep the windows that requests without blocks would find, while others get blocks."""
-        pool = self.kv_cache_manager.block_pool
+        find, pool = self._scheduler._get_local_prefix_cache_hit, self._scheduler.kv.pool
         without = [r for r in requests if r.status is not RequestStatus.RUNNING]
-        found = [self._get_local_prefix_cache_hit(request)[0].blocks for request in without]
+        found = [find(request)[0].blocks for request in without]
         pinned = [block for groups in found for blocks in groups for block in blocks]
         pool.touch(pinned)
         try:
@@ -120,35 +114,28 @@ class WindowScheduler(AsyncScheduler):
         finally:
             pool.free_blocks(reversed(pinned))
 
-    def _get_local_prefix_cache_hit(self, request: Request) -> Any:
-        """Share whole windows only."""
-        blocks, found, *rest = super()._get_local_prefix_cache_hit(request)
+    def cut_prefix(self, request: Request, hit: Any) -> Any:
+        """What a request may take of the prefix that vLLM found for it: whole windows only."""
+        blocks, found, *rest = hit
         if request.request_id in self.replays and found % self.shape.window:
             found -= found % self.shape.window
-            blocks = self.kv_cache_manager.truncate_computed_blocks(blocks, found)
+            blocks = self._scheduler.kv_cache_manager.truncate_computed_blocks(blocks, found)
         return blocks, found, *rest
 
-    def _allocate(self, request: Request, *args: Any, **kwargs: Any) -> Any:
-        """Allocate blocks for a request. None if there are too few.
-
-        A window gets all of its blocks, and they stay out of the prefix cache until it is verified.
-        """
+    def choose_allocation(self, request: Request) -> dict[str, Any]:
+        """Further arguments of vLLM's `allocate_slots`. A window gets all of its blocks, and they
+        stay out of the prefix cache until it is verified."""
         replay = self.replays.get(request.request_id)
-        if replay is not None:
-            kwargs["delay_cache_blocks"] = True
-            if self._step is StepKind.VERIFY and request.status is not RequestStatus.RUNNING:
-                kwargs["num_lookahead_tokens"] = self.end_window(replay) - request.num_tokens
-        return self._allocate_in_vllm(request, *args, **kwargs)
+        if replay is None:
+            return {}
+        chosen: dict[str, Any] = {"delay_cache_blocks": True}
+        if self.step is StepKind.VERIFY and request.status is not RequestStatus.RUNNING:
+            chosen["num_lookahead_tokens"] = self.end_window(replay) - request.num_tokens
+        return chosen
 
-    def drop_candidates(self, request: Request) -> None:
-        """The step that they would belong to has ended without them."""
-        replay = self.replays.get(request.request_id)
-        if replay is not None:
-            replay.drop_candidates(self.hash_block_size)
-
-    def _share_windows(self, request: Request, tokens: int) -> None:
+    def share(self, request: Request, tokens: int) -> None:
         """Let other deterministic requests find the windows up to a position."""
-        self.kv_cache_manager.cache_blocks(request, tokens)
+        self._scheduler.kv_cache_manager.cache_blocks(request, tokens)
 
 
 def is_deterministic(request: Request) -> bool:

@@ -43,14 +43,14 @@ def view(core: Any) -> dict[str, Any]:
 
 def set_quota(core: Any, blocks: int) -> int:
     """Set the quota and return it. It stays as it was if there is no memory for a larger one."""
-    scheduler = core.scheduler
-    if not scheduler.is_paused:  # else `restore` claims the memory
-        shortage = _claim(core, scheduler.list_returning(blocks))
+    kv = core.scheduler.kv
+    if not kv.is_paused:  # else `restore` claims the memory
+        shortage = _claim(core, kv.list_returning(blocks))
         if shortage is not None:
-            quota = scheduler.quota
+            quota = kv.quota
             log.warning("no memory for %d KV blocks (%s): keeping %d", blocks, shortage, quota)
             blocks = quota
-    granted = int(scheduler.set_quota(blocks))
+    granted = int(kv.set_quota(blocks))
     _release_reserved(core)
     return granted
 
@@ -61,18 +61,18 @@ def offload(core: Any, keep: bool, folder: str, to_file: bool) -> int:
     With `keep` false the KV is dropped, and computed again later; so it is if saving fails. Returns
     the bytes saved.
     """
-    scheduler = core.scheduler
-    scheduler.pause()
-    scheduler.count_offloaded_drafts()
+    kv = core.scheduler.kv
+    kv.pause()
+    core.scheduler.draft_jobs.count_offloaded()
     if not keep:
-        scheduler.drop_kv()
+        kv.drop_kv()
     try:
-        saved = _call_worker(core, "save_kv_blocks", scheduler.list_used_blocks(), folder, to_file)
+        saved = _call_worker(core, "save_kv_blocks", kv.list_used_blocks(), folder, to_file)
     except Exception:  # e.g. a full disk
         log.exception("the KV could not be saved: it will be computed again")
-        scheduler.drop_kv()
+        kv.drop_kv()
         saved = 0
-    _call_worker(core, "release_kv_blocks", scheduler.list_all_blocks())
+    _call_worker(core, "release_kv_blocks", kv.list_all_blocks())
     return int(saved)
 
 
@@ -84,27 +84,27 @@ def restore(core: Any) -> int:
 
     Raises SystemExit, which ends the process, if there is no memory for one request.
     """
-    scheduler = core.scheduler
+    kv = core.scheduler.kv
     try:
         _claim_quota(core)
     except Exception as error:  # e.g. the driver of the device
         raise _end_process(f"no memory could be mapped: {error}") from error
     try:
-        loaded = _call_worker(core, "load_kv_blocks", scheduler.list_used_blocks())
+        loaded = _call_worker(core, "load_kv_blocks", kv.list_used_blocks())
     except Exception:  # e.g. the file of saved KV is gone
         log.exception("the KV could not be loaded: it is computed again")
-        scheduler.drop_kv()
+        kv.drop_kv()
         loaded = 0
-    scheduler.resume()
+    kv.resume()
     return int(loaded)
 
 
 def _claim_quota(core: Any) -> None:
     """Map the memory of the quota, or of a smaller one. Raises SystemExit like `restore`."""
-    scheduler = core.scheduler
-    while (shortage := _claim(core, scheduler.list_pool_blocks())) is not None:
-        quota = scheduler.quota
-        lower = scheduler.set_quota(quota // 2)
+    kv = core.scheduler.kv
+    while (shortage := _claim(core, kv.list_pool_blocks())) is not None:
+        quota = kv.quota
+        lower = kv.set_quota(quota // 2)
         if lower >= quota:
             raise _end_process(f"no memory for the KV of one request ({quota} blocks): {shortage}")
         log.warning("no memory for %d KV blocks (%s): trying %d", quota, shortage, lower)
@@ -126,7 +126,7 @@ def _claim(core: Any, block_ids: Collection[int]) -> str | None:
 
 def _release_reserved(core: Any) -> None:
     """Release the memory of blocks that were reserved since the last call."""
-    if block_ids := core.scheduler.collect_reserved():
+    if block_ids := core.scheduler.kv.collect_reserved():
         _call_worker(core, "release_kv_blocks", block_ids)
 
 

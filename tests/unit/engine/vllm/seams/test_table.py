@@ -163,13 +163,17 @@ def test_every_patch_is_in_the_table() -> None:
 
 
 def test_what_our_schedulers_use_of_vllms_is_in_the_table(installed: VllmSource) -> None:
-    """Methods that they override, and attributes of `self` and `super()` that are vLLM's."""
-    files = ["scheduler.py", "speculation.py", "paused_requests.py", "kv/quota.py"]
+    """Methods that ours overrides, attributes of `self` and `super()` that are vLLM's, and what our
+    features read of a scheduler."""
+    files = ["scheduler.py", "speculation.py", "paused_requests.py", "boundaries.py", "kv/quota.py"]
+    files += [f"determinism/{name}.py" for name in ("passes", "windows", "due", "queues")]
     used = set()
     for file in files:
         for node in ast.walk(ast.parse((ROOM / "inside" / file).read_text(encoding="utf-8"))):
             match node:
-                case ast.Attribute(value=ast.Name(id="self"), attr=name):
+                case ast.Attribute(value=ast.Name(id="self" | "scheduler"), attr=name):
+                    used.add(name)
+                case ast.Attribute(value=ast.Attribute(attr="_scheduler"), attr=name):
                     used.add(name)
                 case ast.Attribute(value=ast.Call(func=ast.Name(id="super")), attr=name):
                     used.add(name)

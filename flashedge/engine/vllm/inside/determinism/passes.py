@@ -1,4 +1,4 @@
-"""vLLM's scheduler with deterministic requests: decode, verify, roll back.
+"""Deterministic requests inside vLLM's scheduler: decode, verify, roll back.
 
 A deterministic request decodes in shared steps like any other, but its tokens stay here as
 candidates. When its window is full, or a candidate would end it, a pass computes the window again
@@ -20,12 +20,11 @@ Ref: arXiv 2601.17768 §4; ADR 20. Checked with vLLM 0.32.0.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from vllm.v1.core.sched.interface import PauseState
 from vllm.v1.core.sched.output import SchedulerOutput
-from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.engine import EngineCoreOutputs
 from vllm.v1.outputs import ModelRunnerOutput
 from vllm.v1.request import Request, RequestStatus
 
@@ -34,7 +33,7 @@ from flashedge.engine.vllm.inside.determinism.one_by_one import mark_alone
 from flashedge.engine.vllm.inside.determinism.queues import limit_chunks, show_only
 from flashedge.engine.vllm.inside.determinism.replay import Replay, fill_window
 from flashedge.engine.vllm.inside.determinism.replay_pass import ReplayPass, attach_pass, find_pass
-from flashedge.engine.vllm.inside.determinism.windows import WindowScheduler
+from flashedge.engine.vllm.inside.determinism.windows import Windows
 from flashedge.scheduling.determinism.step_choice import BatchState, StepKind, choose_step
 
 COUNTERS = (
@@ -49,13 +48,18 @@ COUNTERS = (
     "pass_us",  # microseconds that passes took
 )
 
+Schedule = Callable[[], SchedulerOutput]
+"""vLLM's own."""
 
-class ReplayScheduler(WindowScheduler):
+
+class Passes:
     """Schedules passes for deterministic requests. Other requests are vLLM's."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self.replay_counters = dict.fromkeys(COUNTERS, 0)
+    def __init__(self, scheduler: Any, ends_step: Callable[[Request], bool]) -> None:
+        """ends_step: whether a request's last token ends its step."""
+        self._scheduler, self._ends_step = scheduler, ends_step
+        self.windows = Windows(scheduler)
+        self.counters = dict.fromkeys(COUNTERS, 0)
         """Since the start of the process."""
         self._last_pass = StepKind.VERIFY
         self._admits = True
@@ -70,15 +74,22 @@ class ReplayScheduler(WindowScheduler):
         self._is_crowded = False
         """Whether the requests of the last pass found no room beside each other."""
 
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a deterministic request."""
+        return bool(self.windows.replays)
+
     # ------------------------------------------------------------ steps
 
-    def schedule(self, *args: Any, **kwargs: Any) -> SchedulerOutput:
-        if not self.replays or self.pause_state is PauseState.PAUSED_ALL:
-            self.replay_counters["stock_steps"] += 1
-            self._step = StepKind.SHARED
-            return super().schedule(*args, **kwargs)
+    def schedule(self, stock: Schedule) -> SchedulerOutput:
+        """Schedule the next step."""
+        windows = self.windows
+        if not self.is_open or self._scheduler.pause_state is PauseState.PAUSED_ALL:
+            self.counters["stock_steps"] += 1
+            windows.step = StepKind.SHARED
+            return stock()
         self._free_full_windows()
-        due = find_due(self, admits=self._admits)
+        due = find_due(self._scheduler, windows, admits=self._admits)
         state = BatchState(
             can_prefill=due.prefill is not None or bool(due.scoring),
             ready=len(due.ready),
@@ -86,62 +97,65 @@ class ReplayScheduler(WindowScheduler):
             is_joined=due.is_joined,
             can_share=bool(due.shared),
             others=due.others,
-            last=self._step,
+            last=windows.step,
             last_pass=self._last_pass,
         )
-        self._step = choose_step(state, self.shape.group)
-        if self._step is StepKind.SHARED:
-            return self._schedule_shared(due, *args, **kwargs)
-        self._last_pass = self._step
-        if self._step is StepKind.PREFILL:
-            return self._schedule_scores(due) if due.scoring else self._schedule_prefill(due)
-        return self._schedule_verify(due)
+        windows.step = choose_step(state, windows.shape.group)
+        if windows.step is StepKind.SHARED:
+            return self._schedule_shared(stock, due)
+        self._last_pass = windows.step
+        if windows.step is StepKind.VERIFY:
+            return self._schedule_verify(stock, due)
+        if due.scoring:
+            return self._schedule_scores(stock, due)
+        return self._schedule_prefill(stock, due)
 
     def _free_full_windows(self) -> None:
         """vLLM resumes a request that kept its KV behind that KV. Where the window has to be
         computed again, the request begins anew, with the windows before it from the cache."""
-        for request in list(self.kv_holding_waiting):
-            replay = self.replays.get(request.request_id)
-            if replay is not None and is_ready(self, replay):
-                self._free_request_blocks(request)
+        scheduler = self._scheduler
+        for request in list(scheduler.kv_holding_waiting):
+            replay = self.windows.replays.get(request.request_id)
+            if replay is not None and is_ready(self.windows, replay):
+                scheduler._free_request_blocks(request)
                 request.num_computed_tokens = 0
-                self.kv_holding_waiting.remove_request(request)
-                self.waiting.prepend_request(request)
+                scheduler.kv_holding_waiting.remove_request(request)
+                scheduler.waiting.prepend_request(request)
 
-    def _schedule_shared(self, due: Due, *args: Any, **kwargs: Any) -> SchedulerOutput:
-        self.replay_counters["shared_steps"] += 1
+    def _schedule_shared(self, stock: Schedule, due: Due) -> SchedulerOutput:
+        self.counters["shared_steps"] += 1
         for replay in due.ready:
             replay.waited += 1
-        with show_only(self, due.shared):
-            output = super().schedule(*args, **kwargs)
+        with show_only(self._scheduler, due.shared):
+            output = stock()
         self._admits = True
         return output
 
-    def _schedule_prefill(self, due: Due) -> SchedulerOutput:
+    def _schedule_prefill(self, stock: Schedule, due: Due) -> SchedulerOutput:
         assert due.prefill is not None, "it was chosen"
         replay, computed = due.prefill
-        end = self.end_chunk(replay, computed)
-        return self._schedule_pass([replay.request], end - computed)
+        end = self.windows.end_chunk(replay, computed)
+        return self._schedule_pass(stock, [replay.request], end - computed)
 
-    def _schedule_scores(self, due: Due) -> SchedulerOutput:
+    def _schedule_scores(self, stock: Schedule, due: Due) -> SchedulerOutput:
         """Compute the next windows of up to G paths that are scored, or several of one path."""
         requests = [replay.request for replay in due.scoring[: self._count_group()]]
-        tokens = self.shape.count_chunk(len(requests))
+        tokens = self.windows.shape.count_chunk(len(requests))
         rows = tokens * len(requests)
-        with self.pin_prefixes(requests), limit_chunks(self, tokens):
-            return self._schedule_pass(requests, rows)
+        with self.windows.pin_prefixes(requests), limit_chunks(self._scheduler, tokens):
+            return self._schedule_pass(stock, requests, rows)
 
-    def _schedule_verify(self, due: Due) -> SchedulerOutput:
+    def _schedule_verify(self, stock: Schedule, due: Due) -> SchedulerOutput:
         """Rewind the requests to the start of their windows, with the candidates as guesses."""
         self._known = {}
         oldest = sorted(due.ready, key=self._rank)[: self._count_group()]
         for replay in oldest:
             self._known[replay.request.request_id] = len(replay.candidates)
             if replay.request.status is RequestStatus.RUNNING:
-                replay.begin_pass(self.find_window(replay), self._guess(replay))
+                replay.begin_pass(self.windows.find_window(replay), self._guess(replay))
         requests = [replay.request for replay in oldest]
-        with self.pin_prefixes(requests):
-            output = self._schedule_pass(requests, self.shape.rows)
+        with self.windows.pin_prefixes(requests):
+            output = self._schedule_pass(stock, requests, self.windows.shape.rows)
         for replay in oldest:
             if replay.request.request_id not in output.num_scheduled_tokens:
                 replay.miss_pass()
@@ -156,59 +170,63 @@ class ReplayScheduler(WindowScheduler):
     def _count_group(self) -> int:
         """Requests of the next pass at most. The windows that each of several would find in the
         cache are kept for it, and may leave no room for any of them: then one goes alone."""
-        return 1 if self._is_crowded else self.shape.group
+        return 1 if self._is_crowded else self.windows.shape.group
 
-    def _schedule_pass(self, requests: list[Request], tokens: int) -> SchedulerOutput:
-        with show_only(self, requests, tokens) as self._hidden:
-            output = super().schedule()
+    def _schedule_pass(
+        self, stock: Schedule, requests: list[Request], tokens: int
+    ) -> SchedulerOutput:
+        with show_only(self._scheduler, requests, tokens) as self._hidden:
+            output = stock()
         for request in self._displaced:
-            self.waiting.prepend_request(request)
+            self._scheduler.waiting.prepend_request(request)
         self._hidden, self._displaced = [], []
         self._pass_began = time.perf_counter()
         self._admits = output.total_num_scheduled_tokens > 0
         self._is_crowded = not self._admits
         return output
 
-    def _update_after_schedule(self, output: SchedulerOutput) -> None:
-        """Fill the windows of requests that just got their blocks: vLLM schedules no guesses for
-        them."""
+    def complete_output(self, output: SchedulerOutput) -> None:
+        """Say what kind of step this is, and fill the windows of requests that just got their
+        blocks: vLLM schedules no guesses for them."""
+        if not self.is_open:
+            return
+        mark_alone(output)
+        if self.windows.step is StepKind.SHARED or not output.num_scheduled_tokens:
+            return
         guesses: dict[str, list[int]] = {}
-        if self._step is StepKind.VERIFY and output.num_scheduled_tokens:
+        if self.windows.step is StepKind.VERIFY:
             for name, count in output.num_scheduled_tokens.items():
-                replay = self.replays[name]
+                replay = self.windows.replays[name]
                 guess = output.scheduled_spec_decode_tokens.get(name)
                 if guess is None and (guess := self._guess(replay)):
-                    missing = self.end_window(replay) - replay.request.num_computed_tokens - count
+                    end = self.windows.end_window(replay)
+                    missing = end - replay.request.num_computed_tokens - count
                     assert missing in (0, len(guess)), "a window is computed in one pass"
                     output.num_scheduled_tokens[name] += missing
                     output.total_num_scheduled_tokens += missing
                     output.scheduled_spec_decode_tokens[name] = guess
                 guesses[name] = guess or []
-        if self._step is not StepKind.SHARED and output.num_scheduled_tokens:
-            attach_pass(output, ReplayPass(rows=self.count_rows(output), guesses=guesses))
-        if self.replays:
-            mark_alone(output)
-        super()._update_after_schedule(output)
+        attach_pass(output, ReplayPass(rows=self.count_rows(output), guesses=guesses))
 
     def count_rows(self, output: SchedulerOutput) -> int:
         """Rows of a pass: always the same."""
-        return self.shape.rows
+        return self.windows.shape.rows
 
     def _guess(self, replay: Replay) -> list[int]:
         """Take the candidates out of the request, and fill its window with them."""
-        candidates = replay.take_candidates(self.hash_block_size)
-        return fill_window(candidates, self.end_window(replay) - replay.verified)
+        candidates = replay.take_candidates(self._scheduler.hash_block_size)
+        return fill_window(candidates, self.windows.end_window(replay) - replay.verified)
 
-    def preempt_for_pass(self, request: Request) -> bool:
+    def preempt_for(self, request: Request) -> bool:
         """Preempt the last request that the pass hides. False if there is none, or if `request`
         has no blocks yet: no other gives way to it."""
         running = [hidden for hidden in self._hidden if hidden.status is RequestStatus.RUNNING]
         if not running or request.status is not RequestStatus.RUNNING:
             return False
         victim = running[-1]
-        self._preempt_request(victim, 0.0)
-        if victim in self.waiting:  # it must not come back in this very pass
-            self.waiting.remove_request(victim)
+        self._scheduler._preempt_request(victim, 0.0)
+        if victim in self._scheduler.waiting:  # it must not come back in this very pass
+            self._scheduler.waiting.remove_request(victim)
             self._displaced.append(victim)
         return True
 
@@ -216,57 +234,56 @@ class ReplayScheduler(WindowScheduler):
 
     def withholds(self, request: Request) -> bool:
         """Whether the tokens that the step drew for a request are candidates."""
-        return self._step is not StepKind.VERIFY and request.request_id in self.replays
+        is_verified = self.windows.step is StepKind.VERIFY
+        return not is_verified and request.request_id in self.windows.replays
 
-    def may_end(self, request: Request) -> bool:
-        """Whether the request would end behind its last token."""
+    def keep_candidates(self, request: Request, token_ids: list[int]) -> None:
+        """Keep what a shared step has drawn for a request."""
+        request.num_output_placeholders = 0  # its steps follow each other
+        request.append_output_token_ids(token_ids)
+        self.windows.replays[request.request_id].may_end = self._may_end(request)
+
+    def _may_end(self, request: Request) -> bool:
+        """Whether the request, or its step, would end behind its last token."""
         params = request.sampling_params
         last = request.output_token_ids[-1]
         if last == params.eos_token_id or last in (params.stop_token_ids or ()):
             return True
-        return bool(request.num_output_tokens >= request.max_tokens)
+        return request.num_output_tokens >= request.max_tokens or self._ends_step(request)
 
-    def _update_request_with_output(
-        self, request: Request, new_token_ids: list[int], is_stale: bool = False
-    ) -> tuple[list[int], bool]:
-        replay = self.replays.get(request.request_id)
-        if replay is None:
-            return super()._update_request_with_output(request, new_token_ids, is_stale)
-        request.num_output_placeholders = 0  # its steps follow each other
-        if self.withholds(request):
-            request.append_output_token_ids(new_token_ids)
-            replay.may_end = self.may_end(request)
-            return [], False
-        # The asynchronous scheduler would share blocks before their window is verified.
-        found = Scheduler._update_request_with_output(self, request, new_token_ids)
+    def commit(self, request: Request) -> None:
+        """All tokens of a request are verified, a pass has drawn the last."""
+        request.num_output_placeholders = 0
+        replay = self.windows.replays[request.request_id]
         replay.commit()
-        self._share_windows(request, self.find_window(replay))
-        return found
+        self.windows.share(request, self.windows.find_window(replay))
 
-    def update_from_output(
-        self, scheduled: SchedulerOutput, ran: ModelRunnerOutput
-    ) -> dict[int, EngineCoreOutputs]:
+    def begin_update(self, scheduled: SchedulerOutput, ran: ModelRunnerOutput) -> list[Replay]:
+        """Called before vLLM takes the outputs of a step. Returns what `end_update` needs."""
         replay_pass = find_pass(scheduled)
         if replay_pass is None:
-            return super().update_from_output(scheduled, ran)
-        replays = [self.replays.get(name) for name in scheduled.num_scheduled_tokens]
+            return []
+        found = map(self.windows.replays.get, scheduled.num_scheduled_tokens)
+        replays = [replay for replay in found if replay is not None]
         self._count(replay_pass, ran)
         for replay in replays:
-            if replay is not None and replay.request.pooling_params is not None:
+            if replay.request.pooling_params is not None:
                 # A path that is computed to its end leaves before its step is over.
-                self._share_windows(replay.request, replay.request.num_computed_tokens)
-        outputs = super().update_from_output(scheduled, ran)
+                self.windows.share(replay.request, replay.request.num_computed_tokens)
+        return replays
+
+    def end_update(self, scheduled: SchedulerOutput, replays: list[Replay]) -> None:
+        """Called when vLLM has taken the outputs of a step."""
+        replay_pass = find_pass(scheduled)
+        is_verify = replay_pass is not None and replay_pass.is_verify
         for replay in replays:
-            if replay is None:
-                continue
-            if replay_pass.is_verify:  # a step may have ended before the last drawn token
+            if is_verify:  # a step may have ended before the last drawn token
                 replay.limit_computed()
-            elif replay.request.request_id in self.replays:
-                self._share_windows(replay.request, replay.request.num_computed_tokens)
-        return outputs
+            elif replay.request.request_id in self.windows.replays:
+                self.windows.share(replay.request, replay.request.num_computed_tokens)
 
     def _count(self, replay_pass: ReplayPass, ran: ModelRunnerOutput) -> None:
-        counters = self.replay_counters
+        counters = self.counters
         counters["pass_us"] += round((time.perf_counter() - self._pass_began) * 1e6)
         if not replay_pass.is_verify:
             counters["prefill_passes"] += 1

@@ -1,0 +1,96 @@
+"""Where a step ends, found inside the engine.
+
+Boundaries are found here and not by stop strings in the front end. The front end sees tokens a step
+or more late, but speculation has to know the boundary where slots are filled. In an asynchronous
+engine the next step is under way by then: the token that it draws behind a boundary is the first
+one of a draft, or nobody's.
+
+Most rules find a boundary by token ids. The rule entropy reads the log-probabilities of the
+likeliest tokens, which its requests ask for and which vLLM hands to the scheduler with the drawn
+token. Where it ends a step, that token has no KV yet and is never appended.
+
+Ref: arXiv 2509.00195 §4.1. Checked with vLLM 0.32.0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from vllm.v1.outputs import ModelRunnerOutput
+from vllm.v1.request import Request, RequestStatus
+
+from flashedge.engine.vllm.inside.draft_requests import read_entropy_rule
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, BOUNDARIES, BOUNDARY
+from flashedge.engine.vllm.inside.packed_logprobs import find_entropy
+from flashedge.search.steps import BoundaryRule
+
+Append = Callable[[list[int]], tuple[list[int], bool]]
+"""Appends tokens to a request, up to the one that ends it. Returns them, and whether it has
+ended."""
+
+
+class StepBoundaries:
+    """Ends a request at its step's boundary, if the request asks for it."""
+
+    def __init__(
+        self, scheduler: Any, locate_step: Callable[[Request], tuple[int, str | None]]
+    ) -> None:
+        """locate_step: tokens generated before a request's present step, and the name of the rule
+        that ends it."""
+        config = scheduler.vllm_config.additional_config.get(ARGS_KEY, {})
+        self.rules: Mapping[str | None, BoundaryRule] = {
+            name: BoundaryRule.from_json(rule) for name, rule in config.get(BOUNDARIES, {}).items()
+        }
+        self._locate_step = locate_step
+        self._ran: ModelRunnerOutput | None = None
+
+    def begin_update(self, ran: ModelRunnerOutput) -> None:
+        """Called before vLLM takes the outputs of a step."""
+        self._ran = ran
+
+    def append(
+        self, request: Request, token_ids: list[int], append: Append
+    ) -> tuple[list[int], bool]:
+        """Append new tokens to a request up to its step's end. append: vLLM's own way."""
+        start, name = self._locate_step(request)
+        rule, entropy_rule = self.rules.get(name), read_entropy_rule(request)
+        if rule is None and entropy_rule is None:
+            return append(token_ids)
+        kept: list[int] = []
+        for at, token in enumerate(token_ids):
+            count = request.num_output_tokens - start
+            if entropy_rule and entropy_rule.ends_before(self._find_entropy(request, at), count):
+                _end_at_boundary(request)
+                return kept, True
+            previous = request.output_token_ids[-1] if count else None
+            _, stopped = append([token])
+            kept.append(token)
+            if rule is not None and rule.ends_step(previous, token):
+                _end_at_boundary(request)
+                stopped = True
+            if stopped:
+                return kept, True
+        return kept, False
+
+    def ends_step(self, request: Request) -> bool:
+        """Whether a request's last token ends its step."""
+        start, name = self._locate_step(request)
+        rule = self.rules.get(name)
+        if rule is None:
+            return False
+        tokens = request.output_token_ids
+        previous = tokens[-2] if request.num_output_tokens - start > 1 else None
+        return rule.ends_step(previous, tokens[-1])
+
+    def _find_entropy(self, request: Request, at: int) -> float:
+        """Of the distribution that the request's `at`-th new token was drawn from."""
+        assert self._ran is not None, "tokens come with an engine step"
+        assert self._ran.logprobs is not None, "the request asks for them"
+        index = self._ran.req_id_to_index[request.request_id]
+        return find_entropy(self._ran.logprobs.slice_request(index, at + 1).logprobs[at])
+
+
+def _end_at_boundary(request: Request) -> None:
+    request.status = RequestStatus.FINISHED_STOPPED
+    request.stop_reason = BOUNDARY
