@@ -72,6 +72,7 @@ class DraftJobs:
         for queue in (self._scheduler.waiting, self._scheduler.kv_holding_waiting):
             if request in queue:
                 queue.remove_request(request)
+        self._scheduler.deferred_waiting.discard(request)
 
     # ------------------------------------------------------------ memory
 

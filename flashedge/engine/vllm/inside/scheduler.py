@@ -22,7 +22,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import partial
 from multiprocessing import connection
 from typing import Any
@@ -68,7 +68,7 @@ class EdgeScheduler(AsyncScheduler):
         self.drafts = Speculation(
             self, self.draft_jobs, self.boundaries, self.passes.windows, self._abort
         )
-        self.steps = StepsInFlight()
+        self.steps = StepsInFlight(self.drafts.find_name)
         self._allocate_in_vllm = self.kv_cache_manager.allocate_slots
         self.kv_cache_manager.allocate_slots = self._allocate  # the one place where requests get KV
         _die_with_daemon()
@@ -109,21 +109,12 @@ class EdgeScheduler(AsyncScheduler):
         if output.num_scheduled_tokens:
             replay_pass = find_pass(output)
             tokens = replay_pass.rows if replay_pass else output.total_num_scheduled_tokens
-            self.steps.begin(self._list_requested(output), tokens)
+            self.steps.begin(output.num_scheduled_tokens, tokens)
         return output
 
     def _update_after_schedule(self, output: SchedulerOutput) -> None:
         self.passes.complete_output(output)
         super()._update_after_schedule(output)
-
-    def _list_requested(self, output: SchedulerOutput) -> Iterator[str]:
-        """The front end's names of the requests in a step. It has none for a draft."""
-        for name in output.num_scheduled_tokens:
-            job = self.drafts.served.get(name)
-            if job is None:
-                yield name
-            elif job.label is not None:
-                yield job.label.name
 
     # ------------------------------------------------------------ the end of a step
 

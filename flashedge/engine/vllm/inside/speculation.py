@@ -60,9 +60,9 @@ class Speculation:
         abort: Callable[[list[str]], None],
     ) -> None:
         """abort: ends vLLM's requests with these ids, without reporting it to the front end."""
-        self._scheduler, self._drafts = scheduler, jobs
+        self._scheduler, self._draft_jobs = scheduler, jobs
         self._boundaries, self._windows, self._abort = boundaries, windows, abort
-        self._jobs, self._draft_jobs, self.counters = jobs.jobs, jobs.of_drafts, jobs.counters
+        self._jobs, self._of_drafts, self.counters = jobs.jobs, jobs.of_drafts, jobs.counters
         self._flat_batch = 0  # see `BatchView`
         on_cpu = scheduler.vllm_config.device_config.device_type == "cpu"
         self._unmeasured_batch = CPU_BATCH if on_cpu else UNMEASURED_BATCH
@@ -84,7 +84,7 @@ class Speculation:
         path = tuple(request.prompt_token_ids)
         draft = self._board.adopt(continuation, path, args["seed"], sampling)
         beam = self._board.add_beam(continuation, sampling)
-        job = None if draft is None else self._draft_jobs.pop(draft, None)
+        job = None if draft is None else self._of_drafts.pop(draft, None)
         if job is not None:
             self._adopt(job, request, beam)
             return True
@@ -95,7 +95,7 @@ class Speculation:
 
     def _adopt(self, job: StepJob, requested: Request, beam: Beam) -> None:
         """Let a draft's request go on as the requested step, within that step's own limits."""
-        assert job.draft is not None, "it was in _draft_jobs"
+        assert job.draft is not None, "it was in _of_drafts"
         draft, request = job.draft, job.request
         drawn = draft.token_ids
         boundary = read_noise_args(requested)[BOUNDARY]
@@ -128,7 +128,7 @@ class Speculation:
         path = (*requested.prompt_token_ids, *drawn[:used])
         if self._finish_step(job, path, finish) and used == len(drawn):
             if job.is_running:
-                self._drafts.pause(request)
+                self._draft_jobs.pause(request)
         else:  # nothing follows, or its KV holds tokens beyond the step
             self._drop([job])
 
@@ -139,7 +139,7 @@ class Speculation:
             return
         running = self._scheduler.running
         running.remove(request)
-        drafts = (i for i, other in enumerate(running) if self._drafts.is_draft(other))
+        drafts = (i for i, other in enumerate(running) if self._draft_jobs.is_draft(other))
         running.insert(next(drafts, len(running)), request)
 
     def cancel(self, request_ids: str | Iterable[str] | None) -> list[str] | None:
@@ -151,7 +151,7 @@ class Speculation:
         """
         if request_ids is None:
             self._board.clear()
-            for table in (self._jobs, self._requested, self._draft_jobs):
+            for table in (self._jobs, self._requested, self._of_drafts):
                 table.clear()
             return None
         names = {request_ids} if isinstance(request_ids, str) else set(request_ids)
@@ -185,8 +185,8 @@ class Speculation:
         if job is None:
             return None
         status, finish = request.status, read_finish(request, self._scheduler.max_model_len)
-        in_flight = request.num_output_placeholders
-        self._drafts.mark_paused(request)
+        self._draft_jobs.mark_paused(request)
+        in_flight = request.num_stale_output_tokens
         if job.draft is not None:
             job.finish = finish  # `_record_tokens` reports it to the board
             job.is_overdrawn = in_flight > 0
@@ -208,7 +208,7 @@ class Speculation:
         if draft is None or draft.seed != job.seed:
             return False
         job.serve_draft(draft)
-        self._draft_jobs[draft] = job
+        self._of_drafts[draft] = job
         return True
 
     # ------------------------------------------------------------ the engine's steps
@@ -219,7 +219,7 @@ class Speculation:
         if not self._jobs:
             return ()
         for draft in self._board.running:
-            if not self._draft_jobs[draft].is_running:
+            if not self._of_drafts[draft].is_running:
                 self._board.pause(draft)  # memory was short
         scheduler = self._scheduler
         plan = self._board.plan(
@@ -227,13 +227,13 @@ class Speculation:
                 running=len(scheduler.running) - len(self._board.running),
                 waiting=len(scheduler.waiting) + len(scheduler.kv_holding_waiting),
                 max_running=scheduler.max_num_active_reqs,
-                spare_blocks=scheduler.kv.pool.get_num_free_blocks(),
+                spare_blocks=scheduler.kv_cache_manager.block_pool.get_num_free_blocks(),
                 flat_batch=self._flat_batch,
                 unmeasured_batch=self._unmeasured_batch,
             )
         )
         for draft in plan.pause:
-            self._drafts.pause(self._draft_jobs[draft].request)
+            self._draft_jobs.pause(self._of_drafts[draft].request)
         for draft in plan.run:
             scheduler._enqueue_waiting_request(self._get_request(draft))
         self.counters["paused"] += len(plan.pause)
@@ -242,14 +242,14 @@ class Speculation:
     def unqueue_drafts(self, queued: Iterable[Draft]) -> None:
         """Called when a step is scheduled: it may not have taken the drafts that were queued."""
         for draft in queued:
-            job = self._draft_jobs[draft]
+            job = self._of_drafts[draft]
             if not job.is_running:  # there was no room after all, or a token was in flight
-                self._drafts.unqueue(job.request)
+                self._draft_jobs.unqueue(job.request)
                 self._board.pause(draft)
 
     def _get_request(self, draft: Draft) -> Request:
         """The draft's request, created if it has none yet."""
-        job = self._draft_jobs.get(draft)
+        job = self._of_drafts.get(draft)
         if job is None:
             assert self._like is not None, "drafts follow requests"
             name = f"draft-{next(self._draft_ids)}"
@@ -257,7 +257,7 @@ class Speculation:
             self._scheduler.requests[name] = request
             self._windows.begin(request)
             job = StepJob(request=request, boundary=draft.continuation.boundary)
-            self._jobs[name] = self._draft_jobs[draft] = job
+            self._jobs[name] = self._of_drafts[draft] = job
             job.serve_draft(draft)
         return job.request
 
@@ -307,10 +307,12 @@ class Speculation:
         """Whether tokens of adopted drafts are to be sent."""
         return bool(self._replays)
 
-    @property
-    def served(self) -> Mapping[str, StepJob]:
-        """What our requests serve, by the id of vLLM's request."""
-        return self._jobs
+    def find_name(self, request_id: str) -> str | None:
+        """The front end's name of one of vLLM's requests. It has none for a draft."""
+        job = self._jobs.get(request_id)
+        if job is None:
+            return request_id
+        return None if job.label is None else job.label.name
 
     # ------------------------------------------------------------ engine.base.Speculator
 
@@ -332,13 +334,13 @@ class Speculation:
         return drawn
 
     def _drop_drafts(self, drafts: Iterable[Draft]) -> None:
-        self._drop([self._draft_jobs[draft] for draft in drafts if draft in self._draft_jobs])
+        self._drop([self._of_drafts[draft] for draft in drafts if draft in self._of_drafts])
 
     def _drop(self, jobs: Collection[StepJob]) -> None:
         """End their requests without reporting it to the front end."""
         for job in jobs:
             del self._jobs[job.request.request_id]
             if job.draft is not None:
-                self._draft_jobs.pop(job.draft, None)
+                self._of_drafts.pop(job.draft, None)
         if jobs:
             self._abort([job.request.request_id for job in jobs])

@@ -14,7 +14,7 @@ import logging
 import multiprocessing
 import struct
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -128,21 +128,23 @@ class StepsInFlight:
     """Writes into this process's record which steps were scheduled and have not ended: one, or two
     of an asynchronous engine. Any of them may end the process."""
 
-    def __init__(self) -> None:
-        self._record = get_step_record()
+    def __init__(self, find_name: Callable[[str], str | None]) -> None:
+        """find_name: the daemon's name for one of vLLM's requests, None for a draft. A step that
+        adopts a draft gives it one while it is in flight."""
+        self._record, self._find_name = get_step_record(), find_name
         self._steps: deque[tuple[tuple[str, ...], int]] = deque()
-        """Requests and tokens of each."""
+        """vLLM's requests and the tokens of each."""
 
     @contextmanager
     def name(self, request: str) -> Iterator[None]:
-        """A request that can't even be added is the one to blame."""
-        self._record.begin_step((request,))
+        """A request that can't even be added is to blame, too."""
+        self._write((request,))
         yield
         self._write()
 
-    def begin(self, requests: Iterable[str], tokens: int) -> None:
+    def begin(self, request_ids: Iterable[str], tokens: int) -> None:
         """A step is scheduled."""
-        self._steps.append((tuple(requests), tokens))
+        self._steps.append((tuple(request_ids), tokens))
         self._write()
 
     def end(self) -> None:
@@ -154,11 +156,12 @@ class StepsInFlight:
         """A step can't be scheduled: any request may be why."""
         self._record.begin_step(None)
 
-    def _write(self) -> None:
-        if not self._steps:
+    def _write(self, more: tuple[str, ...] = ()) -> None:
+        if not (self._steps or more):
             self._record.end_step()
             return
-        names = dict.fromkeys(name for step, _ in self._steps for name in step)
+        found = (self._find_name(each) for step, _ in self._steps for each in step)
+        names = dict.fromkeys((*more, *filter(None, found)))
         self._record.begin_step(names, sum(tokens for _, tokens in self._steps))
 
 

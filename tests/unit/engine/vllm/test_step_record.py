@@ -18,6 +18,7 @@ from flashedge.engine.vllm.inside.step_record import (
     FATAL,
     RECORD_BYTES,
     StepRecord,
+    StepsInFlight,
     get_step_record,
     is_memory_short,
 )
@@ -55,6 +56,27 @@ def test_a_shorter_step_holds_nothing_of_the_last_one(record: StepRecord) -> Non
     assert not record.holds("gen-2")
     record.begin_step([])
     assert not record.holds("gen-3")
+
+
+def test_two_steps_in_flight_hold_the_requests_of_both(
+    record: StepRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the names that they have now: a draft's request gets one when a step adopts it."""
+    monkeypatch.setattr(step_record, "get_step_record", lambda: record)
+    names: dict[str, str | None] = {"gen-1": "gen-1", "gen-2": "gen-2", "draft-0": None}
+    steps = StepsInFlight(names.get)
+    steps.begin(["gen-1", "draft-0"], 2)
+    steps.begin(["gen-2", "draft-0"], 3)
+    assert [record.holds(f"gen-{i}") for i in (1, 2, 3)] == [True, True, False]
+    assert record.tokens == 5
+    with steps.name("gen-3"):
+        names["draft-0"] = "gen-3"
+        assert [record.holds(f"gen-{i}") for i in (1, 2, 3)] == [True, True, True]
+    assert record.holds("gen-3"), "it is drawn for in both steps"
+    steps.end()
+    assert [record.holds(f"gen-{i}") for i in (1, 2, 3)] == [False, True, True]
+    steps.end()
+    assert not record.is_in_step
 
 
 def test_any_request_is_held_where_nobody_knows(record: StepRecord) -> None:

@@ -35,11 +35,10 @@ def step_with_batch_queue(self: EngineCore) -> Any:
     steps in flight, then compute one."""
     passes = getattr(self.scheduler, "passes", None)
     if passes is None or not passes.is_open:
-        found = _step_with_batch_queue(self)
         for future, *_ in self.batch_queue:
-            if future.done():  # that the step failed would be told after the next one, which fails
-                future.result()  # for want of its tokens
-        return found
+            if future.done():  # a step whose sampling could not begin: the next one would fail for
+                future.result()  # want of its tokens, and hide why
+        return _step_with_batch_queue(self)
     if not self.batch_queue:
         return self.step()
     future, scheduled, executed = self.batch_queue.pop()

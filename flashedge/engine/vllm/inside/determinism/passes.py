@@ -175,6 +175,7 @@ class Passes:
     def _schedule_pass(
         self, stock: Schedule, requests: list[Request], tokens: int
     ) -> SchedulerOutput:
+        assert not any(r.num_in_flight_tokens for r in requests), "see `one_by_one`"
         with show_only(self._scheduler, requests, tokens) as self._hidden:
             output = stock()
         for request in self._displaced:

@@ -104,7 +104,8 @@ class Windows:
     @contextmanager
     def pin_prefixes(self, requests: Iterable[Request]) -> Iterator[None]:
         """Keep the windows that requests without blocks would find, while others get blocks."""
-        find, pool = self._scheduler._get_local_prefix_cache_hit, self._scheduler.kv.pool
+        find = self._scheduler._get_local_prefix_cache_hit
+        pool = self._scheduler.kv_cache_manager.block_pool
         without = [r for r in requests if r.status is not RequestStatus.RUNNING]
         found = [find(request)[0].blocks for request in without]
         pinned = [block for groups in found for blocks in groups for block in blocks]

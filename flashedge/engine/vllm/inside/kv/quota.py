@@ -41,7 +41,7 @@ class KvQuota:
         """reclaim: frees the KV of a request that does not run, one that the filter accepts. False
         if there is none."""
         self._scheduler, self._reclaim = scheduler, reclaim
-        self.pool = scheduler.kv_cache_manager.block_pool
+        self._pool = scheduler.kv_cache_manager.block_pool
         self.preempted = 0
         """Requests that were preempted since the start of the process."""
         self._reserved: list[Any] = []
@@ -60,7 +60,7 @@ class KvQuota:
 
     @property
     def _usable_blocks(self) -> int:
-        return self.pool.num_gpu_blocks - 1  # block 0 is vLLM's null block
+        return self._pool.num_gpu_blocks - 1  # block 0 is vLLM's null block
 
     @property
     def _block_tokens(self) -> int:
@@ -98,7 +98,7 @@ class KvQuota:
         if len(self._reserved) > target:
             returned, self._reserved = self._reserved[target:], self._reserved[:target]
             self._newly_reserved.difference_update(b.block_id for b in returned)
-            self.pool.free_blocks(returned)
+            self._pool.free_blocks(returned)
         while len(self._reserved) < target:
             taken = self._take_free_blocks(target - len(self._reserved))
             self._reserved += taken
@@ -111,11 +111,11 @@ class KvQuota:
     def _take_free_blocks(self, count: int) -> list[Any]:
         """Take at most `count` free blocks out of the pool."""
         if not self._reserves_last:
-            return list(self.pool.get_new_blocks(min(count, self.pool.get_num_free_blocks())))
-        last = self.pool.blocks[self._quota + 1 :]
+            return list(self._pool.get_new_blocks(min(count, self._pool.get_num_free_blocks())))
+        last = self._pool.blocks[self._quota + 1 :]
         found = [b for b in last if b.ref_cnt == 0]
-        self.pool.evict_blocks({b.block_id for b in found})
-        self.pool.touch(found)
+        self._pool.evict_blocks({b.block_id for b in found})
+        self._pool.touch(found)
         return found
 
     def _blocks_reserve(self, request: Request) -> bool:
@@ -164,7 +164,7 @@ class KvQuota:
         reserved = {b.block_id for b in self._reserved}
         return [
             b.block_id
-            for b in self.pool.blocks
+            for b in self._pool.blocks
             if not b.is_null
             and b.block_id not in reserved
             and (b.ref_cnt > 0 or b.block_hash is not None)
@@ -174,10 +174,10 @@ class KvQuota:
         """Forget all KV: running requests begin again, and no prefix is found."""
         while self._preempt_one():
             pass
-        self.pool.evict_blocks({b.block_id for b in self.pool.blocks if b.block_hash is not None})
+        self._pool.evict_blocks({b.block_id for b in self._pool.blocks if b.block_hash is not None})
 
     def list_all_blocks(self) -> list[int]:
-        return [b.block_id for b in self.pool.blocks if not b.is_null]
+        return [b.block_id for b in self._pool.blocks if not b.is_null]
 
     def list_pool_blocks(self) -> list[int]:
         """Ids of the blocks that are not reserved: they must have memory."""
@@ -190,7 +190,7 @@ class KvQuota:
         """The fields of `engine.base.EngineView` that only the scheduler knows."""
         if not self._is_settled:
             self._adjust_reserve()
-        free = self.pool.get_num_free_blocks()
+        free = self._pool.get_num_free_blocks()
         return {
             "running": len(self._scheduler.running),
             "waiting": len(self._scheduler.waiting),
