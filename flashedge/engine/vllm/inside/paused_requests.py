@@ -108,6 +108,7 @@ class DraftJobs:
         request.num_computed_tokens = 0
         if request in scheduler.kv_holding_waiting:
             scheduler.kv_holding_waiting.remove_request(request)
-            scheduler.waiting.add_request(request)
+            if not scheduler.passes.displace(request):
+                scheduler.waiting.add_request(request)
         self.counters["dropped_kv"] += 1
         return True

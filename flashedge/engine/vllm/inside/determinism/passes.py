@@ -67,7 +67,8 @@ class Passes:
         self._hidden: list[Request] = []
         """Running requests that are not in the pass."""
         self._displaced: list[Request] = []
-        """Those of them that the pass preempted."""
+        """Requests that lost their blocks in this step. They wait again when it is scheduled."""
+        self._is_scheduling = False
         self._known: dict[str, int] = {}
         """Candidates of the requests that the pass verifies."""
         self._pass_began = 0.0
@@ -126,8 +127,7 @@ class Passes:
         self.counters["shared_steps"] += 1
         for replay in due.ready:
             replay.waited += 1
-        with show_only(self._scheduler, due.shared):
-            output = stock()
+        output = self._schedule_some(stock, due.shared)
         self._admits = True
         return output
 
@@ -176,15 +176,33 @@ class Passes:
         self, stock: Schedule, requests: list[Request], tokens: int
     ) -> SchedulerOutput:
         assert not any(r.num_in_flight_tokens for r in requests), "see `one_by_one`"
-        with show_only(self._scheduler, requests, tokens) as self._hidden:
-            output = stock()
-        for request in self._displaced:
-            self._scheduler.waiting.prepend_request(request)
-        self._hidden, self._displaced = [], []
+        output = self._schedule_some(stock, requests, tokens)
         self._pass_began = time.perf_counter()
         self._admits = output.total_num_scheduled_tokens > 0
         self._is_crowded = not self._admits
         return output
+
+    def _schedule_some(
+        self, stock: Schedule, requests: list[Request], tokens: int | None = None
+    ) -> SchedulerOutput:
+        with show_only(self._scheduler, requests, tokens) as hidden:
+            self._hidden, self._is_scheduling = hidden if tokens else [], True
+            try:
+                output = stock()
+            finally:
+                self._hidden, self._is_scheduling = [], False
+        for request in self._displaced:
+            self._scheduler.waiting.prepend_request(request)
+        self._displaced = []
+        return output
+
+    def displace(self, request: Request) -> bool:
+        """A waiting request has lost its blocks. Whether it is kept out of the step that is being
+        scheduled: vLLM would compute its prompt in that very step, which may be a shared one."""
+        if not self._is_scheduling or request.request_id not in self.windows.replays:
+            return False
+        self._displaced.append(request)
+        return True
 
     def complete_output(self, output: SchedulerOutput) -> None:
         """Say what kind of step this is, and fill the windows of requests that just got their
