@@ -29,7 +29,10 @@ def add(numbers: Sum) -> int:
 
 def _agent(kind: Any, url: str, model: str, **options: Any) -> Agent[Any]:
     client = AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
-    settings = ModelSettings(max_tokens=MAX_TOKENS, tool_choice=options.pop("tool_choice", None))
+    # Without a temperature of zero a small model says nothing at all now and then.
+    settings = ModelSettings(
+        max_tokens=MAX_TOKENS, temperature=0.0, tool_choice=options.pop("tool_choice", None)
+    )
     return Agent(
         name="adder",
         instructions="Add.",

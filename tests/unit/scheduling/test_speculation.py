@@ -275,9 +275,24 @@ def test_an_illegal_move_changes_nothing() -> None:
     level = Level(4, 4)
     draft = level.finish(0)
     assert draft is not None
-    with pytest.raises(ValueError, match="paused -> complete is not a legal move"):
-        draft.move(DraftState.COMPLETE)
-    assert draft.state is DraftState.PAUSED
+    draft.move(DraftState.COMPLETE)
+    with pytest.raises(ValueError, match="complete -> running is not a legal move"):
+        draft.move(DraftState.RUNNING)
+    assert draft.state is DraftState.COMPLETE
+
+
+def test_a_paused_draft_takes_the_token_that_was_in_flight() -> None:
+    """The asynchronous engine may end its step by it. Nothing of it is left to run."""
+    level = Level(4, 4)
+    draft = level.finish(0)
+    assert draft is not None
+    assert level.board.plan(view(1)).run == (draft,)
+    level.board.pause(draft)
+    level.board.append(draft, 5, -0.1)
+    assert (draft.state, draft.token_ids) == (DraftState.PAUSED, [5])
+    level.board.append(draft, 6, -0.2, FinishReason.BOUNDARY)
+    assert (draft.state, draft.finish) == (DraftState.COMPLETE, FinishReason.BOUNDARY)
+    assert level.board.running == ()
 
 
 # ---------------------------------------------------------------- adopting
