@@ -62,6 +62,14 @@ def make_machine(
     return machine(start, seed, is_async=is_async)
 
 
+def run_named(machine: Machine | SearchMachine, seed: int) -> None:
+    """Run a schedule. Where it fails, say which one it is."""
+    try:
+        machine.run()
+    except AssertionError as error:
+        raise AssertionError(f"schedule {seed}: {error}") from error
+
+
 def run_all(machines: Iterable[Machine]) -> None:
     for machine in machines:
         machine.run()
@@ -76,10 +84,7 @@ def test_random_schedules(kind: type[Machine], is_async: bool) -> None:
         machine = make_machine(seed, machine=kind, is_async=is_async)
         if seed == CROWDED[kind]:
             machine.restart_rate = 0.0
-        try:
-            machine.run()
-        except AssertionError as error:
-            raise AssertionError(f"schedule {seed}: {error}") from error
+        run_named(machine, seed)
         found.update(machine.counters)
     print(dict(found))
     often = (
@@ -108,10 +113,7 @@ def test_random_searches(is_async: bool) -> None:
             boundaries=RULES,
         )
         machine = SearchMachine(start, seed, is_async=is_async)
-        try:
-            machine.run()
-        except AssertionError as error:
-            raise AssertionError(f"schedule {seed}: {error}") from error
+        run_named(machine, seed)
         found.update(machine.counters)
     print(dict(found))
     often = ("kept_steps", "paused", "dropped_kv", "preemptions", "aborted")

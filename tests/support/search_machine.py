@@ -46,13 +46,12 @@ class _Drawn:
 class SearchRunner(HashRunner):
     """Reports log-probabilities, as drafts need them."""
 
-    def _find_asked(self, new: Any) -> Any:
-        args = new.sampling_params.extra_args[ARGS_KEY]
-        return _Drawn(args["seed"], bool(args.get(DETERMINISTIC)))
+    asked: dict[str, _Drawn]  # type: ignore[assignment]
 
     def run(self, output: Any) -> Any:
         for new in output.scheduled_new_reqs:
-            self.asked[new.req_id] = self._find_asked(new)
+            args = new.sampling_params.extra_args[ARGS_KEY]
+            self.asked[new.req_id] = _Drawn(args["seed"], bool(args.get(DETERMINISTIC)))
         return super().run(output)
 
     def make_output(self, output: Any, names: list[str]) -> Any:

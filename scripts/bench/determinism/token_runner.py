@@ -165,7 +165,7 @@ class TokenRunner:
         for new in output.scheduled_new_reqs:
             prompt = list(new.prompt_token_ids)
             (blocks,) = new.block_ids
-            self._states[new.req_id] = RunnerState(self._find_asked(new), prompt, [], list(blocks))
+            self._states[new.req_id] = RunnerState(self.asked[new.req_id], prompt, [], list(blocks))
         cached = output.scheduled_cached_reqs
         for index, name in enumerate(cached.req_ids):
             state = self._states[name]
@@ -175,10 +175,6 @@ class TokenRunner:
                 state.blocks = list(new_blocks[0])
             elif new_blocks is not None:
                 state.blocks += new_blocks[0]
-
-    def _find_asked(self, new: Any) -> Asked:
-        """new: vLLM's NewRequestData."""
-        return self.asked[new.req_id]
 
     def _draw_tokens(self, output: Any, name: str) -> list[int]:
         state, replay_pass = self._states[name], find_pass(output)
