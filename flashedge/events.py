@@ -298,9 +298,11 @@ def _list_fields(record: Any) -> dict[str, Any]:
 
 
 def _to_plain(value: Any) -> Any:
-    """Mappings hold plain values already (`config`, `measures`, `result`)."""
+    """Mappings hold plain values already (`config`, `measures`, `result`), and so does a sequence
+    that begins with one: a step has hundreds of tokens."""
     if isinstance(value, (list, tuple)):
-        return type(value)(map(_to_plain, value))
+        is_plain = not value or isinstance(value[0], str | int | float)
+        return value if is_plain else type(value)(map(_to_plain, value))
     return _list_fields(value) if dataclasses.is_dataclass(value) else value
 
 

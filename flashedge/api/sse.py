@@ -29,6 +29,8 @@ DISCONNECTED = "the client disconnected"
 PING = b": ping\n\n"
 OPENED = b": open\n\n"  # as first item it tells the client at once that the stream works
 PING_S = 10.0
+JOINED = 64
+"""Most items that are ready at once and sent together."""
 SEND_TIMEOUT_S = 60.0  # a client that reads nothing for so long counts as disconnected
 
 
@@ -76,7 +78,7 @@ class _End:
 
 
 class EventStream(Response):
-    """A response that sends each item of `source` at once, and pings while there is none.
+    """A response that sends what `source` has at once, and pings while it has nothing.
 
     An error before the first item becomes an ordinary HTTP error. A later one is sent in the
     stream as the event `error`. `on_close` is called once at the end, even if the source never
@@ -102,7 +104,7 @@ class EventStream(Response):
         self._ping_s = PING_S if ping_s is None else ping_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        queue: asyncio.Queue[bytes | _End] = asyncio.Queue(maxsize=1)
+        queue: asyncio.Queue[bytes | _End] = asyncio.Queue(maxsize=JOINED)
         pump = asyncio.create_task(self._pump(queue))
         gone = asyncio.create_task(_wait_for_disconnect(receive))
         writer = asyncio.create_task(self._write(queue, scope, receive, send))
@@ -128,30 +130,36 @@ class EventStream(Response):
         self, queue: asyncio.Queue[bytes | _End], scope: Scope, receive: Receive, send: Send
     ) -> None:
         started = False
-        while True:
+        end: _End | None = None
+        while end is None:
+            items: list[bytes] = []
             try:
                 async with asyncio.timeout(self._ping_s):
                     item = await queue.get()
             except TimeoutError:
                 item = PING
-            if isinstance(item, _End) and not started and item.error is not None:
-                if not isinstance(item.error, FlashEdgeError):
-                    raise item.error
-                await build_error_response(item.error)(scope, receive, send)
-                return
-            body = b"" if isinstance(item, _End) else item
-            if isinstance(item, _End) and item.error is not None:
-                body = frame(build_error(_translate_error(item.error)), event="error")
-            over = isinstance(item, _End)
+            while isinstance(item, bytes):
+                items.append(item)
+                if queue.empty():
+                    break
+                item = queue.get_nowait()
+            end = item if isinstance(item, _End) else None
+            body = b"".join(items)
+            if end is not None and end.error is not None:
+                if not (started or body):
+                    if not isinstance(end.error, FlashEdgeError):
+                        raise end.error
+                    await build_error_response(end.error)(scope, receive, send)
+                    return
+                body += frame(build_error(_translate_error(end.error)), event="error")
             try:
                 async with asyncio.timeout(SEND_TIMEOUT_S):
                     if not started:
                         await send(self._head())
                         started = True
-                    await send({"type": "http.response.body", "body": body, "more_body": not over})
+                    more = end is None
+                    await send({"type": "http.response.body", "body": body, "more_body": more})
             except (TimeoutError, OSError):
-                return
-            if over:
                 return
 
     def _head(self) -> dict[str, Any]:

@@ -14,7 +14,15 @@ from types import MappingProxyType
 from typing import Any
 
 from flashedge.errors import DaemonStopping, FlashEdgeError, RequestError, StoreError
-from flashedge.events import Event, Progress, RunCancelled, RunFailed, RunFinished, RunStarted
+from flashedge.events import (
+    TERMINAL,
+    Event,
+    Progress,
+    RunCancelled,
+    RunFailed,
+    RunFinished,
+    RunStarted,
+)
 from flashedge.runtime.programs.outlook import Outlook
 from flashedge.runtime.records.event_log import EventLog
 from flashedge.runtime.records.store import RunStore
@@ -60,6 +68,9 @@ def check_run_id(run_id: str) -> None:
         )
 
 
+WRITE_S = 0.02
+"""Events of so long are stored and sent together. A level ends with hundreds of them at once, and
+the search goes on before they are written."""
 STOPPED = "the daemon stopped"
 """The reason of a run that ended with its daemon."""
 
@@ -95,6 +106,7 @@ class Run:
         self._outlook = outlook
         self._observe = observe
         self._log = EventLog()
+        self._unwritten: list[Event] = []
         self._result: dict[str, Any] | None = None
         self._over = asyncio.Event()
         self._ended_at: float | None = None
@@ -159,12 +171,23 @@ class Run:
     # ------------------------------------------------------------ for the service
 
     def emit(self, event: Event) -> None:
-        number = self._log.last + 1
-        if not isinstance(event, Progress):
-            self._write(lambda: self._store.append(self.id, number, event))
-        self._log.append(event)
+        """Add an event. It is stored, and then sent to followers, with those of the next `WRITE_S`,
+        and at once if the run begins or ends with it."""
+        self._unwritten.append(event)
+        if isinstance(event, (RunStarted, *TERMINAL)):
+            self._write_events()
+        elif len(self._unwritten) == 1:
+            asyncio.get_running_loop().call_later(WRITE_S, self._write_events)
         self._observe(event)
         self._log_state(event)
+
+    def _write_events(self) -> None:
+        events, self._unwritten = self._unwritten, []
+        kept = [event for event in events if not isinstance(event, Progress)]
+        if kept:
+            self._write(lambda: self._store.append(self.id, self._log.last + 1, *kept))
+        for event in events:
+            self._log.append(event)
 
     def mark_started(self) -> float:
         """Leave the queue. Returns the seconds spent in it."""

@@ -98,19 +98,21 @@ class RunStore:
                 (run_id, json.dumps(spec), created_at),
             )
 
-    def append(self, run_id: str, seq: int, event: Event) -> None:
-        """Store event `seq`, committed before it returns. RunStarted makes the run "running".
+    def append(self, run_id: str, seq: int, *events: Event) -> None:
+        """Store events numbered from `seq` on, all or none, committed before it returns. RunStarted
+        makes the run "running".
 
         Raises ValueError for Progress, which is never stored.
         """
-        if isinstance(event, Progress):
+        if any(isinstance(event, Progress) for event in events):
             raise ValueError("Progress events are not stored")
+        rows = [
+            (run_id, at, json.dumps(to_json(event), separators=(",", ":")))
+            for at, event in enumerate(events, seq)
+        ]
         with self._transaction() as db:
-            db.execute(
-                "INSERT INTO events (run_id, seq, event) VALUES (?, ?, ?)",
-                (run_id, seq, json.dumps(to_json(event), separators=(",", ":"))),
-            )
-            if isinstance(event, RunStarted):
+            db.executemany("INSERT INTO events (run_id, seq, event) VALUES (?, ?, ?)", rows)
+            if any(isinstance(event, RunStarted) for event in events):
                 db.execute("UPDATE runs SET status = 'running' WHERE id = ?", (run_id,))
 
     def finish(
@@ -150,8 +152,9 @@ class RunStore:
         """Create a run that may be there already, and append those of its events that are not."""
         if self.get(run_id) is None:
             self.create(run_id, spec, created_at)
-        for seq, event in events[len(self.events(run_id)) :]:
-            self.append(run_id, seq, event)
+        missed = events[len(self.events(run_id)) :]
+        if missed:
+            self.append(run_id, missed[0][0], *(event for _, event in missed))
 
     def interrupt_unfinished(self, now: float | None = None) -> RunIds:
         """End the runs that a crash left open. Returns their ids.

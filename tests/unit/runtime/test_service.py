@@ -346,7 +346,7 @@ async def test_runs_are_listed_and_deleted(rig: Rig) -> None:
     assert {s.id for s in service.runs(status="finished")} == {runs[0].id, runs[2].id}
 
 
-@pytest.mark.parametrize("fails_at", [1, 2, 5, 30])
+@pytest.mark.parametrize("fails_at", [1, 2, 3, 4])
 async def test_a_run_outlives_a_store_that_fails(tmp_path: Path, fails_at: int) -> None:
     """The run goes on and can be looked up; once deleted, nothing of it is left."""
     store = FailingStore(tmp_path / "runs.sqlite", fails_at)
