@@ -20,7 +20,7 @@ from flashedge.errors import (
     FlashEdgeError,
     NotFound,
 )
-from flashedge.events import Event
+from flashedge.events import Event, StepCompleted
 from flashedge.runtime.drive.earlier_run import NO_EARLIER_RUN, EarlierRun
 from flashedge.runtime.execution import Tools, execute
 from flashedge.runtime.idle_clock import IdleClock
@@ -398,6 +398,8 @@ class Service:
 
     def _build_observer(self, run_id: str, scheduler: PairScheduler) -> Callable[[Event], None]:
         def observe(event: Event) -> None:
+            if isinstance(event, StepCompleted) and event.answer is not None:
+                self._grader.expect(event.answer)
             self.metrics.observe(run_id, event)
             scheduler.programs.note_event(run_id, event)
             self._boosting.note_event(run_id, event)

@@ -49,6 +49,7 @@ class MathGrader:
         self._results: dict[tuple[str, str], bool] = {}
         self._strikes: dict[str, int] = {}
         self._late: set[tuple[str, str]] = set()
+        self._starting: asyncio.Task[None] | None = None
         self.doubts = 0
         """Comparisons whose outcome came from a time limit, so that it could be another one."""
 
@@ -88,6 +89,15 @@ class MathGrader:
             labels[node] = home[form]
         return labels
 
+    def expect(self, answer: str) -> None:
+        """Start the worker, which takes seconds, before the question that such an answer brings."""
+        if self._starting is None and decide_equal(normalize(answer), "0") is None:
+            self._starting = asyncio.create_task(self._start(), name="grading-worker")
+
+    async def _start(self) -> None:
+        async with self._lock:
+            await self._worker.start()
+
     async def equal(self, a: str, b: str) -> bool:
         """Whether two answers are equal. Raises nothing but cancellation."""
         decided = decide_equal(a, b)
@@ -95,6 +105,8 @@ class MathGrader:
 
     async def close(self) -> None:
         """Stop the worker. The next question starts another."""
+        if self._starting is not None:
+            self._starting.cancel()
         async with self._lock:
             await self._worker.stop()
 

@@ -86,6 +86,25 @@ async def test_spelling_needs_no_worker() -> None:
     assert grader.pid is None
 
 
+async def test_the_worker_starts_before_its_first_question() -> None:
+    """It imports sympy for seconds. Numbers and phrases need no worker."""
+    grader = MathGrader()
+    for answer in ("12", "\\frac{1}{2}", "-0.5"):
+        grader.expect(answer)
+    await asyncio.sleep(0.05)
+    assert grader.pid is None
+    for _ in range(2):
+        grader.expect("x+1")
+    async with asyncio.timeout(60):
+        while grader.pid is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    pid = grader.pid
+    assert await grader.equal("x+1", "1+x")
+    assert grader.pid == pid
+    await grader.close()
+    assert grader.pid is None
+
+
 async def test_a_worker_that_can_not_start_leaves_spelling() -> None:
     for command in [("/nonexistent",), (sys.executable, "-c", "print('hello')")]:
         grader = MathGrader(command=command)
