@@ -218,6 +218,10 @@ class Config:
         "on a CPU where each engine has cores of its own.",
     )
     scheduling_score_once: bool = setting(True, "Score equal paths of a run in one pass.")
+    scheduling_joined_tokens: bool = setting(
+        True,
+        "Send the tokens of a search from the engine some 20 times a second, and not one by one.",
+    )
     scheduling_paths_ahead: bool = setting(
         True,
         "Start the next group of paths of an early-exit search before the current one ends, where "

@@ -51,6 +51,10 @@ class Optimizations:
     score_once: bool = True
     """Score equal paths of a run in one pass. Ours."""
 
+    joined_tokens: bool = True
+    """Send the tokens of a step from the engine some 20 times a second, and not one by one. Ours.
+    """
+
     paths_ahead: bool = True
     """Start the next group of paths of an early-exit search before the current one ends, where that
     is expected to save time. Ours."""

@@ -60,6 +60,9 @@ class ExtendRequest:
     """Whether the tokens must not depend on what else the engine computes, even where its kernels
     do. Each token is verified before it is streamed. A request that can't be verified raises
     RequestError."""
+    each_token: bool = False
+    """Whether a chunk comes for each token as soon as it is drawn. Otherwise a generator may join
+    the tokens of some 50 ms; the end of a step never waits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

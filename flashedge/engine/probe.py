@@ -113,6 +113,7 @@ class GeneratorProbe(_EngineProbe):
             sampling=Sampling(temperature=1.0),
             max_tokens=max_tokens,
             to_boundary=False,
+            each_token=True,
         )
 
 

@@ -35,11 +35,13 @@ async def collect(generator: VllmGenerator, request: Any, params: Any, pause_s: 
     return ids, packed, own, count
 
 
-@pytest.mark.parametrize("pause_s", [0.0, 0.5])
+@pytest.mark.parametrize(("pause_s", "each_token"), [(0.0, True), (0.5, True), (0.0, False)])
 async def test_they_are_vllms_own(
-    generator: VllmGenerator, problem: Problem, pause_s: float
+    generator: VllmGenerator, problem: Problem, pause_s: float, each_token: bool
 ) -> None:
-    request = replace(ask(generator, problem, seed=3, max_tokens=24), to_boundary=False)
+    """Also where tokens are joined, by vLLM in the daemon or by us in the engine."""
+    asked = ask(generator, problem, seed=3, max_tokens=24)
+    request = replace(asked, to_boundary=False, each_token=each_token)
     params = build_params(request, generator.codec, generator.max_model_len)
     ids, packed, none, count = await collect(generator, request, params, pause_s)
     args = {k: v for k, v in params.extra_args[ARGS_KEY].items() if k != LOGPROBS}
@@ -51,4 +53,4 @@ async def test_they_are_vllms_own(
     assert packed == own
     assert len(packed) == len(ids) > 5
     assert none == nothing == []
-    assert count < len(ids) or not pause_s
+    assert (count < len(ids)) == (pause_s > 0 or not each_token)

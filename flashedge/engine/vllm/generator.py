@@ -17,6 +17,7 @@ from flashedge.engine.vllm.inside.keys import (
     BOUNDARY,
     DETERMINISTIC,
     DRAWN,
+    EACH_TOKEN,
     ENTROPIES,
     ENTROPY_RULE,
     GUIDED_FROM,
@@ -75,9 +76,11 @@ class VllmGenerator(VllmEngine):
                 hint="shorten the problem or the conversation",
                 param="messages",
             )
+        from vllm.inputs import tokens_input
+
         name = f"gen-{next(_ids)}"
         with self._process.open_request(name) as llm:
-            prompt = {"prompt_token_ids": list(request.token_ids)}
+            prompt = tokens_input(list(request.token_ids))
             outputs = llm.generate(prompt, params, name, priority=request.priority)
             async with aclosing(outputs) as stream:
                 start = 0
@@ -139,6 +142,8 @@ def build_params(
     }
     if request.deterministic:
         noise[DETERMINISTIC] = True
+    if request.each_token:
+        noise[EACH_TOKEN] = True
     guided = None
     if request.guidance is not None:
         if request.deterministic:

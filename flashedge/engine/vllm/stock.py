@@ -58,7 +58,7 @@ def build_stock_params(
     rule = request.step_rule if request.to_boundary else None
     markers = codec.rules[MARKERS].holds if rule == MARKERS else frozenset()
     return build_params(
-        replace(request, to_boundary=False, entropy_rule=None),
+        replace(request, to_boundary=False, entropy_rule=None, each_token=True),
         codec,
         max_model_len,
         stop=[STEP_STOP] if rule == BLANK_LINE else None,

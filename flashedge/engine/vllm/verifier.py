@@ -164,6 +164,7 @@ class VllmVerifier(VllmEngine):
         others, (num_tokens - cached, classes).
         """
         from vllm import PoolingParams
+        from vllm.inputs import tokens_input
 
         params = PoolingParams(
             task="token_classify",
@@ -175,7 +176,7 @@ class VllmVerifier(VllmEngine):
         result: Any = None
         name = f"prm-{next(_ids)}"
         with self._process.open_request(name) as llm:
-            async for output in llm.encode({"prompt_token_ids": token_ids}, params, name):
+            async for output in llm.encode(tokens_input(token_ids), params, name):
                 result = output
         if result is None:
             raise GenerationFailed("the verifier engine returned nothing")

@@ -213,7 +213,7 @@ class Driver:
             child.seed,
             granularity,
             prompt_tokens=len(self._prompt_ids),
-            program=self._engines.program,
+            engines=self._engines,
             continuation=self._get_continuation(child.node),
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flashedge.engine.base import ExtendRequest
+from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.scheduling.speculation.continuation import Continuation
 from flashedge.types import Granularity, TokenIds
@@ -15,7 +16,7 @@ def build_path_request(
     granularity: Granularity,
     *,
     prompt_tokens: int,
-    program: str | None,
+    engines: Engines,
     continuation: Continuation | None = None,
 ) -> ExtendRequest:
     """Build the request that continues a path. path: the prompt and the path to the parent."""
@@ -29,7 +30,8 @@ def build_path_request(
         entropy_rule=None if granularity.to_end else spec.entropy_rule,
         guidance=spec.guidance,
         answer_start=prompt_tokens,
-        program=program,
+        program=engines.program,
         continuation=continuation,
         deterministic=spec.deterministic,
+        each_token=not engines.optimizations.joined_tokens,
     )

@@ -198,7 +198,7 @@ class PathsAhead:
                 seed,
                 ahead.granularity,
                 prompt_tokens=len(self._prompt_ids),
-                program=self._engines.program,
+                engines=self._engines,
             )
             path = self._undecided[seed] = _Path(request, self._engines.generator)
             path.task = self._start(path.draw())

@@ -28,6 +28,7 @@ def build_probe_request(
         to_boundary=False,
         program=program,
         deterministic=spec.deterministic,
+        each_token=True,
     )
 
 

@@ -105,8 +105,9 @@ def find_served_pair(name: str, kv_bytes: int = KV_BYTES, folder: Path | None = 
 
 
 def connect(url: str) -> httpx.AsyncClient:
-    """A client that waits as long as it takes, for any number of requests at once."""
-    limits = httpx.Limits(max_connections=None)
+    """A client that waits as long as it takes, for any number of requests at once. A server closes
+    idle connections after 5 s, so the client does before."""
+    limits = httpx.Limits(max_connections=None, keepalive_expiry=2.0)
     return httpx.AsyncClient(base_url=url, timeout=None, limits=limits)
 
 

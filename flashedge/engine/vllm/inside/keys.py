@@ -28,6 +28,8 @@ DRAWN = "flashedge_drawn"
 LOGPROBS = "flashedge_logprobs"
 """In a request's parameters: True if its log-probabilities come packed (`packed_logprobs`). In an
 output: the log-probability of each of its tokens."""
+EACH_TOKEN = "each_token"
+"""In a request's parameters: True if each token is to be sent at once (`joined_tokens`)."""
 ENTROPIES = "flashedge_entropies"
 """In an output: the entropy in nats of the distribution that each of its tokens was drawn from, if
 the request asks for the `search.entropy.TOP` likeliest tokens."""

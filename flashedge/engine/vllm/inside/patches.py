@@ -148,6 +148,11 @@ PATCHES = (
         "beat", "step_record:beat", "An engine that hangs is found by the answer it does not give."
     ),
     _add_utility(
+        "add_requests",
+        "arrivals:add_requests",
+        "The paths of a level arrive together, so that one step takes them all.",
+    ),
+    _add_utility(
         "measure_memory",
         "kv.control:measure_memory",
         "The memory plan rests on what each engine takes beside its KV.",

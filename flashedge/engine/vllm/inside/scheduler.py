@@ -9,6 +9,7 @@ which features have their say can be read here:
     passes       deterministic requests                         determinism.passes, .windows
     boundaries   where steps end                                boundaries
     kv           the quota of KV blocks                         kv.quota
+    messages     which outputs the daemon gets now              joined_tokens
     steps        what is in flight, for the daemon              step_record
 
 A feature does nothing until a request, or the daemon, asks for it.
@@ -37,10 +38,8 @@ from vllm.v1.request import Request, RequestStatus
 from flashedge.engine.vllm.inside.boundaries import StepBoundaries
 from flashedge.engine.vllm.inside.determinism.passes import Passes
 from flashedge.engine.vllm.inside.determinism.replay_pass import find_pass
-from flashedge.engine.vllm.inside.draft_requests import read_noise_args, wants_entropies
-from flashedge.engine.vllm.inside.keys import LOGPROBS
+from flashedge.engine.vllm.inside.joined_tokens import JoinedTokens
 from flashedge.engine.vllm.inside.kv.quota import KvQuota
-from flashedge.engine.vllm.inside.packed_logprobs import pack_logprobs
 from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
 from flashedge.engine.vllm.inside.paused_requests import DraftJobs
 from flashedge.engine.vllm.inside.program_order import ProgramOrder
@@ -68,6 +67,7 @@ class EdgeScheduler(AsyncScheduler):
         self.drafts = Speculation(
             self, self.draft_jobs, self.boundaries, self.passes.windows, self._abort
         )
+        self.messages = JoinedTokens()
         self.steps = StepsInFlight(self.drafts.find_name)
         self._allocate_in_vllm = self.kv_cache_manager.allocate_slots
         self.kv_cache_manager.allocate_slots = self._allocate  # the one place where requests get KV
@@ -84,6 +84,7 @@ class EdgeScheduler(AsyncScheduler):
     def finish_requests(
         self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus
     ) -> list[Request]:
+        self.messages.forget(request_ids)
         own = self.drafts.cancel(request_ids)
         finished: list[Request] = super().finish_requests(own, finished_status)
         return finished
@@ -121,20 +122,14 @@ class EdgeScheduler(AsyncScheduler):
     def update_from_output(
         self, scheduled: SchedulerOutput, ran: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
-        found = (self.requests.get(name) for name in scheduled.num_scheduled_tokens)
-        requests = {request.request_id: request for request in found if request is not None}
-        as_vllm = {name for name, r in requests.items() if not read_noise_args(r).get(LOGPROBS)}
-        uncertain = {name for name, r in requests.items() if wants_entropies(r)}
+        self.messages.begin_update(scheduled, self.requests)
         self.boundaries.begin_update(ran)
         labels = self.drafts.begin_update(scheduled)
         replays = self.passes.begin_update(scheduled, ran)
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduled, ran)
         self.passes.end_update(scheduled, replays)
         self.drafts.end_update(outputs, labels)
-        for of_client in outputs.values():
-            for output in of_client.outputs:
-                if output.new_logprobs is not None and output.request_id not in as_vllm:
-                    pack_logprobs(output, with_entropies=output.request_id in uncertain)
+        self.messages.end_update(outputs)
         if scheduled.num_scheduled_tokens:
             self.steps.end()
         return outputs

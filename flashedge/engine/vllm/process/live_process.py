@@ -15,6 +15,7 @@ from flashedge.engine.vllm.inside.keys import STEP_RECORD
 from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
 from flashedge.engine.vllm.inside.step_record import RECORD_BYTES, StepRecord, find_root
 from flashedge.engine.vllm.process.heartbeat import watch_heart
+from flashedge.engine.vllm.process.outbox import Outbox
 from flashedge.engine.vllm.process.start_reports import carry, receive_stages
 from flashedge.engine.vllm.shown_cards import choose_cards, show_cards
 from flashedge.errors import EngineError
@@ -47,6 +48,7 @@ class LiveProcess:
         self._sentinel: int | None = None
         """A file descriptor that becomes readable when the process ends."""
         self._heart: asyncio.Task[None] | None = None
+        self._outbox: Outbox | None = None
         self._hung_s: float | None = None
 
     @property
@@ -75,6 +77,8 @@ class LiveProcess:
         with receive_stages(on_stage), carry(**{STEP_RECORD: self._memory}), cards:
             await asyncio.to_thread(self._build)
             self._ended = asyncio.get_running_loop().create_future()
+            assert self.llm is not None, "it was built"
+            self._outbox = Outbox(self.llm.engine_core)
             self._watch()
             try:
                 view: dict[str, Any] = await self.call("begin")
@@ -138,6 +142,8 @@ class LiveProcess:
             self._sentinel = None
         if self._heart is not None and self._heart is not asyncio.current_task():
             self._heart.cancel()
+        if self._outbox is not None:
+            self._outbox.close()
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 
@@ -174,7 +180,9 @@ class LiveProcess:
             with contextlib.suppress(expected):
                 await asyncio.to_thread(self.llm.shutdown, STOP_S)
             self.llm = None
+            gc.unfreeze()  # see `runtime.served_pair`
             gc.collect()  # see _build
+            gc.freeze()
 
     # ------------------------------------------------------------ calls between two engine steps
 

@@ -30,7 +30,7 @@ _STEP_MEMORY = "inside/memory/step_memory.py"
 _OURS = f"{_QUOTA} {_PAUSED} {_SPECULATION}"
 _PASSES, _WINDOWS = "inside/determinism/passes.py", "inside/determinism/windows.py"
 
-_ONE_BY_ONE = "inside/determinism/one_by_one.py"
+_ONE_BY_ONE, _JOINED = "inside/determinism/one_by_one.py", "inside/joined_tokens.py"
 
 _SCHEDULER = "v1.core.sched.scheduler:Scheduler"
 _ASYNC = "v1.core.sched.async_scheduler"
@@ -130,12 +130,16 @@ REQUESTS = (
     _use("v1.engine", "EngineCoreReadyResponse", _NAMED, "compat.py",
          "A message of an engine process; its decoder is made early."),
     _use("v1.engine:EngineCoreOutputs", "outputs", _ACCESSED,
-         f"compat.py {_SPECULATION} {_EDGE}",
+         f"compat.py {_SPECULATION} {_JOINED}",
          "Outputs of drafts are taken out, and those of adopted drafts put in."),
+    _use("v1.engine:EngineCoreOutputs", "finished_requests scheduler_stats", _ACCESSED, _JOINED,
+         "A message that has none of them, and no outputs, is not sent."),
+    _use("v1.engine:EngineCoreOutput", "finished", _ACCESSED, _JOINED,
+         "The end of a step is sent at once."),
     _use("v1.engine:EngineCoreOutput",
          "request_id new_token_ids new_logprobs finish_reason stop_reason kv_transfer_params"
          " prefill_stats",
-         _ACCESSED, f"{_SPECULATION} {_DRAFTS} inside/packed_logprobs.py",
+         _ACCESSED, f"{_SPECULATION} {_DRAFTS} {_JOINED} inside/packed_logprobs.py",
          "A draft's tokens are reported under the name of the step that adopts it."),
     _use("v1.engine:FinishReason", "STOP LENGTH", _ACCESSED, _DRAFTS,
          "Why an adopted draft's step ended."),
@@ -153,7 +157,7 @@ REQUESTS = (
 )  # fmt: skip
 
 _LLM = "v1.engine.async_llm:AsyncLLM"
-_LIVE = "process/live_process.py"
+_LIVE, _OUTBOX, _ARRIVALS = "process/live_process.py", "process/outbox.py", "inside/arrivals.py"
 
 FRONT_END = (
     _use(_LLM, "from_vllm_config shutdown", _CALLED, _LIVE,
@@ -165,8 +169,29 @@ FRONT_END = (
          "Open requests fail at once when the process has ended."),
     _use("v1.engine.output_processor:OutputProcessor", "propagate_error", _CALLED, _LIVE,
          "Open requests fail at once when the process has ended."),
-    _use("v1.engine.core_client:AsyncMPClient", "call_utility_async", _CALLED, _LIVE,
-         "Calls a function of ours between two engine steps."),
+    _use("v1.engine.core_client:AsyncMPClient", "call_utility_async", _CALLED,
+         f"{_LIVE} {_OUTBOX}", "Calls a function of ours between two engine steps."),
+    _use("v1.engine.core_client:AsyncMPClient", "add_request_async abort_requests_async",
+         _REPLACED, _OUTBOX, "The requests of one turn of the event loop go out together."),
+    _use("v1.engine.core_client:AsyncMPClient", "client_index", _ACCESSED, _OUTBOX,
+         "What vLLM writes into a request before it is sent."),
+    _use("v1.engine.core_client:MPClient", "ensure_alive", _CALLED, _OUTBOX,
+         "What vLLM asks before a request is sent."),
+    _use("v1.engine:EngineCoreRequest", "request_id client_index sampling_params mm_features",
+         _ACCESSED, _OUTBOX, "A request with a grammar is prepared in a thread of the engine."),
+    _use("v1.serial_utils", "MsgpackEncoder", _CALLED, _OUTBOX,
+         "Requests that go out together are encoded as vLLM encodes one."),
+    _use("v1.serial_utils", "MsgpackDecoder", _CALLED, _ARRIVALS,
+         "Requests that arrive together are decoded as vLLM decodes one."),
+    _use("v1.engine", "EngineCoreRequestType", _NAMED, _ARRIVALS,
+         "Names what comes alone as a message."),
+    _use("v1.engine.core:EngineCore", "preprocess_add_request", _CALLED, _ARRIVALS,
+         "What vLLM does with a request that comes alone."),
+    _use("v1.engine.core:EngineCoreProc", "_handle_client_request _handle_request_preproc_error",
+         _CALLED, _ARRIVALS,
+         "What vLLM does with a request that comes alone, and with a call of one of its methods."),
+    _use("inputs", "tokens_input", _CALLED, "generator.py verifier.py",
+         "A prompt of tokens. vLLM prepares any other one in a thread of its own."),
     _use("v1.engine.core_client:MPClient", "resources", _ACCESSED, _LIVE,
          "Leads to the engine's process, which is watched."),
     _use("v1.engine.core_client:BackgroundResources", "engine_manager", _ACCESSED, _LIVE,
@@ -187,7 +212,7 @@ FRONT_END = (
          "inside/kv/control.py inside/patches.py inside/speculation_calls.py"
          " inside/determinism/calls.py",
          "The functions that we add to it work on the scheduler and the worker."),
-    _use("v1.engine.core:EngineCoreProc", "_handle_client_request _convert_msgspec_args",
+    _use("v1.engine.core:EngineCoreProc", "_convert_msgspec_args",
          _WORKINGS, "inside/patches.py",
          "Calls a method by the name that the daemon sends, so also one that we added."),
     _use("v1.engine.core:EngineCore", "step", _CALLED, f"{_EDGE} {_ONE_BY_ONE}",

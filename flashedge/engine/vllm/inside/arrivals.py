@@ -1,0 +1,35 @@
+"""Takes requests that the daemon has sent together. See `process.outbox`.
+
+Checked with vLLM 0.32.0.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from vllm.v1.engine import EngineCoreRequest, EngineCoreRequestType
+from vllm.v1.engine.core import EngineCoreProc
+from vllm.v1.serial_utils import MsgpackDecoder
+
+from flashedge.engine.vllm.inside.step_record import get_step_record
+
+
+def add_requests(self: EngineCoreProc, packed: bytes) -> None:
+    """Add requests as vLLM adds one that comes alone. packed: a list of EngineCoreRequest."""
+    for request in _get_decoder().decode([packed]):
+        try:
+            prepared = self.preprocess_add_request(request)
+        except Exception:
+            self._handle_request_preproc_error(request)
+            continue
+        try:
+            self._handle_client_request(EngineCoreRequestType.ADD, prepared)
+        except Exception as error:
+            # It ends the engine where a request comes alone. Here vLLM would go on without it.
+            get_step_record().note_fault(error)
+            raise SystemExit(1) from error
+
+
+@functools.cache
+def _get_decoder() -> MsgpackDecoder:
+    return MsgpackDecoder(list[EngineCoreRequest])

@@ -1,0 +1,141 @@
+"""Tokens that the engine keeps back for a moment: none is lost, and no step's end waits."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
+from vllm.v1.metrics.stats import PrefillStats
+from vllm.v1.outputs import LogprobsLists
+
+from flashedge.engine.vllm.inside.joined_tokens import PERIOD_S, JoinedTokens
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, DRAWN, EACH_TOKEN, LOGPROBS
+
+OURS: dict[str, Any] = {LOGPROBS: True}
+REQUESTS = {"a": OURS, "b": OURS, "each": {**OURS, EACH_TOKEN: True}, "vllm": {}}
+
+
+class Engine:
+    """Steps in which requests draw the tokens 0, 1, 2 …, whose log-probability is -token."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.joined = JoinedTokens(lambda: self.now_s)
+        self.drawn = dict.fromkeys(REQUESTS, 0)
+        self.sent: dict[str, list[EngineCoreOutput]] = {name: [] for name in REQUESTS}
+
+    def step(self, *names: str, ending: frozenset[str] = frozenset(), took_s: float = 0.0) -> int:
+        """Returns how many outputs were sent."""
+        self.now_s += took_s
+        requests: Any = {name: make_request(REQUESTS[name]) for name in names}
+        scheduled: Any = SimpleNamespace(num_scheduled_tokens=dict.fromkeys(names, 1))
+        self.joined.begin_update(scheduled, requests)
+        outputs = {0: EngineCoreOutputs(outputs=[self._draw(n, n in ending) for n in names])}
+        self.joined.end_update(outputs)
+        sent = [output for of_client in outputs.values() for output in of_client.outputs]
+        for output in sent:
+            self.sent[output.request_id].append(output)
+        return len(sent)
+
+    def _draw(self, name: str, is_last: bool) -> EngineCoreOutput:
+        token = self.drawn[name]
+        self.drawn[name] += 1
+        row = np.array([[-token]], dtype=np.float32)
+        return EngineCoreOutput(
+            name,
+            [token],
+            new_logprobs=LogprobsLists(np.array([[token]]), row, np.array([1])),
+            finish_reason=FinishReason.STOP if is_last else None,
+            prefill_stats=PrefillStats() if token == 0 else None,
+        )
+
+    def read(self, name: str) -> list[int]:
+        """The tokens that were sent of a request."""
+        return [token for output in self.sent[name] for token in output.new_token_ids]
+
+
+def make_request(args: dict[str, Any]) -> Any:
+    return SimpleNamespace(sampling_params=SimpleNamespace(extra_args={ARGS_KEY: args}, logprobs=0))
+
+
+def test_tokens_go_out_together_and_a_step_that_ends_at_once() -> None:
+    engine = Engine()
+    assert engine.step("a", "b") == 0
+    assert engine.step("a", "b", ending=frozenset({"b"})) == 1
+    assert (engine.read("a"), engine.read("b")) == ([], [0, 1])
+    assert engine.step("a", took_s=PERIOD_S) == 1
+    assert engine.read("a") == [0, 1, 2]
+    (output,) = engine.sent["a"]
+    assert (output.kv_transfer_params or {})[LOGPROBS] == [0.0, -1.0, -2.0]
+    assert output.prefill_stats is not None, "it came with the first token"
+    assert output.new_logprobs is None
+
+
+def test_a_message_without_outputs_is_not_sent_unless_it_says_something_else() -> None:
+    joined = Engine().joined
+    outputs = {0: EngineCoreOutputs(), 1: EngineCoreOutputs(finished_requests={"x"})}
+    joined.end_update(outputs)
+    assert list(outputs) == [1]
+
+
+def test_who_asks_for_each_token_gets_it_and_vllm_its_own_form() -> None:
+    engine = Engine()
+    assert engine.step("each", "vllm", "a") == 2
+    assert engine.sent["each"][0].new_logprobs is None
+    assert engine.sent["vllm"][0].new_logprobs is not None
+
+
+def test_tokens_adopted_from_a_draft_join_those_behind_them() -> None:
+    """They come under the step's name, without an own row in the batch."""
+    engine = Engine()
+    replay = EngineCoreOutput("a", [7, 8], kv_transfer_params={LOGPROBS: [-7.0, -8.0], DRAWN: 2})
+    outputs = {0: EngineCoreOutputs(outputs=[replay])}
+    engine.joined.end_update(outputs)
+    assert not outputs
+    engine.step("a", ending=frozenset({"a"}))
+    (output,) = engine.sent["a"]
+    assert output.new_token_ids == [7, 8, 0]
+    assert output.kv_transfer_params == {LOGPROBS: [-7.0, -8.0, 0.0], DRAWN: 2}
+
+
+def test_nothing_is_sent_of_an_aborted_request() -> None:
+    engine = Engine()
+    engine.step("a", "b")
+    engine.joined.forget("a")
+    assert engine.step("b", took_s=PERIOD_S) == 1
+    engine.step("b")
+    engine.joined.forget(None)
+    assert engine.step("each", took_s=PERIOD_S) == 1
+    assert (engine.read("a"), engine.read("b")) == ([], [0, 1])
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sets(st.sampled_from(list(REQUESTS))),
+        st.sets(st.sampled_from(list(REQUESTS))),
+        st.sampled_from((0.0, 0.6 * PERIOD_S, PERIOD_S)),
+    )
+)
+
+
+@given(STEPS)
+def test_each_token_is_sent_once_and_in_order(
+    steps: list[tuple[set[str], set[str], float]],
+) -> None:
+    engine = Engine()
+    ended: set[str] = set()
+    for names, ending, took_s in steps:
+        now = sorted(names - ended)
+        engine.step(*now, ending=frozenset(ending), took_s=took_s)
+        for name in now:
+            if name in ending or name in ("each", "vllm"):
+                assert engine.read(name) == list(range(engine.drawn[name]))
+        ended |= ending & set(now)
+    left = sorted(set(REQUESTS) - ended)
+    engine.step(*left, took_s=2 * PERIOD_S)
+    for name in REQUESTS:
+        assert engine.read(name) == list(range(engine.drawn[name]))

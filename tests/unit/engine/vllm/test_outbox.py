@@ -1,0 +1,191 @@
+"""Requests of one turn of the event loop go to the engine together, and aborts behind them."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from vllm import SamplingParams
+from vllm.sampling_params import StructuredOutputsParams
+from vllm.v1.engine import EngineCoreRequest, EngineCoreRequestType
+from vllm.v1.engine.exceptions import EngineDeadError
+
+from flashedge.engine.vllm.inside import arrivals, step_record
+from flashedge.engine.vllm.process.outbox import Outbox
+
+
+def make_request(name: str, **options: Any) -> EngineCoreRequest:
+    return EngineCoreRequest(
+        request_id=name,
+        prompt_token_ids=[1, 2, 3],
+        mm_features=None,
+        sampling_params=SamplingParams(seed=7, extra_args={"flashedge": {"seed": 7}}, **options),
+        pooling_params=None,
+        arrival_time=0.0,
+        lora_request=None,
+        cache_salt=None,
+        data_parallel_rank=None,
+    )
+
+
+class Client:
+    """vLLM's client of an engine. `said` is what the engine is told, in order."""
+
+    client_index = 3
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, Any]] = []
+        self.is_dead = False
+        self.answers = True
+
+    def ensure_alive(self) -> None:
+        if self.is_dead:
+            raise EngineDeadError
+
+    async def add_request_async(self, request: EngineCoreRequest) -> None:
+        self.said.append(("add", request.request_id))
+
+    async def abort_requests_async(self, request_ids: list[str]) -> None:
+        if request_ids:
+            self.said.append(("abort", request_ids))
+
+    async def call_utility_async(self, method: str, packed: bytes) -> None:
+        self.said.append((method, packed))
+        if not self.answers:
+            await asyncio.Event().wait()
+
+
+class Core:
+    """An engine core. A request of the name "bad" can't be prepared, and "worse" not added."""
+
+    def __init__(self) -> None:
+        self.added: list[EngineCoreRequest] = []
+        self.refused: list[str] = []
+
+    def preprocess_add_request(self, request: EngineCoreRequest) -> tuple[EngineCoreRequest, int]:
+        if request.request_id == "bad":
+            raise ValueError("it is bad")
+        return request, 0
+
+    def _handle_client_request(self, kind: EngineCoreRequestType, found: Any) -> None:
+        assert kind is EngineCoreRequestType.ADD
+        if found[0].request_id == "worse":
+            raise ValueError("it is worse")
+        self.added.append(found[0])
+
+    def _handle_request_preproc_error(self, request: EngineCoreRequest) -> None:
+        self.refused.append(request.request_id)
+
+
+def deliver(said: tuple[str, Any]) -> Core:
+    method, packed = said
+    assert method == "flashedge_add_requests"
+    core: Any = Core()
+    arrivals.add_requests(core, packed)
+    found: Core = core
+    return found
+
+
+@pytest.fixture
+def client() -> Any:
+    return Client()
+
+
+async def test_requests_of_one_turn_arrive_in_one_message(client: Any) -> None:
+    Outbox(client)
+    requests = [make_request(name) for name in "abc"]
+    await asyncio.gather(*(client.add_request_async(each) for each in requests))
+    await asyncio.sleep(0.01)
+    (said,) = client.said
+    assert deliver(said).added == requests
+    assert {request.client_index for request in requests} == {3}
+    await client.add_request_async(make_request("d"))
+    await asyncio.sleep(0.01)
+    assert [request.request_id for request in deliver(client.said[1]).added] == ["d"]
+
+
+async def test_an_abort_never_overtakes_its_request(client: Any) -> None:
+    Outbox(client)
+    for name in "abc":
+        await client.add_request_async(make_request(name))
+    await client.abort_requests_async(["b"])
+    await asyncio.sleep(0)
+    await client.abort_requests_async(["a"])
+    await asyncio.sleep(0.01)
+    added, aborted = client.said
+    assert [request.request_id for request in deliver(added).added] == ["a", "c"]
+    assert aborted == ("abort", ["a"])
+
+
+async def test_all_are_aborted_before_they_are_sent(client: Any) -> None:
+    Outbox(client)
+    await client.add_request_async(make_request("a"))
+    await client.abort_requests_async(["a"])
+    await asyncio.sleep(0.01)
+    assert client.said == []
+
+
+async def test_a_request_with_a_grammar_goes_alone(client: Any) -> None:
+    Outbox(client)
+    guided = make_request("a", structured_outputs=StructuredOutputsParams(regex="a+"))
+    await client.add_request_async(guided)
+    assert client.said == [("add", "a")]
+
+
+async def test_a_dead_engine_gets_nothing(client: Any) -> None:
+    outbox = Outbox(client)
+    client.answers = False
+    await client.add_request_async(make_request("a"))
+    await asyncio.sleep(0.01)
+    client.is_dead = True
+    with pytest.raises(EngineDeadError):
+        await client.add_request_async(make_request("b"))
+    outbox.close()
+    await asyncio.sleep(0.01)
+    assert [task for task in asyncio.all_tasks() if task.get_name() == "outbox"] == []
+    assert len(client.said) == 1
+
+
+def test_one_that_cant_be_prepared_is_refused_and_the_others_run(client: Any) -> None:
+    async def send() -> None:
+        Outbox(client)
+        for name in ("a", "bad", "c"):
+            await client.add_request_async(make_request(name))
+        await asyncio.sleep(0.01)
+
+    asyncio.run(send())
+    core = deliver(client.said[0])
+    assert [request.request_id for request in core.added] == ["a", "c"]
+    assert core.refused == ["bad"]
+
+
+async def test_an_error_of_the_scheduler_ends_the_engine(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As it does where a request comes alone: who holds it can't be trusted any more."""
+    record = step_record.StepRecord(bytearray(step_record.RECORD_BYTES))
+    monkeypatch.setattr(arrivals, "get_step_record", lambda: record)
+    Outbox(client)
+    await client.add_request_async(make_request("worse"))
+    await asyncio.sleep(0.01)
+    with pytest.raises(SystemExit):
+        deliver(client.said[0])
+    assert record.fault == "ValueError: it is worse"
+
+
+def test_what_is_sent_is_what_vllm_sends(client: Any) -> None:
+    """Nothing of a request gets lost on the way."""
+    request = make_request("a", temperature=0.0, max_tokens=5, stop_token_ids=[4], logprobs=0)
+
+    async def send() -> None:
+        Outbox(client)
+        await client.add_request_async(request)
+        await asyncio.sleep(0.01)
+
+    asyncio.run(send())
+    (found,) = deliver(client.said[0]).added
+    assert isinstance(found, EngineCoreRequest)
+    assert found == request
+    assert SimpleNamespace(**found.sampling_params.extra_args["flashedge"]).seed == 7
