@@ -3,12 +3,12 @@
 The parts come in the order of their worth, and FOLDER/first_light.json is written after each:
 
 - `doctor`, and `first start`: of the bundled pair, with no compiled code kept;
-- `steps`: a decode step of the bundled generator, by `vllm serve` with each of vLLM's runners and
-  by our plain completions (`scripts.bench.engine.decode_steps`);
-- `bundled search` and `search`: searches of the bundled pair and of PAIR, our stock loop on the
+- `search` and `bundled search`: searches of PAIR and of the bundled pair, our stock loop on the
   same engines, and two `vllm serve` for the very requests of the same trees
   (`scripts.bench.engine.replayed_search`), with what speculation drew and kept;
 - `memory`: what each process holds of the card;
+- `steps`: a decode step of the bundled generator, by `vllm serve` with each of vLLM's runners and
+  by our plain completions (`scripts.bench.engine.decode_steps`);
 - `later start`: of PAIR, beside two idle `vllm serve`, and of the bundled pair, with compiled code
   kept; `steps, synchronous`: its decode step without asynchronous scheduling.
 
@@ -56,6 +56,8 @@ from scripts.bench.engine.served_pair import (
 from scripts.card.machine import describe_machine
 
 BUNDLED, VERIFIER = "bundled", "verifier"
+RUNNERS = ("serve", "first runner")
+"""The `vllm serve` whose steps are measured. Each further one makes all starts longer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,13 +69,13 @@ class Plan:
     output: Path
     kv_bytes: int
     """KV memory of each of PAIR's engines, and of each `vllm serve` beside them."""
-    rows: tuple[int, ...] = (1, 16, 64, 256)
+    rows: tuple[int, ...] = (1, 16, 64)
     tokens: tuple[int, int] = (16, 80)
-    rounds: int = 3
+    rounds: int = 2
     bundled_n: tuple[int, ...] = (16, 64)
     n: tuple[int, ...] = (64, 16)
     last_n: tuple[int, ...] = (256,)
-    runs: Mapping[int, int] = field(default_factory=lambda: {16: 4, 64: 4, 256: 1})
+    runs: Mapping[int, int] = field(default_factory=lambda: {16: 3, 64: 4, 256: 1})
     """How many searches, by n."""
 
     @property
@@ -135,7 +137,7 @@ async def measure_pairs(plan: Plan, stack: AsyncExitStack, results: Results) -> 
     bundled = find_served_pair(BUNDLED)
     ours = await start_ours(stack, bundled, plan, results, "first start")
     pair = find_served_pair(plan.pair, plan.kv_bytes)
-    wanted = {name: bundled.build_generator(*options) for name, options in SERVERS.items()}
+    wanted = {name: bundled.build_generator(*SERVERS[name]) for name in RUNNERS}
     wanted |= {VERIFIER: bundled.build_verifier(), "pair's verifier": pair.build_verifier()}
     wanted["pair's generator"] = pair.build_generator()
     async with AsyncExitStack() as first:
@@ -148,12 +150,6 @@ async def measure_pairs(plan: Plan, stack: AsyncExitStack, results: Results) -> 
 
         servers = (start_server(stack, clients, *item, plan, results) for item in wanted.items())
         await asyncio.gather(start_pair(), *servers)
-        ways = {name: complete_by(clients[name], MODEL) for name in SERVERS if name in clients}
-        ways["completions"] = complete_by(ours, BUNDLED)
-        async with results.part("steps"):
-            steps = plan.output / STEPS
-            table = await measure_rows(ways, plan.rows, plan.rounds, plan.tokens, steps)
-            results.add("steps", table)
 
         async def measure_searches(
             part: str, n: int, ways: Mapping[str, str], *, of_pair: bool
@@ -172,13 +168,19 @@ async def measure_pairs(plan: Plan, stack: AsyncExitStack, results: Results) -> 
                 runs = [{way: asdict(run) for way, run in row.items()} for row in rows]
                 results.add(part, {"ways": table, "runs": runs})
 
-        both = {"flashedge": "bundled", "baseline": "bundled"}
-        for n in plan.bundled_n:
-            await measure_searches(f"bundled search, n = {n}", n, both, of_pair=False)
         both = {"flashedge": "pair", "baseline": "pair"}
         for n in plan.n:
             await measure_searches(f"search, n = {n}", n, both, of_pair=True)
+        both = {"flashedge": "bundled", "baseline": "bundled"}
+        for n in plan.bundled_n:
+            await measure_searches(f"bundled search, n = {n}", n, both, of_pair=False)
         results.add("memory", read_memory())
+        ways = {name: complete_by(clients[name], MODEL) for name in RUNNERS if name in clients}
+        ways["completions"] = complete_by(ours, BUNDLED)
+        async with results.part("steps"):
+            steps = plan.output / STEPS
+            table = await measure_rows(ways, plan.rows, plan.rounds, plan.tokens, steps)
+            results.add("steps", table)
     part, off = f"later start, {plan.pair}", {"scheduling_speculation": False}
     clients["pair"] = await start_ours(stack, pair, plan, results, part, home="pair", **off)
     for n in (*plan.n, *plan.last_n):

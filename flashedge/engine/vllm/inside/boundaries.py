@@ -57,21 +57,20 @@ class StepBoundaries:
         rule, entropy_rule = self.rules.get(name), read_entropy_rule(request)
         if rule is None and entropy_rule is None:
             return append(token_ids)
-        kept: list[int] = []
+        output = request.output_token_ids
         for at, token in enumerate(token_ids):
-            count = request.num_output_tokens - start
+            count = len(output) - start
             if entropy_rule and entropy_rule.ends_before(self._find_entropy(request, at), count):
                 _end_at_boundary(request)
-                return kept, True
-            previous = request.output_token_ids[-1] if count else None
+                return token_ids[:at], True
+            previous = output[-1] if count else None
             _, stopped = append([token])
-            kept.append(token)
             if rule is not None and rule.ends_step(previous, token):
                 _end_at_boundary(request)
                 stopped = True
             if stopped:
-                return kept, True
-        return kept, False
+                return token_ids[: at + 1], True
+        return token_ids, False
 
     def ends_step(self, request: Request) -> bool:
         """Whether a request's last token ends its step."""

@@ -22,6 +22,8 @@ from flashedge.engine.vllm.inside.keys import EACH_TOKEN, ENTROPIES, LOGPROBS
 from flashedge.engine.vllm.inside.packed_logprobs import pack_logprobs
 
 PERIOD_S = 0.05
+LISTS = (LOGPROBS, ENTROPIES)
+"""Of what an output carries for the daemon: one number for each token."""
 
 
 class JoinedTokens:
@@ -81,21 +83,32 @@ class JoinedTokens:
             pack_logprobs(output, with_entropies=name in self._uncertain)
         if name in self._one_by_one or LOGPROBS not in (output.kv_transfer_params or ()):
             return output
-        if (earlier := self._kept.pop(name, None)) is not None:
-            output = join(earlier[1], output)
-        if output.finished:
-            return output
-        self._kept[name] = (client, output)
-        return None
+        kept = self._kept.get(name)
+        if not output.finished:
+            if kept is None:
+                output.new_token_ids = list(output.new_token_ids)  # it may be the runner's own
+                self._kept[name] = (client, output)
+            else:
+                extend(kept[1], output)
+            return None
+        if kept is not None:
+            prepend(self._kept.pop(name)[1], output)
+        return output
 
 
-def join(earlier: EngineCoreOutput, later: EngineCoreOutput) -> EngineCoreOutput:
-    """Two packed outputs of one request as one."""
-    before, after = earlier.kv_transfer_params or {}, later.kv_transfer_params or {}
-    lists = {
-        key: [*before[key], *after.get(key, ())] for key in (LOGPROBS, ENTROPIES) if key in before
-    }
-    later.new_token_ids = [*earlier.new_token_ids, *later.new_token_ids]
-    later.kv_transfer_params = {**before, **after, **lists}
-    later.prefill_stats = later.prefill_stats or earlier.prefill_stats
-    return later
+def extend(earlier: EngineCoreOutput, later: EngineCoreOutput) -> None:
+    """Add to a packed output the tokens behind it."""
+    extras, more = earlier.kv_transfer_params or {}, later.kv_transfer_params or {}
+    earlier.new_token_ids += later.new_token_ids
+    for key, value in more.items():
+        if key in LISTS and key in extras:
+            extras[key] += value
+        else:
+            extras[key] = value
+
+
+def prepend(earlier: EngineCoreOutput, last: EngineCoreOutput) -> None:
+    """Put the tokens of a packed output before those of the request's last one."""
+    extend(earlier, last)
+    last.new_token_ids, last.kv_transfer_params = earlier.new_token_ids, earlier.kv_transfer_params
+    last.prefill_stats = last.prefill_stats or earlier.prefill_stats
