@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -155,9 +154,6 @@ class ServedPair:
             if self._kv_manager is not None:
                 plain = CountedRequests(plain, self._kv_manager)
             self._protocols = await self._engines.serve_protocols(plain)
-            # To look for garbage among all that vLLM has imported would stop the daemon for half a
-            # second, once in a few searches.
-            gc.freeze()
             self._testing = asyncio.create_task(self._run_self_test(), name="self-test")
         except Exception as error:
             self._failure = (

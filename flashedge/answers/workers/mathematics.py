@@ -91,7 +91,8 @@ class MathGrader:
 
     def expect(self, answer: str) -> None:
         """Start the worker, which takes seconds, before the question that such an answer brings."""
-        if self._starting is None and decide_equal(normalize(answer), "0") is None:
+        decided = (decide_equal(answer, other) is not None for other in ("0", "Paris"))
+        if self._starting is None and not any(decided):
             self._starting = asyncio.create_task(self._start(), name="grading-worker")
 
     async def _start(self) -> None:

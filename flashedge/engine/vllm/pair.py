@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import importlib.util
 import logging
@@ -227,6 +228,7 @@ class VllmPair:
         )
         protocols = VllmProtocols(self.generator.process, options, plain)
         await protocols.prepare()
+        gc.freeze()  # see `LiveProcess.start`
         return protocols
 
     def probes(self) -> tuple[GeneratorProbe, VerifierProbe]:

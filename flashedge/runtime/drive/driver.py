@@ -110,7 +110,8 @@ class Driver:
         )
         self.probe_tokens = 0
         self.cancelled_tokens = 0
-        """Tokens generated for nodes that the search cancelled."""
+        """Tokens generated for nodes that the search cancelled, without those that the engine had
+        not sent yet (`Optimizations.joined_tokens`)."""
 
     async def run(self) -> Outcome:
         """Run the search to its end or to its deadline. Raises what the engines raise after their

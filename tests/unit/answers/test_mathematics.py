@@ -89,7 +89,7 @@ async def test_spelling_needs_no_worker() -> None:
 async def test_the_worker_starts_before_its_first_question() -> None:
     """It imports sympy for seconds. Numbers and phrases need no worker."""
     grader = MathGrader()
-    for answer in ("12", "\\frac{1}{2}", "-0.5"):
+    for answer in ("12", "\\frac{1}{2}", "-0.5", "Paris"):
         grader.expect(answer)
     await asyncio.sleep(0.05)
     assert grader.pid is None

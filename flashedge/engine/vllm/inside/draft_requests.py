@@ -25,6 +25,7 @@ from flashedge.engine.vllm.inside.keys import (
     BOUNDARY,
     DETERMINISTIC,
     DRAWN,
+    EACH_TOKEN,
     ENTROPY_RULE,
     LOGPROBS,
     PROGRAM,
@@ -146,8 +147,10 @@ def read_finish(request: Request, max_model_len: int) -> FinishReason:
 
 
 def keep_program(request: Request, requested: Request) -> None:
-    """Let a draft's request belong to the program of the step that it serves from now on."""
-    read_noise_args(request)[PROGRAM] = read_noise_args(requested).get(PROGRAM)
+    """Let a draft's request belong to the program of the step that it serves from now on, and its
+    tokens be sent as that step's."""
+    for key in (PROGRAM, EACH_TOKEN):
+        read_noise_args(request)[key] = read_noise_args(requested).get(key)
 
 
 def make_draft_request(draft: Draft, name: str, like: Request, max_model_len: int) -> Request:

@@ -11,7 +11,7 @@ Ours. The switch is `Optimizations.joined_tokens`. Checked with vLLM 0.32.0.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs
@@ -27,29 +27,41 @@ LISTS = (LOGPROBS, ENTROPIES)
 
 
 class JoinedTokens:
-    """Packs the log-probabilities of outputs, and joins the outputs of a step."""
+    """Packs the log-probabilities of outputs (`packed_logprobs`), and joins those of a path.
+
+    Requests have the names by which the front end knows them.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._sent_s = clock()
         self._kept: dict[str, tuple[int, EngineCoreOutput]] = {}
-        """Of the requests that the front end knows by these names, with their client."""
+        """By request, with its client."""
         self._as_vllm: set[str] = set()
-        self._one_by_one: set[str] = set()
+        self._joined: set[str] = set()
         self._uncertain: set[str] = set()
 
-    def begin_update(self, scheduled: SchedulerOutput, requests: dict[str, Request]) -> None:
-        """Called before vLLM takes the outputs of a step, which may end its requests."""
-        for wanted in (self._as_vllm, self._one_by_one, self._uncertain):
+    def begin_update(
+        self,
+        scheduled: SchedulerOutput,
+        requests: Mapping[str, Request],
+        find_name: Callable[[str], str | None],
+    ) -> None:
+        """Called before vLLM takes the outputs of a step, which may end its requests.
+
+        find_name: the front end's name of one of vLLM's requests, None for a draft.
+        """
+        for wanted in (self._as_vllm, self._joined, self._uncertain):
             wanted.clear()
-        for name in scheduled.num_scheduled_tokens:
-            if (request := requests.get(name)) is None:
+        for own in scheduled.num_scheduled_tokens:
+            request, name = requests.get(own), find_name(own)
+            if request is None or name is None:
                 continue
             args = read_noise_args(request)
             if not args.get(LOGPROBS):
                 self._as_vllm.add(name)
-            elif args.get(EACH_TOKEN):
-                self._one_by_one.add(name)
+            elif not args.get(EACH_TOKEN):
+                self._joined.add(name)
             if wants_entropies(request):
                 self._uncertain.add(name)
 
@@ -81,7 +93,7 @@ class JoinedTokens:
             return output
         if output.new_logprobs is not None:
             pack_logprobs(output, with_entropies=name in self._uncertain)
-        if name in self._one_by_one or LOGPROBS not in (output.kv_transfer_params or ()):
+        if name not in self._joined:
             return output
         kept = self._kept.get(name)
         if not output.finished:

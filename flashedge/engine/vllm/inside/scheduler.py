@@ -9,7 +9,7 @@ which features have their say can be read here:
     passes       deterministic requests                         determinism.passes, .windows
     boundaries   where steps end                                boundaries
     kv           the quota of KV blocks                         kv.quota
-    messages     which outputs the daemon gets now              joined_tokens
+    joined       which outputs the daemon gets now              joined_tokens
     steps        what is in flight, for the daemon              step_record
 
 A feature does nothing until a request, or the daemon, asks for it.
@@ -67,7 +67,7 @@ class EdgeScheduler(AsyncScheduler):
         self.drafts = Speculation(
             self, self.draft_jobs, self.boundaries, self.passes.windows, self._abort
         )
-        self.messages = JoinedTokens()
+        self.joined = JoinedTokens()
         self.steps = StepsInFlight(self.drafts.find_name)
         self._allocate_in_vllm = self.kv_cache_manager.allocate_slots
         self.kv_cache_manager.allocate_slots = self._allocate  # the one place where requests get KV
@@ -84,7 +84,7 @@ class EdgeScheduler(AsyncScheduler):
     def finish_requests(
         self, request_ids: str | Iterable[str] | None, finished_status: RequestStatus
     ) -> list[Request]:
-        self.messages.forget(request_ids)
+        self.joined.forget(request_ids)
         own = self.drafts.cancel(request_ids)
         finished: list[Request] = super().finish_requests(own, finished_status)
         return finished
@@ -122,14 +122,14 @@ class EdgeScheduler(AsyncScheduler):
     def update_from_output(
         self, scheduled: SchedulerOutput, ran: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
-        self.messages.begin_update(scheduled, self.requests)
+        self.joined.begin_update(scheduled, self.requests, self.drafts.find_name)
         self.boundaries.begin_update(ran)
         labels = self.drafts.begin_update(scheduled)
         replays = self.passes.begin_update(scheduled, ran)
         outputs: dict[int, EngineCoreOutputs] = super().update_from_output(scheduled, ran)
         self.passes.end_update(scheduled, replays)
         self.drafts.end_update(outputs, labels)
-        self.messages.end_update(outputs)
+        self.joined.end_update(outputs)
         if scheduled.num_scheduled_tokens:
             self.steps.end()
         return outputs

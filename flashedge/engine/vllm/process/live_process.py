@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import gc
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from multiprocessing import sharedctypes
 from typing import TYPE_CHECKING, Any
 
@@ -78,13 +78,17 @@ class LiveProcess:
             await asyncio.to_thread(self._build)
             self._ended = asyncio.get_running_loop().create_future()
             assert self.llm is not None, "it was built"
-            self._outbox = Outbox(self.llm.engine_core)
+            self._outbox = Outbox(self.llm.engine_core, self._fail)
+            self._outbox.install()
             self._watch()
             try:
                 view: dict[str, Any] = await self.call("begin")
             except ProcessEnded:
                 why = self.describe_end()
                 raise EngineError(f"it ended while it started: {why}") from None
+        # To look for garbage in all that vLLM has imported would stop the daemon for half a second,
+        # once in a few searches.
+        gc.freeze()
         return view
 
     def _build(self) -> None:
@@ -154,6 +158,15 @@ class LiveProcess:
         if self.llm is not None:
             self.llm.output_processor.propagate_error(EngineDeadError())
 
+    def _fail(self, names: Sequence[str], error: Exception) -> None:
+        """End these open requests with an error."""
+        if self.llm is None:
+            return
+        for name in names:
+            state = self.llm.output_processor.request_states.get(name)
+            if state is not None and state.queue is not None:
+                state.queue.put(error)
+
     def describe_end(self, error: BaseException | None = None) -> str:
         """Say why the process ended. error: what the daemon's side raised."""
         if self._hung_s is not None:
@@ -180,9 +193,9 @@ class LiveProcess:
             with contextlib.suppress(expected):
                 await asyncio.to_thread(self.llm.shutdown, STOP_S)
             self.llm = None
-            gc.unfreeze()  # see `runtime.served_pair`
+            self._outbox = None
+            gc.unfreeze()
             gc.collect()  # see _build
-            gc.freeze()
 
     # ------------------------------------------------------------ calls between two engine steps
 

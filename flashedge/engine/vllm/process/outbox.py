@@ -9,35 +9,46 @@ Checked with vLLM 0.32.0.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from vllm.v1.engine import EngineCoreRequest
     from vllm.v1.engine.core_client import AsyncMPClient
 
+Fail = Callable[[Sequence[str], Exception], None]
+"""Ends the requests of these names with an error."""
+
 
 class Outbox:
-    """Stands between vLLM's front end and its client of one engine."""
+    """Stands between vLLM's front end and its client of one engine, from `install` on."""
 
-    def __init__(self, client: AsyncMPClient) -> None:
+    def __init__(self, client: AsyncMPClient, fail: Fail) -> None:
         from vllm.v1.serial_utils import MsgpackEncoder
 
-        self._client = client
+        self._client, self._fail = client, fail
         self._encoder = MsgpackEncoder()
         self._add_one, self._abort = client.add_request_async, client.abort_requests_async
-        client.add_request_async, client.abort_requests_async = self.add, self.abort
-        self._waiting: dict[str, EngineCoreRequest] = {}
+        self._waiting: dict[str, bytes] = {}
+        """Encoded requests by their names."""
         self._sending: set[asyncio.Task[None]] = set()
 
+    def install(self) -> None:
+        """Replace the client's methods by which the front end sends requests and aborts."""
+        self._client.add_request_async = self.add
+        self._client.abort_requests_async = self.abort
+
     async def add(self, request: EngineCoreRequest) -> None:
-        """Stands for the client's `add_request_async`. Raises EngineDeadError."""
+        """Stands for the client's `add_request_async`. Raises EngineDeadError, and what encoding
+        raises."""
         params = request.sampling_params
-        if request.mm_features or (params is not None and params.structured_outputs):
-            await self._add_one(request)  # the engine prepares them in a thread of its own
+        guided = params is not None and params.structured_outputs
+        if guided or request.mm_features or request.resumable or request.prompt_embeds is not None:
+            await self._add_one(request)  # the engine prepares these in a thread of its own
             return
         self._client.ensure_alive()
         request.client_index = self._client.client_index
-        self._waiting[request.request_id] = request
+        (self._waiting[request.request_id],) = self._encoder.encode(request)
         if len(self._waiting) == 1:
             task = asyncio.create_task(self._send(), name="outbox")
             self._sending.add(task)
@@ -54,8 +65,12 @@ class Outbox:
 
     async def _send(self) -> None:
         """Nothing may come between taking the requests and sending them: it could be an abort."""
-        requests = list(self._waiting.values())
+        requests = dict(self._waiting)
         self._waiting.clear()
-        if requests:
-            (packed,) = self._encoder.encode(requests)
+        if not requests:
+            return
+        try:
+            packed = list(requests.values())
             await self._client.call_utility_async("flashedge_add_requests", packed)
+        except Exception as error:  # whatever it is, those who wait for answers have to know
+            self._fail(list(requests), error)

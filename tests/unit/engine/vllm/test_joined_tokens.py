@@ -33,7 +33,7 @@ class Engine:
         self.now_s += took_s
         requests: Any = {name: make_request(REQUESTS[name]) for name in names}
         scheduled: Any = SimpleNamespace(num_scheduled_tokens=dict.fromkeys(names, 1))
-        self.joined.begin_update(scheduled, requests)
+        self.joined.begin_update(scheduled, requests, lambda own: own)
         outputs = {0: EngineCoreOutputs(outputs=[self._draw(n, n in ending) for n in names])}
         self.joined.end_update(outputs)
         sent = [output for of_client in outputs.values() for output in of_client.outputs]
@@ -89,9 +89,12 @@ def test_who_asks_for_each_token_gets_it_and_vllm_its_own_form() -> None:
     assert engine.sent["vllm"][0].new_logprobs is not None
 
 
-def test_tokens_adopted_from_a_draft_join_those_behind_them() -> None:
-    """They come under the step's name, without an own row in the batch."""
+def test_the_tokens_of_a_draft_join_those_behind_them_under_the_name_of_its_step() -> None:
+    """vLLM's request has another name. What was drafted comes without an own row in the batch."""
     engine = Engine()
+    scheduled: Any = SimpleNamespace(num_scheduled_tokens={"draft-1": 1, "draft-2": 1})
+    requests: Any = {name: make_request(OURS) for name in ("draft-1", "draft-2")}
+    engine.joined.begin_update(scheduled, requests, {"draft-1": "a", "draft-2": None}.get)
     replay = EngineCoreOutput("a", [7, 8], kv_transfer_params={LOGPROBS: [-7.0, -8.0], DRAWN: 2})
     outputs = {0: EngineCoreOutputs(outputs=[replay])}
     engine.joined.end_update(outputs)

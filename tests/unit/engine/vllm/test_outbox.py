@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +14,8 @@ from vllm.sampling_params import StructuredOutputsParams
 from vllm.v1.engine import EngineCoreRequest, EngineCoreRequestType
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from flashedge.engine.vllm.inside import arrivals, step_record
+from flashedge.engine.vllm.inside import arrivals
+from flashedge.engine.vllm.inside.step_record import RECORD_BYTES, FaultHandler, StepRecord
 from flashedge.engine.vllm.process.outbox import Outbox
 
 
@@ -39,6 +42,7 @@ class Client:
         self.said: list[tuple[str, Any]] = []
         self.is_dead = False
         self.answers = True
+        self.failed: list[tuple[str, Exception]] = []
 
     def ensure_alive(self) -> None:
         if self.is_dead:
@@ -51,10 +55,19 @@ class Client:
         if request_ids:
             self.said.append(("abort", request_ids))
 
-    async def call_utility_async(self, method: str, packed: bytes) -> None:
+    async def call_utility_async(self, method: str, packed: list[bytes]) -> None:
         self.said.append((method, packed))
         if not self.answers:
             await asyncio.Event().wait()
+
+
+def make_outbox(client: Any) -> Outbox:
+    def fail(names: Sequence[str], error: Exception) -> None:
+        client.failed += [(name, error) for name in names]
+
+    outbox = Outbox(client, fail)
+    outbox.install()
+    return outbox
 
 
 class Core:
@@ -94,7 +107,7 @@ def client() -> Any:
 
 
 async def test_requests_of_one_turn_arrive_in_one_message(client: Any) -> None:
-    Outbox(client)
+    make_outbox(client)
     requests = [make_request(name) for name in "abc"]
     await asyncio.gather(*(client.add_request_async(each) for each in requests))
     await asyncio.sleep(0.01)
@@ -107,7 +120,7 @@ async def test_requests_of_one_turn_arrive_in_one_message(client: Any) -> None:
 
 
 async def test_an_abort_never_overtakes_its_request(client: Any) -> None:
-    Outbox(client)
+    make_outbox(client)
     for name in "abc":
         await client.add_request_async(make_request(name))
     await client.abort_requests_async(["b"])
@@ -120,7 +133,7 @@ async def test_an_abort_never_overtakes_its_request(client: Any) -> None:
 
 
 async def test_all_are_aborted_before_they_are_sent(client: Any) -> None:
-    Outbox(client)
+    make_outbox(client)
     await client.add_request_async(make_request("a"))
     await client.abort_requests_async(["a"])
     await asyncio.sleep(0.01)
@@ -128,14 +141,14 @@ async def test_all_are_aborted_before_they_are_sent(client: Any) -> None:
 
 
 async def test_a_request_with_a_grammar_goes_alone(client: Any) -> None:
-    Outbox(client)
+    make_outbox(client)
     guided = make_request("a", structured_outputs=StructuredOutputsParams(regex="a+"))
     await client.add_request_async(guided)
     assert client.said == [("add", "a")]
 
 
 async def test_a_dead_engine_gets_nothing(client: Any) -> None:
-    outbox = Outbox(client)
+    outbox = make_outbox(client)
     client.answers = False
     await client.add_request_async(make_request("a"))
     await asyncio.sleep(0.01)
@@ -150,7 +163,7 @@ async def test_a_dead_engine_gets_nothing(client: Any) -> None:
 
 def test_one_that_cant_be_prepared_is_refused_and_the_others_run(client: Any) -> None:
     async def send() -> None:
-        Outbox(client)
+        make_outbox(client)
         for name in ("a", "bad", "c"):
             await client.add_request_async(make_request(name))
         await asyncio.sleep(0.01)
@@ -162,17 +175,45 @@ def test_one_that_cant_be_prepared_is_refused_and_the_others_run(client: Any) ->
 
 
 async def test_an_error_of_the_scheduler_ends_the_engine(
-    client: Any, monkeypatch: pytest.MonkeyPatch
+    client: Any,
 ) -> None:
     """As it does where a request comes alone: who holds it can't be trusted any more."""
-    record = step_record.StepRecord(bytearray(step_record.RECORD_BYTES))
-    monkeypatch.setattr(arrivals, "get_step_record", lambda: record)
-    Outbox(client)
+    record = StepRecord(bytearray(RECORD_BYTES))
+    make_outbox(client)
     await client.add_request_async(make_request("worse"))
     await asyncio.sleep(0.01)
-    with pytest.raises(SystemExit):
-        deliver(client.said[0])
+    handler = FaultHandler(record)
+    logging.getLogger("vllm").addHandler(handler)
+    try:
+        with pytest.raises(SystemExit):
+            deliver(client.said[0])
+    finally:
+        logging.getLogger("vllm").removeHandler(handler)
     assert record.fault == "ValueError: it is worse"
+
+
+async def test_a_request_that_cant_be_encoded_concerns_nobody_else(client: Any) -> None:
+    make_outbox(client)
+    await client.add_request_async(make_request("a"))
+    with pytest.raises(OverflowError):
+        await client.add_request_async(make_request("b", top_k=10**30))
+    await asyncio.sleep(0.01)
+    assert [request.request_id for request in deliver(client.said[0]).added] == ["a"]
+
+
+async def test_requests_that_the_engine_does_not_take_fail(client: Any) -> None:
+    """Whatever the call ends with, nobody waits for ever."""
+    make_outbox(client)
+    error = RuntimeError("Server shutting down")
+
+    async def refuse(method: str, packed: list[bytes]) -> None:
+        raise error
+
+    client.call_utility_async = refuse
+    for name in "ab":
+        await client.add_request_async(make_request(name))
+    await asyncio.sleep(0.01)
+    assert client.failed == [("a", error), ("b", error)]
 
 
 def test_what_is_sent_is_what_vllm_sends(client: Any) -> None:
@@ -180,7 +221,7 @@ def test_what_is_sent_is_what_vllm_sends(client: Any) -> None:
     request = make_request("a", temperature=0.0, max_tokens=5, stop_token_ids=[4], logprobs=0)
 
     async def send() -> None:
-        Outbox(client)
+        make_outbox(client)
         await client.add_request_async(request)
         await asyncio.sleep(0.01)
 
