@@ -90,7 +90,8 @@ class MathGrader:
         return labels
 
     def expect(self, answer: str) -> None:
-        """Start the worker, which takes seconds, before the question that such an answer brings."""
+        """Start the worker, which takes seconds, before the question that such an answer brings.
+        Numbers and phrases bring none."""
         decided = (decide_equal(answer, other) is not None for other in ("0", "Paris"))
         if self._starting is None and not any(decided):
             self._starting = asyncio.create_task(self._start(), name="grading-worker")

@@ -23,7 +23,7 @@ def add_requests(self: EngineCoreProc, packed: list[bytes]) -> None:
         request = _get_decoder().decode([each])
         try:
             prepared = self.preprocess_add_request(request)
-        except Exception:
+        except Exception:  # whatever it is, it concerns this request alone
             self._handle_request_preproc_error(request)
             continue
         try:

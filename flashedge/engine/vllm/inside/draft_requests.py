@@ -146,7 +146,7 @@ def read_finish(request: Request, max_model_len: int) -> FinishReason:
 # ---------------------------------------------------------------- making requests and outputs
 
 
-def keep_program(request: Request, requested: Request) -> None:
+def keep_step_args(request: Request, requested: Request) -> None:
     """Let a draft's request belong to the program of the step that it serves from now on, and its
     tokens be sent as that step's."""
     for key in (PROGRAM, EACH_TOKEN):

@@ -22,7 +22,7 @@ from flashedge.engine.vllm.inside.determinism.windows import Windows
 from flashedge.engine.vllm.inside.draft_requests import (
     Label,
     StepJob,
-    keep_program,
+    keep_step_args,
     make_draft_request,
     make_replay_output,
     make_reuse_stats,
@@ -121,7 +121,7 @@ class Speculation:
             self._replays.append((requested.client_index, output))
         if finish is None:
             request.priority, request.arrival_time = requested.priority, requested.arrival_time
-            keep_program(request, requested)
+            keep_step_args(request, requested)
             job.set_limit(requested.max_tokens, boundary)
             self._promote(request)
             return

@@ -71,7 +71,7 @@ def test_tokens_go_out_together_and_a_step_that_ends_at_once() -> None:
     assert engine.read("a") == [0, 1, 2]
     (output,) = engine.sent["a"]
     assert (output.kv_transfer_params or {})[LOGPROBS] == [0.0, -1.0, -2.0]
-    assert output.prefill_stats is not None, "it came with the first token"
+    assert output.prefill_stats is not None, "the first output had them"
     assert output.new_logprobs is None
 
 

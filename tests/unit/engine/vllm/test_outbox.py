@@ -174,9 +174,7 @@ def test_one_that_cant_be_prepared_is_refused_and_the_others_run(client: Any) ->
     assert core.refused == ["bad"]
 
 
-async def test_an_error_of_the_scheduler_ends_the_engine(
-    client: Any,
-) -> None:
+async def test_an_error_of_the_scheduler_ends_the_engine(client: Any) -> None:
     """As it does where a request comes alone: who holds it can't be trusted any more."""
     record = StepRecord(bytearray(RECORD_BYTES))
     make_outbox(client)
