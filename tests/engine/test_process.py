@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from flashedge.engine.vllm import compat
@@ -49,3 +51,39 @@ async def test_a_process_that_is_killed_while_it_starts_raises(
             await process.start()
     assert process.health().state == "failed"
     assert process.pid is None
+
+
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_start_that_is_given_up_leaves_no_process() -> None:
+    """The thread that starts it can't be cancelled."""
+    compat.prepare_environment()
+    compat.start_fork_server()
+
+    async def do_nothing() -> None: ...
+
+    before = list_processes()
+    process = EngineProcess(OPTIONS, do_nothing)
+    start = asyncio.create_task(process.start())
+    async with asyncio.timeout(120):
+        await asyncio.to_thread(wait_for_process, process)
+        live = process._live
+        assert live is not None
+        start.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await start
+        await process.stop()
+        assert live._building is not None
+        await asyncio.wait({live._building})
+    assert list_processes() <= before
+
+
+def wait_for_process(process: EngineProcess) -> None:
+    """Until it exists. It loads its model then."""
+    while process._live is None or getattr(process._live._starting, "pid", None) is None:
+        time.sleep(0.01)
+
+
+def list_processes() -> set[int]:
+    """This process's own and those of the fork server."""
+    below = psutil.Process().children(recursive=True)
+    return {each.pid for each in below if each.status() != psutil.STATUS_ZOMBIE}

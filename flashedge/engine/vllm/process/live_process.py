@@ -16,7 +16,7 @@ from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
 from flashedge.engine.vllm.inside.step_record import RECORD_BYTES, StepRecord, find_root
 from flashedge.engine.vllm.process.heartbeat import watch_heart
 from flashedge.engine.vllm.process.outbox import Outbox
-from flashedge.engine.vllm.process.start_reports import carry, receive_stages
+from flashedge.engine.vllm.process.start_reports import carry, receive_process, receive_stages
 from flashedge.engine.vllm.shown_cards import choose_cards, show_cards
 from flashedge.errors import EngineError
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 STOP_S = 1.0
 """Time that an engine gets to end by itself. It has nothing to save."""
+KILL_AGAIN_S = 0.2
+"""A start that is given up may be about to start its process."""
 FAULT_LETTERS = 200
 """An error of vLLM is shown up to this length."""
 
@@ -44,6 +46,11 @@ class LiveProcess:
         self._memory = sharedctypes.RawArray("B", RECORD_BYTES)
         self.record = StepRecord(self._memory)
         self.llm: AsyncLLM | None = None
+        self._building: asyncio.Future[None] | None = None
+        """The thread that builds `llm`. It can't be cancelled, only failed."""
+        self._starting: Any = None
+        """The object of the process that this thread starts."""
+        self._is_unwanted = False
         self._ended: asyncio.Future[None] | None = None
         self._sentinel: int | None = None
         """A file descriptor that becomes readable when the process ends."""
@@ -74,8 +81,10 @@ class LiveProcess:
         and whatever vLLM raises.
         """
         cards = choose_cards(self._options.visible_cards)
-        with receive_stages(on_stage), carry(**{STEP_RECORD: self._memory}), cards:
-            await asyncio.to_thread(self._build)
+        carried, received = carry(**{STEP_RECORD: self._memory}), receive_process(self._receive)
+        with receive_stages(on_stage), carried, received, cards:
+            self._building = asyncio.ensure_future(asyncio.to_thread(self._build))
+            await asyncio.shield(self._building)
             self._ended = asyncio.get_running_loop().create_future()
             assert self.llm is not None, "it was built"
             self._outbox = Outbox(self.llm.engine_core, self._fail)
@@ -110,6 +119,23 @@ class LiveProcess:
             enable_log_requests=False,
         )
 
+    def _receive(self, process: Any) -> None:
+        self._starting = process
+        if self._is_unwanted:
+            raise EngineError("its start was given up")
+
+    async def _give_up_start(self) -> bool:
+        """End a start that nobody waits for any more, with its process. False if there is none."""
+        if self._building is None or self._building.done():
+            return False
+        self._is_unwanted = True
+        while not self._building.done():
+            if self._starting is not None and self._starting.pid is not None:
+                _kill_tree(self._starting.pid)
+            await asyncio.wait({self._building}, timeout=KILL_AGAIN_S)
+        self._building.exception()  # it was read: nobody else asks for it
+        return True
+
     def _watch(self) -> None:
         """Call `on_end` as soon as the process ends, and end it if it hangs."""
         self._sentinel = os.dup(self._process.sentinel)
@@ -129,14 +155,9 @@ class LiveProcess:
         self._on_end()
 
     def _kill(self) -> None:
-        """Kill the process and its workers: one that hangs would keep its card's memory."""
-        import psutil
-
-        with contextlib.suppress(psutil.NoSuchProcess):
-            process = psutil.Process(self.pid)
-            for each in (*process.children(recursive=True), process):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    each.kill()
+        """One that hangs would keep its card's memory."""
+        if self.pid is not None:
+            _kill_tree(self.pid)
 
     def note_end(self) -> None:
         """The process has ended: stop watching it, and end the calls to it."""
@@ -184,8 +205,10 @@ class LiveProcess:
         """End the process, or clear away what is left of it."""
         import psutil
 
+        was_starting = await self._give_up_start()
         # The client of a dead process may fail in any way. One that lives may end meanwhile.
-        expected = Exception if self.has_ended else psutil.NoSuchProcess
+        is_dead = self.has_ended or was_starting
+        expected = Exception if is_dead else psutil.NoSuchProcess
         self.note_end()
         if self.llm is not None:
             if self.llm.output_handler is not None:
@@ -215,3 +238,14 @@ class LiveProcess:
             return answer.result()
         finally:
             answer.cancel()
+
+
+def _kill_tree(pid: int) -> None:
+    """Kill a process and its workers, if they are still there."""
+    import psutil
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        process = psutil.Process(pid)
+        for each in (*process.children(recursive=True), process):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                each.kill()

@@ -25,6 +25,21 @@ _carried: ContextVar[Mapping[str, Any]] = ContextVar("_carried")
 """The attributes that a process gets which starts in this context."""
 
 
+_receive: ContextVar[Callable[[Any], None]] = ContextVar("_receive")
+"""Receives the object of a process that is about to start in this context."""
+
+
+@contextlib.contextmanager
+def receive_process(receive: Callable[[Any], None]) -> Iterator[None]:
+    """Call `receive` with each process within the block before it starts. What it raises ends the
+    start."""
+    token = _receive.set(receive)
+    try:
+        yield
+    finally:
+        _receive.reset(token)
+
+
 @contextlib.contextmanager
 def carry(**attributes: Any) -> Iterator[None]:
     """Give these attributes to the processes that start within the block."""
@@ -64,8 +79,9 @@ def receive_stages(on_stage: Callable[[str], None]) -> Iterator[None]:
 
 
 def report_starts(context: BaseContext) -> BaseContext:
-    """Let the processes of `context` have what `carry` gives them."""
-    attributes = _carried.get({})
+    """Let the processes of `context` have what `carry` gives them, and `receive_process` see them
+    first."""
+    attributes, receive = _carried.get({}), _receive.get(None)
     if not attributes:
         return context
     reporting: Any = copy.copy(context)
@@ -74,6 +90,8 @@ def report_starts(context: BaseContext) -> BaseContext:
         process = context.Process(**options)  # type: ignore[attr-defined]
         for name, value in attributes.items():
             setattr(process, name, value)  # sent with the process's other attributes
+        if receive is not None:
+            receive(process)
         return process
 
     reporting.Process = make_process
