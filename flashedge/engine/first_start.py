@@ -2,8 +2,8 @@
 
 Each engine's process counts what it holds itself, so other programs on the card change nothing. The
 measurement runs the largest step that the batch limit allows, before the first request. On a card
-the engines start one after the other: if the first takes more than was estimated, the other gets
-less KV.
+both engines start at once, with the memory that was estimated. If they take more than that and the
+reserve together, they start again one after the other, and the verifier gets less KV.
 """
 
 from __future__ import annotations
@@ -23,13 +23,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-async def start_measured(engine: VllmEngine) -> EngineMemory | None:
-    """Start an engine on a card and measure it. Raises EngineError if it does not start.
+async def measure_engine(engine: VllmEngine) -> EngineMemory | None:
+    """Measure an engine on a card; of several cards the first.
 
-    Of several cards it measures the first. None if the engine could not be measured, which does
-    not stop it from serving.
+    None if it could not be measured, which does not stop it from serving.
     """
-    await engine.start()
     try:
         return _log(engine, build_memory(await engine.measure_memory()))
     except EngineError as error:

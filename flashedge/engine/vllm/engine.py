@@ -42,9 +42,17 @@ class VllmEngine:
     def max_model_len(self) -> int:
         return self._options.max_model_len
 
-    async def start(self) -> None:
-        """Start the process and load the model. Raises EngineError when that fails."""
-        await self._process.start()
+    async def start(self, *, shrinks: bool = True) -> None:
+        """Start the process and load the model. Raises EngineError when that fails.
+
+        shrinks: whether it starts with a smaller batch where memory is short.
+        """
+        await self._process.start(shrinks=shrinks)
+
+    @property
+    def has_smaller_batch(self) -> bool:
+        """Whether memory was short for the batch that it was configured with."""
+        return self._process.options.max_num_seqs != self._options.max_num_seqs
 
     async def stop(self) -> None:
         await self._process.stop()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from flashedge.config import Config
 from flashedge.engine.base import Chunk, ExtendRequest, Generator, Health, Verifier
-from flashedge.engine.first_start import measure_started, start_measured
+from flashedge.engine.first_start import measure_engine, measure_started
 from flashedge.engine.layout import EngineCards, Layout, find_layout, warn_on_cpu
 from flashedge.engine.memory_plan import (
     count_sequences,
@@ -32,7 +32,7 @@ from flashedge.engine.vllm.batch_invariance import check_batch_invariance
 from flashedge.engine.vllm.bits import describe_bits
 from flashedge.engine.vllm.card_trial import card_maps_memory
 from flashedge.engine.vllm.engine_options import EngineOptions
-from flashedge.errors import ConfigError, StoreError
+from flashedge.errors import ConfigError, EngineError, StoreError
 from flashedge.models.checkpoint_shape import find_pair_shapes, read_shape
 from flashedge.models.folders import resolve_model
 from flashedge.models.memory.batch_limits import choose_limits
@@ -118,41 +118,72 @@ class VllmPair:
                 )
 
     async def start(self) -> None:
-        """Start both engines at once. If either fails, stop the other and raise EngineError."""
+        """Start both engines. If either fails, stop the other and raise EngineError."""
         await asyncio.to_thread(self._build)
         self._built = True
+        try:
+            await self._start_engines()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start_engines(self) -> None:
         sequences = count_sequences(self._config)
         can_measure = not runs_on_cpu() and all(cards.cards for cards in self._layout.each)
         if can_measure and find_measured(self._pair, self._config, sequences) is None:
             await self._start_measured()
             return
+        await self._start_both()
+
+    async def _start_both(self, *, shrinks: bool = True) -> None:
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self.generator.start())
-                group.create_task(self.verifier.start())
+                group.create_task(self.generator.start(shrinks=shrinks))
+                group.create_task(self.verifier.start(shrinks=shrinks))
         except BaseExceptionGroup as errors:
-            await self.stop()
             raise errors.exceptions[0] from None
 
     async def _start_measured(self) -> None:
-        """Start both engines one after the other, and keep what each takes for later plans."""
+        """Start both engines, and keep what each takes for later plans."""
         log.info("this pair starts here for the first time: its memory is measured")
-        try:
-            generator = await start_measured(self.generator)
-            if self._layout.is_shared:
-                card = await asyncio.to_thread(read_engine_card, self._config, "verifier")
-                self._lower_verifier_kv(card)
-            verifier = await start_measured(self.verifier)
-        except BaseException:
-            await self.stop()
-            raise
-        if generator is None or verifier is None:
+        if not await self._start_at_once():
+            await self._start_in_turn()
+        generator = await measure_engine(self.generator)
+        verifier = await measure_engine(self.verifier)
+        is_smaller = self.generator.has_smaller_batch or self.verifier.has_smaller_batch
+        if generator is None or verifier is None or is_smaller:
             return
         found, sequences = (generator, verifier), count_sequences(self._config)
         try:
             await asyncio.to_thread(keep_measured, self._pair, self._config, sequences, found)
         except StoreError as error:
             log.warning("the measured memory is not kept: %s", error.line)
+
+    async def _start_at_once(self) -> bool:
+        """Start both engines at once, by the estimate. False where they share a card and that
+        fails: neither of them is started then.
+
+        What they take more than estimated comes out of the card's reserve until the next start.
+        """
+        try:
+            await self._start_both(shrinks=not self._layout.is_shared)
+        except EngineError as error:
+            if not self._layout.is_shared:
+                raise
+            log.warning("the engines start one after the other: %s", error.line)
+            await self.stop()
+            await asyncio.to_thread(self._build)
+            return False
+        return True
+
+    async def _start_in_turn(self) -> None:
+        """Start both engines one after the other on one card: if the first takes more than was
+        estimated, the other gets less KV."""
+        await self.generator.start()
+        await measure_engine(self.generator)  # it keeps the memory of its largest step
+        card = await asyncio.to_thread(read_engine_card, self._config, "verifier")
+        self._lower_verifier_kv(card)
+        await self.verifier.start()
 
     def _lower_verifier_kv(self, card: CardMemory) -> None:
         """Give the verifier less KV than planned where the generator took more than estimated.

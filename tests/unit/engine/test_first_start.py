@@ -1,4 +1,4 @@
-"""The first start of a pair on a card: one engine after the other, measured and kept."""
+"""The first start of a pair on a card: both engines at once, measured and kept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flashedge.engine.memory_plan import find_measured, keep_measured, resolve_m
 from flashedge.engine.vllm import pair as pair_module
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.pair import VllmPair
-from flashedge.errors import GenerationFailed
+from flashedge.errors import EngineError, GenerationFailed
 from flashedge.models.registry import find_pair
 from flashedge.models.specs import Pair
 from tests.support.fake_nvml import FakeNvml, fake_card, fake_cards
@@ -52,11 +52,21 @@ class Engine:
     options: EngineOptions
     overhead: int
     log: list[str]
+    held: int = 0
+    has_smaller_batch: bool = False
 
-    async def start(self) -> None:
+    async def start(self, *, shrinks: bool = True) -> None:
         self.log.append(f"start {self.options.name}")
         await asyncio.sleep(0)
-        self.card.free -= self.overhead + self.options.kv_bytes
+        if self.card.free < self.overhead + self.options.kv_bytes:
+            raise EngineError(f"no room for the {self.options.name}")
+        self.held = self.overhead + self.options.kv_bytes
+        self.card.free -= self.held
+
+    async def stop(self) -> None:
+        self.log.append(f"stop {self.options.name}")
+        self.card.free += self.held
+        self.held = 0
 
     async def measure_memory(self) -> dict[str, int]:
         self.log.append(f"measure {self.options.name}")
@@ -109,8 +119,8 @@ async def test_the_first_start_measures_and_the_second_does_not(tmp_path: Path, 
     await pair.start()
     assert pair.log == [
         "start generator",
-        "measure generator",
         "start verifier",
+        "measure generator",
         "measure verifier",
     ]
     found = find_measured(pair._pair, pair._config, 128)
@@ -132,8 +142,8 @@ async def test_what_another_program_takes_meanwhile_is_not_the_engines(
     pair = start(tmp_path, card, (4 * GIB, 3 * GIB + 700 * MIB))
     start_engine = Engine.start
 
-    async def start_beside_another(engine: Engine) -> None:
-        await start_engine(engine)
+    async def start_beside_another(engine: Engine, **options: Any) -> None:
+        await start_engine(engine, **options)
         card.free -= 2 * GIB
 
     monkeypatch.setattr(Engine, "start", start_beside_another)
@@ -143,15 +153,54 @@ async def test_what_another_program_takes_meanwhile_is_not_the_engines(
     assert [engine.total for engine in found] == [4 * GIB, 3 * GIB + 700 * MIB]
 
 
-async def test_a_generator_larger_than_estimated_leaves_less_for_the_verifier(
+async def test_engines_a_little_larger_than_estimated_use_the_reserve(
+    tmp_path: Path, card: Card
+) -> None:
+    """The next start plans with what they take."""
+    pair = start(tmp_path, card, (0, 0))
+    kv = (pair._config.generator_kv_bytes or 0) + (pair._config.verifier_kv_bytes or 0)
+    pair._overheads = (card.free - kv - 4 * GIB, 4 * GIB)  # nothing of the card is left
+    await pair.start()
+    assert card.free == 0
+    assert pair.log[:2] == ["start generator", "start verifier"]
+    assert len(pair.log) == 4
+    found = find_measured(pair._pair, pair._config, 128)
+    assert found is not None
+    assert tuple(engine.total for engine in found) == pair._overheads
+
+
+async def test_a_generator_much_larger_than_estimated_leaves_less_for_the_verifier(
     tmp_path: Path, card: Card, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The verifier has no room beside it."""
     pair = start(tmp_path, card, (9 * GIB, 3 * GIB + 600 * MIB))
     planned = pair._config.verifier_kv_bytes or 0
     await pair.start()
+    assert "start one after the other: no room for the verifier" in caplog.text
     assert pair.verifier.options.kv_bytes < planned - 4 * GIB
     assert card.free >= 0, "both engines fit the card"
     assert "more memory than estimated" in caplog.text
+
+
+async def test_what_a_smaller_batch_takes_is_not_kept(
+    tmp_path: Path, card: Card, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Later starts would plan for it, and run short again."""
+    pair = start(tmp_path, card, (4 * GIB, 3 * GIB))
+    pair._build()
+    monkeypatch.setattr(pair.verifier, "has_smaller_batch", True)
+    monkeypatch.setattr(pair, "_build", lambda: None)
+    await pair.start()
+    assert find_measured(pair._pair, pair._config, 128) is None
+
+
+async def test_engines_on_cards_of_their_own_start_once(tmp_path: Path, card: Card) -> None:
+    pair = start(tmp_path, card, (40 * GIB, 3 * GIB))
+    given = {"generator_devices": "0", "verifier_devices": "1"}
+    pair._layout = find_layout(load_config(given, {}), fake_cards("4090", "4090"))
+    with pytest.raises(EngineError, match="no room for the generator"):
+        await pair.start()
+    assert pair.log.count("start generator") == 1
 
 
 async def test_a_large_generator_on_its_own_card_leaves_the_verifier_its_memory(
@@ -164,9 +213,9 @@ async def test_a_large_generator_on_its_own_card_leaves_the_verifier_its_memory(
     own = Card()
     cards = {"generator": card, "verifier": own}
 
-    async def start_on_own_card(engine: Engine) -> None:
+    async def start_on_own_card(engine: Engine, **options: Any) -> None:
         engine.card = cards[engine.options.name]
-        await start_engine(engine)
+        await start_engine(engine, **options)
 
     start_engine = Engine.start
     monkeypatch.setattr(Engine, "start", start_on_own_card)

@@ -126,15 +126,16 @@ class EngineProcess:
 
     # ------------------------------------------------------------ start and stop
 
-    async def start(self) -> None:
-        """Start the first process and load the model, with a smaller batch if memory is short.
+    async def start(self, *, shrinks: bool = True) -> None:
+        """Start the first process and load the model.
 
-        Raises EngineError when that fails.
+        shrinks: whether it starts with a smaller batch where memory is short. Raises EngineError
+        when that fails.
         """
         while True:
             options, is_forked = self.options, compat.choose_start_method() == "forkserver"
             try:
-                await self._start_process(options)
+                await self._start_process(options, shrinks=shrinks)
                 return
             except EngineError as error:
                 if self.options is not options:
@@ -147,11 +148,16 @@ class EngineProcess:
                 raise
 
     async def _start_process(
-        self, options: EngineOptions, prepare: Callable[[], Awaitable[None]] | None = None
+        self,
+        options: EngineOptions,
+        prepare: Callable[[], Awaitable[None]] | None = None,
+        *,
+        shrinks: bool = True,
     ) -> None:
         """Start a process, and `prepare` it. It serves on return.
 
-        Raises EngineError when that fails. If memory was short, the batch is smaller from then on.
+        Raises EngineError when that fails. If memory was short and it `shrinks`, the batch is
+        smaller from then on.
         """
         self._note_stage("starting its process")
         live = self._live = LiveProcess(options, self._handle_end)
@@ -164,7 +170,7 @@ class EngineProcess:
         except Exception as error:
             self._accepts_calls, self._stage = False, None
             why = live.describe_end(error)
-            if live.record.is_memory_short or is_memory_short(find_root(error)):
+            if shrinks and (live.record.is_memory_short or is_memory_short(find_root(error))):
                 self._shrink_batch()
             await live.shut_down()
             self._live = None
