@@ -137,6 +137,18 @@ class Config:
         "Schedule the generator's next step while one is computed; the tokens are the same. Not "
         "set: on a card, where the host's work would else leave the card idle, and not on a CPU.",
     )
+    second_runner: bool = setting(
+        False,
+        "Compute the generator's steps by vLLM's second model runner, whose host works less in a "
+        "step of many sequences; searches find the same trees. Deterministic requests are refused "
+        "then. On CUDA. Experimental: it has not run on a card.",
+    )
+    verifier_graphs: bool = setting(
+        False,
+        "Compile the verifier and capture CUDA graphs for its passes of up to 1,024 tokens, whose "
+        "kernels take less than their launches. The first start takes longer. On CUDA. "
+        "Experimental: it has not run on a card.",
+    )
     batch_invariant: bool = setting(
         False,
         "On CUDA, compute by kernels whose results do not depend on what else is in the batch, so "

@@ -22,6 +22,7 @@ UNTESTED: Mapping[str, Any] = {
     "invariant_tokens": 0,
     "replay_shape": None,
     "score_shape": None,
+    "no_passes": None,
 }
 """What is known without a self-test."""
 

@@ -5,12 +5,12 @@ The parts come in the order of their worth, and FOLDER/first_light.json is writt
 - `doctor`, and `first start`: of the bundled pair, with no compiled code kept;
 - `search` and `bundled search`: searches of PAIR and of the bundled pair, our stock loop on the
   same engines, and two `vllm serve` for the very requests of the same trees
-  (`scripts.bench.engine.replayed_search`), with what speculation drew and kept;
+  (`scripts.bench.engine.replayed_search`), with what speculation drew and kept. PAIR's also by a
+  second daemon, whose generator has vLLM's second model runner and whose verifier graphs;
 - `memory`: what each process holds of the card;
 - `steps`: a decode step of the bundled generator, by `vllm serve` with each of vLLM's runners and
   by our plain completions (`scripts.bench.engine.decode_steps`);
-- `later start`: of PAIR, beside two idle `vllm serve`, and of the bundled pair, with compiled code
-  kept; `steps, synchronous`: its decode step without asynchronous scheduling.
+- `later start`: of PAIR, beside two idle `vllm serve`, with compiled code kept.
 
 FOLDER/trees keeps the searches' results, FOLDER/steps the steps of all engines. A part that fails
 says why, and the next one goes on. The last line is JSON.
@@ -77,6 +77,10 @@ class Plan:
     last_n: tuple[int, ...] = (256,)
     runs: Mapping[int, int] = field(default_factory=lambda: {16: 3, 64: 4, 256: 1})
     """How many searches, by n."""
+    other: Mapping[str, Any] = field(
+        default_factory=lambda: {"second_runner": True, "verifier_graphs": True}
+    )
+    """Settings of the daemon beside ours."""
 
     @property
     def home(self) -> Path:
@@ -92,6 +96,7 @@ REHEARSED: dict[str, Any] = {
     "n": (4,),
     "last_n": (),
     "runs": {4: 1},
+    "other": {"async_scheduling": True},  # the second runner needs Triton
 }
 
 
@@ -125,12 +130,6 @@ async def measure_all(plan: Plan, results: Results) -> None:
         results.add("doctor", read_doctor())
     async with results.part("after the first start"), AsyncExitStack() as stack:
         await measure_pairs(plan, stack, results)
-    part, off = f"later start, {BUNDLED}", dict[str, Any](async_scheduling=False)
-    async with results.part(part), AsyncExitStack() as stack:
-        ours = await start_ours(stack, find_served_pair(BUNDLED), plan, results, part, **off)
-        ways = {"completions": complete_by(ours, BUNDLED)}
-        table = await measure_rows(ways, plan.rows, plan.rounds, plan.tokens, plan.output / STEPS)
-        results.add("steps, synchronous", table)
 
 
 async def measure_pairs(plan: Plan, stack: AsyncExitStack, results: Results) -> None:
@@ -143,13 +142,16 @@ async def measure_pairs(plan: Plan, stack: AsyncExitStack, results: Results) -> 
     async with AsyncExitStack() as first:
         clients = {"bundled": ours}
 
-        async def start_pair() -> None:
-            part = "start beside vllm serve"
+        async def start_pair(name: str, **settings: Any) -> None:
+            part = f"start beside vllm serve, {name}"
             async with results.part(part):
-                clients["pair"] = await start_ours(first, pair, plan, results, part, home="pair")
+                clients[name] = await start_ours(
+                    first, pair, plan, results, part, home=name, **settings
+                )
 
         servers = (start_server(stack, clients, *item, plan, results) for item in wanted.items())
-        await asyncio.gather(start_pair(), *servers)
+        await asyncio.gather(start_pair("pair"), *servers)
+        await start_pair("other", **plan.other)  # last: if memory is short, it alone fails
 
         async def measure_searches(
             part: str, n: int, ways: Mapping[str, str], *, of_pair: bool
@@ -169,6 +171,8 @@ async def measure_pairs(plan: Plan, stack: AsyncExitStack, results: Results) -> 
                 results.add(part, {"ways": table, "runs": runs})
 
         both = {"flashedge": "pair", "baseline": "pair"}
+        if "other" in clients:
+            both |= {" ".join(plan.other): "other"}
         for n in plan.n:
             await measure_searches(f"search, n = {n}", n, both, of_pair=True)
         both = {"flashedge": "bundled", "baseline": "bundled"}

@@ -33,8 +33,9 @@ PROBLEM = (
     "How many cards has Tom after day 3?"
 )
 
-ASYNC = "FLASHEDGE_ASYNC_SCHEDULING"
-"""Set to true, it runs the tests of this folder on an asynchronous generator."""
+FROM_SHELL = ("FLASHEDGE_ASYNC_SCHEDULING", "FLASHEDGE_SECOND_RUNNER")
+"""Set to true, they run the tests of this folder on an asynchronous generator, and on vLLM's second
+model runner (which needs TRITON_INTERPRET=1 and PYTHONPATH=tests/support/interpreted)."""
 
 START_BYTES = {"generator": 24 << 20, "verifier": 72 << 20}
 """KV memory of the engines of `mapped_pair` when they start."""
@@ -49,7 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def make_environ(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    asked = {ASYNC: os.environ[ASYNC]} if ASYNC in os.environ else {}
+    asked = {name: os.environ[name] for name in FROM_SHELL if name in os.environ}
     return {"FLASHEDGE_HOME": str(tmp_path_factory.mktemp("home")), **asked}
 
 

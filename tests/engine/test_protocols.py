@@ -162,6 +162,18 @@ async def test_a_request_is_followed_while_it_runs(pair: VllmPair, stream: bool)
         assert len(choice["logprobs"]["content"]) == found["usage"]["completion_tokens"] == 40
 
 
+async def test_the_second_runner_serves_no_deterministic_request(
+    pair: VllmPair, client: httpx.AsyncClient, seen: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = pair.generator.process
+    monkeypatch.setattr(process, "options", replace(process.options, second_runner=True))
+    async with tag_requests(FLAGGED):
+        response = await client.post(CHAT, json={"model": "bundled", "messages": SAY})
+    assert response.status_code == 400
+    assert "(setting second_runner)" in response.json()["error"]["message"]
+    assert not seen
+
+
 @pytest.mark.parametrize("sampling", [{"n": 2}, {"temperature": 0}, {"top_p": 0.9, "min_p": 0.05}])
 async def test_a_deterministic_request_has_the_answer_of_others(
     client: httpx.AsyncClient, seen: list[Any], sampling: dict[str, Any]

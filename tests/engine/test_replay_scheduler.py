@@ -23,6 +23,7 @@ from scripts.bench.determinism.token_runner import make_scheduler
 from tests.support.replay_machine import BLOCK, Machine
 from tests.support.score_machine import ScoreMachine
 from tests.support.search_machine import RULES, SearchMachine
+from tests.support.slot_runner import SlotMachine
 
 SCHEDULES = int(os.environ.get("FLASHEDGE_REPLAY_SCHEDULES", "60"))
 MODEL = Path(flashedge.__file__).parent / "bundled" / "generator"
@@ -96,8 +97,11 @@ def test_random_schedules(kind: type[Machine], is_async: bool) -> None:
     assert (found["overlapping"] > SCHEDULES) == is_async
 
 
-@pytest.mark.parametrize("is_async", [False, True])
-def test_random_searches(is_async: bool) -> None:
+@pytest.mark.parametrize(
+    ("kind", "is_async"),
+    [(SearchMachine, False), (SearchMachine, True), (SlotMachine, False), (SlotMachine, True)],
+)
+def test_random_searches(kind: type[SearchMachine], is_async: bool) -> None:
     """Drafts that are paused, adopted and dropped, also while a token of theirs is in flight."""
     found: Counter[str] = Counter()
     for seed in range(SCHEDULES):
@@ -112,7 +116,7 @@ def test_random_searches(is_async: bool) -> None:
             max_model_len=draw.choice((100, 128)),
             boundaries=RULES,
         )
-        machine = SearchMachine(start, seed, is_async=is_async)
+        machine = kind(start, seed, is_async=is_async)
         run_named(machine, seed)
         found.update(machine.counters)
     print(dict(found))

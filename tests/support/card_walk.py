@@ -45,6 +45,7 @@ def walk(folder: str) -> dict[str, Any]:
         "layouts": walk_layouts(folder),
         "forward": count_forward(folder),
         "passes": walk_passes(folder),
+        "experimental": walk_experimental(folder),
         "commands": walk_commands(),
     }
 
@@ -205,6 +206,25 @@ def count_forward(folder: str) -> dict[str, int]:
         own = _build_config("verifier", "bfloat16", config, pair, Path(folder) / name)
         found[name] = count_peak(own)
     return found
+
+
+def walk_experimental(folder: str) -> dict[str, Any]:
+    """What vLLM makes of both engines' options where the generator has its second model runner, and
+    the verifier graphs."""
+    install()
+    from vllm.config import vllm
+
+    from flashedge.config import load_config
+    from flashedge.engine.memory_plan import resolve_memory
+    from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
+    from flashedge.models.registry import find_pair
+
+    apply_patches(ProcessKind.DAEMON)
+    vllm.HAS_TRITON = True  # Triton finds no driver on a faked card
+    given = load_config({"second_runner": True, "verifier_graphs": True})
+    pair = find_pair(PAIR, given)
+    config = resolve_memory(pair, given, fake_card("4090"))
+    return {role: _describe(role, "bfloat16", config, pair, Path(folder)) for role in ROLES}
 
 
 def walk_passes(folder: str) -> dict[str, Any]:

@@ -107,6 +107,8 @@ class SearchMachine:
 
     searches, levels = 4, 6
     abort_rate, restart_rate, quota_rate = 0.01, 0.002, 0.05
+    deterministic = 0.2
+    """Share of the searches."""
 
     def __init__(self, start: Callable[[], Any], seed: int, *, is_async: bool) -> None:
         self.draw = Random(seed)
@@ -119,18 +121,20 @@ class SearchMachine:
 
     def _open(self, scheduler: Any) -> None:
         self.scheduler = scheduler
-        runner = SearchRunner(0.1, self.draw, is_async=self._is_async)
-        self._core = make_async_core(scheduler, runner)
+        self._core = make_async_core(scheduler, self._make_runner())
         if not self._is_async:
             self._core.step_with_batch_queue = self._core.step
             self._core.batch_queue = None
+
+    def _make_runner(self) -> SearchRunner:
+        return SearchRunner(0.1, self.draw, is_async=self._is_async)
 
     def _make_search(self, name: str) -> Search:
         draw = self.draw
         prompt = tuple(draw.choices(range(VOCABULARY), k=draw.randint(1, 20)))
         width = draw.choice((1, 2, 4, 8))
         steps = [self._make_step(prompt, next(self._seeds)) for _ in range(width)]
-        return Search(name=name, deterministic=draw.random() < 0.2, steps=steps)
+        return Search(name=name, deterministic=draw.random() < self.deterministic, steps=steps)
 
     def _make_step(self, path: tuple[int, ...], seed: int) -> Step:
         """The first child goes on in its parent's stream."""

@@ -42,6 +42,7 @@ def describe_bits(pair: Pair, config: Config, self_test: Mapping[str, Any]) -> d
         "batch_invariant": config.batch_invariant,
         "generator_passes": self_test["replay_shape"],
         "verifier_passes": self_test["score_shape"],
+        **({"verifier_graphs": True} if config.verifier_graphs else {}),
     }
 
 

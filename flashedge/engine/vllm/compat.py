@@ -94,7 +94,8 @@ def prepare_environment(threads: int = 1, *, batch_invariant: bool = False) -> N
     Call it before the first import of vllm.
     """
     settings = {
-        # The second model runner refuses logits processors like ours.
+        # What uses vLLM without our patches gets the first model runner; our engines' options name
+        # theirs (`inside.model_runner`).
         "VLLM_USE_V2_MODEL_RUNNER": "0",
         # vLLM tries FlashInfer's sampler at start. That compiles it, which fails without nvcc, and
         # our noise samples without it.

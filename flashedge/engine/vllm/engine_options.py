@@ -17,6 +17,7 @@ from flashedge.engine.vllm.inside.keys import (
     KV_START,
     PLAIN_SAMPLING,
     REPLAY_SHAPE,
+    SECOND_RUNNER,
 )
 from flashedge.models.memory.batch_limits import CPU_SEQUENCES, MAX_STEP_TOKENS
 from flashedge.scheduling.determinism.replay_shape import ReplayShape
@@ -67,6 +68,8 @@ class EngineOptions:
     max_batched_tokens: int = MAX_STEP_TOKENS
     async_scheduling: bool = False
     """Whether a step is scheduled while the one before it is computed."""
+    second_runner: bool = False
+    """Whether vLLM's second model runner computes the steps (`inside.model_runner`)."""
     graph_sizes: tuple[int, ...] = ()
     """Batch sizes with a CUDA graph. Empty runs the model without graphs and uncompiled."""
     block_tokens: int = 32
@@ -164,6 +167,8 @@ class EngineOptions:
         ours: dict[str, Any] = {KV_KEY: {name: value for name, value in kv.items() if value}}
         if self.plain_sampling:
             ours[PLAIN_SAMPLING] = True
+        if self.second_runner:
+            ours[SECOND_RUNNER] = True
         if self.replay_shape is not None:
             ours[REPLAY_SHAPE] = self.replay_shape.to_json()
         return {**ours, BOUNDARIES: self.boundaries} if self.boundaries else ours

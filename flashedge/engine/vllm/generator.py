@@ -25,7 +25,7 @@ from flashedge.engine.vllm.inside.keys import (
     PROGRAM,
 )
 from flashedge.engine.vllm.speculator import VllmSpeculator, pack_continuation
-from flashedge.engine.vllm.translate import build_end_error, build_refusal
+from flashedge.engine.vllm.translate import build_end_error, build_refusal, check_passes
 from flashedge.errors import ContextOverflow
 from flashedge.search.entropy import TOP
 from flashedge.types import MARKERS, FinishReason
@@ -42,8 +42,9 @@ class VllmGenerator(VllmEngine):
     """Implements `engine.base.Generator` on one AsyncLLM."""
 
     def __init__(self, options: EngineOptions, codec: HFCodec) -> None:
+        noise = "SlotNoise" if options.second_runner else "PositionNoise"
         extra = {
-            "logits_processors": ["flashedge.engine.vllm.inside.noise:PositionNoise"],
+            "logits_processors": [f"flashedge.engine.vllm.inside.noise:{noise}"],
             **options.extra,
         }
         super().__init__(
@@ -76,6 +77,8 @@ class VllmGenerator(VllmEngine):
                 hint="shorten the problem or the conversation",
                 param="messages",
             )
+        if request.deterministic:
+            check_passes(self._options)
         from vllm.inputs import tokens_input
 
         name = f"gen-{next(_ids)}"

@@ -9,6 +9,7 @@ import importlib.util
 import logging
 from collections.abc import AsyncGenerator
 from dataclasses import replace
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +36,7 @@ from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.errors import ConfigError, EngineError, StoreError
 from flashedge.models.checkpoint_shape import find_pair_shapes, read_shape
 from flashedge.models.folders import resolve_model
-from flashedge.models.memory.batch_limits import choose_limits
+from flashedge.models.memory.batch_limits import PASS_SIZES, choose_limits
 from flashedge.models.memory.card_memory import CardMemory
 from flashedge.models.memory.fit import find_need, list_sequences
 from flashedge.models.memory.kv_plan import find_explicit
@@ -52,6 +53,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 ROLES = ("generator", "verifier")
 _PROTOCOLS = "flashedge.engine.vllm.serving.protocols"
+TRITON_ON_CPU = {"group": "triton.backends", "name": "cpu"}
+"""The entry point by which vLLM, too, looks for Triton on a CPU."""
 SLOWEST_CARD, SLOWEST_THREAD = 1e12, 2e9
 """Operations a second that even a slow card, and a CPU's thread, does in a step."""
 _STARTING = Health(state="starting", stage="importing vLLM")
@@ -97,6 +100,7 @@ class VllmPair:
         self._config = config = resolve_memory(pair, config)
         self._layout = find_layout(config)
         self._check_spread()
+        check_second_runner(config)
         self._kv_bytes = kv_bytes or (config.generator_kv_bytes or 0, config.verifier_kv_bytes or 0)
         compat.start_fork_server()
         self._built = False
@@ -233,11 +237,15 @@ class VllmPair:
         from flashedge.engine.vllm.invariance_probe import check_invariance
         from flashedge.engine.vllm.score_shape_probe import choose_score_shape
         from flashedge.engine.vllm.shape_probe import choose_shape
+        from flashedge.engine.vllm.translate import NO_PASSES
 
         found = dict(UNTESTED)
         try:
             found |= await check_invariance(self.generator, turns)
-            found |= await choose_shape(self.generator, turns, on_cpu=runs_on_cpu())
+            if self.generator.options.second_runner:
+                found["no_passes"] = NO_PASSES
+            else:
+                found |= await choose_shape(self.generator, turns, on_cpu=runs_on_cpu())
             found |= await choose_score_shape(self.verifier, turns, on_cpu=runs_on_cpu())
         except TimeoutError:
             found["failure"] = "it takes too long on this machine"
@@ -360,6 +368,18 @@ def estimate_slowest_token_s(shape: ModelShape, threads: int, *, on_card: bool) 
     return 2 * shape.params / (SLOWEST_CARD if on_card else threads * SLOWEST_THREAD)
 
 
+def check_second_runner(config: Config) -> None:
+    """Raise ConfigError where vLLM's second model runner is asked for and can't run. vLLM itself
+    finds out while an engine starts."""
+    if config.second_runner and runs_on_cpu() and not entry_points(**TRITON_ON_CPU):
+        raise ConfigError(
+            "second_runner is set, and vLLM's second model runner needs Triton, which has no"
+            " backend for a CPU here",
+            hint="leave it out on a CPU",
+            param="second_runner",
+        )
+
+
 def place_engine(options: EngineOptions, layout: Layout, name: str) -> EngineOptions:
     """The options of the engine `name`, generator or verifier, on its cards."""
     cards: EngineCards = getattr(layout, name)
@@ -393,6 +413,9 @@ def build_options(
     """
     sequences = list_sequences(config, on_card=on_card)[0]
     limits = choose_limits(sequences, samples=name == "generator", on_card=on_card)
+    graphs = limits.graph_sizes
+    if name == "verifier" and on_card and config.verifier_graphs:
+        graphs = PASS_SIZES
     is_async = on_card if config.async_scheduling is None else config.async_scheduling
     return EngineOptions(
         name=name,
@@ -407,7 +430,8 @@ def build_options(
         max_num_seqs=limits.sequences,
         max_batched_tokens=limits.tokens,
         async_scheduling=is_async and name == "generator",
-        graph_sizes=limits.graph_sizes,
+        second_runner=config.second_runner and name == "generator",
+        graph_sizes=graphs,
         block_tokens=BLOCK_TOKENS["cuda" if on_card else "cpu"],
         offload_folder=config.state_dir / "offload",
         offload_to_file=config.scheduling_offload_to_file,

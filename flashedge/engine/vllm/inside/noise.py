@@ -5,10 +5,10 @@ batch, the request or the preemptions before it. vLLM's own seeded sampling rest
 stream with each request, so a path that ends at a boundary and is submitted again would draw other
 tokens. Requests run at temperature 0, at which vLLM takes the argmax of what this returns.
 
-vLLM applies penalties to the logits later than this processor, so callers refuse penalties.
+The first model runner applies penalties behind this processor, so callers refuse penalties.
 
-`sampling.fused` draws the tokens on a card and `sampling.on_cpu` on a CPU, both as `sampling.naive`
-would. On a card none of them makes the host wait.
+vLLM has two model runners (`model_runner`), whose processors know a request by different things: by
+its index in the batch, or by its slot, which it keeps. What they draw is the same.
 """
 
 from __future__ import annotations
@@ -20,36 +20,26 @@ import torch
 from vllm import SamplingParams
 from vllm.config import VllmConfig
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor, MoveDirectionality
+from vllm.v1.worker.gpu.sample.logits_processor import LogitsContext, LogitsProcRequestState
+from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as SlotProcessor
 
-from flashedge.engine.vllm.inside.keys import ARGS_KEY, PLAIN_SAMPLING
-from flashedge.engine.vllm.inside.sampling import naive, on_cpu
-from flashedge.engine.vllm.inside.sampling.min_p import exclude_unlikely
-from flashedge.engine.vllm.inside.sampling.rows import IndexedRow, SampledRow, pack_rows
-from flashedge.engine.vllm.inside.sampling.trial import load_kernel
+from flashedge.engine.vllm.inside.keys import ARGS_KEY
+from flashedge.engine.vllm.inside.sampling.drawer import TokenDrawer
+from flashedge.engine.vllm.inside.sampling.rows import SampledRow
 from flashedge.types import MAX_SEED
 
 
 class PositionNoise(LogitsProcessor):
     """Applies temperature, the cuts of unlikely tokens, and noise to requests with
-    `extra_args["flashedge"]`.
+    `extra_args["flashedge"]`, in vLLM's first model runner.
 
     The logits of other requests stay as they are.
     """
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
-        self._device = device
+        self.drawer = TokenDrawer(vllm_config, device)
         self._rows: dict[int, SampledRow] = {}
         """By the request's index in the batch."""
-        self._token_hashes: torch.Tensor | None = None
-        is_plain = vllm_config.additional_config.get(ARGS_KEY, {}).get(PLAIN_SAMPLING, False)
-        self._kernel = (
-            load_kernel(vllm_config.model_config.get_vocab_size(), device)
-            if device.type == "cuda" and not is_plain
-            else None
-        )
-        self._draw, self._hash_tokens = naive.sample, naive.hash_tokens
-        if device.type == "cpu" and not is_plain:
-            self._draw, self._hash_tokens = on_cpu.mark_winners, on_cpu.hash_tokens
 
     def is_argmax_invariant(self) -> bool:
         return False
@@ -79,21 +69,44 @@ class PositionNoise(LogitsProcessor):
         """
         sampled = [(i, r) for i, r in self._rows.items() if r.temperature > 0 and i < len(logits)]
         if sampled:
-            self.mark_winners(logits, sampled)
+            self.drawer.mark_winners(logits, sampled)
         return logits
 
-    def mark_winners(self, logits: torch.Tensor, sampled: Sequence[IndexedRow]) -> None:
-        """Make the drawn token of each of these rows its argmax, in place."""
-        exclude_unlikely(logits, sampled)
-        if self._kernel is not None:
-            self._kernel(logits, pack_rows(sampled, self._device))
-        else:
-            self._draw(logits, sampled, self._get_token_hashes(logits.shape[1]))
 
-    def _get_token_hashes(self, vocab: int) -> torch.Tensor:
-        if self._token_hashes is None or len(self._token_hashes) != vocab:
-            self._token_hashes = self._hash_tokens(vocab, self._device)
-        return self._token_hashes
+class SlotNoise(SlotProcessor):
+    """The same in vLLM's second model runner.
+
+    That one scales and cuts the logits itself, behind its processors and only for requests whose
+    parameters say so: ours say temperature 0. Its own noise would do (it depends on seed and
+    position alone), but its top-p takes another kernel for more than 64 rows.
+    """
+
+    def __init__(self, vllm_config: VllmConfig, req_states: LogitsProcRequestState) -> None:
+        self._drawer = TokenDrawer(vllm_config, req_states.device)
+        self._rows: list[SampledRow | None] = [None] * req_states.max_num_reqs
+        """By slot."""
+
+    def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
+        row = make_row(sampling_params, 0, ())
+        is_sampled = row is not None and row.temperature > 0
+        self._rows[req_idx] = row if is_sampled else None
+        return is_sampled
+
+    def apply(self, logits: torch.Tensor, ctx: LogitsContext) -> torch.Tensor:
+        """Make the drawn token of each sampled row its argmax, in place.
+
+        logits: (batch, vocab) float32, a row for each request.
+        """
+        sampled = []
+        slots, lengths = ctx.idx_mapping_np.tolist(), ctx.seq_lens_upper_bound_np.tolist()
+        for index, slot in enumerate(slots):
+            row = self._rows[slot]
+            if row is not None:
+                row.prompt_len = lengths[index]  # all tokens before the one that is drawn
+                sampled.append((index, row))
+        if sampled:
+            self._drawer.mark_winners(logits, sampled)
+        return logits
 
 
 def make_row(params: SamplingParams, prompt_len: int, output: Sequence[int]) -> SampledRow | None:

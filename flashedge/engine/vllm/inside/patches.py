@@ -94,11 +94,23 @@ PATCHES = (
         replacement="flashedge.engine.vllm.serving.parser_pieces:feed_in_pieces",
         reason="To parse an answer of many markers took time by the square of its length.",
     ),
-    Patch(
-        process=ProcessKind.WORKER,
-        target="vllm.v1.worker.gpu_model_runner:allocate_kv_cache",
-        replacement=f"{_INSIDE}.kv.tensor:allocate",
-        reason="Two engines share one device, so KV blocks get memory only while they are in use.",
+    *(
+        Patch(
+            process=process,
+            target="vllm.config.vllm:VllmConfig.use_v2_model_runner",
+            replacement=f"{_INSIDE}.model_runner:uses_second_runner",
+            reason="The generator may have vLLM's second model runner, the verifier has the first.",
+        )
+        for process in ProcessKind
+    ),
+    *(
+        Patch(
+            process=ProcessKind.WORKER,
+            target=f"vllm.v1.worker.{module}:allocate_kv_cache",
+            replacement=f"{_INSIDE}.kv.tensor:allocate",
+            reason="Two engines share one device: KV blocks get memory only while in use.",
+        )
+        for module in ("gpu_model_runner", "gpu.attn_utils")
     ),
     _pass_method("_prepare_inputs", "prepare_inputs"),
     _pass_method("_determine_batch_execution_and_padding", "determine_padding"),
@@ -213,13 +225,13 @@ def _apply(patch: Patch) -> None:
     owner, name = find_owner(patch)
     replacement = pkgutil.resolve_name(patch.replacement)
     current = getattr(owner, name, None)
-    if current is replacement:
+    if replacement in (current, getattr(current, "fget", None)):
         return
     if patch.adds and current is not None:
         raise _make_error(patch, "already has")
     if not patch.adds and current is None:
         raise _make_error(patch, "does not have")
-    setattr(owner, name, replacement)
+    setattr(owner, name, property(replacement) if isinstance(current, property) else replacement)
 
 
 def find_owner(patch: Patch) -> tuple[Any, str]:

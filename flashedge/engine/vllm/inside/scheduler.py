@@ -184,10 +184,15 @@ class EdgeScheduler(AsyncScheduler):
         self.draft_jobs.note_preempted(request)
 
     def send_whole(self, request: Request) -> None:
-        """Send the model runner all tokens of a request that leaves the batch, if it comes back in
-        the very next step. Within a step vLLM takes requests out of the batch and not back in; we
-        do it between two steps."""
+        """Send the model runner all tokens of a request that leaves the batch, when it comes back.
+
+        Within a step vLLM takes requests out of the batch and not back in; we do it between two
+        steps, and the first runner would miss that. The second runner has a slot for each request
+        until it hears that it has left.
+        """
         self.prev_step_scheduled_req_ids.discard(request.request_id)
+        if self.use_v2_model_runner:
+            self.reset_preempted_req_ids.add(request.request_id)
 
     def _free_request(self, request: Request, *args: Any, **kwargs: Any) -> Any:
         self.passes.windows.end(request)

@@ -26,8 +26,15 @@ def halve_batch(options: EngineOptions) -> EngineOptions | None:
         options,
         max_num_seqs=sequences,
         max_batched_tokens=tokens,
-        graph_sizes=choose_graph_sizes(sequences) if options.graph_sizes else (),
+        graph_sizes=_choose_graphs(options, sequences, tokens),
     )
+
+
+def _choose_graphs(options: EngineOptions, sequences: int, tokens: int) -> tuple[int, ...]:
+    """A generator's are of decode steps, a verifier's of passes of so many tokens."""
+    if options.graph_sizes and options.name == "generator":
+        return choose_graph_sizes(sequences)
+    return tuple(size for size in options.graph_sizes if size <= tokens)
 
 
 def _halve(count: int, least: int) -> int:

@@ -11,6 +11,7 @@ from flashedge.engine.vllm.seams.determinism_names import DETERMINISM
 from flashedge.engine.vllm.seams.protocol_names import PROTOCOLS
 from flashedge.engine.vllm.seams.seam import Use
 from flashedge.engine.vllm.seams.seam import describe_use as _use
+from flashedge.engine.vllm.seams.second_runner_names import SECOND_RUNNER
 
 _SUBCLASSED, _OVERRIDDEN, _REPLACED = Use.SUBCLASSED, Use.OVERRIDDEN, Use.REPLACED
 _CALLED, _ACCESSED, _EXACT = Use.CALLED, Use.ACCESSED, Use.EXACT
@@ -374,7 +375,7 @@ SAMPLING = (
          "The tuples in which changes of the batch are told."),
     _use(f"{_PROCESSORS}:MoveDirectionality", "SWAP", _ACCESSED, _NOISE,
          "Two requests change places."),
-    _use("config.model:ModelConfig", "get_vocab_size", _CALLED, _NOISE,
+    _use("config.model:ModelConfig", "get_vocab_size", _CALLED, "inside/sampling/drawer.py",
          "The kernel that draws tokens is compiled for it at start."),
     _use("v1.sample.sampler:Sampler", "forward sample apply_logits_processors", _WORKINGS, _NOISE,
          "Log-probabilities are computed before our noise, and the argmax after it."),
@@ -436,4 +437,5 @@ SEAMS = (
     *MODELS,
     *PROTOCOLS,
     *DETERMINISM,
+    *SECOND_RUNNER,
 )

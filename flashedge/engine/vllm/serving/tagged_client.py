@@ -35,7 +35,7 @@ from flashedge.engine.request_tags import (
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC, PROGRAM
 from flashedge.engine.vllm.process.engine_process import EngineProcess
 from flashedge.engine.vllm.serving.guided_json import bound_guidance
-from flashedge.engine.vllm.translate import build_end_error, build_refusal
+from flashedge.engine.vllm.translate import build_end_error, build_refusal, check_passes
 from flashedge.errors import (
     ConfigError,
     Conflict,
@@ -113,6 +113,8 @@ class TaggedClient:
         tags = replace(tags, program=tags.program or request_id)
         try:
             params = tag_params(sampling_params, tags)
+            if tags.deterministic:
+                check_passes(self._process.options)
         except FlashEdgeError as error:
             raise fail_request(error) from error
         options["priority"] = tags.priority

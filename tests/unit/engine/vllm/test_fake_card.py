@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from flashedge.models.memory.batch_limits import PASS_SIZES
 from flashedge.models.memory.engine_memory import estimate_forward
 from tests.support.fake_cuda import run_on_card
 from tests.support.fake_nvml import CARDS
@@ -46,6 +47,18 @@ def test_every_card_and_dtype_starts_as_planned(walked: Any) -> None:
                 "sequences": 128,
                 "block_size": 16,
             }, (card, name)
+
+
+def test_the_generator_alone_has_the_second_runner(walked: Any) -> None:
+    """With the same graphs and memory. The verifier's passes have graphs of their parts only."""
+    first, found = walked["cards"]["4090"]["engines"], walked["experimental"]
+    assert found["generator"] == {**first["generator bfloat16"], "v2_runner": True}
+    graphs = {
+        "graph_mode": "PIECEWISE",
+        "graph_sizes": list(PASS_SIZES),
+        "compilation": "VLLM_COMPILE",
+    }
+    assert found["verifier"] == {**first["verifier bfloat16"], **graphs}
 
 
 def test_engines_on_several_cards_start_as_planned(walked: Any) -> None:

@@ -18,6 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from flashedge.engine.vllm.inside.kv.save_area import SaveArea
 from flashedge.engine.vllm.inside.noise import PositionNoise
 from flashedge.engine.vllm.inside.sampling import naive
+from flashedge.engine.vllm.inside.sampling.drawer import TokenDrawer
 from flashedge.engine.vllm.inside.sampling.rows import FIELDS, SampledRow, pack_rows
 
 CARD = torch.device("cuda", 0)
@@ -53,9 +54,9 @@ def make_processor(*cuts: tuple[int, float]) -> PositionNoise:
     """A processor without the kernel, with a row for each (top-k, top-p), and one that is not
     sampled."""
     processor = PositionNoise.__new__(PositionNoise)
-    processor._device, processor._token_hashes = CARD, None
-    processor._kernel = None
-    processor._draw, processor._hash_tokens = naive.sample, naive.hash_tokens
+    processor.drawer = drawer = TokenDrawer.__new__(TokenDrawer)
+    drawer._device, drawer._token_hashes, drawer._kernel = CARD, None, None
+    drawer._draw, drawer._hash_tokens = naive.sample, naive.hash_tokens
     processor._rows = {
         i: SampledRow(seed=i, temperature=0.7, top_k=k, top_p=p, prompt_len=3, output=[])
         for i, (k, p) in enumerate(cuts)
@@ -77,7 +78,7 @@ def test_the_naive_twin_never_makes_the_host_wait(
 def test_the_kernel_gets_its_rows_by_one_copy_on_the_card(card: FakeTensorMode) -> None:
     seen: list[torch.Tensor] = []
     processor = make_processor((0, 1.0), (20, 0.9))
-    processor._kernel = lambda logits, rows: seen.append(rows)
+    processor.drawer._kernel = lambda logits, rows: seen.append(rows)
     with NoWaiting():
         processor.apply(torch.empty(3, VOCAB, device=CARD))
     (rows,) = seen

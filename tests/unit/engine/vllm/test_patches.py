@@ -80,7 +80,8 @@ def find_original(patch: Patch) -> object:
     """vLLM's own object, by way of the module that the patched one imports it from."""
     module, _, name = patch.target.partition(":")
     if "." in name:  # of a class, which only an engine process changes
-        return pkgutil.resolve_name(patch.target)
+        found = pkgutil.resolve_name(patch.target)
+        return found.fget if isinstance(found, property) else found
     source = inspect.getsource(pkgutil.resolve_name(module))
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and name in {alias.name for alias in node.names}:
@@ -89,8 +90,8 @@ def find_original(patch: Patch) -> object:
     raise AssertionError(f"{module} does not import {name}")
 
 
-def test_no_target_is_patched_twice() -> None:
-    targets = [patch.target for patch in PATCHES]
+def test_no_process_patches_a_target_twice() -> None:
+    targets = [(patch.process, patch.target) for patch in PATCHES]
     assert len(set(targets)) == len(targets)
 
 

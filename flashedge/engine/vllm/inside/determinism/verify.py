@@ -20,6 +20,7 @@ from vllm.v1.outputs import SamplerOutput
 
 from flashedge.engine.vllm.inside.determinism.replay_pass import ReplayPass
 from flashedge.engine.vllm.inside.noise import PositionNoise, make_row
+from flashedge.engine.vllm.inside.sampling.drawer import TokenDrawer
 from flashedge.engine.vllm.inside.sampling.rows import IndexedRow
 
 REJECTED = -1
@@ -44,7 +45,7 @@ def draw_verified(runner: Any, logits: torch.Tensor, replay_pass: ReplayPass) ->
         logprobs = runner.sampler.compute_logprobs(chosen)
     chosen = chosen.to(torch.float32)
     if sampled:
-        _find_noise(batch).mark_winners(chosen, sampled)
+        _find_drawer(batch).mark_winners(chosen, sampled)
     drawn = runner.sampler.greedy_sample(chosen).long()
     accepted = accept(drawn.view(len(names), width).tolist(), guesses)
     return SamplerOutput(
@@ -91,10 +92,10 @@ def _find_rows(
     return places, sampled
 
 
-def _find_noise(batch: Any) -> PositionNoise:
-    """Our logits processor. It knows how to draw on this device."""
+def _find_drawer(batch: Any) -> TokenDrawer:
+    """What our logits processor draws by on this device."""
     return next(
-        processor
+        processor.drawer
         for processor in batch.sampling_metadata.logitsprocs.non_argmax_invariant
         if isinstance(processor, PositionNoise)
     )

@@ -19,6 +19,7 @@ from vllm.v1.worker import utils
 from flashedge.engine.vllm.inside.keys import ARGS_KEY, KV_FIXED, KV_GUARDED, KV_KEY, KV_START
 from flashedge.engine.vllm.inside.kv.blocks import KvRange
 from flashedge.engine.vllm.inside.kv.pages import FixedPages, HostPages, Pages
+from flashedge.engine.vllm.inside.model_runner import uses_second_runner
 from flashedge.errors import EngineError
 
 _allocate_in_vllm = utils.allocate_kv_cache
@@ -92,7 +93,10 @@ def _claim_start(kv: KvRange, config: VllmConfig, blocks: int) -> None:
         return
     usable = blocks - 1  # one is vLLM's null block
     longest = -(-config.model_config.max_model_len // config.cache_config.block_size)
-    least = min(usable, longest + 1)
+    written = (
+        config.scheduler_config.max_num_seqs if uses_second_runner(config) else 0
+    )  # at its start
+    least = min(usable, max(longest + 1, written))
     kv.claim_first(max(least, int(share * usable)) + 1, least + 1)
 
 

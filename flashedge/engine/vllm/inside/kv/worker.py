@@ -15,6 +15,7 @@ from flashedge.engine.vllm.inside.kv import tensor as kv_tensor
 from flashedge.engine.vllm.inside.kv.pages import KEPT
 from flashedge.engine.vllm.inside.kv.save_area import SaveArea
 from flashedge.engine.vllm.inside.memory.step_memory import measure_step
+from flashedge.engine.vllm.inside.model_runner import check_runner
 from flashedge.engine.vllm.inside.patches import ProcessKind, apply_patches
 from flashedge.engine.vllm.inside.step_record import get_step_record
 
@@ -43,6 +44,7 @@ class KvMemory:
         before the first request.
         """
         start_stages.end()
+        check_runner(self.model_runner, self.model_runner.vllm_config)
         kv_tensor.check_layers(self.model_runner.kv_caches)
         kv = kv_tensor.get_kv_range()
         return {"mechanism": kv.mechanism, "block_bytes": kv.block_bytes}

@@ -18,10 +18,12 @@ from vllm import SamplingParams
 from vllm.config import CUDAGraphMode
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessors
 from vllm.v1.sample.metadata import SamplingMetadata
+from vllm.v1.worker.gpu.input_batch import InputBatch
 
 from flashedge.engine.vllm.inside.keys import ARGS_KEY
 from flashedge.engine.vllm.inside.memory.card_bytes import count_beside_kv
 from flashedge.engine.vllm.inside.memory.live_bytes import LiveBytes
+from flashedge.engine.vllm.inside.model_runner import RunnerKind, find_kind
 from flashedge.engine.vllm.inside.noise import PositionNoise
 
 ReadPeak = Callable[[], int]
@@ -67,6 +69,8 @@ def measure_step(runner: Any, kv_bytes: int, *, is_kv_torchs: bool) -> dict[str,
 def run_forward(runner: Any) -> Any:
     """Run a forward pass of as many tokens as a step may have. Returns all hidden states, and those
     of the last token of each sequence."""
+    if find_kind(runner) is RunnerKind.SECOND:
+        return runner._dummy_run(runner.max_num_tokens, skip_attn=True, is_profile=True)
     return runner._dummy_run(
         runner.max_num_tokens,
         is_profile=True,
@@ -83,16 +87,33 @@ def sample(runner: Any, last: torch.Tensor) -> int:
     """
     logits = runner.model.compute_logits(last)
     count = logits.numel()
-    runner.sampler(logits=logits, sampling_metadata=build_metadata(runner, len(logits)))
+    if find_kind(runner) is RunnerKind.SECOND:
+        runner.sampler(logits, fill_slots(runner, len(logits)))
+    else:
+        runner.sampler(logits=logits, sampling_metadata=build_metadata(runner, len(logits)))
     return int(count)
 
 
-def build_metadata(runner: Any, rows: int) -> SamplingMetadata:
-    """What vLLM's sampler gets in a step of `rows` requests like those of `VllmGenerator`, with
-    truncation."""
-    noise = PositionNoise(runner.vllm_config, runner.device, False)
+def build_params() -> SamplingParams:
+    """Those of a request like `VllmGenerator`'s, with truncation."""
     ours = {"seed": 1, "temperature": 0.8, "top_k": 0, "top_p": 0.95}
-    params = SamplingParams(temperature=0.0, extra_args={ARGS_KEY: ours})
+    return SamplingParams(temperature=0.0, logprobs=0, extra_args={ARGS_KEY: ours})
+
+
+def fill_slots(runner: Any, rows: int) -> InputBatch:
+    """What the second runner's sampler gets in a step of `rows` such requests. None is open, so
+    their slots are free."""
+    params = build_params()
+    for slot in range(rows):
+        runner.sampler.add_request(slot, params)
+    runner.sampler.apply_staged_writes()
+    return InputBatch.make_dummy(rows, rows, runner.input_buffers)
+
+
+def build_metadata(runner: Any, rows: int) -> SamplingMetadata:
+    """What the first runner's sampler gets in such a step."""
+    noise = PositionNoise(runner.vllm_config, runner.device, False)
+    params = build_params()
     added: list[Any] = [(row, params, [0], []) for row in range(rows)]
     noise.update_state(BatchUpdate(batch_size=rows, removed=[], added=added, moved=[]))
     empty = torch.empty(0, device=runner.device)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.process.smaller_batch import describe_batch, halve_batch
-from flashedge.models.memory.batch_limits import choose_graph_sizes
+from flashedge.models.memory.batch_limits import PASS_SIZES, choose_graph_sizes
 
 OPTIONS = EngineOptions(
     name="generator",
@@ -29,6 +29,13 @@ def test_both_limits_are_halved_down_to_a_floor() -> None:
         assert now.graph_sizes == choose_graph_sizes(now.max_num_seqs)
         now = halve_batch(now)
     assert seen == [(64, 2048), (32, 1024), (16, 512), (8, 512)]
+
+
+def test_a_verifiers_graphs_are_of_passes_that_still_fit() -> None:
+    verifier = replace(OPTIONS, name="verifier", max_batched_tokens=1024, graph_sizes=PASS_SIZES)
+    smaller = halve_batch(verifier)
+    assert smaller is not None
+    assert smaller.graph_sizes == (32, 64, 128, 192, 256, 384, 512)
 
 
 def test_nothing_else_changes() -> None:

@@ -1,0 +1,57 @@
+"""Which of vLLM's two model runners an engine has.
+
+The first one (in v1/worker/gpu_model_runner.py) prepares each step anew on the host. The second one
+(in v1/worker/gpu) keeps the state of its requests on the card, so that the host works less in a
+step of many sequences. What FlashEdge replaces in one does nothing in the other, so an engine that
+has another one than it was asked for does not start.
+
+Deterministic requests are computed by the first one (`determinism.runner`). Checked with vLLM
+0.32.0.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, SECOND_RUNNER
+from flashedge.errors import EngineError
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
+
+
+class RunnerKind(StrEnum):
+    FIRST = "first"
+    SECOND = "second"
+
+
+MODULES = {
+    RunnerKind.FIRST: "vllm.v1.worker.gpu_model_runner",
+    RunnerKind.SECOND: "vllm.v1.worker.gpu.model_runner",
+}
+"""Where vLLM defines the class of each. A CPU's runners derive from them."""
+
+
+def uses_second_runner(self: VllmConfig) -> bool:
+    """Stand for vLLM's property, by which one environment has one runner for all of its engines."""
+    ours: dict[str, Any] = self.additional_config.get(ARGS_KEY, {})
+    return bool(ours.get(SECOND_RUNNER, False))
+
+
+def find_kind(runner: Any) -> RunnerKind | None:
+    """The kind of a model runner. None: neither of those that FlashEdge knows."""
+    modules = {base.__module__ for base in type(runner).__mro__}
+    found = (kind for kind, module in MODULES.items() if module in modules)
+    return next(found, None)
+
+
+def check_runner(runner: Any, config: VllmConfig) -> None:
+    """Raise EngineError unless the engine has the model runner that it was asked to have."""
+    asked = RunnerKind.SECOND if uses_second_runner(config) else RunnerKind.FIRST
+    found = find_kind(runner)
+    if found is not asked:
+        raise EngineError(
+            f"vLLM computes with {type(runner).__module__}.{type(runner).__qualname__}, and not"
+            f" with its {asked} model runner, for which FlashEdge has prepared the engine"
+        )

@@ -1,0 +1,49 @@
+"""The names of vLLM that its second model runner adds to what FlashEdge depends on. Part of
+`table`."""
+
+from __future__ import annotations
+
+from flashedge.engine.vllm.seams.seam import Use
+from flashedge.engine.vllm.seams.seam import describe_use as _use
+
+_CHOICE, _EDGE = "inside/model_runner.py", "inside/scheduler.py"
+_NOISE, _STEP_MEMORY = "inside/noise.py", "inside/memory/step_memory.py"
+_GPU = "v1.worker.gpu"
+_PROCESSORS = f"{_GPU}.sample.logits_processor"
+_RUNNER = f"{_GPU}.model_runner:GPUModelRunner"
+_SUBCLASSED, _OVERRIDDEN, _REPLACED = Use.SUBCLASSED, Use.OVERRIDDEN, Use.REPLACED
+_CALLED, _ACCESSED, _NAMED, _WORKINGS = Use.CALLED, Use.ACCESSED, Use.NAMED, Use.WORKINGS
+
+SECOND_RUNNER = (
+    _use("config.vllm:VllmConfig", "use_v2_model_runner", _REPLACED,
+         f"inside/patches.py {_CHOICE}",
+         "The generator may have the second model runner, and the verifier has the first."),
+    _use("v1.core.sched.scheduler:Scheduler", "use_v2_model_runner reset_preempted_req_ids",
+         _ACCESSED, _EDGE,
+         "The second runner keeps a request's slot until it hears that the request has left."),
+    _use(_GPU, "model_runner", _NAMED, _CHOICE, "Defines the runner's class."),
+    _use(f"{_GPU}.attn_utils", "allocate_kv_cache", _REPLACED, "inside/kv/tensor.py",
+         "Two engines share one device, so KV blocks get memory only while they are in use."),
+    _use(_RUNNER, "finish_requests add_requests update_requests", _WORKINGS, _EDGE,
+         "A request that comes back is added anew, and what is computed of it is counted there."),
+    _use(_RUNNER, "_dummy_run model_memory_usage input_buffers", _ACCESSED, _STEP_MEMORY,
+         "The largest step is measured."),
+    _use(_PROCESSORS, "LogitsProcessor", _SUBCLASSED, _NOISE,
+         "Tokens are drawn by noise that depends on seed and position alone."),
+    _use(f"{_PROCESSORS}:LogitsProcessor", "__init__ add_request apply", _OVERRIDDEN, _NOISE,
+         "Tokens are drawn by noise that depends on seed and position alone."),
+    _use(f"{_PROCESSORS}:LogitsContext", "idx_mapping_np seq_lens_upper_bound_np", _ACCESSED,
+         _NOISE, "Tells the slot of each row, and exactly how many tokens come before it."),
+    _use(f"{_PROCESSORS}:LogitsProcRequestState", "device max_num_reqs", _ACCESSED, _NOISE,
+         "Where tokens are drawn, and of how many requests."),
+    _use(f"{_GPU}.sample.sampler:Sampler", "add_request apply_staged_writes", _CALLED,
+         _STEP_MEMORY, "Fills the slots of the largest step."),
+    _use(f"{_GPU}.sample.sampler:Sampler", "__call__ apply_sampling_params", _WORKINGS, _NOISE,
+         "Processors get a copy of the logits. Log-probabilities are those of the original."),
+    _use(f"{_GPU}.sample.gumbel", "gumbel_sample", _WORKINGS, _NOISE,
+         "Takes the argmax at temperature 0."),
+    _use(f"{_GPU}.input_batch", "InputBatch", _NAMED, _STEP_MEMORY,
+         "What the sampler gets in the largest step."),
+    _use(f"{_GPU}.input_batch:InputBatch", "make_dummy", _CALLED, _STEP_MEMORY,
+         "What the sampler gets in the largest step."),
+)  # fmt: skip

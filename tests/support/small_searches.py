@@ -1,0 +1,96 @@
+"""Small searches of the bundled pair on one of vLLM's model runners, with their trees as JSON.
+
+    python -m tests.support.small_searches OUTPUT --problems 1 --strategies beam [--second]
+
+The second runner needs PYTHONPATH=tests/support/interpreted and TRITON_INTERPRET=1 on a CPU. A step
+takes it some 0.2 s there. A search takes the generator's next step ahead, and drafts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from flashedge.answers.workers.mathematics import MathGrader
+from flashedge.config import load_config
+from flashedge.engine.vllm.pair import VllmPair
+from flashedge.models.registry import find_pair
+from flashedge.runtime.drive.engines import Engines
+from flashedge.runtime.request.spec import RunSpec
+from flashedge.runtime.request.strategies import find_defaults
+from flashedge.types import Problem, Sampling
+from tests.support.paths import DATA
+from tests.support.runtime_rig import driver_of
+
+PROBES = {"probe_tokens": 8, "suffix": "The answer is \\boxed{", "max_probe_tokens": 8}
+
+
+def list_specs(problems: int, strategies: list[str]) -> dict[str, RunSpec]:
+    """By name. Sampling is cut in every second one."""
+    lines = (DATA / "heldout.jsonl").read_text().splitlines()[:problems]
+    found: dict[str, RunSpec] = {}
+    for number, line in enumerate(lines):
+        cuts: dict[str, Any] = {"top_k": 20, "top_p": 0.9} if number % 2 else {}
+        for strategy in strategies:
+            fields: dict[str, Any] = {"n": 4, "branching": 2, "max_path_tokens": 160}
+            fields |= {"seed": number, "sampling": Sampling(temperature=1.2, **cuts)}
+            fields |= {**find_defaults(strategy), "early_exit": None}
+            if strategy == "probed_cot":
+                fields.setdefault("options", PROBES)
+            found[f"{strategy} {number}"] = RunSpec(
+                problem=Problem.from_text(json.loads(line)["problem"]),
+                pair="bundled",
+                strategy=strategy,
+                **fields,
+            )
+    return found
+
+
+async def run_searches(specs: dict[str, RunSpec], *, second: bool) -> dict[str, Any]:
+    """The trees by the names of `specs`, and what was drafted."""
+    with tempfile.TemporaryDirectory() as home:
+        asked = {"second_runner": second, "async_scheduling": True}
+        config = load_config(asked, environ={"FLASHEDGE_HOME": home})
+        pair, grader = VllmPair(find_pair("bundled", config), config), MathGrader()
+        await pair.start()
+        try:
+            engines = Engines(generator=pair.generator, verifier=pair.verifier, grader=grader)
+            trees = {}
+            for name, spec in specs.items():
+                outcome = await driver_of(engines, spec, lambda event: None).run()
+                trees[name] = [describe_node(node) for node in outcome.tree.nodes.values()]
+                print(name, len(trees[name]), flush=True)
+            return {"trees": trees, "drafts": await pair.generator.speculator.counters()}
+        finally:
+            await grader.close()
+            await pair.stop()
+
+
+def describe_node(node: Any) -> list[Any]:
+    """What has to be equal of a node: all but the generator's log-probabilities, which the second
+    runner computes by another kernel."""
+    segment = None if node.segment is None else asdict(node.segment)
+    if segment is not None:
+        segment = [segment["token_ids"], str(segment["finish"])]
+    return [node.id, node.parent, node.seed, str(node.status), segment, node.scores, node.answer]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("output", type=Path)
+    parser.add_argument("--problems", type=int, default=1)
+    parser.add_argument("--strategies", nargs="+", default=["beam"])
+    parser.add_argument("--second", action="store_true")
+    asked = parser.parse_args()
+    specs = list_specs(asked.problems, asked.strategies)
+    found = asyncio.run(run_searches(specs, second=asked.second))
+    asked.output.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

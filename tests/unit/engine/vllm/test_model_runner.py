@@ -1,0 +1,132 @@
+"""vLLM's two model runners: which one an engine has, and that both draw the same tokens."""
+
+from __future__ import annotations
+
+from importlib.metadata import EntryPoint
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from vllm import SamplingParams
+from vllm.v1.sample.logits_processor import BatchUpdate
+from vllm.v1.worker.gpu.model_runner import GPUModelRunner as SecondRunner
+from vllm.v1.worker.gpu_model_runner import GPUModelRunner as FirstRunner
+
+from flashedge.config import load_config
+from flashedge.engine.vllm import pair
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, SECOND_RUNNER
+from flashedge.engine.vllm.inside.model_runner import RunnerKind, check_runner, find_kind
+from flashedge.engine.vllm.inside.noise import PositionNoise, SlotNoise
+from flashedge.engine.vllm.translate import NO_PASSES
+from flashedge.errors import ConfigError, EngineError, RequestError
+from flashedge.runtime.request.determinism import check_shapes
+
+VOCAB = 300
+CPU = torch.device("cpu")
+CUTS = ((0, 1.0, 0.0), (20, 0.9, 0.0), (0, 0.7, 0.0), (0, 1.0, 0.05), (5, 1.0, 0.0))
+"""(top-k, top-p, min-p)."""
+
+
+def make_config(*, second: bool = False) -> Any:
+    ours = {SECOND_RUNNER: True} if second else {}
+    model = SimpleNamespace(get_vocab_size=lambda: VOCAB)
+    return SimpleNamespace(additional_config={ARGS_KEY: ours}, model_config=model)
+
+
+def make_params(number: int) -> SamplingParams:
+    """Every fifth request is greedy, and another fifth is vLLM's own."""
+    if number % 5 == 4:
+        return SamplingParams(temperature=0.0)
+    k, p, least = CUTS[number % len(CUTS)]
+    temperature = 0.0 if number % 5 == 3 else 0.8
+    ours = {"seed": number, "temperature": temperature, "top_k": k, "top_p": p, "min_p": least}
+    return SamplingParams(temperature=0.0, extra_args={ARGS_KEY: ours})
+
+
+def draw_by_first(logits: torch.Tensor, params: list[SamplingParams], ends: list[int]) -> list[int]:
+    noise = PositionNoise(make_config(), CPU, False)
+    added: Any = [(i, each, [0] * 3, [0] * (ends[i] - 3)) for i, each in enumerate(params)]
+    noise.update_state(BatchUpdate(batch_size=len(params), removed=[], added=added, moved=[]))
+    return noise.apply(logits.clone()).argmax(1).tolist()
+
+
+def draw_by_second(
+    logits: torch.Tensor, params: list[SamplingParams], ends: list[int], slots: list[int]
+) -> list[int]:
+    states: Any = SimpleNamespace(device=CPU, max_num_reqs=512)
+    noise = SlotNoise(make_config(), states)
+    for slot in slots:  # what was there before is forgotten
+        noise.add_request(slot, make_params(slot + 1))
+    for slot, each in zip(slots, params, strict=True):
+        noise.add_request(slot, each)
+    context: Any = SimpleNamespace(
+        idx_mapping_np=np.array(slots), seq_lens_upper_bound_np=np.array(ends, np.int32)
+    )
+    return noise.apply(logits.clone(), context).argmax(1).tolist()
+
+
+@pytest.mark.parametrize("rows", [1, 64, 65, 256])
+def test_both_runners_draw_the_same_tokens_whatever_the_batch(rows: int) -> None:
+    """2,500 tokens for each number of rows. A row alone draws what it draws among the others, where
+    vLLM's own top-p takes another kernel for more than 64 rows."""
+    random = torch.Generator().manual_seed(rows)
+    drawn = 0
+    while drawn < 2500:
+        logits = torch.randn(rows, VOCAB, generator=random) * 3
+        params = [make_params(drawn + row) for row in range(rows)]
+        ends = torch.randint(4, 400, (rows,), generator=random).tolist()
+        slots = torch.randperm(512, generator=random)[:rows].tolist()
+        first = draw_by_first(logits, params, ends)
+        assert draw_by_second(logits, params, ends, slots) == first
+        one = int(torch.randint(rows, (1,), generator=random))
+        alone = (logits[one : one + 1], params[one : one + 1], ends[one : one + 1])
+        assert draw_by_second(*alone, [slots[one]]) == [first[one]]
+        drawn += rows
+
+
+def test_a_request_that_is_vllms_own_needs_no_processing() -> None:
+    noise = SlotNoise(make_config(), SimpleNamespace(device=CPU, max_num_reqs=8))  # type: ignore[arg-type]
+    assert [noise.add_request(number, make_params(number)) for number in range(5)] == [
+        *[True] * 3,
+        *[False] * 2,
+    ]
+
+
+# ---------------------------------------------------------------- which one an engine has
+
+
+def make_runner(kind: type) -> Any:
+    """A runner as a CPU has it: of a class that derives from vLLM's."""
+    return object.__new__(type("CPUModelRunner", (kind,), {}))
+
+
+@pytest.mark.parametrize("second", [False, True])
+def test_an_engine_has_the_runner_that_it_was_prepared_for(second: bool) -> None:
+    first, other = make_runner(FirstRunner), make_runner(SecondRunner)
+    assert (find_kind(first), find_kind(other)) == (RunnerKind.FIRST, RunnerKind.SECOND)
+    right, wrong = (other, first) if second else (first, other)
+    check_runner(right, make_config(second=second))
+    asked = "second" if second else "first"
+    with pytest.raises(EngineError, match=f"and not with its {asked} model runner"):
+        check_runner(wrong, make_config(second=second))
+    with pytest.raises(EngineError, match=r"computes with builtins\.object"):
+        check_runner(object(), make_config(second=second))
+
+
+def test_a_cpu_without_triton_has_no_second_runner(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = load_config({"second_runner": True}, environ={})
+    found: list[EntryPoint] = []
+    monkeypatch.setattr(pair, "entry_points", lambda **_: found)
+    with pytest.raises(ConfigError, match="second_runner is set, and vLLM's second"):
+        pair.check_second_runner(asked)
+    pair.check_second_runner(load_config(environ={}))
+    found.append(EntryPoint("cpu", "somewhere", "triton.backends"))
+    pair.check_second_runner(asked)
+
+
+def test_no_search_is_deterministic_on_the_second_runner() -> None:
+    with pytest.raises(RequestError, match=r"second_runner\)") as refused:
+        check_shapes({"no_passes": NO_PASSES, "replay_shape": None, "score_shape": {}})
+    assert refused.value.hint == "set second_runner = false, or leave out deterministic"
