@@ -362,7 +362,7 @@ STEP_MEMORY = (
          "The largest step runs without graphs."),
 )  # fmt: skip
 
-_PROCESSORS = "v1.sample.logits_processor"
+_PROCESSORS, _RANKS = "v1.sample.logits_processor", "inside/sampling/ranks.py"
 
 SAMPLING = (
     _use(_PROCESSORS, "LogitsProcessor", _SUBCLASSED, _NOISE,
@@ -377,6 +377,11 @@ SAMPLING = (
          "Two requests change places."),
     _use("config.model:ModelConfig", "get_vocab_size", _CALLED, "inside/sampling/drawer.py",
          "The kernel that draws tokens is compiled for it at start."),
+    _use("v1.sample.sampler", "batched_count_greater_than", _REPLACED,
+         f"inside/patches.py {_RANKS}", "A token's rank is counted faster on a CPU."),
+    _use("v1.sample.ops", "logprobs", _NAMED, _RANKS, "Has vLLM's own count."),
+    _use("v1.sample.ops.logprobs", "batched_count_greater_than", _CALLED, _RANKS,
+         "Counts a token's rank on a card."),
     _use("v1.sample.sampler:Sampler", "forward sample apply_logits_processors", _WORKINGS, _NOISE,
          "Log-probabilities are computed before our noise, and the argmax after it."),
 )  # fmt: skip
