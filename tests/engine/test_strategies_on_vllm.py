@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -17,22 +16,13 @@ from flashedge.runtime.drive.engines import Engines
 from flashedge.runtime.drive.outcome import Outcome
 from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.request.spec import RunSpec
-from flashedge.runtime.request.strategies import build_search, find_defaults
+from flashedge.runtime.request.strategies import build_search
 from flashedge.search.catalog import STRATEGIES
 from flashedge.search.tree import NodeStatus
 from flashedge.types import Problem, Sampling
+from tests.support.small_searches import PROBES, spec_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
-
-PROBES = {"probe_tokens": 8, "suffix": "The answer is \\boxed{", "max_probe_tokens": 8}
-
-
-def spec_of(problem: Problem, strategy: str, **fields: Any) -> RunSpec:
-    told: dict[str, Any] = {"n": 4, "branching": 2, "max_path_tokens": 192, "seed": 3}
-    told |= {"strategy": strategy, **find_defaults(strategy), **fields}
-    if strategy == "probed_cot":
-        told.setdefault("options", PROBES)
-    return RunSpec(problem=problem, pair="bundled", **told)
 
 
 async def solved(pair: VllmPair, spec: RunSpec) -> tuple[Outcome, list[Event]]:

@@ -3,7 +3,7 @@
     python -m tests.support.small_searches OUTPUT --problems 1 --strategies beam [--second]
 
 The second runner needs PYTHONPATH=tests/support/interpreted and TRITON_INTERPRET=1 on a CPU. A step
-takes it some 0.2 s there. A search takes the generator's next step ahead, and drafts.
+takes it some 0.2 s there. On both runners the generator schedules a step ahead, and drafts.
 """
 
 from __future__ import annotations
@@ -30,6 +30,15 @@ from tests.support.runtime_rig import driver_of
 PROBES = {"probe_tokens": 8, "suffix": "The answer is \\boxed{", "max_probe_tokens": 8}
 
 
+def spec_of(problem: Problem, strategy: str, **fields: Any) -> RunSpec:
+    """A small search by a strategy. The fields take the place of the strategy's defaults."""
+    told: dict[str, Any] = {"n": 4, "branching": 2, "max_path_tokens": 192, "seed": 3}
+    told |= {"strategy": strategy, **find_defaults(strategy), **fields}
+    if strategy == "probed_cot":
+        told.setdefault("options", PROBES)
+    return RunSpec(problem=problem, pair="bundled", **told)
+
+
 def list_specs(problems: int, strategies: list[str]) -> dict[str, RunSpec]:
     """By name. Sampling is cut in every second one."""
     lines = (DATA / "heldout.jsonl").read_text().splitlines()[:problems]
@@ -37,16 +46,13 @@ def list_specs(problems: int, strategies: list[str]) -> dict[str, RunSpec]:
     for number, line in enumerate(lines):
         cuts: dict[str, Any] = {"top_k": 20, "top_p": 0.9} if number % 2 else {}
         for strategy in strategies:
-            fields: dict[str, Any] = {"n": 4, "branching": 2, "max_path_tokens": 160}
-            fields |= {"seed": number, "sampling": Sampling(temperature=1.2, **cuts)}
-            fields |= {**find_defaults(strategy), "early_exit": None}
-            if strategy == "probed_cot":
-                fields.setdefault("options", PROBES)
-            found[f"{strategy} {number}"] = RunSpec(
-                problem=Problem.from_text(json.loads(line)["problem"]),
-                pair="bundled",
-                strategy=strategy,
-                **fields,
+            found[f"{strategy} {number}"] = spec_of(
+                Problem.from_text(json.loads(line)["problem"]),
+                strategy,
+                seed=number,
+                max_path_tokens=160,
+                sampling=Sampling(temperature=1.2, **cuts),
+                early_exit=None,
             )
     return found
 

@@ -24,7 +24,6 @@ from flashedge.engine.vllm.inside.keys import STAGES_PIPE
 _carried: ContextVar[Mapping[str, Any]] = ContextVar("_carried")
 """The attributes that a process gets which starts in this context."""
 
-
 _receive: ContextVar[Callable[[Any], None]] = ContextVar("_receive")
 """Receives the object of a process that is about to start in this context."""
 

@@ -93,10 +93,10 @@ def _claim_start(kv: KvRange, config: VllmConfig, blocks: int) -> None:
         return
     usable = blocks - 1  # one is vLLM's null block
     longest = -(-config.model_config.max_model_len // config.cache_config.block_size)
-    written = (
-        config.scheduler_config.max_num_seqs if uses_second_runner(config) else 0
-    )  # at its start
-    least = min(usable, max(longest + 1, written))
+    least = longest + 1
+    if uses_second_runner(config):  # at its start it writes a block for each sequence
+        least = max(least, config.scheduler_config.max_num_seqs)
+    least = min(usable, least)
     kv.claim_first(max(least, int(share * usable)) + 1, least + 1)
 
 
