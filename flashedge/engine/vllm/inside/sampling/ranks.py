@@ -18,5 +18,5 @@ def count_at_least(x: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     if x.device.type != "cpu":
         counts: torch.Tensor = _count_in_vllm(x, values)
         return counts
-    rows = (x >= values).numpy()
-    return torch.tensor([np.count_nonzero(row) for row in rows], dtype=torch.int64)
+    pairs = zip(x.numpy(), values.numpy(), strict=True)
+    return torch.tensor([np.count_nonzero(row >= value) for row, value in pairs])
