@@ -80,16 +80,20 @@ class Threshold:
     thresholds: Thresholds
     every: int = 0
     """Progress between two checks. 0 checks once ("static"), 5 is "5-step", 1 "single-step"."""
+    doubles: bool = False
+    """Check when the progress has doubled since the last check, instead. So the checks are few: a
+    group of paths takes as long as its longest one. Ours."""
 
     def allot(self, history: History, cap: int) -> Allotment:
         if not history:
             return Allotment(more=min(self.detect, cap))
         left = _rest(history, cap)
-        if self.every == 0 and len(history) > 1:
+        every = history[-1].progress if self.doubles else self.every
+        if every == 0 and len(history) > 1:
             return Allotment(more=left)
         if self.thresholds.met(history[-1].measures):
             return Allotment(more=0)
-        return Allotment(more=min(self.every, left) if self.every else left)
+        return Allotment(more=min(every, left) if every else left)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,11 +16,13 @@ _EVERY: Mapping[str, int] = MappingProxyType(
         "static": 0,
         "every_5": 5,
         "every_step": 1,
+        "doubling": 0,
         "initial_curve": 0,
         "dynamic_curve": 1,
     }
 )
-"""Progress between two decisions after the first one. 0: there is no other."""
+"""Progress between two decisions after the first one. 0: there is no other, or (doubling) as much
+as was made before."""
 POLICIES = tuple(_EVERY)
 
 
@@ -41,9 +43,13 @@ class Rule:
 
     def find_largest_group(self, cap: int) -> int:
         """The most progress between two decisions of a run that ends at `cap`."""
-        first = min(self.detect, cap)
-        rest = cap - first
-        return max(first, min(rest, _EVERY[self.policy] or rest))
+        groups = [min(self.detect, cap)]
+        if self.policy == "doubling":
+            while (made := sum(groups)) < cap:
+                groups.append(min(made, cap - made))
+            return max(groups)
+        rest = cap - groups[0]
+        return max(groups[0], min(rest, _EVERY[self.policy] or rest))
 
     def build_policy(self) -> Policy:
         every = _EVERY[self.policy]
@@ -57,4 +63,5 @@ class Rule:
                 every=every,
             )
         least = Thresholds(least=self.thresholds)
-        return Threshold(detect=self.detect, thresholds=least, every=every)
+        doubles = self.policy == "doubling"
+        return Threshold(detect=self.detect, thresholds=least, every=every, doubles=doubles)

@@ -53,7 +53,7 @@ def calibrate(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="static, every_5, every_step, length, initial_curve or dynamic_curve.",
+            help="static, every_5, every_step, doubling, length, initial_curve or dynamic_curve.",
         ),
     ] = None,
     limit: Annotated[
@@ -80,7 +80,7 @@ def calibrate(
     from flashedge.certainty.calibration import Calibrator
     from flashedge.cli.calibrate.runs import find_right_answers
     from flashedge.cli.calibrate.view import draw, print_choice
-    from flashedge.runtime.request.early_exit import ExitOptions, build_exit_rule
+    from flashedge.runtime.request.early_exit import build_paper_rule
 
     strategy, n = _parse_strategy(strategy, n)
     _check_options(max_loss, policy, plot)
@@ -93,7 +93,7 @@ def calibrate(
     _check_enough(len(found), max_loss)
     right = find_right_answers(found, {problem.text: problem.answer for problem in labelled})
     traces = [one.build_trace(known) for one, known in zip(found, right, strict=True)]
-    usual = build_exit_rule(ExitOptions(), strategy)
+    usual = build_paper_rule(strategy)
     measures = [name for name, _ in usual.thresholds]
     calibrator = Calibrator(traces, policy or usual.policy, measures)
     choice = calibrator.choose(max_loss)

@@ -125,7 +125,7 @@ def _explain_none(choice: Choice, max_loss: float) -> str:
     if choice.smaller_cap is not None:
         cap, compared = choice.smaller_cap
         advice += f"; -n {cap.cap} saves {compared.saved:.1%} within the same bound"
-    return f"{advice}. `--early-exit` without a calibration uses the papers' thresholds"
+    return f"{advice}. `--early-exit` without a calibration uses the strategy's defaults"
 
 
 def _draw_terminal(series: Series) -> str:

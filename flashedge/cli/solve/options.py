@@ -261,7 +261,7 @@ ExitPolicy = Annotated[
     str | None,
     typer.Option(
         metavar="POLICY",
-        help="static, every_5, every_step, length, initial_curve, dynamic_curve.",
+        help="static, every_5, every_step, doubling, length, initial_curve, dynamic_curve.",
         show_default="the calibration's, or the strategy's",
         rich_help_panel=EARLY_EXIT,
     ),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from flashedge.certainty.history import CONSISTENCY, ENTROPY, MEASURES, REWARD
+from flashedge.certainty.history import CONSISTENCY, ENTROPY, MAJORITY, MEASURES, REWARD
 from flashedge.certainty.policies import GiveUp, Policy
 from flashedge.certainty.rules import POLICIES, Rule
 from flashedge.errors import RequestError
@@ -35,7 +35,8 @@ class ExitOptions:
     give_up_after: int = 0
     """The progress from which on a run that does not converge is stopped. 0 turns this off."""
     give_up_below: float = 0.3
-    """A run does not converge while the strategy's first measure is below this."""
+    """A run does not converge while the strategy's first measure is below this. Of a vote that is
+    its entropy: the majority's chance is never below a half."""
 
     def __post_init__(self) -> None:
         """Raises RequestError."""
@@ -123,11 +124,27 @@ _DEFAULTS: Mapping[str, _Defaults] = MappingProxyType(
 )
 
 
-def build_exit_rule(options: ExitOptions, strategy: str) -> Rule:
-    """Complete `options` by the defaults of the strategy.
+_BY_COUNTS = Rule(policy="doubling", detect=4, thresholds=((MAJORITY, 0.8),))
+"""For votes, whatever the models: see docs/results/certainty.md."""
+_VOTING = ("self_consistency", "best_of_n")
 
-    The thresholds are those of Table 3 of arXiv 2412.20993 for GSM8K. Strategies that the paper
-    does not cover use those of REBASE. They suit the paper's models; other models need calibration.
+
+def build_exit_rule(options: ExitOptions, strategy: str) -> Rule:
+    """The rule of a run that no calibration fits.
+
+    Votes whose request names no policy stop by their counts. Everything else is completed by the
+    defaults of `build_paper_rule`.
+    """
+    if strategy in _VOTING and not options.names_policy:
+        return _BY_COUNTS
+    return build_paper_rule(strategy, options)
+
+
+def build_paper_rule(strategy: str, options: ExitOptions = ExitOptions()) -> Rule:
+    """Complete `options` by the thresholds of Table 3 of arXiv 2412.20993 for GSM8K.
+
+    Strategies that the paper does not cover use those of REBASE. They suit the paper's models;
+    other models need calibration.
     """
     defaults = _DEFAULTS.get(strategy, _TREES)
     return Rule(
@@ -146,9 +163,10 @@ def build_exit_policy(options: ExitOptions | None, strategy: str) -> Policy | No
     rule = build_exit_rule(options, strategy)
     if not options.give_up_after:
         return rule.build_policy()
+    measure = rule.thresholds[0][0]
     return GiveUp(
         policy=rule.build_policy(),
         after=options.give_up_after,
         below=options.give_up_below,
-        measure=rule.thresholds[0][0],
+        measure=ENTROPY if measure == MAJORITY else measure,
     )

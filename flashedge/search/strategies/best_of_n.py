@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
+from flashedge.certainty.history import MAJORITY
+from flashedge.certainty.majority import measure_majority
 from flashedge.search.base import Lookahead
 from flashedge.search.checkpoints import MAX_PENDING
 from flashedge.search.level import LevelSearch
@@ -72,6 +74,11 @@ class BestOfN(LevelSearch):
             PendingCheckpoint(complete=i, rollouts=0, tokens=t) for i, t in enumerate(tokens, 1)
         )
         return replace(state, pending_checkpoints=tuple(pending)[: self.n - 1])
+
+    def measures(self, state: LevelState) -> dict[str, float]:
+        values = LevelSearch.measures(self, state)
+        majority = measure_majority(state.tree[n].answer for n in self.measured_paths(state))
+        return values if majority is None else {**values, MAJORITY: majority}
 
     def resume(self, state: LevelState) -> Move:
         """Generate the next group."""

@@ -36,7 +36,7 @@ from flashedge.certainty.calibration import Comparison, compare_endings
 from flashedge.certainty.candidates import Grid, SmallerCap
 from flashedge.certainty.replay import Ending, RunTrace, lower_cap, replay
 from flashedge.certainty.rules import POLICIES, Rule
-from flashedge.runtime.request.early_exit import ExitOptions, build_exit_rule
+from flashedge.runtime.request.early_exit import build_paper_rule
 from scripts.bench.certainty.whole_runs import (
     CALIBRATION,
     load_traces,
@@ -69,7 +69,7 @@ def main() -> None:
     shared = {t.problem for t in calibration} & {t.problem for t in heldout}
     if shared:
         raise SystemExit(f"{len(shared)} held-out problems are among the calibration problems")
-    usual = build_exit_rule(ExitOptions(), options.strategy)
+    usual = build_paper_rule(options.strategy)
     measures = [measure for measure, _ in usual.thresholds]
     caps = options.caps or sorted({round(options.n * k / 4) for k in (1, 2, 3, 4)} - {0})
     even_caps = options.caps or list_caps(calibration)

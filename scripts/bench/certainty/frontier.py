@@ -24,7 +24,7 @@ from flashedge.certainty.candidates import SmallerCap
 from flashedge.certainty.replay import Ending, RunTrace, lower_cap, replay
 from flashedge.certainty.rules import POLICIES
 from flashedge.plots import draw_plot
-from flashedge.runtime.request.early_exit import ExitOptions, build_exit_rule
+from flashedge.runtime.request.early_exit import build_paper_rule
 from flashedge.statistics import bootstrap, interval, mean
 from scripts.bench.certainty.equal_accuracy import EVEN, describe
 from scripts.bench.certainty.whole_runs import load_traces
@@ -35,7 +35,7 @@ def main() -> None:
     run = (options.strategy, options.n, options.options)
     calibration = load_traces(options.calibration, *run)
     heldout = load_traces(options.problems, *run, limit=options.limit)
-    usual = build_exit_rule(ExitOptions(), options.strategy)
+    usual = build_paper_rule(options.strategy)
     measures = [measure for measure, _ in usual.thresholds]
     table = [
         row

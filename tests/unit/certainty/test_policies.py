@@ -23,7 +23,11 @@ from flashedge.certainty.policies import (
 from flashedge.certainty.rules import POLICIES, Rule
 from flashedge.certainty.skyline import Skyline
 from flashedge.errors import RequestError
-from flashedge.runtime.request.early_exit import ExitOptions, build_exit_policy
+from flashedge.runtime.request.early_exit import (
+    ExitOptions,
+    build_exit_policy,
+    build_paper_rule,
+)
 
 SURE = Thresholds(least=(("entropy", 0.7),))
 SKYLINE = Skyline(steps=((0.2, 18), (0.5, 12), (0.9, 6)))
@@ -89,6 +93,12 @@ def test_every_5_and_every_step() -> None:
     assert last.more == 2
 
 
+def test_doubling_asks_when_there_is_as_much_again() -> None:
+    doubling = Threshold(detect=3, thresholds=SURE, doubles=True)
+    assert grants(doubling, [0.1, 0.1, 0.1]) == [3, 3, 6, 8]
+    assert grants(doubling, [0.1, 0.7]) == [3, 3, 0]
+
+
 def test_length_stops_short_runs_at_the_detection_step() -> None:
     policy = Length(detect=5, max_tokens=100)
     assert policy.allot((), 20).more == 5
@@ -145,8 +155,20 @@ def test_a_run_that_does_not_settle_is_given_up() -> None:
     ],
 )
 def test_the_papers_defaults(strategy: str, expected: Policy) -> None:
-    assert build_exit_policy(ExitOptions(), strategy) == expected
+    assert build_paper_rule(strategy).build_policy() == expected
     assert build_exit_policy(None, strategy) is None
+
+
+@pytest.mark.parametrize("strategy", ["self_consistency", "best_of_n"])
+def test_votes_stop_by_their_counts(strategy: str) -> None:
+    likely = Thresholds(least=(("majority", 0.8),))
+    assert build_exit_policy(ExitOptions(), strategy) == Threshold(
+        detect=4, thresholds=likely, doubles=True
+    )
+    named = build_exit_policy(ExitOptions(policy="static"), strategy)
+    assert named == build_paper_rule(strategy).build_policy()
+    other = build_exit_policy(ExitOptions(), "mcts")
+    assert other == build_paper_rule("mcts").build_policy()
 
 
 def test_options_make_their_policy() -> None:
@@ -164,7 +186,10 @@ def test_options_make_their_policy() -> None:
     dynamic = Curve(detect=5, measure="entropy", skyline=skyline, every=1)
     assert made(policy="dynamic_curve", curve=points) == dynamic
     assert made(give_up_after=7, give_up_below=0.2) == GiveUp(
-        policy=Threshold(detect=5, thresholds=SURE), after=7, below=0.2, measure="entropy"
+        policy=Threshold(detect=4, thresholds=Thresholds(least=(("majority", 0.8),)), doubles=True),
+        after=7,
+        below=0.2,
+        measure="entropy",
     )
 
 

@@ -178,7 +178,7 @@ async def test_runs_that_may_exit_early_need_room_for_a_group() -> None:
     rig.programs.set_capacity(room)
     whole = replace(BEAM, strategy="self_consistency", n=16, options={})
     for number in range(4):
-        spec = replace(whole, early_exit=ExitOptions()) if number < 2 else whole
+        spec = replace(whole, early_exit=ExitOptions(policy="static")) if number < 2 else whole
         rig.programs.add_run(f"run-{number}", spec, tuple(range(10)), NOBODY)
         rig.predict(f"run-{number}", 10)
     assert rig.programs.may_start("run-1", ["run-0"])
