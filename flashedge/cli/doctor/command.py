@@ -224,7 +224,7 @@ def _check_calibrations(config: Config) -> Check:
         remark = "" if found.loss_bound is not None else ", made without a bound: calibrate again"
         remark = remark if fits else ", not used: the pair has changed since"
         shown.append(f"{found.strategy} on {found.pair} ({found.date[:10]}{remark})")
-    detail = ", ".join(shown) or "none: early exits use the papers' rules"
+    detail = ", ".join(shown) or "none: early exits use the strategies' defaults"
     hint = "flashedge calibrate problems.jsonl --strategy NAME" if stale else None
     return Check(name="calibrations", verdict=WARNING if stale else GOOD, detail=detail, hint=hint)
 
