@@ -1,22 +1,24 @@
 """The output of a batch on disk, so that a batch killed at any moment can resume.
 
-OUTPUT is a journal of `BatchRecord`s. OUTPUT.batch.json beside it, the sheet, holds the settings
-and the key in the names of the batch's runs. The sheet is written before the first run starts.
+OUTPUT is a journal of records, one for each problem. OUTPUT.batch.json beside it, the sheet, holds
+the settings and the key in the names of the batch's runs. The sheet is written before the first run
+starts.
 """
 
 from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from flashedge.batch.record import BatchRecord
 from flashedge.errors import ConfigError, Conflict
 from flashedge.files.journal import (
     Journal,
+    JournalRecord,
     check_settings,
     open_locked,
     sync_folder,
@@ -26,12 +28,21 @@ from flashedge.files.journal import (
 from flashedge.files.problems import ProblemId
 from flashedge.literal import format_json
 
+R = TypeVar("R", bound=JournalRecord)
 
-class BatchJournal(Journal[ProblemId, BatchRecord]):
-    """The records of one batch, by problem."""
 
-    def __init__(self, output: Path, digest: str, settings: Mapping[str, Any]) -> None:
-        """Begin a batch, or resume one. `digest` is that of the input.
+class SheetJournal(Journal[ProblemId, R]):
+    """The records of one batch, by problem, with a sheet beside them."""
+
+    def __init__(
+        self,
+        output: Path,
+        digest: str,
+        settings: Mapping[str, Any],
+        parse: Callable[[Mapping[str, Any]], R],
+        key: Callable[[R], ProblemId],
+    ) -> None:
+        """Begin a batch, or resume one. `digest` is that of the input; parse, key: see `Journal`.
 
         Raises Conflict when another process works on it or it was made from another input or with
         other settings, ConfigError when the output is damaged or no batch's, StoreError when it
@@ -60,7 +71,7 @@ class BatchJournal(Journal[ProblemId, BatchRecord]):
             check_settings(output, sheet.get("settings") or {}, settings)
             self.key = str(sheet["key"])
             """Part of the names of the batch's runs."""
-            super().__init__(output, None, BatchRecord.from_json, key=lambda record: record.id)
+            super().__init__(output, None, parse, key)
         except BaseException:
             self._sheet.close()
             raise
@@ -68,6 +79,15 @@ class BatchJournal(Journal[ProblemId, BatchRecord]):
     def close(self) -> None:
         super().close()
         self._sheet.close()
+
+
+class BatchJournal(SheetJournal[BatchRecord]):
+    """The results of one batch."""
+
+    def __init__(self, output: Path, digest: str, settings: Mapping[str, Any]) -> None:
+        super().__init__(
+            output, digest, settings, BatchRecord.from_json, key=lambda record: record.id
+        )
 
 
 def _has_content(path: Path) -> bool:

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -68,31 +69,42 @@ def read_labelled(path: Path, limit: int | None = None) -> tuple[LabelledProblem
 
 def _read(path: Path, limit: int | None) -> Iterator[tuple[int, FileProblem]]:
     """Yield each problem with its line number. Raises ConfigError."""
+    lines = islice(read_objects(path, _HINT), limit)
+    for index, (number, fields) in enumerate(lines):
+        try:
+            yield number, _parse_problem(index, number, fields)
+        except ValueError as error:
+            raise ConfigError(f"{path}, line {number}: {error}", hint=_HINT) from error
+
+
+def read_objects(path: Path, hint: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Yield the object of each line that is not blank, with the line's number.
+
+    hint: shows a right line. Raises ConfigError naming the line, also where there is none.
+    """
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not UTF-8 text"
         raise ConfigError(f"can't read {path}: {reason}") from error
-    index = 0
+    is_empty = True
     for number, line in enumerate(lines, start=1):
-        if limit is not None and index >= limit:
-            return
         if not line.strip():
             continue
+        is_empty = False
         try:
-            yield number, _parse_problem(index, number, json.loads(line))
+            fields = json.loads(line)
         except ValueError as error:
-            reason = "not JSON" if isinstance(error, json.JSONDecodeError) else str(error)
-            raise ConfigError(f"{path}, line {number}: {reason}", hint=_HINT) from error
-        index += 1
-    if index == 0:
-        raise ConfigError(f"{path} holds no problem", hint=_HINT)
+            raise ConfigError(f"{path}, line {number}: not JSON", hint=hint) from error
+        if not isinstance(fields, Mapping):
+            raise ConfigError(f"{path}, line {number}: not an object", hint=hint)
+        yield number, fields
+    if is_empty:
+        raise ConfigError(f"{path} holds no problem", hint=hint)
 
 
-def _parse_problem(index: int, number: int, fields: Any) -> FileProblem:
+def _parse_problem(index: int, number: int, fields: Mapping[str, Any]) -> FileProblem:
     """The problem in the object `fields` of line `number`. Raises ValueError."""
-    if not isinstance(fields, Mapping):
-        raise ValueError("not an object")
     question = _find_first(fields, _QUESTION)
     if not isinstance(question, str) or not question.strip():
         raise ValueError("problem is missing or is not a text")
