@@ -37,6 +37,9 @@ class PlainAsk:
     max_tokens: int
     """Most tokens of one choice."""
 
+    is_score: bool = False
+    """Whether the verifier scores the choices, and nothing is generated."""
+
 
 class PlainRequest(Protocol):
     """One open request."""

@@ -108,6 +108,7 @@ class Metrics:
         self._verifier_cached = counter(
             "verifier_cached_tokens", "Those of verifier_tokens whose KV was reused."
         )
+        self._scored = counter("solutions_scored", "Solutions that /v1/score has scored.")
         self._first_token = histogram(
             "time_to_first_token_seconds",
             "From the start to the first token.",
@@ -237,6 +238,12 @@ class Metrics:
         self._chat_seconds.observe(total_s)
         if first_token_s is not None:
             self._first_token.labels("chat").observe(first_token_s)
+
+    def observe_score(self, *, tokens: int, cached_tokens: int) -> None:
+        """Count a solution that was scored outside any run."""
+        self._scored.inc()
+        self._verified.inc(tokens)
+        self._verifier_cached.inc(cached_tokens)
 
     def render(self) -> str:
         """Render the exposition text. Its media type is `content_type`."""

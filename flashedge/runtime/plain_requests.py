@@ -14,7 +14,7 @@ from flashedge.runtime.metrics import Metrics
 from flashedge.runtime.queue import RETRY_AFTER_S
 
 MAX_CHOICES = 256
-"""Most choices that a pair generates at once. More are refused."""
+"""Most choices that a pair generates or scores at once. More are refused."""
 STOP_TIMEOUT_S = 2.0
 
 
@@ -57,7 +57,7 @@ class PlainRequests:
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
         self._open: Counter[str] = Counter()
-        """Choices that are being generated, by pair."""
+        """Choices that are being generated or scored, by pair."""
         self._aborts: set[Callable[[], Awaitable[None]]] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -65,7 +65,7 @@ class PlainRequests:
 
     @property
     def open_choices(self) -> int:
-        """Choices that are being generated, of all pairs."""
+        """Choices that are being generated or scored, of all pairs."""
         return self._open.total()
 
     def check_admission(self, pair: str, choices: int) -> None:
@@ -74,7 +74,9 @@ class PlainRequests:
         if choices > MAX_CHOICES:
             raise RequestError(f"n is {choices}; at most {MAX_CHOICES} are generated", param="n")
         if self._open[pair] + choices > MAX_CHOICES:
-            raise QueueFull(f"{self._open[pair]} completions are open", retry_after_s=RETRY_AFTER_S)
+            raise QueueFull(
+                f"{self._open[pair]} completions and scores are open", retry_after_s=RETRY_AFTER_S
+            )
 
     async def stop(self) -> None:
         """Abort the open requests, and wait until their clients know."""
@@ -103,4 +105,5 @@ class PlainRequests:
             self._open[ask.pair] -= choices
             if not self._open.total():
                 self._idle.set()
-            tally.report(self._metrics, error)
+            if not ask.is_score:
+                tally.report(self._metrics, error)

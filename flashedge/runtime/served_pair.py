@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from flashedge.answers.grouping import TextGroups
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.config import Config
-from flashedge.engine.base import EngineView, Health
+from flashedge.engine.base import EngineView, Health, ScoreRequest, StepScores
 from flashedge.engine.memory_plan import count_sequences
 from flashedge.engine.plain_requests import AsgiApp, PlainRequests
 from flashedge.engine.platform import have_own_processors
@@ -29,17 +29,19 @@ from flashedge.optimizations import Optimizations
 from flashedge.runtime.device_watch import DeviceWatch
 from flashedge.runtime.drive.engines import Engines, TwinEngines, build_engines
 from flashedge.runtime.drive.flat_batch import set_flat_batch
+from flashedge.runtime.drive.retry import retry_after_restart
 from flashedge.runtime.kv.build import build_manager
 from flashedge.runtime.kv.counted_requests import CountedRequests
 from flashedge.runtime.kv.curves import load_curves
 from flashedge.runtime.kv.manager import KvManager
 from flashedge.runtime.programs.capacity import measure_capacity
 from flashedge.runtime.rollouts.cost import build_rollout_cost
+from flashedge.runtime.thinking import Thinking
 from flashedge.scheduling.costs.curves import MeasuredCurve
 from flashedge.scheduling.programs.admission import Capacity
 from flashedge.scheduling.rollouts.rollout_cost import RolloutCost
-from flashedge.search.steps import MARKER_WORDS
-from flashedge.types import MARKERS, Judges, Message, TokenIds
+from flashedge.search.steps import MARKER_WORDS, split_steps
+from flashedge.types import MARKERS, STEPS, Judges, Message, TokenIds
 
 log = logging.getLogger(__name__)
 
@@ -136,6 +138,7 @@ class ServedPair:
         self._waiting_for_test = 0
         self._failure: str | None = None
         self._fingerprint: str | None = None
+        self._plain: PlainRequests | None = None
         self._protocols: AsgiApp | None = None
 
     # ------------------------------------------------------------ life
@@ -153,6 +156,7 @@ class ServedPair:
             await self._tune()
             if self._kv_manager is not None:
                 plain = CountedRequests(plain, self._kv_manager)
+            self._plain = plain
             self._protocols = await self._engines.serve_protocols(plain)
             self._testing = asyncio.create_task(self._run_self_test(), name="self-test")
         except Exception as error:
@@ -355,6 +359,23 @@ class ServedPair:
         """Whether a score of the verifier says how likely it is that something is right."""
         return VERIFIER_FAMILIES[self._pair.verifier.family].scores_probability
 
+    def list_judged(self, text: str, steps: tuple[str, ...] = ()) -> tuple[str, ...]:
+        """What the verifier judges of a solution one by one: its steps as a search of this pair
+        splits them, or its whole answer. steps: those of a solution that is split already."""
+        if steps:
+            return steps if self.judges == "steps" else ("".join(steps),)
+        if self.judges == "steps" and self._pair.judge == STEPS:
+            return split_steps(text)
+        thinking = Thinking.of_prompt(self._engines.generator.codec, ())
+        return thinking.judge_answer(text, self.judges)
+
+    async def score(self, request: ScoreRequest) -> StepScores:
+        """Score a path outside any run, again where the engine ends meanwhile."""
+        verifier = self._engines.verifier
+        return await retry_after_restart(
+            verifier, lambda: verifier.score(request), lambda restart_s: None
+        )
+
     def fingerprint(self) -> str:
         """Fingerprint of the models that the engines loaded. Computed once."""
         if self._fingerprint is None:
@@ -366,6 +387,12 @@ class ServedPair:
         """The HTTP protocols for requests outside any run."""
         assert self._protocols is not None, "`Service.use_pair` gives pairs that have started"
         return self._protocols
+
+    @property
+    def plain(self) -> PlainRequests:
+        """Counts the requests outside any run."""
+        assert self._plain is not None, "`Service.use_pair` gives pairs that have started"
+        return self._plain
 
     def build_engines(self, grader: MathGrader, texts: TextGroups, *, baseline: bool) -> Engines:
         """Build what a run works with: all optimizations that are configured, or none."""

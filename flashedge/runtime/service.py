@@ -44,6 +44,7 @@ from flashedge.runtime.rollouts.boosting import Boosting
 from flashedge.runtime.rollouts.daemon_time import DaemonTime
 from flashedge.runtime.run import STOPPED, Run, RunStatus, check_run_id, create_run_id
 from flashedge.runtime.served_pair import PairState, ReadViews, ServedPair, ServiceHealth
+from flashedge.runtime.solution_scoring import ScoreAsk, SolutionScores, score_solutions
 from flashedge.search.base import Search
 from flashedge.types import TokenIds
 
@@ -264,6 +265,10 @@ class Service:
         self._tasks.add(run.task)
         run.task.add_done_callback(lambda task: self._clean_up(run, task))
         return run
+
+    async def score(self, ask: ScoreAsk, asker: Asker = NOBODY) -> tuple[SolutionScores, ...]:
+        """Score solutions. Their pair must be in use by the caller. See `score_solutions`."""
+        return await score_solutions(self._loader.get(ask.pair), ask, asker, self.metrics)
 
     def run(self, run_id: str) -> RunHandle:
         """A live or stored run. Raises NotFound."""

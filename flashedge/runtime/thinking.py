@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from flashedge.engine.base import Codec
 from flashedge.search.steps import split_steps
-from flashedge.types import TokenIds
+from flashedge.types import Judges, TokenIds
 
 OPEN, CLOSE = "<think>", "</think>"
 _TAIL_TOKENS = 16
@@ -49,6 +49,14 @@ class Thinking:
             rest = rest.removeprefix(OPEN)
         thinking, _, answer = rest.partition(CLOSE)
         return thinking.strip() or None, answer.lstrip()
+
+    def judge_answer(self, text: str, judges: Judges) -> tuple[str, ...]:
+        """What a verifier judges of the answer in a whole text: its steps, or all of it as one.
+        Nothing where the thinking did not end. judges: what one score of the verifier is about."""
+        _, answer = self.split(text)
+        if not answer.strip():
+            return ()
+        return split_steps(answer) if judges == "steps" else (answer,)
 
     def take_answer(self, steps: tuple[str, ...]) -> tuple[str, ...]:
         """The steps of a path's answer, without the thinking. All of its steps where the thinking

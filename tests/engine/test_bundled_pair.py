@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, Qwen2Config, Qwen2Model
+from transformers import AutoModelForCausalLM
 
 import flashedge
 from flashedge.engine.base import ExtendRequest, ScoreRequest
@@ -16,6 +15,7 @@ from flashedge.engine.vllm.generator import VllmGenerator
 from flashedge.engine.vllm.verifier import VllmVerifier
 from flashedge.search.steps import split_steps
 from flashedge.types import Problem, Sampling
+from tests.support.bundled_prm import BundledPrm
 from tests.support.paths import DATA
 
 BUNDLED = Path(flashedge.__file__).parent / "bundled"
@@ -62,26 +62,13 @@ async def test_the_generator_agrees_with_transformers(generator: VllmGenerator) 
 async def test_the_verifier_agrees_with_transformers(
     generator: VllmGenerator, verifier: VllmVerifier
 ) -> None:
-    folder = BUNDLED / "prm"
-    weights = load_file(folder / "model.safetensors")
-    body = Qwen2Model(Qwen2Config.from_pretrained(folder)).eval()
-    own = {n.removeprefix("model."): w for n, w in weights.items() if n.startswith("model.")}
-    body.load_state_dict(own)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    prm = BundledPrm()
     all_scores: list[float] = []
     for problem in read_problems():
-        prompt, ids, _ = await generate_greedily(generator, problem)
+        _, ids, _ = await generate_greedily(generator, problem)
         steps = split_steps(generator.codec.decode(ids))
         found = await verifier.score(ScoreRequest(problem=problem, steps=steps))
-        whole, marks = list(prompt), []
-        for text in steps:
-            whole += tokenizer.encode(text.strip() + "<extra_0>", add_special_tokens=False)
-            marks.append(len(whole) - 1)
-        with torch.inference_mode():
-            hidden = body(torch.tensor([whole])).last_hidden_state[0][marks]
-            inner = torch.relu(hidden @ weights["score.0.weight"].T + weights["score.0.bias"])
-            logits = inner @ weights["score.2.weight"].T + weights["score.2.bias"]
-        expected = logits.softmax(-1)[:, 1].tolist()
+        expected = prm.score(problem.text, steps)
         assert found.scores == pytest.approx(expected, abs=TOLERANCE)
         all_scores += expected
     assert max(all_scores) - min(all_scores) > 0.5, "scores that hardly differ would prove nothing"

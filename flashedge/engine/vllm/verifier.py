@@ -8,6 +8,7 @@ same text (a duplicate, or a draft) may have been the one that was computed.
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import hashlib
 import itertools
@@ -32,6 +33,8 @@ SCORE_CACHE_ENTRIES = 1 << 17
 """Some 17 MB of step scores: far more than there are steps in the KV cache."""
 TOKENIZED_PROBLEMS, TOKENIZED_STEPS = 64, 1 << 13
 """Tokenized texts to keep: each child's path has the steps of its parent's."""
+LONG_TEXT = 1 << 15
+"""Characters of a path that is tokenized beside the event loop, which takes a tenth of a second."""
 _ids = itertools.count()
 
 
@@ -60,7 +63,10 @@ class VllmVerifier(VllmEngine):
         self._score_cache: OrderedDict[bytes, float] = OrderedDict()
 
     async def score(self, request: ScoreRequest) -> StepScores:
-        prompt = self._build_prompt(request)
+        if len(request.problem.text) + sum(map(len, request.steps)) > LONG_TEXT:
+            prompt = await asyncio.to_thread(self._build_prompt, request)
+        else:
+            prompt = self._build_prompt(request)
         requested = range(request.num_scored, len(prompt.scored))
         scores = {
             i: self._score_cache[prompt.keys[i]]

@@ -26,7 +26,6 @@ from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.thinking import Thinking
 from flashedge.search.base import Scored, Search
 from flashedge.search.scoring import aggregate
-from flashedge.search.steps import split_steps
 from flashedge.search.tree import Tree
 from flashedge.types import NodeId, Segment
 
@@ -147,10 +146,9 @@ class Scoring:
     async def _verify_answer(self, path: str) -> StepScores:
         """One score of the answer behind the thinking. A path that still thinks at its end has no
         answer, and the score 0."""
-        _, answer = self._thinking.split(path)
-        if not answer.strip():
+        steps = self._thinking.judge_answer(path, self._verifier_judges)
+        if not steps:
             return StepScores(scores=(0.0,), tokens=0, cached_tokens=0)
-        steps = split_steps(answer) if self._verifier_judges == "steps" else (answer,)
         request = ScoreRequest(
             problem=self._problem,
             steps=steps,

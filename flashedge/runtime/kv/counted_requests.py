@@ -12,6 +12,7 @@ from flashedge.engine.plain_requests import (
     PlainRequestsProxy,
 )
 from flashedge.runtime.kv.manager import KvManager
+from flashedge.scheduling.kv.ownership import EngineRole
 
 
 class CountedRequests(PlainRequestsProxy):
@@ -24,5 +25,6 @@ class CountedRequests(PlainRequestsProxy):
     @contextmanager
     def open(self, ask: PlainAsk, abort: Callable[[], Awaitable[None]]) -> Iterator[PlainRequest]:
         """See `engine.plain_requests`."""
-        with self._plain.open(ask, abort) as request, self._manager.count_plain_request():
+        role = EngineRole.VERIFIER if ask.is_score else EngineRole.GENERATOR
+        with self._plain.open(ask, abort) as request, self._manager.count_plain_request(role):
             yield request

@@ -54,8 +54,9 @@ class _ProgramRequest:
         self._request.note(prompt_tokens=prompt_tokens, new_tokens=new_tokens, finishes=finishes)
         self._finishes += finishes
         self._tokens += new_tokens
-        if new_tokens:
+        if new_tokens or finishes:
             self._programs.mark_started(self._key)
+        if new_tokens:
             self._programs.note_tokens(self._member, new_tokens)
 
     def count(self, choices: int) -> OutputLengths | None:

@@ -76,7 +76,7 @@ def test_too_many_choices_are_refused() -> None:
         rig.plain.check_admission("another pair", MAX_CHOICES)
         rig.plain.check_admission("", 1)
         with (
-            pytest.raises(QueueFull, match="255 completions are open"),
+            pytest.raises(QueueFull, match="255 completions and scores are open"),
             rig.plain.open(make_ask(2), ignore),
         ):
             pass

@@ -1,0 +1,147 @@
+"""Scores solutions outside any run, by the verifier of a loaded pair.
+
+The solutions of a request are scored at once, in the engine's batch, so that the KV of their
+problem is computed once. Each has the steps and the score that a search of the pair would give the
+same text. One that does not fit the verifier's context is refused, where a search gives it 0.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable
+from dataclasses import dataclass
+
+from flashedge.engine.base import ScoreRequest
+from flashedge.engine.plain_requests import PlainAsk, PlainRequest
+from flashedge.errors import ContextOverflow, DaemonStopping, PathOverflow
+from flashedge.runtime.drive.task_groups import raise_first_error
+from flashedge.runtime.metrics import Metrics
+from flashedge.runtime.programs.asker import Asker
+from flashedge.runtime.request.determinism import check_shapes
+from flashedge.runtime.served_pair import ServedPair
+from flashedge.search.scoring import aggregate
+from flashedge.types import Problem
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Solution:
+    """A solution to score."""
+
+    name: str
+    """The field of the request that has it, for errors."""
+
+    text: str = ""
+    """The whole text, which is split into steps."""
+
+    steps: tuple[str, ...] = ()
+    """Its steps, if the request gives them instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoreAsk:
+    """What a request asks for."""
+
+    pair: str
+    problem: Problem
+    solutions: tuple[Solution, ...]
+
+    aggregate: str
+    """How step scores become the score of the whole: one of `ranges.AGGREGATES`."""
+
+    deterministic: bool = False
+    """Whether the scores must not depend on what else the verifier computes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SolutionScores:
+    """A solution after it was scored."""
+
+    steps: tuple[str, ...]
+    """What the verifier judged one by one: steps, or the whole answer. Empty for a solution that is
+    thinking without an answer."""
+
+    step_scores: tuple[float, ...]
+    """(len(steps),) in [0, 1]"""
+
+    score: float
+    """Of the whole."""
+
+    tokens: int
+    """Tokens of the verifier's prompt."""
+
+    cached_tokens: int
+    """How many of these had their KV reused."""
+
+
+async def score_solutions(
+    pair: ServedPair, ask: ScoreAsk, asker: Asker, metrics: Metrics
+) -> tuple[SolutionScores, ...]:
+    """Score the solutions, in their order. Work that a dead engine lost is done again.
+
+    Cancelling the task cancels the engine's requests. Raises ContextOverflow naming the solution,
+    RequestError, QueueFull, EngineError, and DaemonStopping when the daemon stops.
+    """
+    if ask.deterministic:
+        await pair.wait_tested()
+        check_shapes(pair.health().self_test)
+    task = asyncio.current_task()
+    assert task is not None
+
+    async def abort() -> None:
+        task.cancel()
+
+    plain = PlainAsk(
+        program=asker.program or f"score-{secrets.token_hex(6)}",
+        pair=pair.name,
+        client=asker.client,
+        priority=asker.priority,
+        choices=len(ask.solutions),
+        max_tokens=1,
+        is_score=True,
+    )
+    tasks = []
+    try:
+        with pair.plain.open(plain, abort) as request, raise_first_error():
+            async with asyncio.TaskGroup() as group:
+                for solution in ask.solutions:
+                    work = _score_solution(pair, ask, solution, plain.program)
+                    tasks.append(group.create_task(_note_end(work, request, metrics)))
+                    await asyncio.sleep(0)  # others go on between the tokenizations
+    except asyncio.CancelledError:
+        if pair.plain.is_stopping:
+            raise DaemonStopping.for_request() from None
+        raise
+    return tuple(task.result() for task in tasks)
+
+
+async def _note_end(
+    work: Awaitable[SolutionScores], request: PlainRequest, metrics: Metrics
+) -> SolutionScores:
+    found = await work
+    request.note(prompt_tokens=found.tokens, new_tokens=0, finishes=("stop",))
+    metrics.observe_score(tokens=found.tokens, cached_tokens=found.cached_tokens)
+    return found
+
+
+async def _score_solution(
+    pair: ServedPair, ask: ScoreAsk, solution: Solution, program: str
+) -> SolutionScores:
+    steps = pair.list_judged(solution.text, solution.steps)
+    if not steps:
+        return SolutionScores(steps=(), step_scores=(), score=0.0, tokens=0, cached_tokens=0)
+    request = ScoreRequest(
+        problem=ask.problem, steps=steps, program=program, deterministic=ask.deterministic
+    )
+    try:
+        found = await pair.score(request)
+    except ContextOverflow as error:
+        param = solution.name if isinstance(error, PathOverflow) else "problem"
+        raise ContextOverflow(str(error), hint=f"shorten {param}", param=param) from error
+    return SolutionScores(
+        steps=steps,
+        step_scores=found.scores,
+        score=aggregate(found.scores, ask.aggregate),
+        tokens=found.tokens,
+        cached_tokens=found.cached_tokens,
+    )
