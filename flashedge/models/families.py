@@ -27,6 +27,9 @@ class VerifierFamily:
     scores_probability: bool = True
     """Whether a score says how likely the step or the answer is right. Otherwise it only ranks."""
 
+    scores_pairs: bool = False
+    """Whether vLLM's own /score works: for a classifier with one label, of any two texts."""
+
 
 VERIFIER_FAMILIES: Mapping[str, VerifierFamily] = MappingProxyType(
     {
@@ -46,6 +49,7 @@ VERIFIER_FAMILIES: Mapping[str, VerifierFamily] = MappingProxyType(
             ),
             judges="answers",
             scores_probability=False,
+            scores_pairs=True,
         ),
         "yes_no": VerifierFamily(architectures=_CAUSAL, judges="answers"),
     }

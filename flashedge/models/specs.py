@@ -119,6 +119,11 @@ class VerifierSpec(ModelSpec):
         return VERIFIER_FAMILIES[self.family].judges
 
     @property
+    def scores_pairs(self) -> bool:
+        """Whether vLLM itself can score pairs of texts by it."""
+        return VERIFIER_FAMILIES[self.family].scores_pairs
+
+    @property
     def options(self) -> Mapping[str, Any]:
         """The options of the family that are set."""
         names = (

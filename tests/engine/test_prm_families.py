@@ -11,7 +11,9 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
 import pytest_asyncio
 import torch
@@ -25,12 +27,17 @@ from transformers import (
 )
 
 from flashedge.engine.base import ScoreRequest
+from flashedge.engine.plain_requests import ProtocolOptions
+from flashedge.engine.request_tags import RequestTags, tag_requests
 from flashedge.engine.vllm import compat
 from flashedge.engine.vllm.engine_options import EngineOptions
 from flashedge.engine.vllm.prm import FAMILIES, AnswerFormat, PrmFormat, find_family
+from flashedge.engine.vllm.serving.scores import VllmScores
 from flashedge.engine.vllm.verifier import VllmVerifier
+from flashedge.models.families import VERIFIER_FAMILIES
 from flashedge.types import Problem
 from tests.support.tiny_checkpoints import POSITIONS, make_checkpoint
+from tests.support.uncounted import Uncounted
 
 PROBLEM = Problem.from_text(
     "Janet's ducks lay 16 eggs per day. She eats three for breakfast every morning and bakes "
@@ -258,6 +265,36 @@ async def test_answers_to_one_problem_share_its_kv(rig: Rig) -> None:
         assert found.cached_tokens > 0
         assert found.scores == whole.scores
         assert len(found.scores) == 1
+
+
+async def test_vllms_own_scores_of_pairs(
+    rig: Rig, record_property: Callable[[str, object], None]
+) -> None:
+    """Only of families that vLLM itself loads as a classifier with one label."""
+    if not VERIFIER_FAMILIES[rig.case.family].scores_pairs:
+        pytest.skip("vLLM scores no pairs of texts by it")
+    app: Any = VllmScores(rig.verifier.process, ProtocolOptions(name="judge"), Uncounted())
+    transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+    answers = ["".join(path) for path in PATHS[:3]]
+    async with (
+        httpx.AsyncClient(transport=transport, base_url="http://localhost") as client,
+        tag_requests(RequestTags(client="me", seed=7, program="p", priority=3)),
+    ):
+        asked = {"model": "judge", "text_1": PROBLEM.text, "text_2": answers}
+        found = (await client.post("/v1/score", json=asked)).json()
+        refused = await client.post("/score", json={**asked, "text_1": ["a", "b"]})
+    tokenizer = AutoTokenizer.from_pretrained(rig.folder)
+    model: Any = AutoModelForSequenceClassification.from_pretrained(
+        rig.folder, dtype=torch.float32
+    ).eval()
+    with torch.inference_mode():
+        texts = [tokenizer(PROBLEM.text, answer, return_tensors="pt") for answer in answers]
+        expected = [model(**text).logits[0][0].sigmoid().item() for text in texts]
+    scores = [one["score"] for one in found["data"]]
+    assert scores == pytest.approx(expected, abs=TOLERANCE)
+    assert (found["object"], found["model"]) == ("list", "judge")
+    record_property("largest_difference", max(map(abs, map(float.__sub__, scores, expected))))
+    assert refused.status_code == 400
 
 
 def build_request(rig: Rig, path: tuple[str, ...]) -> ScoreRequest:

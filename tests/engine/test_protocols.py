@@ -119,6 +119,17 @@ async def test_routes_that_generate_nothing_reach_no_engine(
     assert not seen
 
 
+async def test_vllm_itself_scores_no_pairs_by_a_verifier_of_steps(
+    client: httpx.AsyncClient,
+) -> None:
+    """So `api.protocols.switch` refuses them before."""
+    async with tag_requests(TAGS):
+        body = {"model": "bundled", "text_1": "a", "text_2": "b"}
+        response = await client.post("/v1/score", json=body)
+    assert response.status_code == 501
+    assert "does not support Score API" in response.text
+
+
 @pytest.mark.parametrize(("path", "body"), ROUTES)
 async def test_every_route_tags_its_requests(
     client: httpx.AsyncClient, seen: list[Any], path: str, body: dict[str, Any]

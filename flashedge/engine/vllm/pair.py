@@ -253,9 +253,11 @@ class VllmPair:
         return {**found, "fingerprint": bits}
 
     async def serve_protocols(self, plain: PlainRequests) -> AsgiApp:
-        """vLLM's HTTP protocols over the generator, for requests that `plain` counts."""
+        """vLLM's HTTP protocols over the generator, and its scores over the verifier, for requests
+        that `plain` counts."""
         await asyncio.to_thread(importlib.import_module, _PROTOCOLS)  # a second of imports
         from flashedge.engine.vllm.serving.protocols import VllmProtocols
+        from flashedge.engine.vllm.serving.scores import VllmScores
 
         entry = self._pair.generator
         options = ProtocolOptions(
@@ -267,8 +269,15 @@ class VllmPair:
         )
         protocols = VllmProtocols(self.generator.process, options, plain)
         await protocols.prepare()
+        own = ProtocolOptions(name=self._pair.name)
+        scores = VllmScores(self.verifier.process, own, plain)
         gc.freeze()  # see `LiveProcess.start`
-        return protocols
+
+        async def answer(scope: Any, receive: Any, send: Any) -> None:
+            app: AsgiApp = scores if scope["path"].endswith("/score") else protocols
+            await app(scope, receive, send)
+
+        return answer
 
     def probes(self) -> tuple[GeneratorProbe, VerifierProbe]:
         """Build what `profiler` measures the started engines by. Raises CheckpointError."""

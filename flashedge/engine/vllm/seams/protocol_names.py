@@ -10,6 +10,7 @@ _CALLED, _ACCESSED, _EXACT = Use.CALLED, Use.ACCESSED, Use.EXACT
 _NAMED, _WORKINGS = Use.NAMED, Use.WORKINGS
 
 _CLIENT, _PROTOCOLS = "serving/tagged_client.py", "serving/protocols.py"
+_SCORES = "serving/scores.py"
 _ENTRY = "entrypoints"
 _SEARCH, _HANDLERS = "serving/search_client.py", "serving/search_handlers.py"
 _OUTSIDE = "serving/outside_text.py"
@@ -48,7 +49,21 @@ PROTOCOLS = (
          "The routes of tokenization."),
     _use(f"{_ENTRY}.serve.exception_handling.register", "init_exception_handler", _CALLED,
          _PROTOCOLS, "Errors before a stream begins."),
-    _use(f"{_ENTRY}.launchers.api_server.app_state", "init_app_state", _CALLED, _PROTOCOLS,
+    _use(f"{_ENTRY}.pooling.scoring.api_router", "router", _NAMED, _SCORES,
+         "The routes of scores of pairs of texts."),
+    _use(f"{_ENTRY}.pooling.scoring.serving:ServingScores", "__init__", _WORKINGS, _SCORES,
+         "Reads the task from the client's model_config."),
+    _use(f"{_ENTRY}.pooling.base.serving:PoolingBaseServing", "__init__ _prepare_generators",
+         _WORKINGS, _SCORES,
+         "Asks the engine by the client's `encode`, with keywords, for the client's vllm_config."),
+    _use(f"{_ENTRY}.pooling.utils", "enable_scoring_api", _WORKINGS, _SCORES,
+         "A classifier with one label scores pairs of texts."),
+    _use("v1.engine.input_processor:InputProcessor", "_validate_params", _WORKINGS, _SCORES,
+         "Takes every pooling task that the model offers, whichever the engine was started for."),
+    _use("engine.protocol:EngineClient", "encode", _OVERRIDDEN, _SCORES,
+         "All that the scores' handler asks of the engine passes through our client."),
+    _use(f"{_ENTRY}.launchers.api_server.app_state", "init_app_state", _CALLED,
+         f"{_PROTOCOLS} {_SCORES}",
          "Makes the handlers for an engine client."),
     _use(f"{_ENTRY}.launchers.cli_args", "make_arg_parser", _CALLED, _PROTOCOLS,
          "The handlers are configured as `vllm serve` is."),

@@ -13,7 +13,7 @@ import json
 from argparse import Namespace
 from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, FastAPI
 from vllm.entrypoints.generate.api_router import register_generate_api_routers
 from vllm.entrypoints.launchers.api_server.app_state import init_app_state
 from vllm.entrypoints.launchers.cli_args import make_arg_parser
@@ -47,7 +47,7 @@ class VllmProtocols:
         self._process = process
         self._options = options
         self._plain = plain
-        self._plain_app, self._search_app = _build_app(), _build_app()
+        self._plain_app, self._search_app = _build_generator_app(), _build_generator_app()
         shorten_refusals()
         self._serves: AsyncLLM | None = None
         self._preparing = asyncio.Lock()
@@ -73,10 +73,16 @@ class VllmProtocols:
             self._serves = llm
 
 
-def _build_app() -> FastAPI:
-    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
-    app.include_router(tokenize_router)
+def _build_generator_app() -> FastAPI:
+    app = build_app(tokenize_router)
     register_generate_api_routers(app)
+    return app
+
+
+def build_app(router: APIRouter) -> FastAPI:
+    """An application with these routes of vLLM, and its forms of errors."""
+    app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
+    app.include_router(router)
     init_exception_handler(app)
     refuse_unreadable(app)
     return app
