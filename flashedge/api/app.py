@@ -24,6 +24,7 @@ from flashedge.api.guard import Guard
 from flashedge.api.pairs import ServablePairs
 from flashedge.api.protocols.messages_errors import MessagesErrors
 from flashedge.api.protocols.openai import openai_router
+from flashedge.api.protocols.scores import scores_router
 from flashedge.api.protocols.switch import ProtocolSwitch
 from flashedge.api.runs import runs_router
 from flashedge.api.system import system_router
@@ -97,6 +98,7 @@ def create_app(
     app.include_router(system_router(service))
     app.include_router(openai_router(servable))
     app.include_router(runs_router(service, servable))
+    app.include_router(scores_router(service, servable))
     return app
 
 

@@ -16,6 +16,7 @@ from flashedge.runtime.programs.outlook import Outlook, Scheduling
 from flashedge.runtime.records.archive import RunSummary
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.served_pair import PairState
+from flashedge.runtime.solution_scoring import ScoreAsk, SolutionScores
 from flashedge.types import BLANK_LINE, MIN_STEP_TOKENS, STEP_ENTROPY, STEPS, Sampling, TokenIds
 
 
@@ -137,6 +138,10 @@ class ServicePort(Protocol):
         continues: str | None = None,
         asker: Asker = NOBODY,
     ) -> HandlePort: ...
+    async def score(self, ask: ScoreAsk, asker: Asker = NOBODY) -> Sequence[SolutionScores]:
+        """Score the solutions, in their order, on their pair, which the caller uses."""
+        ...
+
     def run(self, run_id: str) -> HandlePort: ...
     def runs(
         self, *, limit: int = 50, before: str | None = None, status: str | None = None
@@ -162,5 +167,7 @@ class Defaults:
     min_step_tokens: int = MIN_STEP_TOKENS
     judge: str = STEPS
     deterministic: bool = False
+    scores_pairs: bool = False
+    """Whether vLLM's own handler can score pairs of texts by the verifier."""
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """The options of each strategy."""

@@ -72,5 +72,6 @@ def build_defaults(pair: Pair, *, deterministic: bool) -> Defaults:
         min_step_tokens=pair.min_step_tokens,
         judge=pair.judge,
         deterministic=deterministic,
+        scores_pairs=pair.verifier.scores_pairs,
         options=pair.options,
     )

@@ -166,6 +166,35 @@ class SolveBody(SearchOptions):
         schema["oneOf"] = [{"required": ["problem"]}, {"required": ["messages"]}]
 
 
+class ScoreBody(Body):
+    """The body of POST /v1/score that asks for the scores of solutions. See `ScoreAsk`."""
+
+    model_config = ConfigDict(json_schema_extra=describe_ranges)
+
+    model: str | None = None
+    """The pair whose verifier scores."""
+
+    problem: str = Field(json_schema_extra={"minLength": 1})
+    solution: Any = Field(default=None, json_schema_extra={"type": ["string", "array"]})
+    """The text of one solution, or of several."""
+
+    steps: list[str] | None = None
+    """The steps of one solution, in place of its text."""
+
+    aggregate: str | None = None
+    deterministic: bool | None = None
+    keep_alive: float | str | None = None
+    priority: int | None = None
+
+    @field_validator("solution")
+    @classmethod
+    def _check_texts(cls, solution: Any) -> Any:
+        texts = solution if isinstance(solution, list) else [solution]
+        if solution is not None and not all(isinstance(text, str) for text in texts):
+            raise PydanticCustomError("solution", "must be a text or a list of texts")
+        return solution
+
+
 class ProtocolBody(BaseModel):
     """What `api.protocols.switch` reads of a body beside what the protocol's handler reads. For
     /openapi.json."""

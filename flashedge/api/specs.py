@@ -47,6 +47,23 @@ class ModelName:
         return cls(pair=pair, search=search if n is None else search | {"n": n})
 
 
+def parse_pair(model: str | None) -> str | None:
+    """The pair whose verifier a request names; None for the usual one.
+
+    Raises RequestError for a search.
+    """
+    if model is None:
+        return None
+    name = ModelName.parse(model)
+    if name.search is not None:
+        raise RequestError(
+            f"{model!r} is a search, but a verifier scores without one",
+            hint=f"name the pair alone: {name.pair}",
+            param="model",
+        )
+    return name.pair
+
+
 def build_solve_spec(body: SolveBody, defaults: Defaults) -> RunSpec:
     """Raises RequestError naming the first field that is wrong."""
     if (body.problem is None) == (body.messages is None):

@@ -35,6 +35,7 @@ KINDS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("/v1/solve", ASK),
     ("/v1/solve", {**ASK, "stream": True}),
     ("/v1/runs", ASK),
+    ("/v1/score", {"problem": "1 + 1?", "solution": ["Two.\n\nSo two.", "Three."]}),
     ("/v1/chat/completions", CHAT),
     ("/v1/chat/completions", {**CHAT, "stream": True, "n": 3}),
     ("/v1/chat/completions", {**SEARCH, "stream": True}),

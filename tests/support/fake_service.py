@@ -31,6 +31,7 @@ from flashedge.runtime.programs.outlook import Outlook, Scheduling
 from flashedge.runtime.records.archive import RunSummary
 from flashedge.runtime.request.spec import RunSpec
 from flashedge.runtime.served_pair import PairState
+from flashedge.runtime.solution_scoring import ScoreAsk, SolutionScores
 from flashedge.search import catalog
 from flashedge.types import Sampling, TokenIds
 from tests.support.fake_protocols import FakeProtocols
@@ -284,6 +285,9 @@ class FakeService:
                 return
             handle.emit(event)
 
+    async def score(self, ask: ScoreAsk, asker: Asker = NOBODY) -> tuple[SolutionScores, ...]:
+        raise AssertionError("scores are tested over the real service")
+
     def run(self, run_id: str) -> FakeHandle:
         if run_id not in self.handles:
             raise NotFound(f"there is no run {run_id!r}", hint="`flashedge runs ls` lists them")
@@ -321,7 +325,7 @@ def fake_pair(judges: str = "steps") -> Any:
         name="bundled",
         sampling=Sampling(temperature=0.7, top_p=0.95, top_k=0),
         generator=SimpleNamespace(max_model_len=1024),
-        verifier=SimpleNamespace(judges=judges),
+        verifier=SimpleNamespace(judges=judges, scores_pairs=judges == "answers"),
         max_step_tokens=96,
         max_path_tokens=512,
         step_rule="blank_line",

@@ -30,6 +30,18 @@ _FUNCTION: dict[str, Any] = {"name": "add", "description": "Adds.", "parameters"
 _SAY = [{"role": "user", "content": "Tom has 3 apples and buys 4. How many now?"}]
 _CALL = {"id": "c-1", "type": "function", "function": {"name": "add", "arguments": '{"a":3}'}}
 
+_SCORE: tuple[dict[str, Any], ...] = (
+    {
+        "problem": "How many are left?",
+        "solution": ["First three.\n\nSo three.", "None."],
+        "aggregate": "min",
+        "deterministic": False,
+        "keep_alive": -1,
+    },
+    {"problem": "How many are left?", "steps": ["First three.", "So three."], "priority": 1},
+    {"text_1": "How many are left?", "text_2": ["Three.", "None."]},
+)
+
 BODIES: Mapping[str, tuple[dict[str, Any], ...]] = {
     CHAT: (
         {
@@ -183,10 +195,13 @@ BODIES: Mapping[str, tuple[dict[str, Any], ...]] = {
             "token_budget": 500,
         },
     ),
+    "/v1/score": _SCORE,
+    "/score": _SCORE,
 }
 """Valid bodies for each route that takes one. Those of protocols lack the model."""
 
-PROTOCOLS = tuple(path for path in BODIES if path not in ("/v1/solve", LATER))
+OWN = ("/v1/solve", LATER, "/v1/score", "/score")
+PROTOCOLS = tuple(path for path in BODIES if path not in OWN)
 SEARCHES = (CHAT, RESPONSES, MESSAGES)
 """Protocols in which a model's name may hold a search."""
 

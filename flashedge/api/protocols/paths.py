@@ -4,6 +4,7 @@ CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 MESSAGES = "/v1/messages"
 RESPONSES = "/v1/responses"
+SCORES = ("/v1/score", "/score")
 PROTOCOL_ROUTES = {
     CHAT: "OpenAI's chat completions, by the model alone or by a search",
     RESPONSES: "OpenAI's responses, by the model alone or by a search",

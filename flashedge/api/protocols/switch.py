@@ -44,17 +44,22 @@ from flashedge.api.protocols.paths import (
     MESSAGES,
     PROTOCOL_ROUTES,
     RESPONSES,
+    SCORES,
 )
 from flashedge.api.protocols.search import LIMITS, ProtocolSearch
 from flashedge.api.protocols.search_result import add_result
 from flashedge.api.protocols.stream_failures import StreamFailures
-from flashedge.api.specs import ModelName
+from flashedge.api.specs import ModelName, parse_pair
 from flashedge.engine.request_tags import RequestTags, tag_requests
 from flashedge.errors import FlashEdgeError, RequestError
 from flashedge.types import MAX_SEED
 
 LEAST_THINKING = 1024
 """Least budget of thinking in Anthropic's protocol. It must be less than max_tokens."""
+ROUTES = frozenset({*PROTOCOL_ROUTES, *SCORES})
+SOLUTION_FIELDS = frozenset({"problem", "solution", "steps"})
+PAIR_FIELDS = frozenset({"text_1", "text_2", "queries", "documents", "items", "data_1", "data_2"})
+"""The fields of vLLM's own requests for scores."""
 _REASONING = re.compile(rb'(?<!\\)"reasoning":("(?:[^"\\]|\\.)*"|null)')
 
 
@@ -67,23 +72,24 @@ class ProtocolSwitch:
         self._pairs = pairs
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if (
-            scope["type"] != "http"
-            or scope["method"] != "POST"
-            or scope["path"] not in PROTOCOL_ROUTES
-        ):
+        if scope["type"] != "http" or scope["method"] != "POST" or scope["path"] not in ROUTES:
             await self._app(scope, receive, send)
             return
         text: bytes = (await receive())["body"]  # the guard sends it whole
         search = None
         try:
             body = load_object(Headers(scope=scope), text)
+            if scope["path"] in SCORES and not scores_pairs(body):
+                await self._app(scope, replay_body(text, receive), send)
+                return
             if scope["path"] == RESPONSES:
                 refuse_memory(body)
             if scope["path"].startswith(MESSAGES):
                 refuse_foreign_tools(body)
             name = read_model(body)
             defaults = self._pairs.find_defaults(None if name is None else name.pair)
+            if scope["path"] in SCORES:
+                check_pairs(body, defaults)
             if limit_tokens(body, defaults.max_model_len):
                 text = dump_json(body)
             receive = replay_body(text, receive)
@@ -132,6 +138,24 @@ class ProtocolSwitch:
         if name is None:
             raise RequestError("model is missing", param="model")
         return ProtocolSearch(self._service, defaults, body, name=name, tags=tags)
+
+
+def scores_pairs(body: Mapping[str, Any]) -> bool:
+    """Whether a request for scores has vLLM's own form."""
+    return not SOLUTION_FIELDS & body.keys() and bool(PAIR_FIELDS & body.keys())
+
+
+def check_pairs(body: Mapping[str, Any], defaults: Defaults) -> None:
+    """Raises RequestError where the verifier can't score pairs of texts as vLLM does."""
+    model = body.get("model")
+    parse_pair(model if isinstance(model, str) else None)
+    if not defaults.scores_pairs:
+        raise RequestError(
+            f"the verifier of {defaults.pair!r} scores no pairs of texts: vLLM does that with"
+            " classifiers of one label",
+            hint="send problem and solution, or steps, for its own scores",
+            param=min(PAIR_FIELDS & body.keys()),
+        )
 
 
 def refuse_memory(body: Mapping[str, Any]) -> None:

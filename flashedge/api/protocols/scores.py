@@ -1,0 +1,135 @@
+"""Scores of solutions by a pair's verifier: /v1/score, and /score as in vLLM.
+
+The answer has vLLM's form, and beside each score those of the steps. Requests in vLLM's own form go
+to vLLM's handler (`api.protocols.switch`).
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fastapi import APIRouter, Request
+from starlette.responses import Response
+
+from flashedge.api.askers import read_asker
+from flashedge.api.bodies import describe_body, read_body
+from flashedge.api.contract import Defaults, ServicePort
+from flashedge.api.durations import parse_keep_alive
+from flashedge.api.failures import Json
+from flashedge.api.pairs import ServablePairs
+from flashedge.api.protocols.paths import SCORES
+from flashedge.api.schemas import ScoreBody
+from flashedge.api.specs import parse_pair
+from flashedge.api.sse import ClientGone, run_while_connected
+from flashedge.errors import RequestError
+from flashedge.runtime.plain_requests import MAX_CHOICES
+from flashedge.runtime.request.checks import check_field
+from flashedge.runtime.solution_scoring import ScoreAsk, Solution, SolutionScores
+from flashedge.types import Problem
+
+USUAL_AGGREGATE = "last"
+"""As in a search that names none."""
+
+
+def scores_router(service: ServicePort, pairs: ServablePairs) -> APIRouter:
+    router = APIRouter()
+
+    async def score(request: Request) -> Response:
+        """Score one solution or several, each in its steps. Ends when the client disconnects."""
+        body = await read_body(request, ScoreBody)
+        ask = build_score_ask(body, pairs.find_defaults(parse_pair(body.model)))
+        asker = read_asker(request, body.priority or 0)
+        service.keep_alive(parse_keep_alive(body.keep_alive))
+
+        async def answer() -> Sequence[SolutionScores]:
+            async with service.use_pair(ask.pair):
+                return await service.score(ask, asker)
+
+        try:
+            return Json(describe_scores(ask, await run_while_connected(request, answer())))
+        except ClientGone:
+            return Response(status_code=499)
+
+    for path in SCORES:
+        router.add_api_route(
+            path, score, methods=["POST"], name=path, openapi_extra=describe_body(ScoreBody)
+        )
+    return router
+
+
+def build_score_ask(body: ScoreBody, defaults: Defaults) -> ScoreAsk:
+    """Raises RequestError naming the first field that is wrong."""
+    if not body.problem.strip():
+        raise RequestError("the problem is empty; give some text", param="problem")
+    aggregate = USUAL_AGGREGATE if body.aggregate is None else body.aggregate
+    check_field("aggregate", aggregate)
+    return ScoreAsk(
+        pair=defaults.pair,
+        problem=Problem.from_text(body.problem),
+        solutions=_read_solutions(body),
+        aggregate=aggregate,
+        deterministic=(
+            defaults.deterministic if body.deterministic is None else body.deterministic
+        ),
+    )
+
+
+def _read_solutions(body: ScoreBody) -> tuple[Solution, ...]:
+    if (body.solution is None) == (body.steps is None):
+        raise RequestError("give either solution or steps", param="solution")
+    if body.steps is not None:
+        _check_texts("steps", {f"steps[{i}]": step for i, step in enumerate(body.steps)})
+        return (Solution(name="steps", steps=tuple(body.steps)),)
+    given = body.solution
+    texts = (
+        {"solution": given}
+        if isinstance(given, str)
+        else {f"solution[{i}]": text for i, text in enumerate(given)}
+    )
+    _check_texts("solution", texts)
+    if len(texts) > MAX_CHOICES:
+        raise RequestError(
+            f"solution has {len(texts)} texts; at most {MAX_CHOICES} are scored at once",
+            hint="send the others in further requests",
+            param="solution",
+        )
+    return tuple(Solution(name=name, text=text) for name, text in texts.items())
+
+
+def _check_texts(field: str, texts: Mapping[str, str]) -> None:
+    empty = next((name for name, text in texts.items() if not text.strip()), None)
+    if empty is not None or not texts:
+        name = empty or field
+        raise RequestError(f"{name} is empty", hint="give some text", param=name)
+
+
+def describe_scores(ask: ScoreAsk, found: Sequence[SolutionScores]) -> dict[str, Any]:
+    """The answer, in the form of vLLM's."""
+    tokens = sum(one.tokens for one in found)
+    return {
+        "id": f"score-{secrets.token_hex(8)}",
+        "object": "list",
+        "created": int(time.time()),
+        "model": ask.pair,
+        "aggregate": ask.aggregate,
+        "data": [
+            {
+                "index": index,
+                "object": "score",
+                "score": one.score,
+                "step_scores": list(one.step_scores),
+                "steps": list(one.steps),
+                "tokens": one.tokens,
+                "cached_tokens": one.cached_tokens,
+            }
+            for index, one in enumerate(found)
+        ],
+        "usage": {
+            "prompt_tokens": tokens,
+            "total_tokens": tokens,
+            "prompt_tokens_details": {"cached_tokens": sum(one.cached_tokens for one in found)},
+        },
+    }
