@@ -126,6 +126,12 @@ class AsyncClient:
                         return
         raise explain_missing_end(run, (await self.run(run)).get("status"))
 
+    async def score(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The scores of solutions, of their steps and of the whole: see /v1/score. There is no
+        limit to the time that it takes."""
+        timeout = httpx.Timeout(_CALL_TIMEOUT_S, read=None)
+        return await self._json("POST", "/v1/score", json=make_sendable(body), timeout=timeout)
+
     async def chat(
         self,
         messages: Sequence[Message],

@@ -201,7 +201,13 @@ class Client:
     def delete(self, run: str) -> None:
         self._send("DELETE", f"/v1/runs/{run}")
 
-    # ------------------------------------------------------------ chat
+    # ------------------------------------------------------------ scores and chat
+
+    def score(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The scores of solutions, of their steps and of the whole: see /v1/score. There is no
+        limit to the time that it takes."""
+        timeout = httpx.Timeout(_READ_TIMEOUT_S, read=None)
+        return self._json("POST", "/v1/score", json=make_sendable(body), timeout=timeout)
 
     def chat(
         self, messages: Sequence[Message], *, model: str, **options: Any

@@ -4,8 +4,8 @@ They are collected from the sources themselves, so a new example is tested witho
 Whoever tries FlashEdge types one of them first, and the bundled pair has to answer it.
 
 A text is a problem if it has a digit and a blank, or is a sum such as `3+4`. So these are none:
-names (`bundled:beam-16`), addresses, and texts that ask for no number (`Answer briefly.`, tools,
-roles).
+names (`bundled:beam-16`), addresses, SOLUTIONS, and texts that ask for no number (`Answer
+briefly.`, tools, roles).
 """
 
 from __future__ import annotations
@@ -41,6 +41,16 @@ ANSWERS = {
 }
 """The right answer of each problem."""
 
+SOLUTIONS = {
+    "24+20=44.",
+    "24+20=34.",
+    "Day 1: wins 20. 24+20=44.",
+    "Day 1: wins 20. 24+20=34.",
+    "Day 1: wins 20. 24+20=44.\n\nDay 1 was the last. The answer is \\boxed{44}.",
+    "Day 1: wins 20. 24+20=34.\n\nDay 1 was the last. The answer is \\boxed{34}.",
+}
+"""Texts that are shown to be scored, and ask nothing."""
+
 WITHOUT_PROBLEMS = ("toml", "")
 """Languages of code blocks that ask nothing: settings, and what a command prints."""
 
@@ -59,7 +69,8 @@ def list_examples() -> Iterator[tuple[str, str]]:
 
 
 def is_problem(text: str) -> bool:
-    return re.search(r"\d.*\s|\s.*\d|\d\+\d", text, re.DOTALL) is not None
+    has_numbers = re.search(r"\d.*\s|\s.*\d|\d\+\d", text, re.DOTALL) is not None
+    return has_numbers and text not in SOLUTIONS
 
 
 def find_answer(place: str, problem: str) -> str:

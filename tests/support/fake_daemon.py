@@ -16,7 +16,7 @@ import httpx
 from flashedge import events
 from flashedge.events import Event, to_json
 from flashedge.runtime.run import check_run_id
-from tests.support.story import CHAT, RESULT, STATUS, STORY, SUMMARY
+from tests.support.story import CHAT, RESULT, SCORES, STATUS, STORY, SUMMARY
 
 
 class ScriptedDaemon(httpx.MockTransport):
@@ -120,6 +120,8 @@ class FakeDaemon(ScriptedDaemon):
                     for known in self.queued
                 )
                 return self.stream(f"{queued}: ping\n\n".encode(), self.story, self.cut_after)
+            case "POST /v1/score":
+                return httpx.Response(200, json=SCORES)
             case "GET /v1/runs":
                 return httpx.Response(200, json={"data": [SUMMARY], "has_more": False})
             case "POST /v1/chat/completions":

@@ -96,6 +96,11 @@ STATUS = {
 }
 SUMMARY = build_row(RESULT, created_at=1_700_000_000.0)
 
+SCORES = {
+    "aggregate": "last",
+    "data": [{"index": 0, "score": 0.9, "steps": ["So 19."], "step_scores": [0.9], "tokens": 9}],
+}
+
 
 def encode_chat_chunk(delta: dict[str, Any], finish: str | None = None) -> str:
     choice = {"index": 0, "delta": delta, "finish_reason": finish}

@@ -108,6 +108,7 @@ def check_screen(hostile: str, harmless: str) -> None:
 
 SHOWN: dict[str, Callable[[str], list[str]]] = {
     "solve": lambda text: ["solve", f"2 + 2 {text}"],
+    "score": lambda text: ["score", f"2 + 2 {text}", "4"],
     "chat": lambda text: ["chat", "--system", text],
     "tui": lambda text: ["tui", text],
     "runs ls": lambda text: ["runs", "ls", "--full"],

@@ -106,6 +106,8 @@ async def test_calls_and_their_errors() -> None:
             case "POST", "/v1/runs":
                 body = {"error": {"message": "full", "code": "queue_full"}}
                 return httpx.Response(503, json=body, headers={"retry-after": "5"})
+            case "POST", "/v1/score":
+                return httpx.Response(200, json={"asked": json.loads(request.content)})
             case "POST", "/v1/runs/a/cancel":
                 return httpx.Response(200, json={"status": "cancelled"})
         return httpx.Response(404, json={"error": {"message": "no run", "code": "not_found"}})
@@ -114,6 +116,7 @@ async def test_calls_and_their_errors() -> None:
         assert await daemon.status() == {"state": "ready"}
         assert await daemon.runs(limit=7) == [{"id": "a"}]
         assert (await daemon.cancel("a"))["status"] == "cancelled"
+        assert await daemon.score({"problem": "p\ud83d"}) == {"asked": {"problem": "p\ufffd"}}
         with pytest.raises(QueueFull):
             await daemon.submit({"problem": "p"})
         with pytest.raises(NotFound):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from subprocess import run
 from typing import Any
@@ -203,6 +204,16 @@ def test_runs() -> None:
         assert c.status()["pair"] == "bundled"
     assert daemon.requests[1].url.params == httpx.QueryParams({"limit": 3, "status": "finished"})
     assert daemon.cancelled == ["run-1"]
+
+
+def test_scores_are_asked_for_without_half_characters() -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        assert request.extensions["timeout"]["read"] is None
+        return httpx.Response(200, json={"asked": json.loads(request.content)})
+
+    with client(httpx.MockTransport(answer)) as c:
+        found = c.score({"problem": "p", "solution": ["a\ud83d", "b"]})
+    assert found == {"asked": {"problem": "p", "solution": ["a\ufffd", "b"]}}
 
 
 def test_chat() -> None:

@@ -1,0 +1,1 @@
+"""`score`: the command, and files of solutions."""

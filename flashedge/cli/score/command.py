@@ -1,0 +1,143 @@
+"""`score`: how good a pair's verifier finds solutions, or with `--input` a file of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flashedge.cli import output
+from flashedge.cli.connection import connect_ready
+from flashedge.cli.score.solution_file import score_file
+from flashedge.cli.solve import options
+from flashedge.cli.solve.batch import check_unused
+from flashedge.cli.solve.command import read_problem
+from flashedge.config import load_config
+from flashedge.errors import RequestError
+
+EPILOG = """\
+[bold]Examples[/]
+  flashedge score "Dan has 24 nuts and wins 20. How many has he now?" "24+20=44." "24+20=34."
+  flashedge score --file problem.txt < solution.txt
+  flashedge score --input solutions.jsonl --output scores.jsonl
+"""
+
+Solutions = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="SOLUTION", help="Solutions. Without one, standard input is read as one."
+    ),
+]
+Deterministic = Annotated[
+    bool | None,
+    typer.Option(
+        "--deterministic/--no-deterministic",
+        help="Give the same scores, to the bit, whatever else runs.",
+        show_default="the setting deterministic_searches",
+    ),
+]
+Input = Annotated[
+    Path | None,
+    typer.Option(
+        "--input",
+        metavar="FILE",
+        help="Score many: JSON lines with the keys problem, and solution or steps.",
+        rich_help_panel=options.BATCH,
+    ),
+]
+Jobs = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N", help="Lines in flight.", show_default="4", rich_help_panel=options.BATCH
+    ),
+]
+RetryFailed = Annotated[
+    bool,
+    typer.Option(
+        "--retry-failed",
+        help="Score the lines of --output that have an error again.",
+        rich_help_panel=options.BATCH,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the answer of /v1/score as JSON.")]
+
+
+def score(
+    problem: options.Problem = None,
+    solutions: Solutions = None,
+    file: options.ProblemFile = None,
+    pair: options.Pair = None,
+    aggregate: options.Aggregate = None,
+    deterministic: Deterministic = None,
+    priority: options.Priority = None,
+    program: options.Program = None,
+    source: Input = None,
+    target: options.Output = None,
+    jobs: Jobs = None,
+    retry_failed: RetryFailed = False,
+    as_json: Json = False,
+) -> None:
+    """Score solutions by the pair's verifier: each step, and the whole.
+
+    A solution is split into steps after its blank lines, as a search does it. A verifier that
+    judges whole answers gives one score.
+    """
+    given = {"model": pair, "aggregate": aggregate, "deterministic": deterministic}
+    settings = {name: value for name, value in given.items() if value is not None}
+    config = load_config({"pair": pair})
+    if source is not None:
+        if problem is not None or file is not None:
+            raise RequestError("give either --input or one problem", param="input")
+        score_file(
+            settings,
+            source,
+            target,
+            config,
+            jobs=jobs,
+            priority=priority,
+            program=program,
+            retry_failed=retry_failed,
+            as_json=as_json,
+        )
+        return
+    check_unused(output=target, jobs=jobs, retry_failed=retry_failed)
+    texts = list(solutions or ())
+    if file is not None:
+        texts = texts if problem is None else [problem, *texts]
+        problem = read_problem(None, file)
+    elif problem is None:
+        raise RequestError(
+            "there is no problem",
+            hint="flashedge score PROBLEM SOLUTION, or flashedge score --file FILE SOLUTION",
+            param="problem",
+        )
+    else:
+        problem = read_problem(problem, None)
+    if not texts and sys.stdin.isatty():
+        raise RequestError(
+            "there is no solution",
+            hint="flashedge score PROBLEM SOLUTION, or flashedge score PROBLEM < FILE",
+            param="solution",
+        )
+    texts = texts or [sys.stdin.read()]
+    solution = texts[0] if len(texts) == 1 else texts
+    body: dict[str, Any] = {"problem": problem, "solution": solution, **settings}
+    if priority is not None:
+        body["priority"] = priority
+    with connect_ready(config, program=program) as client:
+        found = client.score(body)
+    if as_json:
+        output.print_json(found)
+    else:
+        output.print_lines(("solution", "step", "score", "text"), _list_rows(found), "no score")
+
+
+def _list_rows(found: Mapping[str, Any]) -> Iterator[tuple[object, ...]]:
+    for number, solution in enumerate(found["data"], start=1):
+        scored = zip(solution["steps"], solution["step_scores"], strict=True)
+        for step, (text, score) in enumerate(scored, start=1):
+            yield number, step, f"{score:.4f}", text.strip()
+        yield number, found["aggregate"], f"{solution['score']:.4f}", ""

@@ -1,0 +1,252 @@
+"""`score`: the request to the daemon, the output, files of solutions, and the exit codes."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from flashedge.client import follow
+from flashedge.client.follow import RetryPolicy
+from tests.support.cli_rig import Cli, Done, Terminal, cli_for, with_daemon
+from tests.support.fake_daemon import FakeDaemon, refuse
+
+PROBLEM, RIGHT, WRONG = "What is 12 + 7?", "12 + 7.\n\nSo 19.", "It is\t18."
+
+
+class ScoreDaemon(FakeDaemon):
+    """A step's score is its length in hundredths. A text with "long" is too long; the first `full`
+    requests are refused, and all where `is_down`."""
+
+    full = 0
+    is_down = False
+
+    def answer_other(self, key: str) -> Any:
+        if key != "POST /v1/score":
+            return super().answer_other(key)
+        if self.is_down:
+            raise httpx.ConnectError("gone")
+        if self.full > 0:
+            self.full -= 1
+            return refuse(503, "queue_full", **{"Retry-After": "0"})
+        body = json.loads(self.requests[-1].content)
+        if body.get("aggregate") == "max":
+            error = {"message": "no max", "code": "invalid_request", "param": "aggregate"}
+            return httpx.Response(400, json={"error": error})
+        given = body.get("solution", body.get("steps"))
+        texts = [given] if isinstance(given, str) else given
+        for text in texts:
+            if "long" in text:
+                code = "context_length_exceeded"
+                error = {"message": "600 tokens", "code": code, "param": "solution"}
+                return httpx.Response(400, json={"error": error})
+        data = []
+        for index, text in enumerate(texts):
+            steps = text.split("\n\n")
+            scores = [len(step) / 100 for step in steps]
+            one = {"score": scores[-1], "steps": steps, "step_scores": scores, "tokens": 9}
+            data.append({"index": index, "object": "score", **one})
+        aggregate = body.get("aggregate", "last")
+        return httpx.Response(200, json={"aggregate": aggregate, "data": data})
+
+
+@pytest.fixture
+def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Cli:
+    monkeypatch.setattr(follow, "UNATTENDED", RetryPolicy(first_s=0.0, max_retries=2))
+    monkeypatch.setattr(follow, "MIN_QUEUE_PAUSE_S", 0.01)
+    return cli_for(tmp_path, monkeypatch, capfd)
+
+
+@pytest.fixture
+def daemon(monkeypatch: pytest.MonkeyPatch) -> ScoreDaemon:
+    daemon = ScoreDaemon()
+    with_daemon(monkeypatch, daemon)
+    return daemon
+
+
+def read_rows(done: Done) -> list[list[str]]:
+    return [line.rstrip().split(maxsplit=3) for line in done.out.splitlines()]
+
+
+# ---------------------------------------------------------------- one problem
+
+
+def test_a_row_for_each_step_and_for_the_whole(cli: Cli, daemon: ScoreDaemon) -> None:
+    done = cli("score", PROBLEM, RIGHT, WRONG)
+    assert done.code == 0
+    assert read_rows(done) == [
+        ["solution", "step", "score", "text"],
+        ["1", "1", "0.0700", "12 + 7."],
+        ["1", "2", "0.0600", "So 19."],
+        ["1", "last", "0.0600"],
+        ["2", "1", "0.0900", "It is 18."],
+        ["2", "last", "0.0900"],
+    ]
+    assert daemon.bodies("/v1/score") == [{"problem": PROBLEM, "solution": [RIGHT, WRONG]}]
+
+
+def test_json_is_the_daemons_answer(cli: Cli, daemon: ScoreDaemon) -> None:
+    done = cli("score", "--json", PROBLEM, "So 19.")
+    assert json.loads(done.out)["data"][0]["step_scores"] == [0.06]
+    assert daemon.bodies("/v1/score") == [{"problem": PROBLEM, "solution": "So 19."}]
+
+
+def test_all_options_reach_the_daemon(cli: Cli, daemon: ScoreDaemon, tmp_path: Path) -> None:
+    (tmp_path / "problem.txt").write_text(PROBLEM + "\n")
+    options = ("--aggregate", "min", "--deterministic", "--priority", "2", "--pair", "bundled")
+    file = ("--file", str(tmp_path / "problem.txt"), "--program", "filter")
+    assert cli("score", *file, RIGHT, WRONG, *options).code == 0
+    assert daemon.bodies("/v1/score") == [
+        {
+            "problem": PROBLEM,
+            "solution": [RIGHT, WRONG],
+            "model": "bundled",
+            "aggregate": "min",
+            "deterministic": True,
+            "priority": 2,
+        }
+    ]
+    assert daemon.requests[-1].headers["x-flashedge-program"] == "filter"
+
+
+def test_a_solution_on_standard_input(
+    cli: Cli, daemon: ScoreDaemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(RIGHT))
+    assert cli("score", PROBLEM).code == 0
+    assert daemon.bodies("/v1/score") == [{"problem": PROBLEM, "solution": RIGHT}]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "there is no problem"),
+        ((PROBLEM,), "there is no solution"),
+        ((PROBLEM, RIGHT, "--output", "x"), "--output needs --input"),
+        ((PROBLEM, "--input", "x"), "either --input or one problem"),
+        (("--input", "x"), "--input needs --output"),
+        ((PROBLEM, "a long text"), "600 tokens"),
+    ],
+)
+def test_a_wrong_command(
+    cli: Cli,
+    daemon: ScoreDaemon,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    message: str,
+) -> None:
+    monkeypatch.setattr("sys.stdin", Terminal())
+    done = cli("score", *arguments)
+    assert done.code == 2
+    assert message in done.err
+
+
+# ---------------------------------------------------------------- files
+
+
+class Folder:
+    """in.jsonl, out.jsonl and the command over them."""
+
+    def __init__(self, path: Path, cli: Cli) -> None:
+        self.source, self.target, self._cli = path / "in.jsonl", path / "out.jsonl", cli
+
+    def give(self, *lines: object) -> None:
+        self.source.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def score(self, *options: str) -> Done:
+        files = ("--input", str(self.source), "--output", str(self.target))
+        return self._cli("score", *files, *options)
+
+    def records(self) -> dict[Any, Any]:
+        lines = map(json.loads, self.target.read_text().splitlines())
+        return {line["id"]: line for line in lines}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, cli: Cli, daemon: ScoreDaemon) -> Folder:
+    made = Folder(tmp_path, cli)
+    made.give(
+        {"problem": PROBLEM, "solution": [RIGHT, WRONG], "label": 1},
+        {"id": "b", "problem": PROBLEM, "steps": ["So 19."]},
+    )
+    return made
+
+
+def test_each_line_comes_back_with_its_scores(folder: Folder, daemon: ScoreDaemon) -> None:
+    daemon.full = 2
+    done = folder.score("--aggregate", "min", "--jobs", "2")
+    assert (done.code, done.out) == (0, f"2 of 2 scored: {folder.target}\n")
+    records = folder.records()
+    first = records[1]
+    assert (first["problem"], first["solution"], first["label"]) == (PROBLEM, [RIGHT, WRONG], 1)
+    assert first["scores"] == [
+        {"score": 0.06, "steps": ["12 + 7.", "So 19."], "step_scores": [0.07, 0.06], "tokens": 9},
+        {"score": 0.09, "steps": [WRONG], "step_scores": [0.09], "tokens": 9},
+    ]
+    assert records["b"]["scores"][0]["step_scores"] == [0.06]
+    asked = [body for body in daemon.bodies("/v1/score") if "steps" in body][-1]
+    assert asked == {
+        "model": "bundled",
+        "problem": PROBLEM,
+        "steps": ["So 19."],
+        "aggregate": "min",
+        "priority": 1,
+    }
+
+
+def test_the_same_command_resumes(folder: Folder, daemon: ScoreDaemon) -> None:
+    daemon.is_down = True
+    done = folder.score()
+    assert done.code == 4
+    assert "0 of 2 done; the same command resumes" in done.err
+    daemon.is_down = False
+    assert folder.score().code == 0
+    asked, written = len(daemon.bodies("/v1/score")), folder.target.read_bytes()
+    assert folder.score().code == 0
+    assert len(daemon.bodies("/v1/score")) == asked
+    assert folder.target.read_bytes() == written
+    done = folder.score("--aggregate", "min")
+    assert (done.code, "aggregate" in done.err) == (2, True)
+
+
+def test_a_line_that_is_refused_has_an_error(folder: Folder, daemon: ScoreDaemon) -> None:
+    folder.give(
+        {"id": 1, "problem": PROBLEM, "solution": "a long text"},
+        {"id": 2, "problem": PROBLEM, "solution": RIGHT},
+    )
+    done = folder.score("--json")
+    assert done.code == 1
+    assert json.loads(done.out) == {"output": str(folder.target), "lines": 2, "failed": 1}
+    error = folder.records()[1]["error"]
+    assert error == {"code": "context_length_exceeded", "message": "600 tokens"}
+    asked = len(daemon.bodies("/v1/score"))
+    assert folder.score("--retry-failed").code == 1
+    assert len(daemon.bodies("/v1/score")) == asked + 1
+
+
+def test_wrong_settings_end_the_command(folder: Folder) -> None:
+    done = folder.score("--aggregate", "max")
+    assert (done.code, "no max" in done.err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ({"solution": "x"}, "problem is missing"),
+        ({"problem": "p"}, "either solution or steps"),
+        ({"problem": "p", "solution": "x", "steps": ["x"]}, "either solution or steps"),
+        ({"id": 1.5, "problem": "p", "solution": "x"}, "id is neither"),
+        ({"id": "first", "problem": "p", "solution": "x"}, "another line has the id 'first'"),
+        (["p", "x"], "not an object"),
+    ],
+)
+def test_a_line_that_is_wrong_is_named(folder: Folder, line: object, message: str) -> None:
+    folder.give({"id": "first", "problem": "p", "solution": "x"}, line)
+    done = folder.score()
+    assert done.code == 2
+    assert "in.jsonl, line 2" in done.err.replace("\n", "")
+    assert message in done.err
