@@ -20,7 +20,8 @@ from flashedge.errors import RequestError
 
 EPILOG = """\
 [bold]Examples[/]
-  flashedge score "Dan has 24 nuts and wins 20. How many has he now?" "24+20=44." "24+20=34."
+  flashedge score "Dan has 24 nuts. Day 1: wins 20. How many nuts has Dan after day 1?" \\
+    "Day 1: wins 20. 24+20=44." "Day 1: wins 20. 24+20=34."
   flashedge score --file problem.txt < solution.txt
   flashedge score --input solutions.jsonl --output scores.jsonl
 """
