@@ -1,11 +1,13 @@
 """Whether answers are equal. Everything else in this package serves the functions here.
 
-The last `\\boxed{...}` of a path is compared by these tests, cheapest first:
+The last `\boxed{...}` of a path is compared by these tests, cheapest first:
 
 1. spelling: both have the same normal form (`spelling.normalize`);
-2. number: both are plain numbers, and their values decide (`numbers.parse_number`);
-3. phrase: both are plain words with different normal forms, so they differ;
+2. number: both are plain numbers, and their exact values decide (`numbers.parse_number`);
+3. name: one of them has words, a clock time or a name such as `AB`, so they differ;
 4. mathematics: a worker process compares the formulas (`workers.mathematics`).
+
+Where no path has a box, what the paths name as their answers is compared likewise (`unboxed`).
 
 Open-ended answers, where no box is expected, are compared by one of
 
@@ -22,29 +24,67 @@ or as they are where they have none.
 
 from __future__ import annotations
 
+import itertools
 import re
+from fractions import Fraction
 
 from flashedge.answers.numbers import parse_number
 from flashedge.answers.spelling import normalize
 
 ANSWER_KINDS = ("boxed", "text", "whole", "json")
-_PHRASE = re.compile(r"[^\W\d_]{3,}(?: [^\W\d_]+)*")
+_COMMAND = re.compile(r"\\(?:begin|end)\{\w+\}|\\[a-zA-Z]+")
+_FUNCTIONS = re.compile(
+    r"(?:arc|a)?(?:sin|cos|tan|cot|sec|csc)h?|log|exp|sqrt|min|max|gcd|lcm|mod|det|lim|cis"
+)
+_WORD = re.compile(r"[^\W\d_]{3,}|[^\W\d_]{2,} (?=[^\W\d_]{2,})")
+_UNREAD = re.compile(r"""['"]|\d\)?_|\^\{?(?:T\b|\\top|\\prime)""")
+"""What the parser of formulas drops: primes, the base of a number, a transpose."""
+_HOUR = re.compile(r"(\d+):00[ap]m")
+_FRACTIONAL = re.compile(r"/|overline")
+_SPELLED = re.compile(
+    r"[A-Z]|[A-Z]{2}|\d\d?:[0-5]\d(?:[ap]m|:\d\d)?|(?:no|on|up|do|go|in|it|is|if|to|at|by|as|am|pm|ok)"
+)
+LEAST_DIGIT, LEAST_SHARE = Fraction(1, 2_000_000), Fraction(1, 100_000)
+"""A decimal rounds a value if both agree in six decimals (half of the sixth) and in five digits."""
 
 
 def decide_equal(a: str, b: str) -> bool | None:
     """Whether two boxed answers are equal by tests 1 to 3. None if only mathematics can decide.
 
-    A fraction and a decimal with different values stay undecided: the decimal may be rounded.
+    A fraction equals a decimal of six or more decimals that rounds it; else numbers are exact.
     """
     a, b = normalize(a), normalize(b)
     if a == b:
         return True
     left, right = parse_number(a), parse_number(b)
     if left is not None and right is not None:
-        if left == right:
-            return True
-        may_be_rounded = ("/" in a and "." in b) or ("." in a and "/" in b)
-        return None if may_be_rounded else False
-    if _PHRASE.fullmatch(a) and _PHRASE.fullmatch(b):
-        return False
-    return None
+        return left == right or (_may_round(a, b) and _is_close(left, right))
+    if (hour := _HOUR.fullmatch(a) or _HOUR.fullmatch(b)) and hour[1] in (a, b):
+        return True
+    return False if _is_name(a) or _is_name(b) else None
+
+
+def _may_round(a: str, b: str) -> bool:
+    """Whether just one of two numbers is a decimal, and the other one a fraction."""
+    return {bool(_FRACTIONAL.search(a)), bool(_FRACTIONAL.search(b))} == {True, False} and (
+        "." in (b if _FRACTIONAL.search(a) else a)
+    )
+
+
+def _is_close(a: Fraction, b: Fraction) -> bool:
+    return abs(a - b) <= min(LEAST_DIGIT, LEAST_SHARE * max(abs(a), abs(b)))
+
+
+def _is_name(form: str) -> bool:
+    """Whether a normal form is no formula, in which letters would be factors: it differs from all
+    that are spelled otherwise. Runs of three letters are words, but for `abc` and `xyz`."""
+    if _SPELLED.fullmatch(form) or _UNREAD.search(form):
+        return True
+    words = _WORD.findall(_COMMAND.sub(" ", form))
+    return any(not _FUNCTIONS.fullmatch(w) and not _is_product(w) for w in words)
+
+
+def _is_product(word: str) -> bool:
+    """Whether letters are neighbours in the alphabet, in its order, as factors are."""
+    steps = [ord(b) - ord(a) for a, b in itertools.pairwise(word)]
+    return " " not in word and all(0 < step <= 2 for step in steps)

@@ -1,55 +1,72 @@
-r"""Finds the answer in the text of a path: the last `\boxed{...}`, or the last step."""
+r"""Finds the answer in the text of a path: what stands in its last `\boxed{...}`, or its last step.
+
+What a path without a box names as its answer is found by `unboxed`.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-_BOXED = re.compile(r"\\(?:boxed|fbox)\s*+\{")
-_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-"""A brace, or a backslash with what it escapes."""
+from flashedge.answers.braces import BRACE
+from flashedge.answers.numbers import parse_number
+from flashedge.answers.spelling import normalize
+
+_BOX = re.compile(
+    r"\\(?:[bB]oxed|fbox|framebox)\s*+(?:\[[^\[\]{}]{0,40}\]\s*+){0,2}"
+    r"(?:(\{)|(-?\d++(?:,\d{3})*+(?:\.\d++)?))"
+)
+r"""How a box begins, `\boxed{` or `\framebox[3em]{`, or the whole box of a number, `\boxed 5`."""
+_BLANK = re.compile(
+    r"(?:[\s~${}.…?_]|\\[ ,;:!>_]|\\(?:q?quad|[lc]?dots|square|text|mathrm)(?![a-z]))*+"
+)
+_LINK = re.compile(
+    r"(?:[\s$}]|\\[ ,;:!()]|\\q?quad\b|\\text\s?\{)*+(?:[,;&]|and\b|or\b)"
+    r"(?:[\s$},;&]|\\[ ,;:!()]|\\q?quad\b|\\text\s?\{|and\b|or\b)*+"
+)
+"""What links two boxes to a list."""
+_THREE_DIGITS = re.compile(r"\d{3}(?!\d)")
+
+Box = tuple[int, int, int, int]
+"""Indices of a box's start and end, and between them of its contents' start and end."""
 
 
 def extract_answer(text: str) -> str | None:
     r"""Contents of the last `\boxed{...}` whose braces balance, stripped; None if there is none.
 
-    An empty box is no answer. Of nested boxes the inner one counts. Linear in the text: one pass
-    finds the boxes, a second one, where the last box has no end, the ends of all.
+    A box without contents, or with dots in their place, is no answer. Of nested boxes the inner one
+    counts. Boxes that only commas, "and" or "or" link are one list, `3,5,7`; after any other text a
+    box corrects the one before. Linear in the text.
     """
-    starts = [match.end() for match in _BOXED.finditer(text)]
-    if not starts:
+    boxes = [box for box in _list_boxes(text) if not _BLANK.fullmatch(text, box[2], box[3])]
+    if not boxes:
         return None
-    start, end = starts[-1], find_closing_brace(text, starts[-1])
-    if end is None:
-        start, end = _find_last_whole(text, starts)
-    return None if end is None else text[start:end].strip() or None
+    first = len(boxes) - 1
+    while first and _LINK.fullmatch(text, boxes[first - 1][1], boxes[first][0]):
+        first -= 1
+    parts: dict[object, str] = {}
+    for _, _, start, end in boxes[first:]:
+        content = text[start:end].strip()
+        form = normalize(content)
+        parts.setdefault(parse_number(form) or form, content)
+    joined = ",".join(parts.values())
+    if any(_THREE_DIGITS.match(part) for part in list(parts.values())[1:]):
+        return rf"\{{{joined}\}}"  # 2 and 300 are not 2,300
+    return joined
 
 
-def _find_last_whole(text: str, starts: Sequence[int]) -> tuple[int, int | None]:
-    """The last of the boxes that has an end, and the index of its closing brace. starts: indices
-    behind the boxes' opening braces, which no backslash escapes."""
-    boxes = frozenset(starts)
+def _list_boxes(text: str) -> list[Box]:
+    """The boxes that have an end, in the order in which they begin."""
+    found = list(_BOX.finditer(text))
+    boxes = [(m.start(), m.end(), m.start(2), m.end(2)) for m in found if m[2]]
+    openings = {m.end(): m.start() for m in found if m[1]}
     opened: list[int] = []
-    found: tuple[int, int | None] = (0, None)
-    for match in _BRACE.finditer(text, starts[0] - 1):
+    for match in BRACE.finditer(text, min(openings) - 1) if openings else ():
         if match[0] == "{":
             opened.append(match.end())
-        elif match[0] == "}" and opened and (start := opened.pop()) in boxes and start > found[0]:
-            found = start, match.start()
-    return found
-
-
-def find_closing_brace(text: str, start: int) -> int | None:
-    r"""Index of the brace that closes the one before `start`; `\{` and `\}` are skipped."""
-    depth = 1
-    for match in _BRACE.finditer(text, start):
-        if match[0] == "{":
-            depth += 1
-        elif match[0] == "}":
-            depth -= 1
-            if depth == 0:
-                return match.start()
-    return None
+        elif match[0] == "}" and opened and (start := opened.pop()) in openings:
+            boxes.append((openings[start], match.end(), start, match.start()))
+    return sorted(boxes)
 
 
 def extract_open_answer(steps: Sequence[str]) -> str | None:

@@ -13,6 +13,13 @@ _MAX_DIGITS = 1000
 _INTEGER = re.compile(r"-?\d+")
 _DECIMAL = re.compile(r"-?\d+\.\d+")
 _FRACTION = re.compile(r"(-?\d+)/(\d+)")
+_POWER = re.compile(
+    r"(?:(-?\d+(?:\.\d+)?)(?:\\times ?|\\cdot ?|\*|x ?)|(-?))10\^(?:\{(-?\d{1,4})\}|(-?\d{1,4}))"
+)
+_EXPONENT = re.compile(r"(-?\d+(?:\.\d+)?)[eE]([+-]?\d{1,4})")
+_REPEATING = re.compile(r"(-?\d+)\.(\d*)\\overline\{(\d+)\}")
+_BASED = re.compile(r"(-?)\(?(\d[0-9A-Z]*)\)?_(?:\{(\d{1,2}|[a-z]+)\}|(\d))")
+_DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 _WORDS = """
 zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen
@@ -20,28 +27,62 @@ sixteen seventeen eighteen nineteen
 """
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety"
 _ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth"
-_SMALL = {
+CARDINALS = {
     **{word: value for value, word in enumerate(_WORDS.split())},
     **{word: 10 * value for value, word in enumerate(_TENS.split(), start=2)},
-    **{word: value for value, word in enumerate(_ORDINALS.split(), start=1)},
 }
-_SCALES = {"dozen": 12, "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9}
+_SMALL = {**CARDINALS, **{word: value for value, word in enumerate(_ORDINALS.split(), start=1)}}
+SCALES = {
+    **{"dozen": 12, "hundred": 100, "thousand": 1000},
+    **{"million": 10**6, "billion": 10**9, "trillion": 10**12},
+}
 _TOKEN = re.compile(r"\d+(?:,\d{3})+(?:\.\d+)?|\d+(?:\.\d+)?|[^\W\d_]+")
 
 
 def parse_number(normalized: str) -> Fraction | None:
-    """The value of an integer, decimal or fraction of integers; None for anything else.
+    r"""The exact value of an answer that is one number; None for anything else.
 
-    normalized: a result of `spelling.normalize`, which writes mixed numbers as fractions.
+    normalized: a result of `spelling.normalize`, which writes mixed numbers as fractions. A number
+    is an integer, a decimal, a fraction of integers, a power of ten (`3\times10^{5}`, `1e3`), a
+    decimal whose digits repeat (`0.\overline{3}`) or an integer in a base (`101_2` is 5).
     """
     if len(normalized) > _MAX_DIGITS:
         return None
     if _INTEGER.fullmatch(normalized) or _DECIMAL.fullmatch(normalized):
         return Fraction(normalized)
     match = _FRACTION.fullmatch(normalized)
-    if match and int(match[2]):
-        return Fraction(int(match[1]), int(match[2]))
+    if match:
+        return Fraction(int(match[1]), int(match[2])) if int(match[2]) else None
+    if match := _POWER.fullmatch(normalized):
+        return Fraction(match[1] or f"{match[2]}1") * Fraction(10) ** int(match[3] or match[4])
+    if match := _EXPONENT.fullmatch(normalized):
+        return Fraction(match[1]) * Fraction(10) ** int(match[2])
+    if match := _REPEATING.fullmatch(normalized):
+        whole, fixed, repeated = match.groups()
+        part = Fraction(int(repeated), (10 ** len(repeated) - 1) * 10 ** len(fixed))
+        return Fraction(f"{whole}.{fixed}0") + (-part if whole.startswith("-") else part)
+    if match := _BASED.fullmatch(normalized):
+        return _parse_based(match[1], match[2], match[3] or match[4])
     return None
+
+
+def _parse_based(sign: str, digits: str, base: str) -> Fraction | None:
+    """None where a digit is too large for the base, which is 2 to 36, in digits or as a word."""
+    radix = int(base) if base.isdecimal() else _SMALL.get(base, 0)
+    if not 2 <= radix <= 36 or any(_DIGITS.index(digit) >= radix for digit in digits):
+        return None
+    return Fraction(int(f"{sign}{digits}", radix))
+
+
+def parse_words(text: str) -> int | None:
+    """The value of a number in English words: "twenty-one", "five million". None for others."""
+    words = text.casefold().replace("-", " ").split()
+    if not words or not all(w == "and" or w in CARDINALS or w in SCALES for w in words):
+        return None
+    if "and" in words and not SCALES.keys() & set(words):
+        return None
+    found = find_numbers(text)
+    return int(next(iter(found))) if len(found) == 1 else None
 
 
 def find_numbers(text: str) -> frozenset[float]:
@@ -57,9 +98,9 @@ def find_numbers(text: str) -> frozenset[float]:
             if open_:
                 found.add(done + part)
             done, part, open_ = 0.0, float(token.replace(",", "")), True
-        elif token in _SCALES:
-            scaled = (part or 1.0) * _SCALES[token]
-            done, part = (done + scaled, 0.0) if _SCALES[token] >= 1000 else (done, scaled)
+        elif token in SCALES:
+            scaled = (part or 1.0) * SCALES[token]
+            done, part = (done + scaled, 0.0) if SCALES[token] >= 1000 else (done, scaled)
             open_ = True
         elif token in _SMALL:
             tens = part % 100 in range(20, 100, 10) and 0 < _SMALL[token] < 10

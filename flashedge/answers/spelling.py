@@ -1,7 +1,8 @@
 r"""One spelling for answers that differ in writing only: `\frac12`, `\dfrac{1}{2}` and `1/2`.
 
 Fractions of integers become a/b, mixed numbers too (`12\frac{3}{5}` is 63/5). Numbers lose leading
-and trailing zeros, and words that follow a number are dropped as units.
+and trailing zeros, and words that follow a number are dropped as units, `%` among them. An option
+becomes its letter. No operator is ever dropped: a plus sign only where nothing stands before it.
 Ref: the ideas of MATH's `strip_string` (arXiv 2103.03874). Departure: it is idempotent.
 """
 
@@ -9,48 +10,92 @@ from __future__ import annotations
 
 import functools
 import re
+from fractions import Fraction
 
-from flashedge.answers.extraction import find_closing_brace
+from flashedge.answers.braces import find_closing_brace
+from flashedge.answers.numbers import SCALES, parse_words
+from flashedge.answers.options import find_option
+from flashedge.answers.symbols import write_in_latex
 
 _MAX_LENGTH = 1000
 _ROUNDS = 100
 
 _DROPPED = re.compile(
     r"\\left(?![a-zA-Z])\.?|\\right(?![a-zA-Z])\.?|\\(?:displaystyle|textstyle|limits)(?![a-zA-Z])"
-    r"|(?<!\\)\\[,!;:>]|\\q?quad(?![a-zA-Z])|\^\s*\{?\s*\\circ\s*\}?|\\(?:circ|degree)(?![a-zA-Z])|°"
-    r"|\\?%|\\\$"
+    r"|(?<!\\)\\[,!;:>]|\\q?quad(?![a-zA-Z])"
+    r"|(?:\^\s*\{?\s*\\circ\s*\}?|\\degree(?![a-zA-Z])|°|(?<=\d)\s?\\circ(?!\s*[\w(\\]))"
+    r"(?:\s?[CF]\b)?(?!\s?\d)"
+    r"|\\?%(?!\s*[\d(])|(?:US)?\\\$|[€£¥₹¢]"
 )
-_WRAPPED = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
-_TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mathbf|mathit|mbox|operatorname)\s*\{")
-_FRAC_NAME = re.compile(r"\\[dtc]frac(?![a-zA-Z])")
+_WRAPPED = (
+    *(("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("```", "```"), ("`", "`")),
+    *(("***", "***"), ("**", "**"), ("__", "__"), ("*", "*"), ("_", "_")),
+    *(('"', '"'), ("“", "”"), ("<b>", "</b>"), ("<strong>", "</strong>"), ("<code>", "</code>")),
+)
+_BOLD = re.compile(r"(?<![\w*)}])\*\*(?=[^\s*])([^*]*[^\s*])\*\*(?![\w*({\\])")
+_TEXT = re.compile(
+    r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|math(?:rm|bf|it|sf|tt)|mbox|operatorname|boldsymbol|bm|emph"
+    r"|underline)\s*\{"
+)
+_FRAC_NAME = re.compile(r"\\(?:[dtcs]|nice)frac(?![a-zA-Z])")
 _SHORT_FRAC = re.compile(r"\\frac\s*(?:(\d)\s*(\d)|(\d)\s*\{([^{}]*)\}|\{([^{}]*)\}\s*(\d))")
 _SHORT_SQRT = re.compile(r"\\sqrt\s*(\d)")
 _INT_FRAC = re.compile(
-    r"(?<![\w.})^])(-?)\\frac\s*\{\s*([+-]?\d+)\s*\}\s*\{\s*(\d+)\s*\}(?!\s*[\w.({\\^!])"
+    r"(?<![\w.})^])(-?)\\frac\s*\{\s*([+-]?\d+)\s*\}\s*\{\s*(\d+)\s*\}"
+    r"(?!\s*[\d_.({\\^!]|\s*[a-zA-Z]{1,2}(?![a-zA-Z])|[a-zA-Z])"
 )
 _MIXED = re.compile(
     r"(?:^|(?<=[(\[,]))\s*(-?)\s*(\d+)"  # sign and whole part, alone or in a list
     r"(?:\s*\\frac\s*\{\s*(\d+)\s*\}\s*\{\s*(\d+)\s*\}|\s+(\d+)\s*/\s*(\d+))"
     r"(?=\s*(?:$|[,)\]])|\s+[^\W\d_]{2,}(?:\s[^\W\d_]+)*(?:\^\{?\d\}?)?$)"  # end, or a unit
 )
-_NAMED = re.compile(r"[a-zA-Z](?:_?\{?\w\}?)?(?:\(\w\))?\s*=\s*(?=[^=]+\Z)")
+_NAMED = re.compile(
+    r"(?:[a-zA-Z]'{0,3}(?:_\{?\w+\}?|\d)?(?:\(\w\))?|[A-Z]{2,3})\s*(?:=|\\approx(?![a-z]))\s*(?=[^=]+\Z)"
+)
+_LEAD = re.compile(
+    r"(?:\\approx(?![a-z])|\\sim(?=\s?\d)|about |approximately "
+    r"|(?:the )?(?:final )?answer(?: is|:))\s*(?=.)",
+    re.IGNORECASE,
+)
 _BRACKET = re.compile(r"[(\[]|\\\{")
 _THOUSANDS = re.compile(r"(?<![\w.,])\d{1,3}(?:,\d{3})+(?![\d,])")
-_SPACED_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:,\s?\d{3})+(?:\.\d*)?")
-_NUMBER = re.compile(r"(?<![\w.:])\+?(-?)(\d++)(?:\.(\d*+))?(?![\w.])")
+_SPACED_THOUSANDS = re.compile(
+    r"[+-]?\d{1,3}(?:(?:,\d{3})+|(?:,\s?\d{3}){2,}|(?: \d{3})+)(?:\.\d*)?"
+)
+_NUMBER = re.compile(
+    r"(?:(?:^|(?<=[(\[{,;=<>*/^&]))\+)?(?<![\w.:])(-?)(\d++)"
+    r"(?:\.(?:(\d++)|(?=\s?(?:\Z|[,)\]}\\]))))?(?![\w.]|\\overline)"
+)
 _POINT = re.compile(r"(?<![\w.])\.(?=\d)")
-_UNIT_TEXT = re.compile(r"(?<=[\d})])\s*\\(?:text|mathrm|mbox)\s*\{[^{}]*\}(?:\^\s*\{?\d\}?)?$")
+_UNIT_TEXT = re.compile(
+    r"(?:(?<=[\d})])|(?<=\\pi))\s*\\(?:text|mathrm|mbox)\s*\{([^{}]*)\}(?:\^\s*\{?\d\}?)?$"
+)
+_UNIT_LETTER = re.compile(r"\s*(?:[mgshlLNJWAVKCF]|[^\W_].*[^\W_].*)", re.DOTALL)
 _UNITS = re.compile(
-    r"(-?\d[\d.,/]*)(?: ?(?:cm|mm|km|kg|mg|ft|lb|oz|hr|mi|ml|mL|am|pm|AM|PM)| [^\W\d_]{3,})"
-    r"(?: [^\W\d_]+)*(?:\^\{?\d\}?)?"
+    r"(-?\d(?:[\d.,/]*\d)?)(?: ?(?:cm|mm|km|kg|mg|ft|lb|oz|hr|mi|ml|mL)| [^\W\d_]{3,})"
+    r"(?: [^\W\d_]+)*(?:/ ?[^\W\d_]+)?(?:\^\{?\d\}?)?"
 )
 _NOT_UNITS = re.compile(
-    r"\b(?:and|mod|sin|cos|tan|cot|sec|csc|log|exp|sqrt|min|max|gcd|lcm|not|million|billion"
-    r"|thousand|hundred|trillion|dozen|half|halves|thirds?|quarters?|percent)\b"
+    r"\b(?:and|or|mod|not|half|halves|thirds?|quarters?|tenths?|hundredths?|squared|cubed|factorial"
+    r"|plus|minus|over|divided|choose|[ap]\.?m|noon|midnight|morning|afternoon|evening|night|b?ce?"
+    r"|ad|abcd?|xyzw?|pqr|north|south|east|west|early|late|above|below|before|after|"
+    + "|".join(SCALES)
+    + r")\b"
+    r"|\b(?:sin|cos|tan|cot|sec|csc|log|exp|sqrt|min|max|gcd|lcm)(?= ?[\\(]| \w\b)",
+    re.IGNORECASE,
+)
+_SCALED = re.compile(rf"(-?\d+(?:\.\d+)?) ?({'|'.join(SCALES)})\b")
+_NEGATIVE = re.compile(r"(?:negative|minus) (?=\d)", re.IGNORECASE)
+_CLOCK = re.compile(r"(\d{1,2})(?::(\d\d))? ?([ap])\.? ?m\.?", re.IGNORECASE)
+_LISTED = re.compile(r",? (?:and|or) ")
+_LISTED_BY_COMMAS = re.compile(r",? (?:and|or) |, ")
+_LIST_PART = re.compile(
+    r"(?=[^\d]*\d)(?:[^a-zA-Z\\<>=]|\\(?:frac|sqrt|pi|pm|cdot|times)(?![a-z])|\b[a-z]\b)++"
 )
 _ESCAPED_SPACE = re.compile(r"(?<!\\)\\ ")
 _SPACED = re.compile(r"(?<=[^\w\s])\s+|\s+(?=[^\w\s])|(?<=\d)\s+(?=[a-zA-Z](?![a-zA-Z]))")
-_PHRASE = re.compile(r"[^\W\d_]{2,}(?: [^\W\d_]+)*")
+_PHRASE = re.compile(r"(?!(?!NO)[A-Z]{2}\Z)[^\W\d_]{2,}(?: [^\W\d_]+)*")
+"""Words, but not two capitals, which name a segment or a product."""
 
 
 @functools.lru_cache(maxsize=4096)
@@ -71,35 +116,46 @@ def normalize(answer: str) -> str:
 
 
 def _normalize_once(text: str) -> str:
-    text = _ESCAPED_SPACE.sub(" ", text.replace("−", "-").replace("~", " "))
-    text = " ".join(text.split())
-    text = _unwrap(text).rstrip(".").removeprefix("$").strip()
-    text = text.replace("{,}", ",")
+    text = _ESCAPED_SPACE.sub(" ", write_in_latex(text))
+    text = _BOLD.sub(r"\1", _unwrap(" ".join(text.split())))
+    if not text.endswith(".."):
+        text = text.rstrip(".")
+    text = text.removeprefix("$").strip().replace("{,}", ",")
     text = _DROPPED.sub("", text)
-    text = _strip_text_commands(_UNIT_TEXT.sub("", text))
+    text = _strip_text_commands(_UNIT_TEXT.sub(_drop_unit, text))
+    if option := find_option(text):
+        return option
+    if clock := _CLOCK.fullmatch(text):
+        return f"{int(clock[1])}:{clock[2] or '00'}{clock[3].lower()}m"
     text = _FRAC_NAME.sub(lambda _: r"\frac", text)
     text = _SHORT_FRAC.sub(_brace_fraction, text)
     text = _INT_FRAC.sub(_slash_fraction, text)
     text = _SHORT_SQRT.sub(r"\\sqrt{\1}", text)
-    named = _NAMED.match(text)
-    if named:
-        text = text[named.end() :]
+    for lead in (_NAMED, _LEAD):
+        if match := lead.match(text):
+            text = text[match.end() :]
+    text = _NEGATIVE.sub("-", text, count=1) if _NEGATIVE.match(text) else text
     if _SPACED_THOUSANDS.fullmatch(text):
         text = text.replace(" ", "")
     if not _BRACKET.search(text):
         text = _THOUSANDS.sub(lambda m: m[0].replace(",", ""), text)
+    text = _write_list(text)
     text = _NUMBER.sub(_trim_number, _POINT.sub("0.", text))
     text = _MIXED.sub(_add_mixed, text)
     text = "0" if text == "-0" else text
+    if scaled := _SCALED.match(text):
+        text = _scale(scaled) + text[scaled.end() :]
     if not _NOT_UNITS.search(text):
         units = _UNITS.fullmatch(text)
         text = units[1] if units else text
+    if (value := parse_words(text)) is not None:
+        return str(value)
     text = _SPACED.sub("", text)
     return text.lower() if _PHRASE.fullmatch(text) else text.strip()
 
 
 def _unwrap(text: str) -> str:
-    """Drop math delimiters, or braces, around the whole text."""
+    """Drop math delimiters, braces, quotes or Markdown around the whole text."""
     while text.startswith("{") and find_closing_brace(text, 1) == len(text) - 1:
         text = text[1:-1].strip()
     for left, right in _WRAPPED:
@@ -108,6 +164,30 @@ def _unwrap(text: str) -> str:
         if long_enough and text.startswith(left) and text.endswith(right) and left not in inner:
             return inner.strip()
     return text
+
+
+def _drop_unit(match: re.Match[str]) -> str:
+    r"""`5\text{ cm}` is 5; `5\text{ million}`, `5\text{ PM}` and `5\mathrm{i}` are not."""
+    is_unit = _UNIT_LETTER.fullmatch(match[1]) and not _NOT_UNITS.search(match[1])
+    return "" if is_unit else match[0]
+
+
+def _write_list(text: str) -> str:
+    r"""`2, 300`, `2 or 300` and `x = 2 or x = 300` are `\{2,300\}`, not `2,300`."""
+    parts = (_LISTED if _BRACKET.search(text) else _LISTED_BY_COMMAS).split(text)
+    names = [_NAMED.match(part) for part in parts]
+    if len({name and name[0].split("=")[0].strip() for name in names}) == 1:
+        parts = [
+            part[name.end() :] if name else part for part, name in zip(parts, names, strict=True)
+        ]
+    if len(parts) == 1 or not all(map(_LIST_PART.fullmatch, parts)):
+        return text
+    return rf"\{{{','.join(parts)}\}}"
+
+
+def _scale(match: re.Match[str]) -> str:
+    value = Fraction(match[1]) * SCALES[match[2]]
+    return str(value) if value.denominator == 1 else match[0]
 
 
 def _strip_text_commands(text: str) -> str:
