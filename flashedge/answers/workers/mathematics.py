@@ -92,8 +92,7 @@ class MathGrader:
     def expect(self, answer: str) -> None:
         """Start the worker, which takes seconds, before the question that such an answer brings.
         Numbers and phrases bring none."""
-        decided = (decide_equal(answer, other) is not None for other in ("0", "Paris"))
-        if self._starting is None and not any(decided):
+        if self._starting is None and decide_equal(answer, "0") is None:
             self._starting = asyncio.create_task(self._start(), name="grading-worker")
 
     async def _start(self) -> None:
@@ -167,18 +166,32 @@ def _work() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
     try:
         import math_verify
+        from math_verify.parser import NormalizationConfig
+
+        from flashedge.answers.workers.exact_values import stands_for_value, use_exact_values
     except Exception as error:
         replies.write(json.dumps({"failed": f"{type(error).__name__}: {error}"}) + "\n")
         return
     logging.disable(logging.CRITICAL)
+    use_exact_values()
+    # Units stay: `spelling` drops them. Nothing but the whole formula is read, no number within it.
+    rules = math_verify.LatexExtractionConfig(
+        try_extract_without_anchor=False,
+        boxed_match_priority=0,
+        normalization_config=NormalizationConfig(malformed_operators=True, boxed="last"),
+    )
 
     @lru_cache(maxsize=4096)
     def parse(form: str) -> Any:
-        return math_verify.parse(f"\\boxed{{{form}}}", parsing_timeout=None)
+        boxed = f"\\boxed{{{form}}}"
+        found = math_verify.parse(boxed, [rules], fallback_mode="no_fallback", parsing_timeout=None)
+        return found[0] if found else None
 
     def equal(a: str, b: str) -> bool:
         left, right = parse(a), parse(b)
-        if not left or not right:
+        if left is None or right is None:
+            return False
+        if type(left) is not type(right) and not all(map(stands_for_value, (left, right))):
             return False
         return any(
             math_verify.verify(gold, given, timeout_seconds=None)

@@ -42,6 +42,53 @@ def nodes(*answers: str | None) -> dict[NodeId, str | None]:
         ("(1,2)", "(2,1)", False),
         (r"\pi", "3", False),
         ("{{{", "}}", False),
+        # operators
+        (r"\sqrt{2}+1", r"1+\sqrt{2}", True),
+        (r"2\sqrt{3}+4", r"8\sqrt{3}", False),
+        ("2^{10}+1", "1024", False),
+        ("5!+1", "121", True),
+        ("|x|+5", "5|x|", False),
+        ("x_{1}+2", "2x_{1}", False),
+        (r"\neg p \wedge q", r"p \wedge q", False),
+        (r"5 \pm \sqrt{3}", r"5+\sqrt{3}", False),
+        # tiny, huge and close values
+        (r"\frac{1}{2004!}", r"\frac{1}{2006!}", False),
+        (r"\frac{1}{2^{99}}", r"\frac{2}{2^{100}}", True),
+        (r"\frac{2^{2005}+1}{3 \cdot 2^{2006}}", r"\frac{1}{3 \cdot 2^{2006}}", False),
+        ("e^{-1000}", "e^{-1001}", False),
+        ("e^{-1000}", "0", False),
+        (r"\sqrt{10^{40}+1}", "10^{20}", False),
+        (r"\sqrt{2}+10^{-30}", r"\sqrt{2}", False),
+        (r"\sqrt{3+2\sqrt{2}}", r"1+\sqrt{2}", True),
+        ("2^{1000}+1", "2^{1000}", False),
+        ("10^{-20}x", "10^{-21}x", False),
+        ("(10^{-20},1)", "(10^{-21},1)", False),
+        (r"\{10^{-20},1\}", r"\{1,10^{-21}\}", False),
+        ("x > 10^{-20}", "x > 10^{-21}", False),
+        (
+            r"\begin{pmatrix}10^{-20}\\1\end{pmatrix}",
+            r"\begin{pmatrix}10^{-21}\\1\end{pmatrix}",
+            False,
+        ),
+        (r"\begin{pmatrix}\sqrt{4}\\2\end{pmatrix}", r"\begin{pmatrix}2\\2\end{pmatrix}", True),
+        # decimals that round
+        (r"\sqrt{2}", "1.414214", True),
+        (r"\sqrt{2}", "1.414", False),
+        (r"\sqrt{2} \cdot 1.0000000001", r"\sqrt{2}", False),
+        ("(0.333333,1)", r"(\frac13,1)", True),
+        ("(5.0000001,1)", "(5,1)", False),
+        # equations and values
+        ("2+3=5", "5", True),
+        ("2x+y=8", "8", False),
+        (r"\forall x>0, f(x)=0", "f(x)=0", False),
+        (r"\sqrt{1/n}", r"\frac{1}{\sqrt{n}}", True),
+        (r"\sqrt{x^2}", "x", False),
+        # factors and lists in any order
+        ("xy", "yx", True),
+        ("2abc+1", "1+2abc", True),
+        ("3, 5 and 7", "7,5,3", True),
+        ("2 or 3", "6 or 1", False),
+        (r"\sin x", r"\sin^{-1} x", False),
     ],
 )
 async def test_equal(grader: MathGrader, a: str, b: str, equal: bool) -> None:
@@ -103,6 +150,12 @@ async def test_the_worker_starts_before_its_first_question() -> None:
     assert grader.pid == pid
     await grader.close()
     assert grader.pid is None
+
+
+async def test_an_option_is_one_group_whatever_stands_behind_it() -> None:
+    given = ["B", r"\text{(B)}", "B: 5", "(B) 5", "B)", "B+5", "5"]
+    found = await MathGrader(command=("/nonexistent",)).cluster(nodes(*given))
+    assert list(found.values()) == [*["B"] * 5, "B+5", "5"]
 
 
 async def test_a_worker_that_can_not_start_leaves_spelling() -> None:
