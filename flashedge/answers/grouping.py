@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from flashedge.answers.extraction import extract_answer, extract_open_answer
 from flashedge.answers.groups import group_by_first_match
 from flashedge.answers.structured import find_calls, write_canonically
+from flashedge.answers.unboxed import find_named_answer
 from flashedge.answers.words import are_alike
 from flashedge.types import NodeId
 
@@ -42,6 +44,16 @@ class TextGroups(Protocol):
     async def close(self) -> None: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Grouped:
+    answers: Mapping[NodeId, str | None]
+    """The representative of each node's group: the answer of the group's lowest node. None if the
+    path has no answer."""
+
+    is_unboxed: bool = False
+    """Whether no path has a box, so that these are the answers that the paths name otherwise."""
+
+
 class WordGroups:
     """Groups open-ended answers by their wording, which needs no model."""
 
@@ -67,28 +79,37 @@ async def group_answers(
     grader: Grader,
     texts: TextGroups,
     call_marks: Sequence[str] = (),
-) -> Mapping[NodeId, str | None]:
-    """Extract the answer of each path and map each node to the representative of its group.
+) -> Grouped:
+    """Extract the answer of each path and group equal ones.
 
     paths: the step texts of each finished path; kind: one of ANSWER_KINDS; call_marks: how the
-    model begins a tool call (`structured.list_call_marks`). The representative is the answer of
-    the group's lowest node; None if the path has no answer.
+    model begins a tool call (`structured.list_call_marks`).
     """
     size = sum(len(step) for steps in paths.values() for step in steps)
     if kind == "boxed":
-        return await grader.cluster(await work_aside(size, _list_boxes, paths))
+        answers, is_unboxed = await work_aside(size, _list_answers, paths)
+        return Grouped(answers=await grader.cluster(answers), is_unboxed=is_unboxed)
     if kind == "json":
         boxed, rest = await work_aside(size, _split_structured, paths, call_marks)
-        return {**rest, **(await grader.cluster(boxed) if boxed else {})}
+        return Grouped(answers={**rest, **(await grader.cluster(boxed) if boxed else {})})
     if kind == "whole":
-        return {node: "".join(steps).strip() or None for node, steps in paths.items()}
+        return Grouped(answers={n: "".join(steps).strip() or None for n, steps in paths.items()})
     nodes = sorted(paths)
-    answers = await work_aside(size, lambda: [extract_open_answer(paths[n]) for n in nodes])
-    return dict(zip(nodes, await texts.group(answers), strict=True))
+    opened = await work_aside(size, lambda: [extract_open_answer(paths[n]) for n in nodes])
+    return Grouped(answers=dict(zip(nodes, await texts.group(opened), strict=True)))
 
 
-def _list_boxes(paths: Mapping[NodeId, Sequence[str]]) -> dict[NodeId, str | None]:
-    return {node: extract_answer("".join(steps)) for node, steps in paths.items()}
+def _list_answers(
+    paths: Mapping[NodeId, Sequence[str]],
+) -> tuple[dict[NodeId, str | None], bool]:
+    """The answer of each path, and whether they are unboxed: named in paths none of which has a
+    box."""
+    joined = {node: "".join(steps) for node, steps in paths.items()}
+    boxed = {node: extract_answer(text) for node, text in joined.items()}
+    if any(box is not None for box in boxed.values()):
+        return boxed, False
+    named = {node: find_named_answer(text) for node, text in joined.items()}
+    return named, any(answer is not None for answer in named.values())
 
 
 def _split_structured(

@@ -39,6 +39,14 @@ def describe_distrust(score: float | None = None) -> str:
     return f"The verifier gives this answer a low score{shown}. It is probably wrong."
 
 
+def describe_unboxed() -> str:
+    """Warn of a run whose result has `unboxed` true."""
+    return (
+        "No path has a boxed answer. This is what the paths name as theirs"
+        " (`Answer: …`, `#### …`, `<answer>…</answer>`)."
+    )
+
+
 def describe_unlikely() -> str:
     """Warn of a run whose result has `unlikely` true."""
     return (

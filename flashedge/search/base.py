@@ -95,6 +95,8 @@ class Finish:
     unlikely: bool = False
     """Whether the search gave up: no path that it could still find is good enough, so the answer
     is probably wrong. See `search.mcts.exits`."""
+    unboxed: bool = False
+    """Whether the answer is one that a path names without a box, since no path has a box."""
 
 
 Command = Expand | Score | Cluster | Probe | Cancel | Finish
@@ -120,6 +122,8 @@ class Scored:
 class Clustered:
     answers: Mapping[NodeId, str | None]
     """The representative answer of each node's cluster. None: the path has no answer."""
+    is_unboxed: bool = False
+    """Whether no path has a boxed answer, so that these are named otherwise (`answers.unboxed`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,6 +59,10 @@ def take_pending_checkpoints(search: VotingSearch[S], state: S) -> S:
 
 
 def _measure(search: VotingSearch[S], state: S, tokens: int) -> Checkpoint:
+    """Answers without a box count for nothing here: a later path may have a box, and then they
+    are none."""
+    if state.is_unboxed:
+        state = replace(state, tree=state.tree.set_answers(dict.fromkeys(state.complete)))
     tree = state.tree
     finish = choose_answer(tree, state.complete, how=search.aggregate, by=search.selection)
     return Checkpoint(

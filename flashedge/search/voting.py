@@ -143,7 +143,8 @@ class VotingSearch(ABC, Generic[S]):
         if not expected or result.answers.keys() != set(state.complete):
             return state, ()
         tree = state.tree.set_answers(result.answers)
-        return self.use_clusters(replace(state, tree=tree, clustered=state.complete))
+        state = replace(state, tree=tree, clustered=state.complete)
+        return self.use_clusters(replace(state, is_unboxed=result.is_unboxed))
 
     def use_clusters(self, state: S) -> tuple[S, tuple[Command, ...]]:
         """Check or finish, once the answers of `complete` are grouped."""
@@ -160,7 +161,8 @@ class VotingSearch(ABC, Generic[S]):
 
     def choose(self, state: S) -> Finish:
         finish = choose_answer(state.tree, state.complete, how=self.aggregate, by=self.selection)
-        return replace(finish, cut_by=state.cut_by)
+        unboxed = state.is_unboxed and finish.answer is not None
+        return replace(finish, cut_by=state.cut_by, unboxed=unboxed)
 
     def path_score(self, state: S, node: NodeId) -> float:
         return aggregate(state.tree.path_scores(node), self.aggregate)

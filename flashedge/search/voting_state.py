@@ -57,6 +57,8 @@ class VotingState:
     """MCTS only: the nodes in which rollouts ended, in order."""
     cut_by: str | None = None
     """See `Finish`."""
+    is_unboxed: bool = False
+    """Whether the grouped answers are unboxed. See `Clustered`."""
 
     @property
     def tokens(self) -> int:

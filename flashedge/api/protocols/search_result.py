@@ -61,7 +61,7 @@ def build_extra(result: Mapping[str, Any]) -> dict[str, Any]:
     """The `flashedge` object of a search's answer. /v1/runs/{run_id} has the rest."""
     names = (
         *("strategy", "n", "seed", "answer", "votes", "certainty"),
-        *("trusted", "cut_by", "unlikely"),
+        *("trusted", "cut_by", "unlikely", "unboxed"),
     )
     about = {name: result.get(name) for name in names}
     return {"run_id": result["id"], **about, "usage": result["usage"], "timing": result["timing"]}

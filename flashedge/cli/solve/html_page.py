@@ -7,7 +7,12 @@ from typing import Any
 
 from flashedge.client.node_view import DROPPED, MARKS, MEANINGS, ROOT, NodeView
 from flashedge.client.run_view import RunView
-from flashedge.client.words import describe_distrust, describe_unlikely, format_count
+from flashedge.client.words import (
+    describe_distrust,
+    describe_unboxed,
+    describe_unlikely,
+    format_count,
+)
 from flashedge.literal import escape_page
 from flashedge.types import NodeId
 
@@ -64,6 +69,8 @@ def _warning(found: Mapping[str, Any]) -> Iterator[str]:
         yield f'<p class="warning">{escape_page(describe_unlikely())}</p>'
     elif found.get("trusted") is False:
         yield f'<p class="warning">{escape_page(describe_distrust())}</p>'
+    if found.get("unboxed"):
+        yield f'<p class="warning">{escape_page(describe_unboxed())}</p>'
 
 
 def _figures(view: RunView, found: Mapping[str, Any]) -> Iterator[str]:

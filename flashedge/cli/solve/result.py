@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from flashedge.cli import output
-from flashedge.client.words import describe_distrust, describe_unlikely, format_count
+from flashedge.client.words import (
+    describe_distrust,
+    describe_unboxed,
+    describe_unlikely,
+    format_count,
+)
 
 MAX_VOTES = 6
 
@@ -32,6 +37,8 @@ def warn_about(result: Mapping[str, Any]) -> None:
         output.warn(describe_unlikely())
     elif result.get("trusted") is False:
         output.warn(describe_distrust(_find_choice(result).get("score")))
+    if result.get("unboxed"):
+        output.warn(describe_unboxed())
     if result.get("baseline") and result.get("deterministic") is False:
         output.warn(
             "The kernels of this device are not batch-invariant, so the same search without"
@@ -54,7 +61,7 @@ def explain_no_answer(result: Mapping[str, Any]) -> str:
             " Raise --max-tokens, or --max-step-tokens and --max-steps."
         )
     return (
-        "No answer: no path ends with a boxed one."
+        "No answer: no path has a boxed one, or names one without a box."
         " For a problem with an open-ended answer add: --answers text"
     )
 

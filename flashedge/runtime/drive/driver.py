@@ -266,7 +266,7 @@ class Driver:
         found = await group_answers(
             paths, self._spec.answers, engines.grader, engines.texts, self._call_marks
         )
-        self._inbox.put_nowait(Clustered(answers=found))
+        self._inbox.put_nowait(Clustered(answers=found.answers, is_unboxed=found.is_unboxed))
 
     async def _probe(self, probe: Probe, tree: Tree) -> None:
         """Ask a chain for its answer. The answer is empty where no token fits after the suffix."""

@@ -61,6 +61,7 @@ def build_result(
         "trusted": _is_trusted(outcome, spec) if scores_probability else None,
         "cut_by": outcome.cut_by,
         "unlikely": finish.unlikely,
+        "unboxed": finish.unboxed,
         "early_exit_source": spec.early_exit_source,
         "early_exit_note": spec.early_exit_note,
         "usage": {

@@ -53,6 +53,9 @@ class RunLog:
     answers: Mapping[NodeId, str | None]
     """The boxed answer of each path that ended."""
 
+    answer_texts: Mapping[NodeId, str]
+    """The answer of each path whose thinking ended, without it."""
+
     result: Mapping[str, Any]
 
     @classmethod
@@ -78,6 +81,11 @@ class RunLog:
             script=tuple((e.turn, e.rollouts) for e in log if isinstance(e, RolloutsAllowed)),
             known=EarlierRun.from_events(log),
             answers={e.node: e.answer for e in log if isinstance(e, StepCompleted)},
+            answer_texts={
+                path["node"]: path["text"]
+                for path in result.get("completions") or ()
+                if path["reasoning"] and path["text"]
+            },
             result=result,
         )
 
@@ -160,8 +168,10 @@ def _list_scores(log: RunLog, tree: Tree, nodes: Iterable[NodeId]) -> list[Resul
 async def _group(
     log: RunLog, tree: Tree, nodes: tuple[NodeId, ...], grader: Grader, texts: TextGroups
 ) -> Clustered:
-    if log.spec.answers == "boxed":  # without the model's thinking, as the run read them
-        boxed = {node: log.answers.get(node) for node in nodes}
+    boxed = {node: log.answers.get(node) for node in nodes}
+    if log.spec.answers == "boxed" and any(boxed.values()):  # without the model's thinking
         return Clustered(answers=await grader.cluster(boxed))
-    paths = {node: tree.path_steps(node) for node in nodes}
-    return Clustered(answers=await group_answers(paths, log.spec.answers, grader, texts))
+    known = log.answer_texts
+    paths = {node: (known[node],) if node in known else tree.path_steps(node) for node in nodes}
+    found = await group_answers(paths, log.spec.answers, grader, texts)
+    return Clustered(answers=found.answers, is_unboxed=found.is_unboxed)

@@ -49,7 +49,7 @@ class ProbedCot:
     chain without probes. A node's segment and the probe before it form one level. The search waits
     for both, so the order of arrival changes nothing.
     Ref: arXiv 2412.20993 §2.1, App. E. Departures: probed answers are compared without mathematics
-    (`decide_equal`); a chain that ends without an answer of its own takes that of its last probes;
+    (`decide_equal`); a chain that ends without a box takes the answer of its last probes;
     a chain that ends in a level does so whatever its probe says.
     """
 
@@ -208,10 +208,13 @@ class ProbedCot:
             return state, ()
         own, probed = result.answers[state.leaf], pick_settled_answer(state.answers, self.window)
         stopped = state.cut_by in (Reason.CERTAINTY, Reason.NON_CONVERGENCE)
-        answer = (probed or own) if stopped else (own or probed)
+        answer = (probed or own) if stopped or result.is_unboxed else (own or probed)
         tree = state.tree.set_answers({state.leaf: answer})
         votes = () if answer is None else (Vote(answer=answer, weight=1.0, count=1),)
-        finish = Finish(choice=state.leaf, answer=answer, votes=votes, cut_by=state.cut_by)
+        unboxed = result.is_unboxed and probed is None
+        finish = Finish(
+            choice=state.leaf, answer=answer, votes=votes, cut_by=state.cut_by, unboxed=unboxed
+        )
         return replace(state, tree=tree, phase=Phase.DONE), (finish,)
 
     # ------------------------------------------------------------ measures

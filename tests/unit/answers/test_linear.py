@@ -21,9 +21,12 @@ import pytest
 import flashedge
 from flashedge.answers.equality import decide_equal
 from flashedge.answers.extraction import extract_answer, extract_open_answer
-from flashedge.answers.numbers import find_numbers, parse_number
+from flashedge.answers.numbers import find_numbers, parse_number, parse_words
+from flashedge.answers.options import find_option
 from flashedge.answers.spelling import normalize
 from flashedge.answers.structured import find_calls, write_canonically
+from flashedge.answers.symbols import write_in_latex
+from flashedge.answers.unboxed import find_named_answer
 from flashedge.answers.words import are_alike
 from flashedge.certainty.consistency import hesitates
 from flashedge.engine.vllm.serving.conversation import build_problem, drop_notes
@@ -36,6 +39,7 @@ FRAGMENTS = (
     *(r"\boxed{", r"\boxed{}", r"\boxed{7}}", r"\fbox {", r"\frac{", r"\text{", "\\", r"\\boxed"),
     *("[", "{", '{"a":[', '{"a":"', "[1,", '["', "}", "]", '"', r"\""),
     *("<tool_call>", "<think>", "</think>", "[search]\n", "(", "**", "$", "^", "~", "%"),
+    *("<answer>", "Answer: ", "the answer is 5", "#### ", "½", "~p", r"\boxed{1}, ", r"\boxed 5"),
     *("\n", "\n\n", "a\n\n", " ", "7", "0.0", "1,000 ", "twenty ", "wait ", "é", "\ud800", "数"),
 )
 SIZES = 12_500, 25_000, 50_000
@@ -58,9 +62,13 @@ READERS: dict[str, Callable[[str], Any]] = {
     "answers.extraction.extract_open_answer": lambda text: extract_open_answer([text]),
     "answers.numbers.find_numbers": find_numbers,
     "answers.numbers.parse_number": parse_number,
+    "answers.numbers.parse_words": parse_words,
+    "answers.options.find_option": find_option,
     "answers.spelling.normalize": normalize.__wrapped__,
     "answers.structured.find_calls": lambda text: find_calls(text, ("<tool_call>", "[")),
     "answers.structured.write_canonically": write_canonically,
+    "answers.symbols.write_in_latex": write_in_latex,
+    "answers.unboxed.find_named_answer": find_named_answer,
     "answers.words.are_alike": lambda text: are_alike(text, text + "x"),
     "certainty.consistency.hesitates": hesitates,
     "engine.vllm.serving.conversation.build_problem": lambda text: build_problem(
@@ -142,11 +150,15 @@ SEARCHES = frozenset(
     }
 )
 COVERED = {
+    "answers.braces": "extract_answer and normalize",
     "answers.equality": "decide_equal",
     "answers.extraction": "extract_answer",
-    "answers.numbers": "find_numbers and parse_number",
+    "answers.numbers": "find_numbers, parse_number and parse_words",
+    "answers.options": "find_option",
     "answers.spelling": "normalize",
     "answers.structured": "write_canonically and find_calls",
+    "answers.symbols": "write_in_latex",
+    "answers.unboxed": "find_named_answer",
     "answers.words": "are_alike",
     "certainty.consistency": "hesitates",
     "runtime.thinking": "Thinking.split",

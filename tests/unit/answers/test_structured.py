@@ -100,6 +100,7 @@ async def test_paths_with_one_call_are_one_vote_whatever_their_reasoning() -> No
         3: ("13+33=45.\n\n", call("", 45)),
         4: ("I need no tool.",),
     }
-    found = await group_answers(paths, "json", NoGrader(), WordGroups(), list_call_marks(AUTO))
+    marks = list_call_marks(AUTO)
+    found = (await group_answers(paths, "json", NoGrader(), WordGroups(), marks)).answers
     assert found[1] == found[2] != found[3]
     assert found[4] == "I need no tool."

@@ -254,7 +254,7 @@ def test_without_an_answer_stdout_stays_empty(cli: Cli, monkeypatch: pytest.Monk
     done = cli("solve", "p")
     assert (done.code, done.out) == (1, "")
     assert RESULT["text"] in done.err
-    assert "No answer: no path ends with a boxed one." in done.err
+    assert "No answer: no path has a boxed one" in done.err
     assert "--answers text" in done.err
     quiet = cli("solve", "p", "--quiet")
     assert (quiet.code, quiet.out) == (1, "")
@@ -308,6 +308,15 @@ def test_an_answer_whose_search_gave_up_is_marked(
     assert "unlikely to be right" in done.err
     assert "stopped early: futility" in done.err
     assert "low score" not in done.err, "it says the same"
+
+
+def test_an_answer_without_a_box_is_marked(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    finish_with(monkeypatch, unboxed=True)
+    done = cli("solve", "p")
+    assert (done.code, done.out) == (0, "19\n")
+    assert "No path has a boxed answer." in done.err
+    finish_with(monkeypatch, unboxed=False)
+    assert "No path has a box" not in cli("solve", "p").err
 
 
 def test_the_help_names_every_strategy_and_the_real_defaults(cli: Cli) -> None:

@@ -7,7 +7,10 @@ from typing import Any
 
 import pytest
 
+from flashedge.answers import grouping
+from flashedge.certainty.history import ENTROPY
 from flashedge.runtime.records import result
+from flashedge.runtime.request.early_exit import ExitOptions
 from flashedge.runtime.thinking import Thinking
 from flashedge.types import Timing, Usage
 from scripts.lab.sim.clock import VirtualTimePolicy
@@ -53,6 +56,38 @@ async def test_a_search_that_gave_up_marks_its_answer() -> None:
     assert (found["cut_by"], found["unlikely"]) == ("futility", True)
     assert found["answer"] is not None
     assert (await solve(**mcts))["unlikely"] is False
+
+
+@pytest.mark.parametrize("strategy", ["beam", "best_of_n", "mcts", "self_consistency"])
+async def test_answers_without_a_box_are_marked_and_change_nothing_but_the_vote(
+    strategy: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also with early exit: a policy counts boxes alone."""
+    boxed = await solve(strategy=strategy)
+    assert (boxed["answer"] is not None, boxed["unboxed"]) == (True, False)
+    always = ExitOptions(policy="every_step", detect=1, thresholds={ENTROPY: 0.0})
+    monkeypatch.setattr(grouping, "find_named_answer", grouping.extract_answer)
+    monkeypatch.setattr(grouping, "extract_answer", lambda text: None)
+    for early_exit in (None, always):
+        named = await solve(strategy=strategy, early_exit=early_exit)
+        assert named["unboxed"] is True
+        assert named["votes"] == boxed["votes"]
+        assert (named["answer"], named["choice"]) == (boxed["answer"], boxed["choice"])
+        assert [n["token_ids"] for n in named["tree"]["nodes"]] == [
+            n["token_ids"] for n in boxed["tree"]["nodes"]
+        ]
+
+
+async def test_a_probed_box_is_better_than_an_answer_without_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(grouping, "extract_answer", lambda text: None)
+    monkeypatch.setattr(grouping, "find_named_answer", lambda text: "named")
+    chain = {"strategy": "probed_cot", "n": 1}
+    for probe_tokens, expected in ((8, False), (0, True)):
+        found = await solve(**chain, options={"probe_tokens": probe_tokens})
+        assert found["unboxed"] is expected
+        assert (found["answer"] == "named") is expected
 
 
 async def test_a_run_is_deterministic_up_to_the_length_that_the_self_test_proved() -> None:

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from flashedge.answers import grouping
 from flashedge.answers.grouping import WordGroups
 from flashedge.answers.workers.mathematics import MathGrader
 from flashedge.errors import Conflict
 from flashedge.events import RolloutsAllowed, RunFinished, RunStarted, StepCompleted
+from flashedge.runtime.drive import event_emitter
 from flashedge.runtime.drive.driver import Driver
 from flashedge.runtime.rollouts.replay import RunLog, build_replay_search, replay
 from flashedge.search.tree import Tree
@@ -46,6 +48,15 @@ def test_a_log_replays_to_the_same_tree(options: dict[str, Any], seed: int) -> N
     ran = run_boosted(spec, seed)
     log = RunLog.from_events("run-a", ran.events)
     assert len({rollouts for _, rollouts in log.script}) > 1, "nothing was boosted"
+    assert replay_log(log) is None
+
+
+def test_a_log_without_boxes_replays_to_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grouping, "find_named_answer", grouping.extract_answer)
+    monkeypatch.setattr(grouping, "extract_answer", lambda text: None)
+    monkeypatch.setattr(event_emitter, "extract_answer", lambda text: None)
+    log = RunLog.from_events("run-a", run_boosted(SPEC, 0).events)
+    assert log.result["unboxed"]
     assert replay_log(log) is None
 
 
