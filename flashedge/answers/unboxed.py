@@ -1,14 +1,14 @@
 r"""Finds what a path without a `\boxed{...}` names as its answer: `Answer: 42`, `#### 42`,
-`<answer>42</answer>`, a box that was cut.
+`<answer>42</answer>`.
 
 Such an answer is less certain than a box, so it counts only in a run none of whose paths has one.
+A box that a token limit cut is no answer: its number may go on.
 """
 
 from __future__ import annotations
 
 import re
 
-from flashedge.answers.braces import find_closing_brace
 from flashedge.answers.numbers import parse_number
 from flashedge.answers.spelling import normalize
 
@@ -18,18 +18,20 @@ MAX_LENGTH = 200
 _TAG = re.compile(
     r"<(?:final_)?answer>((?:[^<]|<(?!/?(?:final_)?answer>))*+)(?:</|\Z)", re.IGNORECASE
 )
-_NAMES = re.compile(
-    r"(?:^[\s>*_#-]{0,20}|\b(?:the|my|our)\s)(?:(?:final|correct)\s)?answer\b[*_]{0,3}\s?"
-    r"(?::|=|is\b:?)[*_\s]{0,8}",
+_IS = r"answer\b[*_]{0,3}\s?(?::|=|is\b:?+)[*_\s]{0,8}+"
+_LINE = re.compile(rf"[\s>*_#-]{{0,20}}(?:(?:final|correct)\s)?{_IS}", re.IGNORECASE)
+_SENTENCE = re.compile(
+    rf"\b(?i:the|my|our)\s(?i:(?:final|correct)\s)?(?i:{_IS})(?=[^a-z]|(?:yes|no|true|false)\b)"
+)
+_HEADING = re.compile(
+    r"(?:[\s>]*(?:#{2,6}|\*\*|__)[\s*_]*(?:final\s)?answer[*_:\s]{0,8}|(?:final\s)?answer:\s*)",
     re.IGNORECASE,
 )
-_HEADING = re.compile(r"[\s>*_#]{1,20}(?:final\s)?answer[*_:\s]{0,8}", re.IGNORECASE)
 _HASHES = re.compile(r"####\s?(?=\S)")
-_CUT_BOX = re.compile(r"\\(?:boxed|fbox)\s?\{([^\n]{1,100})\Z")
 _MATH = re.compile(r"\$[^$]+\$|\\\((?:[^\\]|\\(?!\)))+\\\)")
 _END = re.compile(r"\.\s|\.\Z|,? (?:because|since|which|where|so|as)\b")
 _MARKS = "*_` \t"
-_DENIES = re.compile(r"(?:not|wrong|incorrect|correct|that|to)\b", re.IGNORECASE)
+_DENIES = re.compile(r"(?:not|wrong|incorrect|correct|accurate|that|to)\b", re.IGNORECASE)
 
 
 def find_named_answer(text: str) -> str | None:
@@ -44,15 +46,14 @@ def find_named_answer(text: str) -> str | None:
     for line in reversed(text.splitlines()):
         if answer := _read_line(line, below):
             return answer
-        below = line if line.strip() else below
-    cut = _CUT_BOX.search(text, max(0, len(text) - MAX_LENGTH))
-    return _clean(cut[1]) if cut and find_closing_brace(text, cut.start(1)) is None else None
+        below = line if _has_text(line) else below
+    return None
 
 
 def _read_line(line: str, below: str) -> str | None:
     """The answer that a line names, for a heading in the line below it."""
-    names = list(_NAMES.finditer(line))
-    if names and (answer := _clean(line[names[-1].end() :])):
+    named = [*_SENTENCE.finditer(line)][-1:] or [_LINE.match(line)]
+    if named[0] and (answer := _clean(line[named[0].end() :])):
         return answer
     if _HEADING.fullmatch(line):
         return _clean(below)
@@ -71,4 +72,9 @@ def _clean(text: str) -> str | None:
     if end := _END.search(text):
         text = text[: end.start()]
     text = text.strip(_MARKS)
-    return None if not text or len(text) > MAX_LENGTH or _DENIES.match(text) else text
+    is_one = _has_text(text) and len(text) <= MAX_LENGTH and not text.endswith(":")
+    return text if is_one and r"\boxed" not in text and not _DENIES.match(text) else None
+
+
+def _has_text(text: str) -> bool:
+    return any(char.isalnum() for char in text)
