@@ -35,7 +35,7 @@ _WRAPPED = (
 _BOLD = re.compile(r"(?<![\w*)}])\*\*(?=[^\s*])([^*]*[^\s*])\*\*(?![\w*({\\])")
 _TEXT = re.compile(
     r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|math(?:rm|bf|it|sf|tt)|mbox|operatorname|boldsymbol|bm|emph"
-    r"|underline)\s*\{"
+    r"|underline|boxed|fbox)\s*\{"
 )
 _FRAC_NAME = re.compile(r"\\(?:[dtcs]|nice)frac(?![a-zA-Z])")
 _SHORT_FRAC = re.compile(r"\\frac\s*(?:(\d)\s*(\d)|(\d)\s*\{([^{}]*)\}|\{([^{}]*)\}\s*(\d))")
@@ -70,11 +70,19 @@ _POINT = re.compile(r"(?<![\w.])\.(?=\d)")
 _UNIT_TEXT = re.compile(
     r"(?:(?<=[\d})])|(?<=\\pi))\s*\\(?:text|mathrm|mbox)\s*\{([^{}]*)\}(?:\^\s*\{?\d\}?)?$"
 )
-_UNIT_LETTER = re.compile(r"\s*(?:[mgshlLNJWAVKCF]|[^\W_].*[^\W_].*)", re.DOTALL)
+_UNIT_LETTER = re.compile(r"\s*(?:[mgshlLNJWAVKCF]|\(?[^\W_].*[^\W_].*)", re.DOTALL)
 _UNITS = re.compile(
     r"(-?\d(?:[\d.,/]*\d)?)(?: ?(?:cm|mm|km|kg|mg|ft|lb|oz|hr|mi|ml|mL)| [^\W\d_]{3,})"
     r"(?: [^\W\d_]+)*(?:/ ?[^\W\d_]+)?(?:\^\{?\d\}?)?"
 )
+_FORMULA_UNITS = re.compile(
+    r"(?=.*[\d\\])((?:[^a-zA-Z\\]|\\[a-zA-Z]++|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z]))+)(?:(?<=[)}])| )"
+    r"(?:square |cubic )?(?:units?|cm|mm|km|kg|inch(?:es)?|feet|foot|ft|yards?|miles?"
+    r"|(?:centi|milli|kilo)?met(?:er|re)s?|degrees?|radians?|dollars?|cents?|hours?|minutes?|seconds?"
+    r"|days?|weeks?|months?|years?|(?:kilo)?grams?|pounds?|ounces?|lit(?:er|re)s?|gallons?|people)"
+    r"(?:\^\{?\d\}?)?"
+)
+"""A formula and its unit. After a number any word is taken for one (`_UNITS`)."""
 _NOT_UNITS = re.compile(
     r"\b(?:and|or|mod|not|half|halves|thirds?|quarters?|tenths?|hundredths?|squared|cubed|factorial"
     r"|plus|minus|over|divided|choose|[ap]\.?m|noon|midnight|morning|afternoon|evening|night|b?ce?"
@@ -146,8 +154,8 @@ def _normalize_once(text: str) -> str:
     if scaled := _SCALED.match(text):
         text = _scale(scaled) + text[scaled.end() :]
     if not _NOT_UNITS.search(text):
-        units = _UNITS.fullmatch(text)
-        text = units[1] if units else text
+        units = _UNITS.fullmatch(text) or _FORMULA_UNITS.fullmatch(text)
+        text = units[1].strip() if units else text
     if (value := parse_words(text)) is not None:
         return str(value)
     text = _SPACED.sub("", text)

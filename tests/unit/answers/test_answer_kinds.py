@@ -51,7 +51,11 @@ SAME = [
     r"21|twenty-one|Twenty one",
     r"24|2 dozen|2 dozen eggs",
     r"60|60 km/h|60 miles per hour",
-    r"2\pi|2π|2\pi\text{ inches}",
+    r"2\pi|2π|2\pi\text{ inches}|2\pi inches",
+    r"3\sqrt{2}|3\sqrt{2} meters|3\sqrt{2}\text{ cm}|3\sqrt2 square units",
+    r"2x|2x feet",
+    r"5000|5 \times 10^3 meters|5 \cdot 10^{3}\text{ m}",
+    r"17|17\text{ (rounded)}|\boxed{17}",
     # percent is a unit
     r"28|28\%|28%|28 percent|28\text{ percent}|28 per cent|28 percentage points",
 ]
@@ -106,6 +110,9 @@ DIFFERENT = [
     r"6\text{ million}|6",
     r"5 or more|5",
     r"2 xyz|2",
+    r"(1,2) minimum|(1,2) maximum|(1,2)",
+    r"2 hours 30 minutes|2|230",
+    r"3 \pmod 5|3|3\text{ (mod 7)}",
     r"0.66666|2/3|0.667",
 ]
 
