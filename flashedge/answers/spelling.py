@@ -76,7 +76,8 @@ _UNITS = re.compile(
     r"(?: [^\W\d_]+)*(?:/ ?[^\W\d_]+)?(?:\^\{?\d\}?)?"
 )
 _FORMULA_UNITS = re.compile(
-    r"(?=.*[\d\\])((?:[^a-zA-Z\\]|\\[a-zA-Z]++|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z]))+)(?:(?<=[)}])| )"
+    r"(?=.*[\d\\])(?!.*(?<![a-zA-Z])[a-zA-Z]\s+\d)"
+    r"((?:[^a-zA-Z\\]|\\[a-zA-Z]++|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z]))+)(?:(?<=[)}])| )"
     r"(?:square |cubic )?(?:units?|cm|mm|km|kg|inch(?:es)?|feet|foot|ft|yards?|miles?"
     r"|(?:centi|milli|kilo)?met(?:er|re)s?|degrees?|radians?|dollars?|cents?|hours?|minutes?|seconds?"
     r"|days?|weeks?|months?|years?|(?:kilo)?grams?|pounds?|ounces?|lit(?:er|re)s?|gallons?|people)"
@@ -175,9 +176,11 @@ def _unwrap(text: str) -> str:
 
 
 def _drop_unit(match: re.Match[str]) -> str:
-    r"""`5\text{ cm}` is 5; `5\text{ million}`, `5\text{ PM}` and `5\mathrm{i}` are not."""
+    r"""`5\text{ cm}` is 5; `5\text{ million}`, `5\text{ PM}`, `5\mathrm{i}` and
+    `5\text{ m } 20\text{ cm}` stay."""
     is_unit = _UNIT_LETTER.fullmatch(match[1]) and not _NOT_UNITS.search(match[1])
-    return "" if is_unit else match[0]
+    is_first = _TEXT.search(match.string, 0, match.start()) is None
+    return "" if is_unit and is_first else match[0]
 
 
 def _write_list(text: str) -> str:

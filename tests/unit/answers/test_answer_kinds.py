@@ -111,6 +111,8 @@ DIFFERENT = [
     r"5 or more|5",
     r"2 xyz|2",
     r"(1,2) minimum|(1,2) maximum|(1,2)",
+    r"5\text{ m } 20\text{ cm}|5\text{ m } 20\text{ km}|20",
+    r"2\text{ dogs and } 3\text{ cats}|2\text{ dogs and } 3\text{ hens}",
     r"2 hours 30 minutes|2|230",
     r"3 \pmod 5|3|3\text{ (mod 7)}",
     r"0.66666|2/3|0.667",
