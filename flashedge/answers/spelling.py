@@ -16,6 +16,7 @@ from flashedge.answers.braces import find_closing_brace
 from flashedge.answers.numbers import SCALES, parse_words
 from flashedge.answers.options import find_option
 from flashedge.answers.symbols import write_in_latex
+from flashedge.answers.units import TEXT_COMMAND, drop_text_unit, drop_unit
 
 _MAX_LENGTH = 1000
 _ROUNDS = 100
@@ -33,10 +34,6 @@ _WRAPPED = (
     *(('"', '"'), ("“", "”"), ("<b>", "</b>"), ("<strong>", "</strong>"), ("<code>", "</code>")),
 )
 _BOLD = re.compile(r"(?<![\w*)}])\*\*(?=[^\s*])([^*]*[^\s*])\*\*(?![\w*({\\])")
-_TEXT = re.compile(
-    r"\\(?:text(?:bf|it|rm|sf|tt|normal)?|math(?:rm|bf|it|sf|tt)|mbox|operatorname|boldsymbol|bm|emph"
-    r"|underline|boxed|fbox)\s*\{"
-)
 _FRAC_NAME = re.compile(r"\\(?:[dtcs]|nice)frac(?![a-zA-Z])")
 _SHORT_FRAC = re.compile(r"\\frac\s*(?:(\d)\s*(\d)|(\d)\s*\{([^{}]*)\}|\{([^{}]*)\}\s*(\d))")
 _SHORT_SQRT = re.compile(r"\\sqrt\s*(\d)")
@@ -67,32 +64,6 @@ _NUMBER = re.compile(
     r"(?:\.(?:(\d++)|(?=\s?(?:\Z|[,)\]}\\]))))?(?![\w.]|\\overline)"
 )
 _POINT = re.compile(r"(?<![\w.])\.(?=\d)")
-_UNIT_TEXT = re.compile(
-    r"(?:(?<=[\d})])|(?<=\\pi))\s*\\(?:text|mathrm|mbox)\s*\{([^{}]*)\}(?:\^\s*\{?\d\}?)?$"
-)
-_UNIT_LETTER = re.compile(r"\s*(?:[mgshlLNJWAVKCF]|\(?[^\W_].*[^\W_].*)", re.DOTALL)
-_UNITS = re.compile(
-    r"(-?\d(?:[\d.,/]*\d)?)(?: ?(?:cm|mm|km|kg|mg|ft|lb|oz|hr|mi|ml|mL)| [^\W\d_]{3,})"
-    r"(?: [^\W\d_]+)*(?:/ ?[^\W\d_]+)?(?:\^\{?\d\}?)?"
-)
-_FORMULA_UNITS = re.compile(
-    r"(?=.*[\d\\])(?!.*(?<![a-zA-Z])[a-zA-Z]\s+\d)"
-    r"((?:[^a-zA-Z\\]|\\[a-zA-Z]++|(?<![a-zA-Z])[a-zA-Z](?![a-zA-Z]))+)(?:(?<=[)}])| )"
-    r"(?:square |cubic )?(?:units?|cm|mm|km|kg|inch(?:es)?|feet|foot|ft|yards?|miles?"
-    r"|(?:centi|milli|kilo)?met(?:er|re)s?|degrees?|radians?|dollars?|cents?|hours?|minutes?|seconds?"
-    r"|days?|weeks?|months?|years?|(?:kilo)?grams?|pounds?|ounces?|lit(?:er|re)s?|gallons?|people)"
-    r"(?:\^\{?\d\}?)?"
-)
-"""A formula and its unit. After a number any word is taken for one (`_UNITS`)."""
-_NOT_UNITS = re.compile(
-    r"\b(?:and|or|mod|not|half|halves|thirds?|quarters?|tenths?|hundredths?|squared|cubed|factorial"
-    r"|plus|minus|over|divided|choose|[ap]\.?m|noon|midnight|morning|afternoon|evening|night|b?ce?"
-    r"|ad|abcd?|xyzw?|pqr|north|south|east|west|early|late|above|below|before|after|"
-    + "|".join(SCALES)
-    + r")\b"
-    r"|\b(?:sin|cos|tan|cot|sec|csc|log|exp|sqrt|min|max|gcd|lcm)(?= ?[\\(]| \w\b)",
-    re.IGNORECASE,
-)
 _SCALED = re.compile(rf"(-?\d+(?:\.\d+)?) ?({'|'.join(SCALES)})\b")
 _NEGATIVE = re.compile(r"(?:negative|minus) (?=\d)", re.IGNORECASE)
 _CLOCK = re.compile(r"(\d{1,2})(?::(\d\d))? ?([ap])\.? ?m\.?", re.IGNORECASE)
@@ -131,7 +102,7 @@ def _normalize_once(text: str) -> str:
         text = text.rstrip(".")
     text = text.removeprefix("$").strip().replace("{,}", ",")
     text = _DROPPED.sub("", text)
-    text = _strip_text_commands(_UNIT_TEXT.sub(_drop_unit, text))
+    text = _strip_text_commands(drop_text_unit(text))
     if option := find_option(text):
         return option
     if clock := _CLOCK.fullmatch(text):
@@ -154,9 +125,7 @@ def _normalize_once(text: str) -> str:
     text = "0" if text == "-0" else text
     if scaled := _SCALED.match(text):
         text = _scale(scaled) + text[scaled.end() :]
-    if not _NOT_UNITS.search(text):
-        units = _UNITS.fullmatch(text) or _FORMULA_UNITS.fullmatch(text)
-        text = units[1].strip() if units else text
+    text = drop_unit(text)
     if (value := parse_words(text)) is not None:
         return str(value)
     text = _SPACED.sub("", text)
@@ -173,14 +142,6 @@ def _unwrap(text: str) -> str:
         if long_enough and text.startswith(left) and text.endswith(right) and left not in inner:
             return inner.strip()
     return text
-
-
-def _drop_unit(match: re.Match[str]) -> str:
-    r"""`5\text{ cm}` is 5; `5\text{ million}`, `5\text{ PM}`, `5\mathrm{i}` and
-    `5\text{ m } 20\text{ cm}` stay."""
-    is_unit = _UNIT_LETTER.fullmatch(match[1]) and not _NOT_UNITS.search(match[1])
-    is_first = _TEXT.search(match.string, 0, match.start()) is None
-    return "" if is_unit and is_first else match[0]
 
 
 def _write_list(text: str) -> str:
@@ -203,7 +164,7 @@ def _scale(match: re.Match[str]) -> str:
 
 def _strip_text_commands(text: str) -> str:
     r"""Replace `\text{...}` and similar commands by their contents."""
-    while (match := _TEXT.search(text)) is not None:
+    while (match := TEXT_COMMAND.search(text)) is not None:
         end = find_closing_brace(text, match.end())
         if end is None:
             break

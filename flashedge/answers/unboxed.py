@@ -52,8 +52,9 @@ def find_named_answer(text: str) -> str | None:
 
 def _read_line(line: str, below: str) -> str | None:
     """The answer that a line names, for a heading in the line below it."""
-    named = [*_SENTENCE.finditer(line)][-1:] or [_LINE.match(line)]
-    if named[0] and (answer := _clean(line[named[0].end() :])):
+    named = [*_SENTENCE.finditer(line)]
+    start = named[-1] if named else _LINE.match(line)
+    if start and (answer := _clean(line[start.end() :])):
         return answer
     if _HEADING.fullmatch(line):
         return _clean(below)

@@ -159,6 +159,7 @@ COVERED = {
     "answers.structured": "write_canonically and find_calls",
     "answers.symbols": "write_in_latex",
     "answers.unboxed": "find_named_answer",
+    "answers.units": "normalize",
     "answers.words": "are_alike",
     "certainty.consistency": "hesitates",
     "runtime.thinking": "Thinking.split",
