@@ -20,8 +20,7 @@ from flashedge.errors import RequestError
 
 EPILOG = """\
 [bold]Examples[/]
-  flashedge score "Dan has 24 nuts. Day 1: wins 20. How many nuts has Dan after day 1?" \\
-    "Day 1: wins 20. 24+20=44." "Day 1: wins 20. 24+20=34."
+  flashedge score --file problem.txt "24+20=44." "24+20=34."
   flashedge score --file problem.txt < solution.txt
   flashedge score --input solutions.jsonl --output scores.jsonl
 """
