@@ -13,6 +13,9 @@ Judges = Literal["steps", "answers"]
 
 MAX_SEED = 2**63 - 1
 
+THINK_OPEN, THINK_CLOSE = "<think>", "</think>"
+"""What a model writes around its thinking."""
+
 STEPS, ANSWER = "steps", "answer"
 JUDGED = (STEPS, ANSWER)
 """What of a path the verifier sees: all of its steps, or only the answer behind the thinking."""

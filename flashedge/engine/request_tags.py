@@ -41,6 +41,9 @@ class RequestTags:
     deterministic: bool = False
     """Whether the same request must give the same tokens."""
 
+    continues: bool = False
+    """Whether the answer goes on with what the assistant said last."""
+
 
 class TaggedRequest:
     """One HTTP request: its tags, its search, and the streams of the engine that it has opened."""

@@ -12,9 +12,8 @@ from enum import StrEnum
 
 from flashedge.engine.base import Codec
 from flashedge.search.steps import split_steps
-from flashedge.types import Judges, TokenIds
+from flashedge.types import THINK_CLOSE, THINK_OPEN, Judges, TokenIds
 
-OPEN, CLOSE = "<think>", "</think>"
 _TAIL_TOKENS = 16
 
 
@@ -35,19 +34,19 @@ class Thinking:
         if not codec.thinks:
             return cls(begins=_Part.ANSWER)
         tail = codec.decode(prompt_ids[-_TAIL_TOKENS:]).rstrip()
-        return cls(begins=_Part.THINKING if tail.endswith(OPEN) else _Part.BEFORE)
+        return cls(begins=_Part.THINKING if tail.endswith(THINK_OPEN) else _Part.BEFORE)
 
     def split(self, text: str) -> tuple[str | None, str]:
         """(thinking, answer) of a whole text. The thinking is None where there is none; the answer
         is empty where the thinking did not end."""
         rest = text.lstrip()
         if self.begins is _Part.ANSWER or (
-            self.begins is _Part.BEFORE and not rest.startswith(OPEN)
+            self.begins is _Part.BEFORE and not rest.startswith(THINK_OPEN)
         ):
             return None, text
         if self.begins is _Part.BEFORE:
-            rest = rest.removeprefix(OPEN)
-        thinking, _, answer = rest.partition(CLOSE)
+            rest = rest.removeprefix(THINK_OPEN)
+        thinking, _, answer = rest.partition(THINK_CLOSE)
         return thinking.strip() or None, answer.lstrip()
 
     def judge_answer(self, text: str, judges: Judges) -> tuple[str, ...]:

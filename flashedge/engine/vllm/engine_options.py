@@ -151,9 +151,9 @@ class EngineOptions:
         options: dict[str, Any] = {}
         if self.compact_json:
             options |= {"backend": "xgrammar", "disable_any_whitespace": True}
-        if self.reasoning_parser is not None:
-            options["reasoning_parser"] = self.reasoning_parser
-        return {"structured_outputs_config": options} if options else {}
+        args = {"structured_outputs_config": options} if options else {}
+        # also what budgets of thinking are counted by
+        return args | ({"reasoning_parser": self.reasoning_parser} if self.reasoning_parser else {})
 
     def _build_additional_config(self) -> dict[str, Any]:
         """Build what our code inside vLLM reads. It is part of the key of vLLM's compile cache."""

@@ -10,6 +10,7 @@ from flashedge.engine.vllm.serving.conversation import (
     build_problem,
     drop_notes,
     find_medium,
+    gather_instructions,
     list_parts,
 )
 
@@ -99,3 +100,27 @@ def test_what_the_assistant_said_last_belongs_to_the_question() -> None:
     turns = [{"role": "user", "content": "3 + 4?"}, {"role": "assistant", "content": "It is"}]
     assert read(*turns) == [("user", "3 + 4?\n\nIt is")]
     assert read(turns[1]) == [("assistant", "It is")]
+
+
+def test_later_instructions_keep_their_place() -> None:
+    """For a template that knows one message of them, at the beginning. In front they would change
+    the head of the prompt in each turn."""
+    user, assistant = {"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}
+    rules: dict[str, Any] = {"role": "system", "content": "rules"}
+    late = {"role": "system", "content": "late", "name": "n"}
+    turned = {"role": "user", "content": "late", "name": "n"}
+    parts = {"role": "developer", "content": [{"type": "text", "text": "more"}]}
+    for given, expected in (
+        ([], []),
+        ([user, "odd"], [user, "odd"]),
+        ([rules, user], [rules, user]),
+        ([rules, user, late, assistant, user], [rules, user, turned, assistant, user]),
+        ([user, late], [user, turned]),
+        ([user, parts], [user, {**parts, "role": "user"}]),
+        ([rules, parts, user], [{"role": "system", "content": "rules\n\nmore"}, user]),
+        ([parts, user], [parts, user]),
+    ):
+        assert gather_instructions(given) == expected
+    first = [rules, user, late]
+    longer = gather_instructions([*first, assistant, user, late])
+    assert longer[: len(first)] == gather_instructions(first), "a turn only adds to the prompt"

@@ -94,6 +94,12 @@ PATCHES = (
         replacement="flashedge.engine.vllm.serving.parser_pieces:feed_in_pieces",
         reason="To parse an answer of many markers took time by the square of its length.",
     ),
+    Patch(
+        process=ProcessKind.DAEMON,
+        target="vllm.v1.engine.detokenizer:IncrementalDetokenizer.from_new_request",
+        replacement="flashedge.engine.vllm.serving.stop_strings:build_detokenizer",
+        reason="A stop string in a model's thinking ended the answer before it began.",
+    ),
     *(
         Patch(
             process=process,

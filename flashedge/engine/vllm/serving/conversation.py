@@ -12,6 +12,7 @@ from flashedge.types import Message, Problem
 
 NOTES_BEGIN, NOTES_END = "[search]\n", "[/search]\n"
 _NOTES = re.compile(r"\[search\]\n.*?(\[/search\]\n|\Z)", re.DOTALL)
+_INSTRUCTS = frozenset({"system", "developer"})
 _ROLES = {"developer": "system", "tool": "user", "function": "user"}
 
 
@@ -82,6 +83,26 @@ def _drop_note(message: Any) -> Any:
             if not kept[name].strip():
                 del kept[name]
     return kept
+
+
+def gather_instructions(messages: Iterable[Any]) -> list[Any]:
+    """The messages for a chat template that knows one message of instructions, at the beginning.
+
+    Several at the beginning become one. A later one becomes the user's, where it stands: put in
+    front, it would change the head of the prompt, and all KV behind would be lost.
+    """
+    head: list[Any] = []
+    rest: list[Any] = []
+    for message in messages:
+        instructs = isinstance(message, Mapping) and message.get("role") in _INSTRUCTS
+        if instructs and not rest:
+            head.append(message)
+        else:
+            rest.append({**message, "role": "user"} if instructs else message)
+    if len(head) > 1:
+        text = "\n\n".join(_join_parts(message.get("content")) for message in head)
+        head = [{"role": "system", "content": text}]
+    return head + rest
 
 
 _MEDIA = ("image", "audio", "video")

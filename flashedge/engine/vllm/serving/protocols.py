@@ -26,7 +26,11 @@ from flashedge.engine.request_tags import find_searcher
 from flashedge.engine.vllm.process.engine_process import EngineProcess
 from flashedge.engine.vllm.serving.refusal_log import shorten_refusals
 from flashedge.engine.vllm.serving.search_client import SearchClient
-from flashedge.engine.vllm.serving.search_handlers import adapt_handlers, prepare_conversations
+from flashedge.engine.vllm.serving.search_handlers import (
+    adapt_handlers,
+    join_twins,
+    prepare_conversations,
+)
 from flashedge.engine.vllm.serving.tagged_client import TaggedClient
 from flashedge.engine.vllm.serving.unreadable import refuse_unreadable
 
@@ -69,6 +73,7 @@ class VllmProtocols:
                 client: Any = kind(llm, self._process, self._plain, self._options.name)
                 await init_app_state(client, app.state, args, ("generate",))
                 prepare_conversations(app.state)
+                join_twins(app.state)
             adapt_handlers(self._search_app.state)
             self._serves = llm
 

@@ -19,6 +19,7 @@ from vllm.exceptions import VLLMClientError
 
 from flashedge.engine.request_tags import end_with_request, get_searcher, note_failure
 from flashedge.engine.searches import Found, SearchItem, SearchPrompt
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, THINKS
 from flashedge.engine.vllm.serving.conversation import NOTES_BEGIN, NOTES_END
 from flashedge.engine.vllm.serving.guided_json import bound_guidance
 from flashedge.engine.vllm.serving.path_outputs import PathOutputs
@@ -44,6 +45,7 @@ class SearchClient(TaggedClient):
         """Start the run, then stream it. Raises what `convert_error` returns, and vLLM's own errors
         about the prompt and its parameters."""
         params = sampling_params.clone()
+        params.extra_args = {**(params.extra_args or {}), ARGS_KEY: {THINKS: self._thinks}}
         try:
             bound_guidance(params)
             request = self._llm.input_processor.process_inputs(

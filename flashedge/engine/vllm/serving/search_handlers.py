@@ -6,32 +6,45 @@ Checked with vLLM 0.32.0.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from vllm.exceptions import VLLMValidationError
 
-from flashedge.engine.request_tags import get_searcher
+from flashedge.engine.request_tags import get_searcher, get_tags
 from flashedge.engine.vllm.serving.conversation import (
     build_problem,
     drop_notes,
     find_medium,
+    gather_instructions,
     list_parts,
 )
 from flashedge.engine.vllm.serving.outside_text import guard_renderer, is_guardable, render_media
 from flashedge.engine.vllm.serving.search_parser import build_search_parser
+from flashedge.engine.vllm.serving.twin_parser import build_twin_parser
 
 
 def prepare_conversations(state: Any) -> None:
-    """Let the handlers in `state` read conversations without the notes of earlier searches, and as
-    texts whose control tokens do not act. Let them refuse media where the model reads text only."""
+    """Change how the handlers in `state` read conversations.
+
+    They leave out the notes of earlier searches, no control token in a text acts, media are refused
+    where the model reads text only, later instructions keep their place, and an answer goes on with
+    what the assistant said last where the request's tags say so.
+    """
     renderer = state.online_renderer
     render = renderer.preprocess_chat
     refuse = guard_renderer(renderer.renderer)
     is_guarded = is_guardable(renderer.renderer)
+    messages_handler = state.anthropic_serving_messages
+    is_system_first = messages_handler._merge_inline_system
+    messages_handler._merge_inline_system = False
 
     async def preprocess_chat(request: Any, messages: Any, **options: Any) -> Any:
         messages = list_parts(messages)
+        if is_system_first:
+            messages = gather_instructions(messages)
+        if get_tags().continues:
+            request.add_generation_prompt, request.continue_final_message = False, True
         medium = find_medium(message for message in messages if isinstance(message, Mapping))
         if medium is not None and not renderer.model_config.is_multimodal_model:
             _refuse_medium(request, medium)
@@ -59,10 +72,19 @@ def adapt_handlers(state: Any) -> None:
     models.is_base_model = lambda name: True  # `api.protocols.switch` has checked it
     models.model_name = lambda lora_request=None: get_searcher().model
     _tell_conversations(state.online_renderer)
+    _replace_parsers(state, build_search_parser)
+
+
+def join_twins(state: Any) -> None:
+    """Let the handlers' streams say what their whole answers say."""
+    _replace_parsers(state, lambda base: None if base is None else build_twin_parser(base))
+
+
+def _replace_parsers(state: Any, build: Callable[[Any], Any]) -> None:
     for handler in (state.openai_serving_chat, state.anthropic_serving_messages):
-        handler.parser_cls = build_search_parser(handler.parser_cls)
+        handler.parser_cls = build(handler.parser_cls)
     responses = state.openai_serving_responses
-    responses.parser = build_search_parser(responses.parser)
+    responses.parser = build(responses.parser)
 
 
 def _tell_conversations(renderer: Any) -> None:

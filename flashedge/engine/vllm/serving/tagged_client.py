@@ -32,7 +32,7 @@ from flashedge.engine.request_tags import (
     get_tags,
     note_failure,
 )
-from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC, PROGRAM
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, DETERMINISTIC, PROGRAM, THINKS
 from flashedge.engine.vllm.process.engine_process import EngineProcess
 from flashedge.engine.vllm.serving.guided_json import bound_guidance
 from flashedge.engine.vllm.translate import build_end_error, build_refusal, check_passes
@@ -84,6 +84,11 @@ class TaggedClient:
     def dead_error(self) -> BaseException:
         return convert_error(self._find_fault() or EngineDead("the generator engine died"))
 
+    @property
+    def _thinks(self) -> bool:
+        """Whether the model may think before it answers."""
+        return self._process.options.reasoning_parser is not None
+
     def _find_fault(self) -> EngineDead | None:
         try:
             self._process.get_llm()
@@ -112,7 +117,7 @@ class TaggedClient:
         tags = get_tags()  # here: the stream may be read in another context
         tags = replace(tags, program=tags.program or request_id)
         try:
-            params = tag_params(sampling_params, tags)
+            params = tag_params(sampling_params, tags, thinks=self._thinks)
             if tags.deterministic:
                 check_passes(self._process.options)
         except FlashEdgeError as error:
@@ -214,7 +219,7 @@ def build_ask(
     )
 
 
-def tag_params(given: SamplingParams, tags: RequestTags) -> SamplingParams:
+def tag_params(given: SamplingParams, tags: RequestTags, *, thinks: bool = False) -> SamplingParams:
     """Copy the parameters, with the tags, and with position noise where a client gives a seed.
 
     Nobody can ask again for what a drawn seed gave, so vLLM's own sampler draws those requests,
@@ -230,6 +235,7 @@ def tag_params(given: SamplingParams, tags: RequestTags) -> SamplingParams:
         "client": tags.client,
         PROGRAM: tags.program,
         DETERMINISTIC: tags.deterministic,
+        THINKS: thinks,
         "drawn_seed": tags.seed,
     }
     repeatable = tags.is_seeded or tags.deterministic

@@ -1,0 +1,95 @@
+"""Lets stop strings count behind a model's thinking only.
+
+A chain of thought repeats the words of the question, and a client's stop word ended the answer
+before it began. vLLM looks for stop strings where it decodes a request's tokens, in the daemon; a
+search's paths are decoded by the same objects. A stop string that holds the end of the thinking
+counts in it too.
+
+Checked with vLLM 0.32.0.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm.v1.engine.detokenizer import IncrementalDetokenizer
+
+from flashedge.engine.vllm.inside.keys import ARGS_KEY, THINKS
+from flashedge.types import THINK_CLOSE, THINK_OPEN
+
+_TAIL_TOKENS = 16
+"""The end of a prompt that may open the thinking."""
+_build = IncrementalDetokenizer.from_new_request
+
+
+def build_detokenizer(tokenizer: Any, request: Any) -> IncrementalDetokenizer:
+    """Stand for vLLM's `IncrementalDetokenizer.from_new_request` in the daemon's process."""
+    made = _build(tokenizer, request)
+    ours = (request.sampling_params.extra_args or {}).get(ARGS_KEY) or {}
+    if tokenizer is not None and getattr(made, "stop", None) and ours.get(THINKS):
+        tail = tokenizer.decode((request.prompt_token_ids or [])[-_TAIL_TOKENS:])
+        guarded: Any = made
+        guarded.update = StopGuard(made, is_open=tail.rstrip().endswith(THINK_OPEN)).update
+    return made
+
+
+class StopGuard:
+    """Keeps a detokenizer from looking for stop strings until the thinking has ended."""
+
+    def __init__(self, detokenizer: Any, *, is_open: bool) -> None:
+        """is_open: whether the prompt opens the thinking."""
+        self._detokenizer = detokenizer
+        self._update = detokenizer.update
+        self._stops, self._held_chars = detokenizer.stop, detokenizer.stop_buffer_length
+        self._is_open = is_open
+        self._answer_at: int | None = None
+        """Where the answer begins in the text. None within the thinking."""
+        detokenizer.stop = [stop for stop in self._stops if THINK_CLOSE in stop]
+        self._hold_back()
+
+    def update(self, new_token_ids: list[int], stop_terminated: bool) -> str | None:
+        """Decode tokens. Returns the stop string that ended the text."""
+        found: str | None = None
+        for at, token in enumerate(new_token_ids):
+            is_end = stop_terminated and at == len(new_token_ids) - 1
+            found = self._update([token], is_end)
+            if found is None and self._answer_at is None:
+                found = self._find_answer()
+            if found is not None:
+                break
+        self._hold_back()
+        return found
+
+    def _find_answer(self) -> str | None:
+        """Look for stop strings from now on, if the text has no thinking, or has ended it. Returns
+        the one that stands in it."""
+        text: str = self._detokenizer.output_text
+        start = text.lstrip()
+        self._is_open = self._is_open or start.startswith(THINK_OPEN)
+        if self._is_open:
+            _, close, answer = text.partition(THINK_CLOSE)
+            self._answer_at = len(text) - len(answer) if close else None
+        elif not THINK_OPEN.startswith(start):
+            self._answer_at = 0
+        if self._answer_at is None:
+            return None
+        self._detokenizer.stop = self._stops
+        ends = [
+            (place + len(stop), place, stop)
+            for stop in self._stops
+            if (place := text.find(stop, self._answer_at)) >= 0
+        ]
+        if not ends or self._detokenizer.num_output_tokens() <= self._detokenizer.min_tokens:
+            return None
+        end, place, stop = min(ends)
+        keeps = self._detokenizer.include_stop_str_in_output
+        self._detokenizer.output_text = text[: end if keeps else place]
+        return stop
+
+    def _hold_back(self) -> None:
+        """Hold back what may begin a stop string, but no mark of the thinking: parsers look for
+        marks where their tokens are."""
+        if not any(THINK_CLOSE in stop for stop in self._stops):
+            at, text = self._answer_at, self._detokenizer.output_text
+            behind = 0 if at is None else max(0, len(text) - at)
+            self._detokenizer.stop_buffer_length = min(self._held_chars, behind)

@@ -1,0 +1,166 @@
+"""Lets a stream and a whole answer say the same, whatever the model writes.
+
+vLLM's parsers read a text in two ways. For a stream they guess from the beginning of a tool call
+what it will be, and lose the text of one that is none: one that is cut, broken, or only begins.
+What has been sent can't be taken back. So a stream sends thinking and text as they come and holds
+calls back. At its end the whole text is read as well, and the stream sends what that reading has
+more. If the two contradict each other, what the stream has said stands. A whole answer is read as a
+stream of one piece.
+
+Checked with vLLM 0.32.0.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from vllm.entrypoints.generate.base.protocol import DeltaMessage
+from vllm.parser.abstract_parser import Parser
+
+_Read = tuple[str, str, list[Any]]
+"""Thinking, text and calls."""
+
+
+def build_twin_parser(base: type[Parser]) -> type[Parser]:
+    """The parser class of a handler whose own is `base`."""
+
+    class TwinParser(base):  # type: ignore[misc, valid-type]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            super().__init__(*args, **options)
+            self._made_of = (args, options)
+            self._marks = _find_marks(self.reasoning_parser)
+            self._prompt_ids: list[int] = []
+            self._texts: list[str] = []
+            self._ids: list[int] = []
+            self._sent = ["", ""]
+            """The thinking and the text that the client has."""
+            self._blank = ""
+            """Blanks before the first word. They are no text where a call follows."""
+
+        def set_prompt_token_ids(self, prompt_token_ids: Any) -> None:
+            self._prompt_ids = list(prompt_token_ids)
+            super().set_prompt_token_ids(prompt_token_ids)
+
+        def parse(
+            self,
+            model_output: str,
+            request: Any,
+            enable_auto_tools: bool = False,
+            model_output_token_ids: Any = (),
+        ) -> tuple[str | None, str | None, Any]:
+            args, options = self._made_of
+            other = type(self)(*args, **options)
+            thought, text, calls = other.read(
+                model_output, list(model_output_token_ids), request, self._prompt_ids, finished=True
+            )
+            return thought or None, text or None, calls or None
+
+        def parse_delta(
+            self,
+            delta_text: str,
+            delta_token_ids: Any,
+            request: Any,
+            prompt_token_ids: Any = None,
+            *,
+            finished: bool,
+        ) -> DeltaMessage | None:
+            ids = list(delta_token_ids)
+            return _build_delta(
+                *self.read(delta_text, ids, request, prompt_token_ids, finished=finished)
+            )
+
+        def read(
+            self, text: str, ids: list[int], request: Any, prompt_ids: Any, *, finished: bool
+        ) -> _Read:
+            """What the client does not have yet, with the next piece of the answer."""
+            if not request.tools:
+                request.tool_choice = "none"  # though the text may look like a call
+            self._texts.append(text)
+            self._ids += ids
+            thought, content = "", self._blank
+            pieces = list(_split(text, ids, self._marks))
+            for at, (piece, piece_ids) in enumerate(pieces, 1):
+                is_last = finished and at == len(pieces)
+                delta = super().parse_delta(piece, piece_ids, request, prompt_ids, finished=is_last)
+                if delta is not None:
+                    thought += delta.reasoning or ""
+                    content += delta.content or ""
+            if finished:
+                return self._end(request, prompt_ids, thought, content)
+            self._blank = "" if self._sent[1] or content.strip() else content
+            content = content.removeprefix(self._blank)
+            self._sent = [self._sent[0] + thought, self._sent[1] + content]
+            return thought, content, []
+
+        def _end(self, request: Any, prompt_ids: Any, thought: str, content: str) -> _Read:
+            """The rest of the answer. thought, content: the rest of it by the stream's reading."""
+            args, options = self._made_of
+            other = base(*args, **options)
+            if prompt_ids is not None:
+                other.set_prompt_token_ids(prompt_ids)
+                if other.reasoning_parser is not None and other.is_reasoning_end(prompt_ids):
+                    other._reasoning_parser = None  # the prompt has ended it, as a stream knows
+            has_tools = self.tool_parser_cls is not None
+            found = other.parse("".join(self._texts), request, has_tools, self._ids)
+            whole_thought = (found[0] or "") if request.include_reasoning else ""
+            more = content if (self._sent[1] + content).strip() else ""
+            return (
+                _complete(self._sent[0], thought, whole_thought),
+                _complete(self._sent[1], more, found[1] or ""),
+                found[2] or [],
+            )
+
+    return TwinParser
+
+
+def _find_marks(reasoning_parser: Any) -> dict[int, str]:
+    """The tokens that begin and end the thinking."""
+    if reasoning_parser is None:
+        return {}
+    marks = (reasoning_parser.reasoning_start_str, reasoning_parser.reasoning_end_str)
+    ids = reasoning_parser.vocab
+    return {ids[mark]: mark for mark in marks if mark in ids}
+
+
+def _split(text: str, ids: list[int], marks: dict[int, str]) -> Iterator[tuple[str, list[int]]]:
+    """A piece of an answer with each of the marks apart: vLLM's parsers read several in one piece
+    differently than one by one."""
+    at = [place for place, token in enumerate(ids) if token in marks]
+    texts = re.split(f"({'|'.join(map(re.escape, marks.values()))})", text) if at else [text]
+    if [marks[ids[place]] for place in at] != texts[1::2]:
+        yield text, ids
+        return
+    start = 0
+    for mark, place in enumerate(at):
+        if texts[2 * mark] or place > start:
+            yield texts[2 * mark], ids[start:place]
+        yield texts[2 * mark + 1], [ids[place]]
+        start = place + 1
+    if texts[-1] or ids[start:] or not at:
+        yield texts[-1], ids[start:]
+
+
+def _complete(sent: str, more: str, whole: str) -> str:
+    """What is left to send. more: by the stream's reading. whole: the text by the other one."""
+    return whole.removeprefix(sent) if whole.startswith(sent + more) else more
+
+
+def _build_delta(thought: str, content: str, calls: list[Any]) -> DeltaMessage | None:
+    said: dict[str, Any] = {}
+    if thought:
+        said["reasoning"] = thought
+    if content:
+        said["content"] = content
+    if calls:
+        said["tool_calls"] = [_build_call(index, call) for index, call in enumerate(calls)]
+    return DeltaMessage(**said) if said else None
+
+
+def _build_call(index: int, call: Any) -> dict[str, Any]:
+    """A whole call as a part of a stream."""
+    name = call.id or f"chatcmpl-tool-{uuid.uuid4().hex[:16]}"
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"index": index, "id": name, "type": "function", "function": function}
