@@ -76,13 +76,13 @@ def serve(
     check_exposure(config)
     prepare_state_dir(config)
     lock = Lock(config, None if inherited is None else inherited.lock)
-    listening: socket.socket | None = None
+    listening: list[socket.socket] = []
     passed_on: Inherited | None = None
     try:
         _configure_logging(config)
         reap_orphans(config)
-        listening = inherited.open_socket() if inherited else bind(config.host, config.port)
-        port = listening.getsockname()[1]
+        listening = inherited.open_sockets() if inherited else listen(config.host, config.port)
+        port = listening[0].getsockname()[1]
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _exit_on_signal)
         record = DaemonRecord(
@@ -99,7 +99,7 @@ def serve(
         if inherited is not None:
             app.state.service.idle.busy_at = inherited.busy_at
         server = _server(app, config, listening)
-        server.run(sockets=[listening])
+        server.run(sockets=listening)
         if not server.started:
             raise DaemonError("the daemon did not start", hint="flashedge logs")
         if server.kept is not None:
@@ -113,8 +113,9 @@ def serve(
     finally:
         kill_children()
         if passed_on is None:
-            if listening is not None:
-                listening.close()
+            for each in listening:
+                each.close()
+            if listening:
                 with contextlib.suppress(OSError):
                     record_path(config).unlink()
             log.info("daemon stopped")
@@ -125,6 +126,24 @@ def _find_start(config: Config, inherited: Inherited | None) -> float:
     """When this daemon was started, by whichever process it began with. Unix seconds."""
     before = None if inherited is None else read_record(config)
     return time.time() if before is None else before.started_at
+
+
+def listen(host: str, port: int) -> list[socket.socket]:
+    """The listening sockets, the one of `host` first.
+
+    To some clients localhost is 127.0.0.1 and to others ::1, so a daemon on one listens on both,
+    where the machine has both and no other program uses the port there. Raises DaemonError.
+    """
+    first = bind(host, port)
+    name, port = first.getsockname()[:2]
+    others = {"127.0.0.1": "::1", "::1": "127.0.0.1"}
+    if name not in others:
+        return [first]
+    try:
+        return [first, bind(others[name], port)]
+    except DaemonError as error:
+        log.info("the daemon is not at %s: %s", others[name], error)
+        return [first]
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -197,19 +216,19 @@ def kill_children(grace_s: float = 0.5) -> None:
     )  # leaves no zombie to a process that replaces this one
 
 
-def _server(app: App, config: Config, listening: socket.socket) -> Any:
+def _server(app: App, config: Config, listening: Sequence[socket.socket]) -> Any:
     """A uvicorn server that ends the application before it waits for open connections.
 
     uvicorn itself waits first, but a stream ends only when its run does. With `idle_timeout_s` the
     server stops after that time without a request. When the engines are to be unloaded it stops as
-    well, and `kept` is a descriptor by which another process can go on listening.
+    well, and `kept` has the descriptors by which another process can go on listening.
     """
     import uvicorn
 
     from flashedge.daemon.http_connection import HEADER_BYTES, HttpConnection
 
     class Server(uvicorn.Server):
-        kept: int | None = None
+        kept: tuple[int, ...] | None = None
 
         async def on_tick(self, counter: int) -> bool:
             limit, service = config.idle_timeout_s, app.state.service
@@ -220,7 +239,7 @@ def _server(app: App, config: Config, listening: socket.socket) -> Any:
                 self.should_exit = True
             elif service.is_due and not self.should_exit:
                 log.info("no request for %.0f s: the engines are unloaded", service.idle.idle_s)
-                self.kept = os.dup(listening.fileno())
+                self.kept = tuple(os.dup(each.fileno()) for each in listening)
                 self.should_exit = True
             return bool(await super().on_tick(counter))
 

@@ -1,7 +1,7 @@
 """Gives the daemon's memory back: its process replaces itself by one that has loaded nothing.
 
 A process that has imported vLLM keeps some 700 MiB for as long as it lives. The fresh one takes
-a tenth of that until a request needs a pair. The process id, the lock and the listening socket are
+a tenth of that until a request needs a pair. The process id, the lock and the listening sockets are
 passed on, so no client is refused: a connection made meanwhile waits for about a second.
 """
 
@@ -22,8 +22,8 @@ OPTION = "--inherited"
 class Inherited:
     """What a daemon passes on to the process that replaces it."""
 
-    listening: int
-    """Descriptor of the listening socket."""
+    listening: Sequence[int]
+    """Descriptors of the listening sockets."""
     lock: int
     """Descriptor of the lock's file. Closing any descriptor of that file would release the lock."""
     busy_at: float
@@ -33,13 +33,14 @@ class Inherited:
     def parse(cls, text: str) -> Inherited:
         return cls(**json.loads(text))
 
-    def open_socket(self) -> socket.socket:
-        os.set_inheritable(self.listening, False)
-        return socket.socket(fileno=self.listening)
+    def open_sockets(self) -> list[socket.socket]:
+        for descriptor in self.listening:
+            os.set_inheritable(descriptor, False)
+        return [socket.socket(fileno=descriptor) for descriptor in self.listening]
 
     def replace_process(self) -> NoReturn:
         """Run the daemon's own command line again, in this process."""
-        for descriptor in (self.listening, self.lock):
+        for descriptor in (*self.listening, self.lock):
             os.set_inheritable(descriptor, True)
         words = drop_option(sys.orig_argv[1:])
         os.execv(sys.executable, [sys.executable, *words, f"{OPTION}={json.dumps(asdict(self))}"])

@@ -16,11 +16,19 @@ import pytest
 
 from flashedge.config import Config, check_exposure, load_config
 from flashedge.daemon import control, files
-from flashedge.daemon.process import _server, bind, serve
+from flashedge.daemon.process import _server, bind, listen, serve
 from flashedge.errors import CheckpointError, ConfigError, DaemonError, EngineError
 from tests.support.paths import ROOT
 
 STUB = (sys.executable, str(ROOT / "tests" / "support" / "stub_daemon.py"))
+
+
+def has_ipv6() -> bool:
+    try:
+        bind("::1", 0).close()
+    except DaemonError:
+        return False
+    return True
 
 
 def free_port() -> int:
@@ -210,6 +218,39 @@ def test_a_host_of_another_machine_is_refused() -> None:
         bind("192.0.2.1", 0)
     with pytest.raises(DaemonError, match="not an address"):
         bind("no.such.host.invalid", 0)
+
+
+IPV6 = pytest.mark.skipif(not has_ipv6(), reason="this machine has no ::1")
+
+
+@IPV6
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "::1", "[::1]"])
+def test_localhost_is_both_loopback_addresses(host: str) -> None:
+    """Node and some browsers take the one, most others the other."""
+    sockets = listen(host, 0)
+    try:
+        port = sockets[0].getsockname()[1]
+        assert {each.getsockname()[0] for each in sockets} == {"127.0.0.1", "::1"}
+        for address in ("127.0.0.1", "::1"):
+            socket.create_connection((address, port), timeout=5).close()
+    finally:
+        for each in sockets:
+            each.close()
+
+
+@IPV6
+def test_one_loopback_address_is_enough(config: Config) -> None:
+    """Another program may have the port of the other."""
+    with bind("::1", config.port):
+        (only,) = listen("127.0.0.1", config.port)
+        only.close()
+    with bind("127.0.0.1", config.port), pytest.raises(DaemonError, match="already uses port"):
+        listen("127.0.0.1", config.port)
+
+
+def test_an_address_of_the_network_is_no_loopback_address() -> None:
+    (only,) = listen("0.0.0.0", 0)
+    only.close()
 
 
 def test_a_wrong_setting_on_the_command_line_is_refused(config: Config) -> None:
