@@ -58,6 +58,11 @@ class Config:
     max_request_bytes: int = setting(
         1 << 20, "Largest request body that the API accepts.", at_least=1024
     )
+    allowed_origins: frozenset[str] | None = setting(
+        None,
+        "Origins of web pages and apps that may call the API from a browser, such as "
+        "app://obsidian.md or http://localhost:3000. Not set: none.",
+    )
     idle_timeout_s: float | None = setting(
         None,
         "Stop the daemon after this many seconds without a request. Not set: never.",

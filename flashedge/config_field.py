@@ -10,6 +10,7 @@ import math
 import re
 import types
 import typing
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,10 @@ _KINDS: dict[Any, str] = {
     int: "integer",
     float: "number",
     tuple[str, ...]: "cards",
+    frozenset[str]: "origins",
 }
 _CARD = re.compile(r"\d+|(GPU|MIG)-[\w/-]+")
+_ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s,*@]+")
 _EXPECTED = {
     "folder": "a folder",
     "string": "a string",
@@ -39,6 +42,7 @@ _EXPECTED = {
     "number": "a number",
     "size": 'a size such as "512MiB"',
     "cards": "different cards: numbers such as 0 or 0,1, or ids of `nvidia-smi -L`",
+    "origins": "origins such as http://localhost:3000, without a path, with commas between them",
 }
 
 
@@ -74,8 +78,8 @@ class Setting:
     """The field of `Config`, such as "clusters_model"."""
 
     kind: str
-    """"folder", "string", "boolean", "integer", "number", "size" (bytes, such as "512MiB") or
-    "cards" (as in CUDA_VISIBLE_DEVICES, such as "0,1")."""
+    """"folder", "string", "boolean", "integer", "number", "size" (bytes, such as "512MiB"), "cards"
+    (as in CUDA_VISIBLE_DEVICES, such as "0,1") or "origins" (of web pages)."""
 
     default: Any
     """None means "not set"; folders follow the platform."""
@@ -155,6 +159,8 @@ class Setting:
                 return _parse_number(value)
             case "cards" if isinstance(value, int | str | list | tuple):
                 return _parse_cards(value)
+            case "origins" if isinstance(value, str | list | tuple | frozenset):
+                return _parse_origins(value)
         return None
 
 
@@ -183,6 +189,12 @@ def _parse_cards(value: int | str | list[object] | tuple[object, ...]) -> tuple[
     names = tuple(str(entry).strip() for entry in listed)
     valid = all(_CARD.fullmatch(name) for name in names) and len(set(names)) == len(names)
     return names if names and valid else None
+
+
+def _parse_origins(value: str | Iterable[object]) -> frozenset[str] | None:
+    entries = value.split(",") if isinstance(value, str) else value
+    origins = frozenset(str(entry).strip().lower().removesuffix("/") for entry in entries)
+    return origins if all(_ORIGIN.fullmatch(origin) for origin in origins) else None
 
 
 def _parse_number(value: int | float | str) -> float | None:

@@ -1,6 +1,7 @@
 """Checks of every request before its route: Host, Origin, API key, size. Plain ASGI.
 
-HEAD is answered on every route of GET.
+HEAD is answered on every route of GET, and OPTIONS where a browser asks for a page that the user
+has allowed (`allowed_origins`).
 
 A daemon on a loopback address needs no key by default. The checks of Host (against DNS rebinding)
 and Origin (against cross-site requests) protect it from web pages in the user's browser.
@@ -11,9 +12,11 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
+from collections.abc import Collection
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flashedge.api.failures import Refusal, build_error_response
@@ -36,15 +39,17 @@ class Guard:
         api_key: str | None,
         local_only: bool,
         host: str,
+        origins: Collection[str] = (),
         body_timeout_s: float = BODY_TIMEOUT_S,
     ) -> None:
         """`max_bytes` limits a body. `api_key` None needs no key. `local_only` checks Host and
-        Origin, for a daemon on a loopback address."""
+        Origin, for a daemon on a loopback address. `origins`: of pages that may read answers."""
         self._app = app
         self._max_bytes = max_bytes
         self._key = api_key.encode() if api_key else None
         self._local_only = local_only
         self._host = host.strip("[]").lower()
+        self._origins = origins
         self._body_timeout_s = body_timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -53,10 +58,15 @@ class Guard:
             return
         if scope["method"] == "HEAD":
             scope, send = {**scope, "method": "GET"}, drop_body(send)
+        headers = Headers(scope=scope)
+        if (origin := headers.get("origin")) in self._origins:
+            send = share(send, str(origin))
         try:
-            headers = Headers(scope=scope)
             if self._local_only:
                 self._check_origin(headers)
+            if scope["method"] == "OPTIONS" and origin in self._origins:
+                await permit(headers)(scope, receive, send)  # a browser sends no key with it
+                return
             if scope["path"] not in OPEN_PATHS:
                 self._check_key(headers)
             body = await self._read_body(headers, receive)
@@ -78,7 +88,7 @@ class Guard:
                     hint="address the daemon as localhost or 127.0.0.1",
                 )
         origin = headers.get("origin")
-        if origin is None:
+        if origin is None or origin in self._origins:
             return
         if origin == "null" or (
             origin.startswith(("http:", "https:")) and not self._is_local(urlsplit(origin).netloc)
@@ -169,6 +179,32 @@ def replay_body(body: bytes, receive: Receive) -> Receive:
         return {"type": "http.request", "body": body, "more_body": False}
 
     return replay
+
+
+def permit(headers: Headers) -> Response:
+    """The answer to a browser that asks whether a page may send a request."""
+    allowed = {"Access-Control-Allow-Methods": "DELETE, GET, HEAD, POST"}
+    if names := headers.get("access-control-request-headers"):
+        allowed["Access-Control-Allow-Headers"] = names
+    if headers.get("access-control-request-private-network") == "true":
+        allowed["Access-Control-Allow-Private-Network"] = "true"
+    return Response(status_code=204, headers={**allowed, "Access-Control-Max-Age": "600"})
+
+
+def share(send: Send, origin: str) -> Send:
+    """A `send` that lets the pages of an origin read the answer."""
+    told = [
+        (b"access-control-allow-origin", origin.encode("latin-1")),
+        (b"access-control-expose-headers", b"X-FlashEdge-Run, Retry-After"),
+        (b"vary", b"Origin"),
+    ]
+
+    async def sharing(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], *told]}
+        await send(message)
+
+    return sharing
 
 
 def drop_body(send: Send) -> Send:

@@ -80,6 +80,11 @@ def test_sizes(tmp_path: Path, text: object, count: int) -> None:
         ("scheduling_prefix_order", 1, "must be true or false"),
         ("scheduling_speculation", "perhaps", "must be true or false"),
         ("scheduling_lookahead", 2, "must be true or false"),
+        *(
+            ("allowed_origins", origin, "must be origins such as")
+            for origin in ("*", "null", "obsidian.md", "http://", "http://a/b", ["http://a", "*"])
+        ),
+        ("allowed_origins", 5, "must be origins such as"),
         ("clusters_threshold", 1.5, "at most 1"),
         ("clusters_threshold", -0.1, "at least 0"),
     ],
@@ -89,6 +94,15 @@ def test_wrong_values(tmp_path: Path, key: str, value: object, said: str) -> Non
         load(tmp_path, **{key: value})
     assert key in str(e.value)
     assert e.value.param == key
+
+
+def test_origins_are_written_as_browsers_do(tmp_path: Path) -> None:
+    found = frozenset({"app://obsidian.md", "http://localhost:3000"})
+    env = {"FLASHEDGE_ALLOWED_ORIGINS": "app://obsidian.md, HTTP://localhost:3000/"}
+    assert load(tmp_path, env=env).allowed_origins == found
+    file = 'allowed_origins = ["http://localhost:3000", "app://obsidian.md"]\n'
+    assert load(tmp_path, file).allowed_origins == found
+    assert load(tmp_path, "allowed_origins = []\n").allowed_origins == frozenset()
 
 
 def test_clusters_have_a_table_of_their_own(tmp_path: Path) -> None:

@@ -326,6 +326,79 @@ async def test_only_local_origins_are_accepted(origin: str, fine: bool) -> None:
         check(response, 403, "bad_origin")
 
 
+ALLOWED = {"allowed_origins": "app://obsidian.md, http://localhost:3000/"}
+SHARED = ("access-control-allow-origin", "access-control-allow-methods")
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/models", "/health", "/v1/nothing"])
+async def test_a_browser_may_send_for_pages_that_the_user_allowed(path: str) -> None:
+    wants = {"access-control-request-method": "POST"}
+    wants |= {"access-control-request-headers": "authorization,content-type"}
+    for settings in ({}, {"api_key": "geheim"}):
+        async with client_of(FakeService(), **ALLOWED, **settings) as client:
+            for origin in ("app://obsidian.md", "http://localhost:3000"):
+                asked = await client.options(path, headers={**wants, "origin": origin})
+                assert asked.status_code == 204
+                assert asked.headers["access-control-allow-origin"] == origin
+                assert "POST" in asked.headers["access-control-allow-methods"]
+                allowed = asked.headers["access-control-allow-headers"]
+                assert allowed == wants["access-control-request-headers"]
+                assert asked.headers["vary"] == "Origin"
+                assert not asked.content
+            private = {**wants, "access-control-request-private-network": "true"}
+            asked = await client.options(path, headers={**private, "origin": "app://obsidian.md"})
+            assert asked.headers["access-control-allow-private-network"] == "true"
+
+
+async def test_allowed_pages_read_answers_and_errors() -> None:
+    origin = {"origin": "app://obsidian.md"}
+    async with client_of(FakeService(), **ALLOWED) as client:
+        for answer in (
+            await client.get("/v1/models", headers=origin),
+            await client.post("/v1/chat/completions", json=CHAT, headers=origin),
+            await client.post("/v1/chat/completions", json={"model": "x"}, headers=origin),
+            await client.post("/v1/chat/completions", content=b"{", headers=origin),
+            await client.get("/v1/nothing", headers=origin),
+        ):
+            assert answer.headers["access-control-allow-origin"] == origin["origin"]
+    async with client_of(FakeService(), **ALLOWED, api_key="geheim") as client:
+        answer = await client.get("/v1/models", headers=origin)
+        check(answer, 401, "invalid_api_key")
+        assert answer.headers["access-control-allow-origin"] == origin["origin"]
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("app://obsidian.md.evil.example", 405),
+        ("http://localhost:3001", 405),
+        ("https://localhost:3000", 405),
+        ("https://evil.example", 403),
+        ("null", 403),
+        ("", 405),
+        (None, 405),
+    ],
+)
+@pytest.mark.parametrize("settings", [{}, ALLOWED], ids=["none", "two"])
+async def test_no_other_page_is_allowed(
+    origin: str | None, status: int, settings: dict[str, str]
+) -> None:
+    """Those of this machine may still send, as before, but their browser hides the answer."""
+    headers = {"access-control-request-method": "POST"} | ({"origin": origin} if origin else {})
+    async with client_of(FakeService(), **settings) as client:
+        asked = await client.options("/v1/chat/completions", headers=headers)
+        assert asked.status_code == status
+        assert not set(SHARED) & asked.headers.keys()
+        assert not set(SHARED) & (await client.get("/v1/models", headers=headers)).headers.keys()
+
+
+async def test_an_allowed_page_can_not_rebind_the_daemons_name() -> None:
+    headers = {"origin": "app://obsidian.md", "host": "evil.example"}
+    async with client_of(FakeService(), **ALLOWED) as client:
+        for method in ("GET", "OPTIONS"):
+            check(await client.request(method, "/v1/models", headers=headers), 403, "bad_host")
+
+
 async def test_every_path_but_health_needs_the_key() -> None:
     async with client_of(FakeService(), api_key="geheim", host="0.0.0.0") as client:
         for value in (
