@@ -6,6 +6,7 @@ import difflib
 import functools
 import json
 import math
+import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
@@ -16,6 +17,8 @@ from flashedge.api.failures import Refusal
 from flashedge.errors import RequestError
 
 B = TypeVar("B", bound=BaseModel)
+_HALF = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
+"""What may be half a surrogate pair: an escape of JSON, or one that came as bytes."""
 
 
 async def read_body(request: Request, kind: type[B]) -> B:
@@ -55,11 +58,9 @@ def _load_json(body: bytes) -> Any:
     if not body.strip():
         raise Refusal(400, "invalid_json", "the body is empty; send a JSON object")
     try:
-        data = json.loads(
-            body.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_parse_finite
-        )
-        json.dumps(data, ensure_ascii=False).encode()  # refuses half a surrogate pair
-        return data
+        text = body.decode("utf-8", "surrogatepass")
+        data = json.loads(text, parse_constant=_refuse_constant, parse_float=_parse_finite)
+        return replace_halves(data) if _HALF.search(text) else data
     except json.JSONDecodeError as error:
         where = f"line {error.lineno} column {error.colno}"
         raise Refusal(400, "invalid_json", f"malformed JSON: {error.msg} at {where}") from None
@@ -69,6 +70,16 @@ def _load_json(body: bytes) -> Any:
         raise Refusal(400, "invalid_json", "the JSON is nested too deeply") from None
     except ValueError:
         raise Refusal(400, "invalid_json", "a number in the JSON is too long") from None
+
+
+def replace_halves(data: Any) -> Any:
+    """JSON in which each half of a surrogate pair is U+FFFD.
+
+    A client that cuts a text within an emoji leaves one, and sends it again in every later turn.
+    """
+    text = json.dumps(data, ensure_ascii=False)
+    whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return data if whole == text else json.loads(whole)
 
 
 def _refuse_constant(name: str) -> Any:

@@ -23,6 +23,7 @@ from tests.support.fake_service import FakeHealth, FakeService
 
 ASK = {"problem": "1 + 1?"}
 CHAT = {"model": "bundled", "messages": [{"role": "user", "content": "hi"}]}
+JSON = {"content-type": "application/json"}
 TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -125,7 +126,6 @@ RAW_CASES = [
     (b'{"problem": "x", "temperature": -Infinity}', "-Infinity is not"),
     (b'{"problem": "x", "temperature": 1e999}', "finite"),
     (b'{"problem": "\xff"}', "Unicode"),
-    (b'{"problem": "\\ud800 alone"}', "Unicode"),
     (b'{"problem": ' + b"[" * 100_000, "nested"),
     (b'{"problem": "x", "n": ' + b"9" * 5000 + b"}", "too long"),
 ]
@@ -141,6 +141,42 @@ async def test_malformed_json_is_refused(path: str, body: bytes, words: str) -> 
             path, content=body, headers={"content-type": "application/json"}
         )
     assert words in check(response, 400)
+
+
+HALVES = [
+    (b'"ok \\ud83d"', "ok \ufffd"),
+    (b'"\\udE00 ok"', "\ufffd ok"),
+    (b'"\\uDE00\\ud83d"', "\ufffd\ufffd"),
+    (b'"\\ud83dx\\ud83d"', "\ufffdx\ufffd"),
+    (b'"\\ud83d\\ude00"', "\N{GRINNING FACE}"),
+    (b'"\\ud83d\\ud83d\\ude00"', "\ufffd\N{GRINNING FACE}"),
+    (b'"\xed\xa0\xbd"', "\ufffd"),
+    (b'"\xed\xa0\xbd\xed\xb8\x80"', "\N{GRINNING FACE}"),
+    (b'"\\\\ud83d"', "\\ud83d"),
+    ('"\N{GRINNING FACE} \\u00e9"'.encode(), "\N{GRINNING FACE} \u00e9"),
+]
+"""Texts in JSON that may hold half a surrogate pair, and what they mean."""
+
+
+@pytest.mark.parametrize(("written", "text"), HALVES, ids=lambda v: ascii(v)[:40])
+async def test_half_a_character_does_not_end_a_session(written: bytes, text: str) -> None:
+    """Every later turn of the session holds it too."""
+    for path in ("/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/completions"):
+        for model in ("bundled", "bundled:beam-4")[: 1 if path == "/v1/completions" else 2]:
+            service = FakeService()
+            said = b'{"role": "user", "content": %b, "name": {%b: 1}}' % (written, written)
+            body = b'{"model": "%b", "messages": [%b]}' % (model.encode(), said)
+            async with client_of(service) as client:
+                answer = await client.post(path, content=body, headers=JSON)
+            assert answer.status_code == 200, answer.text
+            ((_, seen, _),) = service.protocols.asked
+            assert seen["messages"] == [{"role": "user", "content": text, "name": {text: 1}}]
+    for path in ("/v1/solve", "/v1/runs"):
+        service = FakeService()
+        async with client_of(service) as client:
+            body = b'{"problem": %b}' % written
+            assert (await client.post(path, content=body, headers=JSON)).status_code < 300
+        assert service.last.spec.problem.text == text
 
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
